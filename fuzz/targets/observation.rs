@@ -14,6 +14,9 @@ use netsilo_decide::judge::findings::check;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
 use netsilo_model::derive::analysis::Analysis;
+
+use netsilo_model::snapshot::host::{Snapshot, OwnedKnob};
+
 use netsilo_decide::plan::{Goal, Plan, plan};
 use netsilo_decide::report::Report;
 use netsilo_decide::report::rss::netdev_rss;
@@ -114,7 +117,7 @@ fn changes_make_sense(after: &Snapshot, plan: &Plan) {
 
 fn owners_are_left_alone(after: &Snapshot, plan: &Plan) {
     let irqs_owned =
-        after.writers.iter().any(|writer| writer.writes.contains(&WriterKnob::IrqAffinity));
+        after.writers.iter().any(|writer| writer.writes.contains(&OwnedKnob::IrqAffinity));
     let moves =
         plan.changes.iter().any(|change| matches!(change.target, Target::IrqAffinity { .. }));
     assert!(!(irqs_owned && moves), "the plan moves interrupts that another program owns");

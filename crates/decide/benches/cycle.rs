@@ -146,8 +146,9 @@ fn h_tick_of_a_settled_controller(bencher: Bencher<'_, '_>) {
     for window in 1..4 {
         let writes = controller.tick(now(window), &settled).writes.changes;
         settled.after = apply_to(&settled.after, &writes);
-        let in_force =
-            writes.into_iter().map(|change| (change.target, WriteOutcome::InForce(change.new)));
+        let in_force = writes
+            .into_iter()
+            .map(|change| (change.target.clone(), WriteOutcome::InForce(change.new.clone())));
         controller.wrote(now(window), &in_force.collect::<Vec<_>>());
     }
     bencher

@@ -48,7 +48,7 @@ use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::event::Event;
-use netsilo_model::snapshot::host::Writer;
+use netsilo_model::snapshot::host::KnobOwner;
 use netsilo_model::snapshot::observation::Observation;
 
 /// The state that lasts from window to window.
@@ -73,7 +73,7 @@ pub struct Controller {
     /// The rx queues whose interrupts were held in the last window.
     held_queues: BTreeSet<(String, u32)>,
     /// Other programs that write knobs, as of the last window.
-    owners: Vec<Writer>,
+    owners: Vec<KnobOwner>,
     /// Decisions since the last window.
     log: Vec<LogEntry>,
 }

@@ -12,6 +12,7 @@ mod contents;
 pub mod export;
 mod flow_rules;
 mod goal;
+pub mod goal_text;
 mod irq_changes;
 mod make;
 mod owners;

@@ -21,7 +21,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::{NodeId, Topology};
 use netsilo_model::snapshot::attribution::{Attribution, Hook, Source};
-use netsilo_model::snapshot::host::{Gap, Snapshot, Writer};
+use netsilo_model::snapshot::host::{Gap, KnobOwner, Snapshot};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ pub struct Report {
     /// Settings of the network stack as a whole.
     pub settings: SettingsLine,
     /// Other programs that write the same knobs.
-    pub writers: Vec<Writer>,
+    pub writers: Vec<KnobOwner>,
     /// Reads that failed, with the reason.
     pub gaps: Vec<Gap>,
     /// Notes for the user, as sentences.
@@ -167,11 +167,11 @@ pub struct CpuLine {
     /// Shares of time, sampled at clock ticks.
     pub shares: Option<Shares>,
     /// Measured share of device interrupts; `None` when not measured.
-    pub true_irq: Option<f64>,
+    pub hardirq_share: Option<f64>,
     /// Measured share of softirqs.
-    pub true_softirq: Option<f64>,
+    pub softirq_share: Option<f64>,
     /// Measured share of call-function IPIs.
-    pub true_ipi: Option<f64>,
+    pub ipi_share: Option<f64>,
     /// NET_RX softirqs raised per second.
     pub net_rx_per_s: Option<f64>,
     /// Call-function IPIs received per second; `None` when not counted separately.
@@ -352,9 +352,9 @@ fn cpu_line(
         core: snapshot.topology.core_of(cpu),
         node: snapshot.topology.cpus.get(&cpu).and_then(|cpu| cpu.node),
         shares: rates.shares,
-        true_irq: time.map(|time| share(time.hardirq_ns)),
-        true_softirq: time.map(|time| share(time.softirq_ns())),
-        true_ipi: time.map(|time| share(time.ipi_ns)),
+        hardirq_share: time.map(|time| share(time.hardirq_ns)),
+        softirq_share: time.map(|time| share(time.softirq_ns())),
+        ipi_share: time.map(|time| share(time.ipi_ns)),
         net_rx_per_s: rates.net_rx_per_s,
         ipis_per_s: time.map(|time| time.ipis as f64 / elapsed),
         cal_per_s: rates.cal_per_s,
@@ -439,7 +439,7 @@ mod tests {
     use super::*;
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::machine::topology::Distance;
-    use netsilo_model::snapshot::host::WriterKnob;
+    use netsilo_model::snapshot::host::OwnedKnob;
     use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
 
@@ -482,7 +482,7 @@ mod tests {
         let report = report(&scene().observation());
         assert_eq!(report.cpus[0].polls, ["eth0 rx-0", "eth0 rx-1"]);
         assert_eq!(report.cpus[0].readers, ["redis"]);
-        assert_eq!(report.cpus[0].true_softirq, Some(0.4));
+        assert_eq!(report.cpus[0].softirq_share, Some(0.4));
         assert_eq!(report.cpus[3].shares.unwrap().usr, 0.5);
         assert_eq!(report.netdevs[0].other_irqs, [Irq(29)]);
         assert_eq!(report.machine.cores, 2);
@@ -509,7 +509,7 @@ mod tests {
     #[test]
     fn other_writers_and_missing_attribution_are_notes() {
         let writer =
-            Writer { name: "irqbalance".into(), pid: 812, writes: vec![WriterKnob::IrqAffinity] };
+            KnobOwner { name: "irqbalance".into(), pid: 812, writes: vec![OwnedKnob::IrqAffinity] };
         let scene = Scene { writers: vec![writer], without_bpf: true, ..scene() };
         let report = report(&scene.observation());
         let expected = [

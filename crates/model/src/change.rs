@@ -1,241 +1,153 @@
 //! A [`Change`]: one knob, its old and new value, and why; how changes are ordered, reversed, tried
 //! out and verified.
+//!
+//! [`knobs`] is the table of all knobs; its rows implement [`Knob`].
 
 pub mod ethtool;
 mod in_snapshot;
 mod inventory;
+mod knob;
+pub mod knobs;
+mod location;
 mod order;
 mod rule;
 mod sysctl;
 mod value;
 
 use std::fmt;
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuSet;
-use crate::machine::ids::Irq;
-use crate::snapshot::ethtool::FlowType;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;
 
 pub use in_snapshot::apply_to;
 pub use inventory::only_read;
-pub use order::{Interruption, held_back, ordered};
+pub use knob::{Capability, Errno, Knob, Row, WrongValue, quoted};
+pub use knobs::{NTUPLE_FILTER, Target};
+pub use location::{Location, Setting};
+pub use order::{Interruption, Step, Traffic, held_back, ordered};
 pub use rule::{FlowRule, Steer};
 pub use sysctl::{SYSCTLS, sysctl_path};
-pub use value::{Key, Settings, Table, Value, ValueError};
-
-/// A knob that netsilo may write.
-///
-/// Devices are named by what survives a renumbering too (path, queue, action name), so that a
-/// journal can tell whether the knob is still the same one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(tag = "knob", rename_all = "snake_case")]
-pub enum Target {
-    /// `/proc/irq/<irq>/smp_affinity`.
-    IrqAffinity {
-        /// The interrupt.
-        irq: Irq,
-        /// Its action names, joined by commas: its identity.
-        action: String,
-        /// The device that it belongs to, if known.
-        netdev: Option<NetdevIdentity>,
-    },
-    /// `/proc/irq/default_smp_affinity`.
-    DefaultSmpAffinity,
-    /// `queues/rx-<queue>/rps_cpus`.
-    RpsCpus {
-        /// The device.
-        netdev: NetdevIdentity,
-        /// The rx queue.
-        queue: u32,
-    },
-    /// `queues/rx-<queue>/rps_flow_cnt`.
-    RpsFlowCnt {
-        /// The device.
-        netdev: NetdevIdentity,
-        /// The rx queue.
-        queue: u32,
-    },
-    /// `net.core.rps_sock_flow_entries`; writing it flushes the flow table, even with the same
-    /// value.
-    RpsSockFlowEntries,
-    /// `net.core.rps_default_mask`.
-    RpsDefaultMask,
-    /// `queues/tx-<queue>/xps_cpus`.
-    XpsCpus {
-        /// The device.
-        netdev: NetdevIdentity,
-        /// The tx queue.
-        queue: u32,
-    },
-    /// An offload (`ethtool -K`), by the kernel's name for it; a switch.
-    ///
-    /// `rx-ntuple-filter` lets the driver steer flows to queues by itself (aRFS); it was a knob of
-    /// its own once.
-    #[serde(alias = "ntuple_filter")]
-    Offload {
-        /// The device.
-        netdev: NetdevIdentity,
-        /// Its name (`rx-gro-hw`).
-        #[serde(default = "ntuple_filter")]
-        feature: String,
-    },
-    /// How many channels a device uses (`ethtool -L`); the driver sets up its queues and interrupts
-    /// anew.
-    Channels {
-        /// The device.
-        netdev: NetdevIdentity,
-    },
-    /// How many descriptors its rings have (`ethtool -G`); the driver sets them up anew.
-    Rings {
-        /// The device.
-        netdev: NetdevIdentity,
-    },
-    /// Its MTU: the most bytes of a frame behind the link header. What is at the other end must
-    /// take as many.
-    Mtu {
-        /// The device.
-        netdev: NetdevIdentity,
-    },
-    /// How it moderates its interrupts (`ethtool -C`).
-    Coalesce {
-        /// The device.
-        netdev: NetdevIdentity,
-    },
-    /// What RSS hashes of a type of flow (`ethtool -N <dev> rx-flow-hash udp4 sdfn`).
-    FlowHash {
-        /// The device.
-        netdev: NetdevIdentity,
-        /// The type of flow.
-        flow_type: FlowType,
-    },
-    /// The RSS indirection table (`ethtool -X`).
-    RssTable {
-        /// The device.
-        netdev: NetdevIdentity,
-        /// The RSS context; 0 is the device's own.
-        #[serde(default)]
-        context: u32,
-    },
-    /// The RSS hash key (`ethtool -X <dev> hkey`).
-    RssKey {
-        /// The device.
-        netdev: NetdevIdentity,
-    },
-    /// The RSS hash function, and what its input goes through (`toeplitz symmetric-xor`).
-    RssHash {
-        /// The device.
-        netdev: NetdevIdentity,
-    },
-    /// An RSS context that spreads evenly over these rx queues and no others; a switch, there or
-    /// not.
-    RssContext {
-        /// The device.
-        netdev: NetdevIdentity,
-        /// The rx queues, as a set of numbers.
-        queues: CpuSet,
-    },
-    /// A flow steering rule (`ethtool -N`); a switch, there or not.
-    NtupleRule {
-        /// The device.
-        netdev: NetdevIdentity,
-        /// The rule, all that it says.
-        rule: FlowRule,
-    },
-    /// `napi_defer_hard_irqs`: empty polls after which the interrupt is armed again.
-    NapiDeferHardIrqs {
-        /// The device.
-        netdev: NetdevIdentity,
-    },
-    /// `gro_flush_timeout`, in nanoseconds.
-    GroFlushTimeout {
-        /// The device.
-        netdev: NetdevIdentity,
-    },
-    /// `threaded`: 1 polls the device's NAPIs in kthreads, 0 in softirqs.
-    Threaded {
-        /// The device.
-        netdev: NetdevIdentity,
-    },
-    /// A sysctl of [`SYSCTLS`].
-    Sysctl {
-        /// Its name (`net.core.netdev_budget`).
-        name: String,
-    },
-    /// The CPUs of a threaded NAPI's kthread (`sched_setaffinity`).
-    NapiThread {
-        /// Its process id.
-        pid: u32,
-        /// Its name.
-        comm: String,
-        /// Clock ticks after boot at which it started: with the pid, its identity.
-        start_time: u64,
-    },
-    /// The CPUs of a consumer's thread (`sched_setaffinity`), on request only.
-    ThreadAffinity {
-        /// Its process id.
-        pid: u32,
-        /// Its own id.
-        tid: u32,
-        /// Its name, which it may change.
-        comm: String,
-        /// Clock ticks after boot at which it started: with the id, its identity.
-        start_time: u64,
-    },
-    /// `cpuset.cpus` of a cgroup (v2), on request only; the empty set means those of its parent.
-    CgroupCpuset {
-        /// Its path below `/sys/fs/cgroup` (`/system.slice/nginx.service`).
-        path: String,
-    },
-}
-
-/// The kernel's name of the offload that lets a driver steer flows (`netdev_features_strings`).
-pub const NTUPLE_FILTER: &str = "rx-ntuple-filter";
-
-fn ntuple_filter() -> String {
-    NTUPLE_FILTER.to_owned()
-}
+pub use value::{Key, Kind, Settings, Table, Value, ValueError, Words};
 
 /// One knob, its old and new value, and the reason.
+///
+/// Both values have the type that the knob takes: [`Change::new`] does not compile with another
+/// one, and [`Change::untyped`] and deserialization refuse it. The fields are read through
+/// [`Deref`]; nothing writes them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+#[serde(try_from = "ChangeFields")]
+pub struct Change(ChangeFields);
+
+/// The fields of a [`Change`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeFields {
     /// The knob.
     pub target: Target,
-    /// Its value when the plan was made.
+    /// The value when the plan was made.
     pub old: Value,
-    /// Its value wanted.
+    /// The value wanted.
     pub new: Value,
-    /// Why, as a human would accept it.
+    /// Why, in words that a person would accept.
     pub reason: String,
 }
 
-/// What became of a change.
+impl Deref for Change {
+    type Target = ChangeFields;
+
+    fn deref(&self) -> &ChangeFields {
+        &self.0
+    }
+}
+
+impl TryFrom<ChangeFields> for Change {
+    type Error = WrongValue;
+
+    fn try_from(fields: ChangeFields) -> Result<Self, WrongValue> {
+        fields.target.check(&fields.old)?;
+        fields.target.check(&fields.new)?;
+        Ok(Self(fields))
+    }
+}
+
+/// The state of a change in a later snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The knob has the new value and, if it is an interrupt's, the interrupt takes it.
+    /// The knob has the new value; an interrupt also arrives there.
     InForce,
     /// The new affinity is set, but the interrupt still arrives where it did: the kernel moves it
     /// when the next one comes.
     Pending(CpuSet),
     /// The knob has another value.
     Differs(Value),
-    /// The knob is gone, or is another one's now.
+    /// The knob is gone, or belongs to another device now.
     Gone,
 }
 
 impl Change {
-    /// What became of it, by a snapshot taken after it was made.
+    /// A change of a knob whose type is known.
+    ///
+    /// ```
+    /// use crate::change::{Change, knobs};
+    ///
+    /// let change = Change::new(knobs::RpsSockFlowEntries, 0, 32_768, "RFS");
+    /// assert_eq!(change.target.to_string(), "rps_sock_flow_entries");
+    /// ```
+    ///
+    /// A value of another type does not compile:
+    ///
+    /// ```compile_fail,E0308
+    /// use crate::change::{Change, knobs};
+    /// use crate::machine::cpuset::CpuSet;
+    ///
+    /// Change::new(knobs::RpsSockFlowEntries, CpuSet::new(), CpuSet::first(4), "RFS");
+    /// ```
+    pub fn new<K: Knob>(knob: K, old: K::Value, new: K::Value, reason: impl Into<String>) -> Self {
+        let (target, old, new) = (knob.into(), old.into(), new.into());
+        Self(ChangeFields { target, old, new, reason: reason.into() })
+    }
+
+    /// A change of a knob whose type is known only at run time.
+    pub fn untyped(
+        target: Target,
+        old: Value,
+        new: Value,
+        reason: impl Into<String>,
+    ) -> Result<Self, WrongValue> {
+        ChangeFields { target, old, new, reason: reason.into() }.try_into()
+    }
+
+    /// The change from what a snapshot says; `None` where the snapshot does not have the knob, or
+    /// the knob has the new value already.
+    pub fn of<K: Knob>(
+        snapshot: &Snapshot,
+        knob: K,
+        new: K::Value,
+        reason: impl Into<String>,
+    ) -> Option<Self> {
+        let old = knob.value_in(snapshot)?;
+        (old != new).then(|| Self::new(knob, old, new, reason))
+    }
+
+    /// The same change for another reason.
+    #[must_use]
+    pub fn because(self, reason: impl Into<String>) -> Self {
+        Self(ChangeFields { reason: reason.into(), ..self.0 })
+    }
+
+    /// The state of this change in a snapshot taken after it was made.
     pub fn outcome(&self, after: &Snapshot) -> Outcome {
         let Some(value) = self.target.value_in(after) else { return Outcome::Gone };
         if value != self.new {
             return Outcome::Differs(value);
         }
-        let Target::IrqAffinity { irq, .. } = &self.target else { return Outcome::InForce };
+        let Target::IrqAffinity(knob) = &self.target else { return Outcome::InForce };
         match after
             .irqs
-            .get(irq)
+            .get(&knob.irq)
             .and_then(|state| Some((state.requested.as_ref()?, state.effective.as_ref()?)))
         {
             Some((requested, effective)) if !effective.is_subset(requested) => {
@@ -245,8 +157,8 @@ impl Change {
         }
     }
 
-    /// The old and the new value for people: of settings only those that differ, of a table how
-    /// much of it moves.
+    /// The old and the new value for people: of settings only those that differ, of a table also
+    /// how much of it moves.
     pub fn from_to(&self) -> (String, String) {
         match (&self.old, &self.new) {
             (Value::Settings(old), Value::Settings(new)) => {
@@ -261,123 +173,110 @@ impl Change {
     }
 
     /// The change that takes this one back.
+    #[must_use]
     pub fn inverse(&self) -> Self {
-        Self {
+        Self(ChangeFields {
             target: self.target.clone(),
             old: self.new.clone(),
             new: self.old.clone(),
             reason: format!("undo: {}", self.reason),
-        }
+        })
+    }
+
+    /// The text that the kernel takes for the new value.
+    pub fn text(&self) -> String {
+        self.target.knob().text(&self.new).unwrap_or_else(|| self.new.to_string())
+    }
+
+    /// The text of the new value as the kernel keeps it: flow counts are rounded up.
+    pub fn settled_text(&self) -> String {
+        let settled = self.settles_as(&CpuSet::new);
+        self.target.knob().text(&settled).unwrap_or_else(|| settled.to_string())
+    }
+
+    /// What the kernel makes of the new value; `reserved` are the CPUs set apart at boot.
+    pub fn settles_as(&self, reserved: &dyn Fn() -> CpuSet) -> Value {
+        let settled = self.target.knob().settles_as(&self.new, reserved);
+        settled.unwrap_or_else(|| self.new.clone())
+    }
+
+    /// The option and arguments of `ethtool` that make this change, quoted for a shell; `None`
+    /// where ethtool has none that can run twice.
+    pub fn ethtool(&self) -> Option<String> {
+        self.target.knob().ethtool(&self.old, &self.new)
     }
 }
 
 impl Target {
-    /// The device that it belongs to, if it is one's own.
-    pub fn netdev(&self) -> Option<&NetdevIdentity> {
-        match self {
-            Self::IrqAffinity { netdev, .. } => netdev.as_ref(),
-            Self::RpsCpus { netdev, .. }
-            | Self::RpsFlowCnt { netdev, .. }
-            | Self::XpsCpus { netdev, .. }
-            | Self::Offload { netdev, .. }
-            | Self::Channels { netdev }
-            | Self::Rings { netdev }
-            | Self::Mtu { netdev }
-            | Self::Coalesce { netdev }
-            | Self::FlowHash { netdev, .. }
-            | Self::RssTable { netdev, .. }
-            | Self::RssKey { netdev }
-            | Self::RssHash { netdev }
-            | Self::RssContext { netdev, .. }
-            | Self::NtupleRule { netdev, .. }
-            | Self::NapiDeferHardIrqs { netdev }
-            | Self::GroFlushTimeout { netdev }
-            | Self::Threaded { netdev } => Some(netdev),
-            Self::DefaultSmpAffinity
-            | Self::RpsSockFlowEntries
-            | Self::RpsDefaultMask
-            | Self::Sysctl { .. }
-            | Self::NapiThread { .. }
-            | Self::ThreadAffinity { .. }
-            | Self::CgroupCpuset { .. } => None,
+    /// What is the same for all knobs of this type.
+    pub fn row(&self) -> &'static Row {
+        self.knob().row()
+    }
+
+    /// Where it lies.
+    pub fn location(&self) -> Location<'_> {
+        self.knob().location()
+    }
+
+    /// The value in a snapshot; `None` when the snapshot does not have this knob, or has another
+    /// one in its place.
+    pub fn value_in(&self, snapshot: &Snapshot) -> Option<Value> {
+        self.knob().value_in(snapshot)
+    }
+
+    /// The value that the kernel's text means; the error is the reason.
+    pub fn parse(&self, text: &str) -> Result<Value, String> {
+        self.knob().parse(text)
+    }
+
+    /// Whether the knob takes values of this type.
+    pub fn check(&self, value: &Value) -> Result<(), WrongValue> {
+        self.knob().check(value)
+    }
+
+    /// Whether the driver may have made `now` of the value `requested`.
+    pub fn may_round_to(&self, requested: &Value, now: &Value) -> bool {
+        self.knob().may_round_to(requested, now) == Some(true)
+    }
+
+    /// The step in which it is written; `off` means that the new value switches it off.
+    pub fn step(&self, off: bool) -> Step {
+        self.knob().step(off)
+    }
+
+    /// Whether writing it stops the traffic of its device for a moment; `None` where it does not.
+    pub fn interrupts_traffic(&self) -> Option<Interruption> {
+        match self.row().traffic {
+            Traffic::Stops(interruption) => Some(interruption),
+            Traffic::Unchanged | Traffic::FlowsMove => None,
         }
+    }
+
+    /// The device that it belongs to, if it has one.
+    pub fn netdev(&self) -> Option<&NetdevIdentity> {
+        self.location().netdev()
     }
 
     /// Whether a driver takes or refuses it, through ethtool.
     pub fn is_of_ethtool(&self) -> bool {
-        matches!(
-            self,
-            Self::Channels { .. }
-                | Self::Rings { .. }
-                | Self::Coalesce { .. }
-                | Self::Offload { .. }
-                | Self::FlowHash { .. }
-                | Self::RssTable { .. }
-                | Self::RssKey { .. }
-                | Self::RssHash { .. }
-                | Self::RssContext { .. }
-                | Self::NtupleRule { .. }
-        )
+        matches!(self.location(), Location::Ethtool { .. })
     }
 
-    /// Whether it belongs to the netdev of this name; a NAPI kthread tells by its own
-    /// (`napi/<dev>-<id>`, cut to 15 bytes).
-    pub fn is_of(&self, name: &str) -> bool {
-        match self {
-            Self::NapiThread { comm, .. } => {
-                let device = comm.strip_prefix("napi/").unwrap_or_default();
-                name.starts_with(device)
-                    || device.rsplit_once('-').is_some_and(|(device, _)| device == name)
-            }
-            _ => self.netdev().is_some_and(|netdev| netdev.name == name),
-        }
+    /// Whether it belongs to the netdev of this name.
+    pub fn is_of(&self, netdev: &str) -> bool {
+        self.knob().is_of(netdev)
+    }
+
+    /// Whether a change of `self` makes a change of `other` void in the same plan.
+    pub fn voids(&self, other: &Self) -> bool {
+        other.knob().is_void_after(self)
     }
 }
 
 /// The knob as a person calls it (`irq 27 (virtio0-input.1)`, `eth0 rx-3 rps_cpus`).
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::IrqAffinity { irq, action, .. } => write!(f, "irq {irq} ({action})"),
-            Self::DefaultSmpAffinity => f.write_str("default_smp_affinity"),
-            Self::RpsCpus { netdev, queue } => write!(f, "{} rx-{queue} rps_cpus", netdev.name),
-            Self::RpsFlowCnt { netdev, queue } => {
-                write!(f, "{} rx-{queue} rps_flow_cnt", netdev.name)
-            }
-            Self::RpsSockFlowEntries => f.write_str("rps_sock_flow_entries"),
-            Self::RpsDefaultMask => f.write_str("rps_default_mask"),
-            Self::XpsCpus { netdev, queue } => write!(f, "{} tx-{queue} xps_cpus", netdev.name),
-            Self::Offload { netdev, feature } => write!(f, "{} {feature}", netdev.name),
-            Self::Channels { netdev } => write!(f, "{} channels", netdev.name),
-            Self::Rings { netdev } => write!(f, "{} rings", netdev.name),
-            Self::Mtu { netdev } => write!(f, "{} mtu", netdev.name),
-            Self::Coalesce { netdev } => write!(f, "{} coalesce", netdev.name),
-            Self::FlowHash { netdev, flow_type } => {
-                write!(f, "{} rx-flow-hash {flow_type}", netdev.name)
-            }
-            Self::RssTable { netdev, context: 0 } => write!(f, "{} rss table", netdev.name),
-            Self::RssTable { netdev, context } => {
-                write!(f, "{} rss table of context {context}", netdev.name)
-            }
-            Self::RssKey { netdev } => write!(f, "{} rss key", netdev.name),
-            Self::RssHash { netdev } => write!(f, "{} rss hash", netdev.name),
-            Self::RssContext { netdev, queues } => {
-                write!(f, "{} rss context over queues {queues}", netdev.name)
-            }
-            Self::NtupleRule { netdev, rule } => write!(f, "{} rule {rule}", netdev.name),
-            Self::NapiDeferHardIrqs { netdev } => write!(f, "{} napi_defer_hard_irqs", netdev.name),
-            Self::GroFlushTimeout { netdev } => write!(f, "{} gro_flush_timeout", netdev.name),
-            Self::Threaded { netdev } => write!(f, "{} threaded", netdev.name),
-            Self::Sysctl { name } => f.write_str(name),
-            Self::NapiThread { pid, comm, .. } => write!(f, "kthread {comm} (pid {pid})"),
-            Self::ThreadAffinity { pid, tid, comm, .. } if pid == tid => {
-                write!(f, "{comm} (pid {pid})")
-            }
-            Self::ThreadAffinity { pid, tid, comm, .. } => {
-                write!(f, "{comm} (thread {tid} of pid {pid})")
-            }
-            Self::CgroupCpuset { path } => write!(f, "cgroup {path} cpuset.cpus"),
-        }
+        f.write_str(&self.knob().name())
     }
 }
 
@@ -386,14 +285,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::machine::ids::Irq;
     use crate::snapshot::host::IrqState;
 
     fn set(text: &str) -> CpuSet {
         CpuSet::parse_list(text).unwrap()
-    }
-
-    fn change(target: Target, old: Value, new: Value) -> Change {
-        Change { target, old, new, reason: String::new() }
     }
 
     fn host() -> (Snapshot, Change) {
@@ -406,8 +302,8 @@ mod tests {
         };
         snapshot.irqs.insert(Irq(30), state);
         Arc::make_mut(&mut snapshot.topology).online = CpuSet::first(4);
-        let target = Target::IrqAffinity { irq: Irq(30), action: "eth0-rx-0".into(), netdev: None };
-        (snapshot, change(target, Value::Cpus(set("0-3")), Value::Cpus(set("2"))))
+        let knob = knobs::IrqAffinity { irq: Irq(30), action: "eth0-rx-0".into(), netdev: None };
+        (snapshot, Change::new(knob, set("0-3"), set("2"), ""))
     }
 
     #[test]
@@ -416,7 +312,7 @@ mod tests {
         let after = apply_to(&snapshot, std::slice::from_ref(&change));
         assert_eq!(change.outcome(&after), Outcome::InForce);
         let back = apply_to(&after, &[change.inverse()]);
-        assert_eq!(change.target.value_in(&back), Some(change.old));
+        assert_eq!(change.target.value_in(&back), Some(change.old.clone()));
     }
 
     #[test]
@@ -436,13 +332,12 @@ mod tests {
 
     #[test]
     fn of_settings_a_person_sees_those_that_differ() {
-        let value = |text: &str| Value::Settings(text.parse().unwrap());
-        let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
-        let rings =
-            change(Target::Rings { netdev }, value("rx=256 tx=512"), value("rx=4096 tx=512"));
+        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
+        let (old, new) = ("rx=256 tx=512".parse().unwrap(), "rx=4096 tx=512".parse().unwrap());
+        let rings = Change::new(knobs::Rings { netdev: netdev() }, old, new, "");
         assert_eq!(rings.from_to(), ("rx=256".into(), "rx=4096".into()));
-        let table = |queues: &[u32]| Value::Table(Table(queues.to_vec()));
-        let table = change(Target::DefaultSmpAffinity, table(&[0, 1, 0, 1]), table(&[0, 1, 1, 1]));
+        let knob = knobs::RssTable { netdev: netdev(), context: 0 };
+        let table = Change::new(knob, Table(vec![0, 1, 0, 1]), Table(vec![0, 1, 1, 1]), "");
         assert_eq!(table.from_to(), ("equal 2".into(), "weight 1 3 (1 of 4 buckets move)".into()));
     }
 
@@ -450,7 +345,7 @@ mod tests {
     fn the_offload_that_steers_flows_is_the_one_that_had_a_name_of_its_own() {
         let old = r#"{"knob":"ntuple_filter","netdev":{"name":"eth0","device_path":null}}"#;
         let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
-        let target = Target::Offload { netdev, feature: NTUPLE_FILTER.into() };
+        let target = Target::Offload(knobs::Offload { netdev, feature: NTUPLE_FILTER.into() });
         assert_eq!(serde_json::from_str::<Target>(old).unwrap(), target);
         let json = serde_json::to_string(&target).unwrap();
         assert_eq!(serde_json::from_str::<Target>(&json).unwrap(), target);

@@ -5,7 +5,11 @@
 //! `cases/check/<id>/` belongs to a finding: `fires.json` and `almost.json` each hold a [`Scene`]
 //! and, for what a scene cannot express, a JSON Patch (RFC 6902) on its observation. The finding
 //! appears in the first, as printed in `fires.snap`, and narrowly not in the second.
+//!
+//! `cases/knobs/<kind>/` belongs to a knob: `knob.json` holds a change of it and the kernel's text
+//! of the old value; `knob.snap` shows the change as a plan and in all export formats.
 
+use netsilo_model::change::{Change, apply_to, knobs};
 use std::fs;
 use std::path::Path;
 
@@ -13,7 +17,7 @@ use crate::views;
 use netsilo_decide::judge::annotate::plan_with_verdicts;
 use netsilo_decide::judge::findings::{Check, FindingId, check};
 use netsilo_decide::plan::{Goal, Plan};
-use netsilo_model::change::apply_to;
+
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
@@ -76,6 +80,28 @@ fn every_export_is_as_recorded() {
             omit_expression => true,
         }, {
             insta::assert_snapshot!("export", crate::verbs::export::tests::all(&plan));
+        });
+        crate::verbs::export::tests::checked(&plan);
+    }
+}
+
+/// `cases/knobs/<kind>/knob.json`, without the parts that are not printed.
+#[derive(serde::Deserialize)]
+struct KnobCase {
+    change: Change,
+}
+
+#[test]
+fn every_knob_is_shown_and_exported_as_it_was() {
+    for kind in knobs::kinds() {
+        let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/knobs").join(kind);
+        let KnobCase { change } = read(&case.join("knob.json"));
+        let plan = Plan { changes: vec![change], ..Plan::default() };
+        let text = views::plan::render(&plan) + &crate::verbs::export::tests::of_knob(&plan);
+        insta::with_settings!({
+            snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true
+        }, {
+            insta::assert_snapshot!("knob", text);
         });
         crate::verbs::export::tests::checked(&plan);
     }

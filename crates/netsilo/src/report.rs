@@ -1,4 +1,7 @@
 //! `netsilo report`: the results of an experiment as a page, Markdown or JSON.
+//!
+//! It reads a run by `bench::folder`; `netsilo-trial` computes the results. May use `tell`, `views`
+//! and `bench::folder`; nothing here computes a figure.
 
 mod charts;
 mod folder;

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::export;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
-use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value};
+use netsilo_model::change::{Change, Knob, NTUPLE_FILTER, Target, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
@@ -28,6 +28,11 @@ struct Guest {
     /// Interrupts of eth0's queues, with their action names.
     irqs: BTreeMap<Irq, String>,
     device_path: String,
+}
+
+/// A change to this value; exports do not use the old one.
+fn to<K: Knob>(knob: K, new: K::Value) -> Change {
+    Change::new(knob, new.clone(), new, "test")
 }
 
 impl Guest {
@@ -79,22 +84,19 @@ impl Guest {
 
     /// Returns a plan that moves the interrupts and changes some more knobs.
     fn plan(&self, wanted: &Places) -> Plan {
-        let cpus = |list: &str| Value::Cpus(CpuSet::parse_list(list).unwrap());
-        let change = |target, new| Change { target, old: cpus("0"), new, reason: "test".into() };
+        let cpus = |list: &str| CpuSet::parse_list(list).unwrap();
         let mut changes: Vec<Change> = wanted
             .iter()
             .map(|(irq, cpus)| {
                 let (action, netdev) = (self.irqs[irq].clone(), Some(self.netdev()));
-                change(Target::IrqAffinity { irq: *irq, action, netdev }, Value::Cpus(cpus.clone()))
+                to(knobs::IrqAffinity { irq: *irq, action, netdev }, cpus.clone())
             })
             .collect();
-        changes.push(change(Target::RpsCpus { netdev: self.netdev(), queue: 1 }, cpus("2-3")));
-        changes.push(change(Target::RpsSockFlowEntries, Value::Count(5000)));
-        changes.push(change(
-            Target::RpsFlowCnt { netdev: self.netdev(), queue: 0 },
-            Value::Count(1000),
-        ));
-        changes.push(change(Target::XpsCpus { netdev: self.netdev(), queue: 1 }, cpus("5-6")));
+        let netdev = || self.netdev();
+        changes.push(to(knobs::RpsCpus { netdev: netdev(), queue: 1 }, cpus("2-3")));
+        changes.push(to(knobs::RpsSockFlowEntries, 5000));
+        changes.push(to(knobs::RpsFlowCnt { netdev: netdev(), queue: 0 }, 1000));
+        changes.push(to(knobs::XpsCpus { netdev: netdev(), queue: 1 }, cpus("5-6")));
         Plan { changes, ..Plan::default() }
     }
 
@@ -163,10 +165,10 @@ fn the_script_writes_what_differs_and_then_nothing(guest: &Guest) {
     assert_eq!(second.lines().count(), 12, "{second}");
     assert!(second.lines().all(|line| line.ends_with(" already")), "{second}");
     // A missing interrupt is reported, and the rest is done.
-    let stray = Change {
-        target: Target::IrqAffinity { irq: Irq(9999), action: "eth9-rx-0".into(), netdev: None },
-        ..guest.plan(&wanted).changes[0].clone()
-    };
+    let stray = to(
+        knobs::IrqAffinity { irq: Irq(9999), action: "eth9-rx-0".into(), netdev: None },
+        CpuSet::of(CpuId(0)),
+    );
     let script = export::script(&Plan { changes: vec![stray], ..Plan::default() });
     guest.give("/tmp/stray.sh", &script.text);
     let output = guest.lab.run("/tmp/stray.sh").unwrap();
@@ -215,17 +217,13 @@ fn the_example_follows_hints_exactly(guest: &Guest) {
 /// Runs the real udev with two rules that act like its own: it must find the device by its path,
 /// apply our file and understand everything in it except keys of systemd 256, if it is older.
 fn udev_applies_the_link_file_to_its_netdev(guest: &Guest) {
-    let ntuple = Change {
-        target: Target::Offload { netdev: guest.netdev(), feature: NTUPLE_FILTER.into() },
-        old: Value::Switch(true),
-        new: Value::Switch(false),
-        reason: "test".into(),
-    };
+    let ntuple =
+        to(knobs::Offload { netdev: guest.netdev(), feature: NTUPLE_FILTER.into() }, false);
     let rps = guest
         .plan(&Places::new())
         .changes
         .into_iter()
-        .find(|it| matches!(it.target, Target::RpsCpus { .. }));
+        .find(|it| matches!(it.target, Target::RpsCpus(_)));
     let (files, _) =
         export::systemd_link(&Plan { changes: vec![rps.unwrap(), ntuple], ..Plan::default() });
     let [file] = files.as_slice() else { unreachable!("{files:?}") };
@@ -267,23 +265,15 @@ print(json.dumps(units))";
         name: "eth0".into(),
         device_path: Some("/devices/pci0000:00/0000:00:04.0".into()),
     };
-    let change =
-        |target, new| Change { target, old: Value::Count(7), new, reason: "because".into() };
-    let cpus = |list| Value::Cpus(CpuSet::parse_list(list).unwrap());
+    let cpus = |list| CpuSet::parse_list(list).unwrap();
     let irq =
-        Target::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-1".into(), netdev: Some(netdev()) };
+        knobs::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-1".into(), netdev: Some(netdev()) };
     let changes = vec![
-        change(irq, cpus("5")),
-        change(Target::RpsCpus { netdev: netdev(), queue: 1 }, cpus("2-3")),
-        change(Target::RpsSockFlowEntries, Value::Count(8192)),
-        change(
-            Target::Offload { netdev: netdev(), feature: NTUPLE_FILTER.into() },
-            Value::Switch(true),
-        ),
-        change(
-            Target::Offload { netdev: netdev(), feature: "rx-lro".into() },
-            Value::Switch(false),
-        ),
+        to(irq, cpus("5")),
+        to(knobs::RpsCpus { netdev: netdev(), queue: 1 }, cpus("2-3")),
+        to(knobs::RpsSockFlowEntries, 8192),
+        to(knobs::Offload { netdev: netdev(), feature: NTUPLE_FILTER.into() }, true),
+        to(knobs::Offload { netdev: netdev(), feature: "rx-lro".into() }, false),
     ];
     let dir = tempfile::tempdir().unwrap();
     let profile = dir.path().join("netsilo");

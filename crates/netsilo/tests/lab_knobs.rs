@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
-use netsilo_model::change::{Change, Key, SYSCTLS, Settings, Table, Target, Value};
+use netsilo_model::change::{Change, Key, SYSCTLS, Settings, Table, Target, Value, knobs};
 use netsilo_model::snapshot::ethtool::FlowType;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
@@ -84,22 +84,28 @@ fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
     let fields = fields.and_then(|fields| fields.value());
     let fields = fields.map(|now| if now.to_string() == "sd" { "sdfn" } else { "sd" });
     let mut all = vec![
-        (Target::Rings { netdev: of() }, rings),
-        (Target::Coalesce { netdev: of() }, coalesce),
-        (Target::RssTable { netdev: of(), context: 0 }, table),
-        (Target::RssKey { netdev: of() }, key),
+        (Target::Rings(knobs::Rings { netdev: of() }), rings),
+        (Target::Coalesce(knobs::Coalesce { netdev: of() }), coalesce),
+        (Target::RssTable(knobs::RssTable { netdev: of(), context: 0 }), table),
+        (Target::RssKey(knobs::RssKey { netdev: of() }), key),
         (
-            Target::FlowHash { netdev: of(), flow_type: FlowType::Udp4 },
+            Target::FlowHash(knobs::FlowHash { netdev: of(), flow_type: FlowType::Udp4 }),
             fields.map(|letters| Value::Fields(letters.parse().unwrap())),
         ),
-        (Target::NapiDeferHardIrqs { netdev: of() }, Some(Value::Count(2))),
-        (Target::GroFlushTimeout { netdev: of() }, Some(Value::Count(20_000))),
-        (Target::Threaded { netdev: of() }, Some(Value::Count(1))),
-        (Target::Mtu { netdev: of() }, Some(Value::Count(1400))),
+        (
+            Target::NapiDeferHardIrqs(knobs::NapiDeferHardIrqs { netdev: of() }),
+            Some(Value::Count(2)),
+        ),
+        (
+            Target::GroFlushTimeout(knobs::GroFlushTimeout { netdev: of() }),
+            Some(Value::Count(20_000)),
+        ),
+        (Target::Threaded(knobs::Threaded { netdev: of() }), Some(Value::Count(1))),
+        (Target::Mtu(knobs::Mtu { netdev: of() }), Some(Value::Count(1400))),
     ];
     for name in OFFLOADS {
         let changeable = ethtool.feature(name).filter(|feature| !feature.fixed());
-        let target = Target::Offload { netdev: of(), feature: name.into() };
+        let target = Target::Offload(knobs::Offload { netdev: of(), feature: name.into() });
         all.push((target, changeable.map(|feature| Value::Switch(!feature.active))));
     }
     all
@@ -119,12 +125,12 @@ fn sysctl(name: &str, now: &str) -> Option<Value> {
         (_, Ok(number)) => (2 * number).to_string(),
         (_, Err(_)) => return None,
     };
-    Some(Value::Words(words.join(" ")))
+    Some(Value::words(&words.join(" ")))
 }
 
 fn change(snapshot: &Snapshot, target: Target, new: Value) -> Option<Change> {
     let old = target.value_in(snapshot)?;
-    Some(Change { target, old, new, reason: "test".into() })
+    Some(Change::untyped(target, old, new, "test").unwrap())
 }
 
 /// Applies the changes, checks each knob, undoes them, and checks that everything is as before;
@@ -194,16 +200,16 @@ fn every_knob(kernel: Kernel, models: &[NicModel]) -> BTreeSet<String> {
             now.filter(|it| it.combined.is_some_and(|it| it.current > 1)).map(|it| it.settings())
         {
             let half = fewer.get("combined") / 2;
-            let target = Target::Channels { netdev: NetdevIdentity::of(netdev) };
+            let target = Target::Channels(knobs::Channels { netdev: NetdevIdentity::of(netdev) });
             channels.extend(change(&host, target, Value::Settings(fewer.with("combined", half))));
             tried.insert(format!("{driver} channels"));
         }
     }
     for name in SYSCTLS {
         let new = host.net.sysctls.get(*name).and_then(|now| sysctl(name, now));
-        changes.extend(
-            new.and_then(|new| change(&host, Target::Sysctl { name: (*name).into() }, new)),
-        );
+        changes.extend(new.and_then(|new| {
+            change(&host, Target::Sysctl(knobs::Sysctl { name: (*name).into() }), new)
+        }));
     }
     // Channels first: igb's own table differs from what the kernel calls the default, so undo
     // writes it, and with a written table the kernel refuses to reduce the channels.

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec, until};
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, Target, Value, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
@@ -68,7 +68,11 @@ impl Guest {
         let (comm, stat) = text.split_once('\n').unwrap();
         let (pid, fields) = (stat.split_once(' ').unwrap().0, stat.rsplit_once(')').unwrap().1);
         let start_time = fields.split_whitespace().nth(19).unwrap().parse().unwrap();
-        Target::NapiThread { pid: pid.parse().unwrap(), comm: comm.to_owned(), start_time }
+        Target::NapiThread(knobs::NapiThread {
+            pid: pid.parse().unwrap(),
+            comm: comm.to_owned(),
+            start_time,
+        })
     }
 
     /// Returns a plan that changes one knob of each kind and all interrupts, and the files.
@@ -83,7 +87,11 @@ impl Guest {
             let cpus = (0..8).map(|cpu| CpuSet::of(CpuId((n as u32 + cpu + 4) % 8)));
             let cpus = cpus.into_iter().find(|cpus| *cpus != now).unwrap();
             wanted.push((
-                Target::IrqAffinity { irq, action, netdev: Some(netdev.clone()) },
+                Target::IrqAffinity(knobs::IrqAffinity {
+                    irq,
+                    action,
+                    netdev: Some(netdev.clone()),
+                }),
                 file,
                 Value::Cpus(cpus),
             ));
@@ -91,44 +99,49 @@ impl Guest {
         let cpus = |list| Value::Cpus(CpuSet::parse_list(list).unwrap());
         let rx = |file| format!("{queues}/rx-0/{file}");
         wanted.push((
-            Target::RpsCpus { netdev: netdev.clone(), queue: 0 },
+            Target::RpsCpus(knobs::RpsCpus { netdev: netdev.clone(), queue: 0 }),
             rx("rps_cpus"),
             cpus("2-3"),
         ));
         wanted.push((
-            Target::RpsFlowCnt { netdev: netdev.clone(), queue: 0 },
+            Target::RpsFlowCnt(knobs::RpsFlowCnt { netdev: netdev.clone(), queue: 0 }),
             rx("rps_flow_cnt"),
             Value::Count(1000),
         ));
         wanted.push((
-            Target::XpsCpus { netdev, queue: 1 },
+            Target::XpsCpus(knobs::XpsCpus { netdev, queue: 1 }),
             format!("{queues}/tx-1/xps_cpus"),
             cpus("5-6"),
         ));
         wanted.push((
-            Target::DefaultSmpAffinity,
+            Target::from(knobs::DefaultSmpAffinity),
             "/proc/irq/default_smp_affinity".into(),
             cpus("0-3"),
         ));
         let core = |file| format!("/proc/sys/net/core/{file}");
         wanted.push((
-            Target::RpsSockFlowEntries,
+            Target::from(knobs::RpsSockFlowEntries),
             core("rps_sock_flow_entries"),
             Value::Count(5000),
         ));
         if knobs.contains_key(&core("rps_default_mask")) {
-            wanted.push((Target::RpsDefaultMask, core("rps_default_mask"), cpus("1-2")));
+            wanted.push((
+                Target::from(knobs::RpsDefaultMask),
+                core("rps_default_mask"),
+                cpus("1-2"),
+            ));
         }
         let thread = self.thread();
-        let Target::NapiThread { pid, .. } = thread else { unreachable!() };
-        wanted.push((thread, format!("/proc/{pid}/status"), cpus("3")));
+        let Target::NapiThread(kthread) = &thread else { unreachable!() };
+        let file = format!("/proc/{}/status", kthread.pid);
+        wanted.push((thread, file, cpus("3")));
         let change = |(target, file, new): &(Target, String, Value)| {
             let old = netsilo_sys::transaction::knob::parse(
                 target,
                 knobs[file].trim_start_matches("Cpus_allowed:").trim(),
             )
             .unwrap();
-            Change { target: target.clone(), old, new: new.clone(), reason: "test".into() }
+            Change::untyped(target.clone(), old, new.clone(), "test").unwrap()
         };
         let changes = wanted.iter().map(change).collect();
         (Plan { changes, ..Plan::default() }, wanted.into_iter().map(|(_, file, _)| file).collect())
@@ -200,8 +213,8 @@ fn interrupts_arrive_where_planned_and_undo_restores_every_byte() {
 /// more than one.
 fn arrived_where_planned(guest: &Guest, plan: &Plan, applied: &Json) {
     let wanted = |this: Irq| {
-        let of = |change: &&Change| match change.target {
-            Target::IrqAffinity { irq, .. } => irq == this,
+        let of = |change: &&Change| match &change.target {
+            Target::IrqAffinity(knob) => knob.irq == this,
             _ => false,
         };
         let Value::Cpus(cpus) = &plan.changes.iter().find(of).unwrap().new else { unreachable!() };

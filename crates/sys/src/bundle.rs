@@ -19,8 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::bundle::redact::Redaction;
 use crate::bundle::unpack::{UnpackError, unpack};
+use crate::files::error::ReadError;
 use crate::files::recorder::Recorder;
-use crate::files::root::{ReadError, Root};
+use crate::files::root::Root;
 use crate::read::snapshot::snapshot;
 
 /// The schema version that this netsilo writes and the newest that it reads.

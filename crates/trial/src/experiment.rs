@@ -68,8 +68,8 @@ impl fmt::Display for Kind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Format version.
-    pub version: u32,
+    /// Schema number of the JSON.
+    pub schema: u32,
     /// Kind of experiment.
     pub kind: Kind,
     /// Version of netsilo.
@@ -234,10 +234,10 @@ impl Experiment {
         self.steps().into_iter().filter(|step| !done.contains(step)).collect()
     }
 
-    /// Checks the plan: error for an unknown format version, duplicate names, or nothing to run.
+    /// Checks the plan: error for an unknown schema, duplicate names, or nothing to run.
     pub fn check(&self) -> Result<(), String> {
-        if self.version != 1 {
-            return Err(format!("unknown schema {}: this netsilo reads schema 1", self.version));
+        if self.schema != 1 {
+            return Err(format!("unknown schema {}: this netsilo reads schema 1", self.schema));
         }
         let mut names = BTreeSet::new();
         let settings = self.settings.iter().map(|it| ("setting", &it.name));
@@ -292,7 +292,7 @@ mod tests {
             early_drop: false,
         };
         Experiment {
-            version: 1,
+            schema: 1,
             kind: Kind::Matrix,
             netsilo: "0".into(),
             command: vec![],
@@ -353,7 +353,7 @@ mod tests {
             wrong(|it| it.loads[2].spec.instances = 0),
             "load c: instances must be 1 to 20000, not 0"
         );
-        assert_eq!(wrong(|it| it.version = 2), "unknown schema 2: this netsilo reads schema 1");
+        assert_eq!(wrong(|it| it.schema = 2), "unknown schema 2: this netsilo reads schema 1");
     }
 
     #[test]

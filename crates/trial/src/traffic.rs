@@ -396,8 +396,8 @@ pub struct Served {
 /// The result of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Format version.
-    pub version: u32,
+    /// Schema number of the JSON.
+    pub schema: u32,
     /// The requested load.
     pub spec: Spec,
     /// The server's address.
@@ -518,7 +518,7 @@ mod tests {
 
     fn run(test: Test) -> Run {
         Run {
-            version: 1,
+            schema: 1,
             spec: Spec::usual(test, Duration::from_secs(2)),
             address: "192.0.2.1:12870".into(),
             seconds: 2.0,

@@ -4,6 +4,7 @@
 //! [`Knob::step`] is pure: knob and input give the next knob and the actions of the controller.
 //! What several knobs share (the budget, the silo, the trials) is not decided here.
 
+use netsilo_model::change::{Change, Target, Value};
 use std::mem::{discriminant, take};
 use std::time::Duration;
 
@@ -15,9 +16,8 @@ use super::hold::Hold;
 use super::pattern::Workload;
 use super::policy::Policy;
 use super::reconcile::likely_owner;
-use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::snapshot::event::Event;
-use netsilo_model::snapshot::host::Writer;
+use netsilo_model::snapshot::host::KnobOwner;
 
 /// One knob.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -92,7 +92,7 @@ pub(super) struct Context<'a> {
     pub(super) target: &'a Target,
     pub(super) policy: &'a Policy,
     /// Other programs that write knobs.
-    pub(super) owners: &'a [Writer],
+    pub(super) owners: &'a [KnobOwner],
 }
 
 /// What happens to a knob.
@@ -444,7 +444,7 @@ impl Knob {
             && *lost != old
         {
             let reason = "it had this value before".to_owned();
-            return Some(Change { target: target.clone(), old, new: lost.clone(), reason });
+            return Change::untyped(target.clone(), old, lost.clone(), reason).ok();
         }
         self.wanted().filter(|change| change.old == old).cloned()
     }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
+use netsilo_model::change::knobs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 
@@ -26,11 +27,11 @@ fn cpu(cpu: u32) -> Value {
 }
 
 fn irq() -> Target {
-    Target::IrqAffinity { irq: Irq(30), action: "eth0-0".into(), netdev: None }
+    Target::IrqAffinity(knobs::IrqAffinity { irq: Irq(30), action: "eth0-0".into(), netdev: None })
 }
 
 fn to(new: u32) -> Change {
-    Change { target: irq(), old: cpu(9), new: cpu(new), reason: "near its reader".into() }
+    Change::untyped(irq(), cpu(9), cpu(new), "near its reader").unwrap()
 }
 
 /// Any time, and often one of the first hours.

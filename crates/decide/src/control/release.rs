@@ -141,8 +141,8 @@ fn wait_for_interrupts(window: &Window<'_>, candidates: &mut [Candidate<'_>]) {
     let queues = moving.filter_map(|it| window.queue(&it.change.target));
     let netdevs: BTreeSet<String> = queues.map(|(netdev, _)| netdev).collect();
     for Candidate { change, hold } in candidates.iter_mut().filter(|it| it.hold.is_none()) {
-        if let Target::XpsCpus { netdev, .. } = &change.target {
-            *hold = netdevs.contains(&netdev.name).then_some(Hold::WaitsForInterrupts);
+        if let Target::XpsCpus(knob) = &change.target {
+            *hold = netdevs.contains(&knob.netdev.name).then_some(Hold::WaitsForInterrupts);
         }
     }
 }

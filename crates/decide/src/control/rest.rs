@@ -13,7 +13,7 @@ use crate::place::Capacity;
 use crate::plan::Plan;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::{IrqState, NetSettings, Snapshot, Writable, Writer};
+use netsilo_model::snapshot::host::{IrqState, KnobOwner, NetSettings, Snapshot, Writable};
 use netsilo_model::snapshot::netdev::{Napi, Netdev, RxQueue, TxQueue};
 
 /// A plan is reused for this many windows at most: five minutes.
@@ -38,7 +38,7 @@ struct Settings {
     netdevs: Vec<NetdevSettings>,
     net: NetSettings,
     default_smp_affinity: Option<CpuSet>,
-    writers: Vec<Writer>,
+    writers: Vec<KnobOwner>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

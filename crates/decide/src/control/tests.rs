@@ -9,10 +9,10 @@ use proptest::sample::select;
 use super::simulate::{Scheduler, World};
 use super::*;
 use crate::plan::{AlgorithmName, Xps};
-use netsilo_model::change::Value;
+use netsilo_model::change::{Value, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::WriterKnob;
+use netsilo_model::snapshot::host::OwnedKnob;
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
@@ -138,10 +138,12 @@ fn the_random_machines_have_all_kinds_of_knobs_that_are_placed() {
             .map(Irq)
             .collect();
         kinds.extend(world.made.iter().map(|made| match &made.target {
-            Target::IrqAffinity { irq, .. } if tx.contains(irq) => "tx interrupt",
-            Target::IrqAffinity { .. } => "interrupt",
-            Target::NapiThread { .. } => "kthread",
-            Target::XpsCpus { .. } => "xps",
+            Target::IrqAffinity(knobs::IrqAffinity { irq, .. }) if tx.contains(irq) => {
+                "tx interrupt"
+            }
+            Target::IrqAffinity(_) => "interrupt",
+            Target::NapiThread(_) => "kthread",
+            Target::XpsCpus(_) => "xps",
             other => panic!("{other}"),
         }));
     }
@@ -364,7 +366,7 @@ fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
     let mut world = small(2, 5);
     world.steps(10);
     let made = world.made.len();
-    let tuned = Writer { name: "tuned".into(), pid: 7, writes: vec![WriterKnob::IrqAffinity] };
+    let tuned = KnobOwner { name: "tuned".into(), pid: 7, writes: vec![OwnedKnob::IrqAffinity] };
     world.settings.writers = vec![tuned];
     by_someone_else(&mut world, 30, 1);
     let decision = world.step();
@@ -379,11 +381,10 @@ fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
     world.shift();
     let decision = world.steps(HOUR);
     assert_eq!(decision.conflicts.len(), 1);
-    assert!(
-        world.made[made..]
-            .iter()
-            .all(|made| !matches!(made.target, Target::IrqAffinity { irq: Irq(30), .. }))
-    );
+    assert!(world.made[made..].iter().all(|made| !matches!(
+        made.target,
+        Target::IrqAffinity(knobs::IrqAffinity { irq: Irq(30), .. })
+    )));
     let policy = world.controller.policy().clone();
     world.controller.reconfigure(policy);
     world.scene.netdevs[0].queues[0].readers[0].cpu = CpuId(6);

@@ -217,9 +217,9 @@ impl Controller {
             Effect::Worse => LogKind::Revert,
         };
         if result.result == Effect::Worse {
-            self.to_revert.extend(trial.changes.iter().rev().map(|change| Change {
-                reason: format!("reverted: {} ({})", result.words, change.reason),
-                ..change.inverse()
+            self.to_revert.extend(trial.changes.iter().rev().map(|change| {
+                let reason = format!("reverted: {} ({})", result.words, change.reason);
+                change.inverse().because(reason)
             }));
         }
         let target = match trial.changes.as_slice() {

@@ -59,8 +59,8 @@ impl<'a> Window<'a> {
     /// The silo that a knob belongs to, by its position; knobs of one silo are decided together.
     pub(super) fn silo_of(&self, target: &Target) -> Option<usize> {
         match target {
-            Target::IrqAffinity { irq, .. } => self.by_irq.get(irq).copied(),
-            Target::NapiThread { pid, .. } => self.by_thread.get(pid).copied(),
+            Target::IrqAffinity(knob) => self.by_irq.get(&knob.irq).copied(),
+            Target::NapiThread(knob) => self.by_thread.get(&knob.pid).copied(),
             _ => None,
         }
     }
@@ -100,8 +100,8 @@ impl<'a> Window<'a> {
     pub(super) fn cpu(&self, target: &Target) -> Option<CpuId> {
         let requested = cpu_of(&target.value_in(self.after())?);
         let effective = || match target {
-            Target::IrqAffinity { irq, .. } => {
-                self.after().irqs.get(irq)?.effective.as_ref()?.single()
+            Target::IrqAffinity(knob) => {
+                self.after().irqs.get(&knob.irq)?.effective.as_ref()?.single()
             }
             _ => None,
         };

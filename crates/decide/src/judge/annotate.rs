@@ -11,29 +11,31 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
-use crate::judge::verdict::{self, Proposal, RemedyVerdict, proposals};
+use crate::judge::verdict;
+use crate::judge::verdict::{Proposal, RemedyVerdict, proposals};
 use crate::plan::arfs::wants_arfs;
 use crate::plan::{Goal, Plan, plan};
 
 /// Adds the verdict on each change of RPS, RFS and aRFS to its reason; the plan is of this goal.
 ///
 /// A change without receive traffic to judge stays as it is.
-pub fn annotate(mut plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
+pub fn annotate(plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     let mut notes: BTreeMap<(NetdevIdentity, PacketSteering), String> = BTreeMap::new();
-    for change in &mut plan.changes {
-        let Some((identity, steering)) = steering(change) else { continue };
+    let annotated = |change: Change| {
+        let Some((identity, steering)) = steering(&change) else { return change };
         let netdev = analysis.after().netdevs.iter().find(|netdev| identity.is(netdev));
         let Some(netdev) = netdev.filter(|netdev| steering.is_of(goal, analysis, netdev)) else {
-            continue;
+            return change;
         };
         let note = notes
             .entry((identity.clone(), steering.clone()))
             .or_insert_with(|| steering.verdict(analysis, netdev).map_or_else(String::new, note));
         // The first clause states the change; remarks follow after semicolons.
-        let end = change.reason.find(';').unwrap_or(change.reason.len());
-        change.reason.insert_str(end, note);
-    }
-    plan
+        let mut reason = change.reason.clone();
+        reason.insert_str(reason.find(';').unwrap_or(reason.len()), note);
+        change.because(reason)
+    };
+    Plan { changes: plan.changes.into_iter().map(annotated).collect(), ..plan }
 }
 
 /// Plans the changes that reach a goal, with the verdicts on them in their reasons.
@@ -64,14 +66,12 @@ enum PacketSteering {
 /// The packet steering that a change switches on, and its netdev.
 fn steering(change: &Change) -> Option<(&NetdevIdentity, PacketSteering)> {
     match (&change.target, &change.new) {
-        (Target::RpsCpus { netdev, .. }, Value::Cpus(cpus)) if !cpus.is_empty() => {
-            Some((netdev, PacketSteering::Rps(cpus.clone())))
+        (Target::RpsCpus(knob), Value::Cpus(cpus)) if !cpus.is_empty() => {
+            Some((&knob.netdev, PacketSteering::Rps(cpus.clone())))
         }
-        (Target::RpsFlowCnt { netdev, .. }, Value::Count(1..)) => {
-            Some((netdev, PacketSteering::Rfs))
-        }
-        (Target::Offload { netdev, feature }, Value::Switch(true)) if feature == NTUPLE_FILTER => {
-            Some((netdev, PacketSteering::Arfs))
+        (Target::RpsFlowCnt(knob), Value::Count(1..)) => Some((&knob.netdev, PacketSteering::Rfs)),
+        (Target::Offload(knob), Value::Switch(true)) if knob.feature == NTUPLE_FILTER => {
+            Some((&knob.netdev, PacketSteering::Arfs))
         }
         _ => None,
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use netsilo_model::change::{Change, held_back, ordered};
+use netsilo_model::change::{held_back, ordered};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -20,7 +20,7 @@ pub struct FixRequest {
 }
 
 /// Parses `udp-one-queue` or `udp-one-queue:eth0`; in a subject, `/` stands for a space
-/// (`ring-full:eth0/rx-3`).
+/// (`rps-to-itself:eth0/rx-3`).
 impl FromStr for FixRequest {
     type Err = UnknownFinding;
 
@@ -118,10 +118,10 @@ fn fix_finding(plan: &mut Plan, finding: &Finding) {
     };
     for change in &remedy.changes {
         match plan.changes.iter().find(|known| known.target == change.target) {
-            None => plan.changes.push(Change {
-                reason: format!("{}: {}", finding.id, change.reason),
-                ..change.clone()
-            }),
+            None => {
+                let reason = format!("{}: {}", finding.id, change.reason);
+                plan.changes.push(change.clone().because(reason));
+            }
             Some(known) if known.new == change.new => {}
             Some(known) => {
                 let reason = format!(
@@ -137,13 +137,19 @@ fn fix_finding(plan: &mut Plan, finding: &Finding) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::evidence::{Gain, Remedy};
+    use netsilo_model::change::Change;
+    use netsilo_model::change::Value;
+    use netsilo_model::change::knobs;
+    use netsilo_model::machine::cpuset::CpuId;
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::snapshot::host::KnobOwner;
+    use netsilo_model::snapshot::host::OwnedKnob;
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+    use crate::judge::evidence::Gain;
+    use crate::judge::evidence::Remedy;
     use crate::judge::findings::Severity;
     use crate::judge::ledger::Ledger;
-    use netsilo_model::change::{Target, Value};
-    use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-    use netsilo_model::snapshot::host::{Writer, WriterKnob};
-    use netsilo_model::snapshot::netdev::NetdevIdentity;
 
     fn finding(subject: &str, changes: Vec<Change>) -> Finding {
         let remedy = Remedy {
@@ -167,8 +173,7 @@ mod tests {
     }
 
     fn to(entries: u32) -> Change {
-        let (target, old) = (Target::RpsSockFlowEntries, Value::Count(0));
-        Change { target, old, new: Value::Count(entries), reason: "r".into() }
+        Change::new(knobs::RpsSockFlowEntries, 0, entries, "r")
     }
 
     fn check_with(findings: Vec<Finding>) -> Check {
@@ -190,17 +195,10 @@ mod tests {
     #[test]
     fn changes_that_new_channels_make_void_wait_for_the_next_plan() {
         let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
-        let (old, reason) = (Value::Settings("combined=1".parse().unwrap()), String::new());
-        let new = Value::Settings("combined=4".parse().unwrap());
-        let channels = Change {
-            target: Target::Channels { netdev: netdev() },
-            old,
-            new,
-            reason: reason.clone(),
-        };
-        let target = Target::RpsCpus { netdev: netdev(), queue: 0 };
-        let (old, new) = (Value::Cpus(CpuSet::new()), Value::Cpus(CpuSet::of(CpuId(1))));
-        let rps = Change { target, old, new, reason };
+        let (old, new) = ("combined=1".parse().unwrap(), "combined=4".parse().unwrap());
+        let channels = Change::new(knobs::Channels { netdev: netdev() }, old, new, "");
+        let knob = knobs::RpsCpus { netdev: netdev(), queue: 0 };
+        let rps = Change::new(knob, CpuSet::new(), CpuSet::of(CpuId(1)), "");
         let check =
             check_with(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
         let plan = fix(&check, &[request("far-from-consumers")], &Snapshot::default(), false);
@@ -258,7 +256,7 @@ mod tests {
 
     #[test]
     fn knobs_of_another_program_are_left_unless_overridden() {
-        let writer = Writer { name: "balancer".into(), pid: 7, writes: vec![WriterKnob::Rps] };
+        let writer = KnobOwner { name: "balancer".into(), pid: 7, writes: vec![OwnedKnob::Rps] };
         let after = Snapshot { writers: vec![writer], ..Snapshot::default() };
         let check = check_with(vec![finding("eth0", vec![to(1)])]);
         let plan = |even| fix(&check, &[request("far-from-consumers")], &after, even);

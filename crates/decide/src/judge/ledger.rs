@@ -4,7 +4,6 @@
 //! Several counters (of the device, the driver, each queue) may count the same loss. The ledger
 //! takes the largest of them per subject, so a stage's sum is a lower bound.
 
-use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
@@ -12,6 +11,7 @@ use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::Place;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::sockets::SocketKind;
+use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use serde::{Deserialize, Serialize};
 
 /// All stages with known counters, in the order of the receive path.
@@ -329,7 +329,8 @@ mod tests {
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::snapshot::observation::Observation;
     use netsilo_model::snapshot::sockets::LosingSocket;
-    use netsilo_model::synthetic::scene::{Scene, SceneNetdev};
+    use netsilo_model::synthetic::scene::Scene;
+    use netsilo_model::synthetic::scene::SceneNetdev;
 
     fn ledger_of(observation: &Observation) -> Ledger {
         ledger(&Analysis::new(observation, &Costs::default()))

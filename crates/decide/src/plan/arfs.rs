@@ -1,6 +1,6 @@
 //! Moves flows instead of interrupts: aRFS, and advice where every queue feeds every worker.
 
-use netsilo_model::change::{NTUPLE_FILTER, Target, Value};
+use netsilo_model::change::{NTUPLE_FILTER, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::reader_spread::Concentration;
 use netsilo_model::derive::silo::Silo;
@@ -78,11 +78,11 @@ pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: 
                         "aRFS off: the device's hash chooses the queue of each flow".to_owned()
                     }
                 };
-                let target = Target::Offload {
+                let knob = knobs::Offload {
                     netdev: NetdevIdentity::of(netdev),
                     feature: NTUPLE_FILTER.into(),
                 };
-                plan.set(target, Value::Switch(feature.active), Value::Switch(on), reason);
+                plan.set(knob, feature.active, on, reason);
             }
         }
     }

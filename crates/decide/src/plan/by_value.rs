@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::knobs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
+use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 
 use crate::plan::contents::{Plan, RefusalCause};
@@ -30,12 +30,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
                 if selection::usable(&snapshot.topology, "default_smp_affinity", cpus, plan) =>
             {
                 let reason = format!("new interrupts start on cpus {cpus}; existing ones stay");
-                plan.set(
-                    Target::DefaultSmpAffinity,
-                    Value::Cpus(old.clone()),
-                    Value::Cpus(cpus.clone()),
-                    reason,
-                );
+                plan.set(knobs::DefaultSmpAffinity, old.clone(), cpus.clone(), reason);
             }
             Some(_) => {}
         }
@@ -51,12 +46,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
             (Some(old), Some((new, note))) => {
                 let reason =
                     format!("queues of new devices start with RPS {}{note}", on_or_off(&new));
-                plan.set(
-                    Target::RpsDefaultMask,
-                    Value::Cpus(old.clone()),
-                    Value::Cpus(new),
-                    reason,
-                );
+                plan.set(knobs::RpsDefaultMask, old.clone(), new, reason);
             }
             (Some(_), None) => {}
         }
@@ -135,20 +125,15 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
                     "it has no rps_cpus: this kernel has no RPS".into(),
                 ),
                 (Some(old), None) => {
-                    let target =
-                        Target::RpsCpus { netdev: NetdevIdentity::of(netdev), queue: queue.index };
-                    changes.set(
-                        target,
-                        Value::Cpus(old.clone()),
-                        Value::Cpus(cpus.clone()),
-                        reason.clone(),
-                    );
+                    let (netdev, queue) = (NetdevIdentity::of(netdev), queue.index);
+                    let knob = knobs::RpsCpus { netdev, queue };
+                    changes.set(knob, old.clone(), cpus.clone(), reason.clone());
                 }
             }
         }
     }
     let advice = |_: &str| "stop it, or change RPS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
+    owners::add_unless_owned(snapshot, OwnedKnob::Rps, goal, changes.changes, advice, plan);
 }
 
 /// Adds `rps_sock_flow_entries` and the `rps_flow_cnt` of each rx queue.
@@ -178,13 +163,13 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
              rounded up to a power of two, as the kernel does"
         ),
     };
-    changes.set(Target::RpsSockFlowEntries, Value::Count(old), Value::Count(entries), table);
+    changes.set(knobs::RpsSockFlowEntries, old, entries, table);
     for netdev in netdevs {
         flow_counts(netdev, entries, &mut changes);
     }
     plan.refusals.append(&mut changes.refusals);
     let advice = |_: &str| "stop it, or change RFS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
+    owners::add_unless_owned(snapshot, OwnedKnob::Rps, goal, changes.changes, advice, plan);
 }
 
 fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
@@ -214,9 +199,8 @@ fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
                         format!("RFS: its share of {entries} entries, {queues}")
                     }
                 };
-                let target =
-                    Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
-                plan.set(target, Value::Count(old), Value::Count(share), reason);
+                let (netdev, queue) = (NetdevIdentity::of(netdev), queue.index);
+                plan.set(knobs::RpsFlowCnt { netdev, queue }, old, share, reason);
             }
         }
     }
@@ -279,12 +263,12 @@ pub(super) fn xps(
                 }
                 (Xps::Near, None) => "the cpu of its completions is not known".to_owned(),
             };
-            let target = Target::XpsCpus { netdev: NetdevIdentity::of(netdev), queue: tx.index };
-            changes.set(target, Value::Cpus(old.clone()), Value::Cpus(new), reason);
+            let knob = knobs::XpsCpus { netdev: NetdevIdentity::of(netdev), queue: tx.index };
+            changes.set(knob, old.clone(), new, reason);
         }
     }
     let advice = |_: &str| "stop it, or change XPS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, WriterKnob::Xps, goal, changes.changes, advice, plan);
+    owners::add_unless_owned(snapshot, OwnedKnob::Xps, goal, changes.changes, advice, plan);
 }
 
 /// Assigns each online CPU to the tx queue whose completions arrive nearest; among equals, to the

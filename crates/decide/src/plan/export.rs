@@ -21,12 +21,15 @@ pub use tuned::tuned;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value};
+    use netsilo_model::change::Change;
+    use netsilo_model::change::NTUPLE_FILTER;
+    use netsilo_model::change::knobs;
+    use netsilo_model::change::quoted;
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
 
     use crate::plan::contents::Plan;
-    use crate::plan::export::file::{one_line, quoted, rounded};
+    use crate::plan::export::file::one_line;
 
     #[test]
     fn any_name_becomes_one_shell_word() {
@@ -37,13 +40,12 @@ mod tests {
 
     #[test]
     fn each_format_switches_flow_steering_and_none_pins_a_consumer() {
-        let change =
-            |target, new| Change { target, old: Value::Count(0), new, reason: "because".into() };
         let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
-        let pinned = Target::CgroupCpuset { path: "/web.slice".into() };
+        let ntuple = knobs::Offload { netdev, feature: NTUPLE_FILTER.into() };
+        let pinned = knobs::CgroupCpuset { path: "/web.slice".into() };
         let changes = vec![
-            change(Target::Offload { netdev, feature: NTUPLE_FILTER.into() }, Value::Switch(true)),
-            change(pinned, Value::Cpus(CpuSet::first(2))),
+            Change::new(ntuple, false, true, "because"),
+            Change::new(pinned, CpuSet::new(), CpuSet::first(2), "because"),
         ];
         let plan = Plan { changes, ..Plan::default() };
         let texts = [script(&plan).text, systemd_link(&plan).0[0].text.clone(), tuned(&plan).text];
@@ -54,10 +56,5 @@ mod tests {
         ]) {
             assert!(text.contains(wanted) && !text.contains("web.slice"), "{text}");
         }
-    }
-
-    #[test]
-    fn counts_are_rounded_as_the_kernel_rounds_them() {
-        assert_eq!([0, 1000, 1024, u32::MAX].map(rounded), [0, 1024, 1024, u32::MAX]);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The operator names each worker's port: the eBPF counters do not record ports.
 
-use netsilo_model::change::{FlowRule, NTUPLE_FILTER, Steer, Target, Value};
+use netsilo_model::change::{FlowRule, Knob, NTUPLE_FILTER, Steer, Target, knobs};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::plan::contents::{Plan, RefusalCause};
@@ -44,23 +44,17 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
 
 fn rules(netdev: &Netdev, steering: &PortSteering, plan: &mut Plan) {
     let identity = || NetdevIdentity::of(netdev);
-    let switch_on = |plan: &mut Plan, target: Target, old: bool, reason: String| {
-        if !plan.changes.iter().any(|change| change.target == target) {
-            plan.set(target, Value::Switch(old), Value::Switch(true), reason);
-        }
-    };
     let active = netdev
         .ethtool
         .as_ref()
         .and_then(|ethtool| ethtool.feature(NTUPLE_FILTER))
         .is_some_and(|it| it.active);
-    let offload = Target::Offload { netdev: identity(), feature: NTUPLE_FILTER.into() };
+    let offload = knobs::Offload { netdev: identity(), feature: NTUPLE_FILTER.into() };
     switch_on(plan, offload, active, "flow rules need it".into());
     let to = match steering.queues.single() {
         Some(queue) => Steer::Queue(queue.0),
         None => {
-            let context =
-                Target::RssContext { netdev: identity(), queues: steering.queues.clone() };
+            let context = knobs::RssContext { netdev: identity(), queues: steering.queues.clone() };
             switch_on(
                 plan,
                 context,
@@ -76,13 +70,22 @@ fn rules(netdev: &Netdev, steering: &PortSteering, plan: &mut Plan) {
             "flows to port {} arrive on rx queues {}, as requested",
             steering.port, steering.queues
         );
-        switch_on(plan, Target::NtupleRule { netdev: identity(), rule }, false, reason);
+        switch_on(plan, knobs::NtupleRule { netdev: identity(), rule }, false, reason);
+    }
+}
+
+/// Adds the change of a switch to on, unless the plan already has a change of it.
+fn switch_on(plan: &mut Plan, knob: impl Knob<Value = bool>, old: bool, reason: String) {
+    let target: Target = knob.clone().into();
+    if !plan.changes.iter().any(|change| change.target == target) {
+        plan.set(knob, old, true, reason);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netsilo_model::change::Value;
     use netsilo_model::change::ordered;
     use netsilo_model::machine::reading::Part;
     use netsilo_model::snapshot::ethtool::Feature;

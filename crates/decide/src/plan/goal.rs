@@ -5,7 +5,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use serde::{Deserialize, Serialize};
 
 use crate::place::AlgorithmName;
-
+use crate::plan::goal_text;
 use crate::plan::port_steering::PortSteering;
 
 /// What the operator wants.
@@ -17,8 +17,10 @@ pub struct Goal {
     pub netdevs: Vec<String>,
     /// The CPUs that receive work may be placed on; `None` means all online CPUs except isolated
     /// and tickless ones.
+    #[serde(deserialize_with = "goal_text::cpus")]
     pub cpus: Option<CpuSet>,
     /// CPUs that nothing may be placed on, even if another option allows them.
+    #[serde(deserialize_with = "goal_text::cpus_or_none")]
     pub exclude: CpuSet,
     /// The affinity algorithm that places interrupts and NAPI kthreads.
     pub algorithm: AlgorithmName,
@@ -31,9 +33,11 @@ pub struct Goal {
     pub irqs: bool,
     /// RPS: the CPUs for every rx queue of the netdevs; the empty set turns RPS off, `None` leaves
     /// it unchanged.
+    #[serde(deserialize_with = "goal_text::cpus_if_set")]
     pub rps: Option<CpuSet>,
     /// RFS: entries of the flow table, divided among the rx queues; 0 turns RFS off, `None` leaves
     /// it unchanged.
+    #[serde(deserialize_with = "goal_text::entries")]
     pub rfs: Option<u32>,
     /// aRFS: whether the device steers each flow to the queue nearest its reader, by the RFS table;
     /// `None` leaves it unchanged.
@@ -44,8 +48,10 @@ pub struct Goal {
     /// XPS: the CPUs that each tx queue serves; `None` leaves it unchanged.
     pub xps: Option<Xps>,
     /// `default_smp_affinity`; `None` leaves it unchanged.
+    #[serde(deserialize_with = "goal_text::cpus")]
     pub default_smp_affinity: Option<CpuSet>,
     /// `rps_default_mask`; `None` leaves it unchanged.
+    #[serde(deserialize_with = "goal_text::cpus_if_set")]
     pub rps_default_mask: Option<CpuSet>,
     /// Write knobs even if another program owns them.
     pub even_if_owned: bool,

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, Target, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::{Snapshot, Writable, WriterKnob};
+use netsilo_model::snapshot::host::{OwnedKnob, Snapshot, Writable};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, RxQueue};
 
 use crate::plan::contents::{Plan, RefusalCause};
@@ -39,13 +39,12 @@ pub(super) fn affinity(
     reason: String,
 ) -> Option<Change> {
     let state = snapshot.irqs.get(&irq)?;
-    let (old, new) = (Value::Cpus(state.requested.clone()?), Value::Cpus(CpuSet::of(cpu)));
-    let target = Target::IrqAffinity {
+    let knob = knobs::IrqAffinity {
         irq,
         action: state.actions.join(","),
         netdev: Some(NetdevIdentity::of(netdev)),
     };
-    (old != new).then_some(Change { target, old, new, reason })
+    Change::of(snapshot, knob, CpuSet::of(cpu), reason)
 }
 
 /// Adds the interrupts of tx queues that have their own: each follows the rx queue of the same
@@ -98,10 +97,10 @@ pub(super) fn accept(
     plan: &mut Plan,
 ) -> Vec<Change> {
     let (irqs, threads): (Vec<Change>, Vec<Change>) =
-        changes.into_iter().partition(|change| matches!(change.target, Target::IrqAffinity { .. }));
+        changes.into_iter().partition(|change| matches!(change.target, Target::IrqAffinity(_)));
     plan.changes.extend(threads);
-    let bans = irqs.iter().filter_map(|change| match change.target {
-        Target::IrqAffinity { irq, .. } => Some(format!("--banirq={irq}")),
+    let bans = irqs.iter().filter_map(|change| match &change.target {
+        Target::IrqAffinity(knob) => Some(format!("--banirq={}", knob.irq)),
         _ => None,
     });
     let bans: Vec<String> = bans.collect();
@@ -118,7 +117,7 @@ pub(super) fn accept(
     };
     let refused = owners::add_unless_owned(
         snapshot,
-        WriterKnob::IrqAffinity,
+        OwnedKnob::IrqAffinity,
         goal,
         irqs.clone(),
         advice,

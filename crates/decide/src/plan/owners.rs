@@ -2,7 +2,7 @@
 
 use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::words::plural;
-use netsilo_model::snapshot::host::{Snapshot, Writer, WriterKnob};
+use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob, Snapshot};
 
 use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::Goal;
@@ -12,18 +12,18 @@ impl Plan {
     /// (`even_if_owned`).
     ///
     /// Used for a saved plan: another program may have started since.
-    pub fn knob_owners<'w>(&self, writers: &'w [Writer]) -> Vec<&'w Writer> {
+    pub fn knob_owners<'w>(&self, writers: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
         let knob = |change: &Change| match change.target {
-            Target::IrqAffinity { .. } => Some(WriterKnob::IrqAffinity),
-            Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
-                Some(WriterKnob::Rps)
+            Target::IrqAffinity(_) => Some(OwnedKnob::IrqAffinity),
+            Target::RpsCpus(_) | Target::RpsFlowCnt(_) | Target::RpsSockFlowEntries(_) => {
+                Some(OwnedKnob::Rps)
             }
-            Target::XpsCpus { .. } => Some(WriterKnob::Xps),
-            Target::Sysctl { .. } => Some(WriterKnob::Sysctls),
+            Target::XpsCpus(_) => Some(OwnedKnob::Xps),
+            Target::Sysctl(_) => Some(OwnedKnob::Sysctls),
             _ => None,
         };
-        let written: Vec<WriterKnob> = self.changes.iter().filter_map(knob).collect();
-        let owns = |writer: &&Writer| {
+        let written: Vec<OwnedKnob> = self.changes.iter().filter_map(knob).collect();
+        let owns = |writer: &&KnobOwner| {
             !self.even_if_owned && writer.writes.iter().any(|knob| written.contains(knob))
         };
         writers.iter().filter(owns).collect()
@@ -34,13 +34,13 @@ impl Plan {
 /// they were refused.
 pub(super) fn add_unless_owned(
     snapshot: &Snapshot,
-    knob: WriterKnob,
+    knob: OwnedKnob,
     goal: &Goal,
     changes: Vec<Change>,
     advice: impl Fn(&str) -> String,
     plan: &mut Plan,
 ) -> bool {
-    let owners: Vec<&Writer> =
+    let owners: Vec<&KnobOwner> =
         snapshot.writers.iter().filter(|writer| writer.writes.contains(&knob)).collect();
     if changes.is_empty() || owners.is_empty() {
         plan.changes.extend(changes);
@@ -49,9 +49,9 @@ pub(super) fn add_unless_owned(
     let names: Vec<String> =
         owners.iter().map(|writer| format!("{} (pid {})", writer.name, writer.pid)).collect();
     if goal.even_if_owned {
-        let warned = |change: Change| Change {
-            reason: format!("{}; {} may revert it", change.reason, names.join(", ")),
-            ..change
+        let warned = |change: Change| {
+            let reason = format!("{}; {} may revert it", change.reason, names.join(", "));
+            change.because(reason)
         };
         plan.changes.extend(changes.into_iter().map(warned));
         return false;
@@ -71,29 +71,27 @@ pub(super) fn add_unless_owned(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::change::Value;
+    use netsilo_model::change::knobs;
+    use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::machine::ids::Irq;
 
     #[test]
     fn a_saved_plan_lists_the_owners_of_the_knobs_it_writes() {
-        let writer = |name: &str, knob| Writer { name: name.into(), pid: 812, writes: vec![knob] };
+        let writer =
+            |name: &str, knob| KnobOwner { name: name.into(), pid: 812, writes: vec![knob] };
         let writers =
-            [writer("irqbalance", WriterKnob::IrqAffinity), writer("other", WriterKnob::Xps)];
-        let change = |target| Change {
-            target,
-            old: Value::Count(0),
-            new: Value::Count(1),
-            reason: String::new(),
-        };
-        let irq = Target::IrqAffinity { irq: Irq(27), action: "x".into(), netdev: None };
+            [writer("irqbalance", OwnedKnob::IrqAffinity), writer("other", OwnedKnob::Xps)];
+        let (none, two) = (CpuSet::new, || CpuSet::first(2));
+        let irq = knobs::IrqAffinity { irq: Irq(27), action: "x".into(), netdev: None };
+        let default = Change::new(knobs::DefaultSmpAffinity, none(), two(), "");
         let mut plan = Plan {
-            changes: vec![change(irq), change(Target::DefaultSmpAffinity)],
+            changes: vec![Change::new(irq, none(), two(), ""), default.clone()],
             ..Plan::default()
         };
         assert_eq!(plan.knob_owners(&writers), [&writers[0]]);
         plan.even_if_owned = true;
         assert!(plan.knob_owners(&writers).is_empty());
-        plan = Plan { changes: vec![change(Target::DefaultSmpAffinity)], ..Plan::default() };
+        plan = Plan { changes: vec![default], ..Plan::default() };
         assert!(plan.knob_owners(&writers).is_empty());
     }
 }

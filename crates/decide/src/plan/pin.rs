@@ -1,7 +1,7 @@
 //! Plans which CPUs a consumer may run on, when the operator restricts it: from the observed
 //! threads or cgroup to a [`Plan`].
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, Knob, knobs};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::consumer::{Cgroup, Thread};
@@ -16,17 +16,17 @@ pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Pl
     }
     for thread in threads {
         let Thread { pid, tid, ref comm, start_time, .. } = *thread;
-        let target = Target::ThreadAffinity { pid, tid, comm: comm.clone(), start_time };
+        let knob = knobs::ThreadAffinity { pid, tid, comm: comm.clone(), start_time };
         if thread.bound {
             let reason =
                 "the kernel binds this thread to its cpus (PF_NO_SETAFFINITY); leave it out".into();
             plan.refusals.push(Refusal {
-                subject: target.to_string(),
+                subject: knob.name(),
                 cause: RefusalCause::NoAffinitySupport,
                 reason,
             });
         } else {
-            pin(&mut plan, target, &thread.cpus, cpus);
+            pin(&mut plan, knob, &thread.cpus, cpus);
         }
     }
     plan
@@ -38,15 +38,15 @@ pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
     if refuse_offline(topology, cpus, &mut plan) {
         return plan;
     }
-    let target = Target::CgroupCpuset { path: cgroup.path.clone() };
+    let knob = knobs::CgroupCpuset { path: cgroup.path.clone() };
     let closed = cpus.minus(&cgroup.open);
     if closed.is_empty() {
-        pin(&mut plan, target, &cgroup.cpus, cpus);
+        pin(&mut plan, knob, &cgroup.cpus, cpus);
     } else {
         let reason =
             format!("its parent has cpus {} and not {closed}; choose among these", cgroup.open);
         plan.refusals.push(Refusal {
-            subject: target.to_string(),
+            subject: knob.name(),
             cause: RefusalCause::EmptyMask,
             reason,
         });
@@ -54,18 +54,13 @@ pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
     plan
 }
 
-fn pin(plan: &mut Plan, target: Target, old: &CpuSet, new: &CpuSet) {
+fn pin(plan: &mut Plan, knob: impl Knob<Value = CpuSet>, old: &CpuSet, new: &CpuSet) {
     if old == new {
         let reason = "it already has these cpus".into();
-        plan.unchanged.push(Unchanged { subject: target.to_string(), reason });
+        plan.unchanged.push(Unchanged { subject: knob.name(), reason });
     } else {
         let reason = format!("requested: it runs only on cpus {new}");
-        plan.changes.push(Change {
-            target,
-            old: Value::Cpus(old.clone()),
-            new: Value::Cpus(new.clone()),
-            reason,
-        });
+        plan.changes.push(Change::new(knob, old.clone(), new.clone(), reason));
     }
 }
 
@@ -87,6 +82,7 @@ fn refuse_offline(topology: &Topology, cpus: &CpuSet, plan: &mut Plan) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netsilo_model::change::Value;
     use netsilo_model::synthetic::grid::Grid;
 
     fn set(list: &str) -> CpuSet {

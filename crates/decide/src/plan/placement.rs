@@ -68,9 +68,8 @@ pub(super) fn place(
     }
     changes.extend(follow(after, netdevs, &settled, plan));
     for change in accept(after, goal, changes, plan) {
-        if let (Target::IrqAffinity { irq, .. }, Value::Cpus(cpus)) = (&change.target, &change.new)
-        {
-            places.extend(cpus.single().map(|cpu| (*irq, cpu)));
+        if let (Target::IrqAffinity(knob), Value::Cpus(cpus)) = (&change.target, &change.new) {
+            places.extend(cpus.single().map(|cpu| (knob.irq, cpu)));
         }
     }
     places

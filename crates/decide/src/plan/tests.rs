@@ -8,9 +8,10 @@ use proptest::sample::{select, subsequence};
 
 use super::*;
 use crate::place::IDLE_BELOW;
-use netsilo_model::change::{Change, Target, Value, apply_to};
+use netsilo_model::change::{Change, Target, Value, apply_to, knobs};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
+
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
@@ -240,9 +241,7 @@ proptest! {
             prop_assert_eq!(change.target.value_in(&observation.after), Some(change.old.clone()));
             prop_assert_ne!(&change.old, &change.new);
             prop_assert!(!change.reason.is_empty());
-            let placed =
-                matches!(change.target, Target::IrqAffinity { .. } | Target::NapiThread { .. });
-            if let (true, Value::Cpus(cpus)) = (placed, &change.new) {
+            if let (Target::IrqAffinity(_) | Target::NapiThread(_), Value::Cpus(cpus)) = (&change.target, &change.new) {
                 prop_assert_eq!(cpus.len(), 1);
                 prop_assert!(cpus.is_subset(&allowed) && cpus.is_subset(&topology.online));
                 prop_assert!(!cpus.intersects(&topology.isolated));
@@ -291,8 +290,8 @@ proptest! {
         let mut again = plan(&observation, &goal).changes;
         let threaded = scene.netdevs.iter().any(|netdev| netdev.threaded);
         let follows = |target: &Target| match target {
-            Target::NapiThread { .. } => false,
-            Target::IrqAffinity { irq, .. } => threaded || irq.0 >= FIRST_TX_IRQ,
+            Target::NapiThread(_) => false,
+            Target::IrqAffinity(knobs::IrqAffinity { irq, .. }) => threaded || irq.0 >= FIRST_TX_IRQ,
             _ => true,
         };
         let was_moved = |target: &Target| first.changes.iter().any(|it| it.target == *target);
@@ -308,10 +307,10 @@ proptest! {
         let plan = plan(&observation, &goal);
         let after = apply_to(&observation.after, &plan.changes);
         let new_cpu = |change: &Change| match (&change.target, &change.new) {
-            (Target::IrqAffinity { irq, .. }, Value::Cpus(cpus)) if irq.0 < FIRST_TX_IRQ => {
+            (Target::IrqAffinity(knob), Value::Cpus(cpus)) if knob.irq.0 < FIRST_TX_IRQ => {
                 cpus.single()
             }
-            (Target::NapiThread { .. }, Value::Cpus(cpus)) => cpus.single(),
+            (Target::NapiThread(_), Value::Cpus(cpus)) => cpus.single(),
             _ => None,
         };
         let core = |cpu: CpuId| topology.core_of(cpu).lowest().unwrap();
@@ -373,7 +372,10 @@ fn several_queues_of_one_interrupt_make_one_change() {
     let goal = Goal { algorithm: AlgorithmName::RfsMaxWeight, ..Goal::default() };
     let plan =
         plan(&Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation(), &goal);
-    assert!(matches!(plan.changes[0].target, Target::IrqAffinity { irq: Irq(30), .. }));
+    assert!(matches!(
+        plan.changes[0].target,
+        Target::IrqAffinity(knobs::IrqAffinity { irq: Irq(30), .. })
+    ));
     assert_eq!(plan.changes.len(), 1);
     assert_eq!(plan.changes[0].new, Value::Cpus(CpuSet::of(CpuId(4))), "the heaviest decides");
 }

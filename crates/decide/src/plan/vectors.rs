@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::silo::{Silo, Silos};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -272,15 +272,15 @@ impl Group<'_> {
         let mut changes: Vec<Change> =
             self.interrupt_to_kthread(snapshot, cpu, label).into_iter().collect();
         changes.extend(threads.into_iter().filter_map(|thread| {
-            let target = Target::NapiThread {
+            let knob = knobs::NapiThread {
                 pid: thread.pid,
                 comm: thread.comm.clone(),
                 start_time: thread.start_time,
             };
-            let (old, new) = (Value::Cpus(thread.cpus.clone()), Value::Cpus(CpuSet::of(cpu)));
+            let (old, new) = (thread.cpus.clone(), CpuSet::of(cpu));
             let reason =
                 format!("{reason}; its NAPI is threaded, so this kthread does the polling");
-            (old != new).then_some(Change { target, old, new, reason })
+            (old != new).then(|| Change::new(knob, old, new, reason))
         }));
         changes
     }

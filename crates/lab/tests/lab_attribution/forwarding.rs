@@ -153,7 +153,7 @@ fn translated_packets_are_attributed(lab: &Lab, model: NicModel) {
 fn packets_dropped_early_spend_no_time_in_later_stages(lab: &Lab) {
     let stages = |idle| {
         let traffic = Traffic { flows: 16, bytes: 400 * 1024 };
-        let attribution = traced_with(lab, "STAGES=1", || {
+        let attribution = traced_with(lab, "--stages", || {
             _ = pass_or_lose(lab, "udp", "10.77.1.1", traffic, idle)
         });
         let samples = attribution.stages.unwrap();

@@ -1,7 +1,7 @@
 //! Compares eBPF attribution of queues, in guests whose NICs have several, with what the
 //! applications and the NIC count themselves.
 //!
-//! This program boots the guest and is also the tracer in it. Bytes on the host's own kernel are
+//! The tracer in the guest is `examples/tracer.rs`. Bytes on the host's own kernel are
 //! tested in `crates/sys/tests/attribution`.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests are tests
@@ -9,7 +9,6 @@
 mod forwarding;
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +17,6 @@ use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved};
-use netsilo_sys::bpf::tracer::{Options, Tracer};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const TCP_MODES: [&str; 6] = ["recv", "peek", "trunc", "splice", "zerocopy", "io_uring"];
@@ -73,38 +71,18 @@ fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
     traced_with(lab, "", happens)
 }
 
-/// Traces with options: `STAGES=1` also samples stages, `RUNQUEUE=1` also measures how long readers
+/// Traces with options: `--stages` also samples stages, `--runqueue` also measures how long readers
 /// wait for a CPU.
 fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution {
     lab.sh("rm -f /tmp/attached /tmp/enough; mkfifo /tmp/attached /tmp/enough").unwrap();
-    let program = std::env::current_exe().unwrap();
-    let tracer =
-        format!("{options} exec '{}' --ignored --exact tracer --nocapture >&2", program.display());
+    let program = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "tracer").unwrap();
+    let tracer = format!("exec '{}' {options}", program.display());
     let tracer = lab.spawn(&tracer).unwrap();
     lab.sh("cat /tmp/attached").unwrap();
     happens();
     lab.sh("echo > /tmp/enough").unwrap();
     tracer.wait(PATIENCE).unwrap().ok().unwrap();
     serde_json::from_str(&lab.sh("cat /tmp/attribution").unwrap()).unwrap()
-}
-
-#[test]
-#[ignore = "runs in the guest"]
-fn tracer() {
-    let [stages, runqueue] = ["STAGES", "RUNQUEUE"].map(|name| std::env::var_os(name).is_some());
-    let mut tracer = Tracer::attach(Options { stages, runqueue, ..Options::default() });
-    // opening a fifo waits until the other end is open
-    std::fs::OpenOptions::new()
-        .write(true)
-        .open("/tmp/attached")
-        .unwrap()
-        .write_all(b"yes")
-        .unwrap();
-    std::fs::File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();
-    let attribution = tracer.read().unwrap();
-    std::fs::write("/tmp/attribution", serde_json::to_vec(&attribution).unwrap()).unwrap();
-    let snapshot = netsilo_sys::snapshot(&netsilo_sys::files::root::Root::live()).unwrap();
-    std::fs::write("/tmp/snapshot", serde_json::to_vec(&snapshot).unwrap()).unwrap();
 }
 
 /// Receives what the peer sends in the guest at `address`, under the command `prefix`; returns what
@@ -310,7 +288,7 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
         // also moves the interrupts: each moves when the next one arrives
         client(proto, 1);
         let (mut transactions, mut before, mut after) = (0, Times::default(), Times::default());
-        let attribution = traced_with(lab, "RUNQUEUE=1", || {
+        let attribution = traced_with(lab, "--runqueue", || {
             before = Times::of(lab, &comm);
             let client = client(proto, 2);
             after = Times::of(lab, &comm);

@@ -1,73 +1,11 @@
-//! Every setting that a snapshot tells of: those that netsilo writes, and those that it only reads.
+//! The settings of a snapshot that netsilo reads and has no knob for.
 
 use std::collections::BTreeMap;
 
-use crate::change::{SYSCTLS, Target};
 use crate::machine::reading::Part;
-use crate::snapshot::host::{Snapshot, Writable};
-use crate::snapshot::netdev::{Netdev, NetdevIdentity};
+use crate::snapshot::host::Snapshot;
 
-impl Target {
-    /// All knobs that a snapshot has a value of, and that can be written. Rules and RSS contexts
-    /// are not among them.
-    pub fn all_in(snapshot: &Snapshot) -> Vec<Self> {
-        let mut all =
-            vec![Self::DefaultSmpAffinity, Self::RpsSockFlowEntries, Self::RpsDefaultMask];
-        all.extend(SYSCTLS.iter().map(|name| Self::Sysctl { name: (*name).to_owned() }));
-        for (irq, state) in
-            snapshot.irqs.iter().filter(|(_, state)| state.writable == Writable::Yes)
-        {
-            let netdev = snapshot
-                .netdevs
-                .iter()
-                .find(|netdev| netdev.irqs.contains(irq))
-                .map(NetdevIdentity::of);
-            all.push(Self::IrqAffinity { irq: *irq, action: state.actions.join(","), netdev });
-        }
-        snapshot.netdevs.iter().for_each(|netdev| of_netdev(netdev, &mut all));
-        all.retain(|target| target.value_in(snapshot).is_some());
-        all
-    }
-}
-
-fn of_netdev(device: &Netdev, all: &mut Vec<Target>) {
-    let netdev = || NetdevIdentity::of(device);
-    for rx in &device.rx_queues {
-        all.push(Target::RpsCpus { netdev: netdev(), queue: rx.index });
-        all.push(Target::RpsFlowCnt { netdev: netdev(), queue: rx.index });
-    }
-    all.extend(
-        device.tx_queues.iter().map(|tx| Target::XpsCpus { netdev: netdev(), queue: tx.index }),
-    );
-    let threads = device.napis.iter().filter_map(|napi| napi.thread.as_ref());
-    all.extend(threads.map(|it| Target::NapiThread {
-        pid: it.pid,
-        comm: it.comm.clone(),
-        start_time: it.start_time,
-    }));
-    all.extend([
-        Target::Mtu { netdev: netdev() },
-        Target::NapiDeferHardIrqs { netdev: netdev() },
-        Target::GroFlushTimeout { netdev: netdev() },
-        Target::Threaded { netdev: netdev() },
-    ]);
-    let Some(ethtool) = &device.ethtool else { return };
-    all.extend([
-        Target::Channels { netdev: netdev() },
-        Target::Rings { netdev: netdev() },
-        Target::Coalesce { netdev: netdev() },
-        Target::RssTable { netdev: netdev(), context: 0 },
-        Target::RssKey { netdev: netdev() },
-        Target::RssHash { netdev: netdev() },
-    ]);
-    let kinds = ethtool.flow_hash.keys();
-    all.extend(kinds.map(|flow_type| Target::FlowHash { netdev: netdev(), flow_type: *flow_type }));
-    let features = ethtool.features.value().into_iter().flatten();
-    let ours = features.filter(|it| it.available && !it.never_changed);
-    all.extend(ours.map(|it| Target::Offload { netdev: netdev(), feature: it.name.clone() }));
-}
-
-/// What else is set on a machine, by a name for people: netsilo reads it and has no knob for it.
+/// The settings without a knob, by a name for people.
 pub fn only_read(snapshot: &Snapshot) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for netdev in &snapshot.netdevs {
@@ -111,10 +49,11 @@ pub fn only_read(snapshot: &Snapshot) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::Target;
     use crate::machine::cpuset::CpuSet;
     use crate::machine::ids::Irq;
-    use crate::snapshot::host::IrqState;
-    use crate::snapshot::netdev::{RxQueue, TxQueue};
+    use crate::snapshot::host::{IrqState, Writable};
+    use crate::snapshot::netdev::{Netdev, RxQueue, TxQueue};
 
     #[test]
     fn what_can_be_written_and_has_a_value_is_there_once() {
@@ -145,11 +84,11 @@ mod tests {
         assert_eq!(
             names,
             [
-                "net.core.rmem_max",
                 "irq 7 ()",
                 "eth0 rx-0 rps_cpus",
                 "eth0 rx-0 rps_flow_cnt",
-                "eth0 mtu"
+                "eth0 mtu",
+                "net.core.rmem_max"
             ]
         );
         let read = only_read(&snapshot);

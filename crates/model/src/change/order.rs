@@ -1,65 +1,69 @@
-//! Which change comes before which, which ones stop traffic for a moment, and which would be void
-//! in one plan.
+//! Which change comes before which, which changes stop traffic for a moment, and which would be
+//! void in one plan.
 
-use crate::change::value::Value;
-use crate::change::{Change, NTUPLE_FILTER, Target};
+use std::fmt;
 
-/// The order in which changes are made; undoing them goes the other way.
-///
-/// First the default for interrupts to come, then what sets a device up anew and so takes other
-/// settings away: channels, rings and MTU, how it is polled, its offloads. Then what it hashes and
-/// with which key, and the table that the hash leads into. Then interrupts, each kthread after the
-/// interrupt that wakes it, then which queue a CPU sends through (its completions arrive at their
-/// new place by then), then RPS. The RFS table is there before the queues count flows into it, and
-/// goes after they have stopped. A device steers flows when what it steers by is there: tables,
-/// contexts, then the rules that lead to them; all that stops the other way round. Consumers come
-/// last: a cgroup before its threads, whose CPUs it may narrow.
+use crate::change::{Change, Target};
+
+/// The order in which changes are made; undo goes the other way.
 pub fn ordered(mut changes: Vec<Change>) -> Vec<Change> {
-    changes.sort_by_key(|change| rank(&change.target, &change.new));
+    changes.sort_by_key(|change| change.target.step(change.new.is_off()));
     changes
 }
 
-fn rank(target: &Target, new: &Value) -> u8 {
-    let ends = matches!(new, Value::Count(0) | Value::Switch(false));
-    match target {
-        Target::DefaultSmpAffinity => 0,
-        Target::Channels { .. } => 1,
-        Target::Rings { .. } | Target::Mtu { .. } => 2,
-        Target::Threaded { .. } => 3,
-        Target::NtupleRule { .. } if ends => 4,
-        Target::RssContext { .. } if ends => 5,
-        Target::Offload { feature, .. } if feature == NTUPLE_FILTER => {
-            if ends {
-                6
-            } else {
-                19
-            }
-        }
-        Target::Offload { .. } => 7,
-        Target::Coalesce { .. }
-        | Target::NapiDeferHardIrqs { .. }
-        | Target::GroFlushTimeout { .. } => 8,
-        Target::RssHash { .. } | Target::RssKey { .. } => 9,
-        Target::FlowHash { .. } => 10,
-        Target::RssTable { .. } => 11,
-        Target::IrqAffinity { .. } => 12,
-        Target::NapiThread { .. } => 13,
-        Target::XpsCpus { .. } => 14,
-        Target::RpsDefaultMask | Target::RpsCpus { .. } => 15,
-        Target::RpsSockFlowEntries => {
-            if ends {
-                18
-            } else {
-                16
-            }
-        }
-        Target::RpsFlowCnt { .. } => 17,
-        Target::RssContext { .. } => 20,
-        Target::NtupleRule { .. } => 21,
-        Target::Sysctl { .. } => 22,
-        Target::CgroupCpuset { .. } => 23,
-        Target::ThreadAffinity { .. } => 24,
-    }
+/// When a change is made: an earlier variant comes before a later one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// The default for interrupts that a later step creates.
+    DefaultAffinity,
+    /// The driver sets up queues and interrupts anew, which takes other settings away.
+    Channels,
+    /// The driver sets up its rings anew.
+    Rings,
+    /// Threaded polling makes the kthreads that a later step moves.
+    Threads,
+    /// Steering ends: rules first, then the contexts that they lead to, then the offload.
+    RulesOff,
+    /// See [`Step::RulesOff`].
+    ContextsOff,
+    /// See [`Step::RulesOff`].
+    SteeringOff,
+    /// All other offloads.
+    Offloads,
+    /// How the device moderates its interrupts.
+    Moderation,
+    /// The hash function and key.
+    Hash,
+    /// Which fields are hashed.
+    HashFields,
+    /// The table that the hash leads into.
+    HashTable,
+    /// The CPUs of interrupts.
+    Interrupts,
+    /// Each kthread after the interrupt that wakes it.
+    Kthreads,
+    /// The tx queue of each CPU, when the completions of the queue arrive at their new CPU.
+    Xps,
+    /// The CPUs of RPS.
+    Rps,
+    /// The RFS table exists before the queues count flows into it.
+    FlowTable,
+    /// The flow counts of the queues.
+    FlowCounts,
+    /// The RFS table goes when no queue counts into it.
+    FlowTableOff,
+    /// Steering begins, the other way round than it ends, when all tables are there.
+    SteeringOn,
+    /// See [`Step::SteeringOn`].
+    ContextsOn,
+    /// See [`Step::SteeringOn`].
+    RulesOn,
+    /// Limits and budgets.
+    Sysctls,
+    /// Consumers come last: a cgroup before its threads, whose CPUs it may narrow.
+    Cgroups,
+    /// The threads of consumers.
+    Consumers,
 }
 
 /// Whether a change stops the traffic of its device for a moment.
@@ -67,51 +71,35 @@ fn rank(target: &Target, new: &Value) -> u8 {
 pub enum Interruption {
     /// With some drivers, which set themselves up anew.
     Sometimes,
-    /// The driver sets up its queues anew: what is in them is lost, and the link may be away for
+    /// The driver sets up its queues anew: frames in them are lost, and the link may be down for
     /// seconds.
     Always,
 }
 
-impl Target {
-    /// Whether writing it stops the traffic of its device for a moment; `None` where it does not.
-    pub fn interrupts_traffic(&self) -> Option<Interruption> {
-        match self {
-            Self::Channels { .. } | Self::Rings { .. } => Some(Interruption::Always),
-            Self::Mtu { .. }
-            | Self::Offload { .. }
-            | Self::Coalesce { .. }
-            | Self::RssHash { .. } => Some(Interruption::Sometimes),
-            _ => None,
-        }
-    }
+/// What a change does to the traffic of its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// Nothing beyond the change itself.
+    Unchanged,
+    /// Flows move to another queue; some of their packets may arrive out of order.
+    FlowsMove,
+    /// Traffic stops for a moment.
+    Stops(Interruption),
+}
 
-    /// Whether another number of channels makes it void: what there is of each queue, the
-    /// interrupts and their threads, and what names queues. The driver sets all that up anew, and
-    /// by its own mind.
-    fn is_of_queues(&self) -> bool {
-        matches!(
-            self,
-            Self::IrqAffinity { .. }
-                | Self::NapiThread { .. }
-                | Self::RpsCpus { .. }
-                | Self::RpsFlowCnt { .. }
-                | Self::XpsCpus { .. }
-                | Self::RssTable { .. }
-                | Self::RssContext { .. }
-                | Self::NtupleRule { .. }
-        )
-    }
-
-    /// Whether a change of `self` makes one of `other` void in the same plan.
-    pub fn voids(&self, other: &Self) -> bool {
-        match self {
-            Self::Channels { netdev } => other.is_of_queues() && other.is_of(&netdev.name),
-            _ => false,
-        }
+/// As in the table of `docs/knobs.md`.
+impl fmt::Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unchanged => "no",
+            Self::FlowsMove => "flows move",
+            Self::Stops(Interruption::Sometimes) => "with some drivers",
+            Self::Stops(Interruption::Always) => "**interrupted**",
+        })
     }
 }
 
-/// Changes that can be made together, and those that another one among them would make void: they
+/// Changes that can be made together, and changes that another one of them would make void: those
 /// need a plan of their own, made when the first are in force.
 pub fn held_back(changes: Vec<Change>) -> (Vec<Change>, Vec<Change>) {
     let first: Vec<Target> = changes.iter().map(|change| change.target.clone()).collect();
@@ -121,18 +109,18 @@ pub fn held_back(changes: Vec<Change>) -> (Vec<Change>, Vec<Change>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::FlowRule;
+    use crate::change::{FlowRule, Knob, NTUPLE_FILTER, Settings, Table, Words, knobs};
     use crate::machine::cpuset::CpuSet;
     use crate::machine::ids::Irq;
-    use crate::snapshot::ethtool::FlowType;
+    use crate::snapshot::ethtool::{FlowType, HashFields};
     use crate::snapshot::netdev::NetdevIdentity;
 
     fn netdev(name: &str) -> NetdevIdentity {
         NetdevIdentity { name: name.into(), device_path: None }
     }
 
-    fn change(target: Target, old: Value, new: Value) -> Change {
-        Change { target, old, new, reason: String::new() }
+    fn to<K: Knob>(knob: K, new: K::Value) -> Change {
+        Change::new(knob, new.clone(), new, "")
     }
 
     fn order(changes: Vec<Change>) -> Vec<String> {
@@ -141,15 +129,8 @@ mod tests {
 
     #[test]
     fn the_flow_table_is_there_before_the_queues_count_into_it_and_goes_after() {
-        let table =
-            |count| change(Target::RpsSockFlowEntries, Value::Count(0), Value::Count(count));
-        let queue = |count| {
-            change(
-                Target::RpsFlowCnt { netdev: netdev("eth0"), queue: 0 },
-                Value::Count(0),
-                Value::Count(count),
-            )
-        };
+        let table = |count| to(knobs::RpsSockFlowEntries, count);
+        let queue = |count| to(knobs::RpsFlowCnt { netdev: netdev("eth0"), queue: 0 }, count);
         assert_eq!(
             order(vec![queue(1024), table(4096)]),
             ["rps_sock_flow_entries", "eth0 rx-0 rps_flow_cnt"]
@@ -162,19 +143,19 @@ mod tests {
 
     #[test]
     fn what_sets_a_device_up_anew_comes_before_what_it_would_take_away() {
-        let with = |target| change(target, Value::Switch(false), Value::Switch(true));
         let of = || netdev("eth0");
         let rule: FlowRule = "tcp4 dst-port 443 queues 2-3".parse().unwrap();
+        let queues = CpuSet::parse_list("2-3").unwrap();
         let all = vec![
-            with(Target::Sysctl { name: "net.core.netdev_budget".into() }),
-            with(Target::NtupleRule { netdev: of(), rule }),
-            with(Target::RssContext { netdev: of(), queues: CpuSet::parse_list("2-3").unwrap() }),
-            with(Target::RssTable { netdev: of(), context: 0 }),
-            with(Target::FlowHash { netdev: of(), flow_type: FlowType::Udp4 }),
-            with(Target::Offload { netdev: of(), feature: NTUPLE_FILTER.into() }),
-            with(Target::Offload { netdev: of(), feature: "rx-lro".into() }),
-            with(Target::Rings { netdev: of() }),
-            with(Target::Channels { netdev: of() }),
+            to(knobs::Sysctl { name: "net.core.netdev_budget".into() }, Words::new("300")),
+            to(knobs::NtupleRule { netdev: of(), rule }, true),
+            to(knobs::RssContext { netdev: of(), queues }, true),
+            to(knobs::RssTable { netdev: of(), context: 0 }, Table(vec![0])),
+            to(knobs::FlowHash { netdev: of(), flow_type: FlowType::Udp4 }, HashFields::PORTS),
+            to(knobs::Offload { netdev: of(), feature: NTUPLE_FILTER.into() }, true),
+            to(knobs::Offload { netdev: of(), feature: "rx-lro".into() }, true),
+            to(knobs::Rings { netdev: of() }, Settings::default()),
+            to(knobs::Channels { netdev: of() }, Settings::default()),
         ];
         assert_eq!(
             order(all),
@@ -194,15 +175,13 @@ mod tests {
 
     #[test]
     fn a_rule_goes_before_the_context_that_it_leads_to() {
-        let without = |target| change(target, Value::Switch(true), Value::Switch(false));
+        let of = || netdev("eth0");
         let rule: FlowRule = "tcp4 dst-port 443 queues 2-3".parse().unwrap();
+        let queues = CpuSet::parse_list("2-3").unwrap();
         let all = vec![
-            without(Target::Offload { netdev: netdev("eth0"), feature: NTUPLE_FILTER.into() }),
-            without(Target::RssContext {
-                netdev: netdev("eth0"),
-                queues: CpuSet::parse_list("2-3").unwrap(),
-            }),
-            without(Target::NtupleRule { netdev: netdev("eth0"), rule }),
+            to(knobs::Offload { netdev: of(), feature: NTUPLE_FILTER.into() }, false),
+            to(knobs::RssContext { netdev: of(), queues }, false),
+            to(knobs::NtupleRule { netdev: of(), rule }, false),
         ];
         let wanted = [
             "eth0 rule tcp4 dst-port 443 queues 2-3",
@@ -214,20 +193,20 @@ mod tests {
 
     #[test]
     fn what_names_queues_waits_for_a_plan_after_the_one_that_changes_their_number() {
-        let of = |target| change(target, Value::Count(0), Value::Count(1));
-        let irq = |name| Target::IrqAffinity {
+        let of = || netdev("eth0");
+        let irq = |name| knobs::IrqAffinity {
             irq: Irq(27),
             action: "x".into(),
             netdev: Some(netdev(name)),
         };
-        let thread = Target::NapiThread { pid: 7, comm: "napi/eth0-8193".into(), start_time: 1 };
+        let comm = "napi/eth0-8193".into();
         let changes = vec![
-            of(irq("eth0")),
-            of(irq("eth1")),
-            of(thread),
-            of(Target::RssTable { netdev: netdev("eth0"), context: 0 }),
-            of(Target::Channels { netdev: netdev("eth0") }),
-            of(Target::Rings { netdev: netdev("eth0") }),
+            to(irq("eth0"), CpuSet::first(1)),
+            to(irq("eth1"), CpuSet::first(1)),
+            to(knobs::NapiThread { pid: 7, comm, start_time: 1 }, CpuSet::first(1)),
+            to(knobs::RssTable { netdev: of(), context: 0 }, Table(vec![0])),
+            to(knobs::Channels { netdev: of() }, Settings::default()),
+            to(knobs::Rings { netdev: of() }, Settings::default()),
         ];
         let (now, later) = held_back(changes);
         let names = |changes: Vec<Change>| {

@@ -1,4 +1,4 @@
-//! A flow steering rule in the words of `ethtool -N`: which flows, and where they go.
+//! A flow steering rule in the words of `ethtool -N`: which flows, and the queue that they go to.
 
 use core::net::IpAddr;
 use std::fmt;
@@ -11,9 +11,9 @@ use crate::machine::as_text::as_text;
 use crate::machine::cpuset::CpuSet;
 use crate::snapshot::ethtool::FlowType;
 
-/// Flows of one protocol, by exact addresses and ports, and where the device takes them.
+/// Flows of one protocol, by exact addresses and ports, and where the device steers them.
 ///
-/// The whole of it is its identity: two rules that say the same are one.
+/// All fields together are its identity: two equal rules are one rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct FlowRule {
@@ -27,16 +27,16 @@ pub struct FlowRule {
     pub src_port: Option<u16>,
     /// Destination port; `None` is any.
     pub dst_port: Option<u16>,
-    /// Where such flows go.
+    /// Where these flows go.
     pub to: Steer,
 }
 
-/// Where a rule takes flows.
+/// Where a rule steers flows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Steer {
     /// To this rx queue (`action 3`).
     Queue(u32),
-    /// To these rx queues, by the RSS context that spreads over just them (`queues 2-3`).
+    /// To these rx queues, by the RSS context that spreads over just these (`queues 2-3`).
     Queues(CpuSet),
 }
 
@@ -48,8 +48,8 @@ impl FlowRule {
         Self { flow, src_ip: None, dst_ip: None, src_port: None, dst_port: Some(port), to }
     }
 
-    /// Whether a driver could be asked for it: a protocol with ports, addresses of its family,
-    /// something to go by.
+    /// Whether a driver could take it: a protocol with ports, addresses of its family, and at least
+    /// one address or port.
     pub fn is_sound(&self) -> bool {
         let v4 = match self.flow {
             FlowType::Tcp4 | FlowType::Udp4 | FlowType::Sctp4 => true,
@@ -114,7 +114,7 @@ impl FromStr for FlowRule {
             }
             steered |= matches!(name, "action" | "queues");
         }
-        // A rule is what it says and no more: a word too many or too few would be lost.
+        // A missing or surplus word would be lost without a trace: refuse it.
         let whole = rule.to_string().split_whitespace().count() == text.split_whitespace().count();
         if steered && whole && rule.is_sound() { Ok(rule) } else { Err(refuse()) }
     }

@@ -11,32 +11,116 @@ use crate::machine::as_text::as_text;
 use crate::machine::cpuset::CpuSet;
 use crate::snapshot::ethtool::HashFields;
 
-/// A knob's value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Value {
-    /// A set of CPUs; the empty one switches RPS or XPS off.
-    Cpus(CpuSet),
+/// A type of value that a knob takes: each variant of [`Value`] holds one.
+pub trait Kind: Clone + PartialEq + Into<Value> {
+    /// Its key in the JSON of a plan (`cpus`).
+    const NAME: &'static str;
+
+    /// The typed value, if `value` is of this type.
+    fn of(value: &Value) -> Option<&Self>;
+
+    /// The value that a kernel's text means.
+    fn parse(text: &str) -> Result<Self, String>;
+
+    /// The text that the kernel takes.
+    fn text(&self) -> String {
+        self.clone().into().to_string()
+    }
+}
+
+/// Defines [`Value`] and implements [`Kind`] for the type in each variant.
+macro_rules! kinds {
+    ($(
+        $(#[$doc:meta])*
+        $variant:ident($type:ty) = $name:literal, $parse:expr $(, $text:expr)?;
+    )*) => {
+        /// The value of any knob.
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Value {
+            $($(#[$doc])* $variant($type),)*
+        }
+
+        impl Value {
+            /// The key of its type in the JSON of a plan (`cpus`).
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $(Self::$variant(_) => $name,)*
+                }
+            }
+        }
+
+        $(
+            impl From<$type> for Value {
+                fn from(value: $type) -> Self {
+                    Self::$variant(value)
+                }
+            }
+
+            impl Kind for $type {
+                const NAME: &'static str = $name;
+
+                fn of(value: &Value) -> Option<&Self> {
+                    match value {
+                        Value::$variant(value) => Some(value),
+                        _ => None,
+                    }
+                }
+
+                fn parse(text: &str) -> Result<Self, String> {
+                    ($parse)(text).map_err(|e| e.to_string())
+                }
+
+                $(fn text(&self) -> String {
+                    ($text)(self)
+                })?
+            }
+        )*
+    };
+}
+
+kinds! {
+    /// A set of CPUs; the empty set switches RPS or XPS off. As text a mask: every file but
+    /// `cpuset.cpus` takes masks, and only some files take lists.
+    Cpus(CpuSet) = "cpus", CpuSet::parse_mask, |cpus: &CpuSet| cpus.to_mask(1);
     /// A number: of flow table entries, of nanoseconds; 0 mostly means off.
-    Count(u32),
+    Count(u32) = "count", |text: &str| text.trim().parse::<u32>();
     /// On or off; of an offload, whether it is in force.
-    Switch(bool),
+    Switch(bool) = "switch", parse_switch;
     /// Numbers with names (`rx=4096 tx=512`): channels, rings, coalescing.
-    Settings(Settings),
+    Settings(Settings) = "settings", Settings::from_str;
     /// What RSS hashes of a packet (`sdfn`).
-    Fields(HashFields),
-    /// An RSS indirection table.
-    Table(Table),
+    Fields(HashFields) = "fields", |text: &str| {
+        HashFields::from_str(if text.trim() == "none" { "" } else { text.trim() })
+    };
+    /// An RSS indirection table; as text entry by entry.
+    Table(Table) = "table", Table::from_str, |table: &Table| {
+        table.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
     /// An RSS hash key.
-    Key(Key),
+    Key(Key) = "key", Key::from_str;
     /// Words with one space between them: a sysctl (`4096 131072 6291456`), a hash function.
-    Words(String),
+    Words(Words) = "words", |text: &str| Ok::<_, ValueError>(Words::new(text));
+}
+
+/// The first word; after it may follow what was requested, or where a rule is.
+fn parse_switch(text: &str) -> Result<bool, &'static str> {
+    match text.split_whitespace().next() {
+        Some("on" | "1") => Ok(true),
+        Some("off" | "0") => Ok(false),
+        _ => Err("neither on nor off"),
+    }
 }
 
 impl Value {
-    /// Words, whatever blanks the kernel has put between them.
+    /// Words; see [`Words::new`].
     pub fn words(text: &str) -> Self {
-        Self::Words(text.split_whitespace().collect::<Vec<_>>().join(" "))
+        Self::Words(Words::new(text))
+    }
+
+    /// Whether the value switches its knob off: a change to it can need another place in the order.
+    pub fn is_off(&self) -> bool {
+        matches!(self, Self::Count(0) | Self::Switch(false))
     }
 }
 
@@ -52,18 +136,40 @@ impl fmt::Display for Value {
             Self::Fields(fields) => fields.fmt(f),
             Self::Table(table) => table.fmt(f),
             Self::Key(key) => key.fmt(f),
-            Self::Words(words) => f.write_str(words),
+            Self::Words(words) => words.fmt(f),
         }
     }
 }
 
-/// Numbers with the names that they have on ethtool's command line; a number that is not named is
-/// 0.
+/// Words with one space between them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Words(String);
+
+impl Words {
+    /// The words of a text, whatever blanks the kernel has put between them.
+    pub fn new(text: &str) -> Self {
+        Self(text.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
+    /// The words as one text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Numbers with the names of ethtool's command line; an absent name means 0.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Settings(BTreeMap<String, u32>);
 
-/// ethtool has no such thing, and 0 of it, are the same: the ioctls cannot tell them apart.
+/// An absent name equals 0: the ioctls cannot tell "the driver has none" from "0".
 impl PartialEq for Settings {
     fn eq(&self, other: &Self) -> bool {
         self.names().chain(other.names()).all(|name| self.get(name) == other.get(name))
@@ -90,7 +196,7 @@ impl Settings {
         self.0.keys().map(String::as_str)
     }
 
-    /// Only what is another number in `other`.
+    /// Only the settings that have another number in `other`.
     #[must_use]
     pub fn unlike(&self, other: &Self) -> Self {
         let differing =
@@ -127,7 +233,7 @@ impl fmt::Display for Settings {
     }
 }
 
-/// A text that is no value of this kind.
+/// A text that is no value of the wanted type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {wanted}")]
 pub struct ValueError {
@@ -176,8 +282,7 @@ impl Table {
         Self((0..buckets as u64).map(|bucket| (bucket % u64::from(queues.max(1))) as u32).collect())
     }
 
-    /// What `ethtool -X weight` makes: to each queue as many buckets in a row as its weight asks
-    /// for.
+    /// What `ethtool -X weight` makes: each queue gets buckets in a row, by its weight.
     pub fn weighted(buckets: usize, weights: &[u32]) -> Self {
         let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
         let mut table = Vec::with_capacity(buckets);
@@ -190,7 +295,8 @@ impl Table {
         Self(table)
     }
 
-    /// How many buckets each queue has, from queue 0 to the highest; queues beyond 65535 are none.
+    /// How many buckets each queue has, from queue 0 to the highest; queues beyond 65535 do not
+    /// count.
     pub fn shares(&self) -> Vec<u32> {
         let known = || self.0.iter().filter(|queue| **queue <= u32::from(u16::MAX));
         let mut shares = vec![0; known().max().map_or(0, |queue| *queue as usize + 1)];
@@ -200,8 +306,8 @@ impl Table {
         shares
     }
 
-    /// Whether it looks like a driver's own: every queue has its equal share, either by turns or in
-    /// one block.
+    /// Whether it looks like a driver's default: every queue has an equal share, either in turns or
+    /// in one block.
     pub fn looks_like_default(&self) -> bool {
         let queues = self.shares();
         let equal = Self::equal(self.0.len(), queues.len() as u32);
@@ -210,13 +316,13 @@ impl Table {
             || *self == self.in_blocks()
     }
 
-    /// The equal blocks of igb and its kin: `bucket * queues / buckets`.
+    /// The equal blocks of igb and related drivers: `bucket * queues / buckets`.
     fn in_blocks(&self) -> Self {
         let (buckets, queues) = (self.0.len(), self.shares().len());
         Self((0..buckets).map(|bucket| (bucket * queues / buckets.max(1)) as u32).collect())
     }
 
-    /// The arguments of `ethtool -X` that make it; `None` where it has none for it.
+    /// The arguments of `ethtool -X` that make this table; `None` where no arguments make it.
     pub fn as_ethtool(&self) -> Option<String> {
         let shares = self.shares();
         if *self == Self::equal(self.0.len(), shares.len() as u32) {
@@ -239,7 +345,7 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// As `ethtool -X` would make it, or else how many buckets each queue has.
+/// The arguments of `ethtool -X`, or else how many buckets each queue has.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
@@ -255,7 +361,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// The table entry by entry, as it is kept in a journal.
+/// Entry by entry, as the journal holds it.
 impl FromStr for Table {
     type Err = ValueError;
 

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::machine::cpuset::CpuId;
 
-use crate::change::Value;
-use crate::change::{Change, Target};
+use crate::change::{Change, Knob};
 use crate::cost::weights::Costs;
 use crate::derive::rates::{Rates, rates};
 use crate::derive::silo::{Silos, silos};
@@ -167,11 +166,8 @@ impl<'a> Analysis<'a> {
     }
 
     /// The change of a knob to a value; empty when the knob is missing or already has the value.
-    pub fn change(&self, target: Target, new: Value, reason: &str) -> Vec<Change> {
-        match target.value_in(self.after()) {
-            Some(old) if old != new => vec![Change { target, old, new, reason: reason.to_owned() }],
-            _ => Vec::new(),
-        }
+    pub fn change<K: Knob>(&self, knob: K, new: K::Value, reason: &str) -> Vec<Change> {
+        Change::of(self.after(), knob, new, reason).into_iter().collect()
     }
 }
 

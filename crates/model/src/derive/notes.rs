@@ -4,7 +4,7 @@ use crate::derive::rates::Rates;
 use crate::derive::silo::Silos;
 use crate::machine::words::plural;
 use crate::snapshot::attribution::{Attribution, Hook, Source};
-use crate::snapshot::host::{Snapshot, WriterKnob};
+use crate::snapshot::host::{OwnedKnob, Snapshot};
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
 
@@ -32,13 +32,13 @@ pub fn notes(observation: &Observation, rates: &Rates, silos: &Silos) -> Vec<Str
 }
 
 /// The user's name for what another program writes.
-pub fn knob_name(knob: WriterKnob) -> &'static str {
+pub fn knob_name(knob: OwnedKnob) -> &'static str {
     match knob {
-        WriterKnob::IrqAffinity => "irq affinity",
-        WriterKnob::Rps => "rps",
-        WriterKnob::Xps => "xps",
-        WriterKnob::LaterDevices => "settings of devices when they appear, not now",
-        WriterKnob::Sysctls => "network sysctls",
+        OwnedKnob::IrqAffinity => "irq affinity",
+        OwnedKnob::Rps => "rps",
+        OwnedKnob::Xps => "xps",
+        OwnedKnob::LaterDevices => "settings of devices when they appear, not now",
+        OwnedKnob::Sysctls => "network sysctls",
     }
 }
 

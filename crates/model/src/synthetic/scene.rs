@@ -20,7 +20,9 @@ use crate::snapshot::attribution::{
 };
 use crate::snapshot::ethtool::{Channels, Ethtool, Limit};
 use crate::snapshot::flow::{Flow, number};
-use crate::snapshot::host::{CpuCounters, CpuStat, IrqState, Snapshot, Softnet, Writable, Writer};
+use crate::snapshot::host::{
+    CpuCounters, CpuStat, IrqState, KnobOwner, Snapshot, Softnet, Writable,
+};
 use crate::snapshot::netdev::{
     Confidence, Edge, EdgeSource, Napi, NapiThread, Netdev, RxQueue, TxQueue,
 };
@@ -54,7 +56,7 @@ pub struct Scene {
     /// Network devices.
     pub netdevs: Vec<SceneNetdev>,
     /// Other programs that write the same knobs.
-    pub writers: Vec<Writer>,
+    pub writers: Vec<KnobOwner>,
     /// `rps_sock_flow_entries`.
     pub rps_sock_flow_entries: Option<u32>,
     /// `rps_default_mask`.

@@ -17,10 +17,9 @@ impl Advice {
     /// move now.
     pub(crate) fn take(&mut self, placements: &[Placement], writes: &[Change]) {
         let moves_now = |irq: Irq| {
-            writes.iter().any(|change| match &change.target {
-                Target::IrqAffinity { irq: it, .. } => *it == irq,
-                _ => false,
-            })
+            writes.iter().any(
+                |change| matches!(&change.target, Target::IrqAffinity(knob) if knob.irq == irq),
+            )
         };
         let of = |irq: Irq| placements.iter().any(|placement| placement.irq == Some(irq));
         self.0.retain(|irq, _| of(*irq));
@@ -53,7 +52,7 @@ impl Advice {
 #[cfg(test)]
 mod tests {
     use netsilo_decide::plan::AlgorithmName;
-    use netsilo_model::change::Value;
+    use netsilo_model::change::knobs;
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
     use netsilo_model::snapshot::subject::Subject;
@@ -85,14 +84,9 @@ mod tests {
             advice.take(&[placement], writes);
             advice.hints()[0].cpus.to_string()
         };
-        let target =
-            Target::IrqAffinity { irq: Irq(27), action: "virtio0-input.0".into(), netdev: None };
-        let write = Change {
-            target,
-            old: Value::Cpus(set("1")),
-            new: Value::Cpus(set("3")),
-            reason: String::new(),
-        };
+        let knob =
+            knobs::IrqAffinity { irq: Irq(27), action: "virtio0-input.0".into(), netdev: None };
+        let write = Change::new(knob, set("1"), set("3"), "");
         assert_eq!(cpus_after(placement("1", true), &[]), "1", "new");
         assert_eq!(cpus_after(placement("2", true), &[]), "1", "only planned");
         assert_eq!(cpus_after(placement("3", true), &[write]), "3", "decided");

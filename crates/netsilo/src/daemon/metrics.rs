@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::verbs::status::{Mode, Status};
+use crate::tell::status::{Mode, Status};
 
 type Float = Gauge<f64, AtomicU64>;
 type Seconds = Counter<f64, AtomicU64>;

@@ -24,7 +24,7 @@ const STRIP: usize = 74;
 #[derive(Debug)]
 pub(super) struct Chart {
     /// Text for screen readers.
-    pub(super) says: String,
+    pub(super) description: String,
     /// Height in pixels.
     pub(super) height: usize,
     pub(super) option: Value,
@@ -50,7 +50,7 @@ pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: Measure) -> Optio
     let unit = rows.scaled(measure.unit(work));
     let height = rows.left.len() * ROW + 64;
     (!rows.bars.is_empty()).then(|| Chart {
-        says: format!("{title}: {name}, by setting"),
+        description: format!("{title}: {name}, by setting"),
         height,
         option: rows.option(&unit),
     })
@@ -61,7 +61,7 @@ fn label(load: &UnderLoad, loads: &[&UnderLoad]) -> String {
     let instances = load.spec.instances;
     let is_alone = loads.iter().filter(|it| it.spec.instances == instances).count() == 1;
     if is_alone && loads.len() > 1 {
-        crate::verbs::apply::count(instances, "instance")
+        crate::tell::words::plural(instances, "instance")
     } else {
         load.load.clone()
     }
@@ -232,11 +232,11 @@ pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
         })),
         "series": series,
     });
-    let says = format!(
+    let description = format!(
         "{}: usr, sys, irq, softirq, steal and idle time of each CPU, by setting",
         load.load
     );
-    (!cells.is_empty()).then(|| Chart { says, height: top(cells.len()) - 20, option })
+    (!cells.is_empty()).then(|| Chart { description, height: top(cells.len()) - 20, option })
 }
 
 /// Time shares in the order of [`palette::STATES`]; their sum is 1.
@@ -288,8 +288,8 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
                    "axisLabel": { "interval": 0, "overflow": "truncate", "width": 150 } },
         "series": series,
     });
-    let says = format!("{load}: cost of each stage of receive work, by setting");
-    (!series.is_empty()).then(|| Chart { says, height: costs.len() * 30 + 116, option })
+    let description = format!("{load}: cost of each stage of receive work, by setting");
+    (!series.is_empty()).then(|| Chart { description, height: costs.len() * 30 + 116, option })
 }
 
 /// Latency by percentile, one line per setting.
@@ -333,7 +333,7 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
         "series": cells.iter().map(line).collect::<Vec<_>>(),
     });
     Some(Chart {
-        says: format!("{}: latency by percentile, by setting", load.load),
+        description: format!("{}: latency by percentile, by setting", load.load),
         height: 300,
         option,
     })
@@ -385,11 +385,11 @@ pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
             "nodes": nodes.collect::<Vec<_>>(), "links": links.collect::<Vec<_>>(),
         }],
     });
-    let says = format!(
+    let description = format!(
         "{}, {}: from queues through interrupts and CPUs to readers",
         map.load, map.setting
     );
-    Some(Chart { says, height: (most * 26 + 40).max(160), option })
+    Some(Chart { description, height: (most * 26 + 40).max(160), option })
 }
 
 /// Rounds to four significant digits, which is what a tooltip can show.

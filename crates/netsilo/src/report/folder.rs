@@ -9,11 +9,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::bench::folder::{self, Found};
+use crate::bench::folder::{self, RunFolder};
 
 /// Contents of a run's folder, safe to print.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct ReportFolder {
     pub(super) experiment: Experiment,
     pub(super) records: Vec<Record>,
     /// The commands at each machine; `None` if the folder lacks the file.
@@ -23,14 +23,14 @@ pub(super) struct Folder {
 }
 
 /// Reads a folder; control characters in names are escaped.
-pub(super) fn read(folder: &Path) -> Result<Folder> {
-    let Found { experiment, records, torn, .. } = folder::read(folder)?;
+pub(super) fn read(folder: &Path) -> Result<ReportFolder> {
+    let RunFolder { experiment, records, torn, .. } = folder::read(folder)?;
     let path = folder.join(RECORDS);
     let note =
         torn.map(|line| format!("{}:{line}: incomplete last line, left out", path.display()));
     let commands = std::fs::read_to_string(folder.join(COMMANDS)).ok();
     let lines = |text: String| text.lines().map(visible).collect::<Vec<_>>().join("\n");
-    Ok(Folder {
+    Ok(ReportFolder {
         experiment: sanitized(experiment)?,
         records: sanitized(records)?,
         commands: commands.map(lines),

@@ -6,13 +6,14 @@
 mod details;
 mod tables;
 
-use crate::report::charts::{self, Chart};
-use crate::report::folder::Folder;
-use crate::report::{palette, words};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use netsilo_trial::experiment::measure::Measure;
 use netsilo_trial::experiment::results::{Measured, Results, UnderLoad};
 use serde_json::{Value, json};
+
+use crate::report::charts::{self, Chart};
+use crate::report::folder::ReportFolder;
+use crate::report::{palette, words};
 
 /// Apache ECharts, built by `scripts/echarts`.
 const ECHARTS: &str = include_str!("echarts.min.js");
@@ -37,7 +38,7 @@ const COUNTS: [(Measure, bool); 9] = [
 struct Options(Vec<Value>);
 
 /// Renders the page.
-pub(super) fn render(folder: &Folder, results: &Results) -> String {
+pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
     let mut options = Options::default();
     let machine = &folder.experiment.machine;
     let title = format!("{} on {}", results.kind, machine.hostname);
@@ -98,18 +99,18 @@ pub(super) fn render(folder: &Folder, results: &Results) -> String {
     page.into_string()
 }
 
-fn subtitle(folder: &Folder) -> String {
+fn subtitle(folder: &ReportFolder) -> String {
     let machine = &folder.experiment.machine;
     let model = machine.model.as_ref().map(|model| format!(" ({model})")).unwrap_or_default();
     let parts = [
         details::when(folder.experiment.started_s),
-        format!("{}{model}", crate::verbs::apply::count(machine.cpus as usize, "CPU")),
+        format!("{}{model}", crate::tell::words::plural(machine.cpus as usize, "CPU")),
         format!("Linux {}", machine.kernel),
     ];
     parts.into_iter().chain(machine.netdevs.clone()).collect::<Vec<_>>().join(" · ")
 }
 
-fn verdict(folder: &Folder, results: &Results) -> Markup {
+fn verdict(folder: &ReportFolder, results: &Results) -> Markup {
     let caveats = words::caveats(results);
     let (emulated, others) = caveats.split_at(usize::from(results.times_mean_nothing.is_some()));
     html! {
@@ -125,7 +126,7 @@ fn verdict(folder: &Folder, results: &Results) -> Markup {
         }
         (tables::verdicts(results))
         ul.notes { @for text in others.iter().chain(&folder.note) { li { (text) } } }
-        @let doubts = words::doubts(results);
+        @let doubts = words::cell_notes(results);
         @if !doubts.is_empty() {
             details { summary { "What weakens single figures (" (doubts.len()) ")" }
                 ul.notes { @for doubt in &doubts { li { (doubt) } } } }
@@ -196,7 +197,7 @@ fn figure(title: &str, chart: &Chart, table: &Markup, options: &mut Options) -> 
     html! {
         figure.card {
             figcaption { (title) }
-            div.chart role="img" aria-label=(chart.says) data-chart=(at)
+            div.chart role="img" aria-label=(chart.description) data-chart=(at)
                 style={ "height:" (chart.height) "px" } {}
             details { summary { "The figures as a table" } div.scroll { (table) } }
         }

@@ -7,7 +7,7 @@ use netsilo_trial::experiment::measure::{Measure, Work};
 use netsilo_trial::experiment::results::{Against, Measured, Results, UnderLoad, Verdict};
 use netsilo_trial::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
 
-use crate::verbs::apply::count as plural;
+use crate::tell::words::plural;
 use crate::views::units;
 
 /// Measures that are counts, for machines whose times are not meaningful.
@@ -88,7 +88,7 @@ pub(super) fn against(against: &Against) -> String {
 }
 
 /// Formats change, interval and verdict; without an interval the change alone.
-pub(super) fn briefly(against: &Against) -> String {
+pub(super) fn change_or_verdict(against: &Against) -> String {
     let interval =
         against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
     let verdict = against.interval.map(|_| format!(": {}", verdict(against.verdict)));
@@ -199,7 +199,7 @@ fn stage(cost: &StageCost) -> String {
 }
 
 /// Formats how much less a dropped packet costs, with the interval if there is one.
-pub(super) fn less(difference: &Difference) -> String {
+pub(super) fn saving(difference: &Difference) -> String {
     let interval = difference
         .interval
         .map(|it| format!(" ({} .. {})", signed_time(it.low), signed_time(it.high)));
@@ -211,7 +211,7 @@ fn signed_time(ns: f64) -> String {
 }
 
 /// Names the available comparisons between forwarded and dropped packets.
-pub(super) fn ways(spared: &Spared) -> Vec<(&'static str, &Difference)> {
+pub(super) fn early_drop_comparisons(spared: &Spared) -> Vec<(&'static str, &Difference)> {
     let ways = [
         ("CPU time of the machine, by round", &spared.cpu),
         ("softirq time by eBPF, by round", &spared.softirq),
@@ -288,7 +288,7 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
 }
 
 /// Lists what weakens single figures.
-pub(super) fn doubts(results: &Results) -> Vec<String> {
+pub(super) fn cell_notes(results: &Results) -> Vec<String> {
     let mut doubts = Vec::new();
     for load in &results.loads {
         for cell in &load.settings {

@@ -8,10 +8,9 @@ use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::export::{self, ExportedFile};
 
+use crate::args::plan::{PlanArgs, load};
 use crate::tell::exit::Exit;
 use crate::tell::out;
-use crate::verbs::apply;
-use crate::verbs::plan::PlanArgs;
 
 /// Arguments of `netsilo export`.
 #[derive(Debug, clap::Args)]
@@ -24,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long)]
     suggest: bool,
     /// Export the plan in this file, as printed by `netsilo plan --json`, instead of making one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "Look"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "ObserveArgs"])]
     plan: Option<PathBuf>,
     /// Write the files to this folder instead of printing them
     #[arg(long, value_name = "DIR")]
@@ -49,7 +48,7 @@ enum Format {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.suggest && args.format != Format::IrqbalancePolicy {
         let why = "--suggest needs the format irqbalance-policy";
-        return Err(crate::tell::exit::Stop(Exit::Usage, why.into()).into());
+        return Err(crate::tell::exit::ExitError(Exit::Usage, why.into()).into());
     }
     // The --suggest script reads the hints and needs no plan.
     let files = if args.suggest {
@@ -66,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 fn plan(args: &Args) -> Result<Plan> {
     match &args.plan {
-        Some(path) => apply::load(path),
+        Some(path) => load(path),
         None => args.make.plan(),
     }
 }
@@ -118,7 +117,7 @@ pub(crate) mod tests {
     pub(crate) fn all(plan: &Plan) -> String {
         let mut plan = plan.clone();
         plan.placements.iter_mut().for_each(|it| it.basis = "because".into());
-        plan.changes.iter_mut().for_each(|it| it.reason = "because".into());
+        plan.changes.iter_mut().for_each(|it| *it = it.clone().because("because"));
         let (links, beyond) = export::systemd_link(&plan);
         let files = [export::script(&plan), export::irqbalance_policy(&plan), export::tuned(&plan)];
         let beyond: String =
@@ -129,6 +128,23 @@ pub(crate) mod tests {
                 .chain(links)
                 .map(|file| format!("==== {}\n{}", file.name, own_lines(&file.text)))
                 .collect::<String>()
+    }
+
+    /// The lines that a change adds to each format.
+    pub(crate) fn of_knob(plan: &Plan) -> String {
+        let (links, beyond) = export::systemd_link(plan);
+        let lines = |file: &export::ExportedFile, without: &str| {
+            let common: Vec<&str> = without.lines().collect();
+            let own = own_lines(&file.text)
+                .lines()
+                .filter(|line| !line.is_empty() && !common.contains(line));
+            own.map(|line| format!("{}: {line}\n", file.name)).collect::<String>()
+        };
+        let nothing = Plan::default();
+        lines(&export::script(plan), &export::script(&nothing).text)
+            + &lines(&export::tuned(plan), &export::tuned(&nothing).text)
+            + &links.iter().map(|link| lines(link, "")).collect::<String>()
+            + &beyond.iter().map(|what| format!("not in .link files: {what}\n")).collect::<String>()
     }
 
     /// Cuts off the script's functions, which are the same in every script.

@@ -15,7 +15,7 @@ use crate::views;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    observe: look::Look,
+    observe: look::ObserveArgs,
     /// Repeat after each interval, COUNT times or until interrupted
     #[arg(short, long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "0")]
     watch: Option<u64>,

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     #[arg(required = true, num_args = 1..=2, value_name = "SUBJECT")]
     subject: Vec<String>,
     #[command(flatten)]
-    observe: look::Look,
+    observe: look::ObserveArgs,
     /// Print the explanation as JSON
     #[arg(short, long)]
     json: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 /// Observes, explains and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let subject: Subject = args.subject.join(" ").parse()?;
-    let observation = args.observe.unless_told(CHECK_INTERVAL).observe()?;
+    let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe()?;
     let answer = why(&Analysis::new(&observation, &Costs::default()), &subject)?;
     if args.json {
         out::json(&answer)?;

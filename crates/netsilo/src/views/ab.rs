@@ -1,26 +1,27 @@
-//! A comparison of `ab` as text.
+//! The result of `ab`: as JSON, and as text.
 
 use std::fmt::Write as _;
 
 use netsilo_stats::Estimate;
 use netsilo_stats::sequential::Stop;
 use netsilo_stats::steadiness::Steadiness;
-use netsilo_trial::comparison::{Comparison, Scale, Verdict};
+use netsilo_trial::comparison::{Comparison, Question, Scale, Verdict};
+use serde::Serialize;
 
-use crate::verbs::ab::Told;
-use crate::verbs::apply::count as plural;
+use crate::args::ab_setting::AbSetting;
+use crate::tell::words::plural;
 use crate::views::units;
 
 /// Renders the verdict, its numbers, and what weakens it.
-pub(crate) fn render(told: &Told<'_>) -> String {
-    let Told { comparison, question, .. } = told;
-    let mut text = format!("A {}, B {}: {}\n", told.a, told.b, told.measured);
+pub(crate) fn render(result: &AbResult<'_>) -> String {
+    let AbResult { comparison, question, .. } = result;
+    let mut text = format!("A {}, B {}: {}\n", result.a, result.b, result.measured);
     if let Some((a, b)) = comparison.medians {
-        let number = if told.unit.is_some() { units::nanoseconds } else { number };
+        let number = if result.unit.is_some() { units::nanoseconds } else { number };
         let _ = writeln!(text, "  median        A {}, B {}", number(a), number(b));
     }
     let _ = writeln!(text, "  {}", verdict(comparison, question.scale));
-    let _ = writeln!(text, "  {}", stopped(told));
+    let _ = writeln!(text, "  {}", stopped(result));
     if let Some(bootstrap) = comparison.bootstrap {
         let _ = writeln!(
             text,
@@ -61,10 +62,10 @@ pub(crate) fn so_far(comparison: &Comparison, scale: Scale) -> String {
     comparison.change.map_or_else(String::new, |change| interval(&change, scale))
 }
 
-fn stopped(told: &Told<'_>) -> String {
-    let Told { comparison, question, .. } = told;
+fn stopped(result: &AbResult<'_>) -> String {
+    let AbResult { comparison, question, .. } = result;
     let pairs = plural(comparison.pairs.len(), "pair");
-    if told.interrupted {
+    if result.interrupted {
         return format!(
             "interrupted after {pairs}; the interval uses the first {}",
             comparison.pairs_used
@@ -121,13 +122,27 @@ fn number(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:.3}") } else { units::count(value) }
 }
 
+/// The result of a comparison as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct AbResult<'a> {
+    pub(crate) schema: u32,
+    pub(crate) a: &'a AbSetting,
+    pub(crate) b: &'a AbSetting,
+    pub(crate) measured: String,
+    /// Unit of the measured numbers: `ns`, or `None` when unknown.
+    pub(crate) unit: Option<&'static str>,
+    pub(crate) question: Question,
+    pub(crate) interrupted: bool,
+    #[serde(flatten)]
+    pub(crate) comparison: &'a Comparison,
+}
+
 #[cfg(test)]
 mod tests {
     use netsilo_stats::sequential::Rules;
     use netsilo_trial::comparison::{Better, Pair, Question};
 
     use super::*;
-    use crate::verbs::ab::Setting;
 
     fn told(values: impl Fn(usize) -> (f64, f64), n: usize, interrupted: bool) -> String {
         let pairs: Vec<Pair> =
@@ -140,9 +155,9 @@ mod tests {
         };
         let comparison = question.compare(&pairs);
         let (a, b, measured) =
-            (&Setting::None, &Setting::Plan(None), "netsilo bench run".to_owned());
-        render(&Told {
-            version: 1,
+            (&AbSetting::None, &AbSetting::Plan(None), "netsilo bench run".to_owned());
+        render(&AbResult {
+            schema: 1,
             a,
             b,
             measured,

@@ -7,7 +7,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use netsilo_model::derive::rates::CpuRates;
 use netsilo_trial::traffic::{Latency, Run, Side};
 
-use crate::verbs::apply::count as plural;
+use crate::tell::words::plural;
+use crate::views::table::{MEASURED, TICKS};
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
 /// Renders the load, its rate, and what both machines did.
@@ -129,29 +130,19 @@ fn sides(run: &Run) -> String {
 /// One machine: its totals, a table per CPU, and drop counters.
 fn side(name: &str, side: &Side) -> String {
     let mut table = plain();
-    let mut header = vec![
-        "cpu",
-        "usr",
-        "sys",
-        "irq",
-        "softirq",
-        "steal",
-        "idle",
-        "NET_RX/s",
-        "IPI/s",
-        "packets/s",
-        "rps/s",
-    ];
+    let [usr, sys, irq, softirq, idle] = TICKS;
+    let mut header = vec!["\ncpu", usr, sys, irq, softirq, "\nsteal", idle];
+    header.extend(["\nNET_RX/s", "\nIPI/s", "\npackets/s", "\nrps/s"]);
     let seconds = side.true_elapsed.as_secs_f64();
-    let is_true = !side.true_times.is_empty() && seconds > 0.0;
-    if is_true {
-        header.extend(["true irq", "true softirq", "true ipi"]);
+    let is_measured = !side.true_times.is_empty() && seconds > 0.0;
+    if is_measured {
+        header.extend(MEASURED);
     }
     table.set_header(header);
     for (cpu, rates) in &side.rates.cpus {
         let mut row = vec![cpu.to_string()];
         row.extend(booked(rates));
-        if is_true {
+        if is_measured {
             let time = side.true_times.get(cpu).copied().unwrap_or_default();
             let share = |ns: u64| percent(ns as f64 / 1e9 / seconds);
             row.extend([share(time.hardirq_ns), share(time.softirq_ns()), share(time.ipi_ns)]);
@@ -251,7 +242,7 @@ mod tests {
         (spec.instances, spec.instances_as) = (100, InstancesAs::Multiplexed);
         let percentiles = [("50", 31_000), ("99.9", 90_500)];
         let run = Run {
-            version: 1,
+            schema: 1,
             spec,
             address: "192.0.2.7:12870".into(),
             seconds: 10.0,

@@ -7,7 +7,7 @@ use netsilo_decide::judge::findings::{Check, Finding, Severity};
 use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
 
-use crate::views::show::{table, trim_lines};
+use crate::views::table::{table, trim_lines};
 use crate::views::units;
 
 /// How many counters of a loss stage are named.

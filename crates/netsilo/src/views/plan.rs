@@ -57,8 +57,7 @@ pub(crate) fn interruptions(plan: &Plan) -> Vec<String> {
         these.map(|change| change.target.to_string()).collect::<Vec<_>>().join(", ")
     };
     let mut lines = Vec::new();
-    let channels =
-        plan.changes.iter().any(|change| matches!(change.target, Target::Channels { .. }));
+    let channels = plan.changes.iter().any(|change| matches!(change.target, Target::Channels(_)));
     let masks_reset =
         if channels { "; interrupts, RPS and XPS masks of the queues are reset" } else { "" };
     for (kind, word, why) in [
@@ -105,7 +104,9 @@ fn section<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (&'a s
 #[cfg(test)]
 mod tests {
     use netsilo_decide::plan::{Refusal, RefusalCause, Unchanged};
-    use netsilo_model::change::Value;
+
+    use netsilo_model::change::knobs;
+
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::machine::ids::Irq;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
@@ -115,19 +116,17 @@ mod tests {
     #[test]
     fn changes_that_interrupt_traffic_are_announced() {
         let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
-        let settings = |text: &str| Value::Settings(text.parse().unwrap());
-        let change =
-            |target, old, new, reason: &str| Change { target, old, new, reason: reason.into() };
-        let channels = Target::Channels { netdev: netdev() };
-        let lro = Target::Offload { netdev: netdev(), feature: "rx-lro".into() };
+        let settings = |text: &str| text.parse().unwrap();
+        let channels = knobs::Channels { netdev: netdev() };
+        let lro = knobs::Offload { netdev: netdev(), feature: "rx-lro".into() };
         let changes = vec![
-            change(
+            Change::new(
                 channels,
                 settings("combined=2 other=1"),
                 settings("combined=8 other=1"),
                 "8 cpus share the work",
             ),
-            change(lro, Value::Switch(true), Value::Switch(false), "it forwards"),
+            Change::new(lro, true, false, "it forwards"),
         ];
         let lines: Vec<String> =
             render(&Plan { changes, ..Plan::default() }).lines().map(str::to_owned).collect();
@@ -147,22 +146,20 @@ mod tests {
 
     #[test]
     fn every_change_shows_old_new_and_why() {
-        let cpus = |list| Value::Cpus(CpuSet::parse_list(list).unwrap());
+        let cpus = |list| CpuSet::parse_list(list).unwrap();
+        let knob =
+            knobs::IrqAffinity { irq: Irq(27), action: "virtio0-input.1".into(), netdev: None };
         let quiet = |queue| Unchanged {
             subject: format!("eth0 rx-{queue}"),
             reason: "no traffic seen".into(),
         };
         let plan = Plan {
-            changes: vec![Change {
-                target: Target::IrqAffinity {
-                    irq: Irq(27),
-                    action: "virtio0-input.1".into(),
-                    netdev: None,
-                },
-                old: cpus("0"),
-                new: cpus("6"),
-                reason: "rx-1: its consumer runs on cpu 7".into(),
-            }],
+            changes: vec![Change::new(
+                knob,
+                cpus("0"),
+                cpus("6"),
+                "rx-1: its consumer runs on cpu 7",
+            )],
             unchanged: vec![quiet(2), quiet(3)],
             refusals: vec![Refusal {
                 subject: "irq 30 (nvme0q1)".into(),

@@ -5,7 +5,7 @@ use comfy_table::Table;
 use netsilo_model::derive::stages::{Stages, StagesLine};
 use netsilo_model::snapshot::stage_samples::Stage;
 
-use crate::views::show::{table, trim_lines};
+use crate::views::table::{table, trim_lines};
 use crate::views::units::{or_dash, percent};
 
 /// Renders a title, the table, and what is missing.

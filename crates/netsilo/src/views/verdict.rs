@@ -7,7 +7,7 @@ use netsilo_decide::judge::findings::Check;
 use netsilo_decide::judge::verdict::RemedyVerdict;
 
 use crate::views::check::measure;
-use crate::views::show::{table, trim_lines};
+use crate::views::table::{table, trim_lines};
 
 /// Renders all verdicts and the source of the weights; with `all`, the numbers behind each verdict.
 pub(crate) fn render(check: &Check, all: bool) -> String {

@@ -11,7 +11,7 @@ use netsilo_model::parse::kallsyms;
 use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
 
-use crate::bpf::load::{Ground, Source, loaded_object, reason};
+use crate::bpf::load::{LoadContext, Source, loaded_object, reason};
 
 /// Not a divisor of timers that tick at 100, 250 or 1000 Hz.
 const SAMPLES_PER_S: u32 = 499;
@@ -26,8 +26,8 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     /// Loads and attaches; on failure the hook has the reason.
-    pub(crate) fn new(ground: &Ground) -> Self {
-        let (object, refused) = match loaded_object(&Source::stages(), ground) {
+    pub(crate) fn new(context: &LoadContext) -> Self {
+        let (object, refused) = match loaded_object(&Source::stages(), context) {
             Ok(object) => (Some(object), None),
             Err(reason) => (None, Some(reason)),
         };

@@ -1,7 +1,8 @@
 //! Measures communication between CPU pairs: cache line transfer, thread wakeup, IPI.
 //!
-//! [`netsilo_model::cost::calibration`] selects the pairs and interprets the samples. No setting of the
-//! machine is changed. Each measuring thread is pinned, runs for a slot of milliseconds and ends.
+//! [`netsilo_model::cost::calibration`] selects the pairs and interprets the samples. No setting of
+//! the machine is changed. Each measuring thread is pinned, runs for a slot of milliseconds, and
+//! ends.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -55,7 +56,7 @@ pub enum CalibrateError {
     },
     /// An eventfd could not be created or used.
     #[error("cannot measure wakeups: {0}")]
-    Wake(io::Error),
+    EventFd(io::Error),
 }
 
 /// The CPUs to measure on: allowed for this process, online and not isolated.
@@ -244,27 +245,28 @@ fn play(line: &Line, slot: Duration) -> Vec<f64> {
 ///
 /// Returns the waker's CPU time per wakeup, and the latency until the sleeper runs.
 fn wakeups(a: CpuId, b: CpuId, slot: Duration) -> Result<(Vec<f64>, Vec<f64>), CalibrateError> {
-    let counter = || eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| CalibrateError::Wake(e.into()));
+    let counter =
+        || eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| CalibrateError::EventFd(e.into()));
     let (call, answer) = (counter()?, counter()?);
     let (awake, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let begin = Instant::now();
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| {
-            let pinned = pin(b).and_then(|()| give_way().map_err(CalibrateError::Wake));
+            let pinned = pin(b).and_then(|()| give_way().map_err(CalibrateError::EventFd));
             // Answers even if pinning failed, so that the waker terminates.
             loop {
                 let woken = take(&call);
                 awake.store(begin.elapsed().as_nanos() as u64, Ordering::Release);
                 let answered = woken.and_then(|()| add(&answer));
                 if over.load(Ordering::Acquire) || answered.is_err() {
-                    return pinned.and(answered.map_err(CalibrateError::Wake));
+                    return pinned.and(answered.map_err(CalibrateError::EventFd));
                 }
             }
         });
         let waker = scope.spawn(|| {
             let pinned = pin(a);
             let samples = pinned.and_then(|()| {
-                wake(&call, &answer, &awake, begin, slot).map_err(CalibrateError::Wake)
+                wake(&call, &answer, &awake, begin, slot).map_err(CalibrateError::EventFd)
             });
             over.store(true, Ordering::Release);
             // The last call; if it fails, the sleeper's result reports it.

@@ -1,21 +1,21 @@
-//! One setting of a netdev as a text, read and written by `SIOCETHTOOL`, as a knob that is a file
-//! would be.
+//! The transport of ethtool: one setting of a netdev as a text, read and written by `SIOCETHTOOL`
+//! as if it were a file.
 //!
-//! Texts are in ethtool's words and whole: what is written is all there is. What ethtool has no
-//! field for is 0.
+//! Texts are in ethtool's words and complete: a write sets every field, and an absent name is 0.
 
 use std::io;
 
+use netsilo_model::change::ethtool::encode;
 use netsilo_model::change::ethtool::encode::RssPart;
+use netsilo_model::change::ethtool::rule as rules;
 use netsilo_model::change::ethtool::rule::Installed;
-use netsilo_model::change::ethtool::{encode, rule as rules};
-use netsilo_model::change::{FlowRule, Key, Settings, Steer, Table};
+use netsilo_model::change::{FlowRule, Key, Setting, Settings, Steer, Table};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::parse::ethtool_decode as decode;
-use netsilo_model::snapshot::ethtool::{Feature, FlowType, HashFields, Rss};
+use netsilo_model::snapshot::ethtool::{Feature, HashFields, Rss};
 use rustix::io::Errno;
 
-use crate::ethtool::get::{
+use crate::ethtool::device::{
     Absence, Device, ETH_SS_FEATURES, ETHTOOL_GCHANNELS, ETHTOOL_GCOALESCE, ETHTOOL_GRINGPARAM,
     ETHTOOL_GRXCLSRLCNT,
 };
@@ -33,39 +33,10 @@ const ETHTOOL_SCHANNELS: u32 = 0x3d;
 const ETHTOOL_SRSSH: u32 = 0x47;
 /// `ETH_RXFH_CONTEXT_ALLOC`: a new context.
 const NEW_CONTEXT: u32 = u32::MAX;
-/// RSS contexts are looked for up to this number; the kernel gives them out from 1 upwards.
+/// RSS contexts are searched up to this number; the kernel numbers them from 1 upwards.
 const CONTEXTS: u32 = 64;
-/// What puts an RSS table back to the driver's own (`ethtool -X <dev> default`).
+/// The text that restores the driver's default RSS table (`ethtool -X <dev> default`).
 pub(crate) const DEFAULT: &str = "default";
-
-/// A setting of a netdev that only an ioctl reaches.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Setting {
-    /// `combined=8 other=1`.
-    Channels,
-    /// The most that the driver accepts of each; never written.
-    MostChannels,
-    /// `rx=256 tx=256`.
-    Rings,
-    /// The most that the driver accepts of each; never written.
-    MostRings,
-    /// `rx-usecs=3`.
-    Coalesce,
-    /// An offload by the kernel's name: `on`, `off`, `off [requested on]`.
-    Offload(String),
-    /// What RSS hashes: `sdfn`, or `none`.
-    FlowHash(FlowType),
-    /// An RSS table, the queue of each bucket; `default` is written for the driver's own.
-    RssTable(u32),
-    /// The RSS key in hexadecimal.
-    RssKey,
-    /// `toeplitz symmetric-xor`.
-    RssHash,
-    /// An RSS context over just these queues: `off`, or `on` and its number.
-    RssContext(CpuSet),
-    /// A flow steering rule: `off`, or `on` and its location.
-    Rule(FlowRule),
-}
 
 fn invalid(why: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_string())
@@ -98,11 +69,9 @@ pub(crate) fn get(netdev: &str, setting: &Setting) -> io::Result<String> {
         Setting::MostChannels => device.channels()?.most().to_string(),
         Setting::Rings => device.rings()?.settings().to_string(),
         Setting::MostRings => device.rings()?.most().to_string(),
-        Setting::Coalesce => {
-            let bytes = device.get(ETHTOOL_GCOALESCE, &[], decode::COALESCE_LEN)?;
-            decode::coalesce(&bytes).map_err(invalid)?.settings().to_string()
-        }
-        Setting::Offload(name) => said(&device.offload(name)?.0),
+        Setting::Coalesce => device.coalesce()?.to_string(),
+        Setting::CoalesceNumber(name) => device.coalesce()?.get(name).to_string(),
+        Setting::Offload(name) => offload_text(&device.offload(name)?.0),
         Setting::FlowHash(flow) => match device.flow_hash(*flow)? {
             fields if fields.is_empty() => "none".to_owned(),
             fields => fields.to_string(),
@@ -122,7 +91,7 @@ pub(crate) fn get(netdev: &str, setting: &Setting) -> io::Result<String> {
     Ok(text + "\n")
 }
 
-/// Writes a setting; the text is one that [`get`] gave or that says the same.
+/// Writes a setting; the text has the form that [`get`] returns.
 pub(crate) fn set(netdev: &str, setting: &Setting, text: &str) -> io::Result<()> {
     let device = open(netdev)?;
     let text = text.trim();
@@ -135,8 +104,10 @@ pub(crate) fn set(netdev: &str, setting: &Setting, text: &str) -> io::Result<()>
         Setting::Rings => {
             device.send(ETHTOOL_SRINGPARAM, &encode::rings(&settings()?).map_err(invalid)?)
         }
-        Setting::Coalesce => {
-            device.send(ETHTOOL_SCOALESCE, &encode::coalesce(&settings()?).map_err(invalid)?)
+        Setting::Coalesce => device.set_coalesce(&settings()?),
+        Setting::CoalesceNumber(name) => {
+            let number = text.parse().map_err(invalid)?;
+            device.set_coalesce(&device.coalesce()?.with(name, number))
         }
         Setting::Offload(name) => device.switch(name, text),
         Setting::FlowHash(flow) => {
@@ -163,7 +134,7 @@ pub(crate) fn set(netdev: &str, setting: &Setting, text: &str) -> io::Result<()>
 }
 
 /// An offload in ethtool's words.
-fn said(feature: &Feature) -> String {
+fn offload_text(feature: &Feature) -> String {
     let word = |on| if on { "on" } else { "off" };
     let active = word(feature.active);
     if feature.requested == feature.active || feature.fixed() {
@@ -172,12 +143,12 @@ fn said(feature: &Feature) -> String {
     format!("{active} [requested {}]", word(feature.requested))
 }
 
-/// Whether something is there, and under which number.
+/// Whether a context or rule exists, and its number.
 fn there(number: Option<u32>) -> String {
     number.map_or_else(|| "off".to_owned(), |number| format!("on {number}"))
 }
 
-/// What [`there`] says: `None` for off, else the number that was said.
+/// Reads the text of [`there`]: `None` for off, else the number, if the text has one.
 fn switch(text: &str) -> io::Result<Option<Option<u32>>> {
     match text.split_once(' ') {
         None if text == "off" => Ok(None),
@@ -188,7 +159,7 @@ fn switch(text: &str) -> io::Result<Option<Option<u32>>> {
 }
 
 impl Device {
-    /// Sends a command that answers nothing of interest.
+    /// Sends a command whose answer does not matter.
     fn send(&self, command: u32, fields: &[u32]) -> io::Result<()> {
         self.get(command, fields, 4 * (fields.len() + 1))?;
         Ok(())
@@ -202,7 +173,16 @@ impl Device {
         decode::rings(&self.get(ETHTOOL_GRINGPARAM, &[], decode::RINGPARAM_LEN)?).map_err(invalid)
     }
 
-    /// An offload, its place among all, and how many there are.
+    fn coalesce(&self) -> io::Result<Settings> {
+        let bytes = self.get(ETHTOOL_GCOALESCE, &[], decode::COALESCE_LEN)?;
+        Ok(decode::coalesce(&bytes).map_err(invalid)?.settings())
+    }
+
+    fn set_coalesce(&self, settings: &Settings) -> io::Result<()> {
+        self.send(ETHTOOL_SCOALESCE, &encode::coalesce(settings).map_err(invalid)?)
+    }
+
+    /// An offload, its index among all, and how many there are.
     fn offload(&self, name: &str) -> io::Result<(Feature, usize, usize)> {
         let names = self.strings(ETH_SS_FEATURES)?;
         let index = names.iter().position(|known| known == name).ok_or(Errno::NOENT)?;
@@ -214,10 +194,11 @@ impl Device {
         Ok((feature, index, names.len()))
     }
 
-    /// Switches an offload, as wanted and as in force; a wish that stays one is taken back.
+    /// Switches an offload, requested and effective; where the driver does not follow, the request
+    /// is taken back.
     ///
-    /// A text that says what was requested restores just that: its effect is the kernel's to
-    /// decide, as it was before.
+    /// A text with a requested state restores just the request: the kernel derives the effective
+    /// state from it, as before.
     fn switch(&self, name: &str, text: &str) -> io::Result<()> {
         let on = |word: &str| match word {
             "on" => Ok(true),
@@ -245,19 +226,19 @@ impl Device {
         Ok(())
     }
 
-    /// Changes a part of RSS and leaves what its input goes through.
+    /// Changes a part of RSS and keeps the transformation of its input.
     fn set_rss(&self, context: u32, part: RssPart<'_>) -> io::Result<()> {
         let input_xfrm = self.rss_of(context)?.input_xfrm;
         self.send(ETHTOOL_SRSSH, &encode::rss(context, part, input_xfrm))
     }
 
-    /// All RSS contexts but the netdev's own: their numbers, and the queues that they spread over.
+    /// All RSS contexts but 0: their numbers, and the queues that they spread over.
     fn contexts(&self) -> io::Result<Vec<(u32, CpuSet)>> {
         let mut all = Vec::new();
         for context in 1..=CONTEXTS {
             match self.rss_of(context) {
                 Ok(rss) => all.push((context, rss.indirection.into_iter().map(CpuId).collect())),
-                // Kernels and drivers differ in what they say of a context that is not there.
+                // Kernels and drivers return different errors for a context that does not exist.
                 Err(Absence::NotSupported) => return Err(unsupported()),
                 Err(_) => {}
             }
@@ -273,7 +254,7 @@ impl Device {
             .map(|(context, _)| context))
     }
 
-    /// Makes or deletes the context over just these queues.
+    /// Makes or deletes the context that spreads over just these queues.
     fn set_context(&self, queues: &CpuSet, on: bool) -> io::Result<()> {
         match (on, self.context_over(queues)?) {
             (true, Some(_)) | (false, None) => Ok(()),
@@ -302,7 +283,7 @@ impl Device {
         if count == 0 {
             return Ok(Vec::new());
         }
-        // The count lies where a rule's context does; as many locations as it says may follow.
+        // The count lies where a rule has its context; that many locations may follow.
         let mut bytes =
             [ETHTOOL_GRXCLSRLALL.to_ne_bytes().to_vec(), vec![0; decode::RXNFC_LEN - 4]].concat();
         bytes[rules::COUNT..rules::COUNT + 4].copy_from_slice(&count.to_ne_bytes());
@@ -331,7 +312,8 @@ impl Device {
         Ok(self.rules()?.into_iter().find(same).map(|installed| installed.location))
     }
 
-    /// Installs a rule, at a place if one is said; or deletes the one that says just this.
+    /// Installs a rule, at a given location or at a free one; or deletes the rule with just this
+    /// content.
     fn set_rule(&self, rule: &FlowRule, on: Option<Option<u32>>) -> io::Result<()> {
         let there = self.location_of(rule)?;
         match (on, there) {
@@ -359,8 +341,7 @@ impl Device {
         }
     }
 
-    /// Any place if the driver chooses one, else the last free one: rules that were there before
-    /// win.
+    /// Any location if the driver chooses one, else the last free one: earlier rules win.
     fn free_location(&self) -> io::Result<u32> {
         let bytes = self.get(ETHTOOL_GRXCLSRLCNT, &[], decode::RXNFC_LEN)?;
         let (size, chooses) = rules::table_size(&bytes).ok_or(Errno::INVAL)?;
@@ -369,7 +350,7 @@ impl Device {
         }
         let taken: Vec<u32> =
             self.rules()?.into_iter().map(|installed| installed.location).collect();
-        // A driver that tells no size gets the first place that is free.
+        // A driver that reports no size gets the first free location.
         let free = |location: &u32| !taken.contains(location);
         let found = if size == 0 {
             (0..=taken.len() as u32).find(free)
@@ -393,9 +374,9 @@ mod tests {
             active,
             never_changed: false,
         };
-        assert_eq!(said(&feature(true, true)), "on");
-        assert_eq!(said(&feature(false, true)), "off [requested on]");
-        assert_eq!(said(&Feature { never_changed: true, ..feature(false, true) }), "off");
+        assert_eq!(offload_text(&feature(true, true)), "on");
+        assert_eq!(offload_text(&feature(false, true)), "off [requested on]");
+        assert_eq!(offload_text(&Feature { never_changed: true, ..feature(false, true) }), "off");
     }
 
     #[test]
@@ -412,6 +393,7 @@ mod tests {
         let errno = |setting| get("lo", &setting).unwrap_err().raw_os_error();
         assert_eq!(errno(Setting::Channels), Some(libc::EOPNOTSUPP));
         assert_eq!(errno(Setting::RssTable(0)), Some(libc::EOPNOTSUPP));
+        assert_eq!(errno(Setting::CoalesceNumber("rx-usecs")), Some(libc::EOPNOTSUPP));
         assert_eq!(errno(Setting::Offload("no-such".into())), Some(libc::ENOENT));
         let fixed = set("lo", &Setting::Offload("loopback".into()), "off").unwrap_err();
         assert_eq!(fixed.raw_os_error(), Some(libc::EOPNOTSUPP));

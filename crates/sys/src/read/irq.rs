@@ -10,7 +10,8 @@ use netsilo_model::parse::per_cpu_count::per_cpu_count;
 use netsilo_model::parse::{cpu_lists, irq_debugfs, scalar};
 use netsilo_model::snapshot::host::{IrqState, Writable};
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::read::gaps::Notes;
 
 const DEBUGFS: &str = "/sys/kernel/debug/irq/irqs";

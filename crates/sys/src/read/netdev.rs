@@ -16,6 +16,7 @@ use netsilo_model::snapshot::netdev::{
 };
 use netsilo_model::snapshot::netdev_genl::{Direction, NetdevGenl, Queue, QueueOwner};
 
+use crate::files::root::Root;
 use crate::read::gaps::Notes;
 use crate::read::topology::numbered;
 
@@ -294,8 +295,21 @@ fn edges_from_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
     }
 }
 
+/// Whether this namespace has a bridge.
+pub fn has_bridge(root: &Root) -> bool {
+    let is_bridge = |netdev: &String| {
+        root.list(&format!("{NET}/{netdev}/bridge")).is_ok_and(|files| !files.is_empty())
+    };
+    root.list(NET).unwrap_or_default().iter().any(is_bridge)
+}
+
+/// Whether a netdev belongs to a device, unlike a veth or a bridge.
+pub fn has_device(root: &Root, netdev: &str) -> bool {
+    root.path(&format!("{NET}/{netdev}/device")).exists()
+}
+
 /// Whether netlink still reports the same NAPIs and lease holders for a netdev's rx queues.
-pub(crate) fn still_tells(genl: Option<&NetdevGenl>, netdev: &Netdev) -> bool {
+pub(crate) fn matches_netlink(genl: Option<&NetdevGenl>, netdev: &Netdev) -> bool {
     let fresh = |queue: &RxQueue| RxQueue { index: queue.index, ..RxQueue::default() };
     let mut fresh_netdev = Netdev {
         ifindex: netdev.ifindex,

@@ -18,9 +18,10 @@ use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::sockets::LosingSocket;
 use netsilo_model::snapshot::thread_time::ThreadTime;
 
-use crate::cost::store;
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::read::gaps::Notes;
+use crate::read::machine::virtual_machine;
 use crate::read::netdev::{Known, netdevs};
 use crate::read::process::{Process, napi_threads, processes};
 use crate::read::{audit, irq, knob_owners, topology};
@@ -71,7 +72,7 @@ fn look(
         cpus,
         netdevs,
         net: net_settings(&notes),
-        writers: knob_owners::writers(&notes, &processes),
+        writers: knob_owners::knob_owners(&notes, &processes),
         audit,
         protocols,
         losing_sockets: if whole { losing_sockets(&notes) } else { None },
@@ -118,7 +119,7 @@ fn machine(notes: &Notes<'_>) -> Machine {
             .as_deref()
             .and_then(netns)
             .unwrap_or_default(),
-        virtual_machine: store::virtual_machine(
+        virtual_machine: virtual_machine(
             notes.root,
             notes.note(notes.root.read("/proc/cpuinfo")).as_deref(),
         ),
@@ -173,7 +174,7 @@ fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
 }
 
 fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
-    let ask = || Part::from(crate::read::losing_sockets::read());
+    let ask = || Part::from(crate::read::losing_sockets::read(&notes.root.unrecorded()));
     match notes.note(notes.root.answer(LOSING_SOCKETS, ask)).flatten()? {
         Part::Value(sockets) => Some(sockets),
         Part::Absent(why) => {

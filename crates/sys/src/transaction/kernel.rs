@@ -1,41 +1,31 @@
-//! The few things that a transaction asks of a kernel, so that tests can put a failing, rounding or
-//! dying one in its place.
+//! The few operations that a transaction needs from a kernel, so that tests can replace it by one
+//! that fails, rounds or dies.
 //!
-//! No decisions here: which file, what text and what its failure means is told in [`crate::transaction::knob`].
+//! No decisions here: [`crate::transaction::knob`] knows which file, what text and what a failure means.
 
 use std::io;
 use std::time::Duration;
 
+pub use netsilo_model::change::{Capability, Setting};
 use netsilo_model::machine::cpuset::CpuSet;
 use rustix::fs::Access;
 use rustix::thread::CapabilitySet;
 
-use crate::ethtool::set::{self, Setting};
+use crate::ethtool::set;
 use crate::files::root::Root;
 
-/// Where a knob lives.
+/// Where a knob lies now: the transports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// A file, by its absolute path on a running system (`/proc/irq/27/smp_affinity`).
     File(String),
     /// The CPUs that the thread of this id may run on; its text is a kernel mask.
     Thread(u32),
-    /// A setting of the netdev of this name that only an ioctl reaches.
+    /// A setting that only an ioctl reaches, of the netdev of this name.
     Ethtool(String, Setting),
 }
 
-/// A capability that a write needs besides the file's mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Capability {
-    /// None but the file's mode (`/proc/irq`, `/proc/sys`).
-    None,
-    /// `CAP_NET_ADMIN`, which sysfs asks for a netdev's queues (`net/core/net-sysfs.c`).
-    NetAdmin,
-    /// `CAP_SYS_NICE`, to move threads of others.
-    SysNice,
-}
-
-/// What a transaction asks of a kernel.
+/// What a transaction needs from a kernel.
 pub trait Kernel {
     /// The text of a file, whole.
     fn read(&self, path: &str) -> io::Result<String>;
@@ -47,11 +37,11 @@ pub trait Kernel {
     fn get(&self, place: &Place) -> io::Result<String>;
     /// Writes a knob, in one write.
     fn set(&self, place: &Place, text: &str) -> io::Result<()>;
-    /// Whether this process has the right to write a knob; changes nothing.
+    /// Checks whether this process may write a knob; changes nothing.
     fn may_set(&self, place: &Place, needs: Capability) -> io::Result<()>;
-    /// Time since boot, suspended time included (CLOCK_BOOTTIME): what deadlines are reckoned in.
+    /// Time since boot, suspended time included (CLOCK_BOOTTIME): the clock of deadlines.
     fn now(&self) -> Duration;
-    /// Lets time pass.
+    /// Waits for this time.
     fn pause(&self, time: Duration);
 }
 
@@ -106,8 +96,7 @@ impl Kernel for Live {
 
     fn set(&self, place: &Place, text: &str) -> io::Result<()> {
         match place {
-            // Not created where it is missing, and in one write: a pseudo-file takes each write as
-            // a value of its own.
+            // A missing file is not created. One write: a pseudo-file takes each write as a value.
             Place::File(path) => {
                 let path = self.root.path(path);
                 let mut options = std::fs::OpenOptions::new();
@@ -154,8 +143,7 @@ impl Kernel for Live {
 
 /// The mask in a thread's `status`, with the line end that a file would have.
 ///
-/// Not from `sched_getaffinity`, which leaves out CPUs that are offline now: undo would then forget
-/// them.
+/// `sched_getaffinity` leaves out CPUs that are offline now: undo would forget them.
 pub(crate) fn allowed_cpus(status: &str) -> io::Result<String> {
     let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"));
     let mask = mask.ok_or_else(|| {
@@ -164,7 +152,7 @@ pub(crate) fn allowed_cpus(status: &str) -> io::Result<String> {
     Ok(format!("{}\n", mask.trim()))
 }
 
-/// `sched_setaffinity` at any width; the wrapper of rustix ends at 1024 CPUs.
+/// `sched_setaffinity` for any number of CPUs; the wrapper of rustix ends at 1024.
 pub fn set_thread_cpus(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     let pid = i32::try_from(tid).map_err(io::Error::other)?;
     let longs = cpus.highest().map_or(1, |cpu| cpu.0 as usize / 64 + 1);
@@ -172,8 +160,7 @@ pub fn set_thread_cpus(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     for cpu in cpus.iter() {
         mask[cpu.0 as usize / 64] |= 1 << (cpu.0 % 64);
     }
-    // On 32-bit and big-endian machines the kernel's words are its own unsigned longs: only 64-bit
-    // ones are like ours.
+    // The kernel's words are unsigned longs: only on 64-bit machines are they like ours.
     const { assert!(size_of::<libc::c_ulong>() == size_of::<u64>()) };
     // SAFETY: the kernel reads `longs * 8` bytes, which `mask` holds, and keeps no reference to
     // them.

@@ -1,28 +1,30 @@
-//! From a [`Target`] to the place where it lives, its text and its [`Value`], and the kernel's
-//! refusals in plain words.
+//! The knobs of a running kernel: finds them, reads them, writes them, and explains refusals in
+//! plain words.
 //!
-//! A knob is found by what identifies it (action names, device path, start time), never by its
-//! number alone.
+//! A knob is found by its identity (action names, device path, start time), never by its number
+//! alone. Nothing here depends on one knob: the table in `core` has the facts, and the only cases
+//! here are transports.
 
 mod find;
 mod refusal;
 mod text;
 
+use std::fmt;
+use std::io;
 use std::time::Duration;
-use std::{fmt, io};
 
-use find::find;
-use netsilo_model::change::{Target, Value};
-use refusal::hint;
+use netsilo_model::change::{Change, Location, Target, Value};
 use rustix::io::Errno;
 
-use crate::ethtool::set::{DEFAULT, Setting};
-use crate::transaction::kernel::{Capability, Kernel, Place};
+use crate::ethtool::set::DEFAULT;
+use crate::transaction::kernel::{Kernel, Place, Setting};
 
 pub(crate) use find::CGROUPS;
-pub use text::{may_round_to, parse, render, settles_as};
+use find::find;
+use refusal::hint;
+pub use text::{parse, settles_as};
 
-/// A knob that was found, and what it says now.
+/// A knob that was found, and its value now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
     /// Where it lives.
@@ -36,7 +38,7 @@ pub struct Reading {
 /// Why a knob cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum KnobError {
-    /// The interrupt, device or thread is not the one that it was.
+    /// The interrupt, device or thread is another one now.
     #[error("{target}: {why}")]
     Gone {
         /// The knob.
@@ -53,10 +55,10 @@ pub enum KnobError {
         doing: Doing,
         /// What the kernel answered.
         source: io::Error,
-        /// What that means here and what to do next, after a colon; may be empty.
+        /// What the answer means here and what to do next, after a colon; may be empty.
         hint: Hint,
     },
-    /// The text is not what this knob says.
+    /// The text has no meaning for this knob.
     #[error("{target}: {raw:?} is not a value that netsilo understands: {why}")]
     Unreadable {
         /// The knob.
@@ -78,13 +80,13 @@ impl KnobError {
         }
     }
 
-    /// Whether it is the right to write that lacks.
+    /// Whether this process lacks the right to write.
     pub fn is_permission(&self) -> bool {
         let Self::Refused { source, .. } = self else { return false };
         matches!(Errno::from_io_error(source), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
     }
 
-    /// Whether the knob, or what it belongs to, is not there any more.
+    /// Whether the knob, or its owner, does not exist any more.
     pub fn is_gone(&self) -> bool {
         match self {
             Self::Gone { .. } => true,
@@ -103,7 +105,7 @@ impl KnobError {
         Self::Refused { target: Box::new(target.clone()), doing, source, hint }
     }
 
-    /// The same of a knob whose driver tells the most that it takes.
+    /// The same, with the limits that the driver reports.
     fn refused_at(
         kernel: &dyn Kernel,
         place: &Place,
@@ -158,7 +160,7 @@ impl fmt::Display for Hint {
     }
 }
 
-/// Finds a knob, makes sure that it is still the same one, and reads it.
+/// Finds a knob, checks that it is still the same, and reads it.
 pub fn read(kernel: &dyn Kernel, target: &Target) -> Result<Reading, KnobError> {
     let place = find(kernel, target)?;
     let raw =
@@ -167,20 +169,16 @@ pub fn read(kernel: &dyn Kernel, target: &Target) -> Result<Reading, KnobError> 
     Ok(Reading { place, raw, value })
 }
 
-/// Writes a value in the kernel's own format.
-pub fn write(
-    kernel: &dyn Kernel,
-    target: &Target,
-    place: &Place,
-    value: &Value,
-) -> Result<(), KnobError> {
-    let result = kernel.set(place, &render(target, value));
+/// Writes the new value of a change in the kernel's own format.
+pub fn write(kernel: &dyn Kernel, change: &Change, place: &Place) -> Result<(), KnobError> {
+    let result = kernel.set(place, &change.text());
     result.map_err(|source| {
-        KnobError::refused_at(kernel, place, target, Doing::Write(value.clone()), source)
+        let doing = Doing::Write(change.new.clone());
+        KnobError::refused_at(kernel, place, &change.target, doing, source)
     })
 }
 
-/// The most that the driver takes where it tells.
+/// The most that the driver takes, where it reports limits.
 fn most(kernel: &dyn Kernel, place: &Place) -> Option<String> {
     let Place::Ethtool(netdev, setting) = place else { return None };
     let most = match setting {
@@ -191,20 +189,19 @@ fn most(kernel: &dyn Kernel, place: &Place) -> Option<String> {
     kernel.get(&Place::Ethtool(netdev.clone(), most)).ok()
 }
 
-/// Writes back a text that the kernel printed, byte for byte; or, where the kernel refuses that,
-/// what is as good.
+/// Writes back a text that the kernel printed, byte for byte; or, where the kernel refuses it, an
+/// equivalent.
 ///
-/// A cgroup with processes in it cannot lose its set (`validate_change`, ENOSPC): all CPUs of its
-/// parent then. An RSS table that looks like the driver's own is put back by the driver, so that it
-/// makes a new one when its channels change again (`netif_is_rxfh_configured`), which it does for
-/// nobody's table but its own.
+/// A cgroup with processes cannot lose its set (`validate_change`, ENOSPC): it gets all CPUs of its
+/// parent. An RSS table that looks like the driver's default is restored by the driver: only then
+/// the driver makes a new table when its channels change again (`netif_is_rxfh_configured`).
 pub fn write_back(
     kernel: &dyn Kernel,
     target: &Target,
     place: &Place,
     raw: &str,
 ) -> Result<(), KnobError> {
-    let own = matches!(target, Target::RssTable { context: 0, .. })
+    let own = matches!(place, Place::Ethtool(_, Setting::RssTable(0)))
         && matches!(parse(target, raw), Ok(Value::Table(table)) if table.looks_like_default());
     if own && kernel.set(place, DEFAULT).is_ok() && kernel.get(place).is_ok_and(|now| now == raw) {
         return Ok(());
@@ -220,8 +217,8 @@ pub fn write_back(
     })
 }
 
-/// Whether a value comes to the same as another one: a cgroup without a set of its own has the CPUs
-/// of its parent.
+/// Whether a value is equivalent to the wanted one: a cgroup without a set has the CPUs of its
+/// parent.
 pub fn is_as_good(kernel: &dyn Kernel, target: &Target, value: &Value, wanted: &Value) -> bool {
     let open = || open_cpus(kernel, target).and_then(|open| parse(target, &open).ok());
     matches!(wanted, Value::Cpus(cpus) if cpus.is_empty()) && open().as_ref() == Some(value)
@@ -229,28 +226,25 @@ pub fn is_as_good(kernel: &dyn Kernel, target: &Target, value: &Value, wanted: &
 
 /// The CPUs that a cgroup's parent has, as the kernel prints them; none for other knobs.
 fn open_cpus(kernel: &dyn Kernel, target: &Target) -> Option<String> {
-    let Target::CgroupCpuset { path } = target else { return None };
+    let Location::Cgroup(path) = target.location() else { return None };
     let parent = path.rsplit_once('/')?.0;
     kernel.read(&format!("{CGROUPS}{parent}/cpuset.cpus.effective")).ok()
 }
 
-/// Whether this process has the right to write a knob; changes nothing.
-pub fn may_write(
-    kernel: &dyn Kernel,
-    target: &Target,
-    place: &Place,
-    value: &Value,
-) -> Result<(), KnobError> {
-    let result = kernel.may_set(place, needs(target));
-    result.map_err(|source| KnobError::refused(target, Doing::Write(value.clone()), source))
+/// Checks whether this process may make a change; changes nothing.
+pub fn may_write(kernel: &dyn Kernel, change: &Change, place: &Place) -> Result<(), KnobError> {
+    let result = kernel.may_set(place, change.target.row().needs);
+    result.map_err(|source| {
+        KnobError::refused(&change.target, Doing::Write(change.new.clone()), source)
+    })
 }
 
-/// How often, a millisecond apart, a knob is read before an unexpected value is believed.
+/// How often, a millisecond apart, a knob is read before an unexpected value counts.
 const LOOKS: u32 = 10;
 
-/// Reads a knob that should say `expected`; another value is believed only when it stays.
+/// Reads a knob that should have the value `expected`; another value counts only when it stays.
 ///
-/// While an interrupt is being moved (`irq_move_masked_irq`), `smp_affinity` shows its former value
+/// While the kernel moves an interrupt (`irq_move_masked_irq`), `smp_affinity` shows the old value
 /// for a moment: the pending flag is cleared before the mask is copied, and `show_irq_affinity`
 /// takes no lock.
 pub fn read_settled(
@@ -269,22 +263,9 @@ pub fn read_settled(
     Ok(reading)
 }
 
-/// The capability that writing needs besides the file's mode.
-fn needs(target: &Target) -> Capability {
-    match target {
-        Target::IrqAffinity { .. }
-        | Target::DefaultSmpAffinity
-        | Target::RpsSockFlowEntries
-        | Target::RpsDefaultMask
-        | Target::Sysctl { .. }
-        | Target::CgroupCpuset { .. } => Capability::None,
-        Target::NapiThread { .. } | Target::ThreadAffinity { .. } => Capability::SysNice,
-        _ => Capability::NetAdmin,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use netsilo_model::change::knobs;
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::machine::ids::Irq;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
@@ -294,12 +275,12 @@ mod tests {
     use crate::transaction::kernel::Live;
 
     fn irq(irq: u32, action: &str) -> Target {
-        Target::IrqAffinity { irq: Irq(irq), action: action.into(), netdev: None }
+        knobs::IrqAffinity { irq: Irq(irq), action: action.into(), netdev: None }.into()
     }
 
     fn rps(name: &str, device_path: Option<&str>) -> Target {
         let netdev = NetdevIdentity { name: name.into(), device_path: device_path.map(Into::into) };
-        Target::RpsCpus { netdev, queue: 0 }
+        knobs::RpsCpus { netdev, queue: 0 }.into()
     }
 
     fn tree(files: &[(&str, &str)], links: &[(&str, &str)]) -> (tempfile::TempDir, Live) {
@@ -367,7 +348,8 @@ mod tests {
         );
         assert_eq!(find::thread_identity(&kernel, 70).unwrap(), ("napi/a) b-0".to_owned(), 4242));
         assert!(find::thread_identity(&kernel, 71).is_err());
-        let ended = Target::NapiThread { pid: 72, comm: "x".into(), start_time: 1 };
+        let ended =
+            Target::NapiThread(knobs::NapiThread { pid: 72, comm: "x".into(), start_time: 1 });
         assert_eq!(
             read(&kernel, &ended).unwrap_err().to_string(),
             "kthread x (pid 72): this thread has ended"
@@ -398,9 +380,8 @@ mod tests {
         }
         assert!(message(&rps("eth0", None), cpu4(), Errno::INVAL).contains("isolcpus"));
         assert!(message(&rps("eth0", None), cpu4(), Errno::PERM).contains("run as root"));
-        assert!(
-            message(&Target::RpsSockFlowEntries, Value::Count(9), Errno::INVAL).contains("smaller")
-        );
+        let entries = knobs::RpsSockFlowEntries.into();
+        assert!(message(&entries, Value::Count(9), Errno::INVAL).contains("smaller"));
     }
 
     #[test]
@@ -413,15 +394,15 @@ mod tests {
             &[],
         );
         let cpus = |list: &str| Value::Cpus(CpuSet::parse_list(list).unwrap());
-        assert_eq!(
-            settles_as(&kernel, &Target::RpsSockFlowEntries, &Value::Count(1000)),
-            Value::Count(1024)
-        );
-        assert_eq!(
-            settles_as(&kernel, &Target::RpsSockFlowEntries, &Value::Count(0)),
-            Value::Count(0)
-        );
-        assert_eq!(settles_as(&kernel, &rps("eth0", None), &cpus("1-4")), cpus("1,4"));
-        assert_eq!(settles_as(&kernel, &irq(1, "x"), &cpus("1-4")), cpus("1-4"));
+        let settled = |target: Target, value: Value| {
+            let change = Change::untyped(target, value.clone(), value, "").unwrap();
+            settles_as(&kernel, &change)
+        };
+        for (count, kept) in [(1000, 1024), (0, 0)] {
+            let entries = knobs::RpsSockFlowEntries.into();
+            assert_eq!(settled(entries, Value::Count(count)), Value::Count(kept));
+        }
+        assert_eq!(settled(rps("eth0", None), cpus("1-4")), cpus("1,4"));
+        assert_eq!(settled(irq(1, "x"), cpus("1-4")), cpus("1-4"));
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! No file access here.
 
+use netsilo_model::change::{Change, Target, Value};
 use std::time::Duration;
 
-use netsilo_model::change::{Target, Value};
 use serde::{Deserialize, Serialize};
 
 /// The version of the records; other versions are rejected.
@@ -66,7 +66,7 @@ pub enum Record {
         /// The transaction.
         transaction: u64,
         /// Who restored it.
-        by: By,
+        by: RestoredBy,
     },
 }
 
@@ -87,19 +87,41 @@ pub struct Entry {
     /// Why, for people.
     pub reason: String,
     /// Restore any current value, because another command may write arbitrary values.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub whatever: bool,
+    #[serde(rename = "whatever", default, skip_serializing_if = "std::ops::Not::not")]
+    pub restore_any_value: bool,
 }
 
 impl Entry {
+    /// A change that is about to be written over this text, and the value that the kernel will
+    /// make of it.
+    pub fn new(change: &Change, old_raw: String, settles_as: Value) -> Self {
+        Self {
+            target: change.target.clone(),
+            old: change.old.clone(),
+            old_raw,
+            new: change.new.clone(),
+            settles_as,
+            reason: change.reason.clone(),
+            restore_any_value: false,
+        }
+    }
+
+    /// Refuses values of a type that the knob does not take.
+    fn checked(self) -> Result<Self, String> {
+        for value in [&self.old, &self.new, &self.settles_as] {
+            self.target.check(value).map_err(|e| e.to_string())?;
+        }
+        Ok(self)
+    }
+
     /// Converts an offload from 0 or 1, which older journals of the same boot may have, to a
     /// switch.
-    fn of_today(self) -> Self {
+    fn upgrade(self) -> Self {
         let today = |value| match value {
             Value::Count(on) => Value::Switch(on != 0),
             value => value,
         };
-        if !matches!(self.target, Target::Offload { .. }) || !matches!(self.old, Value::Count(_)) {
+        if !matches!(self.target, Target::Offload(_)) || !matches!(self.old, Value::Count(_)) {
             return self;
         }
         let old = today(self.old);
@@ -133,7 +155,7 @@ impl Origin {
 /// Who restored a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum By {
+pub enum RestoredBy {
     /// `apply` itself, after a failure.
     Apply,
     /// `undo`.
@@ -146,7 +168,7 @@ pub enum By {
     Daemon,
 }
 
-impl std::fmt::Display for By {
+impl std::fmt::Display for RestoredBy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Apply => "apply",
@@ -189,7 +211,7 @@ pub enum State {
     /// All writes are complete and the operator keeps them.
     Confirmed,
     /// It is undone.
-    Undone(By),
+    Undone(RestoredBy),
 }
 
 impl Transaction {
@@ -247,13 +269,13 @@ impl History {
         {
             let bad = |why: String| BadLine { line: number + 1, why };
             let record = serde_json::from_slice(line).map_err(|e| bad(e.to_string()))?;
-            history.take(record).map_err(bad)?;
+            history.add_record(record).map_err(bad)?;
         }
         Ok(history)
     }
 
     /// Adds a record.
-    pub fn take(&mut self, record: Record) -> Result<(), String> {
+    pub fn add_record(&mut self, record: Record) -> Result<(), String> {
         match record {
             Record::Boot { version, .. } if version != VERSION => {
                 return Err(format!("version {version}; this netsilo reads version {VERSION}"));
@@ -267,7 +289,8 @@ impl History {
                 return Err("no transaction number can follow this one".into());
             }
             Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
-                let entries: Vec<Entry> = entries.into_iter().map(Entry::of_today).collect();
+                let today = entries.into_iter().map(|entry| entry.upgrade().checked());
+                let entries = today.collect::<Result<Vec<Entry>, String>>()?;
                 if self.transactions.iter().any(|t| t.id >= id) {
                     return Err(format!("transaction {id} is not newer than the earlier ones"));
                 }
@@ -311,6 +334,8 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use netsilo_model::change::knobs;
+
     use super::*;
 
     fn line(record: &Record) -> String {
@@ -323,13 +348,13 @@ mod tests {
 
     fn begin(transaction: u64) -> String {
         let entry = Entry {
-            target: Target::RpsSockFlowEntries,
+            target: knobs::RpsSockFlowEntries.into(),
             old: Value::Count(0),
             old_raw: "0\n".into(),
             new: Value::Count(1000),
             settles_as: Value::Count(1024),
             reason: "rfs".into(),
-            whatever: false,
+            restore_any_value: false,
         };
         line(&Record::Begin {
             transaction,
@@ -338,6 +363,16 @@ mod tests {
             confirm_by: None,
             entries: vec![entry],
         })
+    }
+
+    #[test]
+    fn a_value_that_the_knob_does_not_take_is_refused() {
+        let wrong = begin(1).replace(r#""new":{"count":1000}"#, r#""new":{"cpus":"0-3"}"#);
+        assert_eq!(
+            History::replay((boot() + &wrong).as_bytes()).unwrap_err().to_string(),
+            "line 2 is not a journal record: rps_sock_flow_entries: the knob \
+             `rps_sock_flow_entries` takes a value of type `count`, not `cpus`"
+        );
     }
 
     #[test]
@@ -410,6 +445,9 @@ mod tests {
         assert_eq!(open(&line(&Record::Done { transaction: 1 })), (true, false));
         assert_eq!(open(&line(&Record::Failed { transaction: 1, why: "x".into() })), (true, true));
         assert_eq!(open(&line(&Record::Confirmed { transaction: 1 })), (true, false));
-        assert_eq!(open(&line(&Record::Undone { transaction: 1, by: By::Guard })), (false, false));
+        assert_eq!(
+            open(&line(&Record::Undone { transaction: 1, by: RestoredBy::Guard })),
+            (false, false)
+        );
     }
 }

@@ -22,12 +22,9 @@ use rustix::thread::UnshareFlags;
 
 use reader::{Reader, send};
 
-/// Not a claim: the process of a [`Reader`].
-#[test]
-fn reader_process() {
-    if let Ok(what) = std::env::var("READER") {
-        reader::run(&what);
-    }
+/// The program with the roles that need a process of their own.
+fn helper() -> Command {
+    Command::new(netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "test_helper").unwrap())
 }
 
 /// Runs a claim in a thread with its own network namespace; prints SKIPPED without the privilege.
@@ -489,39 +486,13 @@ fn every_hook_is_attached_or_has_a_reason() {
     });
 }
 
-/// Not a claim: the process that the next claim runs as nobody.
-#[test]
-fn unprivileged_process() {
-    if std::env::var_os("UNPRIVILEGED").is_some() {
-        let options = Options { runqueue: true, ..Options::default() };
-        let attribution = Tracer::attach(options).read().unwrap();
-        assert_eq!(attribution.source, Source::None);
-        assert!(
-            attribution
-                .hooks
-                .iter()
-                .any(|hook| hook.question == netsilo_model::snapshot::runqueue::QUESTION)
-        );
-        assert!(!attribution.hooks.is_empty());
-        for hook in attribution.hooks {
-            assert!(
-                hook.refused
-                    .unwrap()
-                    .starts_with("no privilege: run as root or with CAP_BPF and CAP_PERFMON")
-            );
-        }
-        println!("reasons reported");
-    }
-}
-
 #[test]
 fn without_privilege_every_hook_names_the_privilege() {
     in_own_netns(|| {
         let output = Command::new("setpriv")
             .args(["--reuid=65534", "--clear-groups"])
-            .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "unprivileged_process", "--nocapture"])
-            .env("UNPRIVILEGED", "1")
+            .arg(helper().get_program())
+            .arg("without-privilege")
             .output()
             .unwrap();
         let output = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -11,6 +11,7 @@ use netsilo_sys::bpf::tracer::{Options, Tracer};
 use netsilo_sys::files::root::Root;
 
 use super::at;
+use super::helper;
 use super::in_own_netns;
 use super::ip;
 use super::netns;
@@ -57,22 +58,10 @@ fn ip_at(namespace: &str, arguments: &str) {
 
 /// Sends datagrams of 100 bytes to an address behind the tap.
 fn send_from(namespace: &str, datagrams: usize) {
-    let this = std::env::current_exe().unwrap();
-    let sender = ["--exact", "softirq::sender_process", "--nocapture"];
     let mut command = Command::new("nsenter");
-    command.arg(namespace).arg(this).args(sender).env("SENDER", datagrams.to_string());
+    command.arg(namespace).arg(helper().get_program());
+    command.args(["send-datagrams", &datagrams.to_string()]);
     assert!(command.status().unwrap().success());
-}
-
-/// Not a claim: the process of [`send_from`].
-#[test]
-fn sender_process() {
-    if let Ok(datagrams) = std::env::var("SENDER") {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        for _ in 0..datagrams.parse().unwrap() {
-            socket.send_to(&[0; 100], (Ipv4Addr::new(10, 10, 0, 2), 9)).unwrap();
-        }
-    }
 }
 
 /// Loaded without a library: `r0 = XDP_PASS; exit`.

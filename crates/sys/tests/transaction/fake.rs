@@ -6,16 +6,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value};
+use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value, knobs};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::transaction::apply::{self, Applied, ApplyError, Options};
+use netsilo_sys::transaction::apply::{self, Applied, ApplyError, TransactionOptions};
 use netsilo_sys::transaction::journal::{Journal, JournalError};
 use netsilo_sys::transaction::kernel::{Capability, Kernel, Live, Place};
-use netsilo_sys::transaction::record::{By, Origin};
-use netsilo_sys::transaction::undo::{self, Undone, Which};
+use netsilo_sys::transaction::record::{Origin, RestoredBy};
+use netsilo_sys::transaction::undo::{self, UndoScope, Undone};
 
 use super::remedies;
 
@@ -317,7 +317,11 @@ pub(crate) fn cpus(list: &str) -> Value {
 
 pub(crate) fn irq(irq: u32) -> Target {
     let action = ["virtio0-input.0", "virtio0-input.1", "eth0-a,eth0-b"][irq as usize - 27];
-    Target::IrqAffinity { irq: Irq(irq), action: action.into(), netdev: Some(eth0()) }
+    Target::IrqAffinity(knobs::IrqAffinity {
+        irq: Irq(irq),
+        action: action.into(),
+        netdev: Some(eth0()),
+    })
 }
 
 pub(crate) fn eth0() -> NetdevIdentity {
@@ -328,33 +332,47 @@ pub(crate) fn eth0() -> NetdevIdentity {
 }
 
 pub(crate) fn thread() -> Target {
-    Target::NapiThread { pid: 70, comm: "napi/eth0-8193".into(), start_time: 4242 }
+    Target::NapiThread(knobs::NapiThread {
+        pid: 70,
+        comm: "napi/eth0-8193".into(),
+        start_time: 4242,
+    })
 }
 
 /// A consumer's thread, which was renamed since the plan was made.
 pub(crate) fn consumer() -> Target {
-    Target::ThreadAffinity { pid: 80, tid: 81, comm: "nginx".into(), start_time: 5151 }
+    Target::ThreadAffinity(knobs::ThreadAffinity {
+        pid: 80,
+        tid: 81,
+        comm: "nginx".into(),
+        start_time: 5151,
+    })
 }
 
 pub(crate) fn cgroup() -> Target {
-    Target::CgroupCpuset { path: "/web.slice".into() }
+    Target::CgroupCpuset(knobs::CgroupCpuset { path: "/web.slice".into() })
 }
 
 /// Every knob of the host.
 pub(crate) fn targets() -> Vec<Target> {
-    let mut all =
-        vec![irq(27), irq(28), irq(29), Target::DefaultSmpAffinity, Target::RpsSockFlowEntries];
+    let mut all = vec![
+        irq(27),
+        irq(28),
+        irq(29),
+        knobs::DefaultSmpAffinity.into(),
+        knobs::RpsSockFlowEntries.into(),
+    ];
     all.extend([
-        Target::RpsDefaultMask,
+        knobs::RpsDefaultMask.into(),
         thread(),
-        Target::Offload { netdev: eth0(), feature: NTUPLE_FILTER.into() },
+        Target::Offload(knobs::Offload { netdev: eth0(), feature: NTUPLE_FILTER.into() }),
         consumer(),
         cgroup(),
     ]);
     for queue in 0..2 {
-        all.push(Target::RpsCpus { netdev: eth0(), queue });
-        all.push(Target::RpsFlowCnt { netdev: eth0(), queue });
-        all.push(Target::XpsCpus { netdev: eth0(), queue });
+        all.push(Target::RpsCpus(knobs::RpsCpus { netdev: eth0(), queue }));
+        all.push(Target::RpsFlowCnt(knobs::RpsFlowCnt { netdev: eth0(), queue }));
+        all.push(Target::XpsCpus(knobs::XpsCpus { netdev: eth0(), queue }));
     }
     all.extend(remedies::targets());
     all
@@ -363,16 +381,16 @@ pub(crate) fn targets() -> Vec<Target> {
 /// A change from the current value.
 pub(crate) fn change(kernel: &Fake, target: Target, new: Value) -> Change {
     let old = netsilo_sys::transaction::knob::read(kernel, &target).unwrap().value;
-    Change { target, old, new, reason: "because".into() }
+    Change::untyped(target, old, new, "because").unwrap()
 }
 
 /// A plan that writes every knob, including values that the kernel rounds.
 pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
     let new = |n: usize, target: &Target| match target {
-        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
+        Target::RpsFlowCnt(_) | Target::RpsSockFlowEntries(_) => {
             Value::Count(1000 * (n as u32 + 1))
         }
-        Target::RpsCpus { .. } | Target::RpsDefaultMask => cpus("2-3,7"),
+        Target::RpsCpus(_) | Target::RpsDefaultMask(_) => cpus("2-3,7"),
         target => remedies::ours(target, 700).unwrap_or_else(|| cpus("5")),
     };
     let targets = targets().into_iter().enumerate();
@@ -380,22 +398,28 @@ pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
 }
 
 pub(crate) fn apply(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
-    let mut options =
-        Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options = TransactionOptions {
+        confirm_within: None,
+        start_guard: &mut |_| Ok(()),
+        wait: Duration::ZERO,
+    };
     apply::apply(kernel, &kernel.state(), changes, &mut options, &mut |_| {})
 }
 
 /// Applies as the daemon does.
 pub(crate) fn follow(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
-    let mut options =
-        Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options = TransactionOptions {
+        confirm_within: None,
+        start_guard: &mut |_| Ok(()),
+        wait: Duration::ZERO,
+    };
     apply::apply_for(Origin::Daemon, kernel, &kernel.state(), changes, &mut options, &mut |_| {})
 }
 
-pub(crate) fn fold(kernel: &Fake) -> Result<(), JournalError> {
-    Journal::open(kernel, &kernel.state())?.fold(kernel)
+pub(crate) fn compact(kernel: &Fake) -> Result<(), JournalError> {
+    Journal::open(kernel, &kernel.state())?.compact(kernel)
 }
 
-pub(crate) fn undo(kernel: &Fake, which: Which) -> Result<Vec<Undone>, JournalError> {
-    undo::undo(kernel, &kernel.state(), which, false, By::Undo, &mut |_, _| {})
+pub(crate) fn undo(kernel: &Fake, which: UndoScope) -> Result<Vec<Undone>, JournalError> {
+    undo::undo(kernel, &kernel.state(), which, false, RestoredBy::Undo, &mut |_, _| {})
 }

@@ -4,14 +4,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use netsilo_model::change::{Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_sys::transaction::undo::Which;
+use netsilo_sys::transaction::undo::UndoScope;
 use proptest::prelude::*;
 
 use super::fake::Death;
 use super::fake::Fake;
 use super::fake::apply;
 use super::fake::change;
-use super::fake::fold;
+use super::fake::compact;
 use super::fake::follow;
 use super::fake::targets;
 use super::fake::tempdir;
@@ -32,7 +32,7 @@ enum Step {
         mishap: Mishap,
     },
     /// The daemon's transactions are compacted.
-    Fold,
+    Compact,
     /// Another program writes a knob.
     Foreign {
         knob: usize,
@@ -66,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (any::<bool>(), knobs, mishap())
             .prop_map(|(daemon, knobs, mishap)| Step::Apply { daemon, knobs, mishap }),
-        2 => Just(Step::Fold),
+        2 => Just(Step::Compact),
         2 => (any::<bool>(), mishap()).prop_map(|(last, mishap)| Step::Undo { last, mishap }),
         1 => (0..targets().len(), any::<u32>())
             .prop_map(|(knob, seed)| Step::Foreign { knob, seed }),
@@ -76,7 +76,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// A value that netsilo writes: CPUs 0 to 4, counts below 2000.
 fn ours(target: &Target, seed: u32) -> Value {
     match target {
-        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1 + seed % 2000),
+        Target::RpsFlowCnt(_) | Target::RpsSockFlowEntries(_) => Value::Count(1 + seed % 2000),
         _ if remedies::ours(target, seed).is_some() => remedies::ours(target, seed).unwrap(),
         _ => Value::Cpus(CpuSet::parse_mask(&format!("{:x}", 1 + seed % 31)).unwrap()),
     }
@@ -85,11 +85,11 @@ fn ours(target: &Target, seed: u32) -> Value {
 /// The text of a value that netsilo never writes.
 fn foreign(target: &Target, seed: u32) -> String {
     match target {
-        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
+        Target::RpsFlowCnt(_) | Target::RpsSockFlowEntries(_) => {
             format!("{}\n", 1 << (12 + seed % 8))
         }
         _ if remedies::foreign(target, seed).is_some() => remedies::foreign(target, seed).unwrap(),
-        Target::CgroupCpuset { .. } => {
+        Target::CgroupCpuset(_) => {
             format!("{}\n", CpuSet::parse_mask(&format!("{:x}", 0x20 | (seed % 32))).unwrap())
         }
         _ => format!("{:x}\n", 0x20 | (seed % 32)),
@@ -145,7 +145,7 @@ proptest! {
         let mut expected: Vec<_> = targets.iter().map(read).collect();
         for step in steps {
             match step {
-                Step::Fold => fold(&kernel).unwrap(),
+                Step::Compact => compact(&kernel).unwrap(),
                 Step::Apply { daemon, mut knobs, mishap } => {
                     knobs.sort();
                     knobs.dedup_by_key(|knob| knob.0);
@@ -157,7 +157,7 @@ proptest! {
                     with_mishap(&kernel, mishap, || drop(apply(&kernel, &plan)));
                 }
                 Step::Undo { last, mishap } => {
-                    let which = if last { Which::Last } else { Which::All };
+                    let which = if last { UndoScope::Last } else { UndoScope::All };
                     with_mishap(&kernel, mishap, || drop(undo(&kernel, which)));
                 }
                 Step::Foreign { knob, seed } => {
@@ -167,10 +167,10 @@ proptest! {
                 }
             }
         }
-        undo(&kernel, Which::All).unwrap();
+        undo(&kernel, UndoScope::All).unwrap();
         for (target, expected) in targets.iter().zip(expected) {
             prop_assert_eq!(read(target), expected, "{}", target);
         }
-        prop_assert!(undo(&kernel, Which::All).unwrap().is_empty());
+        prop_assert!(undo(&kernel, UndoScope::All).unwrap().is_empty());
     }
 }

@@ -1,13 +1,12 @@
-//! The remedies' knobs on the fake kernel: initial texts, effects of writes, own and foreign
-//! values, special cases.
+//! The remedies' knobs on the fake kernel, one row each: initial texts, effects of writes, own and
+//! foreign values, special cases.
 
 use std::io;
 
-use netsilo_model::change::{FlowRule, Key, Settings, Table, Target, Value};
+use netsilo_model::change::{Key, Knob, Location, Setting, Settings, Table, Target, Value, knobs};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::ethtool::FlowType;
-use netsilo_sys::ethtool::set::Setting;
-use netsilo_sys::transaction::undo::{Fate, Which};
+use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
 
 use super::fake::Fake;
 use super::fake::apply;
@@ -24,61 +23,227 @@ const TABLE: &str = "1 1 0 3 2 2 0 1\n";
 /// The table that this driver creates.
 const DEFAULT: &str = "0 1 2 3 0 1 2 3\n";
 
-/// Each knob, its file, and its initial text.
-fn all() -> Vec<(Target, String, &'static str)> {
-    let rule: FlowRule = RULE.parse().unwrap();
-    let sysctl = |name: &str| Target::Sysctl { name: name.into() };
-    let of = |setting: Setting| file_of("eth0", &setting).trim_start_matches('/').to_owned();
-    let queues = CpuSet::parse_list("2-3").unwrap();
-    let sysfs = |name: &str| format!("sys/devices/pci0000:00/0000:00:03.0/net/eth0/{name}");
+/// A knob on the fake kernel.
+struct Row {
+    target: Target,
+    /// The file that stands for it.
+    path: String,
+    /// Its text at first.
+    says: &'static str,
+    /// Its text after this was written.
+    settle: fn(&str) -> io::Result<String>,
+    /// A value of ours, another one for each seed if there are enough.
+    ours: fn(u32) -> Value,
+    /// The text of a value that we never write.
+    foreign: fn(u32) -> String,
+}
+
+/// One row for each remedy's knob.
+fn all() -> Vec<Row> {
     vec![
-        (Target::Channels { netdev: eth0() }, of(Setting::Channels), "combined=4 other=1\n"),
-        (Target::Rings { netdev: eth0() }, of(Setting::Rings), "rx=256 tx=256\n"),
-        (Target::Mtu { netdev: eth0() }, sysfs("mtu"), "1500\n"),
-        (Target::Threaded { netdev: eth0() }, sysfs("threaded"), "0\n"),
-        (
-            Target::Offload { netdev: eth0(), feature: "rx-lro".into() },
-            of(Setting::Offload("rx-lro".into())),
+        ethtool(
+            knobs::Channels { netdev: eth0() },
+            "combined=4 other=1\n",
+            as_settings,
+            |seed| settings(format!("combined={} other=1", 5 + seed % 3)),
+            |_| "combined=2 other=1\n".into(),
+        ),
+        // Rounded, and some to the value before. A foreign value is what a driver prints: rounded.
+        ethtool(
+            knobs::Rings { netdev: eth0() },
+            "rx=256 tx=256\n",
+            rounded,
+            |seed| settings(format!("rx={} tx=256", 300 + small(seed))),
+            |seed| format!("rx={} tx=256\n", large(seed).next_power_of_two()),
+        ),
+        sysfs(knobs::Mtu { netdev: eth0() }, "1500\n"),
+        sysfs(knobs::Threaded { netdev: eth0() }, "0\n"),
+        ethtool(
+            knobs::Offload { netdev: eth0(), feature: "rx-lro".into() },
             "off [requested on]\n",
+            trimmed,
+            on,
+            off,
         ),
-        (Target::Coalesce { netdev: eth0() }, of(Setting::Coalesce), "rx-usecs=3\n"),
-        (Target::NapiDeferHardIrqs { netdev: eth0() }, sysfs("napi_defer_hard_irqs"), "0\n"),
-        (Target::GroFlushTimeout { netdev: eth0() }, sysfs("gro_flush_timeout"), "0\n"),
-        (Target::RssHash { netdev: eth0() }, of(Setting::RssHash), "toeplitz\n"),
-        (Target::RssKey { netdev: eth0() }, of(Setting::RssKey), "6d:5a:56:da\n"),
-        (
-            Target::FlowHash { netdev: eth0(), flow_type: FlowType::Udp4 },
-            of(Setting::FlowHash(FlowType::Udp4)),
+        ethtool(
+            knobs::Coalesce { netdev: eth0() },
+            "rx-usecs=3\n",
+            as_settings,
+            |seed| settings(format!("rx-usecs={} rx-frames={}", 4 + small(seed), small(seed))),
+            |seed| format!("rx-usecs={}\n", large(seed)),
+        ),
+        ethtool(
+            knobs::TxUsecs { netdev: eth0() },
+            "0\n",
+            trimmed,
+            |seed| small(seed).into(),
+            |seed| format!("{}\n", large(seed)),
+        ),
+        sysfs(knobs::NapiDeferHardIrqs { netdev: eth0() }, "0\n"),
+        sysfs(knobs::GroFlushTimeout { netdev: eth0() }, "0\n"),
+        ethtool(
+            knobs::RssHash { netdev: eth0() },
+            "toeplitz\n",
+            trimmed,
+            |_| Value::words("toeplitz symmetric-xor"),
+            |_| "xor\n".into(),
+        ),
+        ethtool(
+            knobs::RssKey { netdev: eth0() },
+            "6d:5a:56:da\n",
+            trimmed,
+            |seed| Key(vec![seed as u8, (seed >> 8) as u8, 1, 2]).into(),
+            |seed| format!("00:00:00:{:02x}\n", seed as u8),
+        ),
+        ethtool(
+            knobs::FlowHash { netdev: eth0(), flow_type: FlowType::Udp4 },
             "sd\n",
+            trimmed,
+            |_| Value::Fields("sdfn".parse().unwrap()),
+            |_| "none\n".into(),
         ),
-        (Target::RssTable { netdev: eth0(), context: 0 }, of(Setting::RssTable(0)), TABLE),
-        (
-            Target::RssContext { netdev: eth0(), queues: queues.clone() },
-            of(Setting::RssContext(queues)),
+        ethtool(
+            knobs::RssTable { netdev: eth0(), context: 0 },
+            TABLE,
+            as_table,
+            |seed| Table((0..8).map(|bit| seed >> bit & 1).collect()).into(),
+            |_| "3 3 3 3 3 3 3 3\n".into(),
+        ),
+        ethtool(
+            knobs::RssContext { netdev: eth0(), queues: CpuSet::parse_list("2-3").unwrap() },
             "off\n",
+            as_switch,
+            on,
+            off,
         ),
-        (
-            Target::NtupleRule { netdev: eth0(), rule: rule.clone() },
-            of(Setting::Rule(rule)),
+        ethtool(
+            knobs::NtupleRule { netdev: eth0(), rule: RULE.parse().unwrap() },
             "off\n",
+            as_switch,
+            on,
+            off,
         ),
-        (sysctl("net.core.netdev_budget"), "proc/sys/net/core/netdev_budget".into(), "300\n"),
-        (
-            sysctl("net.ipv4.tcp_rmem"),
-            "proc/sys/net/ipv4/tcp_rmem".into(),
+        sysctl(
+            "net.core.netdev_budget",
+            "300\n",
+            trimmed,
+            |seed| Value::words(&(300 + small(seed)).to_string()),
+            |seed| format!("{}\n", large(seed)),
+        ),
+        sysctl(
+            "net.ipv4.tcp_rmem",
             "4096\t131072\t6291456\n",
+            |text| Ok(text.split_whitespace().collect::<Vec<_>>().join("\t") + "\n"),
+            |seed| Value::words(&format!("4096 131072 {}", 7_000_000 + small(seed))),
+            |seed| format!("1\t2\t{}\n", large(seed)),
         ),
     ]
 }
 
+fn ethtool(
+    knob: impl Knob,
+    says: &'static str,
+    settle: fn(&str) -> io::Result<String>,
+    ours: fn(u32) -> Value,
+    foreign: fn(u32) -> String,
+) -> Row {
+    let target: Target = knob.into();
+    let Location::Ethtool { setting, .. } = target.location() else { unreachable!("{target}") };
+    let path = file_of("eth0", &setting).trim_start_matches('/').to_owned();
+    Row { target, path, says, settle, ours, foreign }
+}
+
+/// A number in a file of the netdev.
+fn sysfs(knob: impl Knob<Value = u32>, says: &'static str) -> Row {
+    let target: Target = knob.into();
+    let Location::Netdev { file, .. } = target.location() else { unreachable!("{target}") };
+    let path = format!("sys/devices/pci0000:00/0000:00:03.0/net/eth0/{file}");
+    let settle = |text: &str| {
+        text.trim().parse::<u32>().map_err(|_| invalid()).map(|number| format!("{number}\n"))
+    };
+    let foreign = |seed| format!("{}\n", large(seed));
+    Row { target, path, says, settle, ours: |seed| small(seed).into(), foreign }
+}
+
+fn sysctl(
+    name: &str,
+    says: &'static str,
+    settle: fn(&str) -> io::Result<String>,
+    ours: fn(u32) -> Value,
+    foreign: fn(u32) -> String,
+) -> Row {
+    let target = knobs::Sysctl { name: name.into() }.into();
+    let path = format!("proc/sys/{}", name.replace('.', "/"));
+    Row { target, path, says, settle, ours, foreign }
+}
+
+/// A number that we write.
+fn small(seed: u32) -> u32 {
+    1 + seed % 1999
+}
+
+/// A number that we never write.
+fn large(seed: u32) -> u32 {
+    100_000 + seed % 1000
+}
+
+fn settings(text: String) -> Value {
+    Value::Settings(text.parse().unwrap())
+}
+
+fn on(_: u32) -> Value {
+    Value::Switch(true)
+}
+
+fn off(_: u32) -> String {
+    "off\n".into()
+}
+
+fn trimmed(text: &str) -> io::Result<String> {
+    Ok(text.trim().to_owned() + "\n")
+}
+
+fn as_settings(text: &str) -> io::Result<String> {
+    text.parse::<Settings>().map_err(|_| invalid()).map(|settings| format!("{settings}\n"))
+}
+
+/// Each number rounded up to a power of two.
+fn rounded(text: &str) -> io::Result<String> {
+    let settings: Settings = text.parse().map_err(|_| invalid())?;
+    let round = |name: &str| (name.to_owned(), settings.get(name).next_power_of_two());
+    Ok(format!("{}\n", settings.names().map(round).collect::<Settings>()))
+}
+
+fn as_table(text: &str) -> io::Result<String> {
+    if text.trim() == "default" {
+        return Ok(DEFAULT.into());
+    }
+    match text.parse::<Table>() {
+        Ok(table) if table.0.iter().all(|queue| *queue < 4) => trimmed(text),
+        _ => Err(invalid()),
+    }
+}
+
+fn as_switch(text: &str) -> io::Result<String> {
+    match text.split_whitespace().collect::<Vec<_>>()[..] {
+        ["on"] => Ok("on 7\n".into()),
+        ["off"] | ["on", _] => trimmed(text),
+        _ => Err(invalid()),
+    }
+}
+
+fn invalid() -> io::Error {
+    io::Error::from_raw_os_error(libc::EINVAL)
+}
+
 /// The knobs, for the host.
 pub(crate) fn knobs() -> Vec<(String, &'static str)> {
-    all().into_iter().map(|(_, path, text)| (path, text)).collect()
+    all().into_iter().map(|row| (row.path, row.says)).collect()
 }
 
 /// The knobs as targets.
 pub(crate) fn targets() -> Vec<Target> {
-    all().into_iter().map(|(target, ..)| target).collect()
+    all().into_iter().map(|row| row.target).collect()
 }
 
 /// The file of a setting, in the netdev's folder.
@@ -87,94 +252,32 @@ pub(crate) fn file_of(netdev: &str, setting: &Setting) -> String {
     format!("/sys/class/net/{netdev}.{name}")
 }
 
-fn invalid() -> io::Error {
-    io::Error::from_raw_os_error(libc::EINVAL)
-}
-
-/// The text of such a file after a write; `None` for other files.
+/// The text of such a file after this was written to it; `None` for other files.
 pub(crate) fn settle(path: &str, text: &str) -> Option<io::Result<String>> {
     let name = path.rsplit_once('/')?.1;
-    let kind = name.strip_prefix("eth0.").unwrap_or(name);
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let line = |value: &dyn ToString| Ok(value.to_string() + "\n");
-    let settings = || text.parse::<Settings>().map_err(|_| invalid());
-    Some(match kind {
-        "Channels" | "Coalesce" => settings().and_then(|it| line(&it)),
-        "Rings" => settings().and_then(|it| {
-            let round = |name: &str| (name.to_owned(), it.get(name).next_power_of_two());
-            line(&it.names().map(round).collect::<Settings>())
-        }),
-        "RssTable0" if words == ["default"] => Ok(DEFAULT.into()),
-        "RssTable0" => match text.parse::<Table>() {
-            Ok(table) if table.0.iter().all(|queue| *queue < 4) => line(&words.join(" ")),
-            _ => Err(invalid()),
-        },
-        "RssKey" | "RssHash" | "netdev_budget" => line(&text.trim()),
-        "tcp_rmem" => line(&words.join("\t")),
-        _ if kind.starts_with("FlowHash") || kind.starts_with("Offload") => line(&text.trim()),
-        _ if kind.starts_with("Rule") || kind.starts_with("RssContext") => match words[..] {
-            ["on"] => line(&"on 7"),
-            ["off"] | ["on", _] => line(&text.trim()),
-            _ => Err(invalid()),
-        },
-        "mtu" | "threaded" | "napi_defer_hard_irqs" | "gro_flush_timeout" => {
-            text.trim().parse::<u32>().map_err(|_| invalid()).and_then(|it| line(&it))
-        }
-        _ => return None,
+    if name.starts_with("eth0.Offload") {
+        return Some(trimmed(text));
+    }
+    let row =
+        all().into_iter().find(|row| row.path.rsplit_once('/').is_some_and(|it| it.1 == name));
+    row.map(|row| (row.settle)(text))
+}
+
+fn row(target: &Target) -> Option<Row> {
+    all().into_iter().find(|row| {
+        row.target == *target
+            || matches!((&row.target, target), (Target::Offload(_), Target::Offload(_)))
     })
 }
 
-/// A value that netsilo writes, by seed where several exist; `None` for other knobs.
+/// A value of ours; `None` for other knobs.
 pub(crate) fn ours(target: &Target, seed: u32) -> Option<Value> {
-    let n = 1 + seed % 1999;
-    let settings = |text: String| Value::Settings(text.parse().unwrap());
-    Some(match target {
-        Target::Channels { .. } => settings(format!("combined={} other=1", 5 + seed % 3)),
-        // Rounded, some to the initial value.
-        Target::Rings { .. } => settings(format!("rx={} tx=256", 300 + n)),
-        Target::Coalesce { .. } => settings(format!("rx-usecs={} rx-frames={n}", 4 + n)),
-        Target::Offload { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => {
-            Value::Switch(true)
-        }
-        Target::Mtu { .. }
-        | Target::NapiDeferHardIrqs { .. }
-        | Target::GroFlushTimeout { .. }
-        | Target::Threaded { .. } => Value::Count(n),
-        Target::RssHash { .. } => Value::words("toeplitz symmetric-xor"),
-        Target::RssKey { .. } => Value::Key(Key(vec![seed as u8, (seed >> 8) as u8, 1, 2])),
-        Target::FlowHash { .. } => Value::Fields("sdfn".parse().unwrap()),
-        Target::RssTable { .. } => Value::Table(Table((0..8).map(|bit| seed >> bit & 1).collect())),
-        Target::Sysctl { name } if name.ends_with("tcp_rmem") => {
-            Value::words(&format!("4096 131072 {}", 7_000_000 + n))
-        }
-        Target::Sysctl { .. } => Value::words(&(300 + n).to_string()),
-        _ => return None,
-    })
+    row(target).map(|row| (row.ours)(seed))
 }
 
 /// The text of a value that netsilo never writes.
 pub(crate) fn foreign(target: &Target, seed: u32) -> Option<String> {
-    let n = 100_000 + seed % 1000;
-    Some(match target {
-        Target::Channels { .. } => "combined=2 other=1\n".into(),
-        // rounded, as a driver would report it
-        Target::Rings { .. } => format!("rx={} tx=256\n", n.next_power_of_two()),
-        Target::Coalesce { .. } => format!("rx-usecs={n}\n"),
-        Target::Offload { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => {
-            "off\n".into()
-        }
-        Target::Mtu { .. }
-        | Target::NapiDeferHardIrqs { .. }
-        | Target::GroFlushTimeout { .. }
-        | Target::Threaded { .. } => format!("{n}\n"),
-        Target::RssHash { .. } => "xor\n".into(),
-        Target::RssKey { .. } => format!("00:00:00:{:02x}\n", seed as u8),
-        Target::FlowHash { .. } => "none\n".into(),
-        Target::RssTable { .. } => "3 3 3 3 3 3 3 3\n".into(),
-        Target::Sysctl { name } if name.ends_with("tcp_rmem") => format!("1\t2\t{n}\n"),
-        Target::Sysctl { .. } => format!("{n}\n"),
-        _ => return None,
-    })
+    row(target).map(|row| (row.foreign)(seed))
 }
 
 fn put(kernel: &Fake, path: &str, text: &str) {
@@ -194,17 +297,23 @@ fn a_drivers_default_table_is_restored_by_the_driver() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let path = format!("{NET}.RssTable0");
-    let target = Target::RssTable { netdev: eth0(), context: 0 };
+    let target = Target::RssTable(knobs::RssTable { netdev: eth0(), context: 0 });
     put(&kernel, &path, DEFAULT);
     apply(&kernel, &[change(&kernel, target.clone(), table("0 0 0 0 0 1 2 3"))]).unwrap();
-    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert!(matches!(
+        undo(&kernel, UndoScope::All).unwrap()[0].knobs[..],
+        [(_, RestoreResult::Restored)]
+    ));
     assert_eq!(kernel.take_written().last().unwrap().1, "default");
     assert_eq!(said(&kernel, &path), DEFAULT);
     // In equal blocks, which resembles a driver's default, but not this driver's.
     let blocks = "0 0 1 1 2 2 3 3\n";
     put(&kernel, &path, blocks);
     apply(&kernel, &[change(&kernel, target.clone(), table("0 0 0 0 0 1 2 3"))]).unwrap();
-    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert!(matches!(
+        undo(&kernel, UndoScope::All).unwrap()[0].knobs[..],
+        [(_, RestoreResult::Restored)]
+    ));
     let written: Vec<String> = kernel.take_written().into_iter().map(|(_, text)| text).collect();
     assert_eq!(written[1..], ["default".to_owned(), blocks.to_owned()]);
     assert_eq!(said(&kernel, &path), blocks);
@@ -212,7 +321,7 @@ fn a_drivers_default_table_is_restored_by_the_driver() {
     put(&kernel, &path, TABLE);
     apply(&kernel, &[change(&kernel, target, table("0 0 0 0 0 1 2 3"))]).unwrap();
     kernel.take_written();
-    undo(&kernel, Which::All).unwrap();
+    undo(&kernel, UndoScope::All).unwrap();
     assert_eq!(kernel.take_written().iter().map(|it| it.1.as_str()).collect::<Vec<_>>(), [TABLE]);
 }
 
@@ -222,17 +331,20 @@ fn a_rounded_value_is_compared_with_the_value_read_back() {
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
     let settings = |text: &str| Value::Settings(text.parse().unwrap());
-    let rings = || Target::Rings { netdev: eth0() };
+    let rings = || Target::Rings(knobs::Rings { netdev: eth0() });
     let applied = apply(&kernel, &[change(&kernel, rings(), settings("rx=1000 tx=256"))]).unwrap();
     assert_eq!(applied.settled, [(rings(), settings("rx=1024 tx=256"))]);
     assert_eq!(applied.overwritten, []);
-    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert!(matches!(
+        undo(&kernel, UndoScope::All).unwrap()[0].knobs[..],
+        [(_, RestoreResult::Restored)]
+    ));
     assert_eq!(kernel.knobs(), before);
     apply(&kernel, &[change(&kernel, rings(), settings("rx=1000 tx=256"))]).unwrap();
     put(&kernel, &format!("{NET}.Rings"), "rx=1088 tx=256\n");
-    let undone = undo(&kernel, Which::All).unwrap();
+    let undone = undo(&kernel, UndoScope::All).unwrap();
     assert!(matches!(&undone[0].knobs[..],
-            [(_, Fate::Foreign(now))] if *now == settings("rx=1088 tx=256")));
+            [(_, RestoreResult::Foreign(now))] if *now == settings("rx=1088 tx=256")));
 }
 
 #[test]
@@ -244,7 +356,7 @@ fn a_refused_write_reports_the_drivers_maximum() {
     let rings = || {
         change(
             &kernel,
-            Target::Rings { netdev: eth0() },
+            Target::Rings(knobs::Rings { netdev: eth0() }),
             Value::Settings("rx=9000 tx=256".parse().unwrap()),
         )
     };
@@ -266,7 +378,8 @@ fn a_refused_write_reports_the_drivers_maximum() {
 fn an_existing_rule_is_not_deleted() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
-    let target = Target::NtupleRule { netdev: eth0(), rule: RULE.parse().unwrap() };
+    let target =
+        Target::NtupleRule(knobs::NtupleRule { netdev: eth0(), rule: RULE.parse().unwrap() });
     let path = file_of("eth0", &Setting::Rule(RULE.parse().unwrap()));
     let path = path.trim_start_matches('/');
     put(&kernel, path, "on 5\n");
@@ -279,7 +392,7 @@ fn an_existing_rule_is_not_deleted() {
     // A deleted rule is restored at its old position.
     apply(&kernel, &[change(&kernel, target, Value::Switch(false))]).unwrap();
     assert_eq!(said(&kernel, path), "off\n");
-    undo(&kernel, Which::All).unwrap();
+    undo(&kernel, UndoScope::All).unwrap();
     assert_eq!(said(&kernel, path), "on 5\n");
 }
 
@@ -292,9 +405,11 @@ fn only_listed_sysctls_are_written() {
         "net.core.rps_sock_flow_entries",
         "net.core/../../kernel/core_pattern",
     ] {
-        let error =
-            netsilo_sys::transaction::knob::read(&kernel, &Target::Sysctl { name: name.into() })
-                .unwrap_err();
+        let error = netsilo_sys::transaction::knob::read(
+            &kernel,
+            &Target::Sysctl(knobs::Sysctl { name: name.into() }),
+        )
+        .unwrap_err();
         assert_eq!(error.to_string(), format!("{name}: netsilo does not write this sysctl"));
     }
 }
@@ -323,6 +438,9 @@ fn an_offload_of_an_earlier_journal_is_restored() {
     std::fs::write(kernel.journal(), lines).unwrap();
     let path = format!("{NET}.Offloadrxntuplefilter");
     put(&kernel, &path, "on\n");
-    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert!(matches!(
+        undo(&kernel, UndoScope::All).unwrap()[0].knobs[..],
+        [(_, RestoreResult::Restored)]
+    ));
     assert_eq!(said(&kernel, &path), "off\n");
 }

@@ -31,8 +31,8 @@ pub const DOUBT: f64 = 0.05;
 /// The results of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Format version.
-    pub version: u32,
+    /// Schema number of the JSON.
+    pub schema: u32,
     /// Kind of experiment.
     pub kind: Kind,
     /// The setting with which the others are compared.
@@ -237,7 +237,7 @@ impl Results {
         let stages: Vec<StageCosts> =
             last_maps(experiment, records).filter_map(StageCosts::of).collect();
         Self {
-            version: 1,
+            schema: 1,
             kind: experiment.kind,
             reference: experiment
                 .settings

@@ -237,7 +237,7 @@ mod tests {
             command: None,
         };
         Experiment {
-            version: 1,
+            schema: 1,
             kind: Kind::Forward,
             netsilo: "0".into(),
             command: vec![],
@@ -283,7 +283,7 @@ mod tests {
         };
         let arrived = Totals { datagrams_received: passed_on, ..Totals::default() };
         let run = Run {
-            version: 1,
+            schema: 1,
             spec: Spec::usual(Test::Forward, Duration::from_secs(10)),
             address: String::new(),
             seconds: 10.0,

@@ -1,6 +1,6 @@
 //! Findings on offloads that the traffic would benefit from, and on LRO where it must be off.
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::ethtool::Feature;
@@ -61,9 +61,8 @@ fn switch(
     on: bool,
     reason: &str,
 ) -> Vec<Change> {
-    let target =
-        Target::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
-    analysis.change(target, Value::Switch(on), reason)
+    let knob = knobs::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
+    analysis.change(knob, on, reason)
 }
 
 fn state(feature: &str, on: bool) -> Evidence {

@@ -80,11 +80,11 @@ fn far(analysis: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &
 /// Whether a change moves an interrupt of these placements, or the kthread of one of these queues.
 fn belongs(change: &Change, placements: &[&Placement], silos: &[&Silo]) -> bool {
     match &change.target {
-        Target::IrqAffinity { irq, .. } => {
-            placements.iter().any(|placement| placement.irq == Some(*irq))
+        Target::IrqAffinity(knob) => {
+            placements.iter().any(|placement| placement.irq == Some(knob.irq))
         }
-        Target::NapiThread { pid, .. } => {
-            silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == *pid))
+        Target::NapiThread(knob) => {
+            silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == knob.pid))
         }
         _ => false,
     }

@@ -1,6 +1,6 @@
 //! Findings on busy polling and on interrupt deferral.
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::NapiSettings;
@@ -50,8 +50,8 @@ fn busy_poll(analysis: &Analysis<'_>) -> Option<Finding> {
         return None;
     }
     let off = |name: &&str| {
-        let target = Target::Sysctl { name: (*name).to_owned() };
-        analysis.change(target, Value::words("0"), "the cpus have no idle time for busy polling")
+        let knob = knobs::Sysctl { name: (*name).to_owned() };
+        analysis.change(knob, Words::new("0"), "the cpus have no idle time for busy polling")
     };
     let mut evidence: Vec<Evidence> = on
         .iter()
@@ -123,12 +123,8 @@ fn half_on(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     evidence.extend(count("napis with irq_suspend_timeout alone", suspend));
     let changes: Vec<Change> = match by_netdev {
         true => {
-            let target = Target::NapiDeferHardIrqs { netdev: NetdevIdentity::of(netdev) };
-            analysis.change(
-                target,
-                Value::Count(0),
-                "without gro_flush_timeout this setting has no effect",
-            )
+            let knob = knobs::NapiDeferHardIrqs { netdev: NetdevIdentity::of(netdev) };
+            analysis.change(knob, 0, "without gro_flush_timeout this setting has no effect")
         }
         false => Vec::new(),
     };

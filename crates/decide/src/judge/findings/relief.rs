@@ -69,11 +69,11 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
 /// Whether a change moves the interrupt or the kthread of one of these queues.
 pub(super) fn moves_one_of(change: &Change, silos: &[&Silo]) -> bool {
     match &change.target {
-        Target::IrqAffinity { irq, .. } => {
-            silos.iter().any(|silo| silo.irq.as_ref().is_some_and(|edge| edge.to == *irq))
+        Target::IrqAffinity(knob) => {
+            silos.iter().any(|silo| silo.irq.as_ref().is_some_and(|edge| edge.to == knob.irq))
         }
-        Target::NapiThread { pid, .. } => {
-            silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == *pid))
+        Target::NapiThread(knob) => {
+            silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == knob.pid))
         }
         _ => false,
     }

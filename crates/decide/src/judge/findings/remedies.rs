@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
@@ -172,14 +172,9 @@ fn remedy(verdict: &RemedyVerdict, what: &str, cost: Option<&str>) -> Remedy {
 fn rfs_useless(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let share = unsteerable(analysis, netdev).filter(|share| *share >= USELESS)?;
     let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {
-        let old = Value::Count(queue.rps_flow_cnt.filter(|count| *count > 0)?);
-        let target = Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
-        Some(Change {
-            target,
-            old,
-            new: Value::Count(0),
-            reason: "RFS off: it can steer almost none of the traffic".into(),
-        })
+        let old = queue.rps_flow_cnt.filter(|count| *count > 0)?;
+        let knob = knobs::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
+        Some(Change::new(knob, old, 0, "RFS off: it can steer almost none of the traffic"))
     };
     let bytes = Evidence::new(
         "bytes read by unconnected UDP sockets",

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netsilo_model::change::{Change, Key, Target, Value};
+use netsilo_model::change::{Change, Key, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -168,12 +168,8 @@ pub(super) fn rps(analysis: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &st
     }
     let old =
         netdev.rx_queues.iter().find(|rx| rx.index == queue).and_then(|rx| rx.rps_cpus.clone());
-    let change = old.map(|old| Change {
-        target: Target::RpsCpus { netdev: NetdevIdentity::of(netdev), queue },
-        old: Value::Cpus(old),
-        new: Value::Cpus(cpus),
-        reason: why.to_owned(),
-    });
+    let knob = knobs::RpsCpus { netdev: NetdevIdentity::of(netdev), queue };
+    let change = old.map(|old| Change::new(knob, old, cpus, why));
     remedy(
         Gain::Unknown(
             "the number of inner flows and the cost of an interrupt were not measured".into(),
@@ -206,12 +202,8 @@ pub(super) fn fields(netdev: &Netdev, flow_type: FlowType) -> Option<HashFields>
 pub(super) fn hash_ports(netdev: &Netdev, flow_type: FlowType, reason: &str) -> Option<Change> {
     let old = fields(netdev, flow_type).filter(|fields| !fields.contains(HashFields::PORTS))?;
     let fixed = netdev.driver.as_deref().is_some_and(|driver| FIXED_FIELDS.contains(&driver));
-    (!fixed).then(|| Change {
-        target: Target::FlowHash { netdev: NetdevIdentity::of(netdev), flow_type },
-        old: Value::Fields(old),
-        new: Value::Fields(HashFields::ADDRESSES_AND_PORTS),
-        reason: reason.to_owned(),
-    })
+    let knob = knobs::FlowHash { netdev: NetdevIdentity::of(netdev), flow_type };
+    (!fixed).then(|| Change::new(knob, old, HashFields::ADDRESSES_AND_PORTS, reason))
 }
 
 fn udp_on_one_queue(
@@ -386,11 +378,8 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
     let drivers_can = netdevs
         .iter()
         .all(|dev| dev.driver.as_deref().is_some_and(|driver| SYMMETRIC.contains(&driver)));
-    let change = |netdev: &Netdev, target: Target, old: Option<Value>, new: Value| Change {
-        target,
-        old: old.unwrap_or_else(|| new.clone()),
-        new,
-        reason: format!("both directions of a connection have the same hash on {}", netdev.name),
+    let reason = |netdev: &Netdev| {
+        format!("both directions of a connection have the same hash on {}", netdev.name)
     };
     let Some(rss) =
         rss.filter(|rss| rss.windows(2).all(|two| two[0].indirection == two[1].indirection))
@@ -407,13 +396,14 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
     };
     let identity = |netdev: &Netdev| NetdevIdentity::of(netdev);
     let (what, cost, changes): (_, _, Vec<Change>) = if drivers_can {
-        let words = Value::words("toeplitz symmetric-xor");
+        let new = Words::new("toeplitz symmetric-xor");
         let one = |(netdev, rss): (&&Netdev, &&Rss)| {
-            change(
-                netdev,
-                Target::RssHash { netdev: identity(netdev) },
-                rss.hash_words(),
-                words.clone(),
+            let old = rss.hash_words().unwrap_or_else(|| new.clone());
+            Change::new(
+                knobs::RssHash { netdev: identity(netdev) },
+                old,
+                new.clone(),
+                reason(netdev),
             )
         };
         let cost = "source and destination are XORed, which yields fewer different hashes";
@@ -426,8 +416,8 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
         let one = |(netdev, rss): (&&Netdev, &&Rss)| {
             let old = rss.key.clone()?;
             let new = [0x6d, 0x5a].repeat(old.len().div_ceil(2))[..old.len()].to_vec();
-            let target = Target::RssKey { netdev: identity(netdev) };
-            Some(change(netdev, target, Some(Value::Key(Key(old))), Value::Key(Key(new))))
+            let knob = knobs::RssKey { netdev: identity(netdev) };
+            Some(Change::new(knob, Key(old), Key(new), reason(netdev)))
         };
         let all: Option<Vec<Change>> = netdevs.iter().zip(&rss).map(one).collect();
         let cost =

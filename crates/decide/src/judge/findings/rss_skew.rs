@@ -1,6 +1,6 @@
 //! Findings on uneven queue load: what another indirection table can fix, and what no table can.
 
-use netsilo_model::change::{Change, Table, Target, Value};
+use netsilo_model::change::{Change, Table, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::rss::load::TableLoad;
 use netsilo_model::rss::rebalance::{Balanced, balance};
@@ -92,16 +92,16 @@ fn table_skew(
         relieved * 100.0
     );
     let mean = load.packets as f64 / load.queues().len().max(1) as f64;
-    let change = Change {
-        target: Target::RssTable { netdev: NetdevIdentity::of(netdev), context: 0 },
-        old: Value::Table(Table(load.table.clone())),
-        new: Value::Table(Table(balanced.table.clone())),
-        reason: format!(
+    let change = Change::new(
+        knobs::RssTable { netdev: NetdevIdentity::of(netdev), context: 0 },
+        Table(load.table.clone()),
+        Table(balanced.table.clone()),
+        format!(
             "{moved} entries moved: the heaviest queue gets {:.1} times the mean instead of \
              {skew:.1}",
             balanced.after as f64 / mean
         ),
-    };
+    );
     Finding {
         id: FindingId::RssTableSkew,
         severity: severity(analysis, silo),

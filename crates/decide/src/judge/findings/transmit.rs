@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_model::change::{Settings, Target, Value};
+use netsilo_model::change::{Settings, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::table::{Drivers, Knob};
 use netsilo_model::machine::cpuset::CpuSet;
@@ -290,7 +290,7 @@ fn ring_stops(analysis: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Op
     let mut remedies = Vec::new();
     if let (Some(ring), Some(rings)) = (larger, ethtool.rings.value()) {
         let size = ring.current.saturating_mul(2).min(ring.max);
-        let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
+        let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
         let new: Settings = rings.settings().with("tx", size);
         let gain = Gain::Unknown(
             "netsilo cannot see whether bursts that a larger ring could hold fill the ring".into(),
@@ -301,7 +301,7 @@ fn ring_stops(analysis: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Op
                  discipline controls them",
             )
             .not_when("the link is full: a larger ring only makes packets wait longer")
-            .by(analysis.change(target, Value::Settings(new), "the ring was full"));
+            .by(analysis.change(knob, new, "the ring was full"));
         remedy.interrupts_traffic = true;
         remedies.push(remedy);
     }
@@ -382,7 +382,7 @@ fn completions_far(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
     let mut changes = Vec::new();
     for (queue, irq, _, senders, _) in &queues {
         let state = analysis.after().irqs.get(irq)?;
-        let target = Target::IrqAffinity {
+        let knob = knobs::IrqAffinity {
             irq: *irq,
             action: state.actions.join(","),
             netdev: Some(NetdevIdentity::of(netdev)),
@@ -393,7 +393,7 @@ fn completions_far(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
             .filter(|_| state.writable == netsilo_model::snapshot::host::Writable::Yes)
         {
             let reason = format!("cpus {senders} send through tx-{queue}");
-            changes.extend(analysis.change(target, Value::Cpus(CpuSet::of(cpu)), &reason));
+            changes.extend(analysis.change(knob, CpuSet::of(cpu), &reason));
         }
     }
     Some(Finding {

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::{Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::Connection;
-use netsilo_model::snapshot::host::WriterKnob;
+use netsilo_model::snapshot::host::OwnedKnob;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -85,12 +85,8 @@ fn doubled(
     [min, default, max]: [u64; 3],
     reason: &str,
 ) -> Vec<netsilo_model::change::Change> {
-    let target = Target::Sysctl { name: name.to_owned() };
-    analysis.change(
-        target,
-        Value::words(&format!("{min} {default} {}", max.saturating_mul(2))),
-        reason,
-    )
+    let knob = knobs::Sysctl { name: name.to_owned() };
+    analysis.change(knob, Words::new(&format!("{min} {default} {}", max.saturating_mul(2))), reason)
 }
 
 /// Receivers whose window is full and whose buffer has reached the maximum of `tcp_rmem`.
@@ -292,9 +288,9 @@ fn peer_window(analysis: &Analysis<'_>) -> Option<Finding> {
 
 /// Different programs that write the same knob.
 fn several_writers(analysis: &Analysis<'_>) -> Vec<Finding> {
-    let mut by_knob: BTreeMap<WriterKnob, Vec<(&str, u32)>> = BTreeMap::new();
+    let mut by_knob: BTreeMap<OwnedKnob, Vec<(&str, u32)>> = BTreeMap::new();
     for writer in &analysis.after().writers {
-        for knob in writer.writes.iter().filter(|knob| **knob != WriterKnob::LaterDevices) {
+        for knob in writer.writes.iter().filter(|knob| **knob != OwnedKnob::LaterDevices) {
             by_knob.entry(*knob).or_default().push((&writer.name, writer.pid));
         }
     }
@@ -351,8 +347,8 @@ fn containers(analysis: &Analysis<'_>) -> Option<Finding> {
         return None;
     }
     let change = analysis.change(
-        Target::RpsDefaultMask,
-        Value::Cpus(room.clone()),
+        knobs::RpsDefaultMask,
+        room.clone(),
         "spread the receive work of containers created later",
     );
     Some(Finding {

@@ -1,11 +1,11 @@
 //! [`Effect`]: the bottleneck before and after a remedy, in each scenario.
 
-use crate::judge::verdict::bottleneck::{Bottleneck, Loads, Resource};
-use crate::judge::verdict::work::{NetdevWork, Range, Scenario};
 use netsilo_model::machine::cpuset::CpuSet;
 
 use crate::judge::evidence::{Gain, Measure};
+use crate::judge::verdict::bottleneck::{Bottleneck, Loads, Resource};
 use crate::judge::verdict::remedy_verdict::Outcome;
+use crate::judge::verdict::work::{NetdevWork, Range, Scenario};
 
 /// Minimum gain in the worst scenario for a remedy to help: measurements vary by as much.
 pub(super) const CLEAR: f64 = 0.05;

@@ -1,7 +1,7 @@
 //! Verdicts on fewer interrupts for the same packets: interrupt coalescing in the device, or
 //! polling from a kernel timer.
 
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::{Settings, knobs};
 use netsilo_model::drivers::table::Drivers;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::ethtool::Coalesce;
@@ -89,16 +89,9 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
         ),
         _ => return verdict,
     };
-    let edit = |old: &Value| match old {
-        Value::Settings(settings) => Some(Value::Settings(settings.clone().with(name, value))),
-        _ => None,
-    };
-    verdict.writes(
-        work,
-        Target::Coalesce { netdev: NetdevIdentity::of(work.netdev) },
-        edit,
-        &reason,
-    )
+    let edit = |settings: &Settings| Some(settings.clone().with(name, value));
+    let knob = knobs::Coalesce { netdev: NetdevIdentity::of(work.netdev) };
+    verdict.writes(work, knob, edit, &reason)
 }
 
 /// The verdict on IRQ deferral, which polls from a timer instead of taking interrupts.
@@ -127,20 +120,15 @@ pub(super) fn deferral(work: &NetdevWork<'_>) -> RemedyVerdict {
         return verdict;
     };
     let netdev = || NetdevIdentity::of(work.netdev);
-    let at_least = |least: u32| {
-        move |old: &Value| match old {
-            Value::Count(count) => Some(Value::Count(least.max(*count))),
-            _ => None,
-        }
-    };
+    let at_least = |least: u32| move |count: &u32| Some(least.max(*count));
     let reason = format!(
         "the timer polls every {wait} us, in which {ENOUGH:.0} packets arrive at the present rate"
     );
     let empty =
         format!("the interrupt stays off until {EMPTY_POLLS} consecutive polls find nothing");
     verdict
-        .writes(work, Target::GroFlushTimeout { netdev: netdev() }, at_least(wait * 1000), &reason)
-        .writes(work, Target::NapiDeferHardIrqs { netdev: netdev() }, at_least(EMPTY_POLLS), &empty)
+        .writes(work, knobs::GroFlushTimeout { netdev: netdev() }, at_least(wait * 1000), &reason)
+        .writes(work, knobs::NapiDeferHardIrqs { netdev: netdev() }, at_least(EMPTY_POLLS), &empty)
 }
 
 fn coalesce<'a>(work: &NetdevWork<'a>) -> Option<&'a Coalesce> {

@@ -1,6 +1,6 @@
 //! Verdicts on the receive ring, the softirq budget and busy polling.
 
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::{Settings, Words, knobs};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
@@ -53,18 +53,15 @@ pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
                 "bursts overflow it, and the cpu that polls it has idle time: {} of {} descriptors",
                 limit.current, limit.max
             );
-            let edit = |old: &Value| match old {
-                Value::Settings(rings) => Some(Value::Settings(
-                    rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max)),
-                )),
-                _ => None,
+            let edit = |rings: &Settings| {
+                Some(rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max)))
             };
-            let target = Target::Rings { netdev: NetdevIdentity::of(work.netdev) };
+            let knob = knobs::Rings { netdev: NetdevIdentity::of(work.netdev) };
             let verdict = RemedyVerdict::new(work, remedy, Outcome::Help, because)
                 .bound(losses(lost))
                 .reasons(reasons);
-            verdict.writes(work, target, edit, "a ring of twice the size holds bursts of twice the \
-                                                size").not_when(
+            let reason = "a ring of twice the size holds bursts of twice the size";
+            verdict.writes(work, knob, edit, reason).not_when(
                 "packet data should stay in the cache (the ring would exceed the cache space for \
                  device writes), or latency matters more than loss",
             )
@@ -128,7 +125,7 @@ pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
         .bound(losses(lost))
         .writes(
             work,
-            Target::Sysctl { name: BUDGET.into() },
+            knobs::Sysctl { name: BUDGET.into() },
             twice,
             "softirq runs end with work left",
         )
@@ -138,13 +135,8 @@ pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
     }
 }
 
-fn twice(old: &Value) -> Option<Value> {
-    match old {
-        Value::Words(words) => {
-            Some(Value::Words(words.parse::<u32>().ok()?.checked_mul(2)?.to_string()))
-        }
-        _ => None,
-    }
+fn twice(old: &Words) -> Option<Words> {
+    Some(Words::new(&old.as_str().parse::<u32>().ok()?.checked_mul(2)?.to_string()))
 }
 
 /// The verdict on busy polling, which trades CPU time for latency. Latency is not measured here.

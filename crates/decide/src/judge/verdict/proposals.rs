@@ -1,12 +1,12 @@
 //! All verdicts on a netdev, and single ones for the notes of a plan.
 
-use crate::judge::verdict::work::NetdevWork;
-use crate::judge::verdict::{interrupts, packet_steering, poll, queues, rps_in_force};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::judge::verdict::remedy_verdict::{Outcome, RemedyVerdict};
+use crate::judge::verdict::work::NetdevWork;
+use crate::judge::verdict::{interrupts, packet_steering, poll, queues, rps_in_force};
 use crate::plan::Goal;
 
 /// Proposed entries of the global flow table (`Documentation/networking/scaling.rst`, for a busy

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::{Settings, knobs};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::Protocol;
@@ -176,17 +176,14 @@ pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
     if outcome != Outcome::Help {
         return verdict;
     }
-    let edit = |old: &Value| match old {
-        Value::Settings(channels) => {
-            let name = if channels.get("combined") > 0 { "combined" } else { "rx" };
-            Some(Value::Settings(channels.clone().with(name, wanted)))
-        }
-        _ => None,
+    let edit = |channels: &Settings| {
+        let name = if channels.get("combined") > 0 { "combined" } else { "rx" };
+        Some(channels.clone().with(name, wanted))
     };
     verdict
         .writes(
             work,
-            Target::Channels { netdev: NetdevIdentity::of(work.netdev) },
+            knobs::Channels { netdev: NetdevIdentity::of(work.netdev) },
             edit,
             "one queue per cpu that can poll",
         )
@@ -230,9 +227,9 @@ pub(super) fn threaded(work: &NetdevWork<'_>) -> RemedyVerdict {
     if verdict.outcome != Outcome::Help {
         return verdict;
     }
-    let on = |_: &Value| Some(Value::Count(1));
     let reason = "its interrupts cannot be moved, but kthreads can run on idle cpus";
-    verdict.writes(work, Target::Threaded { netdev: NetdevIdentity::of(work.netdev) }, on, reason)
+    let knob = knobs::Threaded { netdev: NetdevIdentity::of(work.netdev) };
+    verdict.writes(work, knob, |_| Some(1), reason)
 }
 
 /// The effect of placing each queue's work on the CPU that is then least loaded.

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use crate::judge::verdict::work::NetdevWork;
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, Knob};
 use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::evidence::{Evidence, Gain};
+use crate::judge::verdict::work::NetdevWork;
 
 /// The predicted effect of one remedy on one netdev.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -137,18 +137,16 @@ impl RemedyVerdict {
     }
 
     /// Adds the change of one knob, if the snapshot has the knob and `edit` yields another value.
-    pub(super) fn writes(
+    pub(super) fn writes<K: Knob>(
         mut self,
         work: &NetdevWork<'_>,
-        target: Target,
-        edit: impl FnOnce(&Value) -> Option<Value>,
+        knob: K,
+        edit: impl FnOnce(&K::Value) -> Option<K::Value>,
         reason: &str,
     ) -> Self {
-        let old = target.value_in(&work.analysis.observation.after);
-        let change = old.and_then(|old| {
-            Some(Change { new: edit(&old)?, target, old, reason: reason.to_owned() })
-        });
-        self.changes.extend(change.filter(|change| change.new != change.old));
+        let after = work.analysis.after();
+        let new = knob.value_in(after).and_then(|old| edit(&old));
+        self.changes.extend(new.and_then(|new| Change::of(after, knob, new, reason)));
         self
     }
 

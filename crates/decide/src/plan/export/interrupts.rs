@@ -32,12 +32,10 @@ pub(super) fn interrupts(plan: &Plan) -> Vec<Interrupt<'_>> {
     }
     // Plans written by hand or by an earlier netsilo have only changes.
     for change in &plan.changes {
-        if let (Target::IrqAffinity { irq, action, netdev }, Value::Cpus(cpus)) =
-            (&change.target, &change.new)
-        {
-            let known =
-                Interrupt { irq: *irq, action, netdev: netdev.as_ref(), cpus, why: &change.reason };
-            all.entry(*irq).or_insert(known);
+        if let (Target::IrqAffinity(knob), Value::Cpus(cpus)) = (&change.target, &change.new) {
+            let (irq, action, netdev) = (knob.irq, &knob.action, knob.netdev.as_ref());
+            let known = Interrupt { irq, action, netdev, cpus, why: &change.reason };
+            all.entry(irq).or_insert(known);
         }
     }
     all.into_values().collect()

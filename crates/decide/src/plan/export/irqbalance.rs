@@ -3,8 +3,10 @@
 
 use std::fmt::Write as _;
 
+use netsilo_model::change::quoted;
+
 use crate::plan::contents::Plan;
-use crate::plan::export::file::{ExportedFile, quoted};
+use crate::plan::export::file::ExportedFile;
 use crate::plan::export::interrupts::interrupts;
 
 const NAME: &str = "netsilo-irqbalance-policy";

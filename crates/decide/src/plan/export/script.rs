@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use netsilo_model::change::{Change, Interruption, Target, Value, sysctl_path};
+use netsilo_model::change::{Change, Interruption, Location, Value, quoted};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 use crate::plan::contents::Plan;
-use crate::plan::export::file::{ExportedFile, one_line, quoted, text_of};
+use crate::plan::export::file::{ExportedFile, one_line};
 use crate::plan::export::interrupts::interrupts;
 
 /// Shell functions at the start of the script.
@@ -34,139 +34,83 @@ pub fn script(plan: &Plan) -> ExportedFile {
 
 /// The lines of one change: its reason and its command, or a comment that it is left out.
 fn lines(change: &Change) -> String {
-    match line(change) {
-        Some(line) => format!("# {}\n{line}\n", one_line(&change.reason)),
-        // These belong to running threads and cgroups, not to a device; interrupts were written
-        // before.
-        None if matches!(
-            change.target,
-            Target::IrqAffinity { .. }
-                | Target::ThreadAffinity { .. }
-                | Target::CgroupCpuset { .. }
-        ) =>
-        {
-            String::new()
+    let location = change.target.location();
+    let line = match location {
+        // Interrupts were written before; consumers belong to no device.
+        Location::Irq { .. } | Location::Cgroup(_) | Location::Thread { comm: None, .. } => {
+            return String::new();
         }
+        _ => line(change, &location),
+    };
+    match line {
+        Some(line) => format!("# {}\n{line}\n", one_line(&change.reason)),
         None => {
             format!("# left out, ethtool has no repeatable command for it: {}\n", change.target)
         }
     }
 }
 
-fn line(change: &Change) -> Option<String> {
+fn line(change: &Change, location: &Location<'_>) -> Option<String> {
     let what = quoted(&change.target.to_string());
-    let value = text_of(change);
-    let path = |netdev: &NetdevIdentity| quoted(netdev.device_path.as_deref().unwrap_or_default());
-    let queue = |netdev: &NetdevIdentity, file: &str| {
-        format!("queue {} {} {file} {value} {what}", quoted(&netdev.name), path(netdev))
+    let value = change.settled_text();
+    let device = |netdev: &NetdevIdentity| {
+        let path = netdev.device_path.as_deref().unwrap_or_default();
+        format!("{} {}", quoted(&netdev.name), quoted(path))
     };
-    let setting = |netdev: &NetdevIdentity, file: &str| {
-        format!("setting {} {} {file} {value} {what}", quoted(&netdev.name), path(netdev))
-    };
-    let ethtool = |netdev: &NetdevIdentity, option: &str, arguments: &str| {
-        format!("device {} {} {what} {option} {arguments}", quoted(&netdev.name), path(netdev))
-    };
-    Some(match &change.target {
-        Target::DefaultSmpAffinity => format!("put /proc/irq/default_smp_affinity {value} {what}"),
-        Target::RpsSockFlowEntries => {
-            format!("put /proc/sys/net/core/rps_sock_flow_entries {value} {what}")
+    Some(match location {
+        Location::File(path) if matches!(change.new, Value::Words(_)) => {
+            format!("put {path} {} {what}", quoted(&value))
         }
-        Target::RpsDefaultMask => format!("put /proc/sys/net/core/rps_default_mask {value} {what}"),
-        Target::Sysctl { name } => format!("put {} {} {what}", sysctl_path(name)?, quoted(&value)),
-        Target::RpsCpus { netdev, queue: n } => queue(netdev, &format!("rx-{n}/rps_cpus")),
-        Target::RpsFlowCnt { netdev, queue: n } => queue(netdev, &format!("rx-{n}/rps_flow_cnt")),
-        Target::XpsCpus { netdev, queue: n } => queue(netdev, &format!("tx-{n}/xps_cpus")),
-        Target::NapiDeferHardIrqs { netdev } => setting(netdev, "napi_defer_hard_irqs"),
-        Target::GroFlushTimeout { netdev } => setting(netdev, "gro_flush_timeout"),
-        Target::Mtu { netdev } => setting(netdev, "mtu"),
-        Target::Threaded { netdev } => setting(netdev, "threaded"),
-        Target::NapiThread { comm, .. } => {
-            format!("kthread {} {value} '{}'", quoted(comm), change.new)
-        }
-        Target::Offload { netdev, feature } => {
-            ethtool(netdev, "-K", &format!("{} {value}", quoted(feature)))
-        }
-        Target::Channels { netdev } => ethtool(netdev, "-L", &arguments(change)?),
-        Target::Rings { netdev } => ethtool(netdev, "-G", &arguments(change)?),
-        Target::Coalesce { netdev } => ethtool(netdev, "-C", &arguments(change)?),
-        Target::FlowHash { netdev, flow_type } => match &change.new {
-            Value::Fields(fields) if !fields.is_empty() => {
-                ethtool(netdev, "-N", &format!("rx-flow-hash {flow_type} {fields}"))
-            }
-            _ => return None,
+        Location::File(path) => format!("put {path} {value} {what}"),
+        Location::Netdev { netdev, file } => match file.strip_prefix("queues/") {
+            Some(file) => format!("queue {} {file} {value} {what}", device(netdev)),
+            None => format!("setting {} {file} {value} {what}", device(netdev)),
         },
-        Target::RssTable { netdev, context: 0 } => match &change.new {
-            Value::Table(table) => ethtool(netdev, "-X", &table.as_ethtool()?),
-            _ => return None,
-        },
-        Target::RssKey { netdev } => ethtool(netdev, "-X", &format!("hkey {value}")),
-        Target::RssHash { netdev } => match value.split_once(' ') {
-            None => ethtool(netdev, "-X", &format!("hfunc {}", quoted(&value))),
-            Some((function, xfrm)) => {
-                ethtool(netdev, "-X", &format!("hfunc {} xfrm {}", quoted(function), quoted(xfrm)))
-            }
-        },
-        // Each run would add the rule or context again.
-        Target::RssTable { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => {
-            return None;
+        Location::Ethtool { netdev, .. } => {
+            format!("device {} {what} {}", device(netdev), change.ethtool()?)
         }
-        Target::IrqAffinity { .. }
-        | Target::ThreadAffinity { .. }
-        | Target::CgroupCpuset { .. } => return None,
+        Location::Thread { comm, .. } => {
+            format!("kthread {} {value} '{}'", quoted((*comm)?), change.new)
+        }
+        Location::Irq { .. } | Location::Cgroup(_) | Location::Refused(_) => return None,
     })
-}
-
-/// The changed settings as ethtool arguments: `rx 4096 tx 512`.
-fn arguments(change: &Change) -> Option<String> {
-    let (Value::Settings(old), Value::Settings(new)) = (&change.old, &change.new) else {
-        return None;
-    };
-    let words = new.unlike(old).to_string();
-    Some(
-        words
-            .split(' ')
-            .map(|word| quoted(&word.replacen('=', " ", 1)).replace(' ', "' '"))
-            .collect::<Vec<_>>()
-            .join(" "),
-    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
     use netsilo_model::change::FlowRule;
     use netsilo_model::change::Table;
+    use netsilo_model::change::Words;
+    use netsilo_model::change::knobs;
 
     #[test]
     fn changes_become_ethtool_commands_and_the_rest_is_listed() {
         let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
-        let settings = |text: &str| Value::Settings(text.parse().unwrap());
-        let change = |target, old, new| Change { target, old, new, reason: "because".into() };
+        let settings = |text: &str| text.parse().unwrap();
         let rule: FlowRule = "tcp4 dst-port 443 action 3".parse().unwrap();
-        let table = |queues: &[u32]| Value::Table(Table(queues.to_vec()));
-        let rss = || Target::RssTable { netdev: netdev(), context: 0 };
-        let sysctl = Target::Sysctl { name: "net.ipv4.tcp_rmem".into() };
-        let none = || Value::Words(String::new());
+        let table = |queues: &[u32]| Table(queues.to_vec());
+        let rss = || knobs::RssTable { netdev: netdev(), context: 0 };
+        let sysctl = knobs::Sysctl { name: "net.ipv4.tcp_rmem".into() };
+        let rmem = Words::new("4096 131072 6291456");
+        let coalesce = settings("adaptive-rx=on rx-usecs=3");
+        let defer = knobs::NapiDeferHardIrqs { netdev: netdev() };
+        let steer = knobs::NtupleRule { netdev: netdev(), rule };
+        let (few, many) = (settings("rx=256 tx=256"), settings("rx=4096 tx=256"));
         let changes = vec![
-            change(sysctl, none(), Value::words("4096 131072 6291456")),
-            change(
-                Target::Coalesce { netdev: netdev() },
+            Change::new(sysctl, Words::default(), rmem, "because"),
+            Change::new(
+                knobs::Coalesce { netdev: netdev() },
                 settings("rx-usecs=3"),
-                settings("adaptive-rx=on rx-usecs=3"),
+                coalesce,
+                "because",
             ),
-            change(rss(), none(), table(&[0, 0, 0, 1])),
-            change(rss(), none(), table(&[1, 0, 1, 1])),
-            change(Target::NapiDeferHardIrqs { netdev: netdev() }, none(), Value::Count(3)),
-            change(
-                Target::NtupleRule { netdev: netdev(), rule },
-                Value::Switch(false),
-                Value::Switch(true),
-            ),
-            change(
-                Target::Rings { netdev: netdev() },
-                settings("rx=256 tx=256"),
-                settings("rx=4096 tx=256"),
-            ),
+            Change::new(rss(), Table::default(), table(&[0, 0, 0, 1]), "because"),
+            Change::new(rss(), Table::default(), table(&[1, 0, 1, 1]), "because"),
+            Change::new(defer, 0, 3, "because"),
+            Change::new(steer, false, true, "because"),
+            Change::new(knobs::Rings { netdev: netdev() }, few, many, "because"),
         ];
         let text = script(&Plan { changes, ..Plan::default() }).text;
         let lines: Vec<&str> =

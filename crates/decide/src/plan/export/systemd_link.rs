@@ -25,27 +25,21 @@ pub fn systemd_link(plan: &Plan) -> (Vec<ExportedFile>, Vec<String>) {
         }
     }
     for change in &plan.changes {
+        let Some(netdev) = change.target.netdev() else { continue };
+        let mut beyond = |what| {
+            netdevs.entry(netdev).or_default().not_expressible.insert(what);
+        };
         match (&change.target, &change.new) {
-            (Target::RpsCpus { netdev, .. }, Value::Cpus(cpus)) => {
+            (Target::RpsCpus(_), Value::Cpus(cpus)) => {
                 netdevs.entry(netdev).or_default().rps.push(cpus);
             }
-            (Target::Offload { netdev, feature }, Value::Switch(on))
-                if feature == NTUPLE_FILTER =>
-            {
+            (Target::Offload(knob), Value::Switch(on)) if knob.feature == NTUPLE_FILTER => {
                 netdevs.entry(netdev).or_default().ntuple = Some(*on);
             }
-            (Target::RpsFlowCnt { netdev, .. }, _) => {
-                netdevs.entry(netdev).or_default().not_expressible.insert("RFS (rps_flow_cnt)");
-            }
-            (Target::XpsCpus { netdev, .. }, _) => {
-                netdevs.entry(netdev).or_default().not_expressible.insert("XPS (xps_cpus)");
-            }
-            (Target::IrqAffinity { .. }, _) => {}
-            (other, _) => {
-                if let Some(netdev) = other.netdev() {
-                    netdevs.entry(netdev).or_default().not_expressible.insert("ethtool settings");
-                }
-            }
+            (Target::RpsFlowCnt(_), _) => beyond("RFS (rps_flow_cnt)"),
+            (Target::XpsCpus(_), _) => beyond("XPS (xps_cpus)"),
+            (Target::IrqAffinity(_), _) => {}
+            _ => beyond("ethtool settings"),
         }
     }
     let mut files = Vec::new();
@@ -64,13 +58,13 @@ pub fn systemd_link(plan: &Plan) -> (Vec<ExportedFile>, Vec<String>) {
 /// Settings that belong to no netdev, and where each can be set permanently.
 fn other_place(target: &Target) -> Option<&'static str> {
     match target {
-        Target::DefaultSmpAffinity => {
+        Target::DefaultSmpAffinity(_) => {
             Some("default_smp_affinity: the kernel's command line, irqaffinity=")
         }
-        Target::RpsSockFlowEntries => Some("net.core.rps_sock_flow_entries: sysctl.d"),
-        Target::RpsDefaultMask => Some("net.core.rps_default_mask: sysctl.d"),
-        Target::Sysctl { .. } => Some("sysctls: sysctl.d"),
-        Target::NapiThread { .. } => {
+        Target::RpsSockFlowEntries(_) => Some("net.core.rps_sock_flow_entries: sysctl.d"),
+        Target::RpsDefaultMask(_) => Some("net.core.rps_default_mask: sysctl.d"),
+        Target::Sysctl(_) => Some("sysctls: sysctl.d"),
+        Target::NapiThread(_) => {
             Some("NAPI kthreads: not possible, their names change with each reset")
         }
         _ => None,

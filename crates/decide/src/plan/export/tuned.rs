@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::{Location, Target, Value};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 use crate::plan::contents::Plan;
-use crate::plan::export::file::{ExportedFile, one_line, text_of};
+use crate::plan::export::file::{ExportedFile, one_line};
 use crate::plan::export::interrupts::interrupts;
 
 /// Builds the profile's `tuned.conf`.
@@ -55,8 +55,9 @@ pub fn tuned(plan: &Plan) -> ExportedFile {
 fn offloads(plan: &Plan) -> BTreeMap<&str, Vec<String>> {
     let mut offloads: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for change in &plan.changes {
-        if let Target::Offload { netdev, feature } = &change.target {
-            offloads.entry(&netdev.name).or_default().push(format!("{feature} {}", change.new));
+        if let Target::Offload(knob) = &change.target {
+            let feature = format!("{} {}", knob.feature, change.new);
+            offloads.entry(&knob.netdev.name).or_default().push(feature);
         }
     }
     offloads
@@ -65,13 +66,10 @@ fn offloads(plan: &Plan) -> BTreeMap<&str, Vec<String>> {
 fn sysctl(plan: &Plan) -> String {
     let mut lines = String::new();
     for change in &plan.changes {
-        let name = match &change.target {
-            Target::RpsSockFlowEntries => "net.core.rps_sock_flow_entries",
-            Target::RpsDefaultMask => "net.core.rps_default_mask",
-            Target::Sysctl { name } => name.as_str(),
-            _ => continue,
-        };
-        let _ = writeln!(lines, "{name}={}", text_of(change));
+        let Location::File(path) = change.target.location() else { continue };
+        let Some(path) = path.strip_prefix("/proc/sys/") else { continue };
+        let name = path.replace('/', ".");
+        let _ = writeln!(lines, "{name}={}", change.settled_text());
     }
     lines
 }
@@ -80,19 +78,8 @@ fn sysctl(plan: &Plan) -> String {
 fn sysfs(plan: &Plan) -> String {
     let mut lines = String::new();
     for change in &plan.changes {
-        let (netdev, file) = match &change.target {
-            Target::RpsCpus { netdev, queue } => (netdev, format!("queues/rx-{queue}/rps_cpus")),
-            Target::RpsFlowCnt { netdev, queue } => {
-                (netdev, format!("queues/rx-{queue}/rps_flow_cnt"))
-            }
-            Target::XpsCpus { netdev, queue } => (netdev, format!("queues/tx-{queue}/xps_cpus")),
-            Target::NapiDeferHardIrqs { netdev } => (netdev, "napi_defer_hard_irqs".into()),
-            Target::GroFlushTimeout { netdev } => (netdev, "gro_flush_timeout".into()),
-            Target::Threaded { netdev } => (netdev, "threaded".into()),
-            Target::Mtu { netdev } => (netdev, "mtu".into()),
-            _ => continue,
-        };
-        let _ = writeln!(lines, "{}/{file}={}", folder(netdev), text_of(change));
+        let Location::Netdev { netdev, file } = change.target.location() else { continue };
+        let _ = writeln!(lines, "{}/{file}={}", folder(netdev), change.settled_text());
     }
     lines
 }
@@ -106,7 +93,8 @@ fn folder(netdev: &NetdevIdentity) -> String {
 
 /// One plugin instance per interrupt: tuned knows interrupts by number only.
 fn irqs(plan: &Plan) -> String {
-    let default = plan.changes.iter().find(|change| change.target == Target::DefaultSmpAffinity);
+    let default =
+        plan.changes.iter().find(|change| matches!(change.target, Target::DefaultSmpAffinity(_)));
     let interrupts = interrupts(plan);
     let mut text = String::new();
     if default.is_none() && interrupts.is_empty() {
@@ -141,12 +129,12 @@ fn cpus_of(value: &Value) -> Option<&netsilo_model::machine::cpuset::CpuSet> {
 
 /// ethtool settings that this format does not include.
 fn is_left_out(target: &Target) -> bool {
-    target.is_of_ethtool() && !matches!(target, Target::Offload { .. })
+    target.is_of_ethtool() && !matches!(target, Target::Offload(_))
 }
 
 fn kthread(target: &Target) -> Option<&str> {
-    match target {
-        Target::NapiThread { comm, .. } => Some(comm),
+    match target.location() {
+        Location::Thread { comm, .. } => comm,
         _ => None,
     }
 }

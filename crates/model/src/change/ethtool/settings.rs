@@ -1,7 +1,7 @@
 //! Channels, rings, coalescing and hash as [`Settings`] and words, with the names of ethtool's
 //! command line.
 
-use crate::change::{Settings, Value};
+use crate::change::{Settings, Words};
 use crate::snapshot::ethtool::{Channels, Coalesce, HashFunction, Limit, Rings, Rss};
 
 /// The fields of `struct ethtool_coalesce`, in struct order.
@@ -173,9 +173,9 @@ impl Coalesce {
 }
 
 impl Rss {
-    /// The hash function and input transformation (`toeplitz symmetric-xor`); `None` when the
-    /// driver does not report the function.
-    pub fn hash_words(&self) -> Option<Value> {
+    /// The hash function and how its input is transformed (`toeplitz symmetric-xor`); `None` where
+    /// the driver does not say.
+    pub fn hash_words(&self) -> Option<Words> {
         let mut words = self.function?.as_word();
         if self.input_xfrm & SYMMETRIC_XOR != 0 {
             words += " symmetric-xor";
@@ -183,7 +183,7 @@ impl Rss {
         if self.input_xfrm & SYMMETRIC_OR_XOR != 0 {
             words += " symmetric-or-xor";
         }
-        Some(Value::Words(words))
+        Some(Words::new(&words))
     }
 
     /// Parses such words into the function and the bits of `input_xfrm`.

@@ -107,14 +107,14 @@ pub(super) fn measure(loads: &[&UnderLoad], measure: Measure) -> Markup {
 /// Time shares and rates: one row per setting and CPU.
 pub(super) fn cpus(load: &UnderLoad) -> Markup {
     let all = || load.settings.iter().flat_map(|cell| cell.cpus.values());
-    let is_true = all().any(|cpu| cpu.true_softirq.is_some());
+    let is_measured = all().any(|cpu| cpu.true_softirq.is_some());
     html! {
         table {
             thead { tr {
                 th scope="col" { "setting" } th scope="col" { "cpu" }
                 @for (state, _) in palette::STATES { th scope="col" { (state) } }
-                @if is_true {
-                    @for state in ["true irq", "true softirq", "true ipi"] {
+                @if is_measured {
+                    @for state in ["measured hardirq", "measured softirq", "measured ipi"] {
                         th scope="col" { (state) }
                     }
                 }
@@ -131,7 +131,7 @@ pub(super) fn cpus(load: &UnderLoad) -> Markup {
                             (or_dash(cpu.shares, |shares| percent(charts::parts(&shares)[state])))
                         }
                     }
-                    @if is_true {
+                    @if is_measured {
                         @for share in [cpu.true_irq, cpu.true_softirq, cpu.true_ipi] {
                             td { (or_dash(share, percent)) }
                         }
@@ -180,15 +180,17 @@ pub(super) fn early_drop(pair: &EarlyDrop) -> Markup {
                 th scope="col" { "forwarded" } th scope="col" { "dropped early" }
                 th scope="col" { "saved" }
             } }
-            tbody { @for spared in &pair.settings { @for (name, it) in words::ways(spared) {
-                tr {
-                    th scope="row" { (spared.setting) }
-                    td.text { (name) }
-                    td { (nanoseconds(it.passed_on_ns)) }
-                    td { (nanoseconds(it.dropped_ns)) }
-                    td { (words::less(it)) }
+            tbody { @for spared in &pair.settings {
+                @for (name, it) in words::early_drop_comparisons(spared) {
+                    tr {
+                        th scope="row" { (spared.setting) }
+                        td.text { (name) }
+                        td { (nanoseconds(it.passed_on_ns)) }
+                        td { (nanoseconds(it.dropped_ns)) }
+                        td { (words::saving(it)) }
+                    }
                 }
-            } } }
+            } }
         }
     }
 }

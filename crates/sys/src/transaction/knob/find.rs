@@ -1,93 +1,53 @@
-//! Where a knob lives now: found by what identifies it, whatever number or name that has by now.
+//! Where a knob lives now: found by its identity, under its present number or name.
 
 use std::io;
 
-use netsilo_model::change::{Target, sysctl_path};
+use netsilo_model::change::{Location, Target};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use rustix::io::Errno;
 
-use crate::ethtool::set::Setting;
 use crate::transaction::kernel::{Kernel, Place};
 use crate::transaction::knob::{Doing, KnobError};
 
-/// Where a knob lives now, if it is still the one that was meant.
+/// Where a knob lives now, if it still belongs to the same device, interrupt or thread.
 pub(super) fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobError> {
-    let queue = |netdev: &NetdevIdentity, queue: String, file: &str| {
-        let name = find_netdev(kernel, target, netdev)?;
-        Ok(Place::File(format!("{}/queues/{queue}/{file}", netdev_dir(&name))))
-    };
-    let file = |netdev: &NetdevIdentity, file: &str| {
-        let name = find_netdev(kernel, target, netdev)?;
-        Ok(Place::File(format!("{}/{file}", netdev_dir(&name))))
-    };
-    let setting = |netdev: &NetdevIdentity, setting: Setting| {
-        Ok(Place::Ethtool(find_netdev(kernel, target, netdev)?, setting))
-    };
-    match target {
-        Target::IrqAffinity { irq, action, .. } => {
-            let now = irq_actions(kernel, irq.0)
-                .map_err(|e| KnobError::refused(target, Doing::Read, e))?;
-            match now {
-                Some(now) if now == *action => {
-                    Ok(Place::File(format!("/proc/irq/{irq}/smp_affinity")))
-                }
-                Some(now) if now.is_empty() => {
-                    Err(KnobError::gone(target, "its driver has released it"))
-                }
-                Some(now) => {
-                    Err(KnobError::gone(target, format!("this number now belongs to {now}")))
-                }
-                None => Err(KnobError::gone(target, "no such interrupt any more")),
-            }
+    match target.location() {
+        Location::Irq { irq, action, .. } => find_irq(kernel, target, irq.0, action),
+        Location::File(path) => Ok(Place::File(path)),
+        Location::Netdev { netdev, file } => {
+            let name = find_netdev(kernel, target, netdev)?;
+            Ok(Place::File(format!("{}/{file}", netdev_dir(&name))))
         }
-        Target::DefaultSmpAffinity => Ok(Place::File("/proc/irq/default_smp_affinity".into())),
-        Target::RpsSockFlowEntries => {
-            Ok(Place::File("/proc/sys/net/core/rps_sock_flow_entries".into()))
+        Location::Ethtool { netdev, setting } => {
+            Ok(Place::Ethtool(find_netdev(kernel, target, netdev)?, setting))
         }
-        Target::RpsDefaultMask => Ok(Place::File("/proc/sys/net/core/rps_default_mask".into())),
-        Target::RpsCpus { netdev, queue: n } => queue(netdev, format!("rx-{n}"), "rps_cpus"),
-        Target::RpsFlowCnt { netdev, queue: n } => queue(netdev, format!("rx-{n}"), "rps_flow_cnt"),
-        Target::XpsCpus { netdev, queue: n } => queue(netdev, format!("tx-{n}"), "xps_cpus"),
-        Target::Channels { netdev } => setting(netdev, Setting::Channels),
-        Target::Rings { netdev } => setting(netdev, Setting::Rings),
-        Target::Coalesce { netdev } => setting(netdev, Setting::Coalesce),
-        Target::Offload { netdev, feature } => setting(netdev, Setting::Offload(feature.clone())),
-        Target::FlowHash { netdev, flow_type } => setting(netdev, Setting::FlowHash(*flow_type)),
-        Target::RssTable { netdev, context } => setting(netdev, Setting::RssTable(*context)),
-        Target::RssKey { netdev } => setting(netdev, Setting::RssKey),
-        Target::RssHash { netdev } => setting(netdev, Setting::RssHash),
-        Target::RssContext { netdev, queues } => {
-            setting(netdev, Setting::RssContext(queues.clone()))
+        Location::Thread { id, comm, start_time } => {
+            find_thread(kernel, target, id, comm, start_time)
         }
-        Target::NtupleRule { netdev, rule } => setting(netdev, Setting::Rule(rule.clone())),
-        Target::Mtu { netdev } => file(netdev, "mtu"),
-        Target::NapiDeferHardIrqs { netdev } => file(netdev, "napi_defer_hard_irqs"),
-        Target::GroFlushTimeout { netdev } => file(netdev, "gro_flush_timeout"),
-        Target::Threaded { netdev } => file(netdev, "threaded"),
-        Target::Sysctl { name } => {
-            let path = sysctl_path(name).map(Place::File);
-            path.ok_or_else(|| KnobError::gone(target, "netsilo does not write this sysctl"))
-        }
-        Target::NapiThread { pid, comm, start_time } => {
-            find_thread(kernel, target, *pid, Some(comm), *start_time)
-        }
-        Target::ThreadAffinity { tid, start_time, .. } => {
-            find_thread(kernel, target, *tid, None, *start_time)
-        }
-        Target::CgroupCpuset { path } => {
-            if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
-                return Err(KnobError::gone(target, "no cgroup can have this name"));
-            }
-            Ok(Place::File(format!("{CGROUPS}{path}/cpuset.cpus")))
-        }
+        Location::Cgroup(path) => Ok(Place::File(format!("{CGROUPS}{path}/cpuset.cpus"))),
+        Location::Refused(why) => Err(KnobError::gone(target, why)),
+    }
+}
+
+fn find_irq(
+    kernel: &dyn Kernel,
+    target: &Target,
+    irq: u32,
+    action: &str,
+) -> Result<Place, KnobError> {
+    let now = irq_actions(kernel, irq).map_err(|e| KnobError::refused(target, Doing::Read, e))?;
+    match now {
+        Some(now) if now == action => Ok(Place::File(format!("/proc/irq/{irq}/smp_affinity"))),
+        Some(now) if now.is_empty() => Err(KnobError::gone(target, "its driver has released it")),
+        Some(now) => Err(KnobError::gone(target, format!("this number now belongs to {now}"))),
+        None => Err(KnobError::gone(target, "no such interrupt any more")),
     }
 }
 
 /// Where cgroup v2 is mounted.
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// A thread, if it started then; and has this name, if that counts: threads of programs may rename
-/// themselves.
+/// A thread, if it started at this time and, where the name is part of its identity, has this name.
 fn find_thread(
     kernel: &dyn Kernel,
     target: &Target,
@@ -116,7 +76,7 @@ fn irq_actions(kernel: &dyn Kernel, irq: u32) -> io::Result<Option<String>> {
     }
 }
 
-/// The name under which a netdev goes now: devices on a bus keep their path when they are renamed.
+/// The present name of a netdev: devices on a bus keep their path when they are renamed.
 fn find_netdev(
     kernel: &dyn Kernel,
     target: &Target,
@@ -166,15 +126,14 @@ fn device_path(kernel: &dyn Kernel, name: &str) -> io::Result<Option<String>> {
             let path = path.and_then(|path| path.rsplit_once("/net/")).map(|(device, _)| device);
             Ok(path.filter(|path| !path.starts_with("/devices/virtual")).map(str::to_owned))
         }
-        // A folder and not a link (very old kernels, captured trees): nothing is known of its path.
+        // A folder instead of a link (very old kernels, captured trees): the path is unknown.
         Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => Ok(None),
         Err(e) => Err(e),
     }
 }
 
-/// A thread's name, and when it started: field 22 of `stat`, whose second one may hold any
-/// character but is the only one in parentheses. The name is that of `comm`, which is not cut to 15
-/// bytes.
+/// A thread's name, and its start time: field 22 of `stat`. The second field may hold any character
+/// but is the only one in parentheses. The name comes from `comm`, which is not cut to 15 bytes.
 pub(super) fn thread_identity(kernel: &dyn Kernel, pid: u32) -> io::Result<(String, u64)> {
     let comm = kernel.read(&format!("/proc/{pid}/comm"))?;
     let stat = kernel.read(&format!("/proc/{pid}/stat"))?;

@@ -24,7 +24,7 @@ fn experiment(rounds: u32, emulated: bool) -> Experiment {
         early_drop: false,
     };
     Experiment {
-        version: 1,
+        schema: 1,
         kind: Kind::Matrix,
         netsilo: "0".into(),
         command: vec![],
@@ -85,7 +85,7 @@ fn trial(round: u32, load: &str, setting: &str, made: TrialParameters) -> Trial 
     let test = if load == "a" { Test::TcpRr } else { Test::UdpStream };
     let done = (made.per_s * 10.0) as u64;
     let run = Run {
-        version: 1,
+        schema: 1,
         spec: Spec::usual(test, Duration::from_secs(10)),
         address: String::new(),
         seconds: 10.0,

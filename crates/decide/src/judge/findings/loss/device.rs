@@ -1,6 +1,6 @@
 //! Findings on packets that a NIC or its receive ring could not hold.
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, Knob as _, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::Place;
@@ -163,10 +163,8 @@ fn larger_ring(
 }
 
 fn rings(analysis: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
-    let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
-    let Some(Value::Settings(old)) = target.value_in(&analysis.observation.after) else {
-        return Vec::new();
-    };
-    let new = Value::Settings(old.clone().with("rx", wanted));
-    vec![Change { target, old: Value::Settings(old), new, reason: reason.to_owned() }]
+    let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
+    let Some(old) = knob.value_in(&analysis.observation.after) else { return Vec::new() };
+    let new = old.clone().with("rx", wanted);
+    vec![Change::new(knob, old, new, reason)]
 }

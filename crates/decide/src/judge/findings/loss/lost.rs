@@ -1,6 +1,6 @@
 //! What the findings of a loss share: the counters that grew, the gain, the sysctls to raise.
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::loss_stage::Place;
 use netsilo_model::snapshot::subject::Subject;
@@ -10,10 +10,7 @@ use crate::judge::ledger::Ledger;
 
 /// Changes a sysctl; empty when it was not read or already has the value.
 pub(super) fn sysctl(analysis: &Analysis<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
-    let target = Target::Sysctl { name: name.to_owned() };
-    let new = Value::words(&new.to_string());
-    let old = target.value_in(&analysis.observation.after).filter(|old| *old != new);
-    old.map(|old| Change { target, old, new, reason: reason.to_owned() }).into_iter().collect()
+    analysis.change(knobs::Sysctl { name: name.to_owned() }, Words::new(&new.to_string()), reason)
 }
 
 /// The first number in a sysctl.

@@ -1,6 +1,6 @@
 //! Findings on RPS that steers packets to the polling CPU, and on RFS with one table missing.
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::{Silo, heaviest};
 use netsilo_model::machine::cpuset::CpuSet;
@@ -28,7 +28,7 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
     }
     let netdev: NetdevIdentity = silo.netdev.clone();
     let queue = silo.queue?;
-    let (old, new) = (Value::Cpus(CpuSet::of(target)), Value::Cpus(CpuSet::new()));
+    let (old, new) = (CpuSet::of(target), CpuSet::new());
     let reason =
         format!("{} is polled on cpu {target}, which is also its only RPS target", silo.label());
     Some(Finding {
@@ -60,7 +60,7 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
                 "its interrupt will move to another cpu, and RPS should keep protocol work here"
                     .into(),
             ),
-            changes: vec![Change { target: Target::RpsCpus { netdev, queue }, old, new, reason }],
+            changes: vec![Change::new(knobs::RpsCpus { netdev, queue }, old, new, reason)],
             interrupts_traffic: false,
         }],
     })
@@ -140,9 +140,9 @@ fn half_on(analysis: &Analysis<'_>) -> Option<Finding> {
 
 fn off(silos: &[&Silo]) -> Vec<Change> {
     let change = |silo: &&Silo| {
-        let target = Target::RpsFlowCnt { netdev: silo.netdev.clone(), queue: silo.queue? };
-        let reason = "the global flow table is off: RFS has no effect".to_owned();
-        Some(Change { target, old: Value::Count(silo.rps_flow_cnt?), new: Value::Count(0), reason })
+        let knob = knobs::RpsFlowCnt { netdev: silo.netdev.clone(), queue: silo.queue? };
+        let reason = "the global flow table is off: RFS has no effect";
+        Some(Change::new(knob, silo.rps_flow_cnt?, 0, reason))
     };
     silos.iter().filter_map(change).collect()
 }

@@ -1,0 +1,304 @@
+//! The descriptor of a knob: the trait [`Knob`], whose implementors are the rows of the table in
+//! [`knobs`](crate::change::knobs).
+//!
+//! A knob that is not of this table cannot be written. All code outside of the table asks a
+//! [`Target`] and does not know the knobs one by one.
+
+use crate::change::Target;
+use crate::change::location::Location;
+use crate::change::order::{Step, Traffic};
+use crate::change::value::{Kind, Value};
+use crate::machine::cpuset::CpuSet;
+use crate::snapshot::host::Snapshot;
+use crate::snapshot::netdev::Netdev;
+use crate::snapshot::netdev::NetdevIdentity;
+
+/// A knob that netsilo may write. The fields of the type are its identity.
+///
+/// Devices are identified by what survives a renumbering (path, queue, action name), so that a
+/// journal can tell whether the knob is still the same.
+///
+/// To add a knob: write its type and its `impl` in a file of [`knobs`](crate::change::knobs), and list it
+/// there.
+pub trait Knob: Clone + Into<Target> {
+    /// The type of its value: a change with another type does not compile.
+    type Value: Kind;
+
+    /// The facts that are the same for each knob of this type.
+    const ROW: &'static Row;
+
+    /// Where it lies.
+    fn location(&self) -> Location<'_>;
+
+    /// The name for people (`eth0 rx-3 rps_cpus`, `eth0 rss key`).
+    fn name(&self) -> String {
+        let kind = Self::ROW.kind;
+        match self.location() {
+            Location::Netdev { netdev, file } => {
+                let file = file.trim_start_matches("queues/").replace('/', " ");
+                format!("{} {file}", netdev.name)
+            }
+            Location::Ethtool { netdev, .. } => {
+                format!("{} {}", netdev.name, kind.replace('_', " "))
+            }
+            _ => kind.to_owned(),
+        }
+    }
+
+    /// The value in a snapshot; `None` where the snapshot does not have this knob.
+    fn value_in(&self, _snapshot: &Snapshot) -> Option<Self::Value> {
+        None
+    }
+
+    /// Sets the value in a snapshot that has this knob.
+    fn set_in(&self, _snapshot: &mut Snapshot, _value: Self::Value) {}
+
+    /// All knobs of this type that a machine has; none where another knob covers the setting, or
+    /// where a snapshot does not list them.
+    fn all_in(_snapshot: &Snapshot) -> Vec<Self> {
+        Vec::new()
+    }
+
+    /// The step in which a change is made; `off` means that the new value switches the knob off.
+    fn step(&self, _off: bool) -> Step {
+        Self::ROW.step
+    }
+
+    /// Whether the knob belongs to the netdev of this name.
+    fn is_of(&self, netdev: &str) -> bool {
+        self.location().netdev().is_some_and(|identity| identity.name == netdev)
+    }
+
+    /// Whether a change of `other` in the same plan takes away what a change of this knob sets.
+    ///
+    /// After a change of channels the driver sets up queues, interrupts and their threads anew, and
+    /// chooses their settings itself.
+    fn is_void_after(&self, other: &Target) -> bool {
+        let Target::Channels(channels) = other else { return false };
+        Self::ROW.names_queues && self.is_of(&channels.netdev.name)
+    }
+
+    /// The value that the kernel's text means.
+    fn parse(text: &str) -> Result<Self::Value, String> {
+        Self::Value::parse(text)
+    }
+
+    /// The text that the kernel takes for a value.
+    fn text(value: &Self::Value) -> String {
+        value.text()
+    }
+
+    /// What the kernel makes of a value; `reserved` are the CPUs set apart at boot.
+    fn settles_as(value: &Self::Value, _reserved: &dyn Fn() -> CpuSet) -> Self::Value {
+        value.clone()
+    }
+
+    /// Whether the driver may have made `now` of the value `requested`.
+    fn may_round_to(_requested: &Self::Value, _now: &Self::Value) -> bool {
+        false
+    }
+
+    /// The option and arguments of `ethtool` that set the new value, quoted for a shell; `None`
+    /// where ethtool has none that can run twice.
+    fn ethtool(&self, _old: &Self::Value, _new: &Self::Value) -> Option<String> {
+        None
+    }
+}
+
+/// Facts about all knobs of one type.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// The value of `knob` in JSON (`rps_cpus`).
+    pub kind: &'static str,
+    /// The other fields of the target in JSON, for `docs/knobs.md`.
+    pub fields: &'static str,
+    /// An example and the unit of the value, for `docs/knobs.md`.
+    pub value: &'static str,
+    /// The file or command, for `docs/knobs.md`.
+    pub place: &'static str,
+    /// What undo does, for `docs/knobs.md`.
+    pub undo: &'static str,
+    /// When a change is made.
+    pub step: Step,
+    /// What a change does to the traffic of its device.
+    pub traffic: Traffic,
+    /// The capability that a write needs besides the file's mode.
+    pub needs: Capability,
+    /// Whether the knob is about queues, their interrupts or their threads: a change of channels
+    /// takes its value away.
+    pub names_queues: bool,
+    /// Why the knob may be absent (ENOENT on reading); `None`: the kernel or netdev has none.
+    pub absent: Option<&'static str>,
+    /// What an error on writing means for this knob, and what to do next; other errors mean the
+    /// same for all knobs.
+    pub refusals: &'static [(Errno, &'static str)],
+}
+
+impl Row {
+    /// What most rows have in common; each row sets the other facts itself.
+    pub(super) const USUAL: Self = Self {
+        kind: "",
+        fields: "",
+        value: "",
+        place: "",
+        undo: "writes back",
+        step: Step::Sysctls,
+        traffic: Traffic::Unchanged,
+        needs: Capability::NetAdmin,
+        names_queues: false,
+        absent: None,
+        refusals: &[],
+    };
+
+    /// The line of the table in `docs/knobs.md`, for a value of this type.
+    pub(super) fn as_markdown(&self, value: &str) -> String {
+        let example =
+            if self.value.is_empty() { String::new() } else { format!(": {}", self.value) };
+        format!(
+            "| `{}` | {} | `{value}`{example} | {} | {} | {} |\n",
+            self.kind, self.fields, self.place, self.traffic, self.undo
+        )
+    }
+}
+
+/// A capability that a write needs besides the file's mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// None but the file's mode (`/proc/irq`, `/proc/sys`).
+    None,
+    /// `CAP_NET_ADMIN`, which sysfs needs for a netdev's queues (`net/core/net-sysfs.c`).
+    NetAdmin,
+    /// `CAP_SYS_NICE`, to move threads of other users.
+    SysNice,
+}
+
+/// The errors on writing that mean something special for some knob.
+#[allow(missing_docs)] // the kernel's names
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Errno {
+    Io,
+    Perm,
+    Inval,
+    NoSpc,
+    OpNotSupp,
+}
+
+/// A value that the knob does not take.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: the knob `{knob}` takes a value of type `{wanted}`, not `{found}`")]
+pub struct WrongValue {
+    name: String,
+    knob: &'static str,
+    wanted: &'static str,
+    found: &'static str,
+}
+
+/// A [`Knob`] whose type is known only at run time, as in a journal: its values are [`Value`]s, and
+/// a value of another type is `None`.
+pub(super) trait AnyKnob {
+    fn row(&self) -> &'static Row;
+    fn name(&self) -> String;
+    fn location(&self) -> Location<'_>;
+    fn value_in(&self, snapshot: &Snapshot) -> Option<Value>;
+    fn set_in(&self, snapshot: &mut Snapshot, value: &Value) -> Option<()>;
+    fn step(&self, off: bool) -> Step;
+    fn is_of(&self, netdev: &str) -> bool;
+    fn is_void_after(&self, other: &Target) -> bool;
+    fn check(&self, value: &Value) -> Result<(), WrongValue>;
+    fn parse(&self, text: &str) -> Result<Value, String>;
+    fn text(&self, value: &Value) -> Option<String>;
+    fn settles_as(&self, value: &Value, reserved: &dyn Fn() -> CpuSet) -> Option<Value>;
+    fn may_round_to(&self, requested: &Value, now: &Value) -> Option<bool>;
+    fn ethtool(&self, old: &Value, new: &Value) -> Option<String>;
+}
+
+impl<K: Knob> AnyKnob for K {
+    fn row(&self) -> &'static Row {
+        K::ROW
+    }
+
+    fn name(&self) -> String {
+        Knob::name(self)
+    }
+
+    fn location(&self) -> Location<'_> {
+        Knob::location(self)
+    }
+
+    fn value_in(&self, snapshot: &Snapshot) -> Option<Value> {
+        Knob::value_in(self, snapshot).map(Into::into)
+    }
+
+    fn set_in(&self, snapshot: &mut Snapshot, value: &Value) -> Option<()> {
+        let value = K::Value::of(value)?;
+        Knob::value_in(self, snapshot)?;
+        Knob::set_in(self, snapshot, value.clone());
+        Some(())
+    }
+
+    fn step(&self, off: bool) -> Step {
+        Knob::step(self, off)
+    }
+
+    fn is_of(&self, netdev: &str) -> bool {
+        Knob::is_of(self, netdev)
+    }
+
+    fn is_void_after(&self, other: &Target) -> bool {
+        Knob::is_void_after(self, other)
+    }
+
+    fn check(&self, value: &Value) -> Result<(), WrongValue> {
+        let wrong = || WrongValue {
+            name: Knob::name(self),
+            knob: K::ROW.kind,
+            wanted: K::Value::NAME,
+            found: value.kind(),
+        };
+        K::Value::of(value).map(|_| ()).ok_or_else(wrong)
+    }
+
+    fn parse(&self, text: &str) -> Result<Value, String> {
+        K::parse(text).map(Into::into)
+    }
+
+    fn text(&self, value: &Value) -> Option<String> {
+        K::Value::of(value).map(K::text)
+    }
+
+    fn settles_as(&self, value: &Value, reserved: &dyn Fn() -> CpuSet) -> Option<Value> {
+        K::Value::of(value).map(|value| K::settles_as(value, reserved).into())
+    }
+
+    fn may_round_to(&self, requested: &Value, now: &Value) -> Option<bool> {
+        Some(K::may_round_to(K::Value::of(requested)?, K::Value::of(now)?))
+    }
+
+    fn ethtool(&self, old: &Value, new: &Value) -> Option<String> {
+        Knob::ethtool(self, K::Value::of(old)?, K::Value::of(new)?)
+    }
+}
+
+impl NetdevIdentity {
+    /// The netdev in a snapshot.
+    pub(super) fn find<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
+        snapshot.netdevs.iter().find(|netdev| self.is(netdev))
+    }
+
+    /// The same, to be changed.
+    pub(super) fn find_mut<'a>(&self, snapshot: &'a mut Snapshot) -> Option<&'a mut Netdev> {
+        snapshot.netdevs.iter_mut().find(|netdev| self.is(netdev))
+    }
+}
+
+/// Puts a value where there is a place for it.
+pub(super) fn put<T>(place: Option<&mut T>, value: T) {
+    if let Some(place) = place {
+        *place = value;
+    }
+}
+
+/// A text as one word of a shell, whatever is in it.
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

@@ -1,0 +1,118 @@
+//! The table of knobs: a file for each family, and the list that makes [`Target`] of them.
+//!
+//! To add a knob, write its descriptor in the file of its family and name it in the list below.
+
+mod affinity;
+mod ethtool;
+mod irq;
+mod napi;
+mod rss;
+mod steering;
+mod sysctl;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+pub use affinity::*;
+pub use ethtool::*;
+pub use irq::*;
+pub use napi::*;
+pub use rss::*;
+pub use steering::*;
+pub use sysctl::*;
+
+use crate::change::knob::{AnyKnob, Knob};
+use crate::change::value::Kind;
+use crate::snapshot::host::Snapshot;
+use crate::snapshot::netdev::NetdevIdentity;
+
+macro_rules! knobs {
+    ($($(#[$attribute:meta])* $knob:ident,)*) => {
+        /// Any knob that netsilo may write. In JSON `knob` names the type, beside its fields.
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(tag = "knob", rename_all = "snake_case")]
+        #[allow(missing_docs)] // each has its own type
+        pub enum Target {
+            $($(#[$attribute])* $knob($knob),)*
+        }
+
+        $(impl From<$knob> for Target {
+            fn from(knob: $knob) -> Self {
+                Self::$knob(knob)
+            }
+        })*
+
+        impl Target {
+            pub(super) fn knob(&self) -> &dyn AnyKnob {
+                match self {
+                    $(Self::$knob(knob) => knob,)*
+                }
+            }
+
+            /// All knobs that a snapshot has a value of, and that can be written. Rules and RSS
+            /// contexts are not among them.
+            pub fn all_in(snapshot: &Snapshot) -> Vec<Self> {
+                let mut all = Vec::new();
+                $(all.extend($knob::all_in(snapshot).into_iter().map(Self::$knob));)*
+                all.retain(|target| target.value_in(snapshot).is_some());
+                all
+            }
+        }
+
+        /// The names of all types of knobs in JSON.
+        pub fn kinds() -> Vec<&'static str> {
+            vec![$($knob::ROW.kind),*]
+        }
+
+        /// The table of `docs/knobs.md`.
+        pub fn as_markdown() -> String {
+            let mut text = "| `knob` | more fields | value | where | traffic | what undo does |\n\
+                            |---|---|---|---|---|---|\n".to_owned();
+            $(text += &$knob::ROW.as_markdown(<$knob as Knob>::Value::NAME);)*
+            text
+        }
+    };
+}
+
+// The order here is that of the table in `docs/knobs.md` and of targets when they are sorted.
+knobs! {
+    IrqAffinity,
+    DefaultSmpAffinity,
+    RpsCpus,
+    RpsFlowCnt,
+    RpsSockFlowEntries,
+    RpsDefaultMask,
+    XpsCpus,
+    #[serde(alias = "ntuple_filter")]
+    Offload,
+    Channels,
+    Rings,
+    Mtu,
+    Coalesce,
+    TxUsecs,
+    FlowHash,
+    RssTable,
+    RssKey,
+    RssHash,
+    RssContext,
+    NtupleRule,
+    NapiDeferHardIrqs,
+    GroFlushTimeout,
+    Threaded,
+    Sysctl,
+    NapiThread,
+    ThreadAffinity,
+    CgroupCpuset,
+}
+
+/// A knob of each netdev.
+fn netdevs<K>(snapshot: &Snapshot, knob: impl Fn(NetdevIdentity) -> K) -> Vec<K> {
+    snapshot.netdevs.iter().map(|netdev| knob(NetdevIdentity::of(netdev))).collect()
+}
+
+/// A knob of each netdev that has ethtool settings.
+fn ethtools<K>(snapshot: &Snapshot, knob: impl Fn(NetdevIdentity) -> K) -> Vec<K> {
+    let netdevs = snapshot.netdevs.iter().filter(|netdev| netdev.ethtool.is_some());
+    netdevs.map(|netdev| knob(NetdevIdentity::of(netdev))).collect()
+}

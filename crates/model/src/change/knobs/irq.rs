@@ -1,0 +1,112 @@
+//! The CPUs of interrupts.
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::knob::{Capability, Errno, Knob, Row, put};
+use crate::change::location::Location;
+use crate::change::order::Step;
+use crate::machine::cpuset::CpuSet;
+use crate::machine::ids::Irq;
+use crate::snapshot::host::{IrqState, Snapshot, Writable};
+use crate::snapshot::netdev::NetdevIdentity;
+
+/// `/proc/irq/<irq>/smp_affinity`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct IrqAffinity {
+    /// The interrupt.
+    pub irq: Irq,
+    /// Its action names, joined by commas: its identity.
+    pub action: String,
+    /// The device that it belongs to, if known.
+    pub netdev: Option<NetdevIdentity>,
+}
+
+impl Knob for IrqAffinity {
+    type Value = CpuSet;
+
+    const ROW: &'static Row = &Row {
+        kind: "irq_affinity",
+        fields: "`irq`, `action` (its names), `netdev` or `null`",
+        place: "`/proc/irq/IRQ/smp_affinity`",
+        step: Step::Interrupts,
+        needs: Capability::None,
+        names_queues: true,
+        // EIO up to 6.11, EPERM from 6.12 (`kernel/irq/proc.c:write_irq_affinity`).
+        refusals: &[
+            (Errno::Io, PLACED_BY_KERNEL),
+            (Errno::Perm, PLACED_BY_KERNEL),
+            (Errno::NoSpc, NO_VECTOR),
+        ],
+        ..Row::USUAL
+    };
+
+    fn name(&self) -> String {
+        format!("irq {} ({})", self.irq, self.action)
+    }
+
+    fn location(&self) -> Location<'_> {
+        Location::Irq { irq: self.irq, action: &self.action, netdev: self.netdev.as_ref() }
+    }
+
+    fn value_in(&self, snapshot: &Snapshot) -> Option<CpuSet> {
+        let state = snapshot.irqs.get(&self.irq)?;
+        (state.actions.join(",") == self.action).then(|| state.requested.clone())?
+    }
+
+    /// The new affinity is effective at once.
+    fn set_in(&self, snapshot: &mut Snapshot, cpus: CpuSet) {
+        let effective = cpus.and(&snapshot.topology.online).lowest().map(CpuSet::of);
+        if let Some(state) = snapshot.irqs.get_mut(&self.irq) {
+            (state.requested, state.effective) = (Some(cpus), effective);
+        }
+    }
+
+    fn all_in(snapshot: &Snapshot) -> Vec<Self> {
+        let writable = snapshot.irqs.iter().filter(|(_, state)| state.writable == Writable::Yes);
+        let netdev = |irq: &Irq| snapshot.netdevs.iter().find(|netdev| netdev.irqs.contains(irq));
+        let knob = |(irq, state): (&Irq, &IrqState)| Self {
+            irq: *irq,
+            action: state.actions.join(","),
+            netdev: netdev(irq).map(NetdevIdentity::of),
+        };
+        writable.map(knob).collect()
+    }
+}
+
+const PLACED_BY_KERNEL: &str = "the kernel or its interrupt controller places this interrupt itself \
+     (a managed one, or no affinity support); leave it out";
+const NO_VECTOR: &str =
+    "no free interrupt vector on these cpus (there are about 200 per cpu); choose other cpus";
+
+/// `/proc/irq/default_smp_affinity`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DefaultSmpAffinity;
+
+impl Knob for DefaultSmpAffinity {
+    type Value = CpuSet;
+
+    const ROW: &'static Row = &Row {
+        kind: "default_smp_affinity",
+        value: "for interrupts that appear later",
+        place: "`/proc/irq/default_smp_affinity`",
+        step: Step::DefaultAffinity,
+        needs: Capability::None,
+        ..Row::USUAL
+    };
+
+    fn location(&self) -> Location<'_> {
+        Location::File("/proc/irq/default_smp_affinity".into())
+    }
+
+    fn value_in(&self, snapshot: &Snapshot) -> Option<CpuSet> {
+        snapshot.default_smp_affinity.clone()
+    }
+
+    fn set_in(&self, snapshot: &mut Snapshot, cpus: CpuSet) {
+        put(snapshot.default_smp_affinity.as_mut(), cpus);
+    }
+
+    fn all_in(_: &Snapshot) -> Vec<Self> {
+        vec![Self]
+    }
+}

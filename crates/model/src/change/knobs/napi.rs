@@ -1,0 +1,195 @@
+//! How the kernel polls a device: deferred interrupts, threaded NAPI and its kthreads.
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::knob::{Capability, Errno, Knob, Row, put};
+use crate::change::knobs::netdevs;
+use crate::change::location::Location;
+use crate::change::order::Step;
+use crate::machine::cpuset::CpuSet;
+use crate::snapshot::host::Snapshot;
+use crate::snapshot::netdev::NetdevIdentity;
+
+/// `napi_defer_hard_irqs`: empty polls after which the interrupt is armed again.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NapiDeferHardIrqs {
+    /// The device.
+    pub netdev: NetdevIdentity,
+}
+
+impl Knob for NapiDeferHardIrqs {
+    type Value = u32;
+
+    const ROW: &'static Row = &Row {
+        kind: "napi_defer_hard_irqs",
+        value: "empty polls",
+        place: "`/sys/class/net/DEV/`",
+        step: Step::Moderation,
+        ..Row::USUAL
+    };
+
+    fn location(&self) -> Location<'_> {
+        Location::Netdev { netdev: &self.netdev, file: "napi_defer_hard_irqs".into() }
+    }
+
+    fn value_in(&self, snapshot: &Snapshot) -> Option<u32> {
+        self.netdev.find(snapshot)?.napi_defer_hard_irqs
+    }
+
+    fn set_in(&self, snapshot: &mut Snapshot, polls: u32) {
+        let netdev = self.netdev.find_mut(snapshot);
+        put(netdev.and_then(|netdev| netdev.napi_defer_hard_irqs.as_mut()), polls);
+    }
+
+    fn all_in(snapshot: &Snapshot) -> Vec<Self> {
+        netdevs(snapshot, |netdev| Self { netdev })
+    }
+}
+
+/// `gro_flush_timeout`, in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GroFlushTimeout {
+    /// The device.
+    pub netdev: NetdevIdentity,
+}
+
+impl Knob for GroFlushTimeout {
+    type Value = u32;
+
+    const ROW: &'static Row = &Row {
+        kind: "gro_flush_timeout",
+        value: "nanoseconds",
+        place: "`/sys/class/net/DEV/`",
+        step: Step::Moderation,
+        ..Row::USUAL
+    };
+
+    fn location(&self) -> Location<'_> {
+        Location::Netdev { netdev: &self.netdev, file: "gro_flush_timeout".into() }
+    }
+
+    fn value_in(&self, snapshot: &Snapshot) -> Option<u32> {
+        u32::try_from(self.netdev.find(snapshot)?.gro_flush_timeout?).ok()
+    }
+
+    fn set_in(&self, snapshot: &mut Snapshot, nanoseconds: u32) {
+        let netdev = self.netdev.find_mut(snapshot);
+        put(netdev.and_then(|netdev| netdev.gro_flush_timeout.as_mut()), nanoseconds.into());
+    }
+
+    fn all_in(snapshot: &Snapshot) -> Vec<Self> {
+        netdevs(snapshot, |netdev| Self { netdev })
+    }
+}
+
+/// `threaded`: 1 polls the device's NAPIs in kthreads, 0 in softirqs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Threaded {
+    /// The device.
+    pub netdev: NetdevIdentity,
+}
+
+const NO_KTHREADS: &str = "its driver cannot poll in kthreads";
+
+impl Knob for Threaded {
+    type Value = u32;
+
+    const ROW: &'static Row = &Row {
+        kind: "threaded",
+        value: "0 or 1",
+        place: "`/sys/class/net/DEV/`",
+        undo: "writes back; kthreads stay until the device goes",
+        step: Step::Threads,
+        refusals: &[(Errno::OpNotSupp, NO_KTHREADS), (Errno::Inval, NO_KTHREADS)],
+        ..Row::USUAL
+    };
+
+    fn location(&self) -> Location<'_> {
+        Location::Netdev { netdev: &self.netdev, file: "threaded".into() }
+    }
+
+    fn value_in(&self, snapshot: &Snapshot) -> Option<u32> {
+        self.netdev.find(snapshot)?.threaded
+    }
+
+    fn set_in(&self, snapshot: &mut Snapshot, threaded: u32) {
+        let netdev = self.netdev.find_mut(snapshot);
+        put(netdev.and_then(|netdev| netdev.threaded.as_mut()), threaded);
+    }
+
+    fn all_in(snapshot: &Snapshot) -> Vec<Self> {
+        netdevs(snapshot, |netdev| Self { netdev })
+    }
+}
+
+/// The CPUs of a threaded NAPI's kthread (`sched_setaffinity`).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NapiThread {
+    /// Its process id.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Clock ticks after boot at which it started: with the pid, its identity.
+    pub start_time: u64,
+}
+
+impl Knob for NapiThread {
+    type Value = CpuSet;
+
+    const ROW: &'static Row = &Row {
+        kind: "napi_thread",
+        fields: "`pid`, `comm`, `start_time` (clock ticks after boot)",
+        place: "`sched_setaffinity`",
+        step: Step::Kthreads,
+        needs: Capability::SysNice,
+        names_queues: true,
+        refusals: &[(
+            Errno::Inval,
+            "none of these cpus is online and open to this thread; choose others",
+        )],
+        ..Row::USUAL
+    };
+
+    fn name(&self) -> String {
+        format!("kthread {} (pid {})", self.comm, self.pid)
+    }
+
+    fn location(&self) -> Location<'_> {
+        Location::Thread { id: self.pid, comm: Some(&self.comm), start_time: self.start_time }
+    }
+
+    fn value_in(&self, snapshot: &Snapshot) -> Option<CpuSet> {
+        let mut threads = snapshot.netdevs.iter().flat_map(|it| &it.napis);
+        threads.find_map(|napi| {
+            let thread = napi.thread.as_ref()?;
+            let same = thread.pid == self.pid && thread.start_time == self.start_time;
+            same.then(|| thread.cpus.clone())
+        })
+    }
+
+    fn set_in(&self, snapshot: &mut Snapshot, cpus: CpuSet) {
+        let napis = snapshot.netdevs.iter_mut().flat_map(|netdev| &mut netdev.napis);
+        let threads = napis.filter_map(|napi| napi.thread.as_mut());
+        for thread in threads.filter(|thread| thread.pid == self.pid) {
+            thread.cpus.clone_from(&cpus);
+        }
+    }
+
+    fn all_in(snapshot: &Snapshot) -> Vec<Self> {
+        let napis = snapshot.netdevs.iter().flat_map(|netdev| &netdev.napis);
+        let threads = napis.filter_map(|napi| napi.thread.as_ref());
+        let knob = |it: &crate::snapshot::netdev::NapiThread| Self {
+            pid: it.pid,
+            comm: it.comm.clone(),
+            start_time: it.start_time,
+        };
+        threads.map(knob).collect()
+    }
+
+    /// The kthread's name holds that of its device (`napi/<dev>-<id>`, cut to 15 bytes).
+    fn is_of(&self, netdev: &str) -> bool {
+        let device = self.comm.strip_prefix("napi/").unwrap_or_default();
+        netdev.starts_with(device)
+            || device.rsplit_once('-').is_some_and(|(device, _)| device == netdev)
+    }
+}

@@ -1,0 +1,283 @@
+//! Laws of the table, tried on the knob of each case in `cases/knobs`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::*;
+use crate::change::{
+    Change, Interruption, Key, Settings, Table, Value, apply_to, held_back, knobs, ordered,
+};
+use crate::machine::cpuset::CpuSet;
+use crate::machine::ids::{Irq, NapiId};
+use crate::machine::reading::Part;
+use crate::snapshot::ethtool::{
+    self, Ethtool, Feature, FlowType, HashFields, HashFunction, Limit, Rss,
+};
+use crate::snapshot::host::IrqState;
+use crate::snapshot::netdev::{Napi, NapiThread as Kthread, Netdev, RxQueue, TxQueue};
+
+/// `cases/knobs/<kind>/knob.json`.
+#[derive(Deserialize)]
+struct Case {
+    /// The text of the old value, as the kernel prints it.
+    says: String,
+    change: Change,
+}
+
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)] // cases are files
+fn cases() -> Vec<Case> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/knobs");
+    let case = |kind: &&str| {
+        let path = folder.join(kind).join("knob.json");
+        let text = std::fs::read_to_string(&path)
+            .unwrap_or_else(|e| panic!("each knob has a case: {}: {e}", path.display()));
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    };
+    kinds().iter().map(case).collect()
+}
+
+fn set(text: &str) -> CpuSet {
+    CpuSet::parse_list(text).unwrap()
+}
+
+/// A machine that has every knob which a snapshot holds.
+fn host() -> Snapshot {
+    let limit = |current| Some(Limit { current, max: 4096 });
+    let absent = || "not asked for".to_owned();
+    let ethtool = Ethtool {
+        driver: Part::Absent(absent()),
+        channels: Part::Value(ethtool::Channels {
+            rx: None,
+            tx: None,
+            other: limit(1),
+            combined: limit(8),
+        }),
+        rings: Part::Value(ethtool::Rings {
+            rx: limit(256),
+            rx_mini: None,
+            rx_jumbo: None,
+            tx: limit(256),
+        }),
+        coalesce: Part::Value(ethtool::Coalesce {
+            rx_coalesce_usecs: 3,
+            ..ethtool::Coalesce::default()
+        }),
+        features: Part::Value(vec![Feature {
+            name: "rx-lro".into(),
+            available: true,
+            requested: true,
+            active: true,
+            never_changed: false,
+        }]),
+        rss: Part::Value(Rss {
+            function: Some(HashFunction::Toeplitz),
+            key: Some(vec![1, 2]),
+            indirection: vec![0, 1, 0, 1],
+            input_xfrm: 0,
+        }),
+        rx_rings: Part::Absent(absent()),
+        ntuple_rules: Part::Absent(absent()),
+        flow_hash: BTreeMap::from([(FlowType::Udp4, Part::Value("sd".parse().unwrap()))]),
+        link: Part::Absent(absent()),
+        stats: Part::Absent(absent()),
+    };
+    let rx = RxQueue { rps_cpus: Some(set("0")), rps_flow_cnt: Some(0), ..RxQueue::default() };
+    let thread =
+        Kthread { pid: 70, comm: "napi/eth0-8193".into(), start_time: 4242, cpus: set("0-3") };
+    let netdev = Netdev {
+        name: "eth0".into(),
+        mtu: 1500,
+        rx_queues: vec![rx],
+        tx_queues: vec![TxQueue { xps_cpus: Some(set("0")), ..TxQueue::default() }],
+        napis: vec![Napi { id: NapiId(8193), irq: None, thread: Some(thread) }],
+        threaded: Some(0),
+        napi_defer_hard_irqs: Some(0),
+        gro_flush_timeout: Some(0),
+        ethtool: Some(ethtool),
+        ..Netdev::default()
+    };
+    let irq = IrqState {
+        actions: vec!["eth0-rx-0".into()],
+        requested: Some(set("0-3")),
+        effective: Some(set("0")),
+        ..IrqState::default()
+    };
+    let mut snapshot = Snapshot {
+        default_smp_affinity: Some(set("0-3")),
+        irqs: [(Irq(27), irq)].into(),
+        netdevs: vec![netdev],
+        ..Snapshot::default()
+    };
+    Arc::make_mut(&mut snapshot.topology).online = CpuSet::first(4);
+    snapshot.net.rps_sock_flow_entries = Some(0);
+    snapshot.net.rps_default_mask = Some(set("0"));
+    snapshot.net.sysctls.insert("net.ipv4.tcp_rmem".into(), "4096\t131072\t6291456".into());
+    snapshot
+}
+
+#[test]
+fn the_json_of_a_target_names_its_row() {
+    for Case { change, .. } in cases() {
+        let json = serde_json::to_value(&change).unwrap();
+        assert_eq!(json["target"]["knob"], change.target.row().kind);
+        assert_eq!(serde_json::from_value::<Change>(json).unwrap(), change);
+    }
+}
+
+#[test]
+fn what_the_kernel_prints_is_read_and_written_as_the_same_value() {
+    for Case { says, change } in cases() {
+        let target = &change.target;
+        assert_eq!(target.parse(&says).as_ref(), Ok(&change.old), "{target}");
+        assert_eq!(target.parse(&change.text()).as_ref(), Ok(&change.new), "{target}");
+        assert_eq!(target.parse(&change.inverse().text()).as_ref(), Ok(&change.old), "{target}");
+        assert!(
+            target.parse("\u{1}").is_err() || matches!(change.old, Value::Words(_)),
+            "{target}"
+        );
+    }
+}
+
+#[test]
+fn a_change_is_tried_out_in_a_snapshot_and_taken_back() {
+    let before = host();
+    for Case { change, .. } in cases() {
+        let target = &change.target;
+        let Some(old) = target.value_in(&before) else {
+            let unlisted = ["rss_context", "ntuple_rule", "thread_affinity", "cgroup_cpuset"];
+            assert!(unlisted.contains(&target.row().kind), "{target} has no value");
+            assert_eq!(apply_to(&before, &[change]), before);
+            continue;
+        };
+        assert_eq!(old, change.old, "{target}");
+        let after = apply_to(&before, std::slice::from_ref(&change));
+        assert_eq!(target.value_in(&after), Some(change.new.clone()), "{target}");
+        assert_ne!(after, before, "{target}");
+        let back = apply_to(&after, &[change.inverse()]);
+        assert_eq!(target.value_in(&back), Some(change.old.clone()), "{target}");
+    }
+}
+
+#[test]
+fn what_a_netdev_does_not_have_is_not_set() {
+    let nothing = Snapshot {
+        netdevs: vec![Netdev { name: "eth0".into(), ..Netdev::default() }],
+        ..Snapshot::default()
+    };
+    for Case { change, .. } in cases() {
+        assert_eq!(change.target.value_in(&nothing), None, "{}", change.target);
+        assert_eq!(apply_to(&nothing, &[change]), nothing);
+    }
+}
+
+#[test]
+fn a_value_of_another_type_is_refused() {
+    let values = [
+        Value::Cpus(CpuSet::first(1)),
+        Value::Count(1),
+        Value::Switch(true),
+        Value::Settings(Settings::default()),
+        Value::Fields(HashFields::PORTS),
+        Value::Table(Table(vec![0])),
+        Value::Key(Key(vec![1])),
+        Value::words("1"),
+    ];
+    for Case { change, .. } in cases() {
+        for wrong in values.iter().filter(|value| value.kind() != change.old.kind()) {
+            let (target, old, new) = (&change.target, change.old.clone(), wrong.clone());
+            let error = Change::untyped(target.clone(), old, new, "").unwrap_err().to_string();
+            let mut json = serde_json::to_value(&change).unwrap();
+            json["old"] = serde_json::to_value(wrong).unwrap();
+            assert_eq!(serde_json::from_value::<Change>(json).unwrap_err().to_string(), error);
+        }
+    }
+    let plan = r#"{"target": {"knob": "default_smp_affinity"}, "old": {"cpus": "0-3"},
+                   "new": {"count": 3}, "reason": "by hand"}"#;
+    assert_eq!(
+        serde_json::from_str::<Change>(plan).unwrap_err().to_string(),
+        "default_smp_affinity: the knob `default_smp_affinity` takes a value of type `cpus`, \
+         not `count`"
+    );
+}
+
+#[test]
+fn changes_are_made_in_the_order_of_the_steps() {
+    let changes = ordered(cases().into_iter().map(|case| case.change).collect());
+    let kinds: Vec<&str> = changes.iter().map(|change| change.target.row().kind).collect();
+    assert_eq!(
+        kinds,
+        [
+            "default_smp_affinity",
+            "channels",
+            "rings",
+            "mtu",
+            "threaded",
+            "offload",
+            "coalesce",
+            "tx_usecs",
+            "napi_defer_hard_irqs",
+            "gro_flush_timeout",
+            "rss_key",
+            "rss_hash",
+            "flow_hash",
+            "rss_table",
+            "irq_affinity",
+            "napi_thread",
+            "xps_cpus",
+            "rps_cpus",
+            "rps_default_mask",
+            "rps_sock_flow_entries",
+            "rps_flow_cnt",
+            "rss_context",
+            "ntuple_rule",
+            "sysctl",
+            "cgroup_cpuset",
+            "thread_affinity",
+        ]
+    );
+}
+
+#[test]
+fn some_changes_stop_traffic_and_channels_make_others_void() {
+    let cases = cases();
+    let stops = |wanted| {
+        let those = cases.iter().filter(|it| it.change.target.interrupts_traffic() == wanted);
+        those.map(|it| it.change.target.row().kind).collect::<Vec<_>>()
+    };
+    assert_eq!(stops(Some(Interruption::Always)), ["channels", "rings"]);
+    assert_eq!(
+        stops(Some(Interruption::Sometimes)),
+        ["offload", "mtu", "coalesce", "tx_usecs", "rss_hash"]
+    );
+    let (_, void) = held_back(cases.iter().map(|case| case.change.clone()).collect());
+    let void: Vec<&str> = void.iter().map(|change| change.target.row().kind).collect();
+    let expected = [
+        "irq_affinity",
+        "rps_cpus",
+        "rps_flow_cnt",
+        "xps_cpus",
+        "tx_usecs",
+        "rss_table",
+        "rss_context",
+        "ntuple_rule",
+        "napi_thread",
+    ];
+    assert_eq!(void, expected);
+}
+
+#[test]
+fn the_page_has_the_table() {
+    let page = include_str!("../../../../../docs/knobs.md");
+    let table = knobs::as_markdown();
+    assert!(page.contains(&format!("\n{table}\n")), "docs/knobs.md must have the table:\n{table}");
+}
+
+#[test]
+fn rings_are_rounded_up_to_less_than_twice() {
+    let settings = |text: &str| text.parse::<Settings>().unwrap();
+    let may = |now| <Rings as Knob>::may_round_to(&settings("rx=300 tx=256"), &settings(now));
+    assert!(may("rx=512 tx=256") && may("rx=300 tx=256") && may("rx=304 tx=511"));
+    assert!(!may("rx=600 tx=256") && !may("rx=299 tx=256") && !may("rx=512 tx=128"));
+}
