@@ -12,11 +12,8 @@ use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::cost::weights::Costs;
 use netsilo_decide::judge::findings::check;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
-use netsilo_model::derive::analysis::Analysis;
-
 use netsilo_model::snapshot::host::{Snapshot, OwnedKnob};
-
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_decide::plan::{Goal, Plan, plan};
 use netsilo_decide::report::Report;
 use netsilo_decide::report::rss::netdev_rss;
