@@ -69,7 +69,7 @@ fn seeds() -> Vec<String> {
         even_if_owned: true,
         refusals: vec![Refusal {
             subject: "irq 28".into(),
-            cause: Cause::ManagedIrq,
+            cause: RefusalCause::ManagedIrq,
             reason: "managed".into(),
         }],
         ..Plan::default()

@@ -3,15 +3,20 @@
 //! Units end the names: `_per_s` per second, `_s` seconds, `_mbps` Mbit/s; shares are 0..=1. CPU
 //! sets are kernel lists (`"0-3,8"`). Unknown is `null`, never 0. The schema number grows when a
 //! field is removed or changes its meaning; new fields may appear at any time.
+//!
+//! **What lives here**: the report of `show` and the daemon, and that of `rss` ([`rss`]). They may
+//! use the model crate. Findings, verdicts and plans must not come in: a report states what is
+//! measured and set, and recommends nothing.
 
 pub mod rss;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::forwarding::ForwardTotals;
 use netsilo_model::derive::locality::Locality;
-use netsilo_model::derive::rates::{CpuRates, Rates, Shares, rates};
-use netsilo_model::derive::silo::{OutsideTraffic, Silo, Silos, silos};
+use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
+use netsilo_model::derive::silo::{OutsideTraffic, Silo, Silos};
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -225,14 +230,13 @@ pub struct SettingsLine {
 }
 
 impl Report {
-    /// Computes the report of an observation.
-    pub fn of(observation: &Observation) -> Self {
-        let Observation { before, after, attribution } = observation;
-        let rates = rates(before, after);
-        let silos = silos(observation, &rates);
-        let mut work = work_by_cpu(&silos);
+    /// Computes the report of an analysis.
+    pub fn of(analysis: &Analysis<'_>) -> Self {
+        let Analysis { observation, rates, silos, .. } = analysis;
+        let Observation { after, attribution, .. } = observation;
+        let mut work = work_by_cpu(silos);
         let mut line =
-            |cpu| cpu_line(cpu, after, &rates, attribution, work.remove(&cpu).unwrap_or_default());
+            |cpu| cpu_line(cpu, after, rates, attribution, work.remove(&cpu).unwrap_or_default());
         Self {
             schema: SCHEMA,
             machine: machine(after),
@@ -245,7 +249,7 @@ impl Report {
                 hooks: attribution.hooks.clone(),
             },
             cpus: after.topology.online.iter().map(&mut line).collect(),
-            totals: totals(&silos, attribution),
+            totals: totals(silos, attribution),
             stages: attribution
                 .stages
                 .as_ref()
@@ -257,11 +261,11 @@ impl Report {
             },
             writers: after.writers.clone(),
             gaps: after.gaps.clone(),
-            notes: netsilo_model::derive::notes::notes(observation, &rates, &silos),
+            notes: netsilo_model::derive::notes::notes(observation, rates, silos),
             netdevs: after
                 .netdevs
                 .iter()
-                .map(|netdev| netdev_line(netdev, after, &rates, &silos))
+                .map(|netdev| netdev_line(netdev, after, rates, silos))
                 .collect(),
         }
     }
@@ -434,10 +438,15 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netsilo_model::cost::weights::Costs;
     use netsilo_model::machine::topology::Distance;
     use netsilo_model::snapshot::host::OwnedKnob;
     use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
+
+    fn report(observation: &Observation) -> Report {
+        Report::of(&Analysis::new(observation, &Costs::default()))
+    }
 
     fn scene() -> Scene {
         let queue = |irq, cpu, bytes_per_s| SceneQueue {
@@ -471,7 +480,7 @@ mod tests {
 
     #[test]
     fn a_report_lists_polled_queues_and_readers_of_each_cpu() {
-        let report = Report::of(&scene().observation());
+        let report = report(&scene().observation());
         assert_eq!(report.cpus[0].polls, ["eth0 rx-0", "eth0 rx-1"]);
         assert_eq!(report.cpus[0].readers, ["redis"]);
         assert_eq!(report.cpus[0].softirq_share, Some(0.4));
@@ -482,7 +491,7 @@ mod tests {
 
     #[test]
     fn total_locality_weights_queues_by_bytes() {
-        let totals = Report::of(&scene().observation()).totals;
+        let totals = report(&scene().observation()).totals;
         assert_eq!(totals.bytes_per_s, Some(400.0));
         assert_eq!(
             totals.locality.shares,
@@ -494,7 +503,7 @@ mod tests {
     #[test]
     fn a_machine_with_one_cpu_has_nothing_to_place() {
         let scene = Scene { grid: Grid::default(), ..scene() };
-        let notes = Report::of(&scene.observation()).notes;
+        let notes = report(&scene.observation()).notes;
         assert_eq!(notes[0], "nothing to place: one cpu, 2 rx queues; all receive work runs there");
     }
 
@@ -503,7 +512,7 @@ mod tests {
         let writer =
             KnobOwner { name: "irqbalance".into(), pid: 812, writes: vec![OwnedKnob::IrqAffinity] };
         let scene = Scene { writers: vec![writer], without_bpf: true, ..scene() };
-        let report = Report::of(&scene.observation());
+        let report = report(&scene.observation());
         let expected = [
             "consumers unknown: nothing was counted",
             "irqbalance (pid 812) is running and changes irq affinity",
@@ -516,7 +525,7 @@ mod tests {
     fn an_xdp_program_gives_a_note() {
         let mut observation = scene().observation();
         observation.after.netdevs[0].xdp = Some(netsilo_model::snapshot::netdev::Xdp::Driver);
-        let notes = Report::of(&observation).notes;
+        let notes = report(&observation).notes;
         let expected = "eth0: an XDP program is attached; packets that XDP \
                         redirects, answers or drops are not counted";
         assert_eq!(notes, [expected]);
@@ -524,7 +533,7 @@ mod tests {
 
     #[test]
     fn a_report_survives_json() {
-        let report = Report::of(&scene().observation());
+        let report = report(&scene().observation());
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::{Controller, Decision, Policy, WINDOW, WriteOutcome};
 use crate::plan::plan;
 use netsilo_model::change::{Change, Target, Value, apply_to};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;
@@ -223,7 +224,8 @@ impl World {
     /// One window without the controller: the whole plan is written at once.
     pub(super) fn step_without_controller(&mut self) {
         let observation = self.window();
-        let changes = plan(&observation, &self.controller.policy().goal).changes;
+        let goal = &self.controller.policy().goal;
+        let changes = plan(&Analysis::new(&observation, &goal.costs), goal).changes;
         self.write(&changes);
     }
 

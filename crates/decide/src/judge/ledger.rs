@@ -4,7 +4,6 @@
 //! Several counters (of the device, the driver, each queue) may count the same loss. The ledger
 //! takes the largest of them per subject, so a stage's sum is a lower bound.
 
-use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
@@ -12,20 +11,21 @@ use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::sockets::SocketKind;
+use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use serde::{Deserialize, Serialize};
 
 /// All stages with known counters, in the order of the receive path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
     /// The stages.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StageLosses>,
     /// The next step for the stage that loses most; `None` when nothing is lost.
     pub next: Option<String>,
 }
 
 /// One stage of the receive path with its loss counters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Stage {
+pub struct StageLosses {
     /// The stage.
     pub place: LossStage,
     /// Packets lost in the interval, a lower bound; for a stage that loses nothing, its events.
@@ -35,12 +35,12 @@ pub struct Stage {
     /// The same since boot, or since the device or namespace was created.
     pub since_boot: u64,
     /// The counters that are not 0.
-    pub lines: Vec<Line>,
+    pub lines: Vec<LossCounter>,
 }
 
 /// One counter of a stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct LossCounter {
     /// The object it counts for (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`, `machine`).
     pub subject: Subject,
     /// The name that the kernel or the driver gives it.
@@ -57,18 +57,18 @@ pub struct Line {
 
 impl Ledger {
     /// The entry of a stage; `None` when none of its counters is known.
-    pub fn stage(&self, place: LossStage) -> Option<&Stage> {
+    pub fn stage(&self, place: LossStage) -> Option<&StageLosses> {
         self.stages.iter().find(|stage| stage.place == place)
     }
 
     /// Stages that lost packets in the interval.
-    fn losing(&self) -> impl DoubleEndedIterator<Item = &Stage> {
+    fn losing(&self) -> impl DoubleEndedIterator<Item = &StageLosses> {
         self.stages.iter().filter(|stage| stage.place.loses() && stage.count > 0)
     }
 
     /// The stage that lost most in the interval; the earlier of two equal ones, because packets
     /// lost there never reach the later one.
-    pub fn most_lost(&self) -> Option<&Stage> {
+    pub fn most_lost(&self) -> Option<&StageLosses> {
         self.losing().rev().max_by_key(|stage| stage.count)
     }
 
@@ -92,9 +92,12 @@ impl Ledger {
     }
 }
 
-impl Stage {
+impl StageLosses {
     /// The counters of a subject that grew in the interval.
-    pub fn grown<'a>(&'a self, subject: &'a Subject) -> impl Iterator<Item = &'a Line> {
+    pub fn grown_counters<'a>(
+        &'a self,
+        subject: &'a Subject,
+    ) -> impl Iterator<Item = &'a LossCounter> {
         self.lines.iter().filter(move |line| {
             line.subject == *subject && line.count.is_some_and(|count| count > 0)
         })
@@ -113,24 +116,24 @@ impl Stage {
 }
 
 /// Builds the loss ledger of an observation.
-pub fn ledger(seen: &Analysis<'_>) -> Ledger {
-    let mut book: BTreeMap<LossStage, Vec<Line>> = BTreeMap::new();
-    for netdev in &seen.observation.after.netdevs {
-        netdev_lines(seen, netdev, &mut book);
+pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
+    let mut book: BTreeMap<LossStage, Vec<LossCounter>> = BTreeMap::new();
+    for netdev in &analysis.observation.after.netdevs {
+        netdev_lines(analysis, netdev, &mut book);
     }
-    cpu_lines(seen, &mut book);
-    protocol_lines(seen, &mut book);
-    socket_lines(seen, &mut book);
-    let seconds = seen.rates.elapsed.as_secs_f64();
-    let stages: Vec<Stage> =
+    cpu_lines(analysis, &mut book);
+    protocol_lines(analysis, &mut book);
+    socket_lines(analysis, &mut book);
+    let seconds = analysis.rates.elapsed.as_secs_f64();
+    let stages: Vec<StageLosses> =
         book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
     let mut ledger = Ledger { stages, next: None };
     ledger.next = ledger.next_step();
     ledger
 }
 
-fn stage(place: LossStage, mut lines: Vec<Line>, seconds: f64) -> Stage {
-    let largest = |count: &dyn Fn(&Line) -> u64| {
+fn stage(place: LossStage, mut lines: Vec<LossCounter>, seconds: f64) -> StageLosses {
+    let largest = |count: &dyn Fn(&LossCounter) -> u64| {
         let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
         for line in lines.iter().filter(|line| line.aside.is_none() || !place.loses()) {
             let most = subjects.entry(&line.subject).or_default();
@@ -142,7 +145,7 @@ fn stage(place: LossStage, mut lines: Vec<Line>, seconds: f64) -> Stage {
         (largest(&|line| line.count.unwrap_or(0)), largest(&|line| line.since_boot));
     lines.retain(|line| line.since_boot > 0);
     let per_s = if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-    Stage { place, count, per_s, since_boot, lines }
+    StageLosses { place, count, per_s, since_boot, lines }
 }
 
 /// The `statistics` of every netdev that count losses. Driver counters are in [`nic_counters`].
@@ -160,13 +163,17 @@ const STATISTICS: &[(&str, LossStage, &str)] = &[
     ),
 ];
 
-fn netdev_lines(seen: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<LossStage, Vec<Line>>) {
+fn netdev_lines(
+    analysis: &Analysis<'_>,
+    netdev: &Netdev,
+    book: &mut BTreeMap<LossStage, Vec<LossCounter>>,
+) {
     let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
-    let before = seen.observation.before.netdevs.iter().find(same);
+    let before = analysis.observation.before.netdevs.iter().find(same);
     for (counter, place, aside) in STATISTICS {
         let Some(value) = netdev.statistics.get(*counter) else { continue };
         let old = before.and_then(|before| before.statistics.get(*counter));
-        book.entry(*place).or_default().push(Line {
+        book.entry(*place).or_default().push(LossCounter {
             subject: Subject::Netdev(netdev.name.clone()),
             counter: (*counter).to_owned(),
             count: old.and_then(|old| value.checked_sub(*old)),
@@ -179,7 +186,7 @@ fn netdev_lines(seen: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<LossSt
     for ((place, counter), (value, aside)) in new {
         let count = old.get(&(place, counter.clone())).and_then(|(old, _)| value.checked_sub(*old));
         let (subject, source) = (Subject::Netdev(netdev.name.clone()), "ethtool -S".to_owned());
-        book.entry(place).or_default().push(Line {
+        book.entry(place).or_default().push(LossCounter {
             subject,
             counter,
             count,
@@ -208,11 +215,12 @@ fn driver_counters(netdev: &Netdev) -> BTreeMap<(LossStage, String), (u64, &'sta
     sums
 }
 
-fn cpu_lines(seen: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Line>>) {
-    let seconds = seen.rates.elapsed.as_secs_f64();
-    for (cpu, counters) in &seen.observation.after.cpus {
+fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
+    let seconds = analysis.rates.elapsed.as_secs_f64();
+    for (cpu, counters) in &analysis.observation.after.cpus {
         let Some(softnet) = counters.softnet else { continue };
-        let rates = seen.rates.cpus.get(cpu).and_then(|rates| rates.softnet).unwrap_or_default();
+        let rates =
+            analysis.rates.cpus.get(cpu).and_then(|rates| rates.softnet).unwrap_or_default();
         let rows = [
             (LossStage::Backlog, "dropped", rates.dropped_per_s, softnet.dropped, ""),
             (
@@ -231,7 +239,7 @@ fn cpu_lines(seen: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Line>>) {
             ),
         ];
         for (place, counter, per_s, since_boot, aside) in rows {
-            book.entry(place).or_default().push(Line {
+            book.entry(place).or_default().push(LossCounter {
                 subject: Subject::Cpu(*cpu),
                 counter: counter.to_owned(),
                 count: per_s.map(|rate| (rate * seconds).round() as u64),
@@ -280,17 +288,17 @@ const PROTOCOLS: &[(&str, LossStage, ProtocolPart, &str)] = &[
     ),
 ];
 
-fn protocol_lines(seen: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Line>>) {
-    let seconds = seen.rates.elapsed.as_secs_f64();
+fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
+    let seconds = analysis.rates.elapsed.as_secs_f64();
     for (counter, place, subject, aside) in PROTOCOLS {
-        let Some(value) = seen.observation.after.protocols.get(*counter) else { continue };
-        let rate = seen.rates.protocols.get(*counter);
+        let Some(value) = analysis.observation.after.protocols.get(*counter) else { continue };
+        let rate = analysis.rates.protocols.get(*counter);
         let file = match counter {
             name if name.starts_with("TcpExt") => "netstat",
             name if name.contains('6') => "snmp6",
             _ => "snmp",
         };
-        book.entry(*place).or_default().push(Line {
+        book.entry(*place).or_default().push(LossCounter {
             subject: Subject::Protocol(*subject),
             counter: (*counter).to_owned(),
             count: rate.map(|rate| (rate * seconds).round() as u64),
@@ -301,9 +309,9 @@ fn protocol_lines(seen: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Line>>
     }
 }
 
-fn socket_lines(seen: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Line>>) {
-    let Some(sockets) = &seen.observation.after.losing_sockets else { return };
-    let before = seen.observation.before.losing_sockets.as_deref();
+fn socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
+    let Some(sockets) = &analysis.observation.after.losing_sockets else { return };
+    let before = analysis.observation.before.losing_sockets.as_deref();
     for socket in sockets {
         let (place, source, within) = match socket.kind {
             SocketKind::Udp => (LossStage::Socket, "/proc/net/udp", "UdpRcvbufErrors"),
@@ -312,7 +320,7 @@ fn socket_lines(seen: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Line>>) 
         let counted = book
             .get(&place)
             .is_some_and(|lines| lines.iter().any(|line| line.counter.ends_with(within)));
-        book.entry(place).or_default().push(Line {
+        book.entry(place).or_default().push(LossCounter {
             subject: socket.subject(),
             counter: "sk_drops".to_owned(),
             count: before.map(|before| socket.dropped_since(before)),
@@ -327,17 +335,14 @@ fn socket_lines(seen: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Line>>) 
 mod tests {
     use super::*;
     use netsilo_model::cost::weights::Costs;
-    use netsilo_model::derive::rates::rates;
-    use netsilo_model::derive::silo::silos;
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::snapshot::observation::Observation;
     use netsilo_model::snapshot::sockets::LosingSocket;
-    use netsilo_model::synthetic::scene::{Scene, SceneNetdev};
+    use netsilo_model::synthetic::scene::Scene;
+    use netsilo_model::synthetic::scene::SceneNetdev;
 
     fn ledger_of(observation: &Observation) -> Ledger {
-        let rates = rates(&observation.before, &observation.after);
-        let silos = silos(observation, &rates);
-        ledger(&Analysis { observation, rates: &rates, silos: &silos, costs: &Costs::default() })
+        ledger(&Analysis::new(observation, &Costs::default()))
     }
 
     fn host() -> Observation {
@@ -411,7 +416,7 @@ mod tests {
         let stage = ledger.stage(LossStage::Socket).unwrap();
         assert_eq!((stage.count, stage.lines.len()), (30, 2));
         assert_eq!(
-            stage.grown(&Subject::Port(SocketKind::Udp, 53)).next().unwrap().count,
+            stage.grown_counters(&Subject::Port(SocketKind::Udp, 53)).next().unwrap().count,
             Some(29)
         );
     }

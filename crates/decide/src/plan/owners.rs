@@ -4,14 +4,15 @@ use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::words::plural;
 use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob, Snapshot};
 
-use crate::plan::{Cause, Goal, Plan};
+use crate::plan::contents::{Plan, RefusalCause};
+use crate::plan::goal::Goal;
 
 impl Plan {
     /// Lists the given programs that own a knob this plan writes; none if the plan overrides owners
     /// (`even_if_owned`).
     ///
     /// Used for a saved plan: another program may have started since.
-    pub fn owners<'w>(&self, writers: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
+    pub fn knob_owners<'w>(&self, writers: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
         let knob = |change: &Change| match change.target {
             Target::IrqAffinity(_) => Some(OwnedKnob::IrqAffinity),
             Target::RpsCpus(_) | Target::RpsFlowCnt(_) | Target::RpsSockFlowEntries(_) => {
@@ -62,7 +63,7 @@ pub(super) fn add_unless_owned(
             "it is running and would revert {count}: {advice_text}, or override with \
              --even-if-owned"
         );
-        plan.refuse(name, Cause::OtherOwner, reason);
+        plan.refuse(name, RefusalCause::OtherOwner, reason);
     }
     true
 }
@@ -87,10 +88,10 @@ mod tests {
             changes: vec![Change::new(irq, none(), two(), ""), default.clone()],
             ..Plan::default()
         };
-        assert_eq!(plan.owners(&writers), [&writers[0]]);
+        assert_eq!(plan.knob_owners(&writers), [&writers[0]]);
         plan.even_if_owned = true;
-        assert!(plan.owners(&writers).is_empty());
+        assert!(plan.knob_owners(&writers).is_empty());
         plan = Plan { changes: vec![default], ..Plan::default() };
-        assert!(plan.owners(&writers).is_empty());
+        assert!(plan.knob_owners(&writers).is_empty());
     }
 }

@@ -6,7 +6,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::consumer::{Cgroup, Thread};
 
-use crate::plan::{Cause, Plan, Refusal, Unchanged};
+use crate::plan::contents::{Plan, Refusal, RefusalCause, Unchanged};
 
 /// Restricts threads to these CPUs.
 pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Plan {
@@ -22,7 +22,7 @@ pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Pl
                 "the kernel binds this thread to its cpus (PF_NO_SETAFFINITY); leave it out".into();
             plan.refusals.push(Refusal {
                 subject: knob.name(),
-                cause: Cause::NoAffinitySupport,
+                cause: RefusalCause::NoAffinitySupport,
                 reason,
             });
         } else {
@@ -45,7 +45,11 @@ pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
     } else {
         let reason =
             format!("its parent has cpus {} and not {closed}; choose among these", cgroup.open);
-        plan.refusals.push(Refusal { subject: knob.name(), cause: Cause::EmptyMask, reason });
+        plan.refusals.push(Refusal {
+            subject: knob.name(),
+            cause: RefusalCause::EmptyMask,
+            reason,
+        });
     }
     plan
 }
@@ -69,7 +73,7 @@ fn refuse_offline(topology: &Topology, cpus: &CpuSet, plan: &mut Plan) -> bool {
     let reason = format!("not online; online are {}", topology.online);
     plan.refusals.push(Refusal {
         subject: format!("cpus {offline}"),
-        cause: Cause::OfflineCpu,
+        cause: RefusalCause::OfflineCpu,
         reason,
     });
     true
@@ -110,7 +114,7 @@ mod tests {
         assert_eq!(plan.unchanged[0].subject, "nginx (thread 11 of pid 10)");
         assert_eq!(
             (plan.refusals[0].subject.as_str(), plan.refusals[0].cause),
-            ("nginx (thread 12 of pid 10)", Cause::NoAffinitySupport)
+            ("nginx (thread 12 of pid 10)", RefusalCause::NoAffinitySupport)
         );
     }
 
@@ -120,7 +124,7 @@ mod tests {
         assert!(plan.changes.is_empty());
         assert_eq!(
             (plan.refusals[0].subject.as_str(), plan.refusals[0].cause),
-            ("cpus 8", Cause::OfflineCpu)
+            ("cpus 8", RefusalCause::OfflineCpu)
         );
     }
 

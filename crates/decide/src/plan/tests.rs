@@ -1,6 +1,5 @@
 //! Properties of every plan, on random scenes.
 
-use netsilo_model::change::{Target, Value, apply_to, knobs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -9,9 +8,15 @@ use proptest::sample::{select, subsequence};
 
 use super::*;
 use crate::place::IDLE_BELOW;
+use netsilo_model::change::{Change, Target, Value, apply_to, knobs};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+
 use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, Writable};
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{
     CpuLoad, Reader, Scene, SceneForward, SceneNetdev, SceneQueue,
@@ -22,6 +27,11 @@ use netsilo_model::synthetic::scene::{
 /// So no CPU is ever overloaded, and load moves without changing.
 const ALL_QUEUES: f64 = 0.87;
 const ALL_ELSE: f64 = 0.113;
+
+/// The plan of a goal for an observation, with the goal's weights.
+fn plan(observation: &Observation, goal: &Goal) -> Plan {
+    super::plan(&Analysis::new(observation, &goal.costs), goal)
+}
 
 /// First interrupt number of tx queues that have their own.
 const FIRST_TX_IRQ: u32 = 60;
@@ -182,9 +192,10 @@ fn placed(
     observation: &Observation,
     settings: &netsilo_model::snapshot::host::Snapshot,
 ) -> BTreeMap<CpuId, Vec<f64>> {
-    let rates = netsilo_model::derive::rates::rates(&observation.before, &observation.after);
+    let costs = Costs::default();
+    let analysis = Analysis::new(observation, &costs);
     let mut vectors: BTreeMap<(Irq, u32), (CpuSet, f64)> = BTreeMap::new();
-    for silo in silos(observation, &rates).queues.iter().filter(|silo| silo.has_traffic()) {
+    for silo in analysis.silos.queues.iter().filter(|silo| silo.has_traffic()) {
         let irq = silo.irq.as_ref().unwrap().to;
         let threads = settings
             .netdevs

@@ -32,18 +32,18 @@ pub struct NetdevRss {
     /// Agreement of the predictions with the flows that arrived.
     pub fit: Fit,
     /// The table's load; `None` with a reason in `no_load`.
-    pub load: Option<LoadOf>,
+    pub load: Option<TableLoadReport>,
     /// Reason why there is no load.
     pub no_load: Option<String>,
     /// Load of each rx queue that received packets.
     pub queues: BTreeMap<u32, QueueLoad>,
     /// The flows that arrived, the heaviest first.
-    pub flows: Vec<SeenFlow>,
+    pub flows: Vec<FlowReport>,
 }
 
 /// The load of an indirection table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LoadOf {
+pub struct TableLoadReport {
     /// Packets that followed the table.
     pub packets: u64,
     /// Packets received by another queue than the table's, or with an unknown entry.
@@ -74,7 +74,7 @@ pub struct QueueLoad {
 
 /// An observed flow and its predicted queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SeenFlow {
+pub struct FlowReport {
     /// The flow as observed.
     #[serde(flatten)]
     pub flow: Flow,
@@ -117,14 +117,14 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
         load: load.as_ref().ok().map(load_of),
         no_load: load.as_ref().err().cloned(),
         flows: flows_on(observation, netdev)
-            .map(|flow| SeenFlow { flow: flow.clone(), predicted: predicted(flow) })
+            .map(|flow| FlowReport { flow: flow.clone(), predicted: predicted(flow) })
             .collect(),
         queues,
     }
 }
 
-fn load_of(load: &TableLoad) -> LoadOf {
-    LoadOf {
+fn load_of(load: &TableLoad) -> TableLoadReport {
+    TableLoadReport {
         packets: load.packets,
         outside: load.off_table,
         missed: load.missed,
@@ -139,7 +139,7 @@ fn load_of(load: &TableLoad) -> LoadOf {
 
 /// The queue that a netdev gives a flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Where {
+pub struct FlowQueue {
     /// The netdev.
     pub netdev: String,
     /// The requested flow.
@@ -157,7 +157,7 @@ pub struct Where {
 }
 
 /// Finds the queue that this netdev gives a flow.
-pub fn where_is(observation: &Observation, netdev: &Netdev, flow: FlowSpec) -> Where {
+pub fn find_queue(observation: &Observation, netdev: &Netdev, flow: FlowSpec) -> FlowQueue {
     let seen = flows_on(observation, netdev)
         .find(|seen| seen.ends == Some(flow.ends) && seen.outer == flow.outer);
     let seen_on = seen.and_then(|seen| seen.queue);
@@ -169,7 +169,7 @@ pub fn where_is(observation: &Observation, netdev: &Netdev, flow: FlowSpec) -> W
     let queue = seen_on.or_else(|| Some(predicted.as_ref().ok()?.queue));
     let rx = netdev.rx_queues.iter().find(|rx| Some(rx.index) == queue);
     let irq = rx.and_then(|rx| observation.after.irqs.get(&rx.irq.as_ref()?.to));
-    Where {
+    FlowQueue {
         netdev: netdev.name.clone(),
         flow,
         refused: predicted.as_ref().err().cloned(),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_decide::place::{Room, Vector};
+use netsilo_decide::place::{Capacity, Vector};
 use netsilo_model::cost::problem::{Problem, SECOND_NS};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -93,7 +93,7 @@ impl Work {
         if numbers.share() < 0.33 {
             let count = vectors.len();
             for (from, vector) in vectors.iter_mut().enumerate().take(count / 2) {
-                vector.feeds = vec![(count - 1 - from, vector.packets_per_s / 2.0)];
+                vector.completed_by = vec![(count - 1 - from, vector.packets_per_s / 2.0)];
             }
         }
         let costs =
@@ -101,8 +101,8 @@ impl Work {
         Self { vectors, busy, costs }
     }
 
-    pub(crate) fn room<'a>(&'a self, topology: &'a Topology) -> Room<'a> {
-        Room { topology, costs: &self.costs, busy: self.busy.clone() }
+    pub(crate) fn capacity<'a>(&'a self, topology: &'a Topology) -> Capacity<'a> {
+        Capacity { topology, costs: &self.costs, busy: self.busy.clone() }
     }
 }
 

@@ -4,6 +4,8 @@
 //! All counts are compared with the counters of the two NICs, per queue if the driver has such
 //! counters.
 
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use std::collections::BTreeMap;
 
 use netsilo_decide::report::Report;
@@ -259,8 +261,8 @@ fn by_queue(
 fn a_report_has_no_stray_napi(lab: &Lab, seen: &Seen) {
     let snapshot: Snapshot = serde_json::from_str(&lab.sh("cat /tmp/snapshot").unwrap()).unwrap();
     let attribution = seen.attribution.clone();
-    let report =
-        Report::of(&Observation { before: snapshot.clone(), after: snapshot, attribution });
+    let observation = Observation { before: snapshot.clone(), after: snapshot, attribution };
+    let report = Report::of(&Analysis::new(&observation, &Costs::default()));
     for netdev in report.netdevs.iter().filter(|netdev| netdev.name.starts_with("eth")) {
         // a queue that received only address resolution may be unknown
         let busy =

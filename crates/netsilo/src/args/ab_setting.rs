@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::plan::{AlgorithmName, Goal, Plan, plan};
+use netsilo_decide::judge::annotate::plan_with_verdicts;
+use netsilo_decide::plan::{AlgorithmName, Goal, Plan};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
 use serde::Serialize;
 
@@ -76,7 +78,9 @@ impl AbSetting {
                     "{algorithm} places queues and --fix does not: with --fix write plan, not \
                      plan:ALGORITHM"
                 );
-                Ok(Some(plan(observation, &Goal { algorithm, ..goal.goal_for_this_machine()? })))
+                let goal = Goal { algorithm, ..goal.goal_for_this_machine()? };
+                let analysis = Analysis::new(observation, &goal.costs);
+                Ok(Some(plan_with_verdicts(&analysis, &goal)))
             }
         }
     }

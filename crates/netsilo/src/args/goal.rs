@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use netsilo_decide::judge::annotate::plan_with_verdicts;
 use netsilo_decide::judge::findings::check;
-use netsilo_decide::judge::fix::{Mend, fix};
-use netsilo_decide::plan::{AlgorithmName, Goal, Plan, Steering, Xps, plan};
+use netsilo_decide::judge::fix::{FixRequest, fix};
+use netsilo_decide::plan::{AlgorithmName, Goal, Plan, PortSteering, Xps};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
@@ -53,7 +55,7 @@ pub(crate) struct GoalArgs {
     /// Steer flows to a port to these rx queues by rules of the device (443/tcp=2-3) [default:
     /// unchanged]
     #[arg(long, value_name = "PORT/PROTO=QUEUES")]
-    steer: Vec<Steering>,
+    steer: Vec<PortSteering>,
     /// Set XPS: each CPU sends through the nearest tx queue, or off [default: unchanged]
     #[arg(long, value_name = "WHICH", value_parser = named::xps())]
     xps: Option<Xps>,
@@ -70,7 +72,7 @@ pub(crate) struct GoalArgs {
         "netdev", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs", "steer", "xps",
         "default_smp_affinity", "rps_default_mask",
     ])]
-    fix: Vec<Mend>,
+    fix: Vec<FixRequest>,
     /// Plan changes even if another program (irqbalance) writes the same knobs
     #[arg(long)]
     even_if_owned: bool,
@@ -103,10 +105,11 @@ impl GoalArgs {
     pub(crate) fn plan(&self, observation: &Observation, is_bundle: bool) -> Result<Plan> {
         // Weights measured here do not apply to the machine in a bundle.
         let goal = if is_bundle { self.goal()? } else { self.goal_for_this_machine()? };
+        let analysis = Analysis::new(observation, &goal.costs);
         if self.fix.is_empty() {
-            return Ok(plan(observation, &goal));
+            return Ok(plan_with_verdicts(&analysis, &goal));
         }
-        Ok(fix(&check(observation, &goal.costs), &self.fix, &observation.after, goal.even_if_owned))
+        Ok(fix(&check(&analysis), &self.fix, &observation.after, goal.even_if_owned))
     }
 
     /// Returns the goal with the weights measured on this machine; prints a note if they are stored

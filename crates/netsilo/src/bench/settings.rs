@@ -1,8 +1,11 @@
 //! The settings that experiments compare, as netsilo's own plans: interrupt affinity, RPS, RFS.
 
 use anyhow::Result;
-use netsilo_decide::plan::{AlgorithmName, Goal, plan};
+use netsilo_decide::judge::annotate::plan_with_verdicts;
+use netsilo_decide::plan::{AlgorithmName, Goal};
+
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
@@ -109,11 +112,12 @@ pub(super) fn from_goal(
     goal: &Goal,
     observation: &Observation,
 ) -> Result<Option<Setting>> {
-    let plan = plan(observation, goal);
+    let analysis = Analysis::new(observation, &goal.costs);
+    let plan = plan_with_verdicts(&analysis, goal);
     if let Some(refusal) = plan
         .refusals
         .iter()
-        .find(|refusal| refusal.cause == netsilo_decide::plan::Cause::OtherOwner)
+        .find(|refusal| refusal.cause == netsilo_decide::plan::RefusalCause::OtherOwner)
     {
         let message = format!("{name}: {}: {}", refusal.subject, refusal.reason);
         return Err(

@@ -12,7 +12,7 @@ use crate::tell::exit::{Exit, ExitError};
 pub(crate) fn refuse_owned(plan: &Plan, root: &Root) -> Result<()> {
     let writers = netsilo_sys::read::knob_owners::running(root)
         .context("cannot look for other programs that write these settings")?;
-    let owners = plan.owners(&writers);
+    let owners = plan.knob_owners(&writers);
     let names: Vec<String> =
         owners.iter().map(|owner| format!("{} (pid {})", owner.name, owner.pid)).collect();
     if names.is_empty() {

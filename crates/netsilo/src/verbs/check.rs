@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use netsilo_decide::judge::findings::{Severity, check};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_sys::bpf::tracer::Options;
 
 use crate::args::costs::costs_for;
@@ -43,13 +44,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         true => calibrate::measure(calibrate::TIME)?.costs,
         false => costs_for(args.observe.is_bundle())?,
     };
-    let check = check(
-        &args
-            .observe
-            .with_default_interval(CHECK_INTERVAL)
-            .observe_with(Options { stages: true, ..Options::for_findings() })?,
-        &costs,
-    );
+    let options = Options { stages: true, ..Options::for_findings() };
+    let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe_with(options)?;
+    let check = check(&Analysis::new(&observation, &costs));
     if args.json {
         out::json(&check)?;
     } else {

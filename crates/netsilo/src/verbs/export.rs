@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
-use netsilo_decide::plan::export::{self, File};
+use netsilo_decide::plan::export::{self, ExportedFile};
 
 use crate::args::plan::{PlanArgs, load};
 use crate::tell::exit::Exit;
@@ -70,7 +70,7 @@ fn plan(args: &Args) -> Result<Plan> {
     }
 }
 
-fn render(format: Format, plan: &Plan) -> Vec<File> {
+fn render(format: Format, plan: &Plan) -> Vec<ExportedFile> {
     match format {
         Format::IrqbalancePolicy => vec![export::irqbalance_policy(plan)],
         Format::SystemdLink => {
@@ -86,7 +86,7 @@ fn render(format: Format, plan: &Plan) -> Vec<File> {
 }
 
 /// Joins the files; with their names if there is more than one.
-fn joined(files: &[File]) -> String {
+fn joined(files: &[ExportedFile]) -> String {
     match files {
         [] => "# the plan has no change that .link files can express\n".into(),
         [only] => only.text.clone(),
@@ -94,7 +94,7 @@ fn joined(files: &[File]) -> String {
     }
 }
 
-fn write(dir: &Path, files: &[File]) -> Result<()> {
+fn write(dir: &Path, files: &[ExportedFile]) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     for file in files {
         let path = dir.join(&file.name);
@@ -133,7 +133,7 @@ pub(crate) mod tests {
     /// The lines that a change adds to each format.
     pub(crate) fn of_knob(plan: &Plan) -> String {
         let (links, beyond) = export::systemd_link(plan);
-        let lines = |file: &export::File, without: &str| {
+        let lines = |file: &export::ExportedFile, without: &str| {
             let common: Vec<&str> = without.lines().collect();
             let own = own_lines(&file.text)
                 .lines()
@@ -152,7 +152,7 @@ pub(crate) mod tests {
         text.rsplit_once("cannot be moved to cpus $3\"\n    fi\n}\n\n").map_or(text, |(_, own)| own)
     }
 
-    fn accepts(program: &str, arguments: &[&str], file: &File) {
+    fn accepts(program: &str, arguments: &[&str], file: &ExportedFile) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(&file.name);
         fs::write(&path, &file.text).unwrap();

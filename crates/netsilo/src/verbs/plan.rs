@@ -1,7 +1,7 @@
 //! `netsilo plan`: prints what `apply` would write, and why.
 
 use anyhow::Result;
-use netsilo_decide::plan::{Cause, Plan};
+use netsilo_decide::plan::{Plan, RefusalCause};
 
 use crate::args::plan::PlanArgs;
 use crate::tell::exit::Exit;
@@ -35,8 +35,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 /// Returns the exit code of a verb that only makes this plan.
 pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
     let refused =
-        |cause: fn(Cause) -> bool| plan.refusals.iter().any(|refusal| cause(refusal.cause));
-    if plan.changes.is_empty() && refused(|cause| cause == Cause::OtherOwner) {
+        |cause: fn(RefusalCause) -> bool| plan.refusals.iter().any(|refusal| cause(refusal.cause));
+    if plan.changes.is_empty() && refused(|cause| cause == RefusalCause::OtherOwner) {
         Exit::OtherOwner
     } else if plan.changes.is_empty() && refused(|_| true) {
         Exit::Refused

@@ -1,7 +1,7 @@
 //! `netsilo rss`: predicts the rx queue of a flow, and shows how RSS spreads flows.
 
 use anyhow::Result;
-use netsilo_decide::report::rss::{netdev_rss, where_is};
+use netsilo_decide::report::rss::{find_queue, netdev_rss};
 use netsilo_model::snapshot::flow::FlowSpec;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
@@ -71,7 +71,7 @@ fn predict(args: &WhereArgs) -> Result<Exit> {
     let observation = args.netdevs.observe.observe_with(Options::for_findings())?;
     let netdevs = args.netdevs.netdevs(&observation)?;
     let places: Vec<_> =
-        netdevs.iter().map(|netdev| where_is(&observation, netdev, args.flow)).collect();
+        netdevs.iter().map(|netdev| find_queue(&observation, netdev, args.flow)).collect();
     match args.netdevs.json {
         true => out::json(&places)?,
         false => out::text(&views::rss::places(&places))?,

@@ -310,16 +310,23 @@ fn totals(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
+    use netsilo_model::snapshot::observation::Observation;
     use netsilo_model::synthetic::scene::Scene;
 
     use super::*;
+
+    fn report(observation: &Observation) -> Report {
+        Report::of(&Analysis::new(observation, &Costs::default()))
+    }
 
     #[test]
     fn one_screen_shows_queues_cpus_and_readers() {
         let scene: Scene =
             serde_json::from_str(include_str!("../../../../cases/virtio-all-on-cpu0/before.json"))
                 .unwrap();
-        insta::assert_snapshot!(render(&Report::of(&scene.observation())));
+        insta::assert_snapshot!(render(&report(&scene.observation())));
     }
 
     #[test]
@@ -335,7 +342,7 @@ mod tests {
                       "to": "tap7", "queue": 0, "packets_per_s": 100, "bytes_per_s": 15000 }] }] },
             { "name": "eth1", "driver": "igb", "queues": [{ "irq": 51, "cpus": "1" }] }] }"#;
         let scene: Scene = serde_json::from_str(scene).unwrap();
-        insta::assert_snapshot!(render(&Report::of(&scene.observation())));
+        insta::assert_snapshot!(render(&report(&scene.observation())));
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! Tests of the model against published experiments (sources in `docs/verdicts.md`), and
 //! properties that hold for any host.
 
-use netsilo_model::change::Value;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::judge::evidence::{Gain, Measure};
+use netsilo_model::change::Value;
 use netsilo_model::cost::weights::Costs;
-use netsilo_model::derive::rates::rates;
-use netsilo_model::derive::silo::silos;
-use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::host::CpuStat;
 use netsilo_model::snapshot::observation::Observation;
@@ -27,18 +27,15 @@ fn set(list: &str) -> CpuSet {
     CpuSet::parse_list(list).unwrap()
 }
 
-fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), Verdict> {
-    let rates = rates(&observation.before, &observation.after);
-    let silos = silos(observation, &rates);
-    let seen = Analysis { observation, rates: &rates, silos: &silos, costs: &Costs::default() };
-    verdicts(&seen)
+fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), RemedyVerdict> {
+    crate::judge::annotate::verdicts(&Analysis::new(observation, &Costs::default()))
         .into_iter()
         .map(|verdict| ((verdict.subject.to_string(), verdict.remedy), verdict))
         .collect()
 }
 
 /// Verdicts on eth0.
-fn eth0(observation: &Observation) -> BTreeMap<RemedyName, Verdict> {
+fn eth0(observation: &Observation) -> BTreeMap<RemedyName, RemedyVerdict> {
     judged(observation)
         .into_iter()
         .filter(|((netdev, _), _)| netdev == "eth0")
@@ -83,7 +80,7 @@ fn with_flows(mut observation: Observation, flows: u32) -> Observation {
     observation
 }
 
-fn bound(verdict: &Verdict) -> f64 {
+fn bound(verdict: &RemedyVerdict) -> f64 {
     match &verdict.bound {
         Gain::AtMost { measure: Measure::Share(share), .. } => *share,
         other => panic!("{}: {other:?}", verdict.because),
@@ -540,7 +537,7 @@ fn unmeasured_quantities_are_unknown_and_an_idle_netdev_has_no_verdict() {
     assert_eq!(verdicts[&RemedyName::Rfs].outcome, Outcome::Unknown, "who reads is not known");
 }
 
-fn verdicts_without_traffic(observation: &Observation) -> Vec<Verdict> {
+fn verdicts_without_traffic(observation: &Observation) -> Vec<RemedyVerdict> {
     let still = Observation { before: observation.after.clone(), ..observation.clone() };
     judged(&still).into_values().collect()
 }
@@ -584,10 +581,9 @@ proptest! {
         let costly = Costs { ipi_ns, source: source(), ..table.clone() };
         let cheap = Costs { source: source(), ..table };
         let rank = |costs: &Costs| {
-            let rates = rates(&observation.before, &observation.after);
-            let silos = silos(&observation, &rates);
-            let seen = Analysis { observation: &observation, rates: &rates, silos: &silos, costs };
-            let verdict = rps_onto(&seen, &observation.after.netdevs[0], &set("0,2-3")).unwrap();
+            let analysis = Analysis::new(&observation, costs);
+            let netdev = &observation.after.netdevs[0];
+            let verdict = rps_onto(&analysis, netdev, &set("0,2-3")).unwrap();
             match verdict.outcome { Outcome::Help => 2, Outcome::Hurt => 0, _ => 1 }
         };
         prop_assert!(rank(&costly) <= rank(&cheap));

@@ -1,17 +1,20 @@
 //! Findings on interrupts outside their requested affinity, queues that share a core, and receive
 //! work on isolated or tickless CPUs.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::softirq::{Load, moves_one_of, own, plan_for};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::cpu_work::CpuWork;
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
+use crate::judge::findings::relief::{moves_one_of, own};
 
 /// Interrupts per second below which nothing is concluded: a moved interrupt changes its CPU only
 /// when it next occurs.
@@ -19,20 +22,21 @@ const OFTEN_PER_S: f64 = 10.0;
 /// Share of a CPU's time below which queues on one core do not disturb each other.
 const CROWDED: f64 = 0.2;
 
-pub(super) fn find(seen: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut findings: Vec<Finding> =
-        seen.silos.queues.iter().filter_map(|silo| elsewhere(seen, silo)).collect();
-    findings.extend(crowded(seen, load));
-    findings.extend(load.iter().filter_map(|it| isolated_or_tickless(seen, it)));
+        analysis.silos.queues.iter().filter_map(|silo| elsewhere(analysis, silo)).collect();
+    findings.extend(crowded(judged, load));
+    findings.extend(load.iter().filter_map(|it| isolated_or_tickless(judged, it)));
     findings
 }
 
 /// A queue's interrupt arrives on CPUs outside the affinity requested in both snapshots.
-fn elsewhere(seen: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
+fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
     let irq = silo.irq.as_ref()?.to;
     let requested = silo.requested.as_ref().filter(|cpus| !cpus.is_empty())?;
-    let before = seen.observation.before.irqs.get(&irq)?.requested.as_ref();
-    let online = requested.and(&seen.observation.after.topology.online);
+    let before = analysis.observation.before.irqs.get(&irq)?.requested.as_ref();
+    let online = requested.and(&analysis.observation.after.topology.online);
     if before != Some(requested) || online.is_empty() {
         return None;
     }
@@ -67,7 +71,7 @@ fn elsewhere(seen: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
         )
     }));
     Some(Finding {
-        id: FindingId::IrqNotWhereAsked,
+        id: FindingId::IrqOffRequestedCpus,
         severity: Severity::Warning,
         subject: silo.subject(),
         title: format!("its irq {irq} is requested on {requested} but arrives on {cpus}"),
@@ -89,15 +93,15 @@ fn elsewhere(seen: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
 }
 
 /// Several busy queues on one core while other cores are idle.
-fn crowded(seen: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
-    let topology = &seen.observation.after.topology;
+fn crowded(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
+    let topology = &judged.analysis.observation.after.topology;
     let apart = topology.isolated.or(&topology.nohz_full);
-    let mut cores: BTreeMap<String, (CpuSet, Vec<&Load<'_>>)> = BTreeMap::new();
+    let mut cores: BTreeMap<String, (CpuSet, Vec<&CpuWork<'_>>)> = BTreeMap::new();
     for it in load {
         let core = topology.core_of(it.cpu).and(&topology.online);
         cores.entry(core.to_string()).or_insert_with(|| (core, Vec::new())).1.push(it);
     }
-    let is_free = |members: &[&Load<'_>]| {
+    let is_free = |members: &[&CpuWork<'_>]| {
         members.iter().all(|it| it.queues.is_empty() && it.has_room() && !apart.contains(it.cpu))
     };
     let free: Vec<&CpuSet> =
@@ -105,30 +109,31 @@ fn crowded(seen: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
     if free.is_empty() {
         return Vec::new();
     }
-    let crowd = |(core, members): &(CpuSet, Vec<&Load<'_>>)| {
+    let crowd = |(core, members): &(CpuSet, Vec<&CpuWork<'_>>)| {
         let queues: Vec<&Silo> = members.iter().flat_map(|it| it.queues.iter().copied()).collect();
         let taken: f64 = members.iter().map(|it| it.receiving()).sum();
         (queues.len() >= 2 && taken >= CROWDED)
-            .then(|| crowd(seen, core, members, &queues, taken, free.len()))
+            .then(|| crowd(judged, core, members, &queues, taken, free.len()))
     };
     cores.values().filter_map(crowd).collect()
 }
 
 fn crowd(
-    seen: &Analysis<'_>,
+    judged: &Judged<'_>,
     core: &CpuSet,
-    members: &[&Load<'_>],
+    members: &[&CpuWork<'_>],
     queues: &[&Silo],
     taken: f64,
     free: usize,
 ) -> Finding {
     let mut netdevs: Vec<String> = queues.iter().map(|silo| silo.netdev.name.clone()).collect();
     netdevs.dedup();
-    let plan = plan_for(seen, netdevs);
+    let plan = judged.plans.of(netdevs);
     let changes: Vec<Change> =
-        plan.changes.into_iter().filter(|change| moves_one_of(change, queues)).collect();
-    let all_default =
-        queues.iter().all(|silo| silo.requested == seen.observation.after.default_smp_affinity);
+        plan.changes.iter().filter(|change| moves_one_of(change, queues)).cloned().collect();
+    let all_default = queues
+        .iter()
+        .all(|silo| silo.requested == judged.analysis.observation.after.default_smp_affinity);
     let mut evidence: Vec<Evidence> =
         members.iter().flat_map(|it| it.queues.iter().map(|silo| own(silo, it.cpu))).collect();
     evidence.push(Evidence::new(
@@ -185,8 +190,8 @@ fn crowd(
 }
 
 /// Receive work on an isolated or tickless CPU.
-fn isolated_or_tickless(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
-    let topology = &seen.observation.after.topology;
+fn isolated_or_tickless(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
+    let topology = &judged.analysis.observation.after.topology;
     let (what, source) = if topology.isolated.contains(load.cpu) {
         ("isolated", "/sys/devices/system/cpu/isolated")
     } else if topology.nohz_full.contains(load.cpu) {
@@ -197,9 +202,9 @@ fn isolated_or_tickless(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding>
     if load.queues.is_empty() {
         return None;
     }
-    let plan = plan_for(seen, load.netdevs());
+    let plan = judged.plans.of(load.netdevs());
     let changes: Vec<Change> =
-        plan.changes.into_iter().filter(|change| moves_one_of(change, &load.queues)).collect();
+        plan.changes.iter().filter(|change| moves_one_of(change, &load.queues)).cloned().collect();
     let labels: Vec<String> = load.queues.iter().map(|silo| silo.label()).collect();
     let mut evidence: Vec<Evidence> = load.queues.iter().map(|silo| own(silo, load.cpu)).collect();
     evidence.push(Evidence::new("cpu type", Measure::Text(what.into()), source));

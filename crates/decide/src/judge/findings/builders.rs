@@ -1,11 +1,12 @@
-//! Helpers of the audit's families: growth of counters, rates, shares, and constructors of remedies
-//! and findings.
+//! Builders that the families share: remedies, evidence of a setting, the finding that nothing is
+//! wrong.
 
 use netsilo_model::change::Change;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 
 pub(super) use netsilo_model::derive::analysis::sum;
 
@@ -36,7 +37,7 @@ impl Remedy {
 }
 
 /// The finding that a family found no problem; `None` when it had nothing to check.
-pub(super) fn all_well(id: FindingId, title: &str, evidence: Vec<Evidence>) -> Option<Finding> {
+pub(super) fn no_problem(id: FindingId, title: &str, evidence: Vec<Evidence>) -> Option<Finding> {
     let looked = !evidence.is_empty();
     looked.then(|| Finding {
         id,
