@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_decide::plan::{Goal, plan};
 use netsilo_decide::report::Report;
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ struct Entry {
     text: String,
 }
 
-fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
+fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |json: &[u8]| {
     let Ok(entries) = serde_json::from_slice::<Vec<Entry>>(json) else { return };
     let bundle = std::env::temp_dir().join(format!("netsilo-fuzz-{}", std::process::id()));
     let tar: Vec<u8> = entries.iter().flat_map(tar_entry).chain([0; 1024]).collect();
@@ -35,8 +36,10 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
     }
     match opened {
         Ok(observation) => {
-            let _ = Report::of(&observation);
-            let _ = plan(&observation, &Goal::default());
+            let goal = Goal::default();
+            let analysis = Analysis::new(&observation, &goal.costs);
+            let _ = Report::of(&analysis);
+            let _ = plan(&analysis, &goal);
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }

@@ -15,7 +15,7 @@ use netsilo_decide::report::Report;
 use netsilo_decide::report::rss::netdev_rss;
 use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::cost::weights::Costs;
-use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
+use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::scene::Scene;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -27,17 +27,20 @@ struct Case {
     goal: Goal,
 }
 
-fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
+fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |json: &[u8]| {
     let Ok(case) = serde_json::from_slice::<Case>(json) else { return };
     comes_back(&case);
     let Case { observation, goal } = &case;
     // also checks that no share or rate is NaN or infinite, which JSON prints as null
-    comes_back(&Report::of(observation));
-    comes_back(&check(observation, &Costs::default()));
-    explains(observation);
-    let plan = plan(observation, goal);
+    let defaults = Costs::default();
+    let analysis = Analysis::new(observation, &defaults);
+    comes_back(&Report::of(&analysis));
+    comes_back(&check(&analysis));
+    explains(&analysis);
+    let analysis = Analysis::new(observation, &goal.costs);
+    let plan = plan(&analysis, goal);
     comes_back(&plan);
-    assert_eq!(netsilo_decide::plan::plan(observation, goal), plan);
+    assert_eq!(netsilo_decide::plan::plan(&analysis, goal), plan);
     if !names_are_unique(&observation.after) {
         return;
     }
@@ -49,13 +52,13 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
 });
 
 /// The answers to questions about one object.
-fn explains(observation: &Observation) {
-    let after = &observation.after;
+fn explains(analysis: &Analysis<'_>) {
+    let (observation, after) = (analysis.observation, analysis.after());
     for cpu in after.topology.online.iter().take(4) {
-        why(observation, &Subject::Cpu(cpu)).iter().for_each(comes_back);
+        why(analysis, &Subject::Cpu(cpu)).iter().for_each(comes_back);
     }
     for netdev in &after.netdevs {
-        why(observation, &Subject::Netdev(netdev.name.clone(), None)).iter().for_each(comes_back);
+        why(analysis, &Subject::Netdev(netdev.name.clone())).iter().for_each(comes_back);
         serde_json::to_string(&netdev_rss(observation, netdev)).expect("plain values");
     }
 }
@@ -109,7 +112,7 @@ fn changes_make_sense(after: &Snapshot, plan: &Plan) {
 
 fn owners_are_left_alone(after: &Snapshot, plan: &Plan) {
     let irqs_owned =
-        after.writers.iter().any(|writer| writer.writes.contains(&WriterKnob::IrqAffinity));
+        after.writers.iter().any(|writer| writer.writes.contains(&OwnedKnob::IrqAffinity));
     let moves =
         plan.changes.iter().any(|change| matches!(change.target, Target::IrqAffinity { .. }));
     assert!(!(irqs_owned && moves), "the plan moves interrupts that another program owns");

@@ -16,7 +16,8 @@ fuzz_target!(|text: &str| {
     }
     if let Ok(stat) = stat {
         // PF_KTHREAD, PF_NO_SETAFFINITY
-        let flags = u32::from(stat.kthread) * 0x20_0000 + u32::from(stat.bound) * 0x400_0000;
+        let flags =
+            u32::from(stat.kthread) * 0x20_0000 + u32::from(stat.fixed_affinity) * 0x400_0000;
         let again = format!(
             "7 ({}) S 2 0 0 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 {} 0 0\n",
             stat.comm, stat.start_time

@@ -22,6 +22,7 @@ use netsilo_decide::control::{Controller, Policy, WINDOW, WriteOutcome};
 use netsilo_decide::plan::{AlgorithmName, Goal, Xps, plan};
 use netsilo_decide::report::Report;
 use netsilo_model::change::apply_to;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silo::silos;
 use netsilo_model::snapshot::host::Snapshot;
@@ -46,10 +47,14 @@ fn main() {
     // Not auto, which moves nothing without sufficient gain.
     let goal = Goal { algorithm: AlgorithmName::NearConsumer, ..Goal::default() };
     assert!(
-        plan(&OBSERVED, &goal).changes.len() >= 200,
+        plan(&analysis(&goal), &goal).changes.len() >= 200,
         "the benchmarked plan must have many changes"
     );
     divan::main();
+}
+
+fn analysis(goal: &Goal) -> Analysis<'_> {
+    Analysis::new(black_box(&OBSERVED), &goal.costs)
 }
 
 fn read() -> Snapshot {
@@ -94,14 +99,15 @@ fn c_silos(bencher: Bencher<'_, '_>) {
 /// Includes rates and silos.
 #[divan::bench]
 fn d_report(bencher: Bencher<'_, '_>) {
-    bencher.bench(|| Report::of(black_box(&OBSERVED)));
+    let goal = Goal::default();
+    bencher.bench(|| Report::of(&analysis(&goal)));
 }
 
 /// Includes rates and silos.
 #[divan::bench(args = AlgorithmName::ALL)]
 fn e_plan(bencher: Bencher<'_, '_>, algorithm: AlgorithmName) {
     let goal = Goal { algorithm, ..Goal::default() };
-    bencher.bench(|| plan(black_box(&OBSERVED), &goal));
+    bencher.bench(|| plan(&analysis(&goal), &goal));
 }
 
 /// Also RPS, RFS and XPS of all queues.
@@ -115,7 +121,7 @@ fn f_plan_of_everything(bencher: Bencher<'_, '_>) {
         rps_default_mask: cpus,
         ..Goal::default()
     };
-    bencher.bench(|| plan(black_box(&OBSERVED), &goal));
+    bencher.bench(|| plan(&analysis(&goal), &goal));
 }
 
 /// From the files to report and plan.
@@ -124,7 +130,9 @@ fn g_cycle(bencher: Bencher<'_, '_>) {
     bencher.bench(|| {
         let (before, after) = (read(), read());
         let observation = Observation { before, after, attribution: OBSERVED.attribution.clone() };
-        (Report::of(&observation), plan(&observation, &Goal::default()))
+        let goal = Goal::default();
+        let analysis = Analysis::new(&observation, &goal.costs);
+        (Report::of(&analysis), plan(&analysis, &goal))
     });
 }
 

@@ -213,7 +213,7 @@ fn cycles(tree: &Path) -> Cost {
             _ => moving.push(reading + deciding),
         }
     }
-    assert_eq!(refresher.whole_looks(), 1);
+    assert_eq!(refresher.full_reads(), 1);
     let [cycle, moving, reading] = [at_rest, moving, readings].map(|times| median(times).unwrap());
     Cost { cycle, moving, reading, start, peak_kb: peak_kb("self") }
 }

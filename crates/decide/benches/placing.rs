@@ -56,7 +56,7 @@ fn quality() {
         for seed in 0..SEEDS {
             let (vectors, cpus) = [(3, 8), (4, 8), (5, 6), (6, 6)][seed as usize % 4];
             let work = Work::new(&topology, 1000 + seed, vectors, cpus);
-            let model = Model::of(&work.room(&topology), &work.vectors);
+            let model = Model::new(&work.capacity(&topology), &work.vectors);
             let best = total(&model.problem, &exact::solve(&model.problem));
             let costs = ways(&work, &topology, &model).map(|at| total(&model.problem, &at));
             sums[0] += best;
@@ -98,9 +98,9 @@ fn speed() {
         let (mut modelled, mut solved) = (Vec::new(), Vec::new());
         for seed in 0..15 {
             let work = Work::new(&topology, 2000 + seed, queues, topology.online.len());
-            let room = work.room(&topology);
+            let capacity = work.capacity(&topology);
             let start = Instant::now();
-            let model = Model::of(&room, &work.vectors);
+            let model = Model::new(&capacity, &work.vectors);
             modelled.push(start.elapsed());
             let start = Instant::now();
             std::hint::black_box(solver::solve(&model.problem));

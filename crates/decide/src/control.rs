@@ -3,6 +3,11 @@
 //!
 //! Pure: time, observation, kernel events and write outcomes are arguments; the answer is a
 //! [`Decision`]. `docs/controller.md` has the rules, the reasons for them, and what the tests show.
+//!
+//! **What lives here**: the memory from window to window, and the states of the knobs. It may use
+//! the model crate, `place`, `plan`, `judge::annotate` and `stats`. Another way to place or to
+//! judge must not come in: the controller decides when a planned change is written, not what is
+//! planned.
 
 mod budget;
 mod decision;
@@ -40,11 +45,10 @@ use self::trial::{Trial, Trials};
 use self::view::Window;
 use crate::plan::{Goal, Plan};
 use netsilo_model::change::{Change, Target};
-use netsilo_model::derive::rates::rates;
-use netsilo_model::derive::silo::silos;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::event::Event;
-use netsilo_model::snapshot::host::Writer;
+use netsilo_model::snapshot::host::KnobOwner;
 use netsilo_model::snapshot::observation::Observation;
 
 /// The state that lasts from window to window.
@@ -69,7 +73,7 @@ pub struct Controller {
     /// The rx queues whose interrupts were held in the last window.
     held_queues: BTreeSet<(String, u32)>,
     /// Other programs that write knobs, as of the last window.
-    owners: Vec<Writer>,
+    owners: Vec<KnobOwner>,
     /// Decisions since the last window.
     log: Vec<LogEntry>,
 }
@@ -143,9 +147,9 @@ impl Controller {
 
     /// Decides after an observation window that ended `now`, in time since boot.
     pub fn tick(&mut self, now: Duration, observation: &Observation) -> Decision {
-        let rates = rates(&observation.before, &observation.after);
-        let silos = silos(observation, &rates);
-        let window = Window::new(now, observation, &rates, &silos);
+        let costs = self.policy.goal.costs.clone();
+        let analysis = Analysis::new(observation, &costs);
+        let window = Window::new(now, &analysis);
         self.observe(&window);
         self.reconcile(&window);
         let trials = self.judge_trials(&window);
@@ -156,7 +160,8 @@ impl Controller {
         let state = self.state(&plan, &candidates, &revert);
         self.remember(&window, &plan, &candidates, &revert);
         let (writes, held) = self.write(&window, &plan, &candidates);
-        let (conflicts, log, locality) = (self.conflicts(), take(&mut self.log), silos.locality());
+        let (conflicts, log) = (self.conflicts(), take(&mut self.log));
+        let locality = analysis.silos.locality();
         Decision { plan, writes, revert, log, state, conflicts, held, trials, locality }
     }
 

@@ -1,5 +1,12 @@
-//! ROOMDOC
+//! Judges an analysis: what is lost ([`ledger`]), which remedy helps ([`verdict`]), what is wrong
+//! and what to do ([`findings`], [`fix`]), and why a CPU is busy ([`why`]).
+//!
+//! **What lives here**: everything that says good or bad, with its [`evidence`]. It may use the
+//! model crate, `place` and `plan`. A verdict makes no plan and a plan asks for no verdict;
+//! [`annotate`] alone brings both together. Reading, writing and formatting for a terminal must not
+//! come in, nor the controller's memory of earlier windows: a judgement knows one analysis.
 
+pub mod annotate;
 pub mod evidence;
 pub mod findings;
 pub mod fix;

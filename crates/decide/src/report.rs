@@ -3,20 +3,26 @@
 //! Units end the names: `_per_s` per second, `_s` seconds, `_mbps` Mbit/s; shares are 0..=1. CPU
 //! sets are kernel lists (`"0-3,8"`). Unknown is `null`, never 0. The schema number grows when a
 //! field is removed or changes its meaning; new fields may appear at any time.
+//!
+//! **What lives here**: the report of `show` and the daemon, and that of `rss` ([`rss`]). They may
+//! use the model crate. Findings, verdicts and plans must not come in: a report states what is
+//! measured and set, and recommends nothing.
 
 pub mod rss;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::forwarding::ForwardTotals;
-use netsilo_model::derive::rates::{CpuRates, Rates, Shares, rates};
-use netsilo_model::derive::silo::{Elsewhere, Locality, Silo, Silos, silos};
+use netsilo_model::derive::locality::Locality;
+use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
+use netsilo_model::derive::silo::{OutsideTraffic, Silo, Silos};
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::{NodeId, Topology};
-use netsilo_model::snapshot::attribution::{Attribution, Hook, Source};
-use netsilo_model::snapshot::host::{Gap, Snapshot, Writer};
+use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, Hook};
+use netsilo_model::snapshot::host::{Gap, KnobOwner, Snapshot};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
@@ -47,7 +53,7 @@ pub struct Report {
     /// Settings of the network stack as a whole.
     pub settings: SettingsLine,
     /// Other programs that write the same knobs.
-    pub writers: Vec<Writer>,
+    pub writers: Vec<KnobOwner>,
     /// Reads that failed, with the reason.
     pub gaps: Vec<Gap>,
     /// Notes for the user, as sentences.
@@ -81,7 +87,7 @@ pub struct MachineLine {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AttributionLine {
     /// The method of counting.
-    pub source: Source,
+    pub source: AttributionSource,
     /// Length of the window, in seconds.
     pub elapsed_s: f64,
     /// Attached for this window only; then bytes are a lower bound.
@@ -162,11 +168,11 @@ pub struct CpuLine {
     /// Shares of time, sampled at clock ticks.
     pub shares: Option<Shares>,
     /// Measured share of device interrupts; `None` when not measured.
-    pub true_irq: Option<f64>,
+    pub hardirq_share: Option<f64>,
     /// Measured share of softirqs.
-    pub true_softirq: Option<f64>,
+    pub softirq_share: Option<f64>,
     /// Measured share of call-function IPIs.
-    pub true_ipi: Option<f64>,
+    pub ipi_share: Option<f64>,
     /// NET_RX softirqs raised per second.
     pub net_rx_per_s: Option<f64>,
     /// Call-function IPIs received per second; `None` when not counted separately.
@@ -200,11 +206,11 @@ pub struct Totals {
     /// Locality of all bytes that a queue received.
     pub locality: Locality,
     /// Data that no NIC received.
-    pub local: Elsewhere,
+    pub local: OutsideTraffic,
     /// Data from a NIC of another network namespace.
-    pub foreign: Elsewhere,
+    pub foreign: OutsideTraffic,
     /// Data whose queue was not found.
-    pub unresolved: Elsewhere,
+    pub unresolved: OutsideTraffic,
     /// Share of the read bytes whose queue was not found.
     pub unresolved_share: Option<f64>,
     /// Forwarded packets; the other totals exclude them.
@@ -224,14 +230,13 @@ pub struct SettingsLine {
 }
 
 impl Report {
-    /// Computes the report of an observation.
-    pub fn of(observation: &Observation) -> Self {
-        let Observation { before, after, attribution } = observation;
-        let rates = rates(before, after);
-        let silos = silos(observation, &rates);
-        let mut work = work_by_cpu(&silos);
+    /// Computes the report of an analysis.
+    pub fn of(analysis: &Analysis<'_>) -> Self {
+        let Analysis { observation, rates, silos, .. } = analysis;
+        let Observation { after, attribution, .. } = observation;
+        let mut work = work_by_cpu(silos);
         let mut line =
-            |cpu| cpu_line(cpu, after, &rates, attribution, work.remove(&cpu).unwrap_or_default());
+            |cpu| cpu_line(cpu, after, rates, attribution, work.remove(&cpu).unwrap_or_default());
         Self {
             schema: SCHEMA,
             machine: machine(after),
@@ -244,11 +249,11 @@ impl Report {
                 hooks: attribution.hooks.clone(),
             },
             cpus: after.topology.online.iter().map(&mut line).collect(),
-            totals: totals(&silos, attribution),
+            totals: totals(silos, attribution),
             stages: attribution
                 .stages
                 .as_ref()
-                .map(|stages| Stages::of(stages, attribution.elapsed.as_secs_f64())),
+                .map(|stages| Stages::from_samples(stages, attribution.elapsed.as_secs_f64())),
             settings: SettingsLine {
                 default_smp_affinity: after.default_smp_affinity.clone(),
                 rps_sock_flow_entries: after.net.rps_sock_flow_entries,
@@ -256,11 +261,11 @@ impl Report {
             },
             writers: after.writers.clone(),
             gaps: after.gaps.clone(),
-            notes: netsilo_model::derive::notes::notes(observation, &rates, &silos),
+            notes: netsilo_model::derive::notes::notes(observation, rates, silos),
             netdevs: after
                 .netdevs
                 .iter()
-                .map(|netdev| netdev_line(netdev, after, &rates, &silos))
+                .map(|netdev| netdev_line(netdev, after, rates, silos))
                 .collect(),
         }
     }
@@ -348,9 +353,9 @@ fn cpu_line(
         core: snapshot.topology.core_of(cpu),
         node: snapshot.topology.cpus.get(&cpu).and_then(|cpu| cpu.node),
         shares: rates.shares,
-        true_irq: time.map(|time| share(time.hardirq_ns)),
-        true_softirq: time.map(|time| share(time.softirq_ns())),
-        true_ipi: time.map(|time| share(time.ipi_ns)),
+        hardirq_share: time.map(|time| share(time.hardirq_ns)),
+        softirq_share: time.map(|time| share(time.softirq_ns())),
+        ipi_share: time.map(|time| share(time.ipi_ns)),
         net_rx_per_s: rates.net_rx_per_s,
         ipis_per_s: time.map(|time| time.ipis as f64 / elapsed),
         cal_per_s: rates.cal_per_s,
@@ -406,7 +411,7 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
         .map(|e| e.bytes_per_s)
         .iter()
         .sum::<f64>();
-    let counted = attribution.source != Source::None && !attribution.elapsed.is_zero();
+    let counted = attribution.source != AttributionSource::None && !attribution.elapsed.is_zero();
     let bytes = counted.then_some(by_queue + elsewhere);
     let polled = silos.queues.iter().filter_map(|silo| silo.packets_per_s);
     let mut seen = BTreeSet::new();
@@ -433,15 +438,20 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netsilo_model::cost::weights::Costs;
     use netsilo_model::machine::topology::Distance;
-    use netsilo_model::snapshot::host::WriterKnob;
+    use netsilo_model::snapshot::host::OwnedKnob;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+    use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
+
+    fn report(observation: &Observation) -> Report {
+        Report::of(&Analysis::new(observation, &Costs::default()))
+    }
 
     fn scene() -> Scene {
         let queue = |irq, cpu, bytes_per_s| SceneQueue {
             irq: Some(irq),
-            cpus: CpuSet::of(CpuId(0)),
+            cpus: CpuSet::from_cpu(CpuId(0)),
             packets_per_s: 1000,
             load: 0.2,
             readers: vec![Reader {
@@ -459,7 +469,7 @@ mod tests {
             queues: vec![queue(30, 0, 300), queue(31, 3, 100)],
             ..SceneNetdev::default()
         };
-        let busy = vec![Busy { cpus: CpuSet::of(CpuId(3)), usr: 0.5 }];
+        let busy = vec![CpuLoad { cpus: CpuSet::from_cpu(CpuId(3)), usr: 0.5 }];
         Scene {
             grid: Grid { l2s: 2, threads: 2, ..Grid::default() },
             busy,
@@ -470,10 +480,10 @@ mod tests {
 
     #[test]
     fn a_report_lists_polled_queues_and_readers_of_each_cpu() {
-        let report = Report::of(&scene().observation());
+        let report = report(&scene().observation());
         assert_eq!(report.cpus[0].polls, ["eth0 rx-0", "eth0 rx-1"]);
         assert_eq!(report.cpus[0].readers, ["redis"]);
-        assert_eq!(report.cpus[0].true_softirq, Some(0.4));
+        assert_eq!(report.cpus[0].softirq_share, Some(0.4));
         assert_eq!(report.cpus[3].shares.unwrap().usr, 0.5);
         assert_eq!(report.netdevs[0].other_irqs, [Irq(29)]);
         assert_eq!(report.machine.cores, 2);
@@ -481,7 +491,7 @@ mod tests {
 
     #[test]
     fn total_locality_weights_queues_by_bytes() {
-        let totals = Report::of(&scene().observation()).totals;
+        let totals = report(&scene().observation()).totals;
         assert_eq!(totals.bytes_per_s, Some(400.0));
         assert_eq!(
             totals.locality.shares,
@@ -493,16 +503,16 @@ mod tests {
     #[test]
     fn a_machine_with_one_cpu_has_nothing_to_place() {
         let scene = Scene { grid: Grid::default(), ..scene() };
-        let notes = Report::of(&scene.observation()).notes;
+        let notes = report(&scene.observation()).notes;
         assert_eq!(notes[0], "nothing to place: one cpu, 2 rx queues; all receive work runs there");
     }
 
     #[test]
     fn other_writers_and_missing_attribution_are_notes() {
         let writer =
-            Writer { name: "irqbalance".into(), pid: 812, writes: vec![WriterKnob::IrqAffinity] };
+            KnobOwner { name: "irqbalance".into(), pid: 812, writes: vec![OwnedKnob::IrqAffinity] };
         let scene = Scene { writers: vec![writer], without_bpf: true, ..scene() };
-        let report = Report::of(&scene.observation());
+        let report = report(&scene.observation());
         let expected = [
             "consumers unknown: nothing was counted",
             "irqbalance (pid 812) is running and changes irq affinity",
@@ -515,7 +525,7 @@ mod tests {
     fn an_xdp_program_gives_a_note() {
         let mut observation = scene().observation();
         observation.after.netdevs[0].xdp = Some(netsilo_model::snapshot::netdev::Xdp::Driver);
-        let notes = Report::of(&observation).notes;
+        let notes = report(&observation).notes;
         let expected = "eth0: an XDP program is attached; packets that XDP \
                         redirects, answers or drops are not counted";
         assert_eq!(notes, [expected]);
@@ -523,7 +533,7 @@ mod tests {
 
     #[test]
     fn a_report_survives_json() {
-        let report = Report::of(&scene().observation());
+        let report = report(&scene().observation());
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
     }

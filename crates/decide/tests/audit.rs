@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use netsilo_decide::judge::findings::check;
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::audit::Audit;
 use netsilo_model::snapshot::observation::Observation;
@@ -126,12 +127,13 @@ fn every_captured_host_can_be_diagnosed() {
     for entry in fs::read_dir(fixtures()).unwrap() {
         let path = entry.unwrap().path();
         if path.join("sys").is_dir() {
-            check(&twice(&path), &Costs::default());
+            check(&Analysis::new(&twice(&path), &Costs::default()));
             seen += 1;
         }
     }
     assert!(seen >= 10, "{seen} fixtures");
-    check(&bundle::open(fixtures().join("igb-6.12.tar.zst")).unwrap(), &Costs::default());
+    let observation = bundle::open(fixtures().join("igb-6.12.tar.zst")).unwrap();
+    check(&Analysis::new(&observation, &Costs::default()));
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Cache {
         fs::create_dir_all(&dir).with_context(what)?;
         let lock = File::create(dir.join("lock")).with_context(what)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            crate::note("waiting for another lab that uses the cache");
+            crate::message::note("waiting for another lab that uses the cache");
             flock(&lock, FlockOperation::LockExclusive).with_context(what)?;
         }
         Ok(Self { dir, _lock: lock })

@@ -40,7 +40,7 @@ struct Measured {
 }
 
 /// The guest with its servers, and the path of netsilo.
-struct Stage {
+struct DemoGuest {
     lab: Lab,
     netsilo: String,
     traffic: String,
@@ -51,28 +51,28 @@ struct Stage {
 /// Runs the demo.
 pub(crate) fn run(demo: &Demo) -> Result<()> {
     say("netsilo's main task on a real kernel: show, plan, apply, verify, undo")?;
-    let stage = Stage::set(demo)?;
-    let before = stage.settings()?;
+    let guest = DemoGuest::set(demo)?;
+    let before = guest.settings()?;
 
     chapter("as booted: every interrupt of the NIC on cpu 0, the servers on cpus 1, 2, 5 and 6")?;
-    let booted = stage.look("as booted", &["show", "plan --algorithm near-consumer"], &[])?;
+    let booted = guest.look("as booted", &["show", "plan --algorithm near-consumer"], &[])?;
     chapter("near-consumer: close to the reader, on another core of its cache")?;
-    let near = stage.look("near-consumer", &["show"], &["near-consumer"])?;
+    let near = guest.look("near-consumer", &["show"], &["near-consumer"])?;
     chapter("rfs-max-weight: on the heaviest reader's own cpu")?;
-    let own = stage.look("rfs-max-weight", &["show"], &["rfs-max-weight"])?;
+    let own = guest.look("rfs-max-weight", &["show"], &["rfs-max-weight"])?;
 
     chapter("undo")?;
-    stage.netsilo("undo")?;
-    let after = stage.settings()?;
+    guest.netsilo("undo")?;
+    let after = guest.settings()?;
     ensure!(after == before, "not all settings are restored:\n{}", differences(&before, &after));
     say(&format!("all {} settings are restored, byte for byte", before.lines().count()))?;
 
     chapter("before and after")?;
     say(&comparison(&[booted, near, own]))?;
-    say(&caveats(&stage.lab))
+    say(&caveats(&guest.lab))
 }
 
-impl Stage {
+impl DemoGuest {
     fn set(demo: &Demo) -> Result<Self> {
         // Threads::Multi would run the CPUs in parallel but stalls at times; the counts are the
         // same.

@@ -140,7 +140,7 @@ impl Job {
     /// Returns the process id in the guest of the shell that runs the command; use `exec` to get
     /// the program's own.
     pub fn pid(&self) -> Result<u32> {
-        let pid = self.guest.wait_for(crate::RUN_TIMEOUT, |state| {
+        let pid = self.guest.wait_for(crate::time::RUN_TIMEOUT, |state| {
             state
                 .running
                 .get(&self.id)
@@ -169,7 +169,7 @@ impl Job {
     /// Terminates the command and returns its output.
     pub fn stop(self) -> Result<Output> {
         self.signal(Signal::TERM)?;
-        self.wait(crate::STOP_TIMEOUT)
+        self.wait(crate::time::STOP_TIMEOUT)
     }
 
     /// Lets the command run until the guest ends.

@@ -34,7 +34,7 @@ impl Kernel {
 
     /// Asks the mirror now, downloads a new version if there is one, and prepares it to boot.
     pub fn fetch(self) -> Result<Image> {
-        fetch(&Cache::open()?, self, true, &crate::note)
+        fetch(&Cache::open()?, self, true, &crate::message::note)
     }
 
     /// Suites and packages to look in, in this order.

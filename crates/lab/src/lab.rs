@@ -1,5 +1,6 @@
 //! A booted guest with its peers.
 
+use crate::address;
 use crate::cache::Cache;
 use crate::command::Shown;
 use crate::emulator;
@@ -10,14 +11,14 @@ use crate::guest::Job;
 use crate::initrd;
 use crate::kernels;
 use crate::kernels::Image;
-use crate::note;
+use crate::message::note;
+use crate::namespaces::GuestNamespaces;
+use crate::namespaces::Peer;
+use crate::namespaces::content;
+use crate::namespaces::unnamed_file;
 use crate::output::Output;
 use crate::qemu;
 use crate::qmp::Qmp;
-use crate::room::Peer;
-use crate::room::Room;
-use crate::room::content;
-use crate::room::unnamed_file;
 use crate::setup;
 use crate::spec::NicModel;
 use crate::spec::Spec;
@@ -57,24 +58,24 @@ pub struct Lab {
 #[derive(Debug)]
 struct Machine {
     qemu: Child,
-    room: Arc<Room>,
+    namespaces: Arc<GuestNamespaces>,
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        self.room.end();
+        self.namespaces.end();
         let _ = self.qemu.wait();
     }
 }
 
 impl Lab {
     /// Boots a guest according to `spec`; prints on standard error what was booted and how long it
-    /// took.
+    /// count_read.
     pub fn boot(spec: &Spec) -> Result<Self> {
         spec.check()?;
         let cache = Cache::open()?;
         let image = kernels::fetch(&cache, spec.kernel, false, &note)?;
-        let least = spec.nics.iter().map(|nic| nic.model.least_qemu()).max().unwrap_or(0);
+        let least = spec.nics.iter().map(|nic| nic.model.min_qemu_major()).max().unwrap_or(0);
         let emulator = emulator::find(&cache, least, &note)?;
         let initrd = initrd::build(&cache, &image)?;
         drop(cache);
@@ -106,12 +107,12 @@ impl Lab {
         initrd: &Path,
     ) -> Result<Self> {
         let started = Instant::now();
-        let room = Arc::new(Room::new()?);
-        setup::make_taps(&room, spec)?;
+        let namespaces = Arc::new(GuestNamespaces::new()?);
+        setup::make_taps(&namespaces, spec)?;
         let (lab_end, guest_end) = UnixStream::pair()?;
         let (lab_qmp, qemu_qmp) = UnixStream::pair()?;
         let console = unnamed_file()?;
-        let qemu = room
+        let qemu = namespaces
             .command(&emulator.program.shown())
             .args(qemu::arguments(spec, accel, emulator, image, initrd))
             .stdin(Stdio::from(OwnedFd::from(guest_end)))
@@ -119,13 +120,13 @@ impl Lab {
             .stderr(console.try_clone()?)
             .spawn()
             .context("cannot run QEMU")?;
-        let machine = Machine { qemu, room: Arc::clone(&room) };
+        let machine = Machine { qemu, namespaces: Arc::clone(&namespaces) };
         let with_console = |error: anyhow::Error| {
             error.context(format!("the guest's console: {}", tail(&console)))
         };
         let qmp = Qmp::new(lab_qmp).map_err(with_console)?;
         // QEMU has opened the taps, so each can move to its peer.
-        let peers = setup::make_peers(&room, spec)?;
+        let peers = setup::make_peers(&namespaces, spec)?;
         let guest = Guest::new(lab_end)?;
         match guest.wait_ready(patience) {
             Ok(true) => {}
@@ -151,21 +152,22 @@ impl Lab {
         })
     }
 
-    /// Runs a shell command in the guest to its end, for at most [`crate::RUN_TIMEOUT`].
+    /// Runs a shell command in the guest to its end, for at most [`crate::time::RUN_TIMEOUT`].
     pub fn run(&self, command: &str) -> Result<Output> {
-        self.run_for(command, crate::RUN_TIMEOUT)
+        self.run_for(command, crate::time::RUN_TIMEOUT)
     }
 
     /// Runs a shell command in the guest to its end; after `timeout` kills it and returns an error.
     pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
         let output = self.spawn(command)?.wait(timeout);
-        output.with_context(|| format!("in the guest: {}", crate::one_line(command)))
+        output.with_context(|| format!("in the guest: {}", crate::message::one_line(command)))
     }
 
     /// Runs a shell command in the guest and returns its standard output; an error if it fails.
     pub fn sh(&self, command: &str) -> Result<String> {
         let done = self.run(command)?.ok();
-        let done = done.with_context(|| format!("in the guest: {}", crate::one_line(command)))?;
+        let done =
+            done.with_context(|| format!("in the guest: {}", crate::message::one_line(command)))?;
         Ok(done.text().into_owned())
     }
 
@@ -177,7 +179,7 @@ impl Lab {
             let output = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
             format!(
                 "in the guest: {}: invalid JSON, exit status {status}: {output}",
-                crate::one_line(command)
+                crate::message::one_line(command)
             )
         })
     }
@@ -199,12 +201,12 @@ impl Lab {
 
     /// Returns the address of `eth<nic>`, in a /24 shared with its peer.
     pub fn guest_address(nic: u8) -> Ipv4Addr {
-        Ipv4Addr::new(10, 77, nic, 2)
+        address::guest(nic)
     }
 
     /// Returns the address of the peer of `eth<nic>`.
     pub fn peer_address(nic: u8) -> Ipv4Addr {
-        Ipv4Addr::new(10, 77, nic, 1)
+        address::peer(nic)
     }
 
     /// Connects or disconnects the cable of `eth<nic>`.

@@ -46,7 +46,9 @@ fn unpacked(package: &str) -> Result<PathBuf> {
             match cache::oldest_first(&cache.path(package)).into_iter().rfind(|path| path.is_dir())
             {
                 Some(root) => {
-                    crate::note(&format!("{package}: using the cached version: {error:#}"));
+                    crate::message::note(&format!(
+                        "{package}: using the cached version: {error:#}"
+                    ));
                     Ok(root)
                 }
                 None => Err(error),

@@ -1,35 +1,35 @@
 //! Taps and peers on the host's side, names and addresses in the guest.
 
+use crate::address;
 use crate::command::Shown;
 use crate::command::output;
-use crate::lab::Lab;
+use crate::namespaces::GuestNamespaces;
+use crate::namespaces::Peer;
 use crate::qemu::mac;
-use crate::room::Peer;
-use crate::room::Room;
 use crate::spec::Spec;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Creates `tap0`, `tap1`, ... in QEMU's network namespace.
-pub(crate) fn make_taps(room: &Room, spec: &Spec) -> Result<()> {
+pub(crate) fn make_taps(namespaces: &GuestNamespaces, spec: &Spec) -> Result<()> {
     let mut script = String::from("set -e\n");
     for (index, nic) in spec.nics.iter().enumerate() {
         let queues = if nic.model.is_virtio() && nic.queues > 1 { "multi_queue" } else { "" };
         script += &format!("ip tuntap add dev tap{index} mode tap vnet_hdr {queues}\n");
     }
-    output(room.command("sh").args(["-c", &script]))
+    output(namespaces.command("sh").args(["-c", &script]))
         .context("cannot create taps: the lab needs /dev/net/tun")?;
     Ok(())
 }
 
 /// Moves each tap to its own network namespace.
-pub(crate) fn make_peers(room: &Arc<Room>, spec: &Spec) -> Result<Vec<Peer>> {
+pub(crate) fn make_peers(namespaces: &Arc<GuestNamespaces>, spec: &Spec) -> Result<Vec<Peer>> {
     let mut script = String::from("set -e\n");
     let mut peers = Vec::new();
     for index in 0..spec.nics.len() {
         let netns = format!("peer{index}");
-        let address = Lab::peer_address(u8::try_from(index)?);
+        let address = address::peer(u8::try_from(index)?);
         script += &format!(
             "ip netns add {netns}\n\
              ip link set tap{index} netns {netns}\n\
@@ -39,9 +39,10 @@ pub(crate) fn make_peers(room: &Arc<Room>, spec: &Spec) -> Result<Vec<Peer>> {
                ip link set lo up; ip address add {address}/24 dev tap{index}; \
                ip link set tap{index} up'\n"
         );
-        peers.push(Peer { room: Arc::clone(room), netns });
+        peers.push(Peer { namespaces: Arc::clone(namespaces), netns });
     }
-    output(room.command("sh").args(["-c", &script])).context("cannot set up the guest's peers")?;
+    output(namespaces.command("sh").args(["-c", &script]))
+        .context("cannot set up the guest's peers")?;
     Ok(peers)
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf]) -> String {
         }
     }
     for index in 0..u8::try_from(spec.nics.len()).unwrap_or(u8::MAX) {
-        let address = Lab::guest_address(index);
+        let address = address::guest(index);
         script +=
             &format!("ip address add {address}/24 dev eth{index}; ip link set eth{index} up\n");
     }

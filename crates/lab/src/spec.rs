@@ -142,7 +142,7 @@ impl NicModel {
     }
 
     /// Returns the oldest major version of QEMU that has the model.
-    pub(crate) fn least_qemu(self) -> u32 {
+    pub(crate) fn min_qemu_major(self) -> u32 {
         if self == Self::Igb { 8 } else { 0 }
     }
 }

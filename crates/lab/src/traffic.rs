@@ -4,7 +4,11 @@
 //! value at its end. Clients wait for their server to appear, so callers need no sleeps.
 
 mod consume;
+mod consume_args;
+mod consumed;
+mod print;
 mod produce;
+mod proto;
 mod recvmmsg;
 mod rr_client;
 mod rr_server;
@@ -13,21 +17,19 @@ mod udp;
 mod uring;
 mod zerocopy;
 
-pub use consume::{Consume, Consumed, ConsumedSocket, Mode};
-pub use produce::{Produce, Produced, ProducedFlow};
+pub use consume_args::{ConsumeArgs, Mode};
+pub use consumed::{Consumed, ConsumedSocket};
+pub use produce::{ProduceArgs, Produced, ProducedFlow};
+pub use proto::Proto;
 pub use rr_client::{Connection, RrClient, RrReport};
 pub use rr_server::{RrServed, RrServer};
 pub use socket::CpuList;
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use serde::{Deserialize, Serialize};
-use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// How long clients wait for their server.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::traffic::print::print;
 
 /// Verbs of `netsilo-lab traffic`.
 #[derive(Debug, Clone, Subcommand)]
@@ -38,25 +40,9 @@ pub enum Traffic {
     /// Send requests one after the other on each of many connections, for a given time
     RrClient(RrClient),
     /// Receive streams in a given way and count every byte
-    Consume(Consume),
+    Consume(ConsumeArgs),
     /// Send an exact number of bytes on each of several flows
-    Produce(Produce),
-}
-
-/// Layer-4 protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Proto {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-}
-
-impl std::fmt::Display for Proto {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if *self == Self::Tcp { "tcp" } else { "udp" })
-    }
+    Produce(ProduceArgs),
 }
 
 /// Runs a verb and prints its result as JSON.
@@ -85,10 +71,4 @@ pub fn program() -> Result<PathBuf> {
 /// Returns the shell command that runs a traffic verb.
 pub(crate) fn command(words: &str) -> Result<String> {
     Ok(format!("exec '{}' traffic {words}", program()?.display()))
-}
-
-fn print(report: &impl Serialize) -> Result<()> {
-    // A single write: several workers may share this output.
-    std::io::stdout().write_all(format!("{}\n", serde_json::to_string(report)?).as_bytes())?;
-    Ok(())
 }

@@ -10,7 +10,7 @@ use netsilo_trial::traffic::{Spec, Test};
 use rustix::event::epoll::EventFlags;
 use rustix::net::{RecvFlags, SendFlags, recvfrom, sendto};
 
-use crate::board::{Board, Row, add};
+use crate::shared_counters::{Row, SharedCounters, add};
 use crate::socket::{PATIENCE, Poll, is_later};
 use crate::work::Work;
 
@@ -26,7 +26,7 @@ const LISTENER: usize = usize::MAX;
 /// How a worker handles incoming data.
 #[derive(Clone, Copy)]
 pub(super) struct Job<'a> {
-    pub(super) board: &'a Board,
+    pub(super) counters: &'a SharedCounters,
     pub(super) row: &'a Row,
     /// Only this client is served.
     pub(super) client: IpAddr,
@@ -44,7 +44,7 @@ impl<'a> Job<'a> {
         spec: &Spec,
         work: Work,
         client: IpAddr,
-        board: &'a Board,
+        counters: &'a SharedCounters,
         row: &'a Row,
     ) -> Self {
         let (request, response) = if spec.test.has_responses() {
@@ -53,7 +53,7 @@ impl<'a> Job<'a> {
             (usize::MAX, 0)
         };
         Self {
-            board,
+            counters,
             row,
             client,
             work,
@@ -154,7 +154,7 @@ pub(super) fn tcp_many(
     let mut stopped_at = None;
     loop {
         let ready: Vec<usize> = poll.wait()?.collect();
-        if job.board.is_stopped() {
+        if job.counters.is_stopped() {
             let since: &mut Instant = stopped_at.get_or_insert_with(Instant::now);
             if free.len() == flows.len() || since.elapsed() > PATIENCE {
                 return Ok(());
@@ -224,7 +224,7 @@ fn take(
 pub(super) fn udp(socket: &UdpSocket, job: &Job<'_>) {
     // maximum datagram size, so that an oversized request is not mistaken for a valid one
     let mut buffer = vec![0; 65_536];
-    while !job.board.is_stopped() {
+    while !job.counters.is_stopped() {
         // std's recv_from panics without a sender address, which a shut-down socket does not have
         let Ok((bytes, _, from)) = recvfrom(socket, &mut buffer[..], RecvFlags::empty()) else {
             continue;

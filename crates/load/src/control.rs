@@ -3,11 +3,11 @@
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
 
-use netsilo_trial::traffic::{InstancesAs, Run, Served, Spec};
+use netsilo_trial::traffic::{InstancesAs, LoadResult, ServerResult, Spec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::run::Tick;
+use crate::tick::Tick;
 
 /// The version of the protocol; other versions are rejected.
 pub const VERSION: u32 = 1;
@@ -77,11 +77,11 @@ pub(super) enum Reply {
     /// To [`Request::End`].
     Ended,
     /// To [`Request::Stop`].
-    Done(Box<Served>),
+    Done(Box<ServerResult>),
     /// To [`Request::Make`], about once a second.
     Tick(Tick),
     /// To [`Request::Make`], at its end.
-    Made(Box<Run>),
+    Made(Box<LoadResult>),
     /// To any request.
     Refused {
         /// Why.
@@ -111,7 +111,7 @@ impl Lines {
         !self.reader.buffer().is_empty()
     }
 
-    pub(super) fn say(&mut self, words: &impl Serialize) -> io::Result<()> {
+    pub(super) fn send(&mut self, words: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(words)?;
         line.push(b'\n');
         self.reader.get_mut().write_all(&line)
@@ -120,7 +120,7 @@ impl Lines {
     /// The next line; `None` if the other end has closed.
     ///
     /// A line that is too long or invalid is `InvalidData`.
-    pub(super) fn hear<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let mut line = Vec::new();
         let length = self.reader.by_ref().take(self.longest).read_until(b'\n', &mut line)?;
         if length == 0 {
@@ -146,11 +146,11 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut server = Lines::new(listener.accept().unwrap().0, 100).unwrap();
         client.write_all(b"{\"hello\":{\"version\":1}}\n\"end\"\nnonsense\n").unwrap();
-        assert_eq!(server.hear().unwrap(), Some(Request::Hello { version: 1 }));
-        assert_eq!(server.hear().unwrap(), Some(Request::End));
-        assert_eq!(server.hear::<Request>().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(server.receive().unwrap(), Some(Request::Hello { version: 1 }));
+        assert_eq!(server.receive().unwrap(), Some(Request::End));
+        assert_eq!(server.receive::<Request>().unwrap_err().kind(), io::ErrorKind::InvalidData);
         client.write_all(&[b'x'; 300]).unwrap();
-        let error = server.hear::<Request>().unwrap_err().to_string();
+        let error = server.receive::<Request>().unwrap_err().to_string();
         assert_eq!(error, "a line that does not end within 100 bytes");
     }
 }

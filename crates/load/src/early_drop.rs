@@ -16,6 +16,7 @@ use netlink_bindings::nftables::{
 use netlink_bindings::traits::NetlinkChained as _;
 use netlink_bindings::utils::RequestBuf;
 use netsilo_sys::files::root::Root;
+use netsilo_sys::read::netdev::has_bridge;
 use rustix::net::netlink::NETFILTER;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
@@ -61,14 +62,14 @@ impl EarlyDrop {
     /// Packets that enter a bridge are dropped in the bridge, all others in raw PREROUTING. Without
     /// nftables bridge support, bridged packets are dropped in raw PREROUTING if `br_netfilter`
     /// passes them on.
-    pub fn of(flows: &[(IpAddr, IpAddr)]) -> Result<Self, EarlyDropError> {
+    pub fn install(root: &Root, flows: &[(IpAddr, IpAddr)]) -> Result<Self, EarlyDropError> {
         let flows: Vec<(IpAddr, IpAddr)> =
             flows.iter().map(|(from, to)| (from.to_canonical(), to.to_canonical())).collect();
         if let Some((from, to)) = flows.iter().find(|(from, to)| from.is_ipv4() != to.is_ipv4()) {
             return Err(EarlyDropError::Families(*from, *to));
         }
         let owner = |families: &[Family]| commit(&batch(&flows, families).finalize());
-        let owner = if has_bridge() { owner(ALL).or_else(|_| owner(IP))? } else { owner(IP)? };
+        let owner = if has_bridge(root) { owner(ALL).or_else(|_| owner(IP))? } else { owner(IP)? };
         Ok(Self { _owner: owner })
     }
 }
@@ -93,15 +94,6 @@ impl Family {
 
 const IP: &[Family] = &[Family::Ip, Family::Ip6];
 const ALL: &[Family] = &[Family::Ip, Family::Ip6, Family::Bridge];
-
-/// Whether this namespace has a bridge.
-fn has_bridge() -> bool {
-    let root = Root::live();
-    let netdevs = root.list("/sys/class/net").unwrap_or_default();
-    netdevs.iter().any(|netdev| {
-        root.list(&format!("/sys/class/net/{netdev}/bridge")).is_ok_and(|it| !it.is_empty())
-    })
-}
 
 /// A table, a chain and the rules, in each family that applies to some of the flows.
 fn batch(flows: &[(IpAddr, IpAddr)], families: &[Family]) -> Chained<'static> {
@@ -289,7 +281,8 @@ mod tests {
         // begin and end; IPv4: one rule; IPv6: two; a bridge: all three
         assert_eq!(messages(&[Family::Ip]), 2 + 3);
         assert_eq!(messages(&[Family::Ip, Family::Ip6, Family::Bridge]), 2 + 3 + 4 + 5);
-        let crossed = EarlyDrop::of(&[(flows[0].0, flows[1].0)]).unwrap_err().to_string();
+        let crossed =
+            EarlyDrop::install(&Root::live(), &[(flows[0].0, flows[1].0)]).unwrap_err().to_string();
         assert_eq!(crossed, "192.0.2.1 and 2001:db8::1 are addresses of different families");
     }
 }

@@ -6,17 +6,18 @@ use std::os::fd::AsFd as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use netsilo_sys::daemon::self_cost::own_cost;
+use netsilo_sys::daemon::self_cost::self_cost;
+use netsilo_sys::read::process::THIS_PROGRAM;
 use netsilo_trial::traffic::Spec;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::board::Board;
-use crate::run::{Share, work};
+use crate::share::{Share, work};
+use crate::shared_counters::SharedCounters;
 use crate::socket::Socket;
 use crate::tally::{Latencies, Tally};
 
-/// The task of a process; its board is its standard input.
+/// The task of a process; its counters are its standard input.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     spec: Spec,
@@ -27,7 +28,7 @@ struct Task {
 
 /// The result that a process prints at its end, after a line when it is ready.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Told {
+pub(super) struct InstanceResult {
     /// Its latencies in the interchange format; empty if there are none.
     histogram: String,
     /// CPU time of the process.
@@ -36,7 +37,7 @@ pub(super) struct Told {
     pub(super) error: Option<String>,
 }
 
-impl Told {
+impl InstanceResult {
     /// Adds its latencies to those of the other instances.
     pub(super) fn add_to(&self, latencies: &Latencies) {
         latencies.add(&self.histogram);
@@ -55,12 +56,12 @@ impl Instance {
         spec: &Spec,
         to: SocketAddr,
         row: usize,
-        board: &Board,
+        counters: &SharedCounters,
     ) -> io::Result<Self> {
-        let task = Task { spec: spec.clone(), to, row, rows: board.rows().len() };
-        let mut command = Command::new("/proc/self/exe");
+        let task = Task { spec: spec.clone(), to, row, rows: counters.rows().len() };
+        let mut command = Command::new(THIS_PROGRAM);
         command.args(["bench", "instance"]).arg(serde_json::to_string(&task)?);
-        command.stdin(Stdio::from(board.memory().try_clone()?)).stdout(Stdio::piped());
+        command.stdin(Stdio::from(counters.memory().try_clone()?)).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         Ok(Self { child, out: BufReader::new(out) })
@@ -77,7 +78,7 @@ impl Instance {
     }
 
     /// Waits for its end.
-    pub(super) fn end(mut self) -> io::Result<Told> {
+    pub(super) fn end(mut self) -> io::Result<InstanceResult> {
         let mut line = String::new();
         self.out.read_line(&mut line)?;
         self.child.wait()?;
@@ -99,7 +100,7 @@ pub enum InstanceError {
     /// It was not started by `bench run`.
     #[error("this verb is started by `netsilo bench run`, with its task: {0}")]
     Task(#[from] serde_json::Error),
-    /// Its board or socket could not be opened.
+    /// Its counters or socket could not be opened.
     #[error("cannot start an instance: {0}")]
     Io(#[from] io::Error),
 }
@@ -109,8 +110,9 @@ pub fn instance(task: &str) -> Result<(), InstanceError> {
     // end with the parent process, which stops instances
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     let Task { spec, to, row, rows } = serde_json::from_str(task)?;
-    let board = Board::of(io::stdin().as_fd().try_clone_to_owned()?, rows)?;
-    let row = board.rows().get(row).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let counters = SharedCounters::of(io::stdin().as_fd().try_clone_to_owned()?, rows)?;
+    let row =
+        counters.rows().get(row).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let latencies = Latencies::new().ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
     let mut out = io::stdout().lock();
     let socket = match Socket::open(&spec, to) {
@@ -118,15 +120,16 @@ pub fn instance(task: &str) -> Result<(), InstanceError> {
         Err(error) => return Ok(writeln!(out, "{error}")?),
     };
     writeln!(out, "ready")?;
-    board.wait();
-    let cpu = own_cost().cpu;
+    counters.wait();
+    let cpu = self_cost().cpu;
     let done = work(
         Share { to, instances: 1, sockets: socket.into_iter().collect() },
         &spec,
-        &mut Tally::new(&board, row, &latencies),
+        &mut Tally::new(&counters, row, &latencies),
     );
-    let histogram = latencies.told().map_or_else(String::new, |told| told.histogram);
-    let cpu = own_cost().cpu.saturating_sub(cpu);
-    let told = Told { histogram, cpu, error: done.err().map(|error| error.to_string()) };
-    Ok(writeln!(out, "{}", serde_json::to_string(&told)?)?)
+    let histogram = latencies.summary().map_or_else(String::new, |summary| summary.histogram);
+    let cpu = self_cost().cpu.saturating_sub(cpu);
+    let result =
+        InstanceResult { histogram, cpu, error: done.err().map(|error| error.to_string()) };
+    Ok(writeln!(out, "{}", serde_json::to_string(&result)?)?)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use netsilo_trial::traffic::Spec;
 use rustix::event::epoll::EventFlags;
 
-use crate::board::add;
+use crate::shared_counters::add;
 use crate::socket::{Poll, Socket, is_later};
 use crate::tally::Tally;
 

@@ -9,16 +9,18 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::kernel::set_thread_cpus;
-use netsilo_trial::traffic::{InstancesAs, Served, Spec, Test, Totals};
+use netsilo_trial::traffic::{InstancesAs, ServerResult, Spec, Test, Totals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
 use crate::answer::{self, Job};
-use crate::board::Board;
 use crate::control::{CLIENT_LINE, Lines, Reply, Request, VERSION};
-use crate::make::Maker;
-use crate::side::{Before, Hurry};
+use crate::event::Event;
+use crate::generate::Generator;
+use crate::shared_counters::SharedCounters;
+use crate::side::{PriorityBoost, StartCounters};
 use crate::socket::{PATIENCE, allow_many_sockets};
 use crate::work::Work;
 
@@ -63,28 +65,13 @@ pub enum ServeError {
     Wait(io::Error),
 }
 
-/// An event at a server.
-#[derive(Debug)]
-pub enum Event {
-    /// A client's load has begun.
-    Began(SocketAddr, Box<Spec>),
-    /// A client's load has ended, with the server's totals.
-    Served(SocketAddr, Totals),
-    /// A client was refused, or left before its load ended.
-    Ended(SocketAddr, String),
-    /// A requested load is being generated against this address.
-    Making(SocketAddr, Box<Spec>),
-    /// The requested load has ended, with the client's totals.
-    Made(SocketAddr, Totals),
-}
-
 /// A server that listens.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     bind: Bind,
     work: Work,
-    maker: Option<Maker>,
+    generator: Option<Generator>,
 }
 
 impl Server {
@@ -97,13 +84,13 @@ impl Server {
             _ => ServeError::Bind { address, source },
         })?;
         listener.set_nonblocking(true).map_err(ServeError::Wait)?;
-        Ok(Self { listener, work: Work::new(bind.work_usecs), bind, maker: None })
+        Ok(Self { listener, work: Work::new(bind.work_usecs), bind, generator: None })
     }
 
     /// Also generates loads, against the requesting machine or one of these addresses.
     #[must_use]
-    pub fn making(self, also_against: Vec<IpAddr>) -> Self {
-        Self { maker: Some(Maker::new(also_against)), ..self }
+    pub fn with_generator(self, also_against: Vec<IpAddr>) -> Self {
+        Self { generator: Some(Generator::new(also_against)), ..self }
     }
 
     /// The address that it listens on.
@@ -161,7 +148,7 @@ impl Server {
         let first = next_request(&mut lines, stop, Some(PATIENCE))?;
         match first {
             Some(request) if welcomed(&request) => {
-                lines.say(&Reply::Welcome { version: VERSION }).map_err(text)?;
+                lines.send(&Reply::Welcome { version: VERSION }).map_err(text)?;
             }
             Some(_) if busy => {
                 return refuse(
@@ -184,7 +171,7 @@ impl Server {
         while let Some(request) = next_request(&mut lines, stop, None)? {
             let reply = session.answer(request, &mut lines, tell);
             match reply {
-                Ok(Some(reply)) => lines.say(&reply).map_err(text)?,
+                Ok(Some(reply)) => lines.send(&reply).map_err(text)?,
                 Ok(None) => {}
                 Err(why) => return refuse(&mut lines, why),
             }
@@ -197,7 +184,7 @@ impl Server {
 }
 
 fn refuse(lines: &mut Lines, why: String) -> Result<(), String> {
-    let _ = lines.say(&Reply::Refused { why: why.clone() });
+    let _ = lines.send(&Reply::Refused { why: why.clone() });
     Err(why)
 }
 
@@ -223,7 +210,7 @@ fn next_request(
             )
         {
             lines.stream().set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
-            return match lines.hear() {
+            return match lines.receive() {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     let _ = refuse(lines, format!("invalid request: {error}"));
                     Err(format!("invalid request: {error}"))
@@ -244,17 +231,17 @@ struct Session<'a> {
 
 /// A load that is being served.
 struct Running {
-    board: Arc<Board>,
+    counters: Arc<SharedCounters>,
     workers: Vec<JoinHandle<()>>,
     /// Datagram sockets in which workers block.
     sockets: Vec<Arc<UdpSocket>>,
     streams: Vec<Weak<TcpStream>>,
     spec: Spec,
     pinned: Option<CpuId>,
-    before: Option<(Before, Totals)>,
-    served: Served,
+    before: Option<(StartCounters, Totals)>,
+    served: ServerResult,
     /// Priority of the thread that reads requests, which thousands of workers would starve.
-    hurry: Option<Hurry>,
+    boost: Option<PriorityBoost>,
 }
 
 impl Session<'_> {
@@ -277,15 +264,16 @@ impl Session<'_> {
                 Ok(None)
             }
             (Request::Begin { bpf }, Some(run)) => {
-                let before = Before::take(bpf).map_err(|error| error.to_string())?;
-                run.before = Some((before, run.board.totals()));
+                let before =
+                    StartCounters::take(&Root::live(), bpf).map_err(|error| error.to_string())?;
+                run.before = Some((before, run.counters.totals()));
                 Ok(Some(Reply::Begun))
             }
             (Request::End, Some(run)) => {
                 let Some((before, totals)) = run.before.take() else {
                     return Err("no load is running".into());
                 };
-                run.served.counted = run.board.totals().since(&totals);
+                run.served.counted = run.counters.totals().since(&totals);
                 run.served.side = before.end().map_err(|error| error.to_string())?;
                 Ok(Some(Reply::Ended))
             }
@@ -296,12 +284,12 @@ impl Session<'_> {
                 Ok(Some(Reply::Done(Box::new(served))))
             }
             (Request::Make(order), None) => {
-                let Some(maker) = &self.server.maker else {
+                let Some(generator) = &self.server.generator else {
                     return Err(
                         "this server generates no loads: start it without --only-answer".into()
                     );
                 };
-                maker.make(&order, self.from.ip(), lines, self.stop, tell)?;
+                generator.generate(&order, self.from.ip(), lines, self.stop, tell)?;
                 Ok(None)
             }
             (Request::Hello { .. } | Request::Prepare(_) | Request::Make(_), _) | (_, None) => {
@@ -321,15 +309,15 @@ impl Session<'_> {
             if each { spec.instances } else { self.server.bind.workers.min(spec.instances) };
         let instances_as = if each { InstancesAs::Threads } else { InstancesAs::Multiplexed };
         let work = self.server.work;
-        let served = Served {
+        let served = ServerResult {
             instances_as: Some(instances_as),
             workers: count,
             work_usecs: self.server.bind.work_usecs,
-            ..Served::default()
+            ..ServerResult::default()
         };
-        let board = Arc::new(Board::new(count)?);
+        let counters = Arc::new(SharedCounters::new(count)?);
         let mut run = Running {
-            board,
+            counters,
             workers: Vec::new(),
             sockets: Vec::new(),
             streams: Vec::new(),
@@ -337,7 +325,7 @@ impl Session<'_> {
             pinned: self.server.bind.pinned,
             before: None,
             served,
-            hurry: None,
+            boost: None,
         };
         if spec.test.is_udp() {
             let open = |_| UdpSocket::bind((here, 0)).map(Arc::new);
@@ -350,11 +338,11 @@ impl Session<'_> {
                 .iter()
                 .map(|socket| Ok(socket.local_addr()?.port()))
                 .collect::<io::Result<_>>()?;
-            lines.say(&Reply::Ready { ports, instances_as })?;
+            lines.send(&Reply::Ready { ports, instances_as })?;
             return Ok(run);
         }
         let listener = TcpListener::bind((here, 0))?;
-        lines.say(&Reply::Ready { ports: vec![listener.local_addr()?.port()], instances_as })?;
+        lines.send(&Reply::Ready { ports: vec![listener.local_addr()?.port()], instances_as })?;
         listener.set_nonblocking(true)?;
         if spec.test == Test::TcpCrr {
             for n in 0..count {
@@ -416,18 +404,18 @@ impl Running {
         client: IpAddr,
         serve: impl FnOnce(&Job<'_>) + Send + 'static,
     ) -> io::Result<()> {
-        let (board, spec, pinned) = (Arc::clone(&self.board), self.spec.clone(), self.pinned);
+        let (counters, spec, pinned) = (Arc::clone(&self.counters), self.spec.clone(), self.pinned);
         let worker = thread::Builder::new().name("bench-serve".into()).stack_size(STACK).spawn(
             move || {
                 if let Some(cpu) = pinned
-                    && set_thread_cpus(0, &CpuSet::of(cpu)).is_err()
+                    && set_thread_cpus(0, &CpuSet::from_cpu(cpu)).is_err()
                 {
                     // the client notices that no response comes
                     return;
                 }
-                board.wait();
-                if let Some(row) = board.rows().get(row) {
-                    serve(&Job::new(&spec, work, client, &board, row));
+                counters.wait();
+                if let Some(row) = counters.rows().get(row) {
+                    serve(&Job::new(&spec, work, client, &counters, row));
                 }
             },
         )?;
@@ -438,24 +426,24 @@ impl Running {
     /// Lets the workers begin all at once: running workers would leave little time to start the
     /// others.
     fn go(&mut self) {
-        self.board.go();
-        self.hurry = Hurry::new();
+        self.counters.go();
+        self.boost = PriorityBoost::new();
     }
 
     /// Waits for data in flight, stops the workers, and sums up.
-    fn end(mut self, stop: &AtomicBool) -> io::Result<Served> {
+    fn end(mut self, stop: &AtomicBool) -> io::Result<ServerResult> {
         if !self.sockets.is_empty() {
             let mut before = None;
-            while before != Some(self.board.totals().datagrams_received)
+            while before != Some(self.counters.totals().datagrams_received)
                 && !stop.load(Ordering::Relaxed)
             {
-                before = Some(self.board.totals().datagrams_received);
+                before = Some(self.counters.totals().datagrams_received);
                 thread::sleep(QUIET);
             }
         }
         let mut served = std::mem::take(&mut self.served);
         self.stop_workers();
-        served.totals = self.board.totals();
+        served.totals = self.counters.totals();
         Ok(served)
     }
 
@@ -464,7 +452,7 @@ impl Running {
     /// A client closes its connections before it sends Stop, which ends the workers that block in
     /// one; after [`PATIENCE`] the rest is shut down.
     fn stop_workers(&mut self) {
-        self.board.stop();
+        self.counters.stop();
         self.wake(false);
         let until = Instant::now() + PATIENCE;
         while self.workers.iter().any(|worker| !worker.is_finished()) && Instant::now() < until {
@@ -489,8 +477,8 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // the client left early, or its workers have ended already
-        self.board.stop();
-        self.board.go();
+        self.counters.stop();
+        self.counters.go();
         self.wake(true);
     }
 }

@@ -4,17 +4,20 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use netsilo_model::derive::rates::rates;
-use netsilo_model::parse::stat::{Events, events};
+use netsilo_model::parse::stat::Events;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_sys::bpf::tracer::{self, Tracer};
-use netsilo_sys::daemon::self_cost::{own_cost, peak_bytes};
-use netsilo_sys::files::root::{ReadError, Root};
+use netsilo_sys::daemon::self_cost::{peak_bytes, self_cost};
+use netsilo_sys::files::error::ReadError;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::read::machine::kernel_events;
 use netsilo_sys::read::snapshot::snapshot;
-use netsilo_trial::traffic::Side;
+use netsilo_trial::traffic::EndMachine;
 use rustix::process::{getpriority_process, setpriority_process};
 
 /// The counters of a machine when counting began.
-pub struct Before {
+pub struct StartCounters {
+    root: Root,
     tracer: Option<Tracer>,
     snapshot: Snapshot,
     events: Events,
@@ -22,38 +25,37 @@ pub struct Before {
     at: Instant,
 }
 
-impl Before {
+impl StartCounters {
     /// Attaches eBPF if requested and permitted, then reads the counters.
-    pub fn take(bpf: bool) -> Result<Self, ReadError> {
-        let _hurry = Hurry::new();
+    pub fn take(root: &Root, bpf: bool) -> Result<Self, ReadError> {
+        let _boost = PriorityBoost::new();
         let options =
             tracer::Options { containers: false, forwarding: false, ..tracer::Options::default() };
         let tracer = bpf.then(|| Tracer::attach(options));
-        let root = Root::live();
-        let snapshot = snapshot(&root)?;
+        let snapshot = snapshot(root)?;
         Ok(Self {
+            root: root.clone(),
             tracer,
             snapshot,
-            events: kernel_events(&root),
-            own: own_cost().cpu,
+            events: kernel_events(root),
+            own: self_cost().cpu,
             at: Instant::now(),
         })
     }
 
     /// Reads the counters again.
-    pub fn end(self) -> Result<Side, ReadError> {
-        let _hurry = Hurry::new();
+    pub fn end(self) -> Result<EndMachine, ReadError> {
+        let _boost = PriorityBoost::new();
         let seconds = self.at.elapsed().as_secs_f64();
-        let own = own_cost().cpu.saturating_sub(self.own);
-        let root = Root::live();
-        let (now, after) = (kernel_events(&root), snapshot(&root)?);
+        let own = self_cost().cpu.saturating_sub(self.own);
+        let (now, after) = (kernel_events(&self.root), snapshot(&self.root)?);
         let counted = self.tracer.and_then(|mut tracer| tracer.read().ok());
         let (true_times, true_elapsed) =
             counted.map_or((BTreeMap::new(), Duration::ZERO), |it| (it.cpu_time, it.elapsed));
         let per_s = |before: Option<u64>, after: Option<u64>| {
             Some(after?.checked_sub(before?)? as f64 / seconds)
         };
-        Ok(Side {
+        Ok(EndMachine {
             hostname: after.machine.hostname.clone(),
             kernel: after.machine.release.clone(),
             boot_id: after.machine.boot_id.clone(),
@@ -62,7 +64,7 @@ impl Before {
             true_elapsed,
             context_switches_per_s: per_s(self.events.context_switches, now.context_switches),
             interrupts_per_s: per_s(self.events.interrupts, now.interrupts),
-            own_cpus: own.as_secs_f64() / seconds,
+            netsilo_cpus: own.as_secs_f64() / seconds,
             peak_bytes: peak_bytes(),
         })
     }
@@ -71,11 +73,11 @@ impl Before {
 /// Raises the priority of this thread while it lives, if permitted.
 ///
 /// Among thousands of runnable instances, reading the counters would otherwise take minutes.
-pub(super) struct Hurry {
+pub(super) struct PriorityBoost {
     nice: i32,
 }
 
-impl Hurry {
+impl PriorityBoost {
     pub(super) fn new() -> Option<Self> {
         let nice = getpriority_process(None).ok()?;
         setpriority_process(None, -20).ok()?;
@@ -83,12 +85,8 @@ impl Hurry {
     }
 }
 
-impl Drop for Hurry {
+impl Drop for PriorityBoost {
     fn drop(&mut self) {
         let _ = setpriority_process(None, self.nice);
     }
-}
-
-fn kernel_events(root: &Root) -> Events {
-    root.parse("/proc/stat", |text| Ok(events(text))).unwrap_or_default()
 }

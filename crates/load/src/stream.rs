@@ -10,8 +10,8 @@ use netsilo_trial::traffic::{Spec, Test};
 use rustix::event::epoll::EventFlags;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 
-use crate::board::add;
 use crate::rr::is_full;
+use crate::shared_counters::add;
 use crate::socket::{Poll, Socket, is_later};
 use crate::tally::Tally;
 

@@ -1,4 +1,4 @@
-//! The counters of one worker: its row of the board, and the shared latencies.
+//! The counters of one worker: its row of the shared counters, and the shared latencies.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
 use netsilo_trial::traffic::Latency;
 
-use crate::board::{Board, Row, add};
+use crate::shared_counters::{Row, SharedCounters, add};
 
 /// Latencies buffered before they are added to the histogram under one lock.
 const BATCH: usize = 256;
@@ -46,7 +46,7 @@ impl Latencies {
     }
 
     /// The summary of the latencies; `None` if there are none.
-    pub(super) fn told(&self) -> Option<Latency> {
+    pub(super) fn summary(&self) -> Option<Latency> {
         let histogram = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = Vec::new();
         V2DeflateSerializer::new().serialize(&histogram, &mut bytes).ok()?;
@@ -80,19 +80,23 @@ mod base64 {
 
 /// The counters of one worker.
 pub(super) struct Tally<'a> {
-    board: &'a Board,
+    counters: &'a SharedCounters,
     pub(super) row: &'a Row,
     latencies: &'a Latencies,
     batch: Vec<u64>,
 }
 
 impl<'a> Tally<'a> {
-    pub(super) fn new(board: &'a Board, row: &'a Row, latencies: &'a Latencies) -> Self {
-        Self { board, row, latencies, batch: Vec::new() }
+    pub(super) fn new(
+        counters: &'a SharedCounters,
+        row: &'a Row,
+        latencies: &'a Latencies,
+    ) -> Self {
+        Self { counters, row, latencies, batch: Vec::new() }
     }
 
     pub(super) fn is_stopped(&self) -> bool {
-        self.board.is_stopped()
+        self.counters.is_stopped()
     }
 
     /// Counts a request before it is sent.
@@ -111,7 +115,7 @@ impl<'a> Tally<'a> {
     /// Counts a response and its latency.
     pub(super) fn response(&mut self, sent_at: Instant, now: Instant) {
         add(&self.row.responses, 1);
-        if self.board.phase().counting.load(Ordering::Relaxed) {
+        if self.counters.phase().counting.load(Ordering::Relaxed) {
             self.batch.push(now.duration_since(sent_at).as_nanos() as u64);
             if self.batch.len() >= BATCH {
                 self.latencies.take(&mut self.batch);
@@ -133,18 +137,18 @@ mod tests {
     #[test]
     fn latencies_of_two_processes_are_merged() {
         let (here, there) = (Latencies::new().unwrap(), Latencies::new().unwrap());
-        assert_eq!(here.told(), None);
+        assert_eq!(here.summary(), None);
         here.take(&mut vec![1000; 99]);
         there.take(&mut vec![1_000_000]);
-        assert!(here.add(&there.told().unwrap().histogram));
+        assert!(here.add(&there.summary().unwrap().histogram));
         assert!(!here.add("not a histogram") && !here.add("AAAA"));
-        let told = here.told().unwrap();
+        let summary = here.summary().unwrap();
         let close = |ns: u64, to: u64| ns.abs_diff(to) <= to / 500;
         assert!(
-            told.count == 100
-                && close(told.max_ns, 1_000_000)
-                && close(told.percentiles_ns["50"], 1000),
-            "{told:?}"
+            summary.count == 100
+                && close(summary.max_ns, 1_000_000)
+                && close(summary.percentiles_ns["50"], 1000),
+            "{summary:?}"
         );
     }
 }

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use crate::board::add;
+use crate::shared_counters::add;
 use crate::socket::{PATIENCE, Poll, Socket};
 use crate::stream::Pace;
 use crate::tally::Tally;

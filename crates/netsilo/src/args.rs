@@ -1,3 +1,14 @@
-//! ROOMDOC
+//! Arguments that several verbs share, with their parsers: what to observe, the goal, where a plan
+//! comes from, the state folder, how to apply.
+//!
+//! May use `tell`. Arguments of a single verb stay in that verb; nothing here prints a result.
 
+pub(crate) mod ab_setting;
+pub(crate) mod apply_options;
+pub(crate) mod costs;
+pub(crate) mod goal;
 pub(crate) mod look;
+pub(crate) mod named;
+pub(crate) mod parse;
+pub(crate) mod plan;
+pub(crate) mod state_dir;

@@ -17,12 +17,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::views;
+use netsilo_decide::judge::annotate::plan_with_verdicts;
 use netsilo_decide::judge::findings::{Check, FindingId, check};
 use netsilo_decide::place::AlgorithmName;
-use netsilo_decide::plan::{Goal, Plan, plan};
+use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::change::{Change, apply_to, knobs};
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::scene::Scene;
+
+fn planned(observation: &Observation, goal: &Goal) -> Plan {
+    plan_with_verdicts(&Analysis::new(observation, &goal.costs), goal)
+}
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
     let text = fs::read_to_string(path)
@@ -96,7 +103,7 @@ fn every_case_plans_as_recorded() {
         let scene: Scene = read(&case.join("before.json"));
         let goal: Goal = read(&case.join("goal.json"));
         let observation = scene.observation();
-        let first = plan(&observation, &goal);
+        let first = planned(&observation, &goal);
         insta::with_settings!({
             snapshot_path => &case,
             prepend_module_to_snapshot => false,
@@ -106,7 +113,7 @@ fn every_case_plans_as_recorded() {
         });
         let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
         assert_eq!(
-            plan(&after, &goal).changes,
+            planned(&after, &goal).changes,
             [],
             "{}: after its plan, another plan has changes",
             case.display()
@@ -123,7 +130,8 @@ fn every_export_is_as_recorded() {
     for name in EXPORTED {
         let case = cases().join(name);
         let scene: Scene = read(&case.join("before.json"));
-        let plan = plan(&scene.observation(), &read(&case.join("goal.json")));
+        let goal: Goal = read(&case.join("goal.json"));
+        let plan = planned(&scene.observation(), &goal);
         insta::with_settings!({
             snapshot_path => &case,
             prepend_module_to_snapshot => false,
@@ -175,7 +183,7 @@ impl Host {
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let observation = serde_json::from_value(observation)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let mut check = check(&observation, &Costs::default());
+        let mut check = check(&Analysis::new(&observation, &Costs::default()));
         check.findings.retain(|finding| finding.id == id);
         check.verdicts.clear();
         check

@@ -5,8 +5,8 @@ use clap::{Parser, Subcommand};
 
 use crate::tell::exit::Exit;
 use crate::verbs::{
-    ab, apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss,
-    show, status, undo, why,
+    ab, apply, calibrate, capture, check, check_config, confirm, explain, export, guard, mask, pin,
+    plan, rss, show, status, undo, why,
 };
 use crate::{bench, daemon, report};
 
@@ -36,9 +36,9 @@ enum Verb {
     /// Restrict a consumer to some CPUs: show the change, ask, write it so that undo restores it
     Pin(pin::Args),
     /// Keep what apply --confirm-within wrote
-    Confirm(undo::ConfirmArgs),
+    Confirm(confirm::Args),
     /// Restore every value written since boot that nobody else has changed
-    Undo(undo::UndoArgs),
+    Undo(undo::Args),
     /// Save everything that netsilo reads as a bundle, to be examined elsewhere with --from
     Capture(capture::Args),
     /// Explain what put work on a CPU, or why a queue, netdev or interrupt is processed where it is
@@ -63,7 +63,7 @@ enum Verb {
     /// Check the daemon's configuration
     CheckConfig(check_config::Args),
     #[command(hide = true)]
-    Guard(apply::GuardArgs),
+    Guard(guard::Args),
 }
 
 /// Runs the verb of the command line.
@@ -76,8 +76,8 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Plan(args) => plan::run(&args),
         Verb::Apply(args) => apply::run(&args),
         Verb::Pin(args) => pin::run(&args),
-        Verb::Confirm(args) => undo::confirm(&args),
-        Verb::Undo(args) => undo::undo(&args),
+        Verb::Confirm(args) => confirm::run(&args),
+        Verb::Undo(args) => undo::run(&args),
         Verb::Capture(args) => capture::run(&args),
         Verb::Why(args) => why::run(&args),
         Verb::Export(args) => export::run(&args),
@@ -89,16 +89,37 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Run(args) => daemon::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::CheckConfig(args) => check_config::run(&args),
-        Verb::Guard(args) => apply::guard(&args),
+        Verb::Guard(args) => guard::run(&args),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
+    use netsilo_decide::judge::findings::FindingId;
 
     #[test]
     fn the_command_line_is_consistent() {
         super::Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_finding_in_a_help_text_exists() {
+        let mut named = Vec::new();
+        findings(&super::Args::command(), &mut named);
+        assert!(!named.is_empty(), "no help text has an example of --fix ID:SUBJECT");
+        for id in named {
+            assert!(id.parse::<FindingId>().is_ok(), "no finding is called {id}");
+        }
+    }
+
+    /// Collects the ids that help texts of a verb and its verbs write as `ID:SUBJECT`.
+    fn findings(command: &clap::Command, named: &mut Vec<String>) {
+        for arg in command.get_arguments().filter(|arg| arg.get_id() == "fix") {
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let examples = help.split(|c: char| c.is_whitespace() || "(),".contains(c));
+            named.extend(examples.filter_map(|it| Some(it.split_once(':')?.0.to_owned())));
+        }
+        command.get_subcommands().for_each(|verb| findings(verb, named));
     }
 }

@@ -1,7 +1,8 @@
 //! `netsilo run`, the daemon: in each window it observes, lets the controller decide, writes the
 //! decisions and reports them.
 //!
-//! This shell decides nothing: decisions are made in core, writes in sys.
+//! This shell decides nothing: `netsilo-decide` decides, `netsilo-sys` writes. It may use `tell`,
+//! `args` and `views`; `config` reads the configuration, `publish` serves status and metrics.
 
 mod advice;
 pub(crate) mod config;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::control::{Controller, Decision, LogEntry, LogKind, WriteOutcome};
+use netsilo_decide::control::{Controller, Decision, LogEntry, WriteOutcome};
 use netsilo_decide::plan::Plan;
 use netsilo_model::change::Change;
 use netsilo_model::cost::weights::Costs;
@@ -24,24 +25,28 @@ use netsilo_sys::cost::store::{self, COSTS_DIR};
 use netsilo_sys::daemon::events::Events;
 use netsilo_sys::daemon::hints::Hints;
 use netsilo_sys::daemon::instance::{Instance, InstanceError};
-use netsilo_sys::daemon::self_cost::own_cost;
-use netsilo_sys::daemon::waiter::{Waiter, Woken};
+use netsilo_sys::daemon::self_cost::self_cost;
+use netsilo_sys::daemon::waiter::{WaitResult, Waiter};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::Observer;
+use netsilo_sys::read::machine::machine_identity;
 use netsilo_sys::transaction::kernel::{Kernel as _, Live};
-use netsilo_sys::transaction::record::By;
-use netsilo_sys::transaction::undo::{Which, undo};
+use netsilo_sys::transaction::record::RestoredBy;
+use netsilo_sys::transaction::undo::{UndoScope, undo};
 use sd_notify::NotifyState;
 
+use crate::args::state_dir::StateDir;
 use crate::daemon::advice::Advice;
 use crate::daemon::config::{Config, Metrics};
 use crate::daemon::metrics::ReadBytes;
-use crate::daemon::publish::{Board, MetricsServer, Shown, StatusSocket};
+use crate::daemon::publish::{MetricsServer, Published, SharedStatus, StatusSocket};
 use crate::daemon::reconcile::Reconcile;
 use crate::daemon::write::Stopped;
 use crate::tell::exit::Exit;
-use crate::verbs::apply::{Place, count, say};
-use crate::verbs::status::{self, AttributionStatus, ConfigStatus, Mode, Status, Totals};
+use crate::tell::out::eprint_line;
+use crate::tell::status::{AttributionStatus, ConfigStatus, Mode, SCHEMA, SOCKET, Status, Totals};
+use crate::tell::words::plural;
+use crate::views;
 
 /// How many decisions the status holds.
 const LOG: usize = 100;
@@ -60,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
     costs_dir: PathBuf,
     #[command(flatten)]
-    place: Place,
+    state: StateDir,
 }
 
 impl Args {
@@ -77,7 +82,7 @@ impl Args {
     /// Returns the weights measured on this machine, or the defaults; adds a note if stored ones
     /// cannot be used.
     fn costs(&self, root: &Root, notes: &mut Vec<String>) -> Costs {
-        match store::machine(root) {
+        match machine_identity(root) {
             Ok(machine) => {
                 let loaded = store::load(&self.costs_dir, &machine);
                 notes.extend(loaded.note);
@@ -94,8 +99,7 @@ impl Args {
 /// Runs until a signal ends the daemon.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let config = args.load()?;
-    let dir = std::path::absolute(args.place.state_dir())
-        .context("cannot make the path of the state folder absolute")?;
+    let dir = args.state.absolute()?;
     let mut notes = Vec::new();
     let instance = match Instance::take(&dir) {
         Ok(instance) => Some(instance),
@@ -130,7 +134,7 @@ struct Daemon<'a> {
     status: Status,
     log: VecDeque<LogEntry>,
     read: ReadBytes,
-    board: Board,
+    shared: SharedStatus,
     metrics: Option<MetricsServer>,
     _socket: Option<StatusSocket>,
 }
@@ -144,7 +148,7 @@ impl<'a> Daemon<'a> {
         has_state: bool,
         mut notes: Vec<String>,
     ) -> Result<Self> {
-        let (kernel, root) = (args.place.kernel()?, args.place.root()?);
+        let (kernel, root) = (args.state.kernel()?, args.state.root()?);
         let mut mode = Mode::Placing;
         if has_state {
             match write::recover(&kernel, &dir) {
@@ -156,11 +160,11 @@ impl<'a> Daemon<'a> {
         }
         // Listen before the first snapshot, so that no event in between is missed.
         let listener = if root.is_live() {
-            Events::listen().map_err(|e| notes.push(format!("no kernel events: {e}"))).ok()
+            Events::listen(&root).map_err(|e| notes.push(format!("no kernel events: {e}"))).ok()
         } else {
             None
         };
-        if listener.as_ref().is_some_and(|listener| !listener.hears_ethtool()) {
+        if listener.as_ref().is_some_and(|listener| !listener.announces_ethtool()) {
             notes.push(
                 "the kernel does not announce changes of channels and rings (ethtool netlink, 5.7)"
                     .into(),
@@ -168,10 +172,9 @@ impl<'a> Daemon<'a> {
         }
         let waiter = Waiter::new(listener).context("cannot handle signals")?;
         let observer = Observer::start_light(&root, config.counting())?;
-        let board = Board::default();
-        let socket = has_state
-            .then(|| StatusSocket::open(&dir.join(status::SOCKET), board.clone()))
-            .transpose()?;
+        let shared = SharedStatus::default();
+        let socket =
+            has_state.then(|| StatusSocket::open(&dir.join(SOCKET), shared.clone())).transpose()?;
         let mut daemon = Self {
             args,
             controller: Controller::new(config.policy()),
@@ -189,13 +192,13 @@ impl<'a> Daemon<'a> {
             hints: None,
             log: VecDeque::new(),
             read: ReadBytes::default(),
-            board,
+            shared,
             metrics: None,
             _socket: socket,
         };
         daemon.configured(has_state)?;
         for note in &daemon.status.notes {
-            say(note);
+            eprint_line(note);
         }
         daemon.publish(Duration::ZERO);
         tell_systemd(&[NotifyState::Ready]);
@@ -224,7 +227,7 @@ impl<'a> Daemon<'a> {
         if self.metrics.as_ref().map(|server| server.address) != address {
             self.metrics = None;
             self.metrics = address
-                .map(|address| MetricsServer::open(address, self.board.clone()))
+                .map(|address| MetricsServer::open(address, self.shared.clone()))
                 .transpose()?;
         }
         Ok(())
@@ -241,7 +244,7 @@ impl<'a> Daemon<'a> {
                     reconcile.matters(root, event)
                 });
             });
-            let Woken { stop, reload, events } = self.waiter.take();
+            let WaitResult { stop, reload, events } = self.waiter.take();
             if stop {
                 return Ok(());
             }
@@ -257,13 +260,14 @@ impl<'a> Daemon<'a> {
                 self.observer.invalidate();
             }
             let is_usable =
-                !self.reconcile.disturbs(&self.root, &events, now, self.config.interval) && !reload;
+                !self.reconcile.discards_window(&self.root, &events, now, self.config.interval)
+                    && !reload;
             match seen {
                 Ok(observation) => {
                     if is_usable {
                         self.decide(&observation, started.elapsed());
                     }
-                    self.observer.keep(observation);
+                    self.observer.give_back(observation);
                 }
                 Err(_) if !is_usable => {}
                 // A device disappeared while it was read: observe again.
@@ -281,7 +285,7 @@ impl<'a> Daemon<'a> {
         if self.controller.policy().goal != goal {
             self.controller.set_goal(goal);
         }
-        self.reconcile.know(&observation.after.netdevs);
+        self.reconcile.remember_netdevs(&observation.after.netdevs);
         let now = self.kernel.now();
         let decision = self.controller.tick(now, observation);
         for entry in &decision.log {
@@ -295,7 +299,7 @@ impl<'a> Daemon<'a> {
                 Err(error) => self.note(format!("cannot publish hints: {error}")),
             }
         }
-        self.tell(observation, decision);
+        self.update_status(observation, decision);
         self.read.add(&self.status.locality, window.as_secs_f64());
         self.publish(window);
     }
@@ -324,7 +328,8 @@ impl<'a> Daemon<'a> {
 
     /// Records a decision in the log and the totals, and prints it.
     fn decided(&mut self, entry: LogEntry) {
-        say(status::words(&entry));
+        use netsilo_decide::control::LogKind;
+        eprint_line(views::status::decision_line(&entry));
         let totals = &mut self.status.totals;
         match entry.kind {
             LogKind::Revert => totals.reverts += 1,
@@ -342,7 +347,7 @@ impl<'a> Daemon<'a> {
     /// Prints and keeps a note of the daemon's own; skips a repetition of the last one.
     fn note(&mut self, note: String) {
         if self.status.notes.last() != Some(&note) {
-            say(&note);
+            eprint_line(&note);
             self.status.notes.push(note);
             let excess = self.status.notes.len().saturating_sub(20);
             self.status.notes.drain(..excess);
@@ -350,7 +355,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// Updates the status with a window.
-    fn tell(&mut self, observation: &Observation, decision: Decision) {
+    fn update_status(&mut self, observation: &Observation, decision: Decision) {
         let Decision { plan, state, conflicts, held, trials, locality, .. } = decision;
         let Plan { changes, refusals, advice, placements, .. } = plan;
         let status = &mut self.status;
@@ -379,10 +384,10 @@ impl<'a> Daemon<'a> {
     fn publish(&mut self, window: Duration) {
         let status = &mut self.status;
         status.at = self.kernel.now();
-        status.own = own_cost();
+        status.own = self_cost();
         status.log = self.log.iter().cloned().collect();
-        self.board.put(Shown { status: status.clone(), read: self.read.clone(), window });
-        let changes = count(status.totals.changes as usize, "write");
+        self.shared.put(Published { status: status.clone(), read: self.read.clone(), window });
+        let changes = plural(status.totals.changes as usize, "write");
         tell_systemd(&[NotifyState::Status(&format!("{:?}, {changes}", status.state))]);
     }
 
@@ -405,11 +410,11 @@ impl<'a> Daemon<'a> {
                     self.observer = Observer::start_light(&self.root, self.config.counting())?;
                 }
                 self.status.totals.reloads += 1;
-                say("configuration reloaded");
+                eprint_line("configuration reloaded");
             }
             Err(error) => {
                 let error = format!("{error:#}");
-                say(format_args!("configuration not reloaded, the old one stays: {error}"));
+                eprint_line(format_args!("configuration not reloaded, the old one stays: {error}"));
                 self.status.config.error = Some(error);
                 self.status.totals.bad_reloads += 1;
             }
@@ -424,15 +429,22 @@ impl<'a> Daemon<'a> {
         if !self.config.restore_on_exit || self.status.mode != Mode::Placing {
             return Exit::Ok;
         }
-        match undo(&self.kernel, &self.dir, Which::Daemons, false, By::Daemon, &mut |_, _| {}) {
+        match undo(
+            &self.kernel,
+            &self.dir,
+            UndoScope::Daemons,
+            false,
+            RestoredBy::Daemon,
+            &mut |_, _| {},
+        ) {
             Ok(undone) => {
                 let knobs: usize = undone.iter().map(|it| it.knobs.len()).sum();
-                say(format_args!("{} restored", count(knobs, "knob")));
+                eprint_line(format_args!("{} restored", plural(knobs, "knob")));
                 let complete = undone.iter().all(|it| it.is_complete());
                 if complete { Exit::Ok } else { Exit::RestoreIncomplete }
             }
             Err(error) => {
-                say(format_args!("not restored: {error}; run `netsilo undo`"));
+                eprint_line(format_args!("not restored: {error}; run `netsilo undo`"));
                 Exit::RestoreIncomplete
             }
         }
@@ -441,7 +453,7 @@ impl<'a> Daemon<'a> {
 
 fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
     Status {
-        schema: status::SCHEMA,
+        schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         started: kernel.now(),
@@ -462,7 +474,7 @@ fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
         log: Vec::new(),
         notes,
         totals: Totals::default(),
-        own: own_cost(),
+        own: self_cost(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! netsilo: shows where a machine's network receive work runs, plans where it should run, applies
 //! the plan, and undoes it.
 
-pub(crate) mod args;
+mod args;
 mod bench;
 
 #[cfg(test)]
@@ -9,10 +9,10 @@ mod cases;
 mod cli;
 mod daemon;
 mod report;
-pub(crate) mod tell;
+mod tell;
 mod temporary_changes;
-pub(crate) mod verbs;
-pub(crate) mod views;
+mod verbs;
+mod views;
 
 use std::process::ExitCode;
 

@@ -1,4 +1,10 @@
-//! ROOMDOC
+//! What netsilo says and how: output and exit codes, common words, consent before a write, and the
+//! status document that the daemon publishes.
+//!
+//! May use the library crates only; nothing here knows a verb, an argument or a view.
 
+pub(crate) mod consent;
 pub(crate) mod exit;
 pub(crate) mod out;
+pub(crate) mod status;
+pub(crate) mod words;

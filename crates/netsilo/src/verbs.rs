@@ -1,4 +1,8 @@
-//! ROOMDOC
+//! The verbs: one file each, with its arguments and a `run` that reads, decides, and shows or
+//! writes.
+//!
+//! May use `tell`, `args`, `views`, `temporary_changes`, and the daemon's configuration. What two
+//! verbs share goes down to these rooms.
 
 pub(crate) mod ab;
 pub(crate) mod apply;
@@ -6,8 +10,10 @@ pub(crate) mod calibrate;
 pub(crate) mod capture;
 pub(crate) mod check;
 pub(crate) mod check_config;
+pub(crate) mod confirm;
 pub(crate) mod explain;
 pub(crate) mod export;
+pub(crate) mod guard;
 pub(crate) mod mask;
 pub(crate) mod pin;
 pub(crate) mod plan;

@@ -1,4 +1,6 @@
-//! ROOMDOC
+//! Values as text: a plan, a report, findings, a status. A view formats what it is given.
+//!
+//! May use `tell` and `args`. A view reads nothing, decides nothing and computes no rate.
 
 pub(crate) mod ab;
 pub(crate) mod bench;
@@ -8,6 +10,8 @@ pub(crate) mod rss;
 pub(crate) mod show;
 pub(crate) mod stages;
 pub(crate) mod status;
+pub(crate) mod table;
+pub(crate) mod undone;
 pub(crate) mod units;
 pub(crate) mod verdict;
 pub(crate) mod why;

@@ -174,7 +174,16 @@ fn an_invalid_command_line_is_a_usage_error() {
         let output = run(line);
         assert_eq!((code(&output), stdout(&output)), (2, ""), "{line:?}");
     }
-    assert!(refusal(&["plan", "-a", "magic"]).contains("known are auto, "));
+    assert!(refusal(&["plan", "-a", "magic"]).contains("possible values: auto, "));
+}
+
+#[test]
+fn fixing_findings_and_a_goal_exclude_each_other() {
+    for goal in [&["--steer", "443/tcp=1"][..], &["--rps", "1"], &["--no-irqs"], &["-n", "eth0"]] {
+        let refused = refusal(&[&["plan", "--fix", "nic-drops"], goal].concat());
+        assert!(refused.starts_with("2 error: the argument '--fix"), "{refused}");
+        assert!(refused.contains("cannot be used with"), "{refused}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use netsilo_lab::{said, until};
+use netsilo_lab::{output_of, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 
@@ -125,7 +125,7 @@ impl Drop for Daemon {
 #[test]
 fn a_daemon_reports_its_status_and_leaves_nothing_when_it_ends() {
     let host = Host::new("");
-    let (code, text) = said(&host.ask(&[]));
+    let (code, text) = output_of(&host.ask(&[]));
     assert_eq!(code, Some(3), "{text}");
     assert!(
         text.contains("the daemon is not running") && text.contains("start it with `netsilo run`"),
@@ -135,7 +135,7 @@ fn a_daemon_reports_its_status_and_leaves_nothing_when_it_ends() {
     let status = host.until("a window", |status| status["windows"].as_u64() > Some(1));
     assert_eq!((&status["schema"], &status["mode"]), (&1.into(), &"placing".into()));
     assert_eq!(status["pid"], daemon.0.id());
-    let (code, text) = said(&host.ask(&[]));
+    let (code, text) = output_of(&host.ask(&[]));
     assert_eq!(code, Some(0));
     assert!(text.contains("writes knobs and hints"), "{text}");
     assert!(text.contains("a window every 1s"), "{text}");
@@ -150,7 +150,7 @@ fn a_daemon_reports_its_status_and_leaves_nothing_when_it_ends() {
 fn a_second_daemon_is_refused_with_the_pid_of_the_first() {
     let host = Host::new("");
     let daemon = host.start();
-    let (code, text) = said(&host.command().output().unwrap());
+    let (code, text) = output_of(&host.command().output().unwrap());
     assert_eq!(code, Some(1), "{text}");
     assert!(
         text.contains(&format!("netsilo is already running (pid {})", daemon.0.id())),
@@ -164,7 +164,7 @@ fn a_second_daemon_is_refused_with_the_pid_of_the_first() {
 #[test]
 fn an_invalid_configuration_is_refused_at_the_start_and_ignored_later() {
     let host = Host::new("metric = \"off\"");
-    let (code, text) = said(&host.command().output().unwrap());
+    let (code, text) = output_of(&host.command().output().unwrap());
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("netsilo.toml:4: unknown key metric; did you mean metrics?"), "{text}");
     host.configure("");
@@ -269,7 +269,7 @@ fn promtool_accepts_the_metrics_and_they_count() {
         .stderr(Stdio::piped());
     let mut promtool = promtool.spawn().unwrap();
     promtool.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
-    assert_eq!(said(&promtool.wait_with_output().unwrap()), (Some(0), String::new()));
+    assert_eq!(output_of(&promtool.wait_with_output().unwrap()), (Some(0), String::new()));
     host.configure("metrics = \"off\"");
     daemon.signal(Signal::HUP);
     host.until("taken", |status| status["totals"]["reloads"] == 1);

@@ -12,13 +12,13 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use netsilo_lab::{Cable, said, until};
-use netsilo_model::snapshot::stage_samples::Stage;
-use netsilo_trial::experiment::measure::{Measure, Work};
+use netsilo_lab::{Cable, output_of, until};
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
+use netsilo_trial::experiment::Sampled;
+use netsilo_trial::experiment::measure::{TrialMeasure, WorkUnit};
 use netsilo_trial::experiment::results::Results;
-use netsilo_trial::experiment::stage_costs::Sampled;
 use netsilo_trial::experiment::{Experiment, Record, Step};
-use netsilo_trial::traffic::Run;
+use netsilo_trial::traffic::LoadResult;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The machine under test is the second namespace; the load comes from the first.
@@ -58,7 +58,7 @@ impl Bench {
     fn matrix(&self, more: &[&str]) -> Command {
         let mut command = self.netsilo(&["bench", "matrix", "--yes"]);
         if !more.contains(&"--resume") {
-            command.args(["--with", "192.0.2.1", "--netdev", "veth0", "-o"]).arg(self.folder());
+            command.args(["--peer", "192.0.2.1", "--netdev", "veth0", "-o"]).arg(self.folder());
             command.args(["-t", "TCP_RR", "-r", "1", "--warm-up", "0s", "--pause", "0s"]);
         }
         command.args(more);
@@ -129,8 +129,8 @@ fn each_step_is_recorded_in_order_and_nothing_remains() {
     let bench = Bench::new("matrix");
     let before = bench.knobs();
     let arguments =
-        ["-n", "1,3", "-d", "300ms", "--rounds", "2", "-s", "none,rps+rfs", "--config", PEER];
-    let (code, text) = said(&bench.run(&arguments));
+        ["-n", "1,3", "-d", "300ms", "--rounds", "2", "-s", "none,rps+rfs", "--setting", PEER];
+    let (code, text) = output_of(&bench.run(&arguments));
     assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
     let experiment = bench.experiment();
     let names: Vec<&str> = experiment.settings.iter().map(|it| it.name.as_str()).collect();
@@ -175,8 +175,8 @@ fn each_step_is_recorded_in_order_and_nothing_remains() {
         .arg(machine)
         .output()
         .unwrap();
-    assert!(shown.status.success(), "{}", said(&shown).1);
-    let (code, text) = said(&bench.resume());
+    assert!(shown.status.success(), "{}", output_of(&shown).1);
+    let (code, text) = output_of(&bench.resume());
     assert!(code == Some(0) && text.contains("no trial is missing"), "{text}");
 }
 
@@ -194,7 +194,7 @@ fn an_interrupted_run_restores_everything_and_can_be_resumed() {
         !it.trials().is_empty() && it.knobs() != before
     });
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let (code, text) = said(&child.wait_with_output().unwrap());
+    let (code, text) = output_of(&child.wait_with_output().unwrap());
     assert_eq!((code, bench.knobs()), (Some(1), before.clone()), "{text}");
     assert!(text.contains("interrupted; nothing remains written"), "{text}");
     // a machine that dies may leave an incomplete last line
@@ -202,10 +202,10 @@ fn an_interrupted_run_restores_everything_and_can_be_resumed() {
     file.unwrap().write_all(b"{\"trial\":{\"round\":0,").unwrap();
     // another program changed a knob of a setting meanwhile
     bench.sh("echo 2 >/sys/class/net/veth0/queues/rx-0/rps_cpus");
-    let (code, text) = said(&bench.resume());
+    let (code, text) = output_of(&bench.resume());
     assert!(code == Some(1) && text.contains("was none when the run began"), "{text}");
     bench.sh("echo 0 >/sys/class/net/veth0/queues/rx-0/rps_cpus");
-    let (code, text) = said(&bench.resume());
+    let (code, text) = output_of(&bench.resume());
     assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
     assert_eq!(bench.trials(), bench.experiment().steps());
 }
@@ -218,7 +218,7 @@ fn a_killed_run_can_be_undone() {
     let bench = Bench::new("killed");
     let before = bench.knobs();
     let undo = || {
-        let (code, text) = said(&bench.netsilo(&["undo"]).output().unwrap());
+        let (code, text) = output_of(&bench.netsilo(&["undo"]).output().unwrap());
         assert_eq!((code, bench.knobs()), (Some(0), before.clone()), "{text}");
     };
     let kill_when_changed = |arguments: &[&str]| {
@@ -232,7 +232,7 @@ fn a_killed_run_can_be_undone() {
     undo();
     // kill while the command of a setting has done half of its work
     let half = format!("{PEER}; sleep 600");
-    kill_when_changed(&["-n", "1", "-d", "1s", "-s", "none", "--config", &half]);
+    kill_when_changed(&["-n", "1", "-d", "1s", "-s", "none", "--setting", &half]);
     undo();
     let sleeping = bench.sh("pgrep -f '[s]leep 600' || true");
     for pid in sleeping.split_whitespace() {
@@ -252,7 +252,7 @@ fn a_command_that_changes_more_than_netsilo_can_restore_is_refused() {
     let before = bench.knobs();
     let refused = |command: &str, why: &str| {
         let (code, text) =
-            said(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none", "--config", command]));
+            output_of(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none", "--setting", command]));
         assert!(code == Some(1) && text.contains(why), "{code:?} {text}");
         assert_eq!(bench.knobs(), before, "{text}");
         assert!(!bench.folder().exists());
@@ -268,7 +268,7 @@ fn a_command_that_changes_more_than_netsilo_can_restore_is_refused() {
         "its command failed (exit status: 3); its changes are undone",
     );
     refused("peer=true", "changes nothing that netsilo reads");
-    let (code, text) = said(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none"]));
+    let (code, text) = output_of(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none"]));
     assert!(code == Some(1) && text.contains("there is nothing to compare"), "{text}");
 }
 
@@ -359,9 +359,9 @@ impl Row {
             "--yes",
         ]);
         command.args([
-            "--from",
+            "--sender",
             "192.0.2.1",
-            "--to",
+            "--receiver",
             "198.51.100.1",
             "--netdev",
             "left,right",
@@ -399,8 +399,12 @@ impl Row {
             "--json",
         ]);
         let output = command.stdin(Stdio::null()).output().unwrap();
-        assert!(output.status.success(), "{}", said(&output).1);
-        serde_json::from_slice::<Run>(&output.stdout).unwrap().server.totals.datagrams_received
+        assert!(output.status.success(), "{}", output_of(&output).1);
+        serde_json::from_slice::<LoadResult>(&output.stdout)
+            .unwrap()
+            .server
+            .totals
+            .datagrams_received
     }
 
     /// Lists the nftables tables of the middle.
@@ -409,7 +413,7 @@ impl Row {
             .args(["netns", "exec", &self.names[1], "nft", "list", "tables"])
             .output()
             .unwrap();
-        assert!(output.status.success(), "{}", said(&output).1);
+        assert!(output.status.success(), "{}", output_of(&output).1);
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -439,7 +443,7 @@ fn a_forwarding_machine_is_measured_and_agents_refuse_loads_that_they_may_not_ma
     let (mut row, dir) = (Row::new(), tempfile::tempdir().unwrap());
     let forward = |row: &Row, folder: &str, more: &[&str]| {
         let usual = ["-d", "3s", "--rate", "2000", "--no-map"];
-        said(&row.forward(dir.path(), folder, &[&usual, more].concat()).output().unwrap())
+        output_of(&row.forward(dir.path(), folder, &[&usual, more].concat()).output().unwrap())
     };
     row.serve(0, "192.0.2.1", &[]);
     row.serve(2, "198.51.100.1", &[]);
@@ -482,20 +486,20 @@ fn a_forwarding_machine_is_measured_and_agents_refuse_loads_that_they_may_not_ma
         serde_json::from_slice(&std::fs::read(dir.path().join("run/experiment.json")).unwrap())
             .unwrap();
     assert_eq!(experiment.machine.counted, ["left", "right"]);
-    let results = Results::of(&experiment, &records);
+    let results = Results::from_records(&experiment, &records);
     // received packets count, whether they were forwarded or dropped
     for (load, cell) in
         results.loads.iter().flat_map(|load| load.settings.iter().map(move |cell| (load, cell)))
     {
         let value = |measure| cell.measured(measure).unwrap().median;
         assert!(
-            value(Measure::Received) > 0.0 && value(Measure::Rate) > 0.0,
+            value(TrialMeasure::Received) > 0.0 && value(TrialMeasure::Rate) > 0.0,
             "{}: {cell:?}",
             load.load
         );
         assert_eq!(
-            value(Measure::Rate) == value(Measure::Received),
-            load.work == Work::Dropped,
+            value(TrialMeasure::Rate) == value(TrialMeasure::Received),
+            load.work == WorkUnit::Dropped,
             "{}",
             load.load
         );
@@ -517,7 +521,7 @@ fn packets_that_a_bridge_drops_early_cost_no_later_stage_and_the_rule_ends_with_
     row.serve_both();
     // at full speed: stages are found by samples
     let (code, text) =
-        said(&row.forward(dir.path(), "run", &["--one-way", "-d", "2s"]).output().unwrap());
+        output_of(&row.forward(dir.path(), "run", &["--one-way", "-d", "2s"]).output().unwrap());
     assert_eq!(code, Some(0), "{text}");
     let mut sampled = BTreeMap::new();
     for record in records(&dir.path().join("run")) {
@@ -539,9 +543,15 @@ fn packets_that_a_bridge_drops_early_cost_no_later_stage_and_the_rule_ends_with_
     let both = format!("{forwarded:#?} {dropped:#?}");
     assert_eq!((&forwarded.stages.refused, &dropped.stages.refused), (&None, &None), "{both}");
     assert!(forwarded.received > Some(1000) && dropped.received > Some(1000), "{both}");
-    assert!(of(forwarded, Stage::QdiscXmit) > 3 && of(forwarded, Stage::BridgeIp) > 0, "{both}");
-    assert!(of(dropped, Stage::Netfilter) > 0, "{both}");
-    assert!(of(dropped, Stage::QdiscXmit) * 3 < of(forwarded, Stage::QdiscXmit), "{both}");
+    assert!(
+        of(forwarded, ReceiveStage::QdiscXmit) > 3 && of(forwarded, ReceiveStage::BridgeIp) > 0,
+        "{both}"
+    );
+    assert!(of(dropped, ReceiveStage::Netfilter) > 0, "{both}");
+    assert!(
+        of(dropped, ReceiveStage::QdiscXmit) * 3 < of(forwarded, ReceiveStage::QdiscXmit),
+        "{both}"
+    );
     // the rule is tested once before the first trial
     let command =
         &mut row.forward(dir.path(), "killed", &["--one-way", "-d", "60s", "--rate", "2000"]);
@@ -567,7 +577,7 @@ fn without_a_reachable_peer_nothing_is_started() {
     let mut bench = Bench::new("alone");
     bench.agent.kill().unwrap();
     bench.agent.wait().unwrap();
-    let (code, text) = said(&bench.run(&["-n", "1", "-d", "100ms"]));
+    let (code, text) = output_of(&bench.run(&["-n", "1", "-d", "100ms"]));
     assert!(code == Some(1) && text.contains("no server at 192.0.2.1:12870"), "{text}");
     assert!(!bench.folder().exists());
 }

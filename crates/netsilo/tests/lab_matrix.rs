@@ -42,7 +42,7 @@ fn server() -> (Lab, PeerJob) {
 fn matrix(words: &str) -> String {
     let peer = Lab::peer_address(0);
     let common = "--netdev eth0 -o /tmp/run -y --seed 1 --lost-after 5s --pause 100ms";
-    format!("'{NETSILO}' bench matrix --with {peer} {common} {words}")
+    format!("'{NETSILO}' bench matrix --peer {peer} {common} {words}")
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn the_published_experiment_shows_its_directions_in_counts() {
         .run_for(
             &matrix(
                 "--no-map --rounds 1 -t TCP_RR,UDP_RR -r 1 -n 64 -d 2s --warm-up 300ms \
-                 -s none,irq-affinity,rps+rfs --config 'sdfn=ethtool -N eth0 rx-flow-hash udp4 \
+                 -s none,irq-affinity,rps+rfs --setting 'sdfn=ethtool -N eth0 rx-flow-hash udp4 \
                  sdfn; n=0; for irq in $(ls /sys/class/net/eth0/device/msi_irqs); do \
                  echo $((n % 8)) >/proc/irq/$irq/smp_affinity_list; n=$((n + 1)); done'",
             ),
@@ -74,7 +74,7 @@ fn the_published_experiment_shows_its_directions_in_counts() {
     let results: Value =
         serde_json::from_str(&lab.sh(&format!("'{NETSILO}' report /tmp/run -j")).unwrap()).unwrap();
     assert_eq!(results["failed"], serde_json::json!([]), "{results:#}");
-    assert!(results["times_mean_nothing"].as_str().unwrap().contains("emulated"), "{results:#}");
+    assert!(results["times_invalid"].as_str().unwrap().contains("emulated"), "{results:#}");
     let of = |load: &str, setting: &str, measure: &str| median(&results, load, setting, measure);
     let (tcp, udp) = ("TCP_RR 1 B x 64", "UDP_RR 1 B x 64");
     // with nothing changed one CPU does all softirq work, and with affinity it does not

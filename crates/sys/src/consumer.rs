@@ -8,7 +8,8 @@ use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::{cpu_lists, pid_status, scalar};
 use netsilo_model::snapshot::consumer::{Cgroup, Thread};
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::transaction::knob::CGROUPS;
 
 /// Maximum readings of the threads; two consecutive ones must agree.
@@ -16,7 +17,7 @@ const LOOKS: usize = 10;
 
 /// The consumer to pin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
+pub enum ConsumerSelector {
     /// All processes of this name.
     Comm(String),
     /// These processes.
@@ -71,7 +72,7 @@ pub enum PinError {
 }
 
 /// The threads of a consumer, read until two consecutive readings agree.
-pub fn threads(root: &Root, who: &Who) -> Result<Vec<Thread>, PinError> {
+pub fn threads(root: &Root, who: &ConsumerSelector) -> Result<Vec<Thread>, PinError> {
     let mut before = BTreeSet::new();
     for _ in 0..LOOKS {
         let threads = look(root, who)?;
@@ -85,17 +86,17 @@ pub fn threads(root: &Root, who: &Who) -> Result<Vec<Thread>, PinError> {
     Err(PinError::Restless)
 }
 
-fn look(root: &Root, who: &Who) -> Result<Vec<Thread>, PinError> {
+fn look(root: &Root, who: &ConsumerSelector) -> Result<Vec<Thread>, PinError> {
     let pids = match who {
-        Who::Comm(comm) => named(root, comm)?,
-        Who::Pids(pids) => pids.clone(),
+        ConsumerSelector::Comm(comm) => named(root, comm)?,
+        ConsumerSelector::Pids(pids) => pids.clone(),
     };
     let mut threads = Vec::new();
     for pid in pids {
         let of_process = match root.list(&format!("/proc/{pid}/task")) {
             Ok(names) => names.iter().filter_map(|name| name.parse().ok()).collect::<Vec<u32>>(),
             Err(e) if !is_gone(&e) => return Err(e.into()),
-            Err(_) if matches!(who, Who::Pids(_)) => return Err(PinError::NoPid(pid)),
+            Err(_) if matches!(who, ConsumerSelector::Pids(_)) => return Err(PinError::NoPid(pid)),
             Err(_) => continue,
         };
         for tid in of_process {
@@ -123,7 +124,14 @@ fn thread(root: &Root, pid: u32, tid: u32) -> Result<Option<Thread>, ReadError> 
         let stat = root.parse(&format!("{dir}/stat"), pid_stat)?;
         let comm = root.parse(&format!("{dir}/comm"), scalar::word)?;
         let cpus = root.parse(&format!("{dir}/status"), pid_status::cpus_allowed)?;
-        Ok(Thread { pid, tid, comm, start_time: stat.start_time, cpus, bound: stat.bound })
+        Ok(Thread {
+            pid,
+            tid,
+            comm,
+            start_time: stat.start_time,
+            cpus,
+            fixed_affinity: stat.fixed_affinity,
+        })
     };
     match read() {
         Ok(thread) => Ok(Some(thread)),
@@ -200,20 +208,25 @@ mod tests {
         is_named.recv().unwrap();
         let me = std::process::id();
         // one reading: other tests of this program start and end threads concurrently
-        let found = look(&Root::live(), &Who::Pids(vec![me])).unwrap();
+        let found = look(&Root::live(), &ConsumerSelector::Pids(vec![me])).unwrap();
         assert!(
             found.iter().any(|thread| thread.comm == "pin-sleeper" && thread.tid != me),
             "{found:?}"
         );
         assert!(
-            found.iter().all(|thread| thread.pid == me && !thread.bound && !thread.cpus.is_empty())
+            found.iter().all(|thread| thread.pid == me
+                && !thread.fixed_affinity
+                && !thread.cpus.is_empty())
         );
         drop(done);
         assert!(sleeper.join().unwrap());
         let error = |who| threads(&Root::live(), &who).unwrap_err().to_string();
-        assert_eq!(error(Who::Pids(vec![u32::MAX])), format!("no process {}", u32::MAX));
+        assert_eq!(
+            error(ConsumerSelector::Pids(vec![u32::MAX])),
+            format!("no process {}", u32::MAX)
+        );
         assert!(
-            error(Who::Comm("no-such-name".into()))
+            error(ConsumerSelector::Comm("no-such-name".into()))
                 .starts_with("no process is called \"no-such-name\"; ")
         );
     }

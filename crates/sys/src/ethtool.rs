@@ -1,4 +1,8 @@
-//! ROOMDOC
+//! What `ethtool` shows and sets: the ioctl `SIOCETHTOOL`, read and written.
+//!
+//! Uses nothing else of this crate. Decoding and encoding are in `netsilo-model`; journal and undo
+//! are in [`transaction`](crate::transaction).
 
+pub mod device;
 pub mod get;
 pub mod set;

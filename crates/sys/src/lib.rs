@@ -1,6 +1,19 @@
-//! netsilo's kernel edge: readers, netlink, ethtool, eBPF, journal and writer.
+//! netsilo's kernel edge: everything that reads from the kernel or writes to it.
 //!
-//! Nothing is decided or printed here.
+//! Nothing is decided or printed here, and only this crate reads files below `/proc` and `/sys`.
+//!
+//! | folder | what | uses |
+//! |---|---|---|
+//! | [`files`] | kernel files of this machine or of a captured tree | |
+//! | [`ethtool`] | the ethtool ioctl | |
+//! | [`bpf`] | the eBPF programs | |
+//! | [`read`] | a host as a snapshot | files, ethtool |
+//! | [`bundle`] | snapshots and their files as one archive | files, read |
+//! | [`transaction`] | journalled writes and undo | files, ethtool |
+//! | [`consumer`] | the threads and cgroups of consumers | files, transaction |
+//! | [`cost`] | measured weights of the cost model | transaction |
+//! | [`daemon`] | events, signals, hints, own cost | files, transaction |
+//! | [`observe`] | two snapshots and what happened in between | files, bpf, read |
 
 pub mod bpf;
 pub mod bundle;
@@ -9,9 +22,6 @@ pub mod cost;
 pub mod daemon;
 pub mod ethtool;
 pub mod files;
-
-#[cfg(test)]
-mod kernel_page;
 pub mod observe;
 pub mod read;
 pub mod transaction;

@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
-use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::derive::sock_diag::{SocketSample, attribute_reads, steerings};
 use netsilo_model::snapshot::attribution::{Attribution, Hook};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 
 use crate::bpf::tracer::{self, Tracer};
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::read::netlink::sock_diag;
 use crate::read::refresh::Refresher;
 use crate::read::snapshot::snapshot;
 
 /// How to count which threads read which data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counting {
+pub enum CountingMode {
     /// eBPF, always attached; sock_diag where eBPF is refused.
     Continuous,
     /// eBPF, attached for this long in each interval to cost less; sock_diag where eBPF is refused.
@@ -37,7 +38,7 @@ pub enum ObserveError {
 
 /// Observes the running host repeatedly; each observation begins where the last one ended.
 pub struct Observer {
-    counting: Counting,
+    counting: CountingMode,
     counter: Counter,
     /// The start of the next observation.
     ///
@@ -52,19 +53,19 @@ pub struct Observer {
 enum Counter {
     Attached(Box<Tracer>),
     /// The reasons why eBPF does not count, and the last sample of the sockets.
-    Sockets(Vec<Hook>, Option<Box<Sample>>),
+    Sockets(Vec<Hook>, Option<Box<SocketSample>>),
 }
 
 impl Observer {
     /// Starts counting; each snapshot is a full read.
-    pub fn start(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
+    pub fn start(root: &Root, counting: CountingMode) -> Result<Self, ObserveError> {
         Self::start_with(root, counting, tracer::Options::default())
     }
 
     /// Starts counting with the given eBPF programs instead of the default ones.
     pub fn start_with(
         root: &Root,
-        counting: Counting,
+        counting: CountingMode,
         options: tracer::Options,
     ) -> Result<Self, ObserveError> {
         Self::begin(root, counting, options, None)
@@ -75,7 +76,7 @@ impl Observer {
     ///
     /// Interrupts of other devices and data that no decision needs are left out. Call
     /// [`Observer::invalidate`] when something else changed.
-    pub fn start_light(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
+    pub fn start_light(root: &Root, counting: CountingMode) -> Result<Self, ObserveError> {
         Self::begin(root, counting, tracer::Options::default(), Some(Refresher::default()))
     }
 
@@ -88,17 +89,17 @@ impl Observer {
 
     fn begin(
         root: &Root,
-        counting: Counting,
+        counting: CountingMode,
         options: tracer::Options,
         mut refresher: Option<Refresher>,
     ) -> Result<Self, ObserveError> {
         let mut counter = match counting {
-            Counting::Continuous | Counting::Windows(_) => attached_or_sockets(options),
-            Counting::WithoutBpf => {
+            CountingMode::Continuous | CountingMode::Windows(_) => attached_or_sockets(options),
+            CountingMode::WithoutBpf => {
                 Counter::Sockets(Vec::new(), sock_diag::sample(None).ok().map(Box::new))
             }
         };
-        if let (Counting::Windows(_), Counter::Attached(tracer)) = (counting, &mut counter) {
+        if let (CountingMode::Windows(_), Counter::Attached(tracer)) = (counting, &mut counter) {
             tracer.pause();
         }
         let before = Some(match &mut refresher {
@@ -111,7 +112,7 @@ impl Observer {
     /// Takes an observation back, so that the next one begins where it ended.
     ///
     /// Required after [`Observer::start_light`], which keeps no copy of its observations.
-    pub fn keep(&mut self, observation: Observation) {
+    pub fn give_back(&mut self, observation: Observation) {
         self.before = Some(observation.after);
     }
 
@@ -129,7 +130,7 @@ impl Observer {
             (None, None) => snapshot(root)?,
         };
         let mut attribution = match (self.counting, &mut self.counter) {
-            (Counting::Windows(length), Counter::Attached(tracer)) => {
+            (CountingMode::Windows(length), Counter::Attached(tracer)) => {
                 let length = length.min(interval);
                 wait(interval - length);
                 tracer.resume();
@@ -142,7 +143,7 @@ impl Observer {
                 crate::observe::read(counter, &before)?
             }
         };
-        attribution.tame_names();
+        attribution.escape_names();
         let after = match &mut self.refresher {
             Some(refresher) => refresher.next(root, &before)?,
             None => snapshot(root)?,
@@ -166,7 +167,7 @@ fn read(counter: &mut Counter, snapshot: &Snapshot) -> Result<Attribution, Obser
         Counter::Attached(tracer) => Ok(tracer.read()?),
         Counter::Sockets(hooks, before) => {
             let refused = |why: String| Hook {
-                question: "tcp bytes".into(),
+                quantity: "tcp bytes".into(),
                 hook: "sock_diag".into(),
                 refused: Some(why),
             };
@@ -181,7 +182,7 @@ fn read(counter: &mut Counter, snapshot: &Snapshot) -> Result<Attribution, Obser
                         .sysctls
                         .get("net.core.netdev_rss_key")
                         .map_or("", String::as_str);
-                    let attribution = attribute(
+                    let attribution = attribute_reads(
                         &first,
                         &after,
                         &steerings(&snapshot.netdevs, &after.addresses, key),

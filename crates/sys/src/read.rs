@@ -1,10 +1,14 @@
-//! ROOMDOC
+//! Reads a host into the values of [`netsilo_model::snapshot`].
+//!
+//! Uses [`files`](crate::files) and [`ethtool`](crate::ethtool). Text is parsed by `netsilo-model`,
+//! rates and findings are computed elsewhere, and nothing is written here.
 
 pub mod audit;
 pub mod gaps;
 pub mod irq;
 pub mod knob_owners;
 pub mod losing_sockets;
+pub mod machine;
 pub mod netdev;
 pub mod netlink;
 pub mod pidfd;
@@ -12,4 +16,5 @@ pub mod process;
 pub mod refresh;
 pub mod snapshot;
 pub mod sock_owners;
+pub mod sysctls;
 pub mod topology;

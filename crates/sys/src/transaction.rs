@@ -1,4 +1,8 @@
-//! ROOMDOC
+//! Writes to the kernel with a journal: apply, verify, undo, and the guard that undoes by itself.
+//!
+//! Uses [`files`](crate::files) and [`ethtool`](crate::ethtool). The old value of each knob is in
+//! the journal before the new one is written, and undo restores only values that are still ours.
+//! What to write, and why, is decided in `netsilo-decide`.
 
 pub mod apply;
 pub mod compact;

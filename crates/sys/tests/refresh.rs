@@ -11,10 +11,10 @@ use std::time::Duration;
 use netsilo_model::derive::rates::rates;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::read::refresh::Refresher;
 use netsilo_sys::snapshot;
 
@@ -99,7 +99,7 @@ fn without_the_rest(mut whole: Snapshot) -> Snapshot {
         let hardware = netdev.device_path.is_some();
         netdev.statistics.retain(|name, _| hardware && SHOWN.contains(&name.as_str()));
         if let Some(ethtool) = &mut netdev.ethtool {
-            ethtool.stats = Part::Absent("not read by a refresh".into());
+            ethtool.stats = Reading::Absent("not read by a refresh".into());
         }
     }
     whole
@@ -120,7 +120,7 @@ fn a_refreshed_snapshot_equals_a_full_read() {
         host.a_second_later();
         let second = refresher.next(&host.root, &first).unwrap();
         assert_eq!(second, without_the_rest(snapshot(&host.root).unwrap()));
-        assert_eq!(refresher.whole_looks(), 1);
+        assert_eq!(refresher.full_reads(), 1);
         assert_eq!(second.irqs[&Irq(31)].requested, Some(CpuSet::parse_list("9").unwrap()));
         assert!(!second.netdevs[1].up && second.netdevs[1].carrier == Some(false));
         assert!(first != second && first.topology == second.topology);
@@ -154,7 +154,7 @@ fn a_refresh_of_a_captured_host_changes_nothing() {
         let mut refresher = Refresher::default();
         let first = refresher.first(&root).unwrap();
         let second = refresher.next(&root, &first).unwrap();
-        assert_eq!(refresher.whole_looks(), 1, "{name}");
+        assert_eq!(refresher.full_reads(), 1, "{name}");
         assert_eq!(second, without_the_rest(snapshot(&root).unwrap()), "{name}");
     }
 }
@@ -165,7 +165,7 @@ fn this_machine_refreshes() {
     let mut refresher = Refresher::default();
     let first = refresher.first(&root).unwrap();
     let second = refresher.next(&root, &first).unwrap();
-    assert_eq!(refresher.whole_looks(), 1);
+    assert_eq!(refresher.full_reads(), 1);
     assert!(second.at > first.at);
     let names = |snapshot: &Snapshot| {
         snapshot.netdevs.iter().map(|dev| dev.name.clone()).collect::<Vec<_>>()
@@ -216,10 +216,10 @@ fn changes_that_a_refresh_cannot_apply_force_a_full_read() {
         let first = refresher.first(&host.root).unwrap();
         edit(&host);
         let second = refresher.next(&host.root, &first).unwrap();
-        assert_eq!(refresher.whole_looks(), 2, "{what}");
+        assert_eq!(refresher.full_reads(), 2, "{what}");
         assert_eq!(second, without_the_rest(snapshot(&host.root).unwrap()), "{what}");
         refresher.next(&host.root, &second).unwrap();
-        assert_eq!(refresher.whole_looks(), 2, "{what}, once");
+        assert_eq!(refresher.full_reads(), 2, "{what}, once");
     }
 }
 
@@ -239,7 +239,7 @@ fn rarely_written_settings_are_refreshed_each_minute() {
     host.put("proc/uptime", "221.0 0\n");
     let held = refresher.next(&host.root, &later).unwrap();
     assert_eq!(
-        (held.netdevs[0].rx_queues[0].leased.as_deref(), refresher.whole_looks()),
+        (held.netdevs[0].rx_queues[0].leased.as_deref(), refresher.full_reads()),
         (Some("AF_XDP"), 2)
     );
 }
@@ -265,7 +265,7 @@ fn a_program_that_moves_interrupts_is_reported_at_once() {
 #[test]
 fn an_observer_refreshes_until_it_is_invalidated() {
     let host = Host::made_up();
-    let mut observer = Observer::start_light(&host.root, Counting::WithoutBpf).unwrap();
+    let mut observer = Observer::start_light(&host.root, CountingMode::WithoutBpf).unwrap();
     let mut next = |change: &dyn Fn(&mut Observer)| {
         change(&mut observer);
         observer.next(&host.root, Duration::ZERO, |_| {}).unwrap()
@@ -274,8 +274,8 @@ fn an_observer_refreshes_until_it_is_invalidated() {
     assert_eq!(seen.after.irqs.len(), 8);
     assert_eq!(rates(&seen.before, &seen.after).irqs[&Irq(31)].total_per_s, 1.0);
     host.put("sys/class/net/eth0/mtu", "9000\n");
-    let seen = next(&|observer| observer.keep(seen.clone()));
+    let seen = next(&|observer| observer.give_back(seen.clone()));
     assert_eq!(seen.after.netdevs[0].mtu, 1500);
-    next(&|observer| observer.keep(seen.clone()));
+    next(&|observer| observer.give_back(seen.clone()));
     assert_eq!(next(&Observer::invalidate).after.netdevs[0].mtu, 9000);
 }

@@ -119,7 +119,7 @@ fn main() {
 
 fn case(topology: &Topology, queues: usize, cpus: usize, seed: u64, limit: Duration) -> Case {
     let work = Work::new(topology, seed, queues, cpus);
-    let model = Model::of(&work.room(topology), &work.vectors);
+    let model = Model::new(&work.capacity(topology), &work.vectors);
     let started = Instant::now();
     std::hint::black_box(solver::solve(&model.problem));
     let solver = started.elapsed();

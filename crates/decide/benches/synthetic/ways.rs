@@ -13,9 +13,9 @@ pub(crate) const WAYS: [&str; 4] = ["solver", "spread", "least-loaded", "round-r
 
 /// The placement by each algorithm.
 pub(crate) fn ways(work: &Work, topology: &Topology, model: &Model) -> [Vec<usize>; 4] {
-    let room = work.room(topology);
+    let capacity = work.capacity(topology);
     let by = |algorithm| -> Vec<usize> {
-        let suggestions = suggest(algorithm, &room, &work.vectors);
+        let suggestions = suggest(algorithm, &capacity, &work.vectors);
         let cpus = suggestions
             .iter()
             .zip(&work.vectors)

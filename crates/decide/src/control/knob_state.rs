@@ -17,7 +17,7 @@ use super::pattern::Workload;
 use super::policy::Policy;
 use super::reconcile::likely_owner;
 use netsilo_model::snapshot::event::Event;
-use netsilo_model::snapshot::host::Writer;
+use netsilo_model::snapshot::host::KnobOwner;
 
 /// One knob.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -92,7 +92,7 @@ pub(super) struct Context<'a> {
     pub(super) target: &'a Target,
     pub(super) policy: &'a Policy,
     /// Other programs that write knobs.
-    pub(super) owners: &'a [Writer],
+    pub(super) owners: &'a [KnobOwner],
 }
 
 /// What happens to a knob.

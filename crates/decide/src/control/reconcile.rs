@@ -7,7 +7,7 @@ use super::decision::Conflict;
 use super::knob_state::{Action, Context, Input, Yielded};
 use super::view::Window;
 use netsilo_model::change::Target;
-use netsilo_model::snapshot::host::{Writer, WriterKnob};
+use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
 
 impl Controller {
     /// Gives each knob the value that the window shows, and forgets knobs without a history.
@@ -57,13 +57,13 @@ impl Controller {
 }
 
 /// The program on this machine that likely wrote such a knob.
-pub(super) fn likely_owner(owners: &[Writer], target: &Target) -> String {
+pub(super) fn likely_owner(owners: &[KnobOwner], target: &Target) -> String {
     let kind = match target {
-        Target::IrqAffinity(_) | Target::DefaultSmpAffinity(_) => Some(WriterKnob::IrqAffinity),
-        Target::RpsCpus(_) | Target::RpsFlowCnt(_) => Some(WriterKnob::Rps),
-        Target::RpsSockFlowEntries(_) | Target::RpsDefaultMask(_) => Some(WriterKnob::Rps),
-        Target::XpsCpus(_) => Some(WriterKnob::Xps),
-        Target::Sysctl(_) => Some(WriterKnob::Sysctls),
+        Target::IrqAffinity(_) | Target::DefaultSmpAffinity(_) => Some(OwnedKnob::IrqAffinity),
+        Target::RpsCpus(_) | Target::RpsFlowCnt(_) => Some(OwnedKnob::Rps),
+        Target::RpsSockFlowEntries(_) | Target::RpsDefaultMask(_) => Some(OwnedKnob::Rps),
+        Target::XpsCpus(_) => Some(OwnedKnob::Xps),
+        Target::Sysctl(_) => Some(OwnedKnob::Sysctls),
         _ => None,
     };
     let owners =

@@ -9,14 +9,12 @@ use super::hold::Hold;
 use super::pattern::Pattern;
 use super::release::Candidate;
 use super::view::Window;
-use crate::place::Room;
+use crate::place::Capacity;
 use crate::plan::Plan;
-use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::{IrqState, NetSettings, Snapshot, Writable, Writer};
+use netsilo_model::snapshot::host::{IrqState, KnobOwner, NetSettings, Snapshot, Writable};
 use netsilo_model::snapshot::netdev::{Napi, Netdev, RxQueue, TxQueue};
-use netsilo_model::snapshot::observation::Observation;
 
 /// A plan is reused for this many windows at most: five minutes.
 const WINDOWS: u32 = 30;
@@ -40,7 +38,7 @@ struct Settings {
     netdevs: Vec<NetdevSettings>,
     net: NetSettings,
     default_smp_affinity: Option<CpuSet>,
-    writers: Vec<Writer>,
+    writers: Vec<KnobOwner>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -107,8 +105,7 @@ impl Basis {
 
 /// The busy share of each CPU.
 fn busy(window: &Window<'_>) -> BTreeMap<CpuId, f64> {
-    let Observation { after, attribution, .. } = window.observation;
-    Room::of(after, &Costs::default(), window.rates, attribution, &[]).busy
+    Capacity::new(window.analysis, &[]).busy
 }
 
 fn differ(now: &BTreeMap<CpuId, f64>, then: &BTreeMap<CpuId, f64>) -> bool {

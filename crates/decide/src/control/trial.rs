@@ -105,7 +105,7 @@ impl WorkKind {
 
 impl Sample {
     fn new(window: &Window<'_>) -> Self {
-        let attribution = &window.observation.attribution;
+        let attribution = &window.analysis.observation.attribution;
         let seconds = attribution.elapsed.as_secs_f64();
         let interrupted = |cpu: &CpuId| {
             let time = attribution.cpu_time.get(cpu).filter(|_| seconds > 0.0)?;
@@ -138,7 +138,7 @@ impl Sample {
             sum.bytes += it.bytes as f64 / seconds;
         }
         let (read, forwarded) = (read.into_iter().collect(), forwarded.into_iter().collect());
-        let cpus = window.rates.cpus.iter().filter_map(cost).collect();
+        let cpus = window.analysis.rates.cpus.iter().filter_map(cost).collect();
         Self { ended: window.now, cpus, read, forwarded }
     }
 

@@ -6,34 +6,26 @@ use std::time::Duration;
 
 use super::pattern::Pattern;
 use netsilo_model::change::{Target, Value};
-use netsilo_model::derive::rates::Rates;
-use netsilo_model::derive::silo::{Silo, Silos};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::snapshot::host::Snapshot;
-use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::subject::Subject;
 
 /// A window: what was observed, what is derived from it, and its silos by knob.
 pub(super) struct Window<'a> {
     /// When it ended.
     pub(super) now: Duration,
-    pub(super) observation: &'a Observation,
-    pub(super) rates: &'a Rates,
-    pub(super) silos: &'a Silos,
+    pub(super) analysis: &'a Analysis<'a>,
     pub(super) pattern: Pattern,
     by_irq: BTreeMap<Irq, usize>,
     by_thread: BTreeMap<u32, usize>,
 }
 
 impl<'a> Window<'a> {
-    pub(super) fn new(
-        now: Duration,
-        observation: &'a Observation,
-        rates: &'a Rates,
-        silos: &'a Silos,
-    ) -> Self {
-        let after = &observation.after;
+    pub(super) fn new(now: Duration, analysis: &'a Analysis<'a>) -> Self {
+        let (after, Analysis { rates, silos, .. }) = (analysis.after(), analysis);
         let (mut by_irq, mut by_thread, mut by_queue) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (at, silo) in silos.queues.iter().enumerate() {
@@ -56,12 +48,12 @@ impl<'a> Window<'a> {
             }
         }
         let pattern = Pattern::new(&after.topology.online, rates, silos);
-        Self { now, observation, rates, silos, pattern, by_irq, by_thread }
+        Self { now, analysis, pattern, by_irq, by_thread }
     }
 
     /// The settings at its end.
     pub(super) fn after(&self) -> &'a Snapshot {
-        &self.observation.after
+        self.analysis.after()
     }
 
     /// The silo that a knob belongs to, by its position; knobs of one silo are decided together.
@@ -74,7 +66,7 @@ impl<'a> Window<'a> {
     }
 
     fn silo(&self, target: &Target) -> Option<&'a Silo> {
-        self.silos.queues.get(self.silo_of(target)?)
+        self.analysis.silos.queues.get(self.silo_of(target)?)
     }
 
     /// The interrupt of the silo that a knob belongs to.

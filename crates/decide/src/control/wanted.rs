@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use super::hold::Hold;
 use super::view::Window;
 use super::{Controller, is_xps};
-use crate::plan::{Goal, Override, Plan, plan_of, xps_of};
+use crate::judge::annotate::plan_with_verdicts;
+use crate::plan::{Goal, Override, Plan, plan, plan_xps};
 use netsilo_model::change::{Change, Target, apply_to, ordered};
-use netsilo_model::derive::silo::silos;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
@@ -25,7 +26,7 @@ impl Controller {
     }
 
     fn plan(&self, window: &Window<'_>, goal: &Goal) -> Plan {
-        plan_of(window.observation, window.rates, window.silos, goal)
+        plan_with_verdicts(window.analysis, goal)
     }
 
     /// The plan, but with the queues that were held in the last window where they are: the others
@@ -37,7 +38,7 @@ impl Controller {
         }
         let leave = |(netdev, queue): &(String, u32)| Override {
             netdev: netdev.clone(),
-            queues: Some(CpuSet::of(CpuId(*queue))),
+            queues: Some(CpuSet::from_cpu(CpuId(*queue))),
             leave: true,
             ..Override::default()
         };
@@ -57,8 +58,8 @@ impl Controller {
     /// The plan, but with the last window's wants instead of this window's where the planner, after
     /// they were written, would let them stay: of equal places the first named one counts, so that
     /// noise does not choose.
-    fn prefer_earlier_wants(&self, mut plan: Plan, window: &Window<'_>) -> Plan {
-        let Observation { after, attribution, .. } = window.observation;
+    fn prefer_earlier_wants(&self, mut wanted: Plan, window: &Window<'_>) -> Plan {
+        let Observation { after, attribution, .. } = window.analysis.observation;
         let earlier = self.knobs.iter().filter_map(|(target, knob)| {
             let change = knob.wanted_before(target, target.value_in(after)?)?;
             Some((target.clone(), change))
@@ -66,30 +67,31 @@ impl Controller {
         let earlier: BTreeMap<Target, Change> = earlier.collect();
         let as_earlier =
             |now: &Change| earlier.get(&now.target).is_some_and(|earlier| earlier.new == now.new);
-        if earlier.is_empty() || plan.changes.is_empty() || plan.changes.iter().all(as_earlier) {
-            return plan;
+        if earlier.is_empty() || wanted.changes.is_empty() || wanted.changes.iter().all(as_earlier)
+        {
+            return wanted;
         }
         let planned_after = |changes: &[Change]| {
             let (before, attribution) = (Snapshot::default(), attribution.clone());
             let followed = Observation { before, after: apply_to(after, changes), attribution };
-            let silos = silos(&followed, window.rates);
-            plan_of(&followed, window.rates, &silos, &self.policy.goal).changes
+            let Analysis { rates, costs, .. } = window.analysis;
+            plan(&Analysis::with_rates(&followed, rates.clone(), costs), &self.policy.goal).changes
         };
         // Two alike may have exchanged their names: try all of the earlier wants together first.
         let all: Vec<Change> = earlier.values().cloned().collect();
         if planned_after(&all).is_empty() {
-            plan.changes = ordered(all);
-            return plan;
+            wanted.changes = ordered(all);
+            return wanted;
         }
         let choice = |now: &Change| earlier.get(&now.target).unwrap_or(now).clone();
-        let choices: Vec<Change> = plan.changes.iter().map(choice).collect();
+        let choices: Vec<Change> = wanted.changes.iter().map(choice).collect();
         let moved_again = planned_after(&choices);
-        for (change, choice) in plan.changes.iter_mut().zip(choices) {
+        for (change, choice) in wanted.changes.iter_mut().zip(choices) {
             if !moved_again.iter().any(|again| again.target == choice.target) {
                 *change = choice;
             }
         }
-        plan
+        wanted
     }
 
     /// The plan, with XPS for where the interrupts will be: those that are held for longer stay
@@ -103,7 +105,7 @@ impl Controller {
             candidates.filter(|it| it.hold.as_ref().is_none_or(Hold::is_short)).map(|it| it.change);
         let moves: Vec<Change> =
             revert.iter().chain(moving).filter(|it| !is_xps(&it.target)).cloned().collect();
-        let xps = xps_of(&apply_to(window.after(), &moves), &self.policy.goal);
+        let xps = plan_xps(&apply_to(window.after(), &moves), &self.policy.goal);
         let others = plan.changes.into_iter().filter(|change| !is_xps(&change.target));
         Plan { changes: ordered(others.chain(xps).collect()), ..plan }
     }

@@ -1,4 +1,5 @@
-//! FILEDOC
+//! Evidence and remedies: a measurement with its source, and an action with its gain, cost and
+//! exceptions. Findings and verdicts share them.
 
 use netsilo_model::change::Change;
 use serde::{Deserialize, Serialize};

@@ -8,11 +8,11 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::findings::{Check, Finding, FindingId, UnknownFinding};
-use crate::plan::{Cause, Plan};
+use crate::plan::{Plan, RefusalCause};
 
 /// Which findings to fix: all with an id, or the one with an id and a subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mend {
+pub struct FixRequest {
     /// The id.
     pub id: FindingId,
     /// The subject; `None` matches all.
@@ -20,8 +20,8 @@ pub struct Mend {
 }
 
 /// Parses `udp-one-queue` or `udp-one-queue:eth0`; in a subject, `/` stands for a space
-/// (`ring-full:eth0/rx-3`).
-impl FromStr for Mend {
+/// (`rps-to-itself:eth0/rx-3`).
+impl FromStr for FixRequest {
     type Err = UnknownFinding;
 
     fn from_str(text: &str) -> Result<Self, UnknownFinding> {
@@ -33,7 +33,7 @@ impl FromStr for Mend {
     }
 }
 
-impl fmt::Display for Mend {
+impl fmt::Display for FixRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.id)?;
         let slashed = |subject: &Subject| subject.to_string().replace(' ', "/");
@@ -41,7 +41,7 @@ impl fmt::Display for Mend {
     }
 }
 
-impl Mend {
+impl FixRequest {
     /// The request that selects exactly this finding.
     pub fn of(finding: &Finding) -> Self {
         Self { id: finding.id, subject: Some(finding.subject.clone()) }
@@ -58,19 +58,19 @@ impl Mend {
 /// Changes that a change of channels would make void are left for a later plan. A finding that is
 /// not present, or has no such remedy, is left unchanged with the reason. If two remedies set one
 /// knob to different values, the remedy of the graver finding applies.
-pub fn fix(check: &Check, requests: &[Mend], after: &Snapshot, even_if_owned: bool) -> Plan {
+pub fn fix(check: &Check, requests: &[FixRequest], after: &Snapshot, even_if_owned: bool) -> Plan {
     let mut plan = Plan { even_if_owned, ..Plan::default() };
-    for mend in requests {
+    for request in requests {
         let found: Vec<&Finding> =
-            check.findings.iter().filter(|finding| mend.matches(finding)).collect();
+            check.findings.iter().filter(|finding| request.matches(finding)).collect();
         if found.is_empty() {
-            plan.leave(&mend.to_string(), "no such finding now: nothing to fix");
+            plan.leave(&request.to_string(), "no such finding now: nothing to fix");
         }
         for finding in found {
             fix_finding(&mut plan, finding);
         }
     }
-    let owners = plan.owners(&after.writers);
+    let owners = plan.knob_owners(&after.writers);
     let owners: Vec<(String, &str)> = owners
         .iter()
         .map(|owner| (format!("{} (pid {})", owner.name, owner.pid), owner.name.as_str()))
@@ -80,7 +80,7 @@ pub fn fix(check: &Check, requests: &[Mend], after: &Snapshot, even_if_owned: bo
             "it is running and writes these settings too: stop {name}, or override with \
              --even-if-owned"
         );
-        plan.refuse(subject, Cause::OtherOwner, reason);
+        plan.refuse(subject, RefusalCause::OtherOwner, reason);
     }
     if !owners.is_empty() {
         plan.changes.clear();
@@ -108,7 +108,7 @@ fn defer_voided(plan: &mut Plan) {
 }
 
 fn fix_finding(plan: &mut Plan, finding: &Finding) {
-    let subject = Mend::of(finding).to_string();
+    let subject = FixRequest::of(finding).to_string();
     let Some(remedy) = finding.remedies.iter().find(|remedy| !remedy.changes.is_empty()) else {
         let why = match finding.remedies.first() {
             Some(remedy) => format!("netsilo cannot write this remedy: {}", remedy.what),
@@ -128,7 +128,7 @@ fn fix_finding(plan: &mut Plan, finding: &Finding) {
                     "this remedy sets {} to {}, but the plan already sets {} to {}",
                     change.target, change.new, known.target, known.new
                 );
-                plan.refuse(&subject, Cause::Contradicted, reason);
+                plan.refuse(&subject, RefusalCause::Contradicted, reason);
             }
         }
     }
@@ -137,12 +137,17 @@ fn fix_finding(plan: &mut Plan, finding: &Finding) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::change::{Change, Value, knobs};
-    use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-    use netsilo_model::snapshot::host::{Writer, WriterKnob};
+    use netsilo_model::change::Change;
+    use netsilo_model::change::Value;
+    use netsilo_model::change::knobs;
+    use netsilo_model::machine::cpuset::CpuId;
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::snapshot::host::KnobOwner;
+    use netsilo_model::snapshot::host::OwnedKnob;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
 
-    use crate::judge::evidence::{Gain, Remedy};
+    use crate::judge::evidence::Gain;
+    use crate::judge::evidence::Remedy;
     use crate::judge::findings::Severity;
     use crate::judge::ledger::Ledger;
 
@@ -183,7 +188,7 @@ mod tests {
         }
     }
 
-    fn mend(text: &str) -> Mend {
+    fn request(text: &str) -> FixRequest {
         text.parse().unwrap()
     }
 
@@ -193,10 +198,10 @@ mod tests {
         let (old, new) = ("combined=1".parse().unwrap(), "combined=4".parse().unwrap());
         let channels = Change::new(knobs::Channels { netdev: netdev() }, old, new, "");
         let knob = knobs::RpsCpus { netdev: netdev(), queue: 0 };
-        let rps = Change::new(knob, CpuSet::new(), CpuSet::of(CpuId(1)), "");
+        let rps = Change::new(knob, CpuSet::new(), CpuSet::from_cpu(CpuId(1)), "");
         let check =
             check_with(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
-        let plan = fix(&check, &[mend("far-from-consumers")], &Snapshot::default(), false);
+        let plan = fix(&check, &[request("far-from-consumers")], &Snapshot::default(), false);
         let targets: Vec<String> =
             plan.changes.iter().map(|change| change.target.to_string()).collect();
         assert!(targets.len() == 2 && targets.contains(&"eth0 channels".to_owned()), "{targets:?}");
@@ -211,19 +216,19 @@ mod tests {
     #[test]
     fn a_fix_request_parses_what_it_prints() {
         for text in ["far-from-consumers", "far-from-consumers:eth0/rx-3"] {
-            assert_eq!(mend(text).to_string(), text);
+            assert_eq!(request(text).to_string(), text);
         }
         assert_eq!(
-            mend("far-from-consumers:eth0/rx-3").subject,
+            request("far-from-consumers:eth0/rx-3").subject,
             Some(Subject::Queue("eth0".into(), 3))
         );
-        assert!("nonsense:eth0".parse::<Mend>().is_err());
+        assert!("nonsense:eth0".parse::<FixRequest>().is_err());
     }
 
     #[test]
     fn only_requested_findings_are_fixed_and_the_others_keep_a_reason() {
         let check = check_with(vec![finding("eth0", vec![to(1)]), finding("eth1", vec![])]);
-        let plan = |text| fix(&check, &[mend(text)], &Snapshot::default(), false);
+        let plan = |text| fix(&check, &[request(text)], &Snapshot::default(), false);
         assert_eq!(plan("far-from-consumers").changes.len(), 1);
         assert_eq!(plan("far-from-consumers:eth0").unchanged, []);
         assert!(plan("far-from-consumers:eth1").unchanged[0].reason.contains("buy a faster bus"));
@@ -238,23 +243,23 @@ mod tests {
             finding("b", vec![to(2)]),
             finding("c", vec![to(1)]),
         ]);
-        let plan = fix(&check, &[mend("far-from-consumers")], &Snapshot::default(), false);
+        let plan = fix(&check, &[request("far-from-consumers")], &Snapshot::default(), false);
         assert_eq!(
             plan.changes.iter().map(|change| change.new.clone()).collect::<Vec<_>>(),
             [Value::Count(1)]
         );
         assert_eq!(
             plan.refusals.iter().map(|it| (it.subject.as_str(), it.cause)).collect::<Vec<_>>(),
-            [("far-from-consumers:b", Cause::Contradicted)]
+            [("far-from-consumers:b", RefusalCause::Contradicted)]
         );
     }
 
     #[test]
     fn knobs_of_another_program_are_left_unless_overridden() {
-        let writer = Writer { name: "balancer".into(), pid: 7, writes: vec![WriterKnob::Rps] };
+        let writer = KnobOwner { name: "balancer".into(), pid: 7, writes: vec![OwnedKnob::Rps] };
         let after = Snapshot { writers: vec![writer], ..Snapshot::default() };
         let check = check_with(vec![finding("eth0", vec![to(1)])]);
-        let plan = |even| fix(&check, &[mend("far-from-consumers")], &after, even);
+        let plan = |even| fix(&check, &[request("far-from-consumers")], &after, even);
         assert_eq!((plan(false).changes.len(), plan(false).refusals.len()), (0, 1));
         assert_eq!((plan(true).changes.len(), plan(true).refusals.len()), (1, 0));
     }

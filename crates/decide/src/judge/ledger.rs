@@ -4,30 +4,30 @@
 //! Several counters (of the device, the driver, each queue) may count the same loss. The ledger
 //! takes the largest of them per subject, so a stage's sum is a lower bound.
 
-use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::counters;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::sockets::SocketKind;
+use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use serde::{Deserialize, Serialize};
 
 /// All stages with known counters, in the order of the receive path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
     /// The stages.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StageLosses>,
     /// The next step for the stage that loses most; `None` when nothing is lost.
     pub next: Option<String>,
 }
 
 /// One stage of the receive path with its loss counters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Stage {
+pub struct StageLosses {
     /// The stage.
-    pub place: Place,
+    pub place: LossStage,
     /// Packets lost in the interval, a lower bound; for a stage that loses nothing, its events.
     pub count: u64,
     /// `count` per second.
@@ -35,12 +35,12 @@ pub struct Stage {
     /// The same since boot, or since the device or namespace was created.
     pub since_boot: u64,
     /// The counters that are not 0.
-    pub lines: Vec<Line>,
+    pub lines: Vec<LossCounter>,
 }
 
 /// One counter of a stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct LossCounter {
     /// The object it counts for (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`, `machine`).
     pub subject: Subject,
     /// The name that the kernel or the driver gives it.
@@ -57,18 +57,18 @@ pub struct Line {
 
 impl Ledger {
     /// The entry of a stage; `None` when none of its counters is known.
-    pub fn stage(&self, place: Place) -> Option<&Stage> {
+    pub fn stage(&self, place: LossStage) -> Option<&StageLosses> {
         self.stages.iter().find(|stage| stage.place == place)
     }
 
     /// Stages that lost packets in the interval.
-    fn losing(&self) -> impl DoubleEndedIterator<Item = &Stage> {
+    fn losing(&self) -> impl DoubleEndedIterator<Item = &StageLosses> {
         self.stages.iter().filter(|stage| stage.place.loses() && stage.count > 0)
     }
 
     /// The stage that lost most in the interval; the earlier of two equal ones, because packets
     /// lost there never reach the later one.
-    pub fn most_lost(&self) -> Option<&Stage> {
+    pub fn most_lost(&self) -> Option<&StageLosses> {
         self.losing().rev().max_by_key(|stage| stage.count)
     }
 
@@ -92,9 +92,12 @@ impl Ledger {
     }
 }
 
-impl Stage {
+impl StageLosses {
     /// The counters of a subject that grew in the interval.
-    pub fn grown<'a>(&'a self, subject: &'a Subject) -> impl Iterator<Item = &'a Line> {
+    pub fn grown_counters<'a>(
+        &'a self,
+        subject: &'a Subject,
+    ) -> impl Iterator<Item = &'a LossCounter> {
         self.lines.iter().filter(move |line| {
             line.subject == *subject && line.count.is_some_and(|count| count > 0)
         })
@@ -113,24 +116,24 @@ impl Stage {
 }
 
 /// Builds the loss ledger of an observation.
-pub fn ledger(seen: &Analysis<'_>) -> Ledger {
-    let mut book: BTreeMap<Place, Vec<Line>> = BTreeMap::new();
-    for netdev in &seen.observation.after.netdevs {
-        netdev_lines(seen, netdev, &mut book);
+pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
+    let mut book: BTreeMap<LossStage, Vec<LossCounter>> = BTreeMap::new();
+    for netdev in &analysis.observation.after.netdevs {
+        netdev_lines(analysis, netdev, &mut book);
     }
-    cpu_lines(seen, &mut book);
-    protocol_lines(seen, &mut book);
-    socket_lines(seen, &mut book);
-    let seconds = seen.rates.elapsed.as_secs_f64();
-    let stages: Vec<Stage> =
+    cpu_lines(analysis, &mut book);
+    protocol_lines(analysis, &mut book);
+    socket_lines(analysis, &mut book);
+    let seconds = analysis.rates.elapsed.as_secs_f64();
+    let stages: Vec<StageLosses> =
         book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
     let mut ledger = Ledger { stages, next: None };
     ledger.next = ledger.next_step();
     ledger
 }
 
-fn stage(place: Place, mut lines: Vec<Line>, seconds: f64) -> Stage {
-    let largest = |count: &dyn Fn(&Line) -> u64| {
+fn stage(place: LossStage, mut lines: Vec<LossCounter>, seconds: f64) -> StageLosses {
+    let largest = |count: &dyn Fn(&LossCounter) -> u64| {
         let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
         for line in lines.iter().filter(|line| line.aside.is_none() || !place.loses()) {
             let most = subjects.entry(&line.subject).or_default();
@@ -142,27 +145,35 @@ fn stage(place: Place, mut lines: Vec<Line>, seconds: f64) -> Stage {
         (largest(&|line| line.count.unwrap_or(0)), largest(&|line| line.since_boot));
     lines.retain(|line| line.since_boot > 0);
     let per_s = if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-    Stage { place, count, per_s, since_boot, lines }
+    StageLosses { place, count, per_s, since_boot, lines }
 }
 
 /// The `statistics` of every netdev that count losses. Driver counters are in [`nic_counters`].
-const STATISTICS: &[(&str, Place, &str)] = &[
-    ("rx_crc_errors", Place::Wire, ""),
-    ("rx_frame_errors", Place::Wire, ""),
-    ("rx_length_errors", Place::Wire, ""),
-    ("rx_missed_errors", Place::Nic, ""),
-    ("rx_over_errors", Place::Ring, ""),
-    ("rx_fifo_errors", Place::Ring, ""),
-    ("rx_dropped", Place::Protocol, "by the backlog, by the driver, or without a protocol handler"),
+const STATISTICS: &[(&str, LossStage, &str)] = &[
+    ("rx_crc_errors", LossStage::Wire, ""),
+    ("rx_frame_errors", LossStage::Wire, ""),
+    ("rx_length_errors", LossStage::Wire, ""),
+    ("rx_missed_errors", LossStage::Nic, ""),
+    ("rx_over_errors", LossStage::Ring, ""),
+    ("rx_fifo_errors", LossStage::Ring, ""),
+    (
+        "rx_dropped",
+        LossStage::Protocol,
+        "by the backlog, by the driver, or without a protocol handler",
+    ),
 ];
 
-fn netdev_lines(seen: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Place, Vec<Line>>) {
+fn netdev_lines(
+    analysis: &Analysis<'_>,
+    netdev: &Netdev,
+    book: &mut BTreeMap<LossStage, Vec<LossCounter>>,
+) {
     let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
-    let before = seen.observation.before.netdevs.iter().find(same);
+    let before = analysis.observation.before.netdevs.iter().find(same);
     for (counter, place, aside) in STATISTICS {
         let Some(value) = netdev.statistics.get(*counter) else { continue };
         let old = before.and_then(|before| before.statistics.get(*counter));
-        book.entry(*place).or_default().push(Line {
+        book.entry(*place).or_default().push(LossCounter {
             subject: Subject::Netdev(netdev.name.clone()),
             counter: (*counter).to_owned(),
             count: old.and_then(|old| value.checked_sub(*old)),
@@ -175,7 +186,7 @@ fn netdev_lines(seen: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Place,
     for ((place, counter), (value, aside)) in new {
         let count = old.get(&(place, counter.clone())).and_then(|(old, _)| value.checked_sub(*old));
         let (subject, source) = (Subject::Netdev(netdev.name.clone()), "ethtool -S".to_owned());
-        book.entry(place).or_default().push(Line {
+        book.entry(place).or_default().push(LossCounter {
             subject,
             counter,
             count,
@@ -191,8 +202,8 @@ fn non_empty(aside: &str) -> Option<String> {
 }
 
 /// A driver's loss counters by stage and name, each summed over its queue numbers.
-fn driver_counters(netdev: &Netdev) -> BTreeMap<(Place, String), (u64, &'static str)> {
-    let mut sums: BTreeMap<(Place, String), (u64, &'static str)> = BTreeMap::new();
+fn driver_counters(netdev: &Netdev) -> BTreeMap<(LossStage, String), (u64, &'static str)> {
+    let mut sums: BTreeMap<(LossStage, String), (u64, &'static str)> = BTreeMap::new();
     let stats = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.stats.value());
     let driver = netdev.driver.as_deref().unwrap_or_default();
     for (name, value) in stats.into_iter().flatten() {
@@ -204,22 +215,23 @@ fn driver_counters(netdev: &Netdev) -> BTreeMap<(Place, String), (u64, &'static 
     sums
 }
 
-fn cpu_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
-    let seconds = seen.rates.elapsed.as_secs_f64();
-    for (cpu, counters) in &seen.observation.after.cpus {
+fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
+    let seconds = analysis.rates.elapsed.as_secs_f64();
+    for (cpu, counters) in &analysis.observation.after.cpus {
         let Some(softnet) = counters.softnet else { continue };
-        let rates = seen.rates.cpus.get(cpu).and_then(|rates| rates.softnet).unwrap_or_default();
+        let rates =
+            analysis.rates.cpus.get(cpu).and_then(|rates| rates.softnet).unwrap_or_default();
         let rows = [
-            (Place::Backlog, "dropped", rates.dropped_per_s, softnet.dropped, ""),
+            (LossStage::Backlog, "dropped", rates.dropped_per_s, softnet.dropped, ""),
             (
-                Place::Backlog,
+                LossStage::Backlog,
                 "flow_limit_count",
                 rates.flow_limit_per_s,
                 softnet.flow_limit_count,
                 "part of dropped",
             ),
             (
-                Place::Squeeze,
+                LossStage::Squeeze,
                 "time_squeeze",
                 rates.time_squeeze_per_s,
                 softnet.time_squeeze,
@@ -227,7 +239,7 @@ fn cpu_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
             ),
         ];
         for (place, counter, per_s, since_boot, aside) in rows {
-            book.entry(place).or_default().push(Line {
+            book.entry(place).or_default().push(LossCounter {
                 subject: Subject::Cpu(*cpu),
                 counter: counter.to_owned(),
                 count: per_s.map(|rate| (rate * seconds).round() as u64),
@@ -241,47 +253,52 @@ fn cpu_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
 
 /// Protocol counters: name, stage, subject, reason why it is not a loss. Counters of one subject
 /// overlap: the ledger takes the largest.
-const PROTOCOLS: &[(&str, Place, ProtocolPart, &str)] = &[
-    ("IpInDiscards", Place::Protocol, ProtocolPart::Ipv4, ""),
-    ("IpInHdrErrors", Place::Protocol, ProtocolPart::Ipv4Headers, ""),
-    ("IpReasmFails", Place::Protocol, ProtocolPart::Ipv4Fragments, ""),
-    ("Ip6InDiscards", Place::Protocol, ProtocolPart::Ipv6, ""),
-    ("Ip6InHdrErrors", Place::Protocol, ProtocolPart::Ipv6Headers, ""),
-    ("Ip6ReasmFails", Place::Protocol, ProtocolPart::Ipv6Fragments, ""),
-    ("UdpInCsumErrors", Place::Protocol, ProtocolPart::UdpChecksums, ""),
-    ("TcpInCsumErrors", Place::Protocol, ProtocolPart::TcpChecksums, ""),
-    ("TcpExtPFMemallocDrop", Place::Protocol, ProtocolPart::MemoryReserve, ""),
+const PROTOCOLS: &[(&str, LossStage, ProtocolPart, &str)] = &[
+    ("IpInDiscards", LossStage::Protocol, ProtocolPart::Ipv4, ""),
+    ("IpInHdrErrors", LossStage::Protocol, ProtocolPart::Ipv4Headers, ""),
+    ("IpReasmFails", LossStage::Protocol, ProtocolPart::Ipv4Fragments, ""),
+    ("Ip6InDiscards", LossStage::Protocol, ProtocolPart::Ipv6, ""),
+    ("Ip6InHdrErrors", LossStage::Protocol, ProtocolPart::Ipv6Headers, ""),
+    ("Ip6ReasmFails", LossStage::Protocol, ProtocolPart::Ipv6Fragments, ""),
+    ("UdpInCsumErrors", LossStage::Protocol, ProtocolPart::UdpChecksums, ""),
+    ("TcpInCsumErrors", LossStage::Protocol, ProtocolPart::TcpChecksums, ""),
+    ("TcpExtPFMemallocDrop", LossStage::Protocol, ProtocolPart::MemoryReserve, ""),
     (
         "TcpExtIPReversePathFilter",
-        Place::Protocol,
+        LossStage::Protocol,
         ProtocolPart::RpFilter,
         "rejected by a rule, not dropped because of a full queue",
     ),
-    ("UdpNoPorts", Place::Protocol, ProtocolPart::Udp, "no socket listens on the port"),
-    ("TcpExtListenOverflows", Place::Listen, ProtocolPart::Tcp, ""),
-    ("TcpExtListenDrops", Place::Listen, ProtocolPart::Tcp, ""),
-    ("TcpExtTCPReqQFullDrop", Place::Listen, ProtocolPart::TcpRequests, ""),
-    ("UdpRcvbufErrors", Place::Socket, ProtocolPart::Udp, ""),
-    ("Udp6RcvbufErrors", Place::Socket, ProtocolPart::Udp6, ""),
-    ("UdpMemErrors", Place::Socket, ProtocolPart::UdpMemory, ""),
-    ("TcpExtTCPBacklogDrop", Place::Socket, ProtocolPart::TcpBacklog, ""),
-    ("TcpExtTCPRcvQDrop", Place::Socket, ProtocolPart::Tcp, ""),
-    ("TcpExtRcvPruned", Place::Socket, ProtocolPart::Tcp, ""),
-    ("TcpExtTCPOFODrop", Place::Socket, ProtocolPart::TcpOutOfOrder, ""),
-    ("TcpExtPruneCalled", Place::Socket, ProtocolPart::Tcp, "memory was reclaimed from the buffer"),
+    ("UdpNoPorts", LossStage::Protocol, ProtocolPart::Udp, "no socket listens on the port"),
+    ("TcpExtListenOverflows", LossStage::Listen, ProtocolPart::Tcp, ""),
+    ("TcpExtListenDrops", LossStage::Listen, ProtocolPart::Tcp, ""),
+    ("TcpExtTCPReqQFullDrop", LossStage::Listen, ProtocolPart::TcpRequests, ""),
+    ("UdpRcvbufErrors", LossStage::Socket, ProtocolPart::Udp, ""),
+    ("Udp6RcvbufErrors", LossStage::Socket, ProtocolPart::Udp6, ""),
+    ("UdpMemErrors", LossStage::Socket, ProtocolPart::UdpMemory, ""),
+    ("TcpExtTCPBacklogDrop", LossStage::Socket, ProtocolPart::TcpBacklog, ""),
+    ("TcpExtTCPRcvQDrop", LossStage::Socket, ProtocolPart::Tcp, ""),
+    ("TcpExtRcvPruned", LossStage::Socket, ProtocolPart::Tcp, ""),
+    ("TcpExtTCPOFODrop", LossStage::Socket, ProtocolPart::TcpOutOfOrder, ""),
+    (
+        "TcpExtPruneCalled",
+        LossStage::Socket,
+        ProtocolPart::Tcp,
+        "memory was reclaimed from the buffer",
+    ),
 ];
 
-fn protocol_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
-    let seconds = seen.rates.elapsed.as_secs_f64();
+fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
+    let seconds = analysis.rates.elapsed.as_secs_f64();
     for (counter, place, subject, aside) in PROTOCOLS {
-        let Some(value) = seen.observation.after.protocols.get(*counter) else { continue };
-        let rate = seen.rates.protocols.get(*counter);
+        let Some(value) = analysis.observation.after.protocols.get(*counter) else { continue };
+        let rate = analysis.rates.protocols.get(*counter);
         let file = match counter {
             name if name.starts_with("TcpExt") => "netstat",
             name if name.contains('6') => "snmp6",
             _ => "snmp",
         };
-        book.entry(*place).or_default().push(Line {
+        book.entry(*place).or_default().push(LossCounter {
             subject: Subject::Protocol(*subject),
             counter: (*counter).to_owned(),
             count: rate.map(|rate| (rate * seconds).round() as u64),
@@ -292,18 +309,18 @@ fn protocol_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
     }
 }
 
-fn socket_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
-    let Some(sockets) = &seen.observation.after.losing_sockets else { return };
-    let before = seen.observation.before.losing_sockets.as_deref();
+fn socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
+    let Some(sockets) = &analysis.observation.after.losing_sockets else { return };
+    let before = analysis.observation.before.losing_sockets.as_deref();
     for socket in sockets {
         let (place, source, within) = match socket.kind {
-            SocketKind::Udp => (Place::Socket, "/proc/net/udp", "UdpRcvbufErrors"),
-            SocketKind::TcpListen => (Place::Listen, "sock_diag", "ListenDrops"),
+            SocketKind::Udp => (LossStage::Socket, "/proc/net/udp", "UdpRcvbufErrors"),
+            SocketKind::TcpListen => (LossStage::Listen, "sock_diag", "ListenDrops"),
         };
         let counted = book
             .get(&place)
             .is_some_and(|lines| lines.iter().any(|line| line.counter.ends_with(within)));
-        book.entry(place).or_default().push(Line {
+        book.entry(place).or_default().push(LossCounter {
             subject: socket.subject(),
             counter: "sk_drops".to_owned(),
             count: before.map(|before| socket.dropped_since(before)),
@@ -318,17 +335,14 @@ fn socket_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
 mod tests {
     use super::*;
     use netsilo_model::cost::weights::Costs;
-    use netsilo_model::derive::rates::rates;
-    use netsilo_model::derive::silo::silos;
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::snapshot::observation::Observation;
     use netsilo_model::snapshot::sockets::LosingSocket;
-    use netsilo_model::synthetic::scene::{Scene, SceneNetdev};
+    use netsilo_model::synthetic::scene::Scene;
+    use netsilo_model::synthetic::scene::SceneNetdev;
 
     fn ledger_of(observation: &Observation) -> Ledger {
-        let rates = rates(&observation.before, &observation.after);
-        let silos = silos(observation, &rates);
-        ledger(&Analysis { observation, rates: &rates, silos: &silos, costs: &Costs::default() })
+        ledger(&Analysis::new(observation, &Costs::default()))
     }
 
     fn host() -> Observation {
@@ -347,9 +361,9 @@ mod tests {
             host.after.netdevs[0].statistics.insert(counter.into(), 1000 + lost);
         }
         let ledger = ledger_of(&host);
-        let ring = ledger.stage(Place::Ring).unwrap();
+        let ring = ledger.stage(LossStage::Ring).unwrap();
         assert_eq!((ring.count, ring.since_boot, ring.per_s), (50, 1050, 5.0));
-        assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
+        assert_eq!(ledger.most_lost().unwrap().place, LossStage::Ring);
         assert!(ledger.next.unwrap().starts_with("eth0: find the cpus that poll it"));
     }
 
@@ -361,14 +375,14 @@ mod tests {
             host.after.netdevs[0].statistics.insert(counter.into(), lost);
         }
         let ledger = ledger_of(&host);
-        assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
+        assert_eq!(ledger.most_lost().unwrap().place, LossStage::Ring);
         let next = ledger.next.unwrap();
         assert!(next.starts_with("eth0: find the cpus that poll it"), "{next}");
         assert!(next.ends_with("(99% of all losses: ring: no free descriptor)"), "{next}");
         host.after.netdevs[0].statistics.insert("rx_crc_errors".into(), 997);
         assert_eq!(
             ledger_of(&host).most_lost().unwrap().place,
-            Place::Wire,
+            LossStage::Wire,
             "the earlier of two equal stages"
         );
     }
@@ -378,7 +392,7 @@ mod tests {
         let mut host = host();
         host.after.cpus.get_mut(&CpuId(0)).unwrap().softnet.as_mut().unwrap().time_squeeze = 70;
         let ledger = ledger_of(&host);
-        assert_eq!(ledger.stage(Place::Squeeze).unwrap().count, 70);
+        assert_eq!(ledger.stage(LossStage::Squeeze).unwrap().count, 70);
         assert_eq!((ledger.most_lost(), &ledger.next), (None, &None));
     }
 
@@ -399,10 +413,10 @@ mod tests {
         (host.before.losing_sockets, host.after.losing_sockets) =
             (Some(vec![]), Some(vec![socket]));
         let ledger = ledger_of(&host);
-        let stage = ledger.stage(Place::Socket).unwrap();
+        let stage = ledger.stage(LossStage::Socket).unwrap();
         assert_eq!((stage.count, stage.lines.len()), (30, 2));
         assert_eq!(
-            stage.grown(&Subject::Port(SocketKind::Udp, 53)).next().unwrap().count,
+            stage.grown_counters(&Subject::Port(SocketKind::Udp, 53)).next().unwrap().count,
             Some(29)
         );
     }
@@ -413,6 +427,6 @@ mod tests {
         host.before.netdevs[0].statistics.insert("rx_missed_errors".into(), 9);
         host.after.netdevs[0].statistics.insert("rx_missed_errors".into(), 2);
         let ledger = ledger_of(&host);
-        assert_eq!((ledger.stage(Place::Nic).unwrap().count, ledger.most_lost()), (0, None));
+        assert_eq!((ledger.stage(LossStage::Nic).unwrap().count, ledger.most_lost()), (0, None));
     }
 }

@@ -7,28 +7,31 @@
 
 use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::cost::solver::solve;
-use netsilo_model::derive::reader_spread::Concentration;
+use netsilo_model::derive::reader_spread::ReaderSpread;
 use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
 
+use crate::place::capacity::Capacity;
 use crate::place::model::Model;
-use crate::place::{Room, Suggestion, Vector, bytes_per_s, consumer_in_words};
+use crate::place::suggestion::Suggestion;
+use crate::place::vector::Vector;
+use crate::place::words::{bytes_per_s, consumer_in_words};
 
-pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
-    let model = Model::of(room, vectors);
+pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    let model = Model::new(capacity, vectors);
     let at: Vec<Option<CpuId>> = solve(&model.problem)
         .into_iter()
         .map(|place| place.map(|place| model.cpus[place]))
         .collect();
     let gains = model.gains(&at);
-    let llcs = room.topology.llc_groups().len();
+    let llcs = capacity.topology.llc_groups().len();
     let mut suggestion = |(index, vector): (usize, &Vector)| {
         if let Some(reason) = vector.quiet() {
             return Suggestion::Leave(reason);
         }
         let Some(cpu) = at[index] else { return Suggestion::Leave("no cpu is allowed".into()) };
-        let basis = basis(room, vectors, &at, index, cpu, llcs);
+        let basis = basis(capacity, vectors, &at, index, cpu, llcs);
         if vector.present == Some(cpu) {
             return Suggestion::Keep(cpu, format!("no other cpu gains enough: {basis}"));
         }
@@ -46,7 +49,7 @@ fn share(ns_per_s: f64) -> String {
 
 /// Names the algorithm that would choose the same CPU, with its numbers.
 fn basis(
-    room: &Room<'_>,
+    capacity: &Capacity<'_>,
     vectors: &[Vector],
     at: &[Option<CpuId>],
     index: usize,
@@ -54,15 +57,15 @@ fn basis(
     llcs: usize,
 ) -> String {
     let vector = &vectors[index];
-    let topology = room.topology;
-    let busy = |cpu| match room.busy.get(&cpu) {
+    let topology = capacity.topology;
+    let busy = |cpu| match capacity.busy.get(&cpu) {
         None => "of unknown load".to_owned(),
         Some(busy) => format!("{:.0}% busy", busy * 100.0),
     };
     if let Some(reader) = heaviest(vector.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes))) {
         let all: f64 = vector.read_on.values().sum();
-        let spread =
-            Concentration::of(&vector.read_on, topology).is_some_and(|it| it.is_spread(llcs));
+        let spread = ReaderSpread::from_reads(&vector.read_on, topology)
+            .is_some_and(|it| it.is_spread(llcs));
         let consumer = consumer_in_words(vector);
         let distance = topology.distance(cpu, reader);
         return match distance {
@@ -104,7 +107,7 @@ fn basis(
         None => String::new(),
         Some(there) => format!(" on cpu {there}, {}", topology.distance(cpu, there).label()),
     };
-    if let Some((to, rate)) = vector.feeds.iter().max_by(|a, b| a.1.total_cmp(&b.1)) {
+    if let Some((to, rate)) = vector.completed_by.iter().max_by(|a, b| a.1.total_cmp(&b.1)) {
         let there = place_of(*to);
         return format!("forwarding: hands {rate:.0} packets/s to {}{there}", vectors[*to].label);
     }
@@ -118,8 +121,8 @@ fn basis(
 
 fn fed_by(vectors: &[Vector], index: usize) -> Option<(usize, f64)> {
     let to_this = |(from, vector): (usize, &Vector)| {
-        let feeds = vector.feeds.iter().filter(|(to, _)| *to == index);
-        let rate: f64 = feeds.map(|(_, rate)| rate).sum();
+        let completed_by = vector.completed_by.iter().filter(|(to, _)| *to == index);
+        let rate: f64 = completed_by.map(|(_, rate)| rate).sum();
         (rate > 0.0).then_some((from, rate))
     };
     vectors.iter().enumerate().filter_map(to_this).max_by(|a, b| a.1.total_cmp(&b.1))

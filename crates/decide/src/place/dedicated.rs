@@ -8,7 +8,12 @@
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::words::plural;
 
-use crate::place::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
+use crate::place::capacity::Capacity;
+use crate::place::cpu_loads::{CpuLoads, millionths};
+use crate::place::spread;
+use crate::place::suggestion::Suggestion;
+use crate::place::thresholds::WORTH_MOVING;
+use crate::place::vector::Vector;
 
 /// Target share of a dedicated CPU's time for the vectors; the rest absorbs bursts.
 const FILL: f64 = 0.60;
@@ -19,11 +24,11 @@ const KEEP_ABOVE: f64 = 0.45;
 /// Most fill of a CPU with more than one vector.
 const MAX_FILL: f64 = 0.85;
 
-pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
-    let floor = Floor::new(room);
+pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    let loads = CpuLoads::new(capacity);
     let placed: Vec<&Vector> = vectors.iter().filter(|vector| vector.quiet().is_none()).collect();
     let load: f64 = placed.iter().map(|vector| vector.load).sum();
-    let set = in_use(&placed, load, &floor).unwrap_or_else(|| chosen(&placed, load, &floor));
+    let set = in_use(&placed, load, &loads).unwrap_or_else(|| chosen(&placed, load, &loads));
     let mut seats = set.iter();
     let mut suggestion = |vector: &Vector| {
         if let Some(reason) = vector.quiet() {
@@ -45,7 +50,7 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
 }
 
 /// Returns the present places, if they are a set of dedicated CPUs that fits.
-fn in_use(vectors: &[&Vector], load: f64, floor: &Floor<'_>) -> Option<Vec<Option<CpuId>>> {
+fn in_use(vectors: &[&Vector], load: f64, loads: &CpuLoads<'_>) -> Option<Vec<Option<CpuId>>> {
     let present = |vector: &&Vector| vector.present.filter(|cpu| vector.pool.contains(*cpu));
     let at: Vec<CpuId> = vectors.iter().map(present).collect::<Option<_>>()?;
     let cpus: CpuSet = at.iter().copied().collect();
@@ -54,9 +59,9 @@ fn in_use(vectors: &[&Vector], load: f64, floor: &Floor<'_>) -> Option<Vec<Optio
     let fits = load / count <= KEEP_BELOW || cpus.len() == vectors.len();
     let even =
         cpus.iter().all(|cpu| is_filled_well(cpu, vectors, &at, MAX_FILL + (KEEP_BELOW - FILL)));
-    let apart = cpus.iter().all(|cpu| floor.core(cpu).and(&cpus).len() == 1);
-    let candidates = candidates(vectors, floor);
-    let unused = candidates.iter().find(|candidate| !floor.core(candidate.cpu).intersects(&cpus));
+    let apart = cpus.iter().all(|cpu| loads.core(cpu).and(&cpus).len() == 1);
+    let candidates = candidates(vectors, loads);
+    let unused = candidates.iter().find(|candidate| !loads.core(candidate.cpu).intersects(&cpus));
     let well_chosen = cpus.iter().all(|cpu| {
         let this = candidates.iter().find(|candidate| candidate.cpu == cpu);
         this.is_some_and(|this| unused.is_none_or(|unused| !unused.is_clearly_better_than(this)))
@@ -71,13 +76,13 @@ fn is_filled_well(cpu: CpuId, vectors: &[&Vector], at: &[CpuId], most: f64) -> b
 }
 
 /// Chooses a new set, as small as possible, and the CPU of each vector.
-fn chosen(vectors: &[&Vector], load: f64, floor: &Floor<'_>) -> Vec<Option<CpuId>> {
-    let candidates = candidates(vectors, floor);
+fn chosen(vectors: &[&Vector], load: f64, loads: &CpuLoads<'_>) -> Vec<Option<CpuId>> {
+    let candidates = candidates(vectors, loads);
     let mut cores = CpuSet::new();
     let mut one_per_core: Vec<CpuId> = Vec::new();
     for candidate in &candidates {
         if !cores.contains(candidate.cpu) {
-            cores = cores.or(floor.core(candidate.cpu));
+            cores = cores.or(loads.core(candidate.cpu));
             one_per_core.push(candidate.cpu);
         }
     }
@@ -140,19 +145,19 @@ impl Candidate {
 }
 
 /// Lists the CPUs that may be dedicated, the best first.
-fn candidates(vectors: &[&Vector], floor: &Floor<'_>) -> Vec<Candidate> {
+fn candidates(vectors: &[&Vector], loads: &CpuLoads<'_>) -> Vec<Candidate> {
     let pool = vectors.iter().fold(CpuSet::new(), |pool, vector| pool.or(&vector.pool));
     let readers = vectors.iter().fold(CpuSet::new(), |all, vector| all.or(&vector.consumer_cpus()));
     let candidate = |cpu: CpuId| Candidate {
         cpu,
         distance: vectors
             .iter()
-            .map(|vector| spread::distance(vector.node, floor, cpu))
+            .map(|vector| spread::distance(vector.node, loads, cpu))
             .max()
             .unwrap_or(0),
-        read_on: floor.core(cpu).intersects(&readers),
-        slow: floor.is_slow(cpu),
-        busy: floor.core_busy(cpu),
+        read_on: loads.core(cpu).intersects(&readers),
+        slow: loads.is_slow(cpu),
+        busy: loads.core_busy(cpu),
     };
     let mut all: Vec<Candidate> = pool.iter().map(candidate).collect();
     all.sort_by_key(|c| (c.distance, c.read_on, c.slow, c.busy, c.cpu));

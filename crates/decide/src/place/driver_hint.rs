@@ -1,9 +1,11 @@
 //! Places each vector by the driver's `affinity_hint`: one queue per CPU, as the driver chose at
 //! set-up.
 
-use crate::place::{Room, Suggestion, Vector};
+use crate::place::capacity::Capacity;
+use crate::place::suggestion::Suggestion;
+use crate::place::vector::Vector;
 
-pub(super) fn suggest(_: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+pub(super) fn suggest(_: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     vectors.iter().map(place).collect()
 }
 

@@ -4,17 +4,22 @@
 use netsilo_model::cost::problem::SMT_LOSS;
 use netsilo_model::machine::cpuset::CpuId;
 
-use crate::place::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
+use crate::place::capacity::Capacity;
+use crate::place::cpu_loads::{CpuLoads, millionths};
+use crate::place::spread;
+use crate::place::suggestion::Suggestion;
+use crate::place::thresholds::WORTH_MOVING;
+use crate::place::vector::Vector;
 
 /// Most rounds over all vectors; each move evens out the CPUs, so the loop ends earlier.
 const ROUNDS: usize = 32;
 
-pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
-    let mut floor = Floor::new(room);
+pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    let mut loads = CpuLoads::new(capacity);
     let mut at: Vec<Option<CpuId>> = Vec::with_capacity(vectors.len());
     for vector in vectors {
         let present = vector.present.filter(|cpu| vector.pool.contains(*cpu));
-        present.into_iter().for_each(|cpu| floor.put(cpu, vector.load));
+        present.into_iter().for_each(|cpu| loads.put(cpu, vector.load));
         at.push(present);
     }
     let mut order: Vec<usize> =
@@ -24,9 +29,9 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
         let mut moved = false;
         for &index in &order {
             let vector = &vectors[index];
-            at[index].into_iter().for_each(|cpu| floor.take(cpu, vector.load));
-            let to = place(vector, at[index], &floor);
-            to.into_iter().for_each(|cpu| floor.put(cpu, vector.load));
+            at[index].into_iter().for_each(|cpu| loads.take(cpu, vector.load));
+            let to = place(vector, at[index], &loads);
+            to.into_iter().for_each(|cpu| loads.put(cpu, vector.load));
             moved |= to != at[index];
             at[index] = to;
         }
@@ -34,35 +39,35 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
             break;
         }
     }
-    vectors.iter().zip(at).map(|(vector, at)| suggestion(vector, at, &floor)).collect()
+    vectors.iter().zip(at).map(|(vector, at)| suggestion(vector, at, &loads)).collect()
 }
 
-/// Returns the best CPU for a vector that is at `at` and whose load is not on the floor.
-fn place(vector: &Vector, at: Option<CpuId>, floor: &Floor<'_>) -> Option<CpuId> {
-    let far = |cpu: CpuId| spread::distance(vector.node, floor, cpu);
+/// Returns the best CPU for a vector that is at `at` and whose load is not counted in `loads`.
+fn place(vector: &Vector, at: Option<CpuId>, loads: &CpuLoads<'_>) -> Option<CpuId> {
+    let far = |cpu: CpuId| spread::distance(vector.node, loads, cpu);
     let nearest = vector.pool.iter().map(far).min()?;
-    let rank = |cpu: &CpuId| (crowd(floor, *cpu), at != Some(*cpu), *cpu);
+    let rank = |cpu: &CpuId| (crowd(loads, *cpu), at != Some(*cpu), *cpu);
     let best = vector.pool.iter().filter(|cpu| far(*cpu) == nearest).min_by_key(rank)?;
     // A vector that this plan has moved stays put by a smaller margin, so that the next plan has no
     // reason to move it.
     let margin = if at == vector.present { WORTH_MOVING } else { WORTH_MOVING / 2.0 };
-    let limit = crowd(floor, best) + millionths(margin);
-    let good_enough = |cpu: &CpuId| far(*cpu) == nearest && crowd(floor, *cpu) <= limit;
+    let limit = crowd(loads, best) + millionths(margin);
+    let good_enough = |cpu: &CpuId| far(*cpu) == nearest && crowd(loads, *cpu) <= limit;
     at.filter(good_enough).or(Some(best))
 }
 
 /// Busy time of a CPU, plus the share that the other threads of its core take from it.
-fn crowd(floor: &Floor<'_>, cpu: CpuId) -> u64 {
-    let own = floor.busy(cpu);
-    own + ((floor.core_busy(cpu) - own) as f64 * SMT_LOSS) as u64
+fn crowd(loads: &CpuLoads<'_>, cpu: CpuId) -> u64 {
+    let own = loads.busy(cpu);
+    own + ((loads.core_busy(cpu) - own) as f64 * SMT_LOSS) as u64
 }
 
-fn suggestion(vector: &Vector, at: Option<CpuId>, floor: &Floor<'_>) -> Suggestion {
+fn suggestion(vector: &Vector, at: Option<CpuId>, loads: &CpuLoads<'_>) -> Suggestion {
     if let Some(reason) = vector.quiet() {
         return Suggestion::Leave(reason);
     }
     let Some(cpu) = at else { return Suggestion::Leave("no cpu is allowed".into()) };
-    let busy = format!("cpu {cpu} is {:.0}% busy including it", floor.busy(cpu) as f64 / 1e4);
+    let busy = format!("cpu {cpu} is {:.0}% busy including it", loads.busy(cpu) as f64 / 1e4);
     match vector.present == Some(cpu) {
         true => Suggestion::Keep(cpu, format!("{busy}, and none is clearly less busy")),
         false => Suggestion::Move(cpu, format!("{busy}, the least busy of the device's node")),

@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::cost::problem::{Item, Pair, Place, Problem, SECOND_NS};
+use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS};
 use netsilo_model::cost::solver;
 use netsilo_model::cost::weights::{ByDistance, Costs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, NodeId, Topology};
 
-use crate::place::{Room, Vector};
+use crate::place::capacity::Capacity;
+use crate::place::vector::Vector;
 
 /// A move must gain at least the sum of three parts; this one is fixed (ns/s): 0.5% of one CPU.
 const MOVING_LEAST: f64 = 0.005 * SECOND_NS;
-/// Part of the least gain as a share of the vector's load, because loads vary that much between
+/// Reading of the least gain as a share of the vector's load, because loads vary that much between
 /// measurements.
 const MOVING_LOAD: f64 = 0.10;
-/// Part of the least gain as a share of the vector's present cost.
+/// Reading of the least gain as a share of the vector's present cost.
 const MOVING_COST: f64 = 0.10;
 
 /// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.
@@ -34,11 +35,11 @@ pub struct Model {
 
 impl Model {
     /// Builds the problem of placing these vectors.
-    pub fn of(room: &Room<'_>, vectors: &[Vector]) -> Self {
-        let topology = room.topology;
+    pub fn new(capacity: &Capacity<'_>, vectors: &[Vector]) -> Self {
+        let topology = capacity.topology;
         let cpus: Vec<CpuId> =
             topology.online.iter().filter(|cpu| topology.cpus.contains_key(cpu)).collect();
-        let places: Vec<Place> = cpus.iter().map(|cpu| place(*cpu, room)).collect();
+        let places: Vec<CpuPlace> = cpus.iter().map(|cpu| place(*cpu, capacity)).collect();
         let fixed = Vec::with_capacity(vectors.len() * places.len());
         let mut problem = Problem { places, fixed, ..Problem::default() };
         let ground = Ground::of(&problem.places, &cpus, topology);
@@ -52,7 +53,7 @@ impl Model {
                 continue;
             }
             let first = problem.fixed.len();
-            problem.fixed.extend(Row::of(vector, room, topology).costs_on(
+            problem.fixed.extend(Row::of(vector, capacity, topology).costs_on(
                 &cpus,
                 &problem.places,
                 &ground,
@@ -62,14 +63,14 @@ impl Model {
             let moving = MOVING_LEAST + MOVING_LOAD * vector.load * SECOND_NS + MOVING_COST * here;
             problem.items.push(Item { load: vector.load, home, moving });
         }
-        let lines = room.costs.lines_per_packet;
+        let lines = capacity.costs.lines_per_packet;
         for (from, vector) in vectors.iter().enumerate() {
             let pair = |(to, rate): &(usize, f64)| Pair {
                 from,
                 to: *to,
-                cost: room.costs.line_ns.map(|ns| ns * lines * rate),
+                cost: capacity.costs.line_ns.map(|ns| ns * lines * rate),
             };
-            problem.pairs.extend(vector.feeds.iter().map(pair));
+            problem.pairs.extend(vector.completed_by.iter().map(pair));
         }
         Self { problem, cpus }
     }
@@ -77,7 +78,7 @@ impl Model {
     /// Gain of each vector at `at` compared with its present CPU (ns/s), with all others at `at`;
     /// `None` if not known.
     pub fn gains(&self, at: &[Option<CpuId>]) -> Vec<Option<f64>> {
-        solver::gains(&self.problem, &self.places(at))
+        solver::gains_at(&self.problem, &self.places(at))
     }
 
     fn places(&self, at: &[Option<CpuId>]) -> Vec<Option<usize>> {
@@ -109,11 +110,11 @@ impl Model {
     }
 }
 
-fn place(cpu: CpuId, room: &Room<'_>) -> Place {
-    let known = room.topology.cpus.get(&cpu);
+fn place(cpu: CpuId, capacity: &Capacity<'_>) -> CpuPlace {
+    let known = capacity.topology.cpus.get(&cpu);
     // A CPU without data counts as busy.
-    let busy = room.busy.get(&cpu).copied().unwrap_or(1.0);
-    Place {
+    let busy = capacity.busy.get(&cpu).copied().unwrap_or(1.0);
+    CpuPlace {
         levels: known.map_or([cpu.0; 4], |known| levels(cpu, known)),
         busy,
         slowdown: known.map_or(1.0, slowdown),
@@ -146,7 +147,7 @@ struct Ground {
 }
 
 impl Ground {
-    fn of(places: &[Place], cpus: &[CpuId], topology: &Topology) -> Self {
+    fn of(places: &[CpuPlace], cpus: &[CpuId], topology: &Topology) -> Self {
         let mut sharers: [BTreeMap<u32, Vec<usize>>; 4] = Default::default();
         for (at, place) in places.iter().enumerate() {
             for (level, number) in sharers.iter_mut().zip(place.levels) {
@@ -171,8 +172,8 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    fn of(vector: &'a Vector, room: &Room<'a>, topology: &'a Topology) -> Self {
-        let costs = room.costs;
+    fn of(vector: &'a Vector, capacity: &Capacity<'a>, topology: &'a Topology) -> Self {
+        let costs = capacity.costs;
         let mut row = Self {
             vector,
             costs,
@@ -183,13 +184,13 @@ impl<'a> Row<'a> {
         };
         // With RPS, the protocol and the wakeup run on the CPUs to which packets are handed on.
         let rps_cpus: BTreeMap<CpuId, f64> =
-            vector.handed_on.iter().map(|cpu| (cpu, 1.0)).collect();
+            vector.rps_targets.iter().map(|cpu| (cpu, 1.0)).collect();
         let receivers = if rps_cpus.is_empty() { &vector.read_on } else { &rps_cpus };
         let all: f64 = receivers.values().sum();
         for (cpu, weight) in receivers.iter().filter(|_| all > 0.0) {
             let packets = (vector.packets_per_s - vector.forwarded_per_s).max(0.0) * weight / all;
             row.add(*cpu, &costs.line_ns, packets * costs.lines_per_packet);
-            row.add(*cpu, &costs.ipi_ns, vector.wakes_on(*cpu, weight / all, room));
+            row.add(*cpu, &costs.ipi_ns, vector.wakeups_from(*cpu, weight / all, capacity));
         }
         row
     }
@@ -208,7 +209,7 @@ impl<'a> Row<'a> {
         *self.on.entry(cpu).or_default() += at(Distance::SameCpu) - at(Distance::Smt);
     }
 
-    fn costs_on(&self, cpus: &[CpuId], places: &[Place], ground: &Ground) -> Vec<f32> {
+    fn costs_on(&self, cpus: &[CpuId], places: &[CpuPlace], ground: &Ground) -> Vec<f32> {
         let mut shared = vec![0.0; places.len()];
         for (level, sharers) in self.levels.iter().zip(&ground.sharers) {
             for (number, cost) in level {
@@ -240,11 +241,11 @@ impl<'a> Row<'a> {
 impl Vector {
     /// Wakeups per second of readers that sleep on a CPU: the counted rate, or else one per poll
     /// that finds them asleep.
-    fn wakes_on(&self, cpu: CpuId, share: f64, room: &Room<'_>) -> f64 {
-        if let Some(wakes) = self.wakes.as_ref().filter(|_| self.handed_on.is_empty()) {
+    fn wakeups_from(&self, cpu: CpuId, share: f64, capacity: &Capacity<'_>) -> f64 {
+        if let Some(wakes) = self.wakeups_on.as_ref().filter(|_| self.rps_targets.is_empty()) {
             return wakes.get(&cpu).copied().unwrap_or(0.0);
         }
-        let asleep = 1.0 - room.busy.get(&cpu).copied().unwrap_or(1.0);
+        let asleep = 1.0 - capacity.busy.get(&cpu).copied().unwrap_or(1.0);
         self.polls_per_s.min(self.packets_per_s) * share * asleep.max(0.0)
     }
 }

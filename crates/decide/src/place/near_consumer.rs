@@ -16,7 +16,12 @@ use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
 
-use crate::place::{Floor, IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, millionths, softirq_in_words};
+use crate::place::capacity::Capacity;
+use crate::place::cpu_loads::{CpuLoads, millionths};
+use crate::place::suggestion::Suggestion;
+use crate::place::thresholds::{IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, WORTH_MOVING};
+use crate::place::vector::Vector;
+use crate::place::words::{consumer_in_words, softirq_in_words};
 
 /// Busy time is compared in steps of this share of a CPU, so that noise does not decide.
 const STEP: f64 = 0.05;
@@ -46,11 +51,11 @@ const JUST_PUT: Threshold = Threshold {
 /// Most rounds over all vectors until each is well placed.
 const ROUNDS: usize = 16;
 
-pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
-    let caches = Caches::of(room.topology);
+pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    let caches = Caches::of(capacity.topology);
     let preferences: Vec<Result<Preference<'_>, String>> =
-        vectors.iter().map(|vector| Preference::of(vector, room, &caches)).collect();
-    let mut placement = Placement::of(room, vectors);
+        vectors.iter().map(|vector| Preference::of(vector, capacity, &caches)).collect();
+    let mut placement = Placement::of(capacity, vectors);
     placement
         .settle(&preferences.iter().map(|preference| preference.as_ref().ok()).collect::<Vec<_>>());
     let mut suggestion = |(index, preference): (usize, Result<Preference<'_>, String>)| match (
@@ -103,11 +108,11 @@ struct Preference<'a> {
 
 impl<'a> Preference<'a> {
     /// Returns the preference, or the reason why the vector stays where it is.
-    fn of(vector: &'a Vector, room: &Room<'_>, caches: &'a Caches) -> Result<Self, String> {
+    fn of(vector: &'a Vector, capacity: &Capacity<'_>, caches: &'a Caches) -> Result<Self, String> {
         if let Some(quiet) = vector.quiet() {
             return Err(quiet);
         }
-        let topology = room.topology;
+        let topology = capacity.topology;
         let mut read_under: BTreeMap<usize, f64> = BTreeMap::new();
         for (cpu, bytes) in &vector.read_on {
             if let Some(llc) = caches.of_cpu.get(cpu) {
@@ -169,7 +174,7 @@ impl<'a> Preference<'a> {
 /// The CPU of each vector, and the resulting load.
 struct Placement<'a> {
     vectors: &'a [Vector],
-    floor: Floor<'a>,
+    loads: CpuLoads<'a>,
     /// CPUs that read data of any vector.
     readers: CpuSet,
     /// The cores of `readers`.
@@ -180,12 +185,13 @@ struct Placement<'a> {
 
 impl<'a> Placement<'a> {
     /// Starts with every vector on its present CPU.
-    fn of(room: &'a Room<'a>, vectors: &'a [Vector]) -> Self {
+    fn of(capacity: &'a Capacity<'a>, vectors: &'a [Vector]) -> Self {
         let readers =
             vectors.iter().fold(CpuSet::new(), |all, vector| all.or(&vector.consumer_cpus()));
-        let reader_cores = cores_of(room.topology, &readers);
+        let reader_cores = cores_of(capacity.topology, &readers);
         let at = vec![None; vectors.len()];
-        let mut placement = Self { vectors, floor: Floor::new(room), readers, reader_cores, at };
+        let mut placement =
+            Self { vectors, loads: CpuLoads::new(capacity), readers, reader_cores, at };
         let active = vectors.iter().enumerate().filter(|(_, vector)| vector.quiet().is_none());
         for (index, vector) in active {
             placement.put(index, vector.present.or(vector.softirq.map(|softirq| softirq.cpu)));
@@ -196,13 +202,13 @@ impl<'a> Placement<'a> {
     fn put(&mut self, index: usize, cpu: Option<CpuId>) {
         self.at[index] = cpu;
         if let Some(cpu) = cpu {
-            self.floor.put(cpu, self.vectors[index].load);
+            self.loads.put(cpu, self.vectors[index].load);
         }
     }
 
     fn leave(&mut self, index: usize) {
         if let Some(cpu) = self.at[index].take() {
-            self.floor.take(cpu, self.vectors[index].load);
+            self.loads.take(cpu, self.vectors[index].load);
         }
     }
 
@@ -243,7 +249,7 @@ impl<'a> Placement<'a> {
         }
     }
 
-    /// Returns the best place for a vector that is at `at` and whose load is not on the floor.
+    /// Returns the best place for a vector that is at `at` and whose load is not counted in `loads`.
     fn place(
         &self,
         preference: &Preference<'_>,
@@ -262,50 +268,50 @@ impl<'a> Placement<'a> {
         at: Option<CpuId>,
         threshold: &Threshold,
     ) -> Option<CpuId> {
-        let floor = &self.floor;
+        let loads = &self.loads;
         let limit =
             |cpu: CpuId| if at == Some(cpu) { threshold.idle_stays } else { threshold.idle_below };
         let rank = |cpu: &CpuId| {
-            let queues = floor.queues_on(floor.core(*cpu));
-            (queues, floor.is_slow(*cpu), !preference.l2.contains(*cpu), at != Some(*cpu), *cpu)
+            let queues = loads.queues_on(loads.core(*cpu));
+            (queues, loads.is_slow(*cpu), !preference.l2.contains(*cpu), at != Some(*cpu), *cpu)
         };
-        zone.iter().filter(|cpu| floor.core_busy_below(*cpu, limit(*cpu))).min_by_key(rank)
+        zone.iter().filter(|cpu| loads.core_busy_below(*cpu, limit(*cpu))).min_by_key(rank)
     }
 
     /// Returns a CPU of the least busy core, preferring one without readers.
     ///
     /// The present core counts as the least busy one if it is hardly busier.
     fn least_busy(&self, zone: &CpuSet, at: Option<CpuId>, threshold: &Threshold) -> Option<CpuId> {
-        let floor = &self.floor;
+        let loads = &self.loads;
         let rank = |cpu: &CpuId| {
-            let core = floor.core(*cpu);
+            let core = loads.core(*cpu);
             (
-                floor.core_busy(*cpu) / millionths(STEP),
-                floor.queues_on(core),
+                loads.core_busy(*cpu) / millionths(STEP),
+                loads.queues_on(core),
                 !self.is_core_of(at, *cpu),
                 core.lowest(),
             )
         };
         let best = zone.iter().min_by_key(rank)?;
-        let limit = floor.core_busy(best) + millionths(threshold.margin);
-        let good_enough = |cpu: &CpuId| self.is_core_of(at, *cpu) && floor.core_busy(*cpu) <= limit;
-        let core = floor.core(zone.iter().find(good_enough).unwrap_or(best));
+        let limit = loads.core_busy(best) + millionths(threshold.margin);
+        let good_enough = |cpu: &CpuId| self.is_core_of(at, *cpu) && loads.core_busy(*cpu) <= limit;
+        let core = loads.core(zone.iter().find(good_enough).unwrap_or(best));
         let cpus = zone.and(core);
         cpus.iter().min_by_key(|cpu| (self.readers.contains(*cpu), at != Some(*cpu), *cpu))
     }
 
     fn is_core_of(&self, at: Option<CpuId>, cpu: CpuId) -> bool {
-        at.is_some_and(|at| self.floor.core(cpu).contains(at))
+        at.is_some_and(|at| self.loads.core(cpu).contains(at))
     }
 
     /// Describes why a CPU was chosen, computed with all other vectors in place.
     fn merit(&self, preference: &Preference<'_>, cpu: CpuId) -> String {
         let (_, word) = preference.zone(Some(cpu));
-        if !self.reader_cores.contains(cpu) && self.floor.core_busy_below(cpu, IDLE_STAYS) {
+        if !self.reader_cores.contains(cpu) && self.loads.core_busy_below(cpu, IDLE_STAYS) {
             return format!("on an idle core of {word}");
         }
-        let threads = self.floor.core(cpu).len().max(1) as f64;
-        let busy = self.floor.core_busy(cpu) as f64 / 1e4 / threads;
+        let threads = self.loads.core(cpu).len().max(1) as f64;
+        let busy = self.loads.core_busy(cpu) as f64 / 1e4 / threads;
         // A CPU without data counts as busy.
         let busy = match busy < 99.5 {
             true => format!("{busy:.0}% busy"),

@@ -5,9 +5,13 @@
 
 use netsilo_model::derive::silo::heaviest;
 
-use crate::place::{Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, softirq_in_words};
+use crate::place::capacity::Capacity;
+use crate::place::suggestion::Suggestion;
+use crate::place::thresholds::WORTH_MOVING;
+use crate::place::vector::Vector;
+use crate::place::words::{consumer_in_words, softirq_in_words};
 
-pub(super) fn suggest(_: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+pub(super) fn suggest(_: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     vectors.iter().map(place).collect()
 }
 

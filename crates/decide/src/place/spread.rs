@@ -8,29 +8,32 @@ use std::collections::BTreeMap;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::NodeId;
 
-use crate::place::{Floor, Room, Suggestion, Vector};
+use crate::place::capacity::Capacity;
+use crate::place::cpu_loads::CpuLoads;
+use crate::place::suggestion::Suggestion;
+use crate::place::vector::Vector;
 
-pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
-    let mut floor = Floor::new(room);
+pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    let mut loads = CpuLoads::new(capacity);
     let mut crowds = Crowds::default();
     let mut candidates: BTreeMap<(Option<NodeId>, &CpuSet), Vec<Candidate>> = BTreeMap::new();
     let mut suggestions = Vec::with_capacity(vectors.len());
     for vector in vectors {
         let seen_from = candidates.entry((vector.node, &vector.pool));
-        let candidates = seen_from.or_insert_with(|| all_candidates(vector, &floor));
+        let candidates = seen_from.or_insert_with(|| all_candidates(vector, &loads));
         // The CPU with the fewest queues, then the nearest to the device, then the one with the
         // fewest queues on its core and caches.
         let rank = |candidate: &&Candidate| {
             let Candidate { cpu, distance, slow, shared } = **candidate;
             let moves = vector.present != Some(cpu);
-            (floor.queues_at(cpu), distance, crowds.around(shared), slow, moves, cpu)
+            (loads.queues_at(cpu), distance, crowds.around(shared), slow, moves, cpu)
         };
         let Some(&Candidate { cpu, shared, .. }) = candidates.iter().min_by_key(rank) else {
             suggestions.push(Suggestion::Leave("no cpu is allowed".into()));
             continue;
         };
-        suggestions.push(suggestion(vector, cpu, &floor));
-        floor.put(cpu, vector.load);
+        suggestions.push(suggestion(vector, cpu, &loads));
+        loads.put(cpu, vector.load);
         crowds.add(shared);
     }
     suggestions
@@ -46,12 +49,12 @@ struct Candidate {
     shared: [CpuId; 3],
 }
 
-fn all_candidates(vector: &Vector, floor: &Floor<'_>) -> Vec<Candidate> {
+fn all_candidates(vector: &Vector, loads: &CpuLoads<'_>) -> Vec<Candidate> {
     let candidate = |cpu| {
-        let known = floor.room.topology.cpus.get(&cpu);
+        let known = loads.capacity.topology.cpus.get(&cpu);
         let sets = known.map(|known| [&known.siblings, &known.llc, &known.l2]);
         let shared = sets.map_or([cpu; 3], |sets| sets.map(|set| set.lowest().unwrap_or(cpu)));
-        let (distance, slow) = (distance(vector.node, floor, cpu), floor.is_slow(cpu));
+        let (distance, slow) = (distance(vector.node, loads, cpu), loads.is_slow(cpu));
         Candidate { cpu, distance, slow, shared }
     };
     vector.pool.iter().map(candidate).collect()
@@ -80,10 +83,10 @@ impl Crowds {
 
 /// Distance of the CPU's node from the device's node (10 is local); a device without a node is
 /// local everywhere.
-pub(super) fn distance(device: Option<NodeId>, floor: &Floor<'_>, cpu: CpuId) -> u32 {
+pub(super) fn distance(device: Option<NodeId>, loads: &CpuLoads<'_>, cpu: CpuId) -> u32 {
     const LOCAL: u32 = 10;
     const FAR: u32 = 255;
-    let topology = floor.room.topology;
+    let topology = loads.capacity.topology;
     let node = topology.cpus.get(&cpu).and_then(|cpu| cpu.node);
     let (Some(device), Some(node)) = (device, node) else { return LOCAL };
     let place = topology.nodes.keys().position(|known| *known == node);
@@ -91,15 +94,16 @@ pub(super) fn distance(device: Option<NodeId>, floor: &Floor<'_>, cpu: CpuId) ->
     if device == node { LOCAL } else { distance().unwrap_or(FAR) }
 }
 
-fn suggestion(vector: &Vector, cpu: CpuId, floor: &Floor<'_>) -> Suggestion {
-    let core = match floor.queues_on(floor.core(cpu)) {
+fn suggestion(vector: &Vector, cpu: CpuId, loads: &CpuLoads<'_>) -> Suggestion {
+    let core = match loads.queues_on(loads.core(cpu)) {
         0 => "a core of its own".to_owned(),
         others => format!(
             "a core shared with {}: there are more queues than cores",
             netsilo_model::machine::words::plural(others, "other queue")
         ),
     };
-    let node = match (vector.node, floor.room.topology.cpus.get(&cpu).and_then(|cpu| cpu.node)) {
+    let node = match (vector.node, loads.capacity.topology.cpus.get(&cpu).and_then(|cpu| cpu.node))
+    {
         (Some(device), Some(node)) if device == node => format!(", on the device's node {node}"),
         (Some(device), Some(node)) => {
             format!(", on node {node}: the device's node {device} has no free cpu")

@@ -2,16 +2,15 @@
 
 use netsilo_model::change::{NTUPLE_FILTER, knobs};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::reader_spread::Concentration;
-use netsilo_model::derive::silo::{Silo, Silos};
+use netsilo_model::derive::reader_spread::ReaderSpread;
+use netsilo_model::derive::silo::Silo;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
-use crate::judge::verdict;
-use crate::plan::by_value::verdict_note;
+use crate::plan::contents::{Advice, Plan, RefusalCause};
 use crate::plan::flow_rules::can_steer;
-use crate::plan::{Advice, Cause, Goal, Plan};
+use crate::plan::goal::Goal;
 
 /// Drivers that implement `ndo_rx_flow_steer` (read off the sources of 6.1 to 7.2).
 const ARFS_DRIVERS: [&str; 8] =
@@ -25,11 +24,19 @@ pub(crate) fn has_arfs(netdev: &Netdev) -> bool {
     netdev.driver.as_deref().is_some_and(|driver| ARFS_DRIVERS.contains(&driver))
 }
 
+/// Whether the RFS table has entries when the goal is reached.
+fn has_table(snapshot: &Snapshot, goal: &Goal) -> bool {
+    goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0) > 0
+}
+
+/// Whether the goal has aRFS on, and this netdev can do it.
+pub(crate) fn wants_arfs(snapshot: &Snapshot, netdev: &Netdev, goal: &Goal) -> bool {
+    goal.arfs == Some(true) && has_arfs(netdev) && has_table(snapshot, goal)
+}
+
 /// Adds the offload (`rx-ntuple-filter`) that lets each driver steer flows by the RFS table.
-pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let snapshot = &seen.observation.after;
+pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     let Some(on) = goal.arfs else { return };
-    let table = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
     for netdev in netdevs {
         let subject = format!("{} ntuple", netdev.name);
         let feature = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
@@ -38,24 +45,26 @@ pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: 
                 let driver = netdev.driver.as_deref().unwrap_or("its driver");
                 plan.refuse(
                     &subject,
-                    Cause::NoSuchKnob,
+                    RefusalCause::NoSuchKnob,
                     format!("{driver} has no aRFS; --rfs does the same in software"),
                 );
             }
-            None => {
-                plan.refuse(&subject, Cause::NoSuchKnob, "its driver cannot steer flows".into())
-            }
+            None => plan.refuse(
+                &subject,
+                RefusalCause::NoSuchKnob,
+                "its driver cannot steer flows".into(),
+            ),
             Some(feature) if feature.fixed() && feature.active != on => {
                 plan.refuse(
                     &subject,
-                    Cause::NoSuchKnob,
+                    RefusalCause::NoSuchKnob,
                     "its driver does not let this offload be changed".into(),
                 );
             }
-            Some(_) if on && table == 0 => {
+            Some(_) if on && !has_table(snapshot, goal) => {
                 plan.refuse(
                     &subject,
-                    Cause::NoSuchKnob,
+                    RefusalCause::NoSuchKnob,
                     "aRFS uses the RFS table, which is off: add --rfs".into(),
                 );
             }
@@ -63,15 +72,14 @@ pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: 
                 let reason = match on {
                     true => format!(
                         "aRFS: the device steers each flow to the queue whose interrupt is on \
-                         its reader's cpu{}",
-                        verdict_note(verdict::arfs(seen, netdev))
+                         its reader's cpu"
                     ),
                     false => {
                         "aRFS off: the device's hash chooses the queue of each flow".to_owned()
                     }
                 };
                 let knob = knobs::Offload {
-                    netdev: NetdevIdentity::of(netdev),
+                    netdev: NetdevIdentity::from_netdev(netdev),
                     feature: NTUPLE_FILTER.into(),
                 };
                 plan.set(knob, feature.active, on, reason);
@@ -82,13 +90,8 @@ pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: 
 
 /// Adds advice where every queue feeds every worker: moving interrupts gains nothing there, moving
 /// flows might.
-pub(super) fn advise(
-    snapshot: &Snapshot,
-    silos: &Silos,
-    netdevs: &[&Netdev],
-    goal: &Goal,
-    plan: &mut Plan,
-) {
+pub(super) fn advise(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let (snapshot, silos) = (analysis.after(), &analysis.silos);
     let llcs = snapshot.topology.llc_groups().len();
     for netdev in netdevs {
         let is_read = |silo: &&Silo| {
@@ -119,7 +122,7 @@ fn advice(
     snapshot: &Snapshot,
     netdev: &Netdev,
     silo: &Silo,
-    at: Concentration,
+    at: ReaderSpread,
     goal: &Goal,
 ) -> String {
     let comm = silo.consumers.first().map_or("its workers", |consumer| consumer.comm.as_str());
@@ -131,8 +134,7 @@ fn advice(
         at.cpu * 100.0,
         silo.label()
     );
-    let rfs = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0) > 0;
-    if !rfs {
+    if !has_table(snapshot, goal) {
         text += ": --rfs 32768 runs the protocol work of each flow on the cpu that last read it, \
                  at one ipi per batch";
         if udp {

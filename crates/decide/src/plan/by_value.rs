@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::change::knobs;
-use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
+use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 
-use crate::judge::verdict::{self, Verdict};
-use crate::plan::placement::Places;
-use crate::plan::{Cause, Goal, Plan, Xps, owners, selection};
+use crate::plan::contents::{Plan, RefusalCause};
+use crate::plan::goal::{Goal, Xps};
+use crate::plan::places::Places;
+use crate::plan::{owners, selection};
 
 /// Most RFS table entries that `rps_sock_flow_sysctl` accepts (`net/core/sysctl_net_core.c`).
 const MAX_FLOW_ENTRIES: u32 = 1 << 29;
@@ -23,7 +23,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
         match &snapshot.default_smp_affinity {
             None => plan.refuse(
                 "default_smp_affinity",
-                Cause::NoSuchKnob,
+                RefusalCause::NoSuchKnob,
                 "this kernel does not have it".into(),
             ),
             Some(old)
@@ -41,7 +41,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
             (None, _) => {
                 let reason =
                     "this kernel does not have it; set rps_cpus of each new device instead";
-                plan.refuse(subject, Cause::NoSuchKnob, reason.into());
+                plan.refuse(subject, RefusalCause::NoSuchKnob, reason.into());
             }
             (Some(old), Some((new, note))) => {
                 let reason =
@@ -71,7 +71,7 @@ fn steerable(
     if !selection::all_online(topology, subject, cpus, plan) {
         return None;
     }
-    let dropped = cpus.and(&topology.set_apart());
+    let dropped = cpus.and(&topology.isolated_or_tickless());
     let usable = cpus.minus(&dropped);
     if dropped.is_empty() {
         return Some((usable, String::new()));
@@ -80,7 +80,7 @@ fn steerable(
     if usable.is_empty() {
         plan.refuse(
             subject,
-            Cause::IsolatedCpu,
+            RefusalCause::IsolatedCpu,
             format!("{} {why}; the kernel drops such cpus from RPS", selection::cpus_are(&dropped)),
         );
         return None;
@@ -95,8 +95,7 @@ fn steerable(
 }
 
 /// Adds `rps_cpus` of each rx queue.
-pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let snapshot = &seen.observation.after;
+pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     let Some((cpus, note)) =
         goal.rps.as_ref().and_then(|cpus| steerable(snapshot, "rps", cpus, plan))
     else {
@@ -109,10 +108,7 @@ pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
                 "RPS off: each packet's protocol work stays on the cpu that polls it".to_owned()
             }
             false => {
-                let verdict = verdict_note(verdict::rps_onto(seen, netdev, &cpus));
-                format!(
-                    "RPS spreads the protocol work of its flows over cpus {cpus}{verdict}{note}"
-                )
+                format!("RPS spreads the protocol work of its flows over cpus {cpus}{note}")
             }
         };
         for queue in &netdev.rx_queues {
@@ -120,16 +116,16 @@ pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
             match (&queue.rps_cpus, &queue.leased) {
                 (_, Some(holder)) => plan.refuse(
                     &label,
-                    Cause::LeasedQueue,
+                    RefusalCause::LeasedQueue,
                     format!("in use by {holder}: end that use first"),
                 ),
                 (None, _) => plan.refuse(
                     &label,
-                    Cause::NoSuchKnob,
+                    RefusalCause::NoSuchKnob,
                     "it has no rps_cpus: this kernel has no RPS".into(),
                 ),
                 (Some(old), None) => {
-                    let (netdev, queue) = (NetdevIdentity::of(netdev), queue.index);
+                    let (netdev, queue) = (NetdevIdentity::from_netdev(netdev), queue.index);
                     let knob = knobs::RpsCpus { netdev, queue };
                     changes.set(knob, old.clone(), cpus.clone(), reason.clone());
                 }
@@ -137,30 +133,23 @@ pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
         }
     }
     let advice = |_: &str| "stop it, or change RPS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
-}
-
-/// The verdict in parentheses; empty if there is no traffic to judge.
-pub(super) fn verdict_note(verdict: Option<Verdict>) -> String {
-    verdict
-        .map_or_else(String::new, |verdict| format!(" ({}: {})", verdict.outcome, verdict.because))
+    owners::add_unless_owned(snapshot, OwnedKnob::Rps, goal, changes.changes, advice, plan);
 }
 
 /// Adds `rps_sock_flow_entries` and the `rps_flow_cnt` of each rx queue.
-pub(super) fn rfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let snapshot = &seen.observation.after;
+pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     let Some(wanted) = goal.rfs.filter(|_| !netdevs.is_empty()) else { return };
     let Some(old) = snapshot.net.rps_sock_flow_entries else {
         return plan.refuse(
             "rps_sock_flow_entries",
-            Cause::NoSuchKnob,
+            RefusalCause::NoSuchKnob,
             "this kernel has no RPS and no RFS".into(),
         );
     };
     if wanted > MAX_FLOW_ENTRIES {
         let reason =
             format!("{wanted} flow entries exceed the kernel's limit ({MAX_FLOW_ENTRIES})");
-        return plan.refuse("rps_sock_flow_entries", Cause::OutOfRange, reason);
+        return plan.refuse("rps_sock_flow_entries", RefusalCause::OutOfRange, reason);
     }
     // The kernel rounds up (`roundup_pow_of_two`); the plan states the value that will be read
     // back.
@@ -176,16 +165,14 @@ pub(super) fn rfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
     };
     changes.set(knobs::RpsSockFlowEntries, old, entries, table);
     for netdev in netdevs {
-        let verdict =
-            if entries == 0 { String::new() } else { verdict_note(verdict::rfs(seen, netdev)) };
-        flow_counts(netdev, entries, &verdict, &mut changes);
+        flow_counts(netdev, entries, &mut changes);
     }
     plan.refusals.append(&mut changes.refusals);
     let advice = |_: &str| "stop it, or change RFS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
+    owners::add_unless_owned(snapshot, OwnedKnob::Rps, goal, changes.changes, advice, plan);
 }
 
-fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
+fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
     let real = real_queues(netdev);
     let share = match entries / real {
         0 => entries.min(1),
@@ -196,12 +183,12 @@ fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
         match (queue.rps_flow_cnt, &queue.leased) {
             (_, Some(holder)) => plan.refuse(
                 &label,
-                Cause::LeasedQueue,
+                RefusalCause::LeasedQueue,
                 format!("in use by {holder}: end that use first"),
             ),
             (None, _) => plan.refuse(
                 &label,
-                Cause::NoSuchKnob,
+                RefusalCause::NoSuchKnob,
                 "it has no rps_flow_cnt: this kernel has no RFS".into(),
             ),
             (Some(old), None) => {
@@ -209,10 +196,10 @@ fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
                     0 => "RFS off".to_owned(),
                     _ => {
                         let queues = netsilo_model::machine::words::plural(real as usize, "queue");
-                        format!("RFS: its share of {entries} entries, {queues}{verdict}")
+                        format!("RFS: its share of {entries} entries, {queues}")
                     }
                 };
-                let (netdev, queue) = (NetdevIdentity::of(netdev), queue.index);
+                let (netdev, queue) = (NetdevIdentity::from_netdev(netdev), queue.index);
                 plan.set(knobs::RpsFlowCnt { netdev, queue }, old, share, reason);
             }
         }
@@ -276,12 +263,13 @@ pub(super) fn xps(
                 }
                 (Xps::Near, None) => "the cpu of its completions is not known".to_owned(),
             };
-            let knob = knobs::XpsCpus { netdev: NetdevIdentity::of(netdev), queue: tx.index };
+            let knob =
+                knobs::XpsCpus { netdev: NetdevIdentity::from_netdev(netdev), queue: tx.index };
             changes.set(knob, old.clone(), new, reason);
         }
     }
     let advice = |_: &str| "stop it, or change XPS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, WriterKnob::Xps, goal, changes.changes, advice, plan);
+    owners::add_unless_owned(snapshot, OwnedKnob::Xps, goal, changes.changes, advice, plan);
 }
 
 /// Assigns each online CPU to the tx queue whose completions arrive nearest; among equals, to the

@@ -3,79 +3,12 @@
 //!
 //! The operator names each worker's port: the eBPF counters do not record ports.
 
-use std::fmt;
-use std::str::FromStr;
-
 use netsilo_model::change::{FlowRule, Knob, NTUPLE_FILTER, Steer, Target, knobs};
-use netsilo_model::machine::as_text::as_text;
-use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::snapshot::attribution::Protocol;
-use netsilo_model::snapshot::ethtool::FlowType;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
-use serde::{Deserialize, Serialize};
 
-use crate::plan::{Cause, Goal, Plan};
-
-/// A port, and the rx queues for its flows (`443/tcp=2-3`).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct Steering {
-    /// The port of this host.
-    pub port: u16,
-    /// Its protocol.
-    pub protocol: Protocol,
-    /// The rx queues, as a set of numbers; not empty.
-    pub queues: CpuSet,
-}
-
-/// A text that does not parse as a [`Steering`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}`: write a port, its protocol and rx queues, like 443/tcp=2-3")]
-pub struct SteeringError(String);
-
-impl FromStr for Steering {
-    type Err = SteeringError;
-
-    fn from_str(text: &str) -> Result<Self, SteeringError> {
-        let parsed = || {
-            let (flows, queues) = text.split_once('=')?;
-            let (port, protocol) = flows.split_once('/')?;
-            let protocol = match protocol {
-                "tcp" => Protocol::Tcp,
-                "udp" => Protocol::Udp,
-                _ => return None,
-            };
-            let port = port.parse().ok().filter(|port| *port != 0)?;
-            let queues = CpuSet::parse_list(queues).ok().filter(|queues| !queues.is_empty())?;
-            Some(Self { port, protocol, queues })
-        };
-        parsed().ok_or_else(|| SteeringError(text.to_owned()))
-    }
-}
-
-impl fmt::Display for Steering {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}={}", self.port, self.word(), self.queues)
-    }
-}
-
-as_text!(Steering);
-
-impl Steering {
-    fn word(&self) -> &'static str {
-        match self.protocol {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-        }
-    }
-
-    fn flows(&self) -> [FlowType; 2] {
-        match self.protocol {
-            Protocol::Tcp => [FlowType::Tcp4, FlowType::Tcp6],
-            Protocol::Udp => [FlowType::Udp4, FlowType::Udp6],
-        }
-    }
-}
+use crate::plan::contents::{Plan, RefusalCause};
+use crate::plan::goal::Goal;
+use crate::plan::port_steering::PortSteering;
 
 /// Whether a netdev's driver can steer flows: the offload is on, or can be switched on.
 pub(super) fn can_steer(netdev: &Netdev) -> bool {
@@ -93,7 +26,7 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
                 let driver = netdev.driver.as_deref().unwrap_or("its driver");
                 plan.refuse(
                     &subject,
-                    Cause::NoSuchKnob,
+                    RefusalCause::NoSuchKnob,
                     format!("{driver} supports no flow rules; --rfs moves flows in software"),
                 );
             } else if steering.queues.highest().is_some_and(|queue| queue.0 as usize >= queues) {
@@ -101,7 +34,7 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
                     "it has {queues} rx queues: choose from 0 to {}",
                     queues.saturating_sub(1)
                 );
-                plan.refuse(&subject, Cause::OutOfRange, reason);
+                plan.refuse(&subject, RefusalCause::OutOfRange, reason);
             } else {
                 rules(netdev, steering, plan);
             }
@@ -109,8 +42,8 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     }
 }
 
-fn rules(netdev: &Netdev, steering: &Steering, plan: &mut Plan) {
-    let identity = || NetdevIdentity::of(netdev);
+fn rules(netdev: &Netdev, steering: &PortSteering, plan: &mut Plan) {
+    let identity = || NetdevIdentity::from_netdev(netdev);
     let active = netdev
         .ethtool
         .as_ref()
@@ -152,8 +85,9 @@ fn switch_on(plan: &mut Plan, knob: impl Knob<Value = bool>, old: bool, reason: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::change::{Value, ordered};
-    use netsilo_model::machine::reading::Part;
+    use netsilo_model::change::Value;
+    use netsilo_model::change::ordered;
+    use netsilo_model::machine::reading::Reading;
     use netsilo_model::snapshot::ethtool::Feature;
     use netsilo_model::snapshot::netdev::RxQueue;
 
@@ -182,7 +116,7 @@ mod tests {
         let parts: Vec<String> = parts.iter().map(|part| format!("\"{part}\":{absent}")).collect();
         let mut ethtool: netsilo_model::snapshot::ethtool::Ethtool =
             serde_json::from_str(&format!("{{{},\"flow_hash\":{{}}}}", parts.join(","))).unwrap();
-        ethtool.features = Part::Value(vec![feature]);
+        ethtool.features = Reading::Value(vec![feature]);
         let rx_queues = (0..4).map(|index| RxQueue { index, ..RxQueue::default() }).collect();
         Netdev {
             name: "eth0".into(),
@@ -242,10 +176,10 @@ mod tests {
     #[test]
     fn a_steering_parses_what_it_prints() {
         for text in ["443/tcp=2-3", "53/udp=0"] {
-            assert_eq!(text.parse::<Steering>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<PortSteering>().unwrap().to_string(), text);
         }
         for bad in ["443", "443/tcp", "443/tcp=", "0/tcp=1", "443/sctp=1", "tcp/443=1"] {
-            assert!(bad.parse::<Steering>().is_err(), "{bad}");
+            assert!(bad.parse::<PortSteering>().is_err(), "{bad}");
         }
     }
 }

@@ -2,27 +2,28 @@
 
 use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::words::plural;
-use netsilo_model::snapshot::host::{Snapshot, Writer, WriterKnob};
+use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob, Snapshot};
 
-use crate::plan::{Cause, Goal, Plan};
+use crate::plan::contents::{Plan, RefusalCause};
+use crate::plan::goal::Goal;
 
 impl Plan {
     /// Lists the given programs that own a knob this plan writes; none if the plan overrides owners
     /// (`even_if_owned`).
     ///
     /// Used for a saved plan: another program may have started since.
-    pub fn owners<'w>(&self, writers: &'w [Writer]) -> Vec<&'w Writer> {
+    pub fn knob_owners<'w>(&self, writers: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
         let knob = |change: &Change| match change.target {
-            Target::IrqAffinity(_) => Some(WriterKnob::IrqAffinity),
+            Target::IrqAffinity(_) => Some(OwnedKnob::IrqAffinity),
             Target::RpsCpus(_) | Target::RpsFlowCnt(_) | Target::RpsSockFlowEntries(_) => {
-                Some(WriterKnob::Rps)
+                Some(OwnedKnob::Rps)
             }
-            Target::XpsCpus(_) => Some(WriterKnob::Xps),
-            Target::Sysctl(_) => Some(WriterKnob::Sysctls),
+            Target::XpsCpus(_) => Some(OwnedKnob::Xps),
+            Target::Sysctl(_) => Some(OwnedKnob::Sysctls),
             _ => None,
         };
-        let written: Vec<WriterKnob> = self.changes.iter().filter_map(knob).collect();
-        let owns = |writer: &&Writer| {
+        let written: Vec<OwnedKnob> = self.changes.iter().filter_map(knob).collect();
+        let owns = |writer: &&KnobOwner| {
             !self.even_if_owned && writer.writes.iter().any(|knob| written.contains(knob))
         };
         writers.iter().filter(owns).collect()
@@ -33,13 +34,13 @@ impl Plan {
 /// they were refused.
 pub(super) fn add_unless_owned(
     snapshot: &Snapshot,
-    knob: WriterKnob,
+    knob: OwnedKnob,
     goal: &Goal,
     changes: Vec<Change>,
     advice: impl Fn(&str) -> String,
     plan: &mut Plan,
 ) -> bool {
-    let owners: Vec<&Writer> =
+    let owners: Vec<&KnobOwner> =
         snapshot.writers.iter().filter(|writer| writer.writes.contains(&knob)).collect();
     if changes.is_empty() || owners.is_empty() {
         plan.changes.extend(changes);
@@ -62,7 +63,7 @@ pub(super) fn add_unless_owned(
             "it is running and would revert {count}: {advice_text}, or override with \
              --even-if-owned"
         );
-        plan.refuse(name, Cause::OtherOwner, reason);
+        plan.refuse(name, RefusalCause::OtherOwner, reason);
     }
     true
 }
@@ -76,9 +77,10 @@ mod tests {
 
     #[test]
     fn a_saved_plan_lists_the_owners_of_the_knobs_it_writes() {
-        let writer = |name: &str, knob| Writer { name: name.into(), pid: 812, writes: vec![knob] };
+        let writer =
+            |name: &str, knob| KnobOwner { name: name.into(), pid: 812, writes: vec![knob] };
         let writers =
-            [writer("irqbalance", WriterKnob::IrqAffinity), writer("other", WriterKnob::Xps)];
+            [writer("irqbalance", OwnedKnob::IrqAffinity), writer("other", OwnedKnob::Xps)];
         let (none, two) = (CpuSet::new, || CpuSet::first(2));
         let irq = knobs::IrqAffinity { irq: Irq(27), action: "x".into(), netdev: None };
         let default = Change::new(knobs::DefaultSmpAffinity, none(), two(), "");
@@ -86,10 +88,10 @@ mod tests {
             changes: vec![Change::new(irq, none(), two(), ""), default.clone()],
             ..Plan::default()
         };
-        assert_eq!(plan.owners(&writers), [&writers[0]]);
+        assert_eq!(plan.knob_owners(&writers), [&writers[0]]);
         plan.even_if_owned = true;
-        assert!(plan.owners(&writers).is_empty());
+        assert!(plan.knob_owners(&writers).is_empty());
         plan = Plan { changes: vec![default], ..Plan::default() };
-        assert!(plan.owners(&writers).is_empty());
+        assert!(plan.knob_owners(&writers).is_empty());
     }
 }

@@ -6,7 +6,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::consumer::{Cgroup, Thread};
 
-use crate::plan::{Cause, Plan, Refusal, Unchanged};
+use crate::plan::contents::{Plan, Refusal, RefusalCause, Unchanged};
 
 /// Restricts threads to these CPUs.
 pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Plan {
@@ -17,12 +17,12 @@ pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Pl
     for thread in threads {
         let Thread { pid, tid, ref comm, start_time, .. } = *thread;
         let knob = knobs::ThreadAffinity { pid, tid, comm: comm.clone(), start_time };
-        if thread.bound {
+        if thread.fixed_affinity {
             let reason =
                 "the kernel binds this thread to its cpus (PF_NO_SETAFFINITY); leave it out".into();
             plan.refusals.push(Refusal {
                 subject: knob.name(),
-                cause: Cause::NoAffinitySupport,
+                cause: RefusalCause::NoAffinitySupport,
                 reason,
             });
         } else {
@@ -45,7 +45,11 @@ pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
     } else {
         let reason =
             format!("its parent has cpus {} and not {closed}; choose among these", cgroup.open);
-        plan.refusals.push(Refusal { subject: knob.name(), cause: Cause::EmptyMask, reason });
+        plan.refusals.push(Refusal {
+            subject: knob.name(),
+            cause: RefusalCause::EmptyMask,
+            reason,
+        });
     }
     plan
 }
@@ -69,7 +73,7 @@ fn refuse_offline(topology: &Topology, cpus: &CpuSet, plan: &mut Plan) -> bool {
     let reason = format!("not online; online are {}", topology.online);
     plan.refusals.push(Refusal {
         subject: format!("cpus {offline}"),
-        cause: Cause::OfflineCpu,
+        cause: RefusalCause::OfflineCpu,
         reason,
     });
     true
@@ -85,8 +89,15 @@ mod tests {
         CpuSet::parse_list(list).unwrap()
     }
 
-    fn thread(tid: u32, cpus: &str, bound: bool) -> Thread {
-        Thread { pid: 10, tid, comm: "nginx".into(), start_time: 5, cpus: set(cpus), bound }
+    fn thread(tid: u32, cpus: &str, fixed_affinity: bool) -> Thread {
+        Thread {
+            pid: 10,
+            tid,
+            comm: "nginx".into(),
+            start_time: 5,
+            cpus: set(cpus),
+            fixed_affinity,
+        }
     }
 
     fn eight() -> Topology {
@@ -103,7 +114,7 @@ mod tests {
         assert_eq!(plan.unchanged[0].subject, "nginx (thread 11 of pid 10)");
         assert_eq!(
             (plan.refusals[0].subject.as_str(), plan.refusals[0].cause),
-            ("nginx (thread 12 of pid 10)", Cause::NoAffinitySupport)
+            ("nginx (thread 12 of pid 10)", RefusalCause::NoAffinitySupport)
         );
     }
 
@@ -113,7 +124,7 @@ mod tests {
         assert!(plan.changes.is_empty());
         assert_eq!(
             (plan.refusals[0].subject.as_str(), plan.refusals[0].cause),
-            ("cpus 8", Cause::OfflineCpu)
+            ("cpus 8", RefusalCause::OfflineCpu)
         );
     }
 

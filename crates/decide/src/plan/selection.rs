@@ -6,7 +6,8 @@ use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::plan::{Cause, Goal, Plan};
+use crate::plan::contents::{Plan, RefusalCause};
+use crate::plan::goal::Goal;
 
 /// Returns the netdevs that the goal names, or all that are up and have rx queues with interrupts
 /// or kthreads.
@@ -24,7 +25,7 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal, plan: &mut Plan) 
         match snapshot.netdevs.iter().find(|netdev| netdev.name == *name) {
             Some(netdev) if chosen.iter().any(|other| other.ifindex == netdev.ifindex) => {}
             Some(netdev) => chosen.push(netdev),
-            None => plan.refuse(name, Cause::NoSuchNetdev, no_such_netdev(name, snapshot)),
+            None => plan.refuse(name, RefusalCause::NoSuchNetdev, no_such_netdev(name, snapshot)),
         }
     }
     chosen
@@ -72,7 +73,7 @@ fn edits(a: &str, b: &str) -> usize {
 pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<CpuSet> {
     let Some(cpus) = &goal.cpus else {
         let cpus = topology.housekeeping().minus(&goal.exclude);
-        let apart = topology.online.and(&topology.set_apart());
+        let apart = topology.online.and(&topology.isolated_or_tickless());
         if !apart.is_empty() {
             plan.leave(
                 "cpus",
@@ -86,7 +87,7 @@ pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<
         if cpus.is_empty() {
             plan.refuse(
                 "cpus",
-                Cause::EmptyMask,
+                RefusalCause::EmptyMask,
                 "all online cpus are isolated, tickless or excluded; choose cpus with --cpus"
                     .into(),
             );
@@ -98,7 +99,7 @@ pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<
     }
     let allowed = cpus.minus(&goal.exclude);
     if allowed.is_empty() {
-        plan.refuse("cpus", Cause::EmptyMask, format!("all of {cpus} are excluded"));
+        plan.refuse("cpus", RefusalCause::EmptyMask, format!("all of {cpus} are excluded"));
     }
     (!allowed.is_empty()).then_some(allowed)
 }
@@ -108,13 +109,13 @@ pub(super) fn usable(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &m
     if cpus.is_empty() {
         plan.refuse(
             subject,
-            Cause::EmptyMask,
+            RefusalCause::EmptyMask,
             "the set of cpus is empty; the kernel refuses an empty set".into(),
         );
         return false;
     }
     let online = all_online(topology, subject, cpus, plan);
-    let apart = cpus.and(&topology.set_apart());
+    let apart = cpus.and(&topology.isolated_or_tickless());
     if !apart.is_empty() {
         let why = why_apart(topology, &apart);
         let reason = format!(
@@ -122,7 +123,7 @@ pub(super) fn usable(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &m
             cpus_are(&apart),
             topology.housekeeping()
         );
-        plan.refuse(subject, Cause::IsolatedCpu, reason);
+        plan.refuse(subject, RefusalCause::IsolatedCpu, reason);
     }
     online && apart.is_empty()
 }
@@ -140,7 +141,7 @@ pub(super) fn all_online(
         let what = if possible { "not online" } else { "not present" };
         plan.refuse(
             subject,
-            Cause::OfflineCpu,
+            RefusalCause::OfflineCpu,
             format!("{} {what}; online are {}", cpus_are(&offline), topology.online),
         );
     }

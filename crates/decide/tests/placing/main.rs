@@ -48,11 +48,11 @@ fn the_solver_is_within_half_a_per_cent_of_the_optimum_on_average_and_three_at_w
         for seed in 0..16 {
             let (vectors, cpus) = [(3, 8), (4, 8), (5, 6), (6, 6)][seed as usize % 4];
             let work = Work::new(topology, seed, vectors, cpus);
-            let room = work.room(topology);
-            let model = Model::of(&room, &work.vectors);
+            let capacity = work.capacity(topology);
+            let model = Model::new(&capacity, &work.vectors);
             let found: Vec<usize> =
                 solver::solve(&model.problem).into_iter().map(Option::unwrap).collect();
-            let spread = suggest(AlgorithmName::Spread, &room, &work.vectors);
+            let spread = suggest(AlgorithmName::Spread, &capacity, &work.vectors);
             let spread: Vec<usize> = placed(&work, &spread)
                 .into_iter()
                 .map(|cpu| model.cpus.binary_search(&cpu.unwrap()).unwrap())
@@ -81,7 +81,7 @@ fn every_algorithm_places_on_allowed_cpus_only_and_then_settles() {
             let cpus = topology.housekeeping().len();
             let mut work = Work::new(topology, 100 + seed, 1 + seed as usize * 2, cpus);
             for algorithm in AlgorithmName::ALL {
-                let suggestions = suggest(*algorithm, &work.room(topology), &work.vectors);
+                let suggestions = suggest(*algorithm, &work.capacity(topology), &work.vectors);
                 assert_eq!(suggestions.len(), work.vectors.len());
                 for cpu in suggestions.iter().filter_map(Suggestion::cpu) {
                     assert!(
@@ -93,7 +93,7 @@ fn every_algorithm_places_on_allowed_cpus_only_and_then_settles() {
                 let before: Vec<Option<CpuId>> =
                     work.vectors.iter().map(|vector| vector.present).collect();
                 work.vectors.iter_mut().zip(&at).for_each(|(vector, at)| vector.present = *at);
-                let again = suggest(*algorithm, &work.room(topology), &work.vectors);
+                let again = suggest(*algorithm, &work.capacity(topology), &work.vectors);
                 let moved =
                     again.iter().find(|suggestion| matches!(suggestion, Suggestion::Move(..)));
                 assert!(
@@ -118,13 +118,13 @@ fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc() {
             let mut work = Work::new(topology, 200 + seed, 8, cpus);
             for (index, vector) in work.vectors.iter_mut().enumerate() {
                 vector.load = [0.5, 0.6, 0.05][index % 3];
-                vector.feeds.clear();
+                vector.completed_by.clear();
             }
             for algorithm in
                 [AlgorithmName::Auto, AlgorithmName::NearConsumer, AlgorithmName::LeastLoaded]
             {
-                let room = work.room(topology);
-                let suggestions = suggest(algorithm, &room, &work.vectors);
+                let capacity = work.capacity(topology);
+                let suggestions = suggest(algorithm, &capacity, &work.vectors);
                 let at = placed(&work, &suggestions);
                 let mut cores: BTreeMap<CpuId, Vec<usize>> = BTreeMap::new();
                 for (index, cpu) in
@@ -172,8 +172,8 @@ fn symmetric_work_costs_the_same_on_either_side() {
     let mirror = |cpu: CpuId| CpuId((cpu.0 + 8) % 16);
     for seed in 0..24 {
         let mut work = Work::new(topology, 300 + seed, 5, 16);
-        let here = work.room(topology);
-        let model = Model::of(&here, &work.vectors);
+        let here = work.capacity(topology);
+        let model = Model::new(&here, &work.vectors);
         let cost = |model: &Model| {
             let at: Vec<usize> =
                 solver::solve(&model.problem).into_iter().map(Option::unwrap).collect();
@@ -188,7 +188,7 @@ fn symmetric_work_costs_the_same_on_either_side() {
                 vector.node.map(|node| netsilo_model::machine::topology::NodeId(1 - node.0));
         }
         work.busy = work.busy.iter().map(|(cpu, busy)| (mirror(*cpu), *busy)).collect();
-        let other = cost(&Model::of(&work.room(topology), &work.vectors));
+        let other = cost(&Model::new(&work.capacity(topology), &work.vectors));
         assert!(
             (one - other).abs() <= one * 0.01 + 1e3,
             "seed {seed}: {one} on one side, {other} on the other"

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_decide::place::{Room, Vector};
+use netsilo_decide::place::{Capacity, Vector};
 use netsilo_model::cost::problem::{Problem, SECOND_NS};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -93,15 +93,16 @@ impl Work {
         if numbers.share() < 0.33 {
             let count = vectors.len();
             for (from, vector) in vectors.iter_mut().enumerate().take(count / 2) {
-                vector.feeds = vec![(count - 1 - from, vector.packets_per_s / 2.0)];
+                vector.completed_by = vec![(count - 1 - from, vector.packets_per_s / 2.0)];
             }
         }
-        let costs = if numbers.share() < 0.5 { Costs::default() } else { Costs::of_a_guest() };
+        let costs =
+            if numbers.share() < 0.5 { Costs::default() } else { Costs::for_virtual_machine() };
         Self { vectors, busy, costs }
     }
 
-    pub(crate) fn room<'a>(&'a self, topology: &'a Topology) -> Room<'a> {
-        Room { topology, costs: &self.costs, busy: self.busy.clone() }
+    pub(crate) fn capacity<'a>(&'a self, topology: &'a Topology) -> Capacity<'a> {
+        Capacity { topology, costs: &self.costs, busy: self.busy.clone() }
     }
 }
 

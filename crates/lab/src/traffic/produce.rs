@@ -1,9 +1,9 @@
 //! Sends an exact number of bytes on each of several flows.
 
-use super::PATIENCE;
-use super::Proto;
-use super::socket;
-use super::udp;
+use crate::traffic::proto::Proto;
+use crate::traffic::socket;
+use crate::traffic::socket::PATIENCE;
+use crate::traffic::udp;
 use anyhow::{Context, Result};
 use clap::Args;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Send an exact number of bytes
 #[derive(Debug, Clone, Args)]
-pub struct Produce {
+pub struct ProduceArgs {
     /// Protocol
     #[arg(long, value_enum)]
     pub proto: Proto,
@@ -69,7 +69,7 @@ pub struct ProducedFlow {
     pub bytes: u64,
 }
 
-pub(crate) fn run(produce: &Produce) -> Result<Produced> {
+pub(crate) fn run(produce: &ProduceArgs) -> Result<Produced> {
     socket::set_comm(&format!("produce-{}", produce.proto))?;
     let started = Instant::now();
     let flows = match produce.proto {
@@ -80,14 +80,14 @@ pub(crate) fn run(produce: &Produce) -> Result<Produced> {
     Ok(Produced { proto: produce.proto, bytes, seconds: started.elapsed().as_secs_f64(), flows })
 }
 
-impl Produce {
+impl ProduceArgs {
     fn destination(&self, flow: u16) -> SocketAddr {
         SocketAddr::new(self.dest, self.port + flow % self.ports.max(1))
     }
 }
 
 /// Runs a thread per flow after all are connected, so that none ends before another one starts.
-fn tcp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
+fn tcp(produce: &ProduceArgs) -> Result<Vec<ProducedFlow>> {
     let connect = |flow| socket::connect(produce.destination(flow), PATIENCE);
     let streams = (0..produce.flows).map(connect).collect::<Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
@@ -102,7 +102,7 @@ fn tcp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
     })
 }
 
-fn tcp_flow(produce: &Produce, mut stream: TcpStream) -> Result<ProducedFlow> {
+fn tcp_flow(produce: &ProduceArgs, mut stream: TcpStream) -> Result<ProducedFlow> {
     let to = stream.peer_addr()?;
     let mut sent = 0;
     if produce.sendfile {
@@ -128,7 +128,7 @@ fn tcp_flow(produce: &Produce, mut stream: TcpStream) -> Result<ProducedFlow> {
 }
 
 /// Sends on all flows in turn, one datagram each, at the given rate.
-fn udp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
+fn udp(produce: &ProduceArgs) -> Result<Vec<ProducedFlow>> {
     let connect = |flow| -> Result<_> {
         let to = produce.destination(flow);
         let socket = udp::open(to, PATIENCE)?;

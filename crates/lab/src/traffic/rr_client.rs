@@ -1,10 +1,10 @@
 //! Sends a request and waits for the response, repeatedly, on many connections at once, for a given
 //! time.
 
-use super::PATIENCE;
-use super::Proto;
-use super::socket;
-use super::udp;
+use crate::traffic::proto::Proto;
+use crate::traffic::socket;
+use crate::traffic::socket::PATIENCE;
+use crate::traffic::udp;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::event::{Timespec, epoll};

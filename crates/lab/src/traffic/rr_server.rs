@@ -1,9 +1,9 @@
 //! Answers requests; each worker is pinned and has its own port.
 
-use super::Proto;
-use super::print;
-use super::socket;
-use super::socket::CpuList;
+use crate::traffic::print::print;
+use crate::traffic::proto::Proto;
+use crate::traffic::socket;
+use crate::traffic::socket::CpuList;
 use anyhow::{Context, Result};
 use clap::Args;
 use rustix::event::epoll;

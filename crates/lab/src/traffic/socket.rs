@@ -6,6 +6,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
+/// How long clients wait for their server.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Parses a CPU list such as `1,2,5-6`.
 pub(crate) fn cpu_list(text: &str) -> Result<CpuList, String> {
     let mut cpus = Vec::new();

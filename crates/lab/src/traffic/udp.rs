@@ -3,11 +3,11 @@
 //! An empty datagram opens a flow, and after data ends it. The consumer answers each with an empty
 //! one, so that the producer can repeat a lost one. Empty datagrams add nothing to byte counts.
 
-use super::PATIENCE;
-use super::consume::Consume;
-use super::consume::ConsumedSocket;
-use super::consume::Mode;
-use super::socket;
+use crate::traffic::consume_args::ConsumeArgs;
+use crate::traffic::consume_args::Mode;
+use crate::traffic::consumed::ConsumedSocket;
+use crate::traffic::socket;
+use crate::traffic::socket::PATIENCE;
 use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, recvfrom};
 use std::collections::HashMap;
@@ -94,7 +94,7 @@ struct Receiver {
 }
 
 /// Receives until `flows` flows have ended, or nothing more arrives.
-pub(crate) fn consume(consume: &Consume, port: u16, flows: usize) -> Result<ConsumedSocket> {
+pub(crate) fn consume(consume: &ConsumeArgs, port: u16, flows: usize) -> Result<ConsumedSocket> {
     let socket = UdpSocket::bind((consume.bind, port))
         .with_context(|| format!("cannot listen on udp port {port}"))?;
     // Best effort: datagrams that do not fit are lost and not counted.
@@ -164,7 +164,7 @@ impl Receiver {
     }
 
     fn receive_many(&mut self) -> Result<bool> {
-        let received = super::recvmmsg::receive(&self.socket)?;
+        let received = crate::traffic::recvmmsg::receive(&self.socket)?;
         for (length, from) in &received {
             self.take(*length, *from)?;
         }

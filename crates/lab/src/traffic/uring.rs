@@ -1,6 +1,6 @@
 //! Receives through `io_uring`, one request at a time.
 
-use super::consume::ConsumedSocket;
+use crate::traffic::consumed::ConsumedSocket;
 use anyhow::{Context, Result};
 use io_uring::{IoUring, opcode, types};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ pub(crate) fn receive(
 ) -> Result<()> {
     let mut ring =
         IoUring::new(2).context("io_uring is unavailable (kernel.io_uring_disabled?)")?;
-    while counts.took(recv(&mut ring, stream, buffer)?) {}
+    while counts.count_read(recv(&mut ring, stream, buffer)?) {}
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! `TCP_ZEROCOPY_RECEIVE`: whole pages are mapped, other bytes are copied.
 
-use super::consume::ConsumedSocket;
+use crate::traffic::consumed::ConsumedSocket;
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -34,7 +34,7 @@ pub(crate) fn receive(
         poll(&mut [PollFd::new(&stream, PollFlags::IN)], None)?;
         let (mapped, mut to_copy) = window.receive(stream)?;
         counts.mapped_bytes += mapped as u64;
-        counts.took(mapped);
+        counts.count_read(mapped);
         if mapped == 0 && to_copy == 0 {
             // The kernel mapped nothing: end of stream, or too few bytes to map.
             to_copy = buffer.len();
@@ -42,7 +42,7 @@ pub(crate) fn receive(
         while to_copy > 0 {
             let wanted = to_copy.min(buffer.len());
             let taken = stream.read(&mut buffer[..wanted])?;
-            if !counts.took(taken) {
+            if !counts.count_read(taken) {
                 return Ok(());
             }
             // After a short read there may be whole pages to map again.

@@ -4,6 +4,8 @@
 //! All counts are compared with the counters of the two NICs, per queue if the driver has such
 //! counters.
 
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use std::collections::BTreeMap;
 
 use netsilo_decide::report::Report;
@@ -13,7 +15,7 @@ use netsilo_model::derive::stages::{Stages, StagesLine};
 use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use super::FEW;
 use super::PATIENCE;
@@ -151,12 +153,12 @@ fn translated_packets_are_attributed(lab: &Lab, model: NicModel) {
 fn packets_dropped_early_spend_no_time_in_later_stages(lab: &Lab) {
     let stages = |idle| {
         let traffic = Traffic { flows: 16, bytes: 400 * 1024 };
-        let attribution = traced_with(lab, "STAGES=1", || {
+        let attribution = traced_with(lab, "--stages", || {
             _ = pass_or_lose(lab, "udp", "10.77.1.1", traffic, idle)
         });
         let samples = attribution.stages.unwrap();
         assert_eq!((samples.refused.clone(), samples.per_s > 0), (None, true), "{samples:#?}");
-        let line = Stages::of(&samples, 1.0).total;
+        let line = Stages::from_samples(&samples, 1.0).total;
         println!("{:?}, {} lost", line.stages, samples.lost);
         line
     };
@@ -168,11 +170,17 @@ fn packets_dropped_early_spend_no_time_in_later_stages(lab: &Lab) {
         .unwrap();
     let dropped = stages(2);
     lab.sh("nft delete table ip early").unwrap();
-    let sent = |line| of(line, Stage::QdiscXmit) + of(line, Stage::TxCompletion);
+    let sent = |line| of(line, ReceiveStage::QdiscXmit) + of(line, ReceiveStage::TxCompletion);
     let both = format!("{forwarded:#?} {dropped:#?}");
-    assert!(of(&forwarded, Stage::DriverGro) > 5 && of(&dropped, Stage::DriverGro) > 2, "{both}");
-    assert!(of(&forwarded, Stage::BridgeIp) > 5 && sent(&forwarded) > 30, "{both}");
-    assert!(of(&dropped, Stage::Netfilter) > 0 && sent(&dropped) * 3 < sent(&forwarded), "{both}");
+    assert!(
+        of(&forwarded, ReceiveStage::DriverGro) > 5 && of(&dropped, ReceiveStage::DriverGro) > 2,
+        "{both}"
+    );
+    assert!(of(&forwarded, ReceiveStage::BridgeIp) > 5 && sent(&forwarded) > 30, "{both}");
+    assert!(
+        of(&dropped, ReceiveStage::Netfilter) > 0 && sent(&dropped) * 3 < sent(&forwarded),
+        "{both}"
+    );
 }
 
 fn bridged_packets_are_attributed(lab: &Lab, model: NicModel) {
@@ -253,8 +261,8 @@ fn by_queue(
 fn a_report_has_no_stray_napi(lab: &Lab, seen: &Seen) {
     let snapshot: Snapshot = serde_json::from_str(&lab.sh("cat /tmp/snapshot").unwrap()).unwrap();
     let attribution = seen.attribution.clone();
-    let report =
-        Report::of(&Observation { before: snapshot.clone(), after: snapshot, attribution });
+    let observation = Observation { before: snapshot.clone(), after: snapshot, attribution };
+    let report = Report::of(&Analysis::new(&observation, &Costs::default()));
     for netdev in report.netdevs.iter().filter(|netdev| netdev.name.starts_with("eth")) {
         // a queue that received only address resolution may be unknown
         let busy =

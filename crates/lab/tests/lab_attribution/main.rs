@@ -1,7 +1,7 @@
 //! Compares eBPF attribution of queues, in guests whose NICs have several, with what the
 //! applications and the NIC count themselves.
 //!
-//! This program boots the guest and is also the tracer in it. Bytes on the host's own kernel are
+//! The tracer in the guest is `examples/tracer.rs`. Bytes on the host's own kernel are
 //! tested in `crates/sys/tests/attribution`.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests are tests
@@ -9,7 +9,6 @@
 mod forwarding;
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,8 +16,7 @@ use netsilo_lab::traffic::{self, Consumed, RrReport};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
-use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved};
-use netsilo_sys::bpf::tracer::{Options, Tracer};
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, QueueResolution};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const TCP_MODES: [&str; 6] = ["recv", "peek", "trunc", "splice", "zerocopy", "io_uring"];
@@ -28,7 +26,7 @@ const UDP_MODES: [&str; 4] = ["udp-connected", "udp-unconnected", "udp-recvmmsg"
 fn kernel_6_1_with_virtio_net() {
     in_a_guest(Kernel::V6_1, NicModel::VirtioNet, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
-        a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FiveTuple]);
+        a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);
     });
@@ -39,7 +37,7 @@ fn kernel_6_12_with_igb() {
     in_a_guest(Kernel::V6_12, NicModel::Igb, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
         bytes_of_each_queue_are_those_of_its_sockets(lab);
-        a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FlowHash]);
+        a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FlowHash]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
     });
 }
@@ -48,7 +46,7 @@ fn kernel_6_12_with_igb() {
 fn newest_kernel_with_virtio_net() {
     in_a_guest(Kernel::Newest, NicModel::VirtioNet, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
-        a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FiveTuple]);
+        a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);
     });
@@ -73,38 +71,18 @@ fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
     traced_with(lab, "", happens)
 }
 
-/// Traces with options: `STAGES=1` also samples stages, `RUNQUEUE=1` also measures how long readers
+/// Traces with options: `--stages` also samples stages, `--runqueue` also measures how long readers
 /// wait for a CPU.
 fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution {
     lab.sh("rm -f /tmp/attached /tmp/enough; mkfifo /tmp/attached /tmp/enough").unwrap();
-    let program = std::env::current_exe().unwrap();
-    let tracer =
-        format!("{options} exec '{}' --ignored --exact tracer --nocapture >&2", program.display());
+    let program = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "tracer").unwrap();
+    let tracer = format!("exec '{}' {options}", program.display());
     let tracer = lab.spawn(&tracer).unwrap();
     lab.sh("cat /tmp/attached").unwrap();
     happens();
     lab.sh("echo > /tmp/enough").unwrap();
     tracer.wait(PATIENCE).unwrap().ok().unwrap();
     serde_json::from_str(&lab.sh("cat /tmp/attribution").unwrap()).unwrap()
-}
-
-#[test]
-#[ignore = "runs in the guest"]
-fn tracer() {
-    let [stages, runqueue] = ["STAGES", "RUNQUEUE"].map(|name| std::env::var_os(name).is_some());
-    let mut tracer = Tracer::attach(Options { stages, runqueue, ..Options::default() });
-    // opening a fifo waits until the other end is open
-    std::fs::OpenOptions::new()
-        .write(true)
-        .open("/tmp/attached")
-        .unwrap()
-        .write_all(b"yes")
-        .unwrap();
-    std::fs::File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();
-    let attribution = tracer.read().unwrap();
-    std::fs::write("/tmp/attribution", serde_json::to_vec(&attribution).unwrap()).unwrap();
-    let snapshot = netsilo_sys::snapshot(&netsilo_sys::files::root::Root::live()).unwrap();
-    std::fs::write("/tmp/snapshot", serde_json::to_vec(&snapshot).unwrap()).unwrap();
 }
 
 /// Receives what the peer sends in the guest at `address`, under the command `prefix`; returns what
@@ -161,7 +139,7 @@ fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
         for read in reads {
             assert_eq!(
                 (read.protocol == Protocol::Udp, read.resolved, read.approximate),
-                (udp, Resolved::Direct, false)
+                (udp, QueueResolution::Direct, false)
             );
             assert!(
                 read.napi.is_some() && read.rx_queue.is_some() && read.protocol_cpu.is_some(),
@@ -211,7 +189,9 @@ fn preempts(lab: &Lab) -> bool {
 
 fn a_queue_has_one_napi_which_its_device_polls(attribution: &Attribution) {
     let mut napis: BTreeMap<u32, NapiId> = BTreeMap::new();
-    for read in attribution.consumption.iter().filter(|read| read.resolved == Resolved::Direct) {
+    for read in
+        attribution.consumption.iter().filter(|read| read.resolved == QueueResolution::Direct)
+    {
         let (Some(napi), Some(queue)) = (read.napi, read.rx_queue) else { panic!("{read:#?}") };
         assert_eq!(*napis.entry(queue).or_insert(napi), napi);
         let polls = attribution.polls.iter().find(|poll| poll.napi == napi).unwrap();
@@ -254,7 +234,7 @@ fn bytes_of_each_queue_are_those_of_its_sockets(lab: &Lab) {
 }
 
 /// Creates a network namespace in the guest, with the guest as its router.
-fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[Resolved]) {
+fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[QueueResolution]) {
     lab.sh("ip netns add inside; ip link add outer type veth peer name inner netns inside; \
          ip addr add 10.78.0.1/24 dev outer; ip link set outer up; \
          echo 1 > /proc/sys/net/ipv4/ip_forward; \
@@ -310,7 +290,7 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
         // also moves the interrupts: each moves when the next one arrives
         client(proto, 1);
         let (mut transactions, mut before, mut after) = (0, Times::default(), Times::default());
-        let attribution = traced_with(lab, "RUNQUEUE=1", || {
+        let attribution = traced_with(lab, "--runqueue", || {
             before = Times::of(lab, &comm);
             let client = client(proto, 2);
             after = Times::of(lab, &comm);

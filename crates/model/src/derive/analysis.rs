@@ -1,4 +1,7 @@
-//! FILEDOC
+//! [`Analysis`]: an observation with everything that is derived from it, computed once.
+//!
+//! Reports, plans, findings, verdicts and explanations take an `Analysis` and nothing else, so that
+//! all of them use the same rates and silos.
 
 use std::collections::BTreeMap;
 
@@ -6,29 +9,41 @@ use crate::machine::cpuset::CpuId;
 
 use crate::change::{Change, Knob};
 use crate::cost::weights::Costs;
-use crate::derive::rates::Rates;
-use crate::derive::silo::Silos;
-use crate::machine::reading::Part;
+use crate::derive::rates::{Rates, rates};
+use crate::derive::silo::{Silos, silos};
+use crate::machine::reading::Reading;
 use crate::snapshot::audit::{Audit, Connection, NetdevAudit, Qdisc};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
-use crate::snapshot::stage_samples::Stage;
+use crate::snapshot::stage_samples::ReceiveStage;
 
-/// All that a family may look at.
-#[derive(Debug, Clone, Copy)]
+/// An observation with its rates and silos, and the weights of the cost model.
+#[derive(Debug, Clone)]
 pub struct Analysis<'a> {
     /// What was read and counted.
     pub observation: &'a Observation,
     /// Its rates.
-    pub rates: &'a Rates,
+    pub rates: Rates,
     /// Its silos.
-    pub silos: &'a Silos,
+    pub silos: Silos,
     /// The weights of the cost model.
     pub costs: &'a Costs,
 }
 
 impl<'a> Analysis<'a> {
+    /// Derives rates and silos of an observation.
+    pub fn new(observation: &'a Observation, costs: &'a Costs) -> Self {
+        Self::with_rates(observation, rates(&observation.before, &observation.after), costs)
+    }
+
+    /// Derives the silos of an observation whose rates are known from elsewhere: its later snapshot
+    /// may have settings that were never in force.
+    pub fn with_rates(observation: &'a Observation, rates: Rates, costs: &'a Costs) -> Self {
+        let silos = silos(observation, &rates);
+        Self { observation, rates, silos, costs }
+    }
+
     /// The later snapshot.
     pub fn after(&self) -> &'a Snapshot {
         &self.observation.after
@@ -65,7 +80,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// The growth of the driver counters whose names fit, by name, without those that did not grow.
-    pub fn driver_counters(
+    pub fn driver_counter_growth(
         &self,
         netdev: &Netdev,
         fits: impl Fn(&str) -> bool,
@@ -90,7 +105,7 @@ impl<'a> Analysis<'a> {
 
     /// The queueing disciplines of a netdev that exist in both snapshots: before and after.
     pub fn qdiscs(&self, netdev: &Netdev) -> Vec<(&'a Qdisc, &'a Qdisc)> {
-        let Some((Part::Value(old), Part::Value(new))) =
+        let Some((Reading::Value(old), Reading::Value(new))) =
             self.audits().map(|(old, new)| (&old.qdiscs, &new.qdiscs))
         else {
             return Vec::new();
@@ -105,14 +120,14 @@ impl<'a> Analysis<'a> {
 
     /// Connections that exist in both snapshots: before and after.
     pub fn connections(&self) -> Vec<(&'a Connection, &'a Connection)> {
-        let Some((Part::Value(old), Part::Value(new))) =
+        let Some((Reading::Value(old), Reading::Value(new))) =
             self.audits().map(|(old, new)| (&old.connections, &new.connections))
         else {
             return Vec::new();
         };
         let old: BTreeMap<u64, &Connection> =
-            old.kept.iter().map(|old| (old.cookie, old)).collect();
-        new.kept.iter().filter_map(|new| Some((*old.get(&new.cookie)?, new))).collect()
+            old.busiest.iter().map(|old| (old.cookie, old)).collect();
+        new.busiest.iter().filter_map(|new| Some((*old.get(&new.cookie)?, new))).collect()
     }
 
     /// The share of a CPU's time in softirqs, and its source: measured, else by clock ticks.
@@ -129,14 +144,14 @@ impl<'a> Analysis<'a> {
     }
 
     /// The CPUs that poll a netdev's queues, with the share of their time in softirqs.
-    pub fn polling(&self, netdev: &Netdev) -> BTreeMap<CpuId, f64> {
+    pub fn pollers(&self, netdev: &Netdev) -> BTreeMap<CpuId, f64> {
         let silos = self.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
         let polled = silos.flat_map(|silo| silo.polls.keys());
         polled.filter_map(|cpu| Some((*cpu, self.softirq(*cpu)?.0))).collect()
     }
 
     /// The share of the receive work's samples in these stages; `None` below [`ENOUGH_SAMPLES`].
-    pub fn stages(&self, wanted: &[Stage]) -> Option<f64> {
+    pub fn stage_share(&self, wanted: &[ReceiveStage]) -> Option<f64> {
         let samples = self
             .observation
             .attribution

@@ -18,7 +18,7 @@ use crate::snapshot::thread_time::ThreadTime;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The machine and its boot.
-    pub machine: Machine,
+    pub machine: HostIdentity,
     /// Time since boot when the counters were read (CLOCK_BOOTTIME).
     pub at: Duration,
     /// CPUs, caches and nodes; snapshots share it until a CPU goes online or offline.
@@ -40,7 +40,7 @@ pub struct Snapshot {
     /// Settings of the network stack as a whole.
     pub net: NetSettings,
     /// Other programs that write the same knobs and run now.
-    pub writers: Vec<Writer>,
+    pub writers: Vec<KnobOwner>,
     /// Protocol counters of netsilo's own network namespace since its creation, with the names of
     /// `nstat`; empty when not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -60,7 +60,7 @@ pub struct Snapshot {
 
 /// The identity of a machine and its boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct HostIdentity {
     /// Host name.
     pub hostname: String,
     /// Kernel release (`uname -r`).
@@ -185,19 +185,19 @@ pub struct NetSettings {
 
 /// Another program that writes the same knobs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Writer {
+pub struct KnobOwner {
     /// Name (`irqbalance`).
     pub name: String,
     /// Process id.
     pub pid: u32,
     /// The knobs that it may write.
-    pub writes: Vec<WriterKnob>,
+    pub writes: Vec<OwnedKnob>,
 }
 
 /// A kind of knob that another program writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WriterKnob {
+pub enum OwnedKnob {
     /// `/proc/irq/*/smp_affinity`.
     IrqAffinity,
     /// `rps_cpus` and RFS.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::{Irq, NapiId};
-use crate::snapshot::host::WriterKnob;
+use crate::snapshot::host::OwnedKnob;
 use crate::snapshot::sockets::{Holder, SocketKind};
 
 /// A part of the machine.
@@ -40,7 +40,7 @@ pub enum Subject {
     /// `udp port 53 of dnsmasq (pid 812)`.
     Socket(SocketKind, u16, Holder),
     /// Settings of a kind that several programs write: `RPS`.
-    Settings(WriterKnob),
+    Settings(OwnedKnob),
 }
 
 /// Receiving or sending.
@@ -180,13 +180,13 @@ impl Subject {
     }
 }
 
-fn settings(knob: WriterKnob) -> &'static str {
+fn settings(knob: OwnedKnob) -> &'static str {
     match knob {
-        WriterKnob::IrqAffinity => "affinity of interrupts",
-        WriterKnob::Rps => "RPS",
-        WriterKnob::Xps => "XPS",
-        WriterKnob::LaterDevices => "later devices",
-        WriterKnob::Sysctls => "sysctls",
+        OwnedKnob::IrqAffinity => "affinity of interrupts",
+        OwnedKnob::Rps => "RPS",
+        OwnedKnob::Xps => "XPS",
+        OwnedKnob::LaterDevices => "later devices",
+        OwnedKnob::Sysctls => "sysctls",
     }
 }
 
@@ -239,12 +239,12 @@ impl FromStr for Subject {
 }
 
 fn named(text: &str) -> Option<Subject> {
-    const SETTINGS: [WriterKnob; 5] = [
-        WriterKnob::IrqAffinity,
-        WriterKnob::Rps,
-        WriterKnob::Xps,
-        WriterKnob::LaterDevices,
-        WriterKnob::Sysctls,
+    const SETTINGS: [OwnedKnob; 5] = [
+        OwnedKnob::IrqAffinity,
+        OwnedKnob::Rps,
+        OwnedKnob::Xps,
+        OwnedKnob::LaterDevices,
+        OwnedKnob::Sysctls,
     ];
     let machine = (text == "machine").then_some(Subject::Machine);
     let protocol = || ProtocolPart::ALL.into_iter().find(|it| it.label() == text);
@@ -325,8 +325,8 @@ mod tests {
                 Subject::Socket(SocketKind::TcpListen, 80, holder("a of (b)/0")),
                 "tcp port 80 of a of (b)/0 (pid 812)",
             ),
-            (Subject::Settings(WriterKnob::Rps), "RPS"),
-            (Subject::Settings(WriterKnob::IrqAffinity), "affinity of interrupts"),
+            (Subject::Settings(OwnedKnob::Rps), "RPS"),
+            (Subject::Settings(OwnedKnob::IrqAffinity), "affinity of interrupts"),
         ];
         all.extend(ProtocolPart::ALL.map(|it| (Subject::Protocol(it), it.label())));
         for (subject, text) in all {

@@ -13,7 +13,7 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::bundle;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
 
 /// Default observation time.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
@@ -21,17 +21,17 @@ pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Longest time between two checks of a stop flag.
-pub(crate) const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// This machine, or a bundle of another one.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct From {
+pub(crate) struct BundleArg {
     /// Read this bundle (from `netsilo capture`) instead of this machine
     #[arg(long, value_name = "BUNDLE")]
     from: Option<PathBuf>,
 }
 
-impl From {
+impl BundleArg {
     /// Returns the bundle's observation; `None` for this machine.
     pub(crate) fn bundle(&self) -> Result<Option<Observation>> {
         self.from
@@ -52,12 +52,12 @@ impl From {
 
 /// How this machine is observed.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Live {
+pub(crate) struct LiveArgs {
     /// Time to observe (500ms, 2s, 1m) [default: 1s; check: 5s]
     #[arg(short, long, value_name = "TIME", value_parser = humantime::parse_duration)]
     interval: Option<Duration>,
     /// Attach eBPF only for this long at the end of each interval: costs less, but byte counts are
-    /// lower bounds
+    /// lower bounds [default: the whole interval]
     #[arg(
         long,
         value_name = "TIME",
@@ -70,14 +70,14 @@ pub(crate) struct Live {
     no_bpf: bool,
 }
 
-impl Live {
+impl LiveArgs {
     /// Makes one observation with these eBPF programs.
     pub(crate) fn observe_with(&self, options: Options) -> Result<Observation> {
         self.each(options, |observation| Ok((observation, false)))
     }
 
     /// Returns the same options with a default observation time.
-    pub(crate) fn unless_told(&self, interval: Duration) -> Self {
+    pub(crate) fn with_default_interval(&self, interval: Duration) -> Self {
         Self { interval: self.interval.or(Some(interval)), ..self.clone() }
     }
 
@@ -91,7 +91,7 @@ impl Live {
         let mut observer = Observer::start_with(&root, self.counting(), options)?;
         let interval = self.interval.unwrap_or(INTERVAL);
         loop {
-            let observation = observer.next(&root, interval, pass_time)?;
+            let observation = observer.next(&root, interval, wait_with_progress)?;
             let (value, again) = use_it(observation)?;
             if !again {
                 return Ok(value);
@@ -99,25 +99,25 @@ impl Live {
         }
     }
 
-    fn counting(&self) -> Counting {
+    fn counting(&self) -> CountingMode {
         match self.window {
-            Some(length) => Counting::Windows(length),
-            None if self.no_bpf => Counting::WithoutBpf,
-            None => Counting::Continuous,
+            Some(length) => CountingMode::Windows(length),
+            None if self.no_bpf => CountingMode::WithoutBpf,
+            None => CountingMode::Continuous,
         }
     }
 }
 
 /// What to observe: a bundle or this machine.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Look {
+pub(crate) struct ObserveArgs {
     #[command(flatten)]
-    from: From,
+    from: BundleArg,
     #[command(flatten)]
-    live: Live,
+    live: LiveArgs,
 }
 
-impl Look {
+impl ObserveArgs {
     /// Whether a bundle is observed.
     pub(crate) fn is_bundle(&self) -> bool {
         self.from.from.is_some()
@@ -134,8 +134,8 @@ impl Look {
     }
 
     /// Returns the same options with a default observation time.
-    pub(crate) fn unless_told(&self, interval: Duration) -> Self {
-        Self { live: self.live.unless_told(interval), ..self.clone() }
+    pub(crate) fn with_default_interval(&self, interval: Duration) -> Self {
+        Self { live: self.live.with_default_interval(interval), ..self.clone() }
     }
 
     /// Makes observations until `use_it` returns false; a bundle holds one.
@@ -152,7 +152,7 @@ impl Look {
 }
 
 /// Waits; above two seconds a bar on stderr shows the time left.
-pub(crate) fn pass_time(length: Duration) {
+pub(crate) fn wait_with_progress(length: Duration) {
     if length <= Duration::from_secs(2) {
         return sleep(length);
     }
@@ -170,7 +170,7 @@ pub(crate) fn pass_time(length: Duration) {
 }
 
 /// Waits until `time` has passed or `stop` is set.
-pub(crate) fn pass(time: Duration, stop: &AtomicBool) {
+pub(crate) fn wait_unless_stopped(time: Duration, stop: &AtomicBool) {
     let until = Instant::now() + time;
     while !stop.load(Ordering::Relaxed) {
         let Some(left) =
@@ -178,6 +178,6 @@ pub(crate) fn pass(time: Duration, stop: &AtomicBool) {
         else {
             return;
         };
-        sleep(left.min(LOOK));
+        sleep(left.min(STOP_CHECK_INTERVAL));
     }
 }

@@ -13,31 +13,29 @@ use anyhow::{Context as _, Result, bail, ensure};
 use netsilo_model::change::{Change, SYSCTLS, Target, Value, only_read, ordered};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::transaction::apply::expect_any;
+use netsilo_sys::read::sysctls::network_sysctls;
+use netsilo_sys::transaction::apply::record_current_values;
 use netsilo_sys::transaction::kernel::Kernel;
 use netsilo_sys::transaction::knob;
-use netsilo_sys::transaction::record::By;
-use netsilo_sys::transaction::undo::{Which, undo};
+use netsilo_sys::transaction::record::RestoredBy;
+use netsilo_sys::transaction::undo::{UndoScope, undo};
 use netsilo_trial::experiment::Setting;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::args::look::LOOK;
-use crate::bench::experiment::Made;
-use crate::tell::exit::{Exit, Stop};
+use crate::args::look::STOP_CHECK_INTERVAL;
+use crate::bench::defined::Setup;
+use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::temporary_changes::complete;
 
-/// Folder of the network stack's sysctls.
-const SYSCTL_NET: &str = "/proc/sys/net";
-
 /// A named command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Peer {
+pub(super) struct CommandSetting {
     name: String,
     command: String,
 }
 
-impl FromStr for Peer {
+impl FromStr for CommandSetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -55,23 +53,28 @@ struct Settings {
     others: BTreeMap<String, String>,
 }
 
-impl Peer {
+impl CommandSetting {
     /// Runs the command, reads what it changes, and undoes it. Meanwhile the journal holds the
     /// previous value of every knob, so `netsilo undo` can restore it in any case.
-    pub(super) fn learn(&self, made: &Made<'_>) -> Result<Setting> {
+    pub(super) fn record(&self, setup: &Setup<'_>) -> Result<Setting> {
         let Self { name, command } = self;
         out::note(&format!("{name}: running its command once to read what it changes"));
-        let (root, kernel) = (Root::live(), made.place.kernel()?);
-        let dir = std::path::absolute(made.place.state_dir())
-            .context("cannot make the path of the state folder absolute")?;
+        let (root, kernel) = (Root::live(), setup.state.kernel()?);
+        let dir = setup.state.absolute()?;
         let (first, before) = (look(&root, &kernel)?, look(&root, &kernel)?);
         let targets = before.knobs.keys().cloned().collect();
         let reason = format!("before the command of {name}");
-        let transaction = expect_any(&kernel, &dir, targets, &reason)?;
-        let ran = self.run(made);
+        let transaction = record_current_values(&kernel, &dir, targets, &reason)?;
+        let ran = self.run(setup);
         let after = look(&root, &kernel);
-        let undone =
-            undo(&kernel, &dir, Which::Only(transaction), false, By::Undo, &mut |_, _| {})?;
+        let undone = undo(
+            &kernel,
+            &dir,
+            UndoScope::Only(transaction),
+            false,
+            RestoredBy::Undo,
+            &mut |_, _| {},
+        )?;
         complete(&undone)?;
         ran?;
         let after = after?;
@@ -82,7 +85,7 @@ impl Peer {
             let message = format!(
                 "{name}: its command changes values that netsilo has no knob for:\n{lost}{todo}"
             );
-            return Err(Stop(Exit::Refused, message).into());
+            return Err(ExitError(Exit::Refused, message).into());
         }
         for (target, was) in &before.knobs {
             let is = back.knobs.get(target);
@@ -92,7 +95,7 @@ impl Peer {
             );
         }
         let changes = changes(&before.knobs, &after.knobs, name);
-        refuse_void(name, &changes)?;
+        refuse_conflicting_changes(name, &changes)?;
         ensure!(
             !changes.is_empty(),
             "{name}: its command changes nothing that netsilo reads: {command}"
@@ -105,7 +108,7 @@ impl Peer {
         })
     }
 
-    fn run(&self, made: &Made<'_>) -> Result<()> {
+    fn run(&self, setup: &Setup<'_>) -> Result<()> {
         let mut command = Command::new("sh");
         // its own process group, so that all processes it starts end with it
         command
@@ -115,13 +118,13 @@ impl Peer {
             .process_group(0);
         let mut child = command.spawn().context("cannot start sh")?;
         let status = loop {
-            if made.stop.load(Ordering::Relaxed) {
+            if setup.stop.load(Ordering::Relaxed) {
                 end(&mut child);
                 bail!("interrupted: nothing remains written");
             }
             match child.try_wait().context("cannot wait for the command")? {
                 Some(status) => break status,
-                None => sleep(LOOK),
+                None => sleep(STOP_CHECK_INTERVAL),
             }
         };
         // background processes of the command would keep writing
@@ -149,25 +152,9 @@ fn look(root: &Root, kernel: &dyn Kernel) -> Result<Settings> {
         |target: Target| knob::read(kernel, &target).ok().map(|reading| (target, reading.value));
     let knobs = Target::all_in(&snapshot).into_iter().filter_map(value).collect();
     let mut others = only_read(&snapshot);
-    sysctls(root, SYSCTL_NET, &mut others);
+    let is_knob = |sysctl: &str| SYSCTLS.contains(&sysctl) || sysctl.starts_with("net.core.rps_");
+    others.extend(network_sysctls(root).into_iter().filter(|(sysctl, _)| !is_knob(sysctl)));
     Ok(Settings { knobs, others })
-}
-
-/// Reads all sysctls below a folder that netsilo does not write.
-fn sysctls(root: &Root, folder: &str, all: &mut BTreeMap<String, String>) {
-    let names = root.list(folder).unwrap_or_default();
-    for name in names {
-        let path = format!("{folder}/{name}");
-        let sysctl = path.trim_start_matches("/proc/sys/").replace('/', ".");
-        let ours = SYSCTLS.contains(&sysctl.as_str()) || sysctl.starts_with("net.core.rps_");
-        match root.read(&path) {
-            Ok(text) if !ours => {
-                all.insert(sysctl, text.trim().to_owned());
-            }
-            Ok(_) => {}
-            Err(_) => sysctls(root, &path, all),
-        }
-    }
 }
 
 /// Lists values that differ, one per line, without those that already differed between the two
@@ -202,7 +189,7 @@ fn changes(
     ordered(changed.collect())
 }
 
-fn refuse_void(name: &str, changes: &[Change]) -> Result<()> {
+fn refuse_conflicting_changes(name: &str, changes: &[Change]) -> Result<()> {
     let targets = || changes.iter().map(|change| &change.target);
     match targets().find_map(|by| Some((by, targets().find(|other| by.voids(other))?))) {
         None => Ok(()),
@@ -221,15 +208,15 @@ mod tests {
 
     #[test]
     fn name_and_command_are_split_at_the_first_equals_sign() {
-        let peer: Peer = "tuned=sysctl -w net.core.rmem_max=1".parse().unwrap();
+        let peer: CommandSetting = "tuned=sysctl -w net.core.rmem_max=1".parse().unwrap();
         assert_eq!(
             (peer.name.as_str(), peer.command.as_str()),
             ("tuned", "sysctl -w net.core.rmem_max=1")
         );
         assert!(
-            "tuned".parse::<Peer>().is_err()
-                && "=x".parse::<Peer>().is_err()
-                && "x= ".parse::<Peer>().is_err()
+            "tuned".parse::<CommandSetting>().is_err()
+                && "=x".parse::<CommandSetting>().is_err()
+                && "x= ".parse::<CommandSetting>().is_err()
         );
     }
 

@@ -1,7 +1,6 @@
 //! What all experiments share: arguments, start, consent and resume.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,24 +8,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use netsilo_decide::plan::Plan;
-use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::bundle::Addresses;
-use netsilo_sys::cost::store;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
+use netsilo_sys::read::machine::{is_emulated, machine_identity};
 use netsilo_sys::transaction::knob;
-use netsilo_trial::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
+use netsilo_trial::experiment::{Experiment, Kind, MACHINE, MachineSummary, Setting};
 use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
-use crate::args::look::pass_time;
-use crate::bench::folder::{Folder, How, Sender};
+use crate::args::look::wait_with_progress;
+use crate::args::state_dir::StateDir;
+use crate::bench::commands::commands;
+use crate::bench::defined::{Definition, Setup};
+use crate::bench::folder::{Folder, RunOptions, Sender};
 use crate::bench::runner::{self, Runner};
-use crate::bench::settings::Hardware;
-use crate::tell::exit::{Exit, Stop};
+use crate::bench::settings::TuningArgs;
+use crate::tell::consent::{confirmed_by_user, refuse_owned};
+use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
-use crate::verbs::apply::{Place, agreed, count, refuse_owned};
+use crate::tell::words::plural;
 use crate::verbs::capture;
 
 /// Default number of rounds; with fewer there is no exact 95% interval.
@@ -34,35 +36,35 @@ const ROUNDS: u32 = 6;
 
 /// Arguments of an experiment whose loads run between this machine and a peer.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct With {
+pub(super) struct PeerArgs {
     /// Peer that generates the load, where netsilo bench serve runs; give it twice for two peers
     #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
-    with: Vec<String>,
+    peer: Vec<String>,
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) experiment: ExperimentArgs,
     #[command(flatten)]
-    pub(super) hardware: Hardware,
+    pub(super) tuning: TuningArgs,
 }
 
-impl With {
+impl PeerArgs {
     /// Runs or resumes the experiment; each peer sends to this machine.
     pub(super) fn run(
         &self,
         kind: Kind,
-        define: impl FnOnce(&mut Made<'_>) -> Result<Defined>,
+        define: impl FnOnce(&mut Setup<'_>) -> Result<Definition>,
     ) -> Result<Exit> {
-        self.common.run(kind, self.hardware.even_if_owned(), self.senders(), define)
+        self.experiment.run(kind, self.tuning.even_if_owned(), self.senders(), define)
     }
 
     /// Returns one sender per peer; each sends to this machine.
     pub(super) fn senders(&self) -> Vec<Sender> {
-        self.with.iter().map(|agent| Sender { agent: Some(agent.clone()), against: None }).collect()
+        self.peer.iter().map(|agent| Sender { agent: Some(agent.clone()), against: None }).collect()
     }
 }
 
 /// Arguments of every experiment.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Common {
+pub(super) struct ExperimentArgs {
     /// Folder to write the run to [default: kind and time]
     #[arg(short, long, value_name = "DIR", conflicts_with = "resume")]
     output: Option<PathBuf>,
@@ -115,48 +117,17 @@ pub(super) struct Common {
     #[arg(short, long)]
     yes: bool,
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) state: StateDir,
 }
 
-/// The settings and loads of an experiment on this machine.
-pub(super) struct Defined {
-    pub(super) settings: Vec<Setting>,
-    pub(super) loads: Vec<Load>,
-}
-
-/// What an experiment is defined from.
-pub(super) struct Made<'a> {
-    /// The machine before anything was written.
-    pub(super) seen: Observation,
-    /// How the trials are run.
-    pub(super) how: How,
-    /// Netdevs of a forwarding machine whose received packets are counted.
-    pub(super) counted: Vec<String>,
-    pub(super) place: &'a Place,
-    pub(super) stop: &'a AtomicBool,
-}
-
-impl Made<'_> {
-    /// Observes the machine under a load, before anything is written.
-    pub(super) fn under(&self, load: &Load) -> Result<Observation> {
-        out::note(&format!("observing {} with nothing changed", load.name));
-        runner::observe(&self.how, load, self.stop)
-    }
-
-    /// Returns the share of this machine's CPU time that a load uses.
-    pub(super) fn busy(&self, load: &Load) -> Result<f64> {
-        runner::busy(&self.how, load, self.stop)
-    }
-}
-
-impl Common {
+impl ExperimentArgs {
     /// Runs or resumes the experiment.
     pub(super) fn run(
         &self,
         kind: Kind,
         even_if_owned: bool,
         senders: Vec<Sender>,
-        define: impl FnOnce(&mut Made<'_>) -> Result<Defined>,
+        define: impl FnOnce(&mut Setup<'_>) -> Result<Definition>,
     ) -> Result<Exit> {
         let (stop, asking) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         for signal in
@@ -172,27 +143,34 @@ impl Common {
         if let Some(dir) = &self.resume {
             return self.go_on(kind, dir, even_if_owned, &stop, &asking);
         }
-        let how = How { senders, bpf: self.bpf, maps: !self.no_map, work_usecs: 0, pinned: None };
+        let options =
+            RunOptions { senders, bpf: self.bpf, maps: !self.no_map, work_usecs: 0, pinned: None };
         // first of all: a missing server must be reported before a long planning step
         let mut here = None;
-        for other in how
+        for other in options
             .senders
             .iter()
             .filter_map(|sender| sender.agent.as_ref().or(sender.against.as_ref()))
         {
-            here = Some(netsilo_load::here(crate::bench::address(other)?)?);
+            here = Some(netsilo_load::address_towards(crate::bench::load_args::address(other)?)?);
         }
         let root = Root::live();
         let mut observer =
-            Observer::start_with(&root, Counting::Continuous, tracer::Options::default())?;
-        let seen = observer.next(&root, crate::args::look::INTERVAL, pass_time)?;
+            Observer::start_with(&root, CountingMode::Continuous, tracer::Options::default())?;
+        let observation = observer.next(&root, crate::args::look::INTERVAL, wait_with_progress)?;
         drop(observer);
-        let mut made = Made { seen, how, counted: Vec::new(), place: &self.place, stop: &stop };
-        let Defined { settings, loads } = define(&mut made)?;
+        let mut setup = Setup {
+            observation,
+            options,
+            counted_netdevs: Vec::new(),
+            state: &self.state,
+            stop: &stop,
+        };
+        let Definition { settings, loads } = define(&mut setup)?;
         let settings = without_twins(settings);
-        let (seen, how) = (made.seen, made.how);
+        let (observation, options) = (setup.observation, setup.options);
         let experiment = Experiment {
-            version: 1,
+            schema: 1,
             kind,
             netsilo: env!("CARGO_PKG_VERSION").into(),
             command: std::env::args().collect(),
@@ -204,26 +182,26 @@ impl Common {
             rounds: self.rounds,
             pause: self.pause,
             seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
-            machine: Machine { counted: made.counted, ..machine(&seen)? },
+            machine: MachineSummary { counted: setup.counted_netdevs, ..machine(&observation)? },
         };
-        experiment.check().map_err(|why| Stop(Exit::Usage, why))?;
+        experiment.check().map_err(|why| ExitError(Exit::Usage, why))?;
         if experiment.settings.iter().all(|setting| setting.changes.is_empty()) {
             let message = "no setting changes anything here: there is nothing to compare \
                            (name a netdev with --netdev?)";
-            return Err(Stop(Exit::Refused, message.into()).into());
+            return Err(ExitError(Exit::Refused, message.into()).into());
         }
         self.agree(&experiment, experiment.steps().len(), even_if_owned, &asking)?;
         let dir = self.output.clone().unwrap_or_else(|| default_folder(kind));
-        let commands = commands(&experiment, &how, here)?;
-        let folder = Folder::create(&dir, &experiment, &how, &commands)?;
+        let commands = commands(&experiment, &options, here)?;
+        let folder = Folder::create(&dir, &experiment, &options, &commands)?;
         capture::save(
             &dir.join(MACHINE),
             crate::args::look::INTERVAL,
-            Counting::Continuous,
+            CountingMode::Continuous,
             Addresses::Replace,
         )?;
         let steps = experiment.steps();
-        Runner { experiment: &experiment, how: &how, place: &self.place, stop: &stop }.run(
+        Runner { experiment: &experiment, options: &options, state: &self.state, stop: &stop }.run(
             folder,
             steps,
             &[],
@@ -239,7 +217,7 @@ impl Common {
         stop: &AtomicBool,
         asking: &AtomicBool,
     ) -> Result<Exit> {
-        let (folder, experiment, how, records) = Folder::open(dir)?;
+        let (folder, experiment, options, records) = Folder::open(dir)?;
         ensure!(
             experiment.kind == kind,
             "{} holds a run of bench {}",
@@ -251,19 +229,19 @@ impl Common {
         let now = machine(&Observation { after: seen, ..Observation::default() })?;
         same_machine(&experiment.machine, &now)?;
         self.as_found(&experiment)?;
-        let left = experiment.left(&records);
+        let left = experiment.remaining_steps(&records);
         if left.is_empty() {
             out::text(&format!("no trial is missing in {}\n", dir.display()))?;
             return Ok(Exit::Ok);
         }
         self.agree(&experiment, left.len(), even_if_owned, asking)?;
-        Runner { experiment: &experiment, how: &how, place: &self.place, stop }
+        Runner { experiment: &experiment, options: &options, state: &self.state, stop }
             .run(folder, left, &records)
     }
 
     /// Checks that every changed value is still as it was when the run began.
     fn as_found(&self, experiment: &Experiment) -> Result<()> {
-        let kernel = self.place.kernel()?;
+        let kernel = self.state.kernel()?;
         for change in experiment.settings.iter().flat_map(|setting| &setting.changes) {
             let now = knob::read(&kernel, &change.target)?.value;
             ensure!(
@@ -287,16 +265,16 @@ impl Common {
         out::text(&shown(experiment))?;
         for setting in &experiment.settings {
             let plan = Plan { changes: setting.changes.clone(), even_if_owned, ..Plan::default() };
-            refuse_owned(&plan, &self.place)?;
+            refuse_owned(&plan, &self.state.root()?)?;
         }
         let time = runner::time_of(experiment, trials);
         let question =
-            format!("run {}, about {}", count(trials, "trial"), humantime::format_duration(time));
+            format!("run {}, about {}", plural(trials, "trial"), humantime::format_duration(time));
         asking.store(true, Ordering::Relaxed);
-        let agreed = self.yes || agreed(&question)?;
+        let agreed = self.yes || confirmed_by_user(&question)?;
         asking.store(false, Ordering::Relaxed);
         if !agreed {
-            return Err(Stop(Exit::Refused, "nothing was written".into()).into());
+            return Err(ExitError(Exit::Refused, "nothing was written".into()).into());
         }
         Ok(())
     }
@@ -308,8 +286,8 @@ impl Common {
         instances: usize,
         instances_as: Option<InstancesAs>,
     ) -> Spec {
-        let spec = Spec { warm_up: self.warm_up, ..Spec::usual(test, self.duration) };
-        crate::bench::filled(spec, instances, instances_as)
+        let spec = Spec { warm_up: self.warm_up, ..Spec::default_for(test, self.duration) };
+        crate::bench::load_args::with_instances(spec, instances, instances_as)
     }
 }
 
@@ -336,26 +314,26 @@ fn default_folder(kind: Kind) -> PathBuf {
 }
 
 /// Describes this machine for the run's record.
-fn machine(seen: &Observation) -> Result<Machine> {
-    let identity = store::machine(&Root::live()).context("cannot identify this machine")?;
+fn machine(seen: &Observation) -> Result<MachineSummary> {
+    let identity = machine_identity(&Root::live()).context("cannot identify this machine")?;
     let with_queues = seen.after.netdevs.iter().filter(|netdev| netdev.up && netdev.name != "lo");
     let netdevs = with_queues.map(|netdev| {
         let driver = netdev.driver.as_deref().unwrap_or("driver unknown");
-        format!("{}: {driver}, {}", netdev.name, count(netdev.rx_queues.len(), "rx queue"))
+        format!("{}: {driver}, {}", netdev.name, plural(netdev.rx_queues.len(), "rx queue"))
     });
-    Ok(Machine {
+    Ok(MachineSummary {
         hostname: identity.hostname,
         kernel: identity.kernel,
         cpus: seen.after.topology.online.len() as u32,
         netdevs: netdevs.collect(),
         counted: Vec::new(),
-        times_mean_nothing: store::is_emulated().then(|| "its CPUs are emulated".into()),
+        times_invalid: is_emulated().then(|| "its CPUs are emulated".into()),
         model: Some(identity.cpu_model).filter(|model| !model.is_empty()),
     })
 }
 
-fn same_machine(then: &Machine, now: &Machine) -> Result<()> {
-    let known = |it: &Machine| {
+fn same_machine(then: &MachineSummary, now: &MachineSummary) -> Result<()> {
+    let known = |it: &MachineSummary| {
         let model = it.model.clone().unwrap_or_default();
         [("host name", it.hostname.clone()), ("kernel", it.kernel.clone()), ("CPU model", model)]
             .into_iter()
@@ -376,9 +354,9 @@ fn shown(experiment: &Experiment) -> String {
     let mut text = format!(
         "{}: {} x {} x {}\n",
         experiment.kind,
-        count(experiment.settings.len(), "setting"),
-        count(experiment.loads.len(), "load"),
-        count(experiment.rounds as usize, "round"),
+        plural(experiment.settings.len(), "setting"),
+        plural(experiment.loads.len(), "load"),
+        plural(experiment.rounds as usize, "round"),
     );
     for setting in &experiment.settings {
         let _ = writeln!(text, "  {}: {}", setting.name, setting.what);
@@ -388,72 +366,4 @@ fn shown(experiment: &Experiment) -> String {
         }
     }
     text
-}
-
-/// Returns the commands that repeat the experiment by hand.
-fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>) -> Result<String> {
-    let mut text = format!("# on the machine under test\n{}\n", words(&experiment.command));
-    let mut seen = Vec::new();
-    for Sender { agent, against } in &how.senders {
-        let may_load = if agent.is_some() { against } else { &None };
-        let Some(agent) = agent.as_ref().or(against.as_ref()).filter(|agent| !seen.contains(agent))
-        else {
-            continue;
-        };
-        seen.push(agent);
-        let address = crate::bench::address(agent)?;
-        let may_load =
-            may_load.as_ref().map_or_else(String::new, |other| format!(" --may-load {other}"));
-        let _ = writeln!(
-            text,
-            "\n# at {agent}\nnetsilo bench serve --bind {} --port {}{may_load}",
-            address.ip(),
-            address.port()
-        );
-    }
-    let under_test = || here.map(|address| address.to_string());
-    let to = how
-        .senders
-        .first()
-        .and_then(|sender| sender.against.clone())
-        .or_else(under_test)
-        .unwrap_or_default();
-    if how.senders.iter().any(|sender| sender.against.is_none()) {
-        let work = if how.work_usecs > 0 {
-            format!(" --work-usecs {}", how.work_usecs)
-        } else {
-            String::new()
-        };
-        let pinned = how.pinned.map_or_else(String::new, |CpuId(cpu)| format!("taskset -c {cpu} "));
-        let _ = writeln!(
-            text,
-            "\n# each load by hand; its server\n{pinned}netsilo bench serve --bind {to}{work}"
-        );
-    }
-    for load in &experiment.loads {
-        let times = if load.senders > 1 {
-            format!(", {} times at once", load.senders)
-        } else {
-            String::new()
-        };
-        let _ = writeln!(
-            text,
-            "\n# {}{times}\n{}",
-            load.name,
-            crate::bench::run_command(&load.spec, &to, how.bpf)
-        );
-        text += &crate::bench::early_drop::rule_by_hand(how, load)?;
-    }
-    Ok(text)
-}
-
-fn words(command: &[String]) -> String {
-    let plain = |word: &str| {
-        !word.is_empty()
-            && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c))
-    };
-    let quoted = |word: &String| {
-        if plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
-    };
-    command.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }

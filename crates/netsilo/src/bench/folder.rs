@@ -11,13 +11,13 @@ use netsilo_trial::experiment::{COMMANDS, EXPERIMENT, Experiment, RECORDS, Recor
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// File with the options of a run: a [`How`].
-const HOW: &str = "how.json";
+/// File with the options of a run: a [`RunOptions`].
+const OPTIONS: &str = "how.json";
 
 /// The options that resuming a run needs besides the experiment itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct How {
+pub(super) struct RunOptions {
     /// Senders of the loads; a load with two senders uses the first two, or the only one twice.
     pub(super) senders: Vec<Sender>,
     /// Whether eBPF measures interrupt times.
@@ -42,7 +42,7 @@ pub(super) struct Sender {
 
 /// Contents of a run's folder.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct RunFolder {
     pub(crate) experiment: Experiment,
     pub(crate) records: Vec<Record>,
     /// Line number of an incomplete last line, which is ignored.
@@ -52,9 +52,9 @@ pub(crate) struct Found {
 }
 
 /// Reads a run's folder; an incomplete last line of the records is no error.
-pub(crate) fn read(folder: &Path) -> Result<Found> {
+pub(crate) fn read(folder: &Path) -> Result<RunFolder> {
     let path = folder.join(EXPERIMENT);
-    let experiment: Experiment = take(&path)?;
+    let experiment: Experiment = read_json(&path)?;
     experiment.check().map_err(|why| anyhow!("{}: {why}", path.display()))?;
     let path = folder.join(RECORDS);
     let text = bytes(&path, "nothing has been measured yet")?;
@@ -76,7 +76,7 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
         number += 1;
     }
     let torn = (whole < text.len()).then_some(number);
-    Ok(Found { experiment, records, torn, whole })
+    Ok(RunFolder { experiment, records, torn, whole })
 }
 
 /// A run's folder, open for writing.
@@ -91,7 +91,7 @@ impl Folder {
     pub(super) fn create(
         path: &Path,
         experiment: &Experiment,
-        how: &How,
+        options: &RunOptions,
         commands: &str,
     ) -> Result<Self> {
         let taken = format!(
@@ -100,20 +100,20 @@ impl Folder {
         );
         ensure!(!path.join(EXPERIMENT).exists(), "there already is a run in {taken}");
         fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
-        put(&path.join(COMMANDS), commands.as_bytes())?;
-        put(&path.join(HOW), &json(how)?)?;
+        write_file(&path.join(COMMANDS), commands.as_bytes())?;
+        write_file(&path.join(OPTIONS), &json(options)?)?;
         // written last: a folder that has this file is complete
-        put(&path.join(EXPERIMENT), &json(experiment)?)?;
+        write_file(&path.join(EXPERIMENT), &json(experiment)?)?;
         Self::append_to(path)
     }
 
     /// Opens a folder to resume its run; truncates an incomplete last record.
-    pub(super) fn open(path: &Path) -> Result<(Self, Experiment, How, Vec<Record>)> {
-        let Found { experiment, records, whole, .. } = read(path)?;
-        let how = take(&path.join(HOW))?;
+    pub(super) fn open(path: &Path) -> Result<(Self, Experiment, RunOptions, Vec<Record>)> {
+        let RunFolder { experiment, records, whole, .. } = read(path)?;
+        let options = read_json(&path.join(OPTIONS))?;
         let folder = Self::append_to(path)?;
         folder.records.set_len(whole as u64).context("cannot truncate an incomplete record")?;
-        Ok((folder, experiment, how, records))
+        Ok((folder, experiment, options, records))
     }
 
     fn append_to(path: &Path) -> Result<Self> {
@@ -148,11 +148,11 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-fn put(path: &Path, text: &[u8]) -> Result<()> {
+fn write_file(path: &Path, text: &[u8]) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn take<T: DeserializeOwned>(path: &Path) -> Result<T> {
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text = bytes(path, "name a folder that netsilo bench wrote")?;
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }

@@ -4,10 +4,11 @@ use anyhow::{Context as _, Result};
 use netsilo_trial::experiment::{Kind, Load};
 use netsilo_trial::traffic::{Spec, Test};
 
+use crate::bench::defined::{Definition, Setup};
 use crate::bench::early_drop::dropped_early;
-use crate::bench::experiment::{Common, Defined, Made};
+use crate::bench::experiment::ExperimentArgs;
 use crate::bench::folder::Sender;
-use crate::bench::settings::{self, Hardware};
+use crate::bench::settings::{self, TuningArgs};
 use crate::tell::exit::Exit;
 
 /// Arguments of `netsilo bench forward`.
@@ -15,11 +16,11 @@ use crate::tell::exit::Exit;
 pub(crate) struct Args {
     /// Sending machine, where bench serve runs with --may-load for the receiver
     #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
-    from: Option<String>,
+    sender: Option<String>,
     /// Receiving machine, where bench serve runs; its address as the sender reaches it through
     /// this machine
     #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
-    to: Option<String>,
+    receiver: Option<String>,
     /// Leave out the load in both directions, which needs --may-load for the sender at the receiver
     #[arg(long)]
     one_way: bool,
@@ -27,9 +28,9 @@ pub(crate) struct Args {
     #[arg(long)]
     no_drop: bool,
     #[command(flatten)]
-    common: Common,
+    experiment: ExperimentArgs,
     #[command(flatten)]
-    hardware: Hardware,
+    tuning: TuningArgs,
     /// Bytes of payload of a datagram
     #[arg(short = 'm', long, value_name = "BYTES", default_value_t = 18)]
     send_bytes: usize,
@@ -43,21 +44,22 @@ pub(crate) struct Args {
 
 /// Runs or resumes the experiment.
 pub(super) fn run(args: &Args) -> Result<Exit> {
-    let sender = |agent: &Option<String>, against: &Option<String>| Sender {
+    let sends = |agent: &Option<String>, against: &Option<String>| Sender {
         agent: agent.clone(),
         against: against.clone(),
     };
-    let senders = match (&args.from, args.one_way) {
+    let (sender, receiver) = (&args.sender, &args.receiver);
+    let senders = match (sender, args.one_way) {
         (None, _) => Vec::new(),
-        (_, true) => vec![sender(&args.from, &args.to)],
-        (_, false) => vec![sender(&args.from, &args.to), sender(&args.to, &args.from)],
+        (_, true) => vec![sends(sender, receiver)],
+        (_, false) => vec![sends(sender, receiver), sends(receiver, sender)],
     };
-    args.common
-        .run(Kind::Forward, args.hardware.even_if_owned(), senders, |made| define(args, made))
+    args.experiment
+        .run(Kind::Forward, args.tuning.even_if_owned(), senders, |setup| define(args, setup))
 }
 
-fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
-    let spec = args.common.spec(Test::Forward, args.instances, None);
+fn define(args: &Args, setup: &mut Setup<'_>) -> Result<Definition> {
+    let spec = args.experiment.spec(Test::Forward, args.instances, None);
     let spec = Spec { send_bytes: args.send_bytes, rate_per_s: args.rate, ..spec };
     let one_way =
         Load { name: "one way".into(), spec: spec.clone(), senders: 1, early_drop: false };
@@ -65,30 +67,31 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     if !args.one_way {
         loads.push(Load { name: "two ways".into(), spec, senders: 2, early_drop: false });
     }
-    let (hardware, seen) = (&args.hardware, &made.seen);
+    let (tuning, seen) = (&args.tuning, &setup.observation);
     let first = seen.after.topology.housekeeping().lowest().context("no cpu is available")?;
     let mut all = vec![settings::none("none")];
     let together = format!("all interrupts on cpu {first}");
-    all.extend(settings::of("together", &together, &hardware.on(first), seen)?);
-    all.extend(settings::of(
+    all.extend(settings::from_goal("together", &together, &tuning.on(first), seen)?);
+    all.extend(settings::from_goal(
         "apart",
         "each queue's interrupt on its own cpu",
-        &hardware.affinity(),
+        &tuning.affinity(),
         seen,
     )?);
-    let rps = hardware.rps(hardware.goal(), seen);
-    all.extend(settings::of(
+    let rps = tuning.rps(tuning.goal(), seen);
+    all.extend(settings::from_goal(
         "rps",
         "RPS over all cpus: protocol work of each flow on the cpu of its hash",
         &rps,
         seen,
     )?);
     if let Some(load) = loads.last() {
-        all.extend(settings::own("plan", hardware, made, load)?);
+        all.extend(settings::netsilo_plan("plan", tuning, setup, load)?);
     }
-    made.counted = hardware.netdevs(&made.seen.after).map(|netdev| netdev.name.clone()).collect();
+    setup.counted_netdevs =
+        tuning.netdevs(&setup.observation.after).map(|netdev| netdev.name.clone()).collect();
     if !args.no_drop {
-        loads.extend(dropped_early(made, one_way)?);
+        loads.extend(dropped_early(setup, one_way)?);
     }
-    Ok(Defined { settings: all, loads })
+    Ok(Definition { settings: all, loads })
 }

@@ -5,13 +5,25 @@ use std::time::Duration;
 use netsilo_trial::experiment::Load;
 use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
-use crate::bench::experiment::Common;
+use crate::args::named;
+use crate::bench::experiment::ExperimentArgs;
+
+/// Kinds of load that matrix and rps-guest accept.
+const TESTS: [Test; 6] =
+    [Test::TcpRr, Test::UdpRr, Test::TcpCrr, Test::TcpStream, Test::TcpSendfile, Test::UdpStream];
 
 /// Arguments that list the loads.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Requests {
-    /// Kinds of load: TCP_RR, UDP_RR, TCP_CRR [default: TCP_RR; matrix: TCP_RR,UDP_RR]
-    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', value_parser = super::test)]
+pub(super) struct LoadLists {
+    /// Kinds of load, by netperf's names [default: TCP_RR; matrix: TCP_RR,UDP_RR]
+    #[arg(
+        short,
+        long,
+        value_name = "TEST,..",
+        value_delimiter = ',',
+        ignore_case = true,
+        value_parser = named::tests(&TESTS)
+    )]
     tests: Vec<Test>,
     /// Bytes of a request and of its response [default: 256; matrix: 1,256]
     #[arg(short, long, value_name = "BYTES,..", value_delimiter = ',')]
@@ -19,9 +31,8 @@ pub(super) struct Requests {
     /// Numbers of concurrent instances [default: 64; matrix: 100,500,1500]
     #[arg(short = 'n', long, value_name = "N,..", value_delimiter = ',')]
     instances: Vec<usize>,
-    /// How instances run: threads, processes, multiplexed [default: threads up to two per CPU,
-    /// multiplexed above]
-    #[arg(long, value_name = "WHAT", value_parser = super::instances_as)]
+    /// How instances run [default: threads up to two per CPU, multiplexed above]
+    #[arg(long, value_name = "WHAT", value_parser = named::instances_as())]
     instances_as: Option<InstancesAs>,
     /// Count a UDP request as lost after this time
     #[arg(
@@ -33,11 +44,11 @@ pub(super) struct Requests {
     lost_after: Duration,
 }
 
-impl Requests {
+impl LoadLists {
     /// Returns all combinations; the parameters are the defaults of what the user left out.
     pub(super) fn loads(
         &self,
-        common: &Common,
+        experiment: &ExperimentArgs,
         tests: &[Test],
         requests: &[usize],
         instances: &[usize],
@@ -49,7 +60,7 @@ impl Requests {
         for test in or(&self.tests, tests) {
             for bytes in or(&self.requests, requests) {
                 for instances in or(&self.instances, instances) {
-                    let spec = common.spec(*test, *instances, self.instances_as);
+                    let spec = experiment.spec(*test, *instances, self.instances_as);
                     let (request_bytes, response_bytes) = (*bytes, *bytes);
                     // the size of a stream is the size of one send call
                     let send_bytes = if test.has_responses() { spec.send_bytes } else { *bytes };

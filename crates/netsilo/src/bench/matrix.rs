@@ -2,12 +2,14 @@
 //! numbers of instances.
 
 use anyhow::Result;
+use clap::builder::PossibleValuesParser;
 use netsilo_trial::experiment::{Kind, Load, Setting};
 use netsilo_trial::traffic::Test;
 
-use crate::bench::command_setting::Peer;
-use crate::bench::experiment::{Defined, Made, With};
-use crate::bench::loads::Requests;
+use crate::bench::command_setting::CommandSetting;
+use crate::bench::defined::{Definition, Setup};
+use crate::bench::experiment::PeerArgs;
+use crate::bench::loads::LoadLists;
 use crate::bench::settings;
 use crate::tell::exit::Exit;
 
@@ -18,17 +20,24 @@ const SETTINGS: [&str; 5] = ["none", "irq-affinity", "rps+rfs", "both", "plan"];
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    with: With,
+    peer: PeerArgs,
     /// Settings to compare; the first is the baseline
-    #[arg(short, long, value_name = "NAME,..", value_delimiter = ',', default_values = SETTINGS)]
+    #[arg(
+        short,
+        long,
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_values = SETTINGS,
+        value_parser = PossibleValuesParser::new(SETTINGS)
+    )]
     settings: Vec<String>,
     /// Also compare what a shell command changes; it runs once and its changes are undone, then
     /// netsilo writes them itself
     #[arg(long, value_name = "NAME=COMMAND")]
-    config: Vec<Peer>,
+    setting: Vec<CommandSetting>,
     #[command(flatten)]
-    loads: Requests,
-    /// Burn this much CPU time in user mode per request, as a real service does
+    loads: LoadLists,
+    /// Microseconds of CPU time to burn in user mode per request, as a real service does
     #[arg(
         long,
         value_name = "N",
@@ -40,34 +49,36 @@ pub(crate) struct Args {
 
 /// Runs or resumes the experiment.
 pub(super) fn run(args: &Args) -> Result<Exit> {
-    args.with.run(Kind::Matrix, |made| define(args, made))
+    args.peer.run(Kind::Matrix, |setup| define(args, setup))
 }
 
-fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
+fn define(args: &Args, setup: &mut Setup<'_>) -> Result<Definition> {
     let (tests, sizes, instances) = ([Test::TcpRr, Test::UdpRr], [1, 256], [100, 500, 1500]);
-    let loads = args.loads.loads(&args.with.common, &tests, &sizes, &instances);
-    made.how.work_usecs = args.work_usecs;
+    let loads = args.loads.loads(&args.peer.experiment, &tests, &sizes, &instances);
+    setup.options.work_usecs = args.work_usecs;
     let mut all = Vec::new();
     for name in &args.settings {
-        settings::known(name, &SETTINGS)?;
-        all.extend(setting(name, args, made, &loads)?);
+        all.extend(setting(name, args, setup, &loads)?);
     }
-    for peer in &args.config {
-        all.push(peer.learn(made)?);
+    for command in &args.setting {
+        all.push(command.record(setup)?);
     }
-    Ok(Defined { settings: all, loads })
+    Ok(Definition { settings: all, loads })
 }
 
-fn setting(name: &str, args: &Args, made: &Made<'_>, loads: &[Load]) -> Result<Option<Setting>> {
-    let (hardware, seen) = (&args.with.hardware, &made.seen);
+fn setting(name: &str, args: &Args, setup: &Setup<'_>, loads: &[Load]) -> Result<Option<Setting>> {
+    let (tuning, seen) = (&args.peer.tuning, &setup.observation);
     match name {
         "none" => Ok(Some(settings::none(name))),
-        "irq-affinity" => {
-            settings::of(name, "each queue's interrupt on its own cpu", &hardware.affinity(), seen)
-        }
+        "irq-affinity" => settings::from_goal(
+            name,
+            "each queue's interrupt on its own cpu",
+            &tuning.affinity(),
+            seen,
+        ),
         "rps+rfs" => {
-            let goal = hardware.rfs(hardware.goal(), seen);
-            settings::of(
+            let goal = tuning.rfs(tuning.goal(), seen);
+            settings::from_goal(
                 name,
                 "RPS over all cpus, and RFS: protocol work on the cpu of each flow's reader",
                 &goal,
@@ -75,8 +86,8 @@ fn setting(name: &str, args: &Args, made: &Made<'_>, loads: &[Load]) -> Result<O
             )
         }
         "both" => {
-            let goal = hardware.rfs(hardware.affinity(), seen);
-            settings::of(
+            let goal = tuning.rfs(tuning.affinity(), seen);
+            settings::from_goal(
                 name,
                 "each queue's interrupt on its own cpu, with RPS and RFS",
                 &goal,
@@ -86,7 +97,7 @@ fn setting(name: &str, args: &Args, made: &Made<'_>, loads: &[Load]) -> Result<O
         _ => {
             // plan for the heaviest load: the last one has the most instances
             let Some(load) = loads.last() else { return Ok(None) };
-            settings::own(name, hardware, made, load)
+            settings::netsilo_plan(name, tuning, setup, load)
         }
     }
 }

@@ -7,8 +7,9 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_trial::experiment::{Kind, Load, Setting};
 use netsilo_trial::traffic::Test;
 
-use crate::bench::experiment::{Defined, Made, With};
-use crate::bench::loads::Requests;
+use crate::bench::defined::{Definition, Setup};
+use crate::bench::experiment::PeerArgs;
+use crate::bench::loads::LoadLists;
 use crate::bench::settings;
 use crate::tell::exit::Exit;
 use crate::tell::out;
@@ -23,9 +24,9 @@ const MOST_WORK_USECS: u64 = 5000;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    with: With,
+    peer: PeerArgs,
     #[command(flatten)]
-    loads: Requests,
+    loads: LoadLists,
     /// CPU time that the service burns per request, in microseconds [default: enough to keep 90% of
     /// the CPUs busy]
     #[arg(
@@ -38,32 +39,32 @@ pub(crate) struct Args {
 
 /// Runs or resumes the experiment.
 pub(super) fn run(args: &Args) -> Result<Exit> {
-    args.with.run(Kind::RpsGuest, |made| define(args, made))
+    args.peer.run(Kind::RpsGuest, |setup| define(args, setup))
 }
 
-fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
-    let loads = args.loads.loads(&args.with.common, &[Test::TcpRr], &[256], &[64]);
+fn define(args: &Args, setup: &mut Setup<'_>) -> Result<Definition> {
+    let loads = args.loads.loads(&args.peer.experiment, &[Test::TcpRr], &[256], &[64]);
     let load = loads.last().context("no load is given")?;
-    made.how.work_usecs = match args.work_usecs {
+    setup.options.work_usecs = match args.work_usecs {
         Some(usecs) => usecs,
-        None => work_that_saturates(made, load)?,
+        None => work_that_saturates(setup, load)?,
     };
-    let (hardware, seen) = (&args.with.hardware, &made.seen);
+    let (tuning, seen) = (&args.peer.tuning, &setup.observation);
     let mut all = vec![settings::none("none")];
-    let rps = hardware.rps(hardware.goal(), seen);
-    all.extend(settings::of("rps", "RPS over all cpus", &rps, seen)?);
-    let rfs = hardware.rfs(hardware.goal(), seen);
-    all.extend(settings::of("rps+rfs", "RPS over all cpus, and RFS", &rfs, seen)?);
-    all.extend(queues(hardware.netdevs(&seen.after)));
-    Ok(Defined { settings: all, loads })
+    let rps = tuning.rps(tuning.goal(), seen);
+    all.extend(settings::from_goal("rps", "RPS over all cpus", &rps, seen)?);
+    let rfs = tuning.rfs(tuning.goal(), seen);
+    all.extend(settings::from_goal("rps+rfs", "RPS over all cpus, and RFS", &rfs, seen)?);
+    all.extend(queues(tuning.netdevs(&seen.after)));
+    Ok(Definition { settings: all, loads })
 }
 
 /// Finds the work per request, in microseconds, that keeps the CPUs busy by doubling it.
-fn work_that_saturates(made: &mut Made<'_>, load: &Load) -> Result<u64> {
+fn work_that_saturates(setup: &mut Setup<'_>, load: &Load) -> Result<u64> {
     let mut usecs = 0;
     loop {
-        made.how.work_usecs = usecs;
-        let busy = made.busy(load)?;
+        setup.options.work_usecs = usecs;
+        let busy = setup.busy(load)?;
         out::note(&format!(
             "{usecs} us of work per request keep {:.0}% of the cpus busy",
             busy * 100.0
@@ -82,11 +83,11 @@ fn queues<'a>(netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
         let combined = channels.combined.filter(|combined| combined.current < combined.max)?;
         let old = channels.settings();
         let new = old.clone().with("combined", combined.max);
-        let knob = knobs::Channels { netdev: NetdevIdentity::of(netdev) };
+        let knob = knobs::Channels { netdev: NetdevIdentity::from_netdev(netdev) };
         let reason = format!("{} queues instead of {}", combined.max, combined.current);
         Some(Change::new(knob, old, new, reason))
     };
     let changes = netdevs.filter_map(more).collect();
     let what = "as many queues as the device supports".into();
-    settings::unless_void(Setting { name: "queues".into(), what, changes, command: None })
+    settings::unless_empty(Setting { name: "queues".into(), what, changes, command: None })
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_load as load;
-use netsilo_load::{Before, Bind, LoadError, Options, Order, Server, Tick};
+use netsilo_load::{Bind, LoadError, Options, Order, Server, StartCounters, Tick};
 use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silo::silos;
 use netsilo_model::derive::stages::Stages;
@@ -19,21 +19,22 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::transaction::apply::ApplyError;
-use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
-    Experiment, Failed, Kind, Load, Map, Record, Setting, Step, Trial,
+    Experiment, Failed, Kind, Load, Record, Setting, SiloMap, Step, Trial,
 };
-use netsilo_trial::traffic::{Run, Side, Spec};
+use netsilo_trial::traffic::{EndMachine, LoadResult, Spec};
 
-use crate::args::look::pass;
-use crate::bench::early_drop::drop_early;
-use crate::bench::folder::{Folder, How};
-use crate::tell::exit::{Exit, Stop};
+use crate::args::look::wait_unless_stopped;
+use crate::args::state_dir::StateDir;
+use crate::bench::drop_rule::drop_early;
+use crate::bench::folder::{Folder, RunOptions};
+use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
-use crate::temporary_changes::Switch;
-use crate::verbs::apply::{Place, count};
+use crate::tell::words::plural;
+use crate::temporary_changes::TemporaryChanges;
 use crate::views::units;
 
 /// A run ends after this many consecutive trials without a result.
@@ -56,8 +57,8 @@ const AWAY: Duration = Duration::from_secs(60);
 /// What all trials of a run share.
 pub(super) struct Runner<'a> {
     pub(super) experiment: &'a Experiment,
-    pub(super) how: &'a How,
-    pub(super) place: &'a Place,
+    pub(super) options: &'a RunOptions,
+    pub(super) state: &'a StateDir,
     pub(super) stop: &'a AtomicBool,
 }
 
@@ -73,14 +74,15 @@ fn time_of_one(experiment: &Experiment, load: &Load) -> Duration {
 }
 
 /// Observes the machine under a short load, with nothing changed.
-pub(super) fn observe(how: &How, load: &Load, stop: &AtomicBool) -> Result<Observation> {
-    with_ends(how, stop, |ends| ends.observe(load))
+pub(super) fn observe(options: &RunOptions, load: &Load, stop: &AtomicBool) -> Result<Observation> {
+    while_serving(options, stop, |targets| targets.observe(load))
 }
 
 /// Measures the share of this machine's CPU time that a short load uses, with nothing changed.
-pub(super) fn busy(how: &How, load: &Load, stop: &AtomicBool) -> Result<f64> {
-    let (runs, between) =
-        with_ends(how, stop, |ends| ends.make(load, &shortened(load, LOOK), &mut |_| {}))?;
+pub(super) fn busy(options: &RunOptions, load: &Load, stop: &AtomicBool) -> Result<f64> {
+    let (runs, between) = while_serving(options, stop, |targets| {
+        targets.make(load, &shortened(load, LOOK), &mut |_| {})
+    })?;
     let side = between
         .as_ref()
         .or_else(|| runs.first().map(|run| &run.server.side))
@@ -91,13 +93,14 @@ pub(super) fn busy(how: &How, load: &Load, stop: &AtomicBool) -> Result<f64> {
 
 /// Checks in a short trial, with nothing changed, that all packets of a load are dropped early
 /// here.
-pub(super) fn is_dropped(how: &How, load: &Load, stop: &AtomicBool) -> Result<()> {
-    let (runs, _) =
-        with_ends(how, stop, |ends| ends.make(load, &shortened(load, LOOK), &mut |_| {}))?;
+pub(super) fn is_dropped(options: &RunOptions, load: &Load, stop: &AtomicBool) -> Result<()> {
+    let (runs, _) = while_serving(options, stop, |targets| {
+        targets.make(load, &shortened(load, LOOK), &mut |_| {})
+    })?;
     none_arrived(&runs)
 }
 
-fn none_arrived(runs: &[Run]) -> Result<()> {
+fn none_arrived(runs: &[LoadResult]) -> Result<()> {
     let arrived: u64 = runs.iter().map(|run| run.server.totals.datagrams_received).sum();
     ensure!(
         arrived == 0,
@@ -115,34 +118,34 @@ fn shortened(load: &Load, most: Duration) -> Spec {
 }
 
 /// Addresses that the loads are sent to, in the order of the senders.
-struct Ends<'a> {
-    how: &'a How,
+struct LoadTargets<'a> {
+    options: &'a RunOptions,
     stop: &'a AtomicBool,
     to: Vec<SocketAddr>,
 }
 
 /// Runs `work` while this machine answers loads.
-fn with_ends<T>(
-    how: &How,
+fn while_serving<T>(
+    options: &RunOptions,
     stop: &AtomicBool,
-    work: impl FnOnce(&Ends<'_>) -> Result<T>,
+    work: impl FnOnce(&LoadTargets<'_>) -> Result<T>,
 ) -> Result<T> {
     let mut servers: Vec<(IpAddr, Server)> = Vec::new();
     let mut to = Vec::new();
-    for sender in &how.senders {
+    for sender in &options.senders {
         if let Some(other) = &sender.against {
-            to.push(crate::bench::address(other)?);
+            to.push(crate::bench::load_args::address(other)?);
             continue;
         }
         let Some(agent) = &sender.agent else { continue };
-        let here = load::here(crate::bench::address(agent)?)?;
+        let here = load::address_towards(crate::bench::load_args::address(agent)?)?;
         if !servers.iter().any(|(address, _)| *address == here) {
             let address = SocketAddr::new(here, 0);
             let bind = Bind {
                 address,
-                work_usecs: how.work_usecs,
-                workers: crate::bench::cpus(),
-                pinned: how.pinned,
+                work_usecs: options.work_usecs,
+                workers: crate::bench::load_args::cpus(),
+                pinned: options.pinned,
             };
             servers.push((here, Server::bind(bind)?));
         }
@@ -156,7 +159,7 @@ fn with_ends<T>(
             // the client reports the events of this server
             scope.spawn(|| server.serve(&over, &|_| {}));
         }
-        work(&Ends { how, stop, to })
+        work(&LoadTargets { options, stop, to })
     })
 }
 
@@ -169,24 +172,24 @@ impl Drop for Over<'_> {
     }
 }
 
-impl Ends<'_> {
+impl LoadTargets<'_> {
     /// Waits until all senders can be reached; an error after [`AWAY`].
     fn reach(&self) -> Result<(), LoadError> {
         let until = Instant::now() + AWAY;
-        for sender in &self.how.senders {
+        for sender in &self.options.senders {
             let Some(Ok(agent)) = sender
                 .agent
                 .as_ref()
                 .or(sender.against.as_ref())
-                .map(|it| crate::bench::address(it))
+                .map(|it| crate::bench::load_args::address(it))
             else {
                 continue;
             };
-            while let Err(error) = load::here(agent) {
+            while let Err(error) = load::address_towards(agent) {
                 if Instant::now() > until || self.stop.load(Ordering::Relaxed) {
                     return Err(error);
                 }
-                pass(Duration::from_millis(200), self.stop);
+                wait_unless_stopped(Duration::from_millis(200), self.stop);
             }
         }
         Ok(())
@@ -197,18 +200,19 @@ impl Ends<'_> {
         sender: usize,
         spec: &Spec,
         watch: &mut dyn FnMut(Tick) -> ControlFlow<()>,
-    ) -> Result<Run, LoadError> {
+    ) -> Result<LoadResult, LoadError> {
         let n = sender % self.to.len().max(1);
-        let (Some(sender), Some(to)) = (self.how.senders.get(n), self.to.get(n)) else {
+        let (Some(sender), Some(to)) = (self.options.senders.get(n), self.to.get(n)) else {
             return Err(LoadError::Refused("no sender is given".into()));
         };
-        let options = Options { bpf: self.how.bpf };
+        let options = Options { bpf: self.options.bpf };
         let Some(agent) = &sender.agent else { return load::run(spec, *to, options, watch) };
-        let agent =
-            crate::bench::address(agent).map_err(|error| LoadError::Refused(error.to_string()))?;
+        let agent = crate::bench::load_args::address(agent)
+            .map_err(|error| LoadError::Refused(error.to_string()))?;
         let against = sender.against.as_ref().map(|_| to.ip());
-        let order = Order { spec: spec.clone(), to: against, port: to.port(), bpf: self.how.bpf };
-        load::ask(agent, &order, watch)
+        let order =
+            Order { spec: spec.clone(), to: against, port: to.port(), bpf: self.options.bpf };
+        load::request_load(agent, &order, watch)
     }
 
     /// Runs a load from all its senders at once; the second value is what this machine did when it
@@ -218,8 +222,8 @@ impl Ends<'_> {
         load: &Load,
         spec: &Spec,
         watch: &mut dyn FnMut(Tick),
-    ) -> Result<(Vec<Run>, Option<Side>)> {
-        let _dropped = drop_early(self.how, load)?;
+    ) -> Result<(Vec<LoadResult>, Option<EndMachine>)> {
+        let _dropped = drop_early(self.options, load)?;
         let failed = AtomicBool::new(false);
         let go_on = || {
             let over = self.stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed);
@@ -235,7 +239,7 @@ impl Ends<'_> {
             }
             made
         };
-        let is_between = self.how.senders.iter().any(|sender| sender.against.is_some());
+        let is_between = self.options.senders.iter().any(|sender| sender.against.is_some());
         let (mut before, mut between) = (None, None);
         let made = thread::scope(|scope| {
             let ask = &ask;
@@ -244,9 +248,9 @@ impl Ends<'_> {
                 .collect();
             let first = ask(0, &mut |tick| {
                 if is_between && tick.counted == Some(Duration::ZERO) {
-                    before = Some(Before::take(self.how.bpf));
+                    before = Some(StartCounters::take(&Root::live(), self.options.bpf));
                 } else if tick.counted.is_some_and(|counted| counted >= spec.duration) {
-                    between = before.take().map(|before| before.and_then(Before::end));
+                    between = before.take().map(|before| before.and_then(StartCounters::end));
                 }
                 watch(tick);
             });
@@ -270,7 +274,7 @@ impl Ends<'_> {
     fn observe(&self, load: &Load) -> Result<Observation> {
         let root = Root::live();
         let mut observer =
-            Observer::start_with(&root, Counting::Continuous, tracer::Options::default())?;
+            Observer::start_with(&root, CountingMode::Continuous, tracer::Options::default())?;
         self.make(load, &shortened(load, LOOK), &mut |_| {})?;
         Ok(observer.next(&root, Duration::ZERO, |_| {})?)
     }
@@ -286,7 +290,7 @@ impl Ends<'_> {
             stages: true,
             ..tracer::Options::default()
         };
-        let mut observer = Observer::start_with(&root, Counting::Continuous, options)?;
+        let mut observer = Observer::start_with(&root, CountingMode::Continuous, options)?;
         self.make(load, &shortened(load, SAMPLE), &mut |_| {})?;
         let Observation { before, after, attribution } =
             observer.next(&root, Duration::ZERO, |_| {})?;
@@ -303,7 +307,7 @@ impl Ends<'_> {
         let softirq: u64 =
             attribution.cpu_time.values().map(|time| time.net_rx_ns + time.net_tx_ns).sum();
         Ok(attribution.stages.map(|samples| Sampled {
-            stages: Stages::of(&samples, attribution.elapsed.as_secs_f64()),
+            stages: Stages::from_samples(&samples, attribution.elapsed.as_secs_f64()),
             received: netdevs.iter().map(received).sum(),
             softirq: (!attribution.cpu_time.is_empty()).then(|| Duration::from_nanos(softirq)),
         }))
@@ -318,14 +322,14 @@ impl Runner<'_> {
         steps: Vec<Step>,
         records: &[Record],
     ) -> Result<Exit> {
-        let mut switch = Switch::new(self.place)?;
+        let mut temporary = TemporaryChanges::new(self.state)?;
         let bar = Progress::new(self.experiment, &steps);
-        let made = with_ends(self.how, self.stop, |ends| {
-            self.all(ends, &mut switch, &mut folder, &steps, records, &bar)
+        let made = while_serving(self.options, self.stop, |targets| {
+            self.all(targets, &mut temporary, &mut folder, &steps, records, &bar)
         });
         bar.bar.finish_and_clear();
         // a failed restore is reported before a failed measurement
-        switch.take_back()?;
+        temporary.restore()?;
         let failed = made?;
         let dir = folder.path().display();
         if self.stop.load(Ordering::Relaxed) {
@@ -339,15 +343,15 @@ impl Runner<'_> {
         } else {
             String::new()
         };
-        out::text(&format!("{} in {dir}{without}\n", count(steps.len(), "trial")))?;
+        out::text(&format!("{} in {dir}{without}\n", plural(steps.len(), "trial")))?;
         Ok(Exit::Ok)
     }
 
     /// Runs all steps; returns how many had no result.
     fn all(
         &self,
-        ends: &Ends<'_>,
-        switch: &mut Switch<'_>,
+        targets: &LoadTargets<'_>,
+        temporary: &mut TemporaryChanges<'_>,
         folder: &mut Folder,
         steps: &[Step],
         records: &[Record],
@@ -357,25 +361,26 @@ impl Runner<'_> {
         let (mut failed, mut in_a_row) = (0, 0);
         for (n, step) in steps.iter().enumerate() {
             bar.begin(n, step);
-            pass(self.experiment.pause, self.stop);
+            wait_unless_stopped(self.experiment.pause, self.stop);
             let (Some(setting), Some(load)) = (self.setting(step), self.load(step)) else {
                 continue;
             };
-            if let Err(error) = switch.put(&setting.changes) {
+            if let Err(error) = temporary.replace(&setting.changes) {
                 let why = refused(error)?;
                 (failed, in_a_row) = (failed + 1, in_a_row + 1);
                 folder.append(&Record::Failed(Failed { step: step.clone(), why: why.clone() }))?;
                 give_up(in_a_row, &why)?;
                 continue;
             }
-            let look = self.how.maps && mapped.insert((load.name.clone(), setting.name.clone()));
-            let made = ends.reach().map_err(Into::into).and_then(|()| {
+            let look =
+                self.options.maps && mapped.insert((load.name.clone(), setting.name.clone()));
+            let made = targets.reach().map_err(Into::into).and_then(|()| {
                 if look {
-                    self.map(ends, setting, load, folder)?;
+                    self.map(targets, setting, load, folder)?;
                 }
-                self.trial(ends, step, load, bar)
+                self.trial(targets, step, load, bar)
             });
-            switch.take_back()?;
+            temporary.restore()?;
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -406,10 +411,16 @@ impl Runner<'_> {
         self.experiment.loads.iter().find(|load| load.name == step.load)
     }
 
-    fn trial(&self, ends: &Ends<'_>, step: &Step, load: &Load, bar: &Progress) -> Result<Trial> {
+    fn trial(
+        &self,
+        targets: &LoadTargets<'_>,
+        step: &Step,
+        load: &Load,
+        bar: &Progress,
+    ) -> Result<Trial> {
         let started_ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
-        let (runs, between) = ends.make(load, &load.spec, &mut |tick| bar.tick(load, tick))?;
+        let (runs, between) = targets.make(load, &load.spec, &mut |tick| bar.tick(load, tick))?;
         if load.early_drop {
             none_arrived(&runs)?;
         }
@@ -420,18 +431,21 @@ impl Runner<'_> {
     /// one that samples stages.
     fn map(
         &self,
-        ends: &Ends<'_>,
+        targets: &LoadTargets<'_>,
         setting: &Setting,
         load: &Load,
         folder: &mut Folder,
     ) -> Result<()> {
-        let seen = ends.observe(load)?;
+        let seen = targets.observe(load)?;
         let silos = silos(&seen, &rates(&seen.before, &seen.after));
         let counted = &self.experiment.machine.counted;
-        let sampled =
-            if self.experiment.kind == Kind::Forward { ends.sample(load, counted)? } else { None };
+        let sampled = if self.experiment.kind == Kind::Forward {
+            targets.sample(load, counted)?
+        } else {
+            None
+        };
         let (load, setting) = (load.name.clone(), setting.name.clone());
-        folder.append(&Record::Map(Box::new(Map { load, setting, silos, sampled })))
+        folder.append(&Record::Map(Box::new(SiloMap { load, setting, silos, sampled })))
     }
 }
 
@@ -455,7 +469,7 @@ fn give_up(in_a_row: usize, why: &str) -> Result<()> {
         return Ok(());
     }
     let message = format!("{in_a_row} trials in a row without a result, the last because: {why}");
-    bail!(Stop(Exit::Refused, message))
+    bail!(ExitError(Exit::Refused, message))
 }
 
 /// A bar on stderr that advances with the expected time of the trials; without a terminal, one line

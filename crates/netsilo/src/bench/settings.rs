@@ -1,15 +1,18 @@
 //! The settings that experiments compare, as netsilo's own plans: interrupt affinity, RPS, RFS.
 
-use anyhow::{Result, bail};
-use netsilo_decide::plan::{AlgorithmName, Goal, plan};
+use anyhow::Result;
+use netsilo_decide::judge::annotate::plan_with_verdicts;
+use netsilo_decide::plan::{AlgorithmName, Goal};
+
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_trial::experiment::{Load, Setting};
 
-use crate::bench::experiment::Made;
+use crate::bench::defined::Setup;
 use crate::tell::out;
 
 /// Entries of the RFS flow table: more than any load here has flows, and the value that the
@@ -18,20 +21,20 @@ const RFS_ENTRIES: u32 = 32_768;
 
 /// Arguments that select what the settings may change.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Hardware {
+pub(super) struct TuningArgs {
     /// Change only these netdevs [default: all that are up and have queues with interrupts]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     netdev: Vec<String>,
     /// Use only these CPUs for interrupts and RPS (list or mask) [default: all but isolated and
     /// nohz_full]
-    #[arg(long, value_name = "CPUS", value_parser = crate::verbs::plan::some_cpus)]
+    #[arg(long, value_name = "CPUS", value_parser = crate::args::parse::some_cpus)]
     cpus: Option<CpuSet>,
     /// Write even if another program (irqbalance) writes the same knobs
     #[arg(long)]
     even_if_owned: bool,
 }
 
-impl Hardware {
+impl TuningArgs {
     /// The goal that changes nothing, for these netdevs; base of the other goals.
     pub(super) fn goal(&self) -> Goal {
         Goal {
@@ -67,7 +70,7 @@ impl Hardware {
 
     /// The goal with all interrupts on one CPU.
     pub(super) fn on(&self, cpu: CpuId) -> Goal {
-        Goal { cpus: Some(CpuSet::of(cpu)), ..self.affinity() }
+        Goal { cpus: Some(CpuSet::from_cpu(cpu)), ..self.affinity() }
     }
 
     /// Returns the selected netdevs.
@@ -103,54 +106,54 @@ pub(super) fn none(name: &str) -> Setting {
 }
 
 /// Plans a goal as a setting; `None`, with a note, if it changes nothing.
-pub(super) fn of(
+pub(super) fn from_goal(
     name: &str,
     what: &str,
     goal: &Goal,
     observation: &Observation,
 ) -> Result<Option<Setting>> {
-    let plan = plan(observation, goal);
+    let analysis = Analysis::new(observation, &goal.costs);
+    let plan = plan_with_verdicts(&analysis, goal);
     if let Some(refusal) = plan
         .refusals
         .iter()
-        .find(|refusal| refusal.cause == netsilo_decide::plan::Cause::OtherOwner)
+        .find(|refusal| refusal.cause == netsilo_decide::plan::RefusalCause::OtherOwner)
     {
         let message = format!("{name}: {}: {}", refusal.subject, refusal.reason);
-        return Err(crate::tell::exit::Stop(crate::tell::exit::Exit::OtherOwner, message).into());
+        return Err(
+            crate::tell::exit::ExitError(crate::tell::exit::Exit::OtherOwner, message).into()
+        );
     }
     for refusal in &plan.refusals {
         out::note(&format!("{name}: left out: {}: {}", refusal.subject, refusal.reason));
     }
     let setting =
         Setting { name: name.into(), what: what.into(), changes: plan.changes, command: None };
-    Ok(unless_void(setting))
+    Ok(unless_empty(setting))
 }
 
 /// Plans netsilo's own setting from an observation under a load, with nothing changed.
-pub(super) fn own(
+pub(super) fn netsilo_plan(
     name: &str,
-    hardware: &Hardware,
-    made: &Made<'_>,
+    tuning: &TuningArgs,
+    setup: &Setup<'_>,
     load: &Load,
 ) -> Result<Option<Setting>> {
-    let seen = made.under(load)?;
-    let goal = hardware.by(AlgorithmName::default(), crate::verbs::plan::costs_for(false)?);
-    of(name, &format!("netsilo's own plan, from an observation under {}", load.name), &goal, &seen)
+    let seen = setup.observe_under(load)?;
+    let goal = tuning.by(AlgorithmName::default(), crate::args::costs::costs_for(false)?);
+    from_goal(
+        name,
+        &format!("netsilo's own plan, from an observation under {}", load.name),
+        &goal,
+        &seen,
+    )
 }
 
 /// Returns the setting if it changes anything; otherwise prints a note.
-pub(super) fn unless_void(setting: Setting) -> Option<Setting> {
+pub(super) fn unless_empty(setting: Setting) -> Option<Setting> {
     if setting.changes.is_empty() {
         out::note(&format!("{}: changes nothing here, so it is left out", setting.name));
         return None;
     }
     Some(setting)
-}
-
-/// Checks that a setting has one of these names.
-pub(super) fn known(name: &str, names: &[&str]) -> Result<()> {
-    if names.contains(&name) {
-        return Ok(());
-    }
-    bail!("there is no setting {name}; known are {}", names.join(", "))
 }

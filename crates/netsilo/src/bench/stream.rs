@@ -2,13 +2,16 @@
 //! offloads, MTUs, socket buffers, one sender or two.
 
 use anyhow::Result;
+use clap::builder::PossibleValuesParser;
 use netsilo_model::change::{Change, Knob as _, Value, Words, knobs};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_trial::experiment::{Kind, Load, Setting};
 use netsilo_trial::traffic::{Spec, Test};
 
-use crate::bench::experiment::{Defined, Made, With};
+use crate::args::named;
+use crate::bench::defined::{Definition, Setup};
+use crate::bench::experiment::PeerArgs;
 use crate::bench::folder::Sender;
 use crate::bench::settings;
 use crate::tell::exit::Exit;
@@ -26,22 +29,26 @@ const OFFLOADS: [(&str, &[&str]); 5] = [
     ),
 ];
 
+/// Kinds of load that stream accepts.
+const TESTS: [Test; 3] = [Test::TcpStream, Test::TcpSendfile, Test::UdpStream];
+
 /// Arguments of `netsilo bench stream`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    with: With,
+    peer: PeerArgs,
     /// Send from this machine and read at the peer; TSO and scatter-gather only affect the sender
     #[arg(long)]
     send: bool,
-    /// Kinds of load: TCP_STREAM, TCP_SENDFILE, UDP_STREAM
+    /// Kinds of load, by netperf's names
     #[arg(
         short,
         long,
         value_name = "TEST,..",
         value_delimiter = ',',
         default_values_t = [Test::TcpStream, Test::TcpSendfile],
-        value_parser = super::test
+        ignore_case = true,
+        value_parser = named::tests(&TESTS)
     )]
     tests: Vec<Test>,
     /// Bytes per send call
@@ -65,12 +72,13 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=2)
     )]
     senders: Vec<u32>,
-    /// Offloads to toggle, one at a time: tso, gro, lro, sg, checksum
+    /// Offloads to toggle, one at a time, by ethtool's names
     #[arg(
         long,
         value_name = "NAME,..",
         value_delimiter = ',',
-        default_values_t = OFFLOADS.map(|(name, _)| name.to_owned())
+        default_values = OFFLOADS.map(|(name, _)| name),
+        value_parser = PossibleValuesParser::new(OFFLOADS.map(|(name, _)| name))
     )]
     offloads: Vec<String>,
     /// Largest TCP socket buffers to try
@@ -95,29 +103,28 @@ pub(crate) struct Args {
 /// Runs or resumes the experiment.
 pub(super) fn run(args: &Args) -> Result<Exit> {
     let here = |sender: Sender| Sender { agent: None, against: sender.agent };
-    let senders = args.with.senders();
+    let senders = args.peer.senders();
     let senders = if args.send { senders.into_iter().map(here).collect() } else { senders };
-    args.with
-        .common
-        .run(Kind::Stream, args.with.hardware.even_if_owned(), senders, |made| define(args, made))
+    args.peer
+        .experiment
+        .run(Kind::Stream, args.peer.tuning.even_if_owned(), senders, |setup| define(args, setup))
 }
 
-fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
-    let snapshot = &made.seen.after;
+fn define(args: &Args, setup: &mut Setup<'_>) -> Result<Definition> {
+    let snapshot = &setup.observation.after;
     let mut all = vec![settings::none("none")];
     for name in &args.offloads {
-        settings::known(name, &OFFLOADS.map(|(name, _)| name))?;
         let features = OFFLOADS
             .iter()
             .find(|(known, _)| known == name)
             .map_or(&[][..], |(_, features)| features);
-        all.extend(offload(name, features, args.with.hardware.netdevs(snapshot)));
+        all.extend(offload(name, features, args.peer.tuning.netdevs(snapshot)));
     }
     all.extend(
-        args.mtus.iter().filter_map(|bytes| mtu(*bytes, args.with.hardware.netdevs(snapshot))),
+        args.mtus.iter().filter_map(|bytes| mtu(*bytes, args.peer.tuning.netdevs(snapshot))),
     );
     all.extend(args.buffers.iter().filter_map(|bytes| buffers(*bytes, snapshot)));
-    Ok(Defined { settings: all, loads: loads(args) })
+    Ok(Definition { settings: all, loads: loads(args) })
 }
 
 /// The setting that toggles an offload.
@@ -135,7 +142,7 @@ fn offload<'a>(
                 continue;
             }
             let knob = knobs::Offload {
-                netdev: NetdevIdentity::of(netdev),
+                netdev: NetdevIdentity::from_netdev(netdev),
                 feature: feature.name.clone(),
             };
             let reason = format!("{name} toggled");
@@ -152,18 +159,18 @@ fn offload<'a>(
         changes,
         command: None,
     };
-    settings::unless_void(setting)
+    settings::unless_empty(setting)
 }
 
 /// The setting with this MTU.
 fn mtu<'a>(bytes: u32, netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
     let change = |netdev: &Netdev| {
-        let knob = knobs::Mtu { netdev: NetdevIdentity::of(netdev) };
+        let knob = knobs::Mtu { netdev: NetdevIdentity::from_netdev(netdev) };
         Change::new(knob, netdev.mtu, bytes, format!("frames of up to {bytes} bytes"))
     };
     let changes = netdevs.map(change).filter(|change| change.old != change.new).collect();
     let what = format!("an MTU of {bytes} bytes on this machine");
-    settings::unless_void(Setting { name: format!("mtu {bytes}"), what, changes, command: None })
+    settings::unless_empty(Setting { name: format!("mtu {bytes}"), what, changes, command: None })
 }
 
 /// The setting that limits TCP socket buffers to `most` bytes.
@@ -181,7 +188,12 @@ fn buffers(most: u32, snapshot: &Snapshot) -> Option<Setting> {
     let changes =
         ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"].into_iter().filter_map(change).collect();
     let what = format!("TCP socket buffers of at most {most} bytes");
-    settings::unless_void(Setting { name: format!("buffers {most}"), what, changes, command: None })
+    settings::unless_empty(Setting {
+        name: format!("buffers {most}"),
+        what,
+        changes,
+        command: None,
+    })
 }
 
 fn loads(args: &Args) -> Vec<Load> {
@@ -193,7 +205,7 @@ fn loads(args: &Args) -> Vec<Load> {
         {
             for send_bytes in &args.send_bytes {
                 for senders in &args.senders {
-                    let usual = args.with.common.spec(*test, 1, None);
+                    let usual = args.peer.experiment.spec(*test, 1, None);
                     let spec = Spec { send_bytes: *send_bytes, zero_copy, ..usual };
                     let how = if zero_copy { " without a copy" } else { "" };
                     let words = if *senders == 1 { "one sender" } else { "two senders" };

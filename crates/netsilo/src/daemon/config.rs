@@ -14,7 +14,8 @@ use netsilo_decide::control::Policy;
 use netsilo_decide::plan::{Goal, Override};
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_sys::observe::Counting;
+use netsilo_sys::observe::CountingMode;
+use serde::Deserialize as _;
 
 use file::Yield;
 pub(crate) use file::{Metrics, Window};
@@ -43,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) files: Vec<PathBuf>,
     costs: Option<Costs>,
     manage: bool,
+    /// The goal's keys that files set; `policy.goal` is made from them.
+    goal_keys: toml::Table,
     policy: Policy,
     netdevs: Vec<file::Netdev>,
 }
@@ -60,6 +63,7 @@ impl Default for Config {
             files: Vec::new(),
             costs: None,
             manage: true,
+            goal_keys: toml::Table::new(),
             policy: Policy::default(),
             netdevs: Vec::new(),
         }
@@ -72,7 +76,7 @@ pub(crate) fn load(path: &Path) -> Result<Config> {
     for file in files(path)? {
         let text = std::fs::read_to_string(&file)
             .with_context(|| format!("cannot read {}", file.display()))?;
-        config.take(file::parse(&text, &file)?);
+        config.take(file::parse(&text, &file)?)?;
         config.files.push(file);
     }
     config.check()?;
@@ -114,7 +118,7 @@ fn set<T>(value: &mut T, new: Option<T>) {
 
 impl Config {
     /// Overrides values with those of one more file.
-    fn take(&mut self, file: file::File) {
+    fn take(&mut self, file: file::File) -> Result<()> {
         set(&mut self.interval, file.interval);
         set(&mut self.window, file.window);
         set(&mut self.bpf, file.bpf);
@@ -124,25 +128,18 @@ impl Config {
         set(&mut self.metrics, file.metrics);
         let costs = file.costs.map(|costs| Costs { source: CostSource::Configured, ..costs });
         self.costs = costs.or(self.costs.take());
-        self.take_goal(file.goal);
+        self.take_goal(file.goal)?;
         self.take_controller(file.controller);
         self.netdevs.extend(file.netdev);
+        Ok(())
     }
 
-    fn take_goal(&mut self, new: file::Goal) {
-        let goal = &mut self.policy.goal;
-        set(&mut self.manage, new.manage);
-        set(&mut goal.algorithm, new.algorithm);
-        set(&mut goal.exclude, new.exclude);
-        set(&mut goal.irqs, new.irqs);
-        set(&mut goal.even_if_owned, new.even_if_owned);
-        goal.cpus = new.cpus.or(goal.cpus.take());
-        goal.rps = new.rps.or(goal.rps.take());
-        goal.rfs = new.rfs.or(goal.rfs);
-        goal.arfs = new.arfs.or(goal.arfs);
-        goal.xps = new.xps.or(goal.xps);
-        goal.default_smp_affinity = new.default_smp_affinity.or(goal.default_smp_affinity.take());
-        goal.rps_default_mask = new.rps_default_mask.or(goal.rps_default_mask.take());
+    /// Overrides the goal key by key.
+    fn take_goal(&mut self, mut keys: toml::Table) -> Result<()> {
+        set(&mut self.manage, keys.remove("manage").and_then(|manage| manage.as_bool()));
+        self.goal_keys.extend(keys);
+        self.policy.goal = Goal::deserialize(self.goal_keys.clone())?;
+        Ok(())
     }
 
     fn take_controller(&mut self, new: file::Controller) {
@@ -189,11 +186,11 @@ impl Config {
     }
 
     /// Returns how eBPF is attached in each cycle.
-    pub(crate) fn counting(&self) -> Counting {
+    pub(crate) fn counting(&self) -> CountingMode {
         match self.window {
-            _ if !self.bpf => Counting::WithoutBpf,
-            Window::Always => Counting::Continuous,
-            Window::Last(length) => Counting::Windows(length),
+            _ if !self.bpf => CountingMode::WithoutBpf,
+            Window::Always => CountingMode::Continuous,
+            Window::Last(length) => CountingMode::Windows(length),
         }
     }
 

@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::verbs::status::{Mode, Status};
+use crate::tell::status::{Mode, Status};
 
 type Float = Gauge<f64, AtomicU64>;
 type Seconds = Counter<f64, AtomicU64>;
@@ -24,7 +24,7 @@ pub(crate) struct ReadBytes(BytesByLabel);
 
 impl ReadBytes {
     /// Adds the bytes of a window of this many seconds.
-    pub(crate) fn add(&self, locality: &netsilo_model::derive::silo::Locality, seconds: f64) {
+    pub(crate) fn add(&self, locality: &netsilo_model::derive::locality::Locality, seconds: f64) {
         let bytes = locality.bytes_per_s * seconds;
         for distance in Distance::ALL {
             let share = locality.shares.get(&distance).copied().unwrap_or(0.0);

@@ -13,21 +13,21 @@ use anyhow::{Context as _, Result};
 use tiny_http::{Header, Method, Request, Response, Server};
 
 use crate::daemon::metrics::{self, ReadBytes};
-use crate::verbs::status::Status;
+use crate::tell::status::Status;
 
 /// Longest time to write an answer to a reader.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is published; text is rendered on request.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct Published {
     pub(crate) status: Status,
     pub(crate) read: ReadBytes,
     /// Length of the last window.
     pub(crate) window: Duration,
 }
 
-impl Shown {
+impl Published {
     fn status(&self) -> String {
         serde_json::to_string(&self.status).unwrap_or_default() + "\n"
     }
@@ -39,15 +39,15 @@ impl Shown {
 
 /// The last published state, shared by all readers.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Board(Arc<Mutex<Option<Arc<Shown>>>>);
+pub(crate) struct SharedStatus(Arc<Mutex<Option<Arc<Published>>>>);
 
-impl Board {
+impl SharedStatus {
     /// Replaces the published state.
-    pub(crate) fn put(&self, shown: Shown) {
+    pub(crate) fn put(&self, shown: Published) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shown));
     }
 
-    fn text(&self, of: impl Fn(&Shown) -> String) -> String {
+    fn text(&self, of: impl Fn(&Published) -> String) -> String {
         let shown = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         shown.map(|shown| of(&shown)).unwrap_or_default()
     }
@@ -60,7 +60,7 @@ pub(crate) struct StatusSocket(PathBuf);
 impl StatusSocket {
     /// Opens the socket and replaces a dead daemon's; only the holder of the instance lock may call
     /// this.
-    pub(crate) fn open(path: &Path, board: Board) -> Result<Self> {
+    pub(crate) fn open(path: &Path, shared: SharedStatus) -> Result<Self> {
         let _ = std::fs::remove_file(path);
         let listener = UnixListener::bind(path)
             .with_context(|| format!("cannot listen at {}", path.display()))?;
@@ -70,7 +70,7 @@ impl StatusSocket {
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { return };
                 let _ = stream.set_write_timeout(Some(PATIENCE));
-                let _ = stream.write_all(board.text(Shown::status).as_bytes());
+                let _ = stream.write_all(shared.text(Published::status).as_bytes());
             }
         };
         std::thread::Builder::new()
@@ -95,7 +95,7 @@ pub(crate) struct MetricsServer {
 
 impl MetricsServer {
     /// Serves the metrics at `/metrics`.
-    pub(crate) fn open(address: SocketAddr, board: Board) -> Result<Self> {
+    pub(crate) fn open(address: SocketAddr, shared: SharedStatus) -> Result<Self> {
         let server = Server::http(address)
             .map_err(|error| anyhow::anyhow!("cannot serve metrics at {address}: {error}"))?;
         let server = Arc::new(server);
@@ -103,7 +103,7 @@ impl MetricsServer {
         let serve = move || {
             for request in requests.incoming_requests() {
                 // A reader that disconnects is no failure.
-                let _ = answer(request, &board);
+                let _ = answer(request, &shared);
             }
         };
         std::thread::Builder::new()
@@ -120,11 +120,11 @@ impl Drop for MetricsServer {
     }
 }
 
-fn answer(request: Request, board: &Board) -> std::io::Result<()> {
+fn answer(request: Request, shared: &SharedStatus) -> std::io::Result<()> {
     let path = request.url().split('?').next().unwrap_or_default();
     match (request.method(), path) {
         (Method::Get | Method::Head, "/metrics") => {
-            let mut text = Response::from_string(board.text(Shown::metrics));
+            let mut text = Response::from_string(shared.text(Published::metrics));
             if let Ok(kind) =
                 Header::from_bytes("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             {

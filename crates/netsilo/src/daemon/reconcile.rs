@@ -9,6 +9,7 @@ use std::time::Duration;
 use netsilo_model::snapshot::event::Event;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::files::root::Root;
+use netsilo_sys::read::netdev::has_device;
 
 /// Length of the window after an event: drivers announce one reset in several steps.
 const SHORT: Duration = Duration::from_secs(1);
@@ -27,7 +28,7 @@ impl Reconcile {
     }
 
     /// Remembers the netdevs of a window that have a device.
-    pub(crate) fn know(&mut self, netdevs: &[Netdev]) {
+    pub(crate) fn remember_netdevs(&mut self, netdevs: &[Netdev]) {
         let on_a_device = netdevs.iter().filter(|netdev| netdev.device_path.is_some());
         self.devices = on_a_device.map(|netdev| netdev.name.clone()).collect();
     }
@@ -36,7 +37,7 @@ impl Reconcile {
     ///
     /// Windows are discarded for no longer than one interval, so that a link that flaps forever
     /// does not stop observation of the others.
-    pub(crate) fn disturbs(
+    pub(crate) fn discards_window(
         &mut self,
         root: &Root,
         events: &[Event],
@@ -58,10 +59,7 @@ impl Reconcile {
     /// Whether an event can move interrupts: netdevs without a device have none, and those of
     /// containers come and go all the time.
     pub(crate) fn matters(&self, root: &Root, event: &Event) -> bool {
-        let on_a_device = |name: &String| {
-            self.devices.contains(name)
-                || root.path(&format!("/sys/class/net/{name}/device")).exists()
-        };
+        let on_a_device = |name: &String| self.devices.contains(name) || has_device(root, name);
         match event {
             Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => on_a_device(name),
             Event::NetdevAdded(name) | Event::NetdevRemoved(name) => on_a_device(name),
@@ -78,14 +76,14 @@ mod tests {
     fn window_after(events: &[Event], at: u64, reconcile: &mut Reconcile) -> (bool, Duration) {
         let interval = Duration::from_secs(10);
         let root = Root::at(Path::new("/nonexistent-for-this-test")).unwrap_or(Root::live());
-        let disturbed = reconcile.disturbs(&root, events, Duration::from_secs(at), interval);
+        let disturbed = reconcile.discards_window(&root, events, Duration::from_secs(at), interval);
         (disturbed, reconcile.window(interval))
     }
 
     #[test]
     fn a_device_event_starts_short_windows_until_events_stop() {
         let mut reconcile = Reconcile::default();
-        reconcile.know(&[Netdev {
+        reconcile.remember_netdevs(&[Netdev {
             name: "ens5".into(),
             device_path: Some("/devices/x".into()),
             ..Netdev::default()

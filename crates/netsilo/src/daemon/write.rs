@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use netsilo_decide::control::WriteOutcome;
 use netsilo_model::change::{Change, Target};
-use netsilo_sys::transaction::apply::{ApplyError, Drift, Options, WriteError, apply_for};
+use netsilo_sys::transaction::apply::{
+    ApplyError, Drift, TransactionOptions, WriteError, apply_for,
+};
 use netsilo_sys::transaction::journal;
 use netsilo_sys::transaction::kernel::Kernel;
 use netsilo_sys::transaction::knob::KnobError;
-use netsilo_sys::transaction::record::{By, Origin};
-use netsilo_sys::transaction::undo::{Which, undo};
+use netsilo_sys::transaction::record::{Origin, RestoredBy};
+use netsilo_sys::transaction::undo::{UndoScope, undo};
 
 /// The results of a batch of writes.
 #[derive(Debug, Default)]
@@ -37,8 +39,11 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
     let mut batch = Batch::default();
     while !changes.is_empty() {
         let before = batch.outcomes.len();
-        let mut options =
-            Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+        let mut options = TransactionOptions {
+            confirm_within: None,
+            start_guard: &mut |_| Ok(()),
+            wait: Duration::ZERO,
+        };
         match apply_for(Origin::Daemon, kernel, dir, &changes, &mut options, &mut |_| {}) {
             Ok(applied) => {
                 let settled = |target: &Target| {
@@ -102,12 +107,13 @@ fn stopped(error: &ApplyError) -> Stopped {
 /// Restores a transaction that an earlier writer left unfinished, unless its guard will; returns a
 /// description of what was done.
 pub(crate) fn recover(kernel: &dyn Kernel, dir: &Path) -> anyhow::Result<Option<String>> {
-    let transactions =
-        journal::look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
+    let transactions = journal::read_without_lock(kernel, dir)?
+        .map(|history| history.transactions)
+        .unwrap_or_default();
     let unfinished =
         transactions.iter().find(|it| it.is_unfinished() && it.awaits_confirmation().is_none());
     let Some(id) = unfinished.map(|it| it.id) else { return Ok(None) };
-    let undone = undo(kernel, dir, Which::Only(id), false, By::Daemon, &mut |_, _| {})?;
+    let undone = undo(kernel, dir, UndoScope::Only(id), false, RestoredBy::Daemon, &mut |_, _| {})?;
     let left: Vec<String> =
         undone.iter().flat_map(|it| it.failures()).map(ToString::to_string).collect();
     let words = format!("transaction {id} was left unfinished and is restored");

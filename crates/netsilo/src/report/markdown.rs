@@ -2,17 +2,18 @@
 
 use std::fmt::Write as _;
 
-use netsilo_trial::experiment::measure::Measure;
-use netsilo_trial::experiment::results::{Cell, Results, UnderLoad};
+use netsilo_trial::experiment::compared::{Cell, UnderLoad};
+use netsilo_trial::experiment::measure::TrialMeasure;
+use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
-use crate::report::folder::Folder;
+use crate::report::folder::ReportFolder;
 use crate::report::words;
-use crate::verbs::apply::count as plural;
+use crate::tell::words::plural;
 use crate::views::units::nanoseconds;
 
 /// Renders the verdicts, what weakens them, and all figures.
-pub(super) fn render(folder: &Folder, results: &Results) -> String {
+pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
     let machine = &folder.experiment.machine;
     let mut text = format!(
         "# {} on {}\n\n{} CPUs, Linux {}; compared with **{}** by round, {}.\n\n",
@@ -35,7 +36,7 @@ pub(super) fn render(folder: &Folder, results: &Results) -> String {
         let _ = writeln!(text, "\n## {}\n\n{}", plain(&load.load), figures(load));
     }
     text += &stages(results);
-    list(&mut text, "What weakens single figures", &words::doubts(results));
+    list(&mut text, "What weakens single figures", &words::cell_notes(results));
     let failed = results.failed.iter().map(|it| {
         format!("round {}, {}, {}: {}", it.step.round + 1, it.step.load, it.step.setting, it.why)
     });
@@ -63,7 +64,9 @@ fn verdicts(results: &Results) -> String {
     ];
     for load in &results.loads {
         let verdict = |cell: &Cell| {
-            let Some(rate) = cell.measured(Measure::Rate) else { return "no result".to_owned() };
+            let Some(rate) = cell.measured(TrialMeasure::Rate) else {
+                return "no result".to_owned();
+            };
             rate.against.as_ref().map_or_else(|| words::level(rate, load.work), words::against)
         };
         let cells = load.settings.iter().map(verdict);
@@ -77,15 +80,17 @@ fn figures(load: &UnderLoad) -> String {
     let header =
         ["".to_owned()].into_iter().chain(load.settings.iter().map(|cell| cell.setting.clone()));
     let mut rows: Vec<Vec<String>> = vec![header.collect()];
-    for measure in Measure::ALL {
+    for measure in TrialMeasure::ALL {
         let measured: Vec<_> = load.settings.iter().map(|cell| cell.measured(measure)).collect();
         if measured.iter().all(Option::is_none) {
             continue;
         }
-        let cell = |it: &Option<&netsilo_trial::experiment::results::Measured>| {
+        let cell = |it: &Option<&netsilo_trial::experiment::compared::Measured>| {
             let Some(it) = it else { return "-".to_owned() };
-            let against =
-                it.against.as_ref().map(|against| format!("; {}", words::briefly(against)));
+            let against = it
+                .against
+                .as_ref()
+                .map(|against| format!("; {}", words::change_or_verdict(against)));
             words::value(measure, load.work, it.median) + &against.unwrap_or_default()
         };
         let name = measure.name(load.work);
@@ -113,7 +118,7 @@ fn stages(results: &Results) -> String {
         let words = ["setting", "measured by", "forwarded", "dropped early", "saved"];
         let mut rows = vec![words.map(str::to_owned).to_vec()];
         for spared in settings {
-            for (name, it) in words::ways(spared) {
+            for (name, it) in words::early_drop_comparisons(spared) {
                 let (passed_on, dropped) =
                     (nanoseconds(it.passed_on_ns), nanoseconds(it.dropped_ns));
                 rows.push(vec![
@@ -121,7 +126,7 @@ fn stages(results: &Results) -> String {
                     name.into(),
                     passed_on,
                     dropped,
-                    words::less(it),
+                    words::saving(it),
                 ]);
             }
         }

@@ -52,8 +52,8 @@ impl Exit {
     }
 
     /// Returns the code of an error, by what the caller may do next.
-    fn of(error: &Error) -> Self {
-        if let Some(Stop(exit, _)) = error.downcast_ref() {
+    fn from_error(error: &Error) -> Self {
+        if let Some(ExitError(exit, _)) = error.downcast_ref() {
             return *exit;
         }
         let journal = |error: &JournalError| {
@@ -83,22 +83,22 @@ impl Exit {
 
 /// A message with the exit code to end with.
 #[derive(Debug)]
-pub(crate) struct Stop(pub(crate) Exit, pub(crate) String);
+pub(crate) struct ExitError(pub(crate) Exit, pub(crate) String);
 
-impl std::fmt::Display for Stop {
+impl std::fmt::Display for ExitError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.1)
     }
 }
 
-impl std::error::Error for Stop {}
+impl std::error::Error for ExitError {}
 
 /// Returns the process's exit code; prints an error with its causes on stderr.
 pub(crate) fn code(result: Result<Exit>) -> ExitCode {
     let exit = result.unwrap_or_else(|error| {
         // Printing may fail if the terminal is gone; the exit code stays the same.
         let _ = writeln!(std::io::stderr(), "netsilo: {}", in_words(&error));
-        Exit::of(&error)
+        Exit::from_error(&error)
     });
     ExitCode::from(exit.code())
 }

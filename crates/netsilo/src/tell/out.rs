@@ -1,21 +1,22 @@
 //! Output: results to stdout, messages to stderr; a closed pipe ends the program quietly.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
-use anyhow::{Context, Result};
-use netsilo_model::parse::sanitize::is_unseen;
+use anyhow::{Context as _, Result};
+use netsilo_model::parse::sanitize::is_control;
 use serde::Serialize;
 
 /// Prints a result.
 pub(crate) fn text(text: &str) -> Result<()> {
-    quietly(io::stdout().lock().write_all(printable(text).as_bytes()))
+    exit_on_broken_pipe(io::stdout().lock().write_all(printable(text).as_bytes()))
 }
 
 /// Prints the next of several results: clears a terminal first, separates by a line otherwise.
 pub(crate) fn screen(text: &str) -> Result<()> {
     let before = if io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "\n" };
-    quietly(io::stdout().lock().write_all(before.as_bytes()))?;
+    exit_on_broken_pipe(io::stdout().lock().write_all(before.as_bytes()))?;
     crate::tell::out::text(text)
 }
 
@@ -43,7 +44,7 @@ pub(crate) fn note(message: &str) {
 ///
 /// In JSON such characters occur only inside strings, where the escape has the same meaning.
 fn printable(text: &str) -> Cow<'_, str> {
-    let is_escaped = |c: char| is_unseen(c) && c != '\n' && c != '\t';
+    let is_escaped = |c: char| is_control(c) && c != '\n' && c != '\t';
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
@@ -54,11 +55,16 @@ fn printable(text: &str) -> Cow<'_, str> {
 }
 
 /// Ends with 0 on a closed pipe: `netsilo show | head` is no failure.
-fn quietly(written: io::Result<()>) -> Result<()> {
+fn exit_on_broken_pipe(written: io::Result<()>) -> Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.context("cannot write to stdout"),
     }
+}
+
+/// Prints a line on stderr and ignores failure.
+pub(crate) fn eprint_line(message: impl Display) {
+    let _ = writeln!(io::stderr(), "{message}");
 }
 
 #[cfg(test)]

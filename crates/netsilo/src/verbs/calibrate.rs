@@ -13,6 +13,7 @@ use netsilo_model::machine::topology::Distance;
 use netsilo_sys::cost::measure;
 use netsilo_sys::cost::store::{self, COSTS_DIR, Measurement};
 use netsilo_sys::files::root::Root;
+use netsilo_sys::read::machine::machine_identity;
 use netsilo_sys::read::topology;
 
 use crate::tell::exit::Exit;
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 /// Measures this machine for about this long, with a progress bar above two seconds.
 pub(crate) fn measure(time: Duration) -> Result<Measurement> {
     let root = Root::live();
-    let machine = store::machine(&root).context("cannot identify this machine")?;
+    let machine = machine_identity(&root).context("cannot identify this machine")?;
     let topology = topology::topology(&root).context("cannot read this machine's cpus")?;
     let cpus = measure::usable_cpus(&topology)?;
     let bar = progress(time);
@@ -98,9 +99,9 @@ fn render(measurement: &Measurement) -> String {
         machine.hostname,
         machine.kernel,
         machine.cpu_model,
-        crate::verbs::apply::count(machine.cpus, "cpu")
+        crate::tell::words::plural(machine.cpus, "cpu")
     );
-    let _ = writeln!(text, "{}", table(measurement, &store::table(machine)));
+    let _ = writeln!(text, "{}", table(measurement, &store::default_costs(machine)));
     let here = measured.wakeup.get(&Distance::SameCpu);
     if let Some(here) = here {
         let _ = writeln!(
@@ -110,10 +111,10 @@ fn render(measurement: &Measurement) -> String {
             time(Some(&here.latency)),
         );
     }
-    if let CostSource::Measured { from_table, .. } = &costs.source
-        && !from_table.is_empty()
+    if let CostSource::Measured { defaulted, .. } = &costs.source
+        && !defaulted.is_empty()
     {
-        let classes: Vec<&str> = from_table.iter().map(|distance| distance.label()).collect();
+        let classes: Vec<&str> = defaulted.iter().map(|distance| distance.label()).collect();
         let _ = writeln!(
             text,
             "note: not measurable here, so the default weights stay: {}",

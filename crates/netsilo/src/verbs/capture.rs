@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::bundle::{Addresses, Capture, Manifest};
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
 
-use crate::args::look::pass_time;
+use crate::args::look::wait_with_progress;
 use crate::tell::exit::Exit;
 use crate::tell::out;
 
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 /// Observes, saves, and lists what the bundle contains.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let counting = if args.no_bpf { Counting::WithoutBpf } else { Counting::Continuous };
+    let counting = if args.no_bpf { CountingMode::WithoutBpf } else { CountingMode::Continuous };
     let addresses = if args.with_addresses { Addresses::Keep } else { Addresses::Replace };
     let manifest = save(&args.output, args.interval, counting, addresses)?;
     if args.json {
@@ -59,14 +59,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 pub(crate) fn save(
     output: &Path,
     interval: Duration,
-    counting: Counting,
+    counting: CountingMode,
     addresses: Addresses,
 ) -> Result<Manifest> {
     let mut capture = Capture::start()?;
     let live = Root::live();
     let mut observer =
         Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
-    let observation = observer.next(&capture.sample(&live)?, interval, pass_time)?;
+    let observation = observer.next(&capture.sample(&live)?, interval, wait_with_progress)?;
     let release = &observation.after.machine.release;
     capture
         .write(output, &observation.attribution, release, addresses)

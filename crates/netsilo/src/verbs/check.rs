@@ -2,21 +2,29 @@
 
 use anyhow::Result;
 use netsilo_decide::judge::findings::{Severity, check};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_sys::bpf::tracer::Options;
 
+use crate::args::costs::costs_for;
 use crate::args::look::{self, CHECK_INTERVAL};
+use crate::args::named;
 use crate::tell::exit::Exit;
 use crate::tell::out;
-use crate::verbs::{calibrate, plan};
+use crate::verbs::calibrate;
 use crate::views;
 
 /// Arguments of `netsilo check`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    observe: look::Look,
-    /// Exit with 11 if a finding is at least this severe: info, warning, critical
-    #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = severity)]
+    observe: look::ObserveArgs,
+    /// Exit with 11 if a finding is at least this severe
+    #[arg(
+        long,
+        value_name = "SEVERITY",
+        default_value = "warning",
+        value_parser = named::severities()
+    )]
     fail_on: Severity,
     /// Measure the cost between this machine's CPUs first, for about 5s, and use it for the
     /// verdicts; netsilo calibrate stores such a measurement
@@ -34,15 +42,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let costs = match args.calibrate {
         true => calibrate::measure(calibrate::TIME)?.costs,
-        false => plan::costs_for(args.observe.is_bundle())?,
+        false => costs_for(args.observe.is_bundle())?,
     };
-    let check = check(
-        &args
-            .observe
-            .unless_told(CHECK_INTERVAL)
-            .observe_with(Options { stages: true, ..Options::for_findings() })?,
-        &costs,
-    );
+    let options = Options { stages: true, ..Options::for_findings() };
+    let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe_with(options)?;
+    let check = check(&Analysis::new(&observation, &costs));
     if args.json {
         out::json(&check)?;
     } else {
@@ -51,12 +55,4 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
     Ok(if grave { Exit::Findings } else { Exit::Ok })
-}
-
-fn severity(text: &str) -> Result<Severity> {
-    let known = Severity::ALL.into_iter().filter(|severity| *severity > Severity::Ok);
-    known
-        .into_iter()
-        .find(|severity| severity.as_str() == text)
-        .ok_or_else(|| anyhow::anyhow!("known are info, warning, critical"))
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::daemon::config;
 use crate::tell::exit::Exit;
 use crate::tell::out;
-use crate::verbs::apply::count;
+use crate::tell::words::plural;
 
 /// Arguments of `netsilo check-config`.
 #[derive(Debug, clap::Args)]
@@ -23,6 +23,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     for file in &config.files {
         out::text(&format!("{}\n", file.display()))?;
     }
-    out::text(&format!("{}: no error\n", count(config.files.len(), "file")))?;
+    out::text(&format!("{}: no error\n", plural(config.files.len(), "file")))?;
     Ok(Exit::Ok)
 }

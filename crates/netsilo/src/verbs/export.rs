@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
-use netsilo_decide::plan::export::{self, File};
+use netsilo_decide::plan::export::{self, ExportedFile};
 
+use crate::args::plan::{PlanArgs, load};
 use crate::tell::exit::Exit;
 use crate::tell::out;
-use crate::verbs::apply;
-use crate::verbs::plan::PlanArgs;
 
 /// Arguments of `netsilo export`.
 #[derive(Debug, clap::Args)]
@@ -24,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long)]
     suggest: bool,
     /// Export the plan in this file, as printed by `netsilo plan --json`, instead of making one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "Look"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "ObserveArgs"])]
     plan: Option<PathBuf>,
     /// Write the files to this folder instead of printing them
     #[arg(long, value_name = "DIR")]
@@ -49,7 +48,7 @@ enum Format {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.suggest && args.format != Format::IrqbalancePolicy {
         let why = "--suggest needs the format irqbalance-policy";
-        return Err(crate::tell::exit::Stop(Exit::Usage, why.into()).into());
+        return Err(crate::tell::exit::ExitError(Exit::Usage, why.into()).into());
     }
     // The --suggest script reads the hints and needs no plan.
     let files = if args.suggest {
@@ -66,12 +65,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 fn plan(args: &Args) -> Result<Plan> {
     match &args.plan {
-        Some(path) => apply::load(path),
+        Some(path) => load(path),
         None => args.make.plan(),
     }
 }
 
-fn render(format: Format, plan: &Plan) -> Vec<File> {
+fn render(format: Format, plan: &Plan) -> Vec<ExportedFile> {
     match format {
         Format::IrqbalancePolicy => vec![export::irqbalance_policy(plan)],
         Format::SystemdLink => {
@@ -87,7 +86,7 @@ fn render(format: Format, plan: &Plan) -> Vec<File> {
 }
 
 /// Joins the files; with their names if there is more than one.
-fn joined(files: &[File]) -> String {
+fn joined(files: &[ExportedFile]) -> String {
     match files {
         [] => "# the plan has no change that .link files can express\n".into(),
         [only] => only.text.clone(),
@@ -95,7 +94,7 @@ fn joined(files: &[File]) -> String {
     }
 }
 
-fn write(dir: &Path, files: &[File]) -> Result<()> {
+fn write(dir: &Path, files: &[ExportedFile]) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     for file in files {
         let path = dir.join(&file.name);
@@ -134,7 +133,7 @@ pub(crate) mod tests {
     /// The lines that a change adds to each format.
     pub(crate) fn of_knob(plan: &Plan) -> String {
         let (links, beyond) = export::systemd_link(plan);
-        let lines = |file: &export::File, without: &str| {
+        let lines = |file: &export::ExportedFile, without: &str| {
             let common: Vec<&str> = without.lines().collect();
             let own = own_lines(&file.text)
                 .lines()
@@ -153,7 +152,7 @@ pub(crate) mod tests {
         text.rsplit_once("cannot be moved to cpus $3\"\n    fi\n}\n\n").map_or(text, |(_, own)| own)
     }
 
-    fn accepts(program: &str, arguments: &[&str], file: &File) {
+    fn accepts(program: &str, arguments: &[&str], file: &ExportedFile) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(&file.name);
         fs::write(&path, &file.text).unwrap();

@@ -8,9 +8,10 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
 use netsilo_model::machine::topology::{NodeId, Topology};
 use serde::Serialize;
 
-use crate::args::look::From;
-use crate::tell::exit::{Exit, Stop};
+use crate::args::look::BundleArg;
+use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
+use crate::tell::words::plural;
 
 /// Arguments of `netsilo mask`.
 #[derive(Debug, clap::Args)]
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     )]
     width: Option<u32>,
     #[command(flatten)]
-    from: From,
+    from: BundleArg,
     /// Print the sets as JSON
     #[arg(short, long)]
     json: bool,
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 fn sets(args: &Args, topology: &Topology) -> Result<Vec<(String, CpuSet)>> {
     if let Some(text) = &args.cpus {
         let read = CpuSet::parse_user(text, args.width.unwrap_or(MAX_CPUS));
-        let (cpus, _) = read.map_err(|error| Stop(Exit::Usage, error.to_string()))?;
+        let (cpus, _) = read.map_err(|error| ExitError(Exit::Usage, error.to_string()))?;
         let missing = cpus.minus(&topology.possible);
         if !missing.is_empty() && args.width.is_none() {
             out::note(&format!("this machine has cpus {}, not {missing}", topology.possible));
@@ -156,8 +157,7 @@ fn render(sets: &[Spelled]) -> String {
     let mut text = String::new();
     for set in sets {
         let Spelled { what, count, list, mask, hex } = set;
-        let plural = if *count == 1 { "cpu" } else { "cpus" };
-        let _ = writeln!(text, "{what}: {count} {plural}");
+        let _ = writeln!(text, "{what}: {}", plural(*count, "cpu"));
         let _ = writeln!(text, "  list  {list:<26}  smp_affinity_list, cpuset.cpus, taskset -c");
         let _ = writeln!(text, "  mask  {mask:<26}  smp_affinity, rps_cpus, xps_cpus");
         let _ = writeln!(text, "  hex   {hex:<26}  taskset");

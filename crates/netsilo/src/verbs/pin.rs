@@ -9,14 +9,16 @@ use netsilo_decide::plan::pin::{pin_cgroup, pin_threads};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::consumer::Thread;
-use netsilo_sys::consumer::{self, Who};
+use netsilo_sys::consumer::{self, ConsumerSelector};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::topology;
 
+use crate::args::apply_options::ApplyOptions;
+use crate::args::parse::some_cpus;
 use crate::tell::exit::Exit;
-use crate::tell::out;
-use crate::verbs::apply::{How, apply, count, say};
-use crate::verbs::plan::some_cpus;
+use crate::tell::out::{self, eprint_line};
+use crate::tell::words::plural;
+use crate::verbs::apply::apply;
 use crate::views;
 
 /// How often to look for threads that appeared meanwhile, and pin them.
@@ -34,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    how: How,
+    options: ApplyOptions,
 }
 
 /// The consumer to restrict.
@@ -54,15 +56,15 @@ struct WhoArgs {
 
 /// Finds the consumer, shows the change, asks, pins, and then pins threads that appeared meanwhile.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let root = args.how.place.root()?;
+    let root = args.options.state.root()?;
     let topology = topology::topology(&root).context("cannot read this machine's cpus")?;
     let who = match (&args.who.comm, &args.who.cgroup) {
         (_, Some(path)) => {
             let cgroup = consumer::cgroup(&root, path)?;
             return carry_out(&pin_cgroup(&topology, &cgroup, &args.cpus), args);
         }
-        (Some(comm), None) => Who::Comm(comm.clone()),
-        (None, None) => Who::Pids(args.who.pid.clone()),
+        (Some(comm), None) => ConsumerSelector::Comm(comm.clone()),
+        (None, None) => ConsumerSelector::Pids(args.who.pid.clone()),
     };
     let threads = consumer::threads(&root, &who)?;
     let plan = pin_threads(&topology, &threads, &args.cpus);
@@ -71,16 +73,18 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return Ok(exit);
     }
     newcomers(&root, &topology, &who, threads, args)?;
-    say("note: threads that it starts later inherit these cpus, also after undo; \
-         use --cgroup to avoid this");
+    eprint_line(
+        "note: threads that it starts later inherit these cpus, also after undo; \
+         use --cgroup to avoid this",
+    );
     Ok(exit)
 }
 
 fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
     if !args.dry_run {
-        return apply(plan, &args.how);
+        return apply(plan, &args.options);
     }
-    if args.how.json {
+    if args.options.json {
         out::json(plan)?;
     } else {
         out::text(&views::plan::render(plan))?;
@@ -93,7 +97,7 @@ fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
 fn newcomers(
     root: &Root,
     topology: &Topology,
-    who: &Who,
+    who: &ConsumerSelector,
     mut known: Vec<Thread>,
     args: &Args,
 ) -> Result<()> {
@@ -107,17 +111,17 @@ fn newcomers(
         if plan.changes.is_empty() {
             return Ok(());
         }
-        let appeared = count(plan.changes.len(), "thread");
-        if args.how.awaits_confirmation() {
-            say(format_args!(
+        let appeared = plural(plan.changes.len(), "thread");
+        if args.options.awaits_confirmation() {
+            eprint_line(format_args!(
                 "{appeared} appeared meanwhile: run this again after `netsilo confirm` to pin them"
             ));
             return Ok(());
         }
-        say(format_args!("{appeared} appeared meanwhile"));
-        apply(&plan, &args.how.without_asking())?;
+        eprint_line(format_args!("{appeared} appeared meanwhile"));
+        apply(&plan, &args.options.without_asking())?;
     }
-    say(
+    eprint_line(
         "threads with other cpus keep appearing: run this again, or restrict the cgroup (--cgroup)",
     );
     Ok(())

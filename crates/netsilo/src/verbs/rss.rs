@@ -1,14 +1,14 @@
 //! `netsilo rss`: predicts the rx queue of a flow, and shows how RSS spreads flows.
 
 use anyhow::Result;
-use netsilo_decide::report::rss::{netdev_rss, where_is};
-use netsilo_model::snapshot::flow::Asked;
+use netsilo_decide::report::rss::{find_queue, netdev_rss};
+use netsilo_model::snapshot::flow::FlowSpec;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
 
 use crate::args::look;
-use crate::tell::exit::{Exit, Stop};
+use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::views;
 
@@ -22,38 +22,38 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
     /// Predict the rx queue of a flow; refuse if current traffic contradicts the model
-    Where(Where),
+    Where(WhereArgs),
     /// Show hash, key, fields and indirection table, how well current flows match the model, and
     /// how evenly they load the queues
-    Show(Show),
+    Show(ShowArgs),
 }
 
 #[derive(Debug, clap::Args)]
-struct Where {
+struct WhereArgs {
     /// Flow as it arrives, sender first: 10.0.0.1:40000-10.0.0.2:443/tcp,
     /// [2001:db8::1]:53-[2001:db8::2]:53/udp
     #[arg(value_name = "FLOW")]
-    flow: Asked,
+    flow: FlowSpec,
     #[command(flatten)]
-    common: Common,
+    netdevs: NetdevArgs,
 }
 
 #[derive(Debug, clap::Args)]
-struct Show {
+struct ShowArgs {
     /// Also list the flows, heaviest first
     #[arg(long)]
     flows: bool,
     #[command(flatten)]
-    common: Common,
+    netdevs: NetdevArgs,
 }
 
 #[derive(Debug, clap::Args)]
-struct Common {
+struct NetdevArgs {
     /// Show only this netdev [default: all that have an indirection table]
     #[arg(long, value_name = "NAME")]
     netdev: Option<String>,
     #[command(flatten)]
-    observe: look::Look,
+    observe: look::ObserveArgs,
     /// Print the result as JSON
     #[arg(short, long)]
     json: bool,
@@ -67,12 +67,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
 }
 
-fn predict(args: &Where) -> Result<Exit> {
-    let observation = args.common.observe.observe_with(Options::for_findings())?;
-    let netdevs = args.common.netdevs(&observation)?;
+fn predict(args: &WhereArgs) -> Result<Exit> {
+    let observation = args.netdevs.observe.observe_with(Options::for_findings())?;
+    let netdevs = args.netdevs.netdevs(&observation)?;
     let places: Vec<_> =
-        netdevs.iter().map(|netdev| where_is(&observation, netdev, args.flow)).collect();
-    match args.common.json {
+        netdevs.iter().map(|netdev| find_queue(&observation, netdev, args.flow)).collect();
+    match args.netdevs.json {
         true => out::json(&places)?,
         false => out::text(&views::rss::places(&places))?,
     }
@@ -80,18 +80,18 @@ fn predict(args: &Where) -> Result<Exit> {
     Ok(if is_known { Exit::Ok } else { Exit::Refused })
 }
 
-fn show(args: &Show) -> Result<Exit> {
-    let observation = args.common.observe.observe_with(Options::for_findings())?;
-    let netdevs = args.common.netdevs(&observation)?;
+fn show(args: &ShowArgs) -> Result<Exit> {
+    let observation = args.netdevs.observe.observe_with(Options::for_findings())?;
+    let netdevs = args.netdevs.netdevs(&observation)?;
     let shown: Vec<_> = netdevs.iter().map(|netdev| netdev_rss(&observation, netdev)).collect();
-    match args.common.json {
+    match args.netdevs.json {
         true => out::json(&shown)?,
         false => out::text(&views::rss::shown(&shown, args.flows))?,
     }
     Ok(Exit::Ok)
 }
 
-impl Common {
+impl NetdevArgs {
     /// Returns the named netdev, or all that have an indirection table.
     fn netdevs<'a>(&self, observation: &'a Observation) -> Result<Vec<&'a Netdev>> {
         let all = observation.after.netdevs.iter();
@@ -112,6 +112,6 @@ impl Common {
                 "no netdev has an indirection table: --netdev shows the reason for one".to_owned()
             }
         };
-        Err(Stop(Exit::Refused, why).into())
+        Err(ExitError(Exit::Refused, why).into())
     }
 }

@@ -2,6 +2,8 @@
 
 use anyhow::Result;
 use netsilo_decide::report::Report;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_sys::bpf::tracer::Options;
 
 use crate::args::look;
@@ -13,7 +15,7 @@ use crate::views;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    observe: look::Look,
+    observe: look::ObserveArgs,
     /// Repeat after each interval, COUNT times or until interrupted
     #[arg(short, long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "0")]
     watch: Option<u64>,
@@ -31,7 +33,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let mut shown = 0;
     let options = Options { stages: args.stages, ..Options::default() };
     args.observe.each(options, |observation| {
-        let report = Report::of(&observation);
+        let report = Report::of(&Analysis::new(&observation, &Costs::default()));
         shown += 1;
         match (args.json, args.watch) {
             (true, None) => out::json(&report)?,

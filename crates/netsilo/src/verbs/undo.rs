@@ -1,21 +1,19 @@
 //! `netsilo undo` restores values that are still netsilo's; `netsilo confirm` keeps a transaction
 //! that awaits confirmation.
 
-use std::fmt::Write as _;
-
 use anyhow::Result;
-use netsilo_sys::transaction::guard::{self, Confirmation};
-use netsilo_sys::transaction::record::By;
-use netsilo_sys::transaction::undo::{self, Fate, Undone, Which};
+use netsilo_sys::transaction::record::RestoredBy;
+use netsilo_sys::transaction::undo::{self, RestoreResult, UndoScope, Undone};
 use serde_json::json;
 
-use crate::tell::exit::{Exit, Stop};
-use crate::tell::out;
-use crate::verbs::apply::{Place, count, say};
+use crate::args::state_dir::StateDir;
+use crate::tell::exit::Exit;
+use crate::tell::out::{self, eprint_line};
+use crate::views::undone::report;
 
 /// Arguments of `netsilo undo`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct UndoArgs {
+pub(crate) struct Args {
     /// Undo only the newest transaction [default: all since boot]
     #[arg(long)]
     last: bool,
@@ -26,24 +24,14 @@ pub(crate) struct UndoArgs {
     #[arg(short, long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
-}
-
-/// Arguments of `netsilo confirm`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ConfirmArgs {
-    /// Print the outcome as JSON
-    #[arg(short, long)]
-    json: bool,
-    #[command(flatten)]
-    place: Place,
+    state: StateDir,
 }
 
 /// Undoes transactions of this boot.
-pub(crate) fn undo(args: &UndoArgs) -> Result<Exit> {
-    let which = if args.last { Which::Last } else { Which::All };
-    let (kernel, dir) = (args.place.kernel()?, args.place.state_dir());
-    let all = undo::undo(&kernel, dir, which, args.forget, By::Undo, &mut |_, _| {})?;
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let which = if args.last { UndoScope::Last } else { UndoScope::All };
+    let (kernel, dir) = (args.state.kernel()?, args.state.path());
+    let all = undo::undo(&kernel, dir, which, args.forget, RestoredBy::Undo, &mut |_, _| {})?;
     if args.json {
         out::json(&as_json(&all))?;
     } else if all.is_empty() {
@@ -54,7 +42,7 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<Exit> {
     if all.iter().all(Undone::is_complete) {
         return Ok(Exit::Ok);
     }
-    say(if args.forget {
+    eprint_line(if args.forget {
         "netsilo: some values could not be restored and are given up"
     } else {
         "netsilo: some values could not be restored: run `netsilo undo` to try again, or \
@@ -63,88 +51,16 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<Exit> {
     Ok(Exit::RestoreIncomplete)
 }
 
-/// Confirms the transaction that awaits confirmation.
-pub(crate) fn confirm(args: &ConfirmArgs) -> Result<Exit> {
-    let late = |id: u64, by: &str| -> Result<Exit> {
-        Err(Stop(Exit::Refused, format!("too late: transaction {id} was restored {by}")).into())
-    };
-    match guard::confirm(&args.place.kernel()?, args.place.state_dir())? {
-        Confirmation::Kept(id) | Confirmation::KeptBefore(id) if args.json => {
-            out::json(&json!({ "version": 1, "confirmed": id }))?;
-        }
-        Confirmation::Kept(id) => {
-            out::text(&format!(
-                "transaction {id} is confirmed; `netsilo undo` can still restore the old values\n"
-            ))?;
-        }
-        Confirmation::KeptBefore(id) => {
-            out::text(&format!("transaction {id} was already confirmed\n"))?
-        }
-        Confirmation::Restored(id, By::Guard | By::Confirm) => {
-            return late(id, "when its time ran out");
-        }
-        Confirmation::Restored(id, by) => return late(id, &format!("by {by}")),
-        Confirmation::RestoredNow(undone) => {
-            say(report(std::slice::from_ref(&undone)).trim_end());
-            if !undone.is_complete() {
-                return Ok(Exit::RestoreIncomplete);
-            }
-            return late(undone.transaction, "now: its time had run out and its guard was gone");
-        }
-        Confirmation::Nothing => {
-            return Err(Stop(Exit::Refused, "no transaction awaits confirmation".into()).into());
-        }
-    }
-    Ok(Exit::Ok)
-}
-
-/// Reports the result of each knob, and how many were restored.
-pub(crate) fn report(all: &[Undone]) -> String {
-    let mut text = String::new();
-    for undone in all {
-        let restored = undone
-            .knobs
-            .iter()
-            .filter(|(_, fate)| matches!(fate, Fate::Restored | Fate::Reworded(_)))
-            .count();
-        let of = count(undone.knobs.len(), "setting");
-        let _ = writeln!(text, "transaction {}: {restored} of {of} restored", undone.transaction);
-        for (target, what) in &undone.knobs {
-            let _ = writeln!(text, "  {target}: {}", fate(what));
-        }
-    }
-    text
-}
-
-/// Describes the result of one knob.
-pub(crate) fn fate(fate: &Fate) -> String {
-    match fate {
-        Fate::Restored => "restored".into(),
-        Fate::Reworded(raw) => {
-            format!("restored, the kernel now prints it as {:?}", raw.trim_end())
-        }
-        Fate::WasOld => "already had its old value".into(),
-        Fate::Foreign(value) => {
-            format!("left alone: another program or the driver has changed it to {value}")
-        }
-        Fate::Gone(error) => format!("gone ({error})"),
-        Fate::Failed(error) => format!("NOT RESTORED ({error})"),
-        Fate::Ignored(value) => {
-            format!("NOT RESTORED (the kernel accepted the old value but still shows {value})")
-        }
-    }
-}
-
 fn as_json(all: &[Undone]) -> serde_json::Value {
-    let knob = |(target, what): &(_, Fate)| {
+    let knob = |(target, what): &(_, RestoreResult)| {
         let (word, detail) = match what {
-            Fate::Restored => ("restored", None),
-            Fate::Reworded(raw) => ("restored", Some(raw.clone())),
-            Fate::WasOld => ("was_old", None),
-            Fate::Foreign(value) => ("foreign", Some(value.to_string())),
-            Fate::Gone(error) => ("gone", Some(error.to_string())),
-            Fate::Failed(error) => ("failed", Some(error.to_string())),
-            Fate::Ignored(value) => ("failed", Some(value.to_string())),
+            RestoreResult::Restored => ("restored", None),
+            RestoreResult::Reworded(raw) => ("restored", Some(raw.clone())),
+            RestoreResult::AlreadyOld => ("was_old", None),
+            RestoreResult::Foreign(value) => ("foreign", Some(value.to_string())),
+            RestoreResult::Gone(error) => ("gone", Some(error.to_string())),
+            RestoreResult::Failed(error) => ("failed", Some(error.to_string())),
+            RestoreResult::NotApplied(value) => ("failed", Some(value.to_string())),
         };
         json!({ "target": target, "fate": word, "detail": detail })
     };
@@ -155,5 +71,5 @@ fn as_json(all: &[Undone]) -> serde_json::Value {
             "knobs": undone.knobs.iter().map(knob).collect::<Vec<_>>(),
         })
     };
-    json!({ "version": 1, "transactions": all.iter().map(transaction).collect::<Vec<_>>() })
+    json!({ "schema": 1, "transactions": all.iter().map(transaction).collect::<Vec<_>>() })
 }

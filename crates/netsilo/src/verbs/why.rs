@@ -2,6 +2,8 @@
 
 use anyhow::Result;
 use netsilo_decide::judge::why::why;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::args::look::{self, CHECK_INTERVAL};
@@ -16,7 +18,7 @@ pub(crate) struct Args {
     #[arg(required = true, num_args = 1..=2, value_name = "SUBJECT")]
     subject: Vec<String>,
     #[command(flatten)]
-    observe: look::Look,
+    observe: look::ObserveArgs,
     /// Print the explanation as JSON
     #[arg(short, long)]
     json: bool,
@@ -25,7 +27,8 @@ pub(crate) struct Args {
 /// Observes, explains and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let subject: Subject = args.subject.join(" ").parse()?;
-    let answer = why(&args.observe.unless_told(CHECK_INTERVAL).observe()?, &subject)?;
+    let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe()?;
+    let answer = why(&Analysis::new(&observation, &Costs::default()), &subject)?;
     if args.json {
         out::json(&answer)?;
     } else {

@@ -1,26 +1,27 @@
-//! A comparison of `ab` as text.
+//! The result of `ab`: as JSON, and as text.
 
 use std::fmt::Write as _;
 
 use netsilo_stats::Estimate;
 use netsilo_stats::sequential::Stop;
 use netsilo_stats::steadiness::Steadiness;
-use netsilo_trial::comparison::{Comparison, Scale, Verdict};
+use netsilo_trial::comparison::{Comparison, ComparisonSpec, Conclusion, Scale};
+use serde::Serialize;
 
-use crate::verbs::ab::Told;
-use crate::verbs::apply::count as plural;
+use crate::args::ab_setting::AbSetting;
+use crate::tell::words::plural;
 use crate::views::units;
 
 /// Renders the verdict, its numbers, and what weakens it.
-pub(crate) fn render(told: &Told<'_>) -> String {
-    let Told { comparison, question, .. } = told;
-    let mut text = format!("A {}, B {}: {}\n", told.a, told.b, told.measured);
+pub(crate) fn render(result: &AbResult<'_>) -> String {
+    let AbResult { comparison, question, .. } = result;
+    let mut text = format!("A {}, B {}: {}\n", result.a, result.b, result.measured);
     if let Some((a, b)) = comparison.medians {
-        let number = if told.unit.is_some() { units::nanoseconds } else { number };
+        let number = if result.unit.is_some() { units::nanoseconds } else { number };
         let _ = writeln!(text, "  median        A {}, B {}", number(a), number(b));
     }
     let _ = writeln!(text, "  {}", verdict(comparison, question.scale));
-    let _ = writeln!(text, "  {}", stopped(told));
+    let _ = writeln!(text, "  {}", stopped(result));
     if let Some(bootstrap) = comparison.bootstrap {
         let _ = writeln!(
             text,
@@ -33,8 +34,8 @@ pub(crate) fn render(told: &Told<'_>) -> String {
             let _ = writeln!(text, "  note: {note}");
         }
     }
-    if !comparison.far_off.is_empty() {
-        let pairs: Vec<String> = comparison.far_off.iter().map(|n| (n + 1).to_string()).collect();
+    if !comparison.outliers.is_empty() {
+        let pairs: Vec<String> = comparison.outliers.iter().map(|n| (n + 1).to_string()).collect();
         let _ = writeln!(text, "  note: outlier: the difference of pair {}", pairs.join(", "));
     }
     text
@@ -46,13 +47,13 @@ pub(crate) fn verdict(comparison: &Comparison, scale: Scale) -> String {
         return "no difference shown: too few pairs for an interval".into();
     };
     let interval = interval(&change, scale);
-    let sure = (1.0 - comparison.doubt) * 100.0;
+    let sure = (1.0 - comparison.error_rate) * 100.0;
     let size = size(change.value.abs(), scale);
     let higher = if change.value > 0.0 { "higher" } else { "lower" };
     match comparison.verdict {
-        Verdict::NoDifferenceShown => format!("no difference shown ({interval}, {sure:.0}%)"),
-        Verdict::Better => format!("B is {size} {higher} ({interval}, {sure:.0}%): better"),
-        Verdict::Worse => format!("B is {size} {higher} ({interval}, {sure:.0}%): worse"),
+        Conclusion::NoDifferenceShown => format!("no difference shown ({interval}, {sure:.0}%)"),
+        Conclusion::Better => format!("B is {size} {higher} ({interval}, {sure:.0}%): better"),
+        Conclusion::Worse => format!("B is {size} {higher} ({interval}, {sure:.0}%): worse"),
     }
 }
 
@@ -61,26 +62,26 @@ pub(crate) fn so_far(comparison: &Comparison, scale: Scale) -> String {
     comparison.change.map_or_else(String::new, |change| interval(&change, scale))
 }
 
-fn stopped(told: &Told<'_>) -> String {
-    let Told { comparison, question, .. } = told;
+fn stopped(result: &AbResult<'_>) -> String {
+    let AbResult { comparison, question, .. } = result;
     let pairs = plural(comparison.pairs.len(), "pair");
-    if told.interrupted {
+    if result.interrupted {
         return format!(
             "interrupted after {pairs}; the interval uses the first {}",
             comparison.pairs_used
         );
     }
-    let most = question.rules.most;
+    let most = question.rules.max_pairs;
     match comparison.stop {
         Some(Stop::Clear) => format!("stopped after {pairs}: clear"),
         Some(Stop::Alike) => {
-            let matters = size(question.rules.matters, question.scale);
+            let matters = size(question.rules.smallest_relevant, question.scale);
             format!("stopped after {pairs}: any difference is below {matters}")
         }
         Some(Stop::Hopeless) => {
             format!("stopped after {pairs}: all {most} would not show a difference")
         }
-        Some(Stop::Used) | None => format!("all {pairs} used"),
+        Some(Stop::Exhausted) | None => format!("all {pairs} used"),
     }
 }
 
@@ -92,7 +93,7 @@ fn notes(name: &str, steadiness: &Steadiness) -> Vec<String> {
             drift * 100.0
         ));
     }
-    if let Some(alike) = steadiness.neighbours_alike {
+    if let Some(alike) = steadiness.autocorrelation {
         notes.push(format!("{name} is autocorrelated: neighbouring pairs are alike ({alike:.2})"));
     }
     if !steadiness.outliers.is_empty() {
@@ -121,18 +122,32 @@ fn number(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:.3}") } else { units::count(value) }
 }
 
+/// The result of a comparison as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct AbResult<'a> {
+    pub(crate) schema: u32,
+    pub(crate) a: &'a AbSetting,
+    pub(crate) b: &'a AbSetting,
+    pub(crate) measured: String,
+    /// Unit of the measured numbers: `ns`, or `None` when unknown.
+    pub(crate) unit: Option<&'static str>,
+    pub(crate) question: ComparisonSpec,
+    pub(crate) interrupted: bool,
+    #[serde(flatten)]
+    pub(crate) comparison: &'a Comparison,
+}
+
 #[cfg(test)]
 mod tests {
     use netsilo_stats::sequential::Rules;
-    use netsilo_trial::comparison::{Better, Pair, Question};
+    use netsilo_trial::comparison::{Better, ComparisonSpec, Pair};
 
     use super::*;
-    use crate::verbs::ab::Setting;
 
     fn told(values: impl Fn(usize) -> (f64, f64), n: usize, interrupted: bool) -> String {
         let pairs: Vec<Pair> =
             (0..n).map(|n| Pair { a: values(n).0, b: values(n).1, b_first: n % 3 == 0 }).collect();
-        let question = Question {
+        let question = ComparisonSpec {
             rules: Rules::default(),
             scale: Scale::Ratio,
             better: Better::Higher,
@@ -140,9 +155,9 @@ mod tests {
         };
         let comparison = question.compare(&pairs);
         let (a, b, measured) =
-            (&Setting::None, &Setting::Plan(None), "netsilo bench run".to_owned());
-        render(&Told {
-            version: 1,
+            (&AbSetting::None, &AbSetting::Plan(None), "netsilo bench run".to_owned());
+        render(&AbResult {
+            schema: 1,
             a,
             b,
             measured,

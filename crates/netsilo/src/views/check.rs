@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use netsilo_decide::judge::evidence::{Gain, Measure, Remedy};
 use netsilo_decide::judge::findings::{Check, Finding, Severity};
-use netsilo_decide::judge::fix::Mend;
-use netsilo_decide::judge::ledger::{Ledger, Line, Stage};
+use netsilo_decide::judge::fix::FixRequest;
+use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
 
-use crate::views::show::{table, trim_lines};
+use crate::views::table::{table, trim_lines};
 use crate::views::units;
 
 /// How many counters of a loss stage are named.
@@ -52,7 +52,8 @@ fn counts(check: &Check) -> String {
 
 /// Packet loss by stage; stages that lost nothing since boot have no line.
 fn ledger(ledger: &Ledger) -> String {
-    let stages: Vec<&Stage> = ledger.stages.iter().filter(|stage| stage.since_boot > 0).collect();
+    let stages: Vec<&StageLosses> =
+        ledger.stages.iter().filter(|stage| stage.since_boot > 0).collect();
     if stages.is_empty() {
         return String::new();
     }
@@ -70,8 +71,8 @@ fn ledger(ledger: &Ledger) -> String {
 }
 
 /// The row of a stage, with its nonzero counters, those that grew first.
-fn stage_row(stage: &Stage) -> Vec<String> {
-    let mut lines: Vec<&Line> = stage.lines.iter().collect();
+fn stage_row(stage: &StageLosses) -> Vec<String> {
+    let mut lines: Vec<&LossCounter> = stage.lines.iter().collect();
     lines.sort_by_key(|line| {
         (line.aside.is_some(), std::cmp::Reverse(line.count), std::cmp::Reverse(line.since_boot))
     });
@@ -133,8 +134,11 @@ fn remedy(text: &mut String, finding: &Finding, remedy: &Remedy) {
         let count = remedy.changes.len();
         let settings =
             if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
-        let _ =
-            writeln!(text, "      netsilo plan --fix {} ({settings}{stops})", Mend::of(finding));
+        let _ = writeln!(
+            text,
+            "      netsilo plan --fix {} ({settings}{stops})",
+            FixRequest::of(finding)
+        );
     }
 }
 

@@ -103,8 +103,10 @@ fn section<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (&'a s
 
 #[cfg(test)]
 mod tests {
-    use netsilo_decide::plan::{Cause, Refusal, Unchanged};
+    use netsilo_decide::plan::{Refusal, RefusalCause, Unchanged};
+
     use netsilo_model::change::knobs;
+
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::machine::ids::Irq;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
@@ -161,7 +163,7 @@ mod tests {
             unchanged: vec![quiet(2), quiet(3)],
             refusals: vec![Refusal {
                 subject: "irq 30 (nvme0q1)".into(),
-                cause: Cause::ManagedIrq,
+                cause: RefusalCause::ManagedIrq,
                 reason: "the kernel manages its affinity".into(),
             }],
             ..Plan::default()

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use netsilo_decide::report::rss::{LoadOf, NetdevRss, SeenFlow, Where};
+use netsilo_decide::report::rss::{FlowQueue, FlowReport, NetdevRss, TableLoadReport};
 use netsilo_model::rss::model::{Fit, KeySource};
 
 use crate::views::units;
 
 /// Renders the predicted queue of a flow, one paragraph per netdev.
-pub(crate) fn places(places: &[Where]) -> String {
+pub(crate) fn places(places: &[FlowQueue]) -> String {
     let mut text = String::new();
     for place in places {
         let _ = match (&place.predicted, &place.refused) {
@@ -108,9 +108,9 @@ fn or_none(fields: &netsilo_model::snapshot::ethtool::HashFields) -> String {
     if fields.is_empty() { "nothing".to_owned() } else { fields.to_string() }
 }
 
-fn load(load: &LoadOf) -> String {
+fn load(load: &TableLoadReport) -> String {
     let Some(((entries, skew), heaviest)) =
-        load.entries_in_effect.zip(load.skew).zip(load.heaviest_flow)
+        load.effective_entries.zip(load.skew).zip(load.heaviest_flow)
     else {
         return "no packet was steered by the table".to_owned();
     };
@@ -132,7 +132,7 @@ fn load(load: &LoadOf) -> String {
     text
 }
 
-fn flow(text: &mut String, seen: &SeenFlow) {
+fn flow(text: &mut String, seen: &FlowReport) {
     let flow = &seen.flow;
     let name = flow
         .ends

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use netsilo_decide::report::{CpuLine, NetdevLine, Report};
 use netsilo_model::derive::forwarding::ForwardShare;
-use netsilo_model::derive::silo::{ConsumerShare, Elsewhere, Locality, Silo};
+use netsilo_model::derive::locality::Locality;
+use netsilo_model::derive::silo::{ConsumerShare, OutsideTraffic, Silo};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::attribution::Source;
+use netsilo_model::snapshot::attribution::AttributionSource;
 
+use crate::tell::words::plural;
 use crate::views::stages;
+use crate::views::table::{MEASURED, TICKS, table, trim_lines};
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
 /// How many consumers of a queue are named; the rest is added up.
@@ -45,13 +47,11 @@ fn worth_showing(netdev: &NetdevLine) -> bool {
 fn title(report: &Report) -> String {
     let machine = &report.machine;
     let by = match report.attribution.source {
-        Source::Bpf if report.attribution.windowed => "eBPF, a window",
-        Source::Bpf => "eBPF",
-        Source::SockDiag => "sock_diag, TCP only",
-        Source::None => "counters only",
+        AttributionSource::Bpf if report.attribution.windowed => "eBPF, a window",
+        AttributionSource::Bpf => "eBPF",
+        AttributionSource::SockDiag => "sock_diag, TCP only",
+        AttributionSource::None => "counters only",
     };
-    let plural =
-        |n: usize, word: &str| if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") };
     let mut parts = vec![
         format!("{} {}", machine.hostname, machine.release),
         format!("cpus {}", machine.online),
@@ -99,28 +99,12 @@ fn netdev_title(netdev: &NetdevLine) -> String {
     parts.join("  ")
 }
 
-/// A table without lines: narrow enough for a terminal, wide enough for a pipe.
-pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(header);
-    for (column, name) in table.column_iter_mut().zip(header) {
-        column.set_padding((0, 2));
-        if numeric(name) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
-}
-
 fn queue_table(netdev: &NetdevLine) -> String {
     let header = [
         "  rx",
         "irq",
-        "asked",
-        "in force",
+        "requested",
+        "effective",
         "polled on",
         "packets/s",
         "softirq",
@@ -226,18 +210,21 @@ fn heaviest(all: impl Iterator<Item = (String, f64)>) -> Vec<String> {
 }
 
 fn cpu_table(cpus: &[CpuLine]) -> String {
-    let measured = cpus.iter().any(|cpu| cpu.true_softirq.is_some());
+    let measured = cpus.iter().any(|cpu| cpu.softirq_share.is_some());
     let nodes =
         cpus.iter().filter_map(|cpu| cpu.node).collect::<std::collections::BTreeSet<_>>().len() > 1;
-    let mut header = vec!["  cpu", "core"];
-    header.extend(nodes.then_some("node"));
-    header.extend(["usr", "sys", "irq", "softirq", "idle"]);
-    header.extend(
-        measured.then_some(["true irq", "true softirq", "true ipi", "ipi/s"]).into_iter().flatten(),
-    );
-    header.extend((!measured).then_some("cal/s"));
-    header.extend(["net_rx/s", "rps/s", "dropped/s", "polls", "readers"]);
-    let mut table = table(&header, |name| !matches!(name, "  cpu" | "core" | "polls" | "readers"));
+    let mut header = vec!["\n  cpu", "\ncore"];
+    header.extend(nodes.then_some("\nnode"));
+    header.extend(TICKS);
+    if measured {
+        header.extend(MEASURED);
+        header.push("\nipi/s");
+    } else {
+        header.push("\ncal/s");
+    }
+    header.extend(["\nnet_rx/s", "\nrps/s", "\ndropped/s", "\npolls", "\nreaders"]);
+    let words = ["\n  cpu", "\ncore", "\npolls", "\nreaders"];
+    let mut table = table(&header, |name| !words.contains(&name));
     for cpu in cpus {
         table.add_row(cpu_row(cpu, measured, nodes));
     }
@@ -251,7 +238,8 @@ fn cpu_row(cpu: &CpuLine, measured: bool, nodes: bool) -> Vec<String> {
     row.extend((0..5).map(|i| or_dash(shares, |shares| percent(shares[i]))));
     if measured {
         row.extend(
-            [cpu.true_irq, cpu.true_softirq, cpu.true_ipi].map(|share| or_dash(share, percent)),
+            [cpu.hardirq_share, cpu.softirq_share, cpu.ipi_share]
+                .map(|share| or_dash(share, percent)),
         );
         row.push(or_dash(cpu.ipis_per_s, count));
     } else {
@@ -298,7 +286,7 @@ fn totals(report: &Report) -> String {
         ("through a NIC of another network namespace", &totals.foreign),
         ("through a queue that was not found", &totals.unresolved),
     ];
-    for (what, Elsewhere { bytes_per_s: rate, consumers: who }) in elsewhere {
+    for (what, OutsideTraffic { bytes_per_s: rate, consumers: who }) in elsewhere {
         if *rate > 0.0 {
             let _ = writeln!(text, "{} read {what}: {}", bytes_per_s(*rate), consumers(who, &[]));
         }
@@ -320,22 +308,25 @@ fn totals(report: &Report) -> String {
     text
 }
 
-pub(crate) fn trim_lines(table: &Table) -> String {
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
+    use netsilo_model::snapshot::observation::Observation;
     use netsilo_model::synthetic::scene::Scene;
 
     use super::*;
+
+    fn report(observation: &Observation) -> Report {
+        Report::of(&Analysis::new(observation, &Costs::default()))
+    }
 
     #[test]
     fn one_screen_shows_queues_cpus_and_readers() {
         let scene: Scene =
             serde_json::from_str(include_str!("../../../../cases/virtio-all-on-cpu0/before.json"))
                 .unwrap();
-        insta::assert_snapshot!(render(&Report::of(&scene.observation())));
+        insta::assert_snapshot!(render(&report(&scene.observation())));
     }
 
     #[test]
@@ -351,7 +342,7 @@ mod tests {
                       "to": "tap7", "queue": 0, "packets_per_s": 100, "bytes_per_s": 15000 }] }] },
             { "name": "eth1", "driver": "igb", "queues": [{ "irq": 51, "cpus": "1" }] }] }"#;
         let scene: Scene = serde_json::from_str(scene).unwrap();
-        insta::assert_snapshot!(render(&Report::of(&scene.observation())));
+        insta::assert_snapshot!(render(&report(&scene.observation())));
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::time::Duration;
 use comfy_table::{ContentArrangement, Table, presets};
 use netsilo_decide::control::{ControllerState, LogEntry};
 use netsilo_model::machine::topology::Distance;
-use netsilo_model::snapshot::attribution::Source;
+use netsilo_model::snapshot::attribution::AttributionSource;
 
-use crate::verbs::apply::count;
-use crate::verbs::status::{Mode, Status};
+use crate::tell::status::{Mode, Status};
+use crate::tell::words::plural;
 use crate::views::units::{bytes_per_s, percent};
 
 /// How many decisions are shown.
@@ -86,17 +86,17 @@ fn head(status: &Status) -> String {
     let _ = writeln!(
         text,
         "totals: {} in {}; {}, {} again after a reset, {} refused, {} left to others",
-        count(totals.changes as usize, "write"),
-        count(status.windows as usize, "window"),
-        count(totals.reverts as usize, "revert"),
+        plural(totals.changes as usize, "write"),
+        plural(status.windows as usize, "window"),
+        plural(totals.reverts as usize, "revert"),
         totals.reapplied,
         totals.refused,
         totals.yielded,
     );
     let by = match status.attribution.source {
-        Source::Bpf => "eBPF",
-        Source::SockDiag => "sock_diag, TCP only",
-        Source::None => "nothing: consumers unknown",
+        AttributionSource::Bpf => "eBPF",
+        AttributionSource::SockDiag => "sock_diag, TCP only",
+        AttributionSource::None => "nothing: consumers unknown",
     };
     let locality = &status.locality;
     let near = |distance: &Distance| {
@@ -147,11 +147,11 @@ fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) 
 }
 
 fn decision(status: &Status, entry: &LogEntry) -> String {
-    format!("{} ago: {}", ago(status, entry.at), words(entry))
+    format!("{} ago: {}", ago(status, entry.at), decision_line(entry))
 }
 
 /// A decision in one line.
-pub(crate) fn words(entry: &LogEntry) -> String {
+pub(crate) fn decision_line(entry: &LogEntry) -> String {
     let what = serde_json::to_value(entry.kind)
         .ok()
         .and_then(|what| what.as_str().map(|what| what.replace('_', " ")));

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use netsilo_decide::judge::evidence::Gain;
 use netsilo_decide::judge::findings::Check;
-use netsilo_decide::judge::verdict::Verdict;
+use netsilo_decide::judge::verdict::RemedyVerdict;
 
 use crate::views::check::measure;
-use crate::views::show::{table, trim_lines};
+use crate::views::table::{table, trim_lines};
 
 /// Renders all verdicts and the source of the weights; with `all`, the numbers behind each verdict.
 pub(crate) fn render(check: &Check, all: bool) -> String {
@@ -34,7 +34,7 @@ pub(crate) fn render(check: &Check, all: bool) -> String {
     text
 }
 
-fn reasons(text: &mut String, verdict: &Verdict) {
+fn reasons(text: &mut String, verdict: &RemedyVerdict) {
     let _ = writeln!(text, "\n{} on {}: {}", verdict.remedy, verdict.subject, verdict.outcome);
     let width = verdict.reasons.iter().map(|reason| reason.what.chars().count()).max().unwrap_or(0);
     for reason in &verdict.reasons {
@@ -65,6 +65,7 @@ fn reasons(text: &mut String, verdict: &Verdict) {
 mod tests {
     use netsilo_decide::judge::findings::check;
     use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
     use netsilo_model::synthetic::scene::Scene;
 
     use super::*;
@@ -84,7 +85,7 @@ mod tests {
             }] }]
         }))
         .unwrap();
-        let check = check(&scene.observation(), &Costs::default());
+        let check = check(&Analysis::new(&scene.observation(), &Costs::default()));
         insta::assert_snapshot!(render(&check, false));
         assert!(render(&check, true).contains("\nRPS on eth0: "));
         assert_eq!(render(&Check { verdicts: Vec::new(), ..check }, true), "");

@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use netsilo_decide::judge::why::{Because, Cause, CpuWhy, Why};
-use netsilo_model::derive::cpu_time::{CpuSplit, Measured};
+use netsilo_decide::judge::why::{Cause, CpuWhy, Step, Why};
+use netsilo_model::derive::cpu_time::{CpuTimeShares, Measured};
 use netsilo_model::derive::rates::Shares;
 
 use crate::views::check::measure;
@@ -47,7 +47,7 @@ fn title(cpu: &CpuWhy) -> String {
 }
 
 fn time(text: &mut String, cpu: &CpuWhy) {
-    let CpuSplit { ticks, idle, measured, .. } = &cpu.split;
+    let CpuTimeShares { ticks, idle, measured, .. } = &cpu.split;
     if let Some(measured) = measured {
         let _ = writeln!(text, "  measured        {}", crate::views::why::measured(measured));
     }
@@ -105,7 +105,7 @@ fn cause(text: &mut String, cause: &Cause) {
             evidence.source
         );
     }
-    for Because { text: step, source } in &cause.because {
+    for Step { text: step, source } in &cause.because {
         let _ = writeln!(text, "  - {step} ({source})");
     }
 }
@@ -113,6 +113,8 @@ fn cause(text: &mut String, cause: &Cause) {
 #[cfg(test)]
 mod tests {
     use netsilo_decide::judge::why::why;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
     use netsilo_model::synthetic::scene::Scene;
 
     use super::*;
@@ -122,7 +124,9 @@ mod tests {
         let scene: Scene =
             serde_json::from_str(include_str!("../../../../cases/virtio-all-on-cpu0/before.json"))
                 .unwrap();
-        let answer = why(&scene.observation(), &"cpu0".parse().unwrap()).unwrap();
+        let (observation, costs) = (scene.observation(), Costs::default());
+        let analysis = Analysis::new(&observation, &costs);
+        let answer = why(&analysis, &"cpu0".parse().unwrap()).unwrap();
         insta::assert_snapshot!(render(&answer));
     }
 }

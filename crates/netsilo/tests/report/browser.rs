@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use crate::folder;
 use crate::forward_folder;
-use crate::made_up;
 use crate::report;
+use crate::synthetic;
 
 /// Names of Chromium's program.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
@@ -120,10 +120,10 @@ fn a_browser_shows_the_recorded_figures() {
     let labels: Vec<f64> = drawn(&dom).iter().filter_map(|it| rate(it)).collect();
     let failed = |load: usize, setting: usize, round: u32| (load, setting, round) == (5, 1, 4);
     let raw = |load: usize, setting: usize| {
-        let rounds = (0..made_up::ROUNDS).filter(|round| !failed(load, setting, *round));
-        median(rounds.map(|round| made_up::per_s(load, setting, round)).collect())
+        let rounds = (0..synthetic::ROUNDS).filter(|round| !failed(load, setting, *round));
+        median(rounds.map(|round| synthetic::per_s(load, setting, round)).collect())
     };
-    let raw: Vec<f64> = (0..made_up::loads().len())
+    let raw: Vec<f64> = (0..synthetic::loads().len())
         .flat_map(|load| (0..4).map(move |it| (load, it)))
         .map(|(load, it)| raw(load, it))
         .collect();

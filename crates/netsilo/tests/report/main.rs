@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
 mod browser;
-mod made_up;
+mod synthetic;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use netsilo_trial::experiment::results::{Results, Verdict};
+use netsilo_trial::experiment::compared::CellResult;
+use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
 use tempfile::TempDir;
 
@@ -27,17 +28,17 @@ fn stderr(output: &Output) -> &str {
 }
 
 /// Creates a folder with all records.
-fn folder(times_mean_nothing: Option<&str>) -> TempDir {
+fn folder(times_invalid: Option<&str>) -> TempDir {
     let folder = TempDir::new().unwrap();
-    made_up::write(folder.path(), &made_up::experiment(times_mean_nothing), &made_up::records());
+    synthetic::write(folder.path(), &synthetic::experiment(times_invalid), &synthetic::records());
     folder
 }
 
 /// Creates the folder of a forwarding machine.
 fn forward_folder() -> TempDir {
     let folder = TempDir::new().unwrap();
-    let (experiment, records) = made_up::forward();
-    made_up::write(folder.path(), &experiment, &records);
+    let (experiment, records) = synthetic::forward();
+    synthetic::write(folder.path(), &experiment, &records);
     folder
 }
 
@@ -73,7 +74,7 @@ fn where_times_are_not_meaningful_only_counts_are_judged() {
     for measured in all {
         let Some(against) = &measured.against else { continue };
         assert_eq!(
-            against.verdict == Verdict::TimesMeanNothing,
+            against.verdict == CellResult::TimesInvalid,
             measured.measure.is_time(),
             "{}",
             measured.name
@@ -84,12 +85,12 @@ fn where_times_are_not_meaningful_only_counts_are_judged() {
 #[test]
 fn too_few_rounds_have_no_verdict_but_tell_the_change() {
     let folder = TempDir::new().unwrap();
-    let first_round: Vec<_> = made_up::records()
+    let first_round: Vec<_> = synthetic::records()
         .into_iter()
         .filter(|it| matches!(it, Record::Trial(it) if it.step.round == 0))
         .collect();
-    let experiment = Experiment { rounds: 1, ..made_up::experiment(None) };
-    made_up::write(folder.path(), &experiment, &first_round);
+    let experiment = Experiment { rounds: 1, ..synthetic::experiment(None) };
+    synthetic::write(folder.path(), &experiment, &first_round);
     let output = report(folder.path(), &[]);
     let head: Vec<&str> = stdout(&output).lines().take(12).collect();
     insta::assert_snapshot!(head.join("\n"));
@@ -121,20 +122,20 @@ fn an_incomplete_last_line_is_left_out_with_a_note() {
 
 #[test]
 fn a_file_that_is_missing_or_wrong_is_refused_with_its_place() {
-    let experiment = serde_json::to_string_pretty(&made_up::experiment(None)).unwrap();
+    let experiment = serde_json::to_string_pretty(&synthetic::experiment(None)).unwrap();
     insta::assert_snapshot!(
         refusal(EXPERIMENT, None),
         @"netsilo: RUN/experiment.json does not exist: name a folder that netsilo bench wrote"
     );
     insta::assert_snapshot!(
-        refusal(EXPERIMENT, Some(&experiment.replacen("\"version\"", "\"vision\"", 1))),
-        @"netsilo: RUN/experiment.json: unknown field `vision`, expected one of `version`, \
+        refusal(EXPERIMENT, Some(&experiment.replacen("\"schema\"", "\"scheme\"", 1))),
+        @"netsilo: RUN/experiment.json: unknown field `scheme`, expected one of `schema`, \
          `kind`, `netsilo`, `command`, `started_s`, `settings`, `loads`, `rounds`, `pause`, \
          `seed`, `machine` at line 2 column 10"
     );
     insta::assert_snapshot!(
-        refusal(EXPERIMENT, Some(&experiment.replacen("\"version\": 1", "\"version\": 9", 1))),
-        @"netsilo: RUN/experiment.json: version 9 is not known, 1 is"
+        refusal(EXPERIMENT, Some(&experiment.replacen("\"schema\": 1", "\"schema\": 9", 1))),
+        @"netsilo: RUN/experiment.json: unknown schema 9: this netsilo reads schema 1"
     );
     insta::assert_snapshot!(
         refusal(RECORDS, None),
@@ -159,7 +160,7 @@ fn a_page_is_complete_and_needs_no_other_file() {
     let output = report(folder.path(), &["-o", page.to_str().unwrap()]);
     assert_eq!((output.status.code(), stdout(&output), stderr(&output)), (Some(0), "", ""));
     let text = std::fs::read_to_string(&page).unwrap();
-    assert!(!text.contains(made_up::HOSTILE), "a setting's name is not escaped");
+    assert!(!text.contains(synthetic::HOSTILE), "a setting's name is not escaped");
     assert!(
         !text.contains("redis<b>") && !text.contains('\u{1b}'),
         "a reader's name is not escaped"

@@ -2,7 +2,7 @@
 
 use std::process::{Output, Stdio};
 
-use netsilo_lab::said;
+use netsilo_lab::output_of;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
@@ -26,7 +26,7 @@ fn ab(host: &Host, more: &[&str], script: &str) -> Output {
 
 fn compared(host: &Host, more: &[&str], script: &str) -> Json {
     let output = ab(host, &[more, &["--json"]].concat(), script);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output).1);
+    assert_eq!(output.status.code(), Some(0), "{}", output_of(&output).1);
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -54,7 +54,7 @@ fn a_difference_is_shown_and_everything_is_restored() {
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
     let begun = host.records("begin").len();
     assert!((2..=16).contains(&begun) && host.records("undone").len() == begun, "{begun}");
-    let (code, text) = said(&ab(&host, &[], &script));
+    let (code, text) = output_of(&ab(&host, &[], &script));
     assert_eq!(code, Some(0));
     assert!(
         text.contains("B is 20.0% higher (+20.0% .. +20.0%, 95%): better")
@@ -79,11 +79,11 @@ fn a_command_that_fails_or_prints_no_number_ends_ab_and_everything_is_restored()
         [("exit 3", "exit status: 3"), ("echo none", "printed no number"), ("echo 0", "above 0")]
     {
         let script = measuring(&host, script, "echo 1");
-        let (code, text) = said(&ab(&host, &[], &script));
+        let (code, text) = output_of(&ab(&host, &[], &script));
         assert!(code == Some(1) && text.contains(why), "{code:?} {text}");
         assert_eq!(host.affinities(), ["01\n", "01\n"]);
     }
-    let (code, text) = said(&host.run("ab", &["--b", "none", "--yes", "--", "true"]));
+    let (code, text) = output_of(&host.run("ab", &["--b", "none", "--yes", "--", "true"]));
     assert!(code == Some(1) && text.contains("there is nothing to compare"), "{text}");
 }
 
@@ -97,7 +97,7 @@ fn an_interrupt_restores_what_was_switched_on() {
         host.verb("ab", &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     host.until("b is in force", |host| host.affinities() == ["10", "10"]);
     kill(child.id().cast_signed(), Signal::INT).unwrap();
-    let (code, text) = said(&child.wait_with_output().unwrap());
+    let (code, text) = output_of(&child.wait_with_output().unwrap());
     assert_eq!(
         (code, host.affinities()),
         (Some(1), ["01\n".to_owned(), "01\n".to_owned()]),
@@ -116,7 +116,7 @@ fn a_kill_leaves_a_transaction_that_undo_restores() {
     host.until("b is in force", |host| host.affinities() == ["10", "10"]);
     child.kill().unwrap();
     child.wait().unwrap();
-    let (code, text) = said(&host.run("undo", &[]));
+    let (code, text) = output_of(&host.run("undo", &[]));
     assert_eq!(
         (code, host.affinities()),
         (Some(0), ["01\n".to_owned(), "01\n".to_owned()]),
@@ -128,7 +128,7 @@ fn a_kill_leaves_a_transaction_that_undo_restores() {
 fn a_verified_plan_is_applied_unless_it_was_worse() {
     let host = Host::new();
     // what this machine receives meanwhile is unknown: each of the answers is possible
-    let (code, text) = said(&host.run("apply", &["--yes", "--verify=50ms"]));
+    let (code, text) = output_of(&host.run("apply", &["--yes", "--verify=50ms"]));
     let worse = text.contains(": worse");
     let answers =
         ["not verified: nothing is received", "no difference shown", ": better", ": worse"];

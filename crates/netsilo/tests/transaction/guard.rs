@@ -4,7 +4,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use netsilo_lab::said;
+use netsilo_lab::output_of;
 use rustix::process::Signal;
 
 use super::host::Host;
@@ -76,7 +76,7 @@ fn the_guard_outlives_apply() {
         apply.wait().unwrap();
     });
     restored_by_the_guard(&host);
-    let (code, text) = said(&host.run("confirm", &[]));
+    let (code, text) = output_of(&host.run("confirm", &[]));
     assert_eq!(code, Some(1));
     assert!(text.contains("too late: transaction 1 was restored when its time ran out"), "{text}");
 }
@@ -84,23 +84,23 @@ fn the_guard_outlives_apply() {
 #[test]
 fn a_confirmed_transaction_stays_and_its_guard_ends_at_once() {
     let host = Host::new();
-    let (code, text) = said(&host.run("apply", &["--yes", "--confirm-within", "1h"]));
+    let (code, text) = output_of(&host.run("apply", &["--yes", "--confirm-within", "1h"]));
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("run `netsilo confirm` within 1h or they are restored"), "{text}");
     assert_eq!(host.guards().len(), 1);
-    let (code, text) = said(&host.run("confirm", &[]));
+    let (code, text) = output_of(&host.run("confirm", &[]));
     assert_eq!((code, text.contains("transaction 1 is confirmed")), (Some(0), true), "{text}");
     host.until("the guard ends", |host| host.guards().is_empty());
     assert_eq!(host.affinities(), NEW);
-    assert_eq!(said(&host.run("undo", &[])).0, Some(0));
+    assert_eq!(output_of(&host.run("undo", &[])).0, Some(0));
     assert_eq!(host.affinities(), OLD);
 }
 
 #[test]
 fn undo_before_the_deadline_leaves_the_guard_nothing_to_do() {
     let host = Host::new();
-    assert_eq!(said(&host.run("apply", &["--yes", "--confirm-within", "1h"])).0, Some(0));
-    assert_eq!(said(&host.run("undo", &[])).0, Some(0));
+    assert_eq!(output_of(&host.run("apply", &["--yes", "--confirm-within", "1h"])).0, Some(0));
+    assert_eq!(output_of(&host.run("undo", &[])).0, Some(0));
     host.until("the guard ends", |host| host.guards().is_empty());
     assert_eq!((host.affinities(), host.records("undone").len()), (OLD.map(str::to_owned), 1));
 }
@@ -108,7 +108,7 @@ fn undo_before_the_deadline_leaves_the_guard_nothing_to_do() {
 #[test]
 fn a_guard_that_is_terminated_restores_first() {
     let host = Host::new();
-    assert_eq!(said(&host.run("apply", &["--yes", "--confirm-within", "1h"])).0, Some(0));
+    assert_eq!(output_of(&host.run("apply", &["--yes", "--confirm-within", "1h"])).0, Some(0));
     let guard = host.guards()[0];
     for deaf in [Signal::HUP, Signal::INT] {
         kill(guard, deaf).unwrap();
@@ -121,11 +121,11 @@ fn a_guard_that_is_terminated_restores_first() {
 #[test]
 fn the_deadline_counts_even_if_the_guard_was_killed() {
     let host = Host::new();
-    assert_eq!(said(&host.run("apply", &["--yes", "--confirm-within", "3s"])).0, Some(0));
+    assert_eq!(output_of(&host.run("apply", &["--yes", "--confirm-within", "3s"])).0, Some(0));
     kill(host.guards()[0], Signal::KILL).unwrap();
     host.until("the deadline is over", |host| now() > deadline(host));
     assert_eq!(host.affinities(), NEW);
-    let (code, text) = said(&host.run("confirm", &[]));
+    let (code, text) = output_of(&host.run("confirm", &[]));
     assert_eq!(code, Some(1));
     assert!(text.contains("its time had run out and its guard was gone"), "{text}");
     assert_eq!(host.affinities(), OLD);
@@ -144,7 +144,7 @@ fn the_guard_ends_an_apply_that_hangs_and_restores() {
 fn undo_restores_after_a_kill_in_the_middle_of_writing() {
     let host = Host::new();
     let mut apply = host.hanging_apply("01\n", &["--yes"]);
-    let (code, text) = said(&host.run("undo", &[]));
+    let (code, text) = output_of(&host.run("undo", &[]));
     assert_eq!(code, Some(1));
     assert!(
         text.contains(&format!("another netsilo (pid {}) is changing settings now", apply.id())),
@@ -152,12 +152,12 @@ fn undo_restores_after_a_kill_in_the_middle_of_writing() {
     );
     apply.kill().unwrap();
     apply.wait().unwrap();
-    let (code, text) = said(&host.run("apply", &["--yes"]));
+    let (code, text) = output_of(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(1));
     assert!(
         text.contains("an earlier apply (transaction 1) did not finish; run `netsilo undo` first"),
         "{text}"
     );
-    assert_eq!(said(&host.run("undo", &[])).0, Some(0));
+    assert_eq!(output_of(&host.run("undo", &[])).0, Some(0));
     assert_eq!(host.affinities(), OLD);
 }

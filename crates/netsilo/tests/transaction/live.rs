@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use netsilo_lab::said;
+use netsilo_lab::output_of;
 use serde_json::{Value, json};
 
 use super::host::Host;
@@ -38,7 +38,7 @@ fn apply_with_little_space(host: &Host) -> (Option<i32>, String) {
         apply = host.words("apply", &["--yes"]),
         kept = host.root().join("journal").display(),
     );
-    said(&Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap())
+    output_of(&Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap())
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn a_full_disk_under_the_journal_is_a_failed_write() {
         return;
     }
     let host = Host::new();
-    assert_eq!(said(&host.run("apply", &["--yes"])).0, Some(0));
-    assert_eq!(said(&host.run("undo", &[])).0, Some(0));
+    assert_eq!(output_of(&host.run("apply", &["--yes"])).0, Some(0));
+    assert_eq!(output_of(&host.run("undo", &[])).0, Some(0));
     let journal = std::fs::read_to_string(host.state().join("journal")).unwrap();
     let begun: usize = journal.split_inclusive('\n').take(2).map(str::len).sum();
     // The plan's record just fits, the first record after it does not.
@@ -64,7 +64,7 @@ fn a_full_disk_under_the_journal_is_a_failed_write() {
     );
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
     std::fs::copy(host.root().join("journal"), host.state().join("journal")).unwrap();
-    let (code, text) = said(&host.run("undo", &[]));
+    let (code, text) = output_of(&host.run("undo", &[]));
     assert_eq!(
         (code, host.affinities()),
         (Some(0), ["01\n".to_owned(), "01\n".to_owned()]),

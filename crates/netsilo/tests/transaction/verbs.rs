@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use netsilo_lab::said;
+use netsilo_lab::output_of;
 use netsilo_model::machine::cpuset::CpuSet;
 
 use super::host::Host;
@@ -11,7 +11,7 @@ use super::host::Host;
 #[test]
 fn apply_reports_its_changes_and_undo_restores_them() {
     let host = Host::new();
-    let (code, text) = said(&host.run("apply", &["--yes"]));
+    let (code, text) = output_of(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("irq 27 (virtio0-input.0): 0 -> 4"), "{text}");
     assert!(
@@ -20,20 +20,20 @@ fn apply_reports_its_changes_and_undo_restores_them() {
     );
     assert!(text.contains("irq 28: no interrupt came"), "{text}");
     assert_eq!(host.affinities(), ["10", "10"]);
-    let (code, text) = said(&host.run("undo", &[]));
+    let (code, text) = output_of(&host.run("undo", &[]));
     assert_eq!(
         (code, host.affinities()),
         (Some(0), ["01\n".to_owned(), "01\n".to_owned()]),
         "{text}"
     );
     assert!(text.contains("transaction 1: 2 of 2 settings restored"), "{text}");
-    assert_eq!(said(&host.run("undo", &[])), (Some(0), "nothing to undo\n".into()));
+    assert_eq!(output_of(&host.run("undo", &[])), (Some(0), "nothing to undo\n".into()));
 }
 
 #[test]
 fn without_a_terminal_and_without_yes_nothing_is_written() {
     let host = Host::new();
-    let (code, text) = said(&host.run("apply", &[]));
+    let (code, text) = output_of(&host.run("apply", &[]));
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("use --yes"), "{text}");
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
@@ -62,7 +62,7 @@ fn a_failed_write_ends_with_20_and_everything_is_restored() {
     std::os::unix::fs::symlink(stubborn, host.affinity_file(28)).unwrap();
     let old = CpuSet::parse_mask(&std::fs::read_to_string(stubborn).unwrap()).unwrap();
     host.edit_plan(|plan| plan["changes"][1]["old"]["cpus"] = old.to_string().into());
-    let (code, text) = said(&host.run("apply", &["--yes"]));
+    let (code, text) = output_of(&host.run("apply", &["--yes"]));
     if !rustix::process::geteuid().is_root() {
         return assert_eq!(code, Some(77), "{text}");
     }
@@ -70,7 +70,7 @@ fn a_failed_write_ends_with_20_and_everything_is_restored() {
     assert!(text.contains("cannot write 4: Permission denied"), "{text}");
     assert!(text.contains("irq 27 (virtio0-input.0): restored"), "{text}");
     assert_eq!(host.affinities()[0], "01\n");
-    assert_eq!(said(&host.run("undo", &[])), (Some(0), "nothing to undo\n".into()));
+    assert_eq!(output_of(&host.run("undo", &[])), (Some(0), "nothing to undo\n".into()));
 }
 
 #[test]
@@ -80,11 +80,11 @@ fn what_cannot_be_restored_ends_with_21_until_undo_succeeds() {
     host.let_it_write();
     assert_eq!(apply.wait().unwrap().code(), Some(21));
     assert_eq!(host.affinities(), ["01\n", "broken\n"]);
-    let (code, text) = said(&host.run("undo", &[]));
+    let (code, text) = output_of(&host.run("undo", &[]));
     assert_eq!(code, Some(21));
     assert!(text.contains("irq 28 (virtio0-input.1): NOT RESTORED"), "{text}");
     host.put("proc/irq/28/smp_affinity", "10\n");
-    assert_eq!(said(&host.run("undo", &[])).0, Some(0));
+    assert_eq!(output_of(&host.run("undo", &[])).0, Some(0));
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
 }
 
@@ -92,7 +92,7 @@ fn what_cannot_be_restored_ends_with_21_until_undo_succeeds() {
 fn an_outdated_plan_ends_with_1() {
     let host = Host::new();
     host.put("proc/irq/28/smp_affinity", "08\n");
-    let (code, text) = said(&host.run("apply", &["--yes"]));
+    let (code, text) = output_of(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(1));
     assert!(
         text.contains("irq 28 (virtio0-input.1) was 0 when the plan was made and is 3 now"),
@@ -106,7 +106,7 @@ fn another_owner_that_runs_now_ends_with_30() {
     let host = Host::new();
     host.put("proc/812/comm", "irqbalance\n");
     host.put("proc/812/cmdline", "/usr/sbin/irqbalance\0--foreground\0");
-    let (code, text) = said(&host.run("apply", &["--yes"]));
+    let (code, text) = output_of(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(30), "{text}");
     assert!(
         text.contains("irqbalance (pid 812) writes these settings too: stop it first"),
@@ -114,7 +114,7 @@ fn another_owner_that_runs_now_ends_with_30() {
     );
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
     host.edit_plan(|plan| plan["even_if_owned"] = true.into());
-    assert_eq!(said(&host.run("apply", &["--yes"])).0, Some(0));
+    assert_eq!(output_of(&host.run("apply", &["--yes"])).0, Some(0));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_plan_with_only_refusals_ends_like_plan() {
             plan["refusals"] =
                 serde_json::json!([{ "subject": "irq 29", "cause": cause, "reason": "because" }]);
         });
-        let (code, text) = said(&host.run("apply", &[]));
+        let (code, text) = output_of(&host.run("apply", &[]));
         assert_eq!((code, text.contains("irq 29: because")), (Some(expected), true), "{text}");
     }
 }
@@ -139,7 +139,7 @@ fn on_a_terminal(host: &Host, typed: &str) -> (Option<i32>, String) {
     terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut terminal = terminal.spawn().unwrap();
     terminal.stdin.as_mut().unwrap().write_all(typed.as_bytes()).unwrap();
-    said(&terminal.wait_with_output().unwrap())
+    output_of(&terminal.wait_with_output().unwrap())
 }
 
 #[test]
@@ -165,8 +165,9 @@ fn without_root_the_error_comes_before_anything_is_written() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     if !rustix::process::geteuid().is_root() {
-        let (code, text) =
-            said(&host.verb("apply", &["--yes", "--state-dir", "/proc/netsilo"]).output().unwrap());
+        let (code, text) = output_of(
+            &host.verb("apply", &["--yes", "--state-dir", "/proc/netsilo"]).output().unwrap(),
+        );
         return assert_eq!(code, Some(77), "{text}");
     }
     // As nobody, with a program in a folder that nobody may enter.
@@ -180,7 +181,7 @@ fn without_root_the_error_comes_before_anything_is_written() {
             .arg(host.root())
             .arg("--plan")
             .arg(host.root().join("plan.json"));
-        said(&command.args(["--state-dir", state]).output().unwrap())
+        output_of(&command.args(["--state-dir", state]).output().unwrap())
     };
     let (code, text) = as_nobody(&host.root().join("run/netsilo").to_string_lossy());
     assert_eq!(code, Some(77), "{text}");

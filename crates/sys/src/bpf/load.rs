@@ -1,4 +1,4 @@
-//! Loads and attaches the eBPF programs, one object per question; explains a hook that cannot run.
+//! Loads and attaches the eBPF programs, one object per quantity; explains a hook that cannot run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,8 +33,8 @@ pub(crate) struct Source {
 
 struct Program {
     name: &'static str,
-    /// The name in [`Hook::question`].
-    question: &'static str,
+    /// The name in [`Hook::quantity`].
+    quantity: &'static str,
 }
 
 /// The map of reading threads: `bpf/runqueue.bpf.c` creates it, the programs that count reads fill
@@ -111,17 +111,17 @@ impl Source {
     }
 
     pub(crate) fn runqueue() -> Self {
-        Self::new(object!("runqueue"), runqueue::QUESTION, &["reader_wakes", "reader_runs"])
+        Self::new(object!("runqueue"), runqueue::QUANTITY, &["reader_wakes", "reader_runs"])
     }
 
-    fn new(object: &'static [u8], question: &'static str, programs: &[&'static str]) -> Self {
+    fn new(object: &'static [u8], quantity: &'static str, programs: &[&'static str]) -> Self {
         let mut source = Self { object, programs: Vec::new(), half: false, marks_readers: false };
-        source.add(question, programs);
+        source.add(quantity, programs);
         source
     }
 
-    fn add(&mut self, question: &'static str, programs: &[&'static str]) {
-        self.programs.extend(programs.iter().map(|name| Program { name, question }));
+    fn add(&mut self, quantity: &'static str, programs: &[&'static str]) {
+        self.programs.extend(programs.iter().map(|name| Program { name, quantity }));
     }
 
     /// All hooks, refused for this reason.
@@ -137,12 +137,12 @@ impl Source {
     fn hook(&self, program: &Program, refused: Option<String>) -> Hook {
         let section = open(self).ok().and_then(|object| section_of(&object, program.name));
         let hook = section.unwrap_or_else(|| program.name.to_owned());
-        Hook { question: program.question.to_owned(), hook, refused }
+        Hook { quantity: program.quantity.to_owned(), hook, refused }
     }
 }
 
 /// What every object needs to be loaded.
-pub(crate) struct Ground {
+pub(crate) struct LoadContext {
     /// Maps shared between programs and user space, by name.
     pub(crate) maps: BTreeMap<&'static str, MapHandle>,
     /// Possible CPUs: the highest number + 1.
@@ -217,24 +217,24 @@ impl Loaded {
 }
 
 /// Loads the programs of a source that the kernel accepts and attaches them.
-pub(crate) fn load(source: &Source, ground: &Ground) -> Loaded {
-    match try_load(source, &source.names(), ground) {
+pub(crate) fn load(source: &Source, context: &LoadContext) -> Loaded {
+    match try_load(source, &source.names(), context) {
         Ok(object) => attached(source, object, BTreeMap::new()),
         Err(reason) if source.programs.len() == 1 => nothing(source, &reason),
-        Err(_) => load_those_that_run(source, ground),
+        Err(_) => load_accepted(source, context),
     }
 }
 
 /// Loads all of a source's programs without attaching them.
-pub(crate) fn loaded_object(source: &Source, ground: &Ground) -> Result<Object, String> {
-    try_load(source, &source.names(), ground)
+pub(crate) fn loaded_object(source: &Source, context: &LoadContext) -> Result<Object, String> {
+    try_load(source, &source.names(), context)
 }
 
 /// Uses the first source that attaches completely; the earlier ones only contribute their reasons.
-pub(crate) fn load_first(ladder: &[Source], ground: &Ground) -> Vec<Loaded> {
+pub(crate) fn load_first(ladder: &[Source], context: &LoadContext) -> Vec<Loaded> {
     let mut tried = Vec::new();
     for source in ladder {
-        match try_load(source, &source.names(), ground) {
+        match try_load(source, &source.names(), context) {
             Ok(object) => {
                 let loaded = attached(source, object, BTreeMap::new());
                 if loaded.complete() {
@@ -274,16 +274,16 @@ fn nothing(source: &Source, reason: &str) -> Loaded {
 ///
 /// One refused program fails the load of its whole object, so each is tried alone and the accepted
 /// ones are loaded together.
-fn load_those_that_run(source: &Source, ground: &Ground) -> Loaded {
+fn load_accepted(source: &Source, context: &LoadContext) -> Loaded {
     let mut refused = BTreeMap::new();
     for name in source.names() {
-        if let Err(reason) = try_load(source, &[name], ground) {
+        if let Err(reason) = try_load(source, &[name], context) {
             refused.insert(name, reason);
         }
     }
     let taken: Vec<_> =
         source.names().into_iter().filter(|name| !refused.contains_key(name)).collect();
-    match try_load(source, &taken, ground) {
+    match try_load(source, &taken, context) {
         Ok(object) => attached(source, object, refused),
         Err(reason) => nothing(source, &reason),
     }
@@ -311,7 +311,7 @@ fn section_of(object: &OpenObject, name: &str) -> Option<String> {
     Some(program.section().to_string_lossy().into_owned())
 }
 
-fn try_load(source: &Source, programs: &[&str], ground: &Ground) -> Result<Object, String> {
+fn try_load(source: &Source, programs: &[&str], context: &LoadContext) -> Result<Object, String> {
     let mut object = open(source)?;
     for mut program in object.progs_mut() {
         let wanted = programs.iter().any(|name| program.name() == *name);
@@ -319,7 +319,7 @@ fn try_load(source: &Source, programs: &[&str], ground: &Ground) -> Result<Objec
     }
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        if let Some(shared) = ground.maps.get(name.as_str()) {
+        if let Some(shared) = context.maps.get(name.as_str()) {
             map.reuse_fd(shared.as_fd())
                 .map_err(|error| format!("map {name}: {}", reason(&error)))?;
         } else if name == READERS && source.marks_readers {
@@ -327,10 +327,10 @@ fn try_load(source: &Source, programs: &[&str], ground: &Ground) -> Result<Objec
         } else if name.ends_with(".rodata")
             && let Some(constants) = map.initial_value_mut()
         {
-            let slots = if source.half { ground.slots / 2 } else { ground.slots };
-            let marks = u32::from(ground.maps.contains_key(READERS));
+            let slots = if source.half { context.slots / 2 } else { context.slots };
+            let marks = u32::from(context.maps.contains_key(READERS));
             // `machine` of bpf/count.h; flows.bpf.c has only its first fields
-            let machine = [ground.cpus, slots, marks].map(u32::to_ne_bytes).concat();
+            let machine = [context.cpus, slots, marks].map(u32::to_ne_bytes).concat();
             constants.iter_mut().zip(machine).for_each(|(to, from)| *to = from);
         }
     }

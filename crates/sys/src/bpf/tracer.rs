@@ -11,16 +11,14 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::attribution::{
-    Attribution, CpuTime, Hook, Source as AttributionSource,
-};
+use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, CpuTime, Hook};
 
 use crate::bpf::arrived::Arrived;
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
     TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups,
 };
-use crate::bpf::load::{Ground, Loaded, READERS, Source, load, load_first, reason};
+use crate::bpf::load::{LoadContext, Loaded, READERS, Source, load, load_first, reason};
 use crate::bpf::runqueue::Waits;
 use crate::bpf::stages::Sampler;
 use crate::bpf::table::{Mapped, Table, create_options, mappable_array};
@@ -76,7 +74,7 @@ pub struct ReadError(#[from] libbpf_rs::Error);
 pub struct Tracer {
     options: Options,
     tables: Option<Tables>,
-    ground: Option<Ground>,
+    context: Option<LoadContext>,
     loaded: Vec<Loaded>,
     sampler: Option<Sampler>,
     /// Whether the program that finds the queue behind a veth is loaded.
@@ -129,20 +127,20 @@ impl Tracer {
     /// others.
     pub fn attach(options: Options) -> Self {
         libbpf_rs::set_print(None); // hooks report the reasons
-        let (tables, mut ground, refused) = match Tables::new(options) {
-            Ok((tables, ground)) => (Some(tables), Some(ground), Vec::new()),
+        let (tables, mut context, refused) = match Tables::new(options) {
+            Ok((tables, context)) => (Some(tables), Some(context), Vec::new()),
             Err(error) => (None, None, refuse(options, &reason(&error))),
         };
-        let loaded = ground.as_mut().map_or(Vec::new(), |ground| load_all(options, ground));
-        let sampler = options.stages.then(|| match &ground {
-            Some(ground) if knows_softirqs(&loaded) => Sampler::new(ground),
+        let loaded = context.as_mut().map_or(Vec::new(), |context| load_all(options, context));
+        let sampler = options.stages.then(|| match &context {
+            Some(context) if knows_softirqs(&loaded) => Sampler::new(context),
             Some(_) => Sampler::refused(NO_SOFTIRQS),
             None => Sampler::refused("there are no eBPF tables"),
         });
         let mut tracer = Self {
             options,
             tables,
-            ground,
+            context,
             loaded,
             sampler,
             flows: false,
@@ -179,8 +177,8 @@ impl Tracer {
     }
 
     fn load_later(&mut self, source: &Source) {
-        let Some(ground) = &self.ground else { return };
-        let mut loaded = load(source, ground);
+        let Some(context) = &self.context else { return };
+        let mut loaded = load(source, context);
         if self.since.is_none() {
             loaded.detach();
         }
@@ -259,29 +257,29 @@ impl Tracer {
     }
 }
 
-fn load_all(options: Options, ground: &mut Ground) -> Vec<Loaded> {
+fn load_all(options: Options, context: &mut LoadContext) -> Vec<Loaded> {
     let mut loaded = Vec::new();
     if options.runqueue {
-        let runqueue = load(&Source::runqueue(), ground);
+        let runqueue = load(&Source::runqueue(), context);
         // first, because the programs loaded below mark readers in its map
-        ground.maps.extend(
+        context.maps.extend(
             runqueue.map(READERS).filter(|_| runqueue.complete()).map(|readers| (READERS, readers)),
         );
         loaded.push(runqueue);
     }
-    loaded.extend([load(&Source::polls(), ground), load(&Source::tcp(), ground)]);
-    loaded.extend(load_first(&Source::udp(), ground));
+    loaded.extend([load(&Source::polls(), context), load(&Source::tcp(), context)]);
+    loaded.extend(load_first(&Source::udp(), context));
     if options.time {
-        loaded.push(load(&Source::time(), ground));
+        loaded.push(load(&Source::time(), context));
         let wakeups = Source::wakeups();
         loaded.push(if knows_softirqs(&loaded) {
-            load(&wakeups, ground)
+            load(&wakeups, context)
         } else {
             Loaded::refused(&wakeups, NO_SOFTIRQS)
         });
     }
     if options.arrivals {
-        loaded.push(load(&Source::arrive(), ground));
+        loaded.push(load(&Source::arrive(), context));
     }
     loaded
 }
@@ -335,7 +333,7 @@ pub fn observe_window(length: Duration, options: Options) -> Result<Attribution,
 }
 
 impl Tables {
-    fn new(options: Options) -> libbpf_rs::Result<(Self, Ground)> {
+    fn new(options: Options) -> libbpf_rs::Result<(Self, LoadContext)> {
         let cpus = cpus_possible();
         let slots = slots(cpus);
         let polls = Table::new(cpus, slots)?;
@@ -375,7 +373,7 @@ impl Tables {
         maps.extend(tables.arrived.maps()?);
         maps.extend(tables.waits.as_ref().map(Waits::map).transpose()?);
         tables.begin_window();
-        Ok((tables, Ground { maps, cpus, slots }))
+        Ok((tables, LoadContext { maps, cpus, slots }))
     }
 
     /// Forgets intervals that began in an earlier window; call while nothing is attached.

@@ -45,18 +45,18 @@ struct datagram {
  * Reads the same fields through `value`: directly if the verifier knows the types, else by
  * probe_read.
  */
-#define FILL_DATAGRAM(datagram, from_sk, from_skb, value)                                                              \
-	do {                                                                                                           \
-		(datagram)->napi_id = value(from_skb, napi_id);                                                        \
-		(datagram)->queue = value(from_skb, queue_mapping);                                                    \
-		(datagram)->hash = value(from_skb, hash);                                                              \
-		(datagram)->alloc_cpu = value(from_skb, alloc_cpu);                                                    \
-		(datagram)->iif = value(from_skb, skb_iif);                                                            \
-		(datagram)->protocol = value(from_skb, protocol);                                                      \
-		(datagram)->header = value(from_skb, head) + value(from_skb, network_header);                          \
-		(datagram)->netns = value(from_sk, __sk_common.skc_net.net, ns.inum);                                  \
-		(datagram)->incoming_cpu = value(from_sk, __sk_common.skc_incoming_cpu);                               \
-		(datagram)->connected = value(from_sk, __sk_common.skc_dport);                                         \
+#define FILL_DATAGRAM(datagram, from_sk, from_skb, value) \
+	do { \
+		(datagram)->napi_id = value(from_skb, napi_id); \
+		(datagram)->queue = value(from_skb, queue_mapping); \
+		(datagram)->hash = value(from_skb, hash); \
+		(datagram)->alloc_cpu = value(from_skb, alloc_cpu); \
+		(datagram)->iif = value(from_skb, skb_iif); \
+		(datagram)->protocol = value(from_skb, protocol); \
+		(datagram)->header = value(from_skb, head) + value(from_skb, network_header); \
+		(datagram)->netns = value(from_sk, __sk_common.skc_net.net, ns.inum); \
+		(datagram)->incoming_cpu = value(from_sk, __sk_common.skc_incoming_cpu); \
+		(datagram)->connected = value(from_sk, __sk_common.skc_dport); \
 	} while (0)
 #define DIRECT_1(from, a) ((from)->a)
 #define DIRECT_2(from, a, b) ((from)->a->b)

@@ -1,7 +1,8 @@
 //! Measures communication between CPU pairs: cache line transfer, thread wakeup, IPI.
 //!
-//! [`netsilo_model::cost::calibration`] selects the pairs and interprets the samples. No setting of the
-//! machine is changed. Each measuring thread is pinned, runs for a slot of milliseconds and ends.
+//! [`netsilo_model::cost::calibration`] selects the pairs and interprets the samples. No setting of
+//! the machine is changed. Each measuring thread is pinned, runs for a slot of milliseconds, and
+//! ends.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -55,7 +56,7 @@ pub enum CalibrateError {
     },
     /// An eventfd could not be created or used.
     #[error("cannot measure wakeups: {0}")]
-    Wake(io::Error),
+    EventFd(io::Error),
 }
 
 /// The CPUs to measure on: allowed for this process, online and not isolated.
@@ -153,7 +154,7 @@ impl Samples {
 
     fn sum(&self, pairs: &BTreeMap<Distance, Vec<(CpuId, CpuId)>>) -> Calibration {
         let sum = |all: &BTreeMap<Distance, Vec<f64>>, distance: Distance| {
-            Measured::of(all.get(&distance)?, pairs.get(&distance)?.len())
+            Measured::from_samples(all.get(&distance)?, pairs.get(&distance)?.len())
         };
         let transfer = |distance: &Distance| Some((*distance, sum(&self.transfer, *distance)?));
         let wakeup = |distance: &Distance| {
@@ -244,27 +245,28 @@ fn play(line: &Line, slot: Duration) -> Vec<f64> {
 ///
 /// Returns the waker's CPU time per wakeup, and the latency until the sleeper runs.
 fn wakeups(a: CpuId, b: CpuId, slot: Duration) -> Result<(Vec<f64>, Vec<f64>), CalibrateError> {
-    let counter = || eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| CalibrateError::Wake(e.into()));
+    let counter =
+        || eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| CalibrateError::EventFd(e.into()));
     let (call, answer) = (counter()?, counter()?);
     let (awake, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let begin = Instant::now();
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| {
-            let pinned = pin(b).and_then(|()| give_way().map_err(CalibrateError::Wake));
+            let pinned = pin(b).and_then(|()| give_way().map_err(CalibrateError::EventFd));
             // Answers even if pinning failed, so that the waker terminates.
             loop {
                 let woken = take(&call);
                 awake.store(begin.elapsed().as_nanos() as u64, Ordering::Release);
                 let answered = woken.and_then(|()| add(&answer));
                 if over.load(Ordering::Acquire) || answered.is_err() {
-                    return pinned.and(answered.map_err(CalibrateError::Wake));
+                    return pinned.and(answered.map_err(CalibrateError::EventFd));
                 }
             }
         });
         let waker = scope.spawn(|| {
             let pinned = pin(a);
             let samples = pinned.and_then(|()| {
-                wake(&call, &answer, &awake, begin, slot).map_err(CalibrateError::Wake)
+                wake(&call, &answer, &awake, begin, slot).map_err(CalibrateError::EventFd)
             });
             over.store(true, Ordering::Release);
             // The last call; if it fails, the sleeper's result reports it.
@@ -397,7 +399,8 @@ fn take(counter: &OwnedFd) -> io::Result<()> {
 
 fn pin(cpu: CpuId) -> Result<(), CalibrateError> {
     let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-    set_thread_cpus(thread, &CpuSet::of(cpu)).map_err(|source| CalibrateError::Pin { cpu, source })
+    set_thread_cpus(thread, &CpuSet::from_cpu(cpu))
+        .map_err(|source| CalibrateError::Pin { cpu, source })
 }
 
 /// Sets `SCHED_BATCH`: a woken thread of this policy does not preempt its waker
@@ -459,7 +462,7 @@ mod tests {
 
     #[test]
     fn an_error_without_a_usable_cpu_lists_the_candidates() {
-        let topology = Topology { online: CpuSet::of(CpuId(8191)), ..Topology::default() };
+        let topology = Topology { online: CpuSet::from_cpu(CpuId(8191)), ..Topology::default() };
         let error = usable_cpus(&topology).unwrap_err().to_string();
         assert!(
             error.starts_with("no cpu may be used: ") && error.ends_with(" are 8191"),

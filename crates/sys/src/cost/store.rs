@@ -6,10 +6,7 @@ use std::path::{Path, PathBuf};
 
 use netsilo_model::cost::calibration::{Calibration, MachineIdentity};
 use netsilo_model::cost::weights::Costs;
-use netsilo_model::parse::{cpuinfo, scalar};
 use serde::{Deserialize, Serialize};
-
-use crate::files::root::{ReadError, Root};
 
 /// Default folder of the measurement, which survives a reboot, unlike the journal.
 pub const COSTS_DIR: &str = "/var/lib/netsilo";
@@ -39,14 +36,14 @@ pub struct Measurement {
 impl Measurement {
     /// A measurement with the weights derived from it and from the defaults.
     pub fn new(when: String, machine: MachineIdentity, measured: Calibration) -> Self {
-        let costs = measured.costs(table(&machine), &when, &machine);
+        let costs = measured.costs(default_costs(&machine), &when, &machine);
         Self { version: VERSION, when, machine, measured, costs }
     }
 }
 
 /// The weights for this machine, with a note about their source.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loaded {
+pub struct LoadedCosts {
     /// The weights.
     pub costs: Costs,
     /// Why an existing file was not used, or a remark about it.
@@ -63,23 +60,27 @@ pub struct StoreError {
 }
 
 /// The documented default weights, for this machine or for a virtual one.
-pub fn table(machine: &MachineIdentity) -> Costs {
-    if machine.virtual_machine == Some(true) { Costs::of_a_guest() } else { Costs::default() }
+pub fn default_costs(machine: &MachineIdentity) -> Costs {
+    if machine.virtual_machine == Some(true) {
+        Costs::for_virtual_machine()
+    } else {
+        Costs::default()
+    }
 }
 
 /// The stored measurement of this machine, or the default weights.
 ///
 /// A file of another machine, or one that cannot be read, is named in the note and not used.
-pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
+pub fn load(dir: &Path, machine: &MachineIdentity) -> LoadedCosts {
     let path = dir.join(FILE);
-    let unused = |why: String| Loaded {
-        costs: table(machine),
+    let unused = |why: String| LoadedCosts {
+        costs: default_costs(machine),
         note: Some(format!("{} is not used: {why}; run netsilo calibrate", path.display())),
     };
     let text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Loaded { costs: table(machine), note: None };
+            return LoadedCosts { costs: default_costs(machine), note: None };
         }
         Err(e) => return unused(e.to_string()),
     };
@@ -95,7 +96,7 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
     }
     match measurement.machine.differs_from(machine) {
         Some(why) => unused(format!("it was measured on another machine: {why}")),
-        None => Loaded { costs: measurement.costs, note: None },
+        None => LoadedCosts { costs: measurement.costs, note: None },
     }
 }
 
@@ -126,47 +127,6 @@ impl StoreError {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
         )
     }
-}
-
-/// The properties that identify this machine.
-pub fn machine(root: &Root) -> Result<MachineIdentity, ReadError> {
-    let text = root.read("/proc/cpuinfo")?;
-    let cpus = crate::read::topology::topology(root)?.cpus.len();
-    Ok(MachineIdentity {
-        hostname: root.parse("/proc/sys/kernel/hostname", scalar::word)?,
-        cpu_model: cpuinfo::model(&text),
-        cpus,
-        kernel: root.parse("/proc/sys/kernel/osrelease", scalar::word)?,
-        virtual_machine: virtual_machine(root, Some(&text)),
-    })
-}
-
-/// Whether the CPUs are emulated by QEMU (TCG), so that measured times are meaningless.
-///
-/// Detected by the hypervisor signature (leaf 0x40000000, `target/i386/cpu.c:cpu_x86_cpuid`), which
-/// other architectures do not have.
-pub fn is_emulated() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        // SAFETY: every 64-bit CPU has the instruction; an unknown leaf returns unrelated data.
-        #[allow(unsafe_code, unused_unsafe, reason = "safe since Rust 1.94")]
-        let leaf = unsafe { std::arch::x86_64::__cpuid(0x4000_0000) };
-        [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat() == b"TCGTCGTCGTCG"
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
-/// Whether this is a virtual machine, by the CPU flags, else by the firmware's names.
-pub(crate) fn virtual_machine(root: &Root, text: Option<&str>) -> Option<bool> {
-    let word = |file: &str| root.parse(&format!("/sys/class/dmi/id/{file}"), scalar::word).ok();
-    let firmware = || {
-        cpuinfo::virtual_by_firmware(
-            &word("sys_vendor")?,
-            &word("product_name").unwrap_or_default(),
-        )
-    };
-    text.and_then(cpuinfo::virtual_machine).or_else(firmware)
 }
 
 #[cfg(test)]
@@ -203,7 +163,7 @@ mod tests {
         let path = store(&folder, &measurement).unwrap();
         assert_eq!(
             load(&folder, &measurement.machine),
-            Loaded { costs: measurement.costs.clone(), note: None }
+            LoadedCosts { costs: measurement.costs.clone(), note: None }
         );
         assert_eq!((measurement.costs.line_ns.llc, measurement.costs.ipi_ns.llc), (61.0, 2000.0));
         store(&folder, &measurement).unwrap();
@@ -216,7 +176,10 @@ mod tests {
     fn without_a_file_the_default_weights_are_used() {
         let dir = tempfile::tempdir().unwrap();
         let guest = measurement().machine;
-        assert_eq!(load(dir.path(), &guest), Loaded { costs: Costs::of_a_guest(), note: None });
+        assert_eq!(
+            load(dir.path(), &guest),
+            LoadedCosts { costs: Costs::for_virtual_machine(), note: None }
+        );
         let metal = MachineIdentity { virtual_machine: Some(false), ..guest };
         assert_eq!(load(dir.path(), &metal).costs, Costs::default());
     }
@@ -227,7 +190,7 @@ mod tests {
         let path = store(dir.path(), &measurement()).unwrap();
         let other = MachineIdentity { hostname: "db2".into(), ..measurement().machine };
         let loaded = load(dir.path(), &other);
-        assert_eq!(loaded.costs.source, CostSource::Table);
+        assert_eq!(loaded.costs.source, CostSource::Default);
         let note = loaded.note.unwrap();
         let said = format!(
             "{} is not used: it was measured on another machine: its host name is db1, not db2; \
@@ -248,13 +211,8 @@ mod tests {
         {
             std::fs::write(&path, text).unwrap();
             let loaded = load(dir.path(), &machine);
-            assert_eq!(loaded.costs.source, CostSource::Table);
+            assert_eq!(loaded.costs.source, CostSource::Default);
             assert!(loaded.note.unwrap().contains(words));
         }
-    }
-
-    #[test]
-    fn this_machine_has_a_cpu_with_a_name() {
-        assert!(!machine(&Root::live()).unwrap().cpu_model.is_empty());
     }
 }

@@ -33,6 +33,7 @@ const DATAGRAM: usize = 32 * 1024;
 /// The open sockets.
 #[derive(Debug)]
 pub struct Events {
+    root: Root,
     route: OwnedFd,
     uevents: OwnedFd,
     ethtool: Option<OwnedFd>,
@@ -41,14 +42,15 @@ pub struct Events {
 }
 
 impl Events {
-    /// Starts listening.
-    pub fn listen() -> io::Result<Self> {
+    /// Starts listening; reads the current netdevs from `root`.
+    pub fn listen(root: &Root) -> io::Result<Self> {
         Ok(Self {
+            root: root.clone(),
             route: socket(None, LINK_GROUP)?,
             uevents: socket(Some(KOBJECT_UEVENT), KERNEL_GROUP)?,
             ethtool: monitor().ok(),
             // After the sockets are open, so that no change is missed in between.
-            links: links(),
+            links: links(root),
             asleep: asleep(),
         })
     }
@@ -59,7 +61,7 @@ impl Events {
     }
 
     /// Whether changes of channels and rings are announced (ethtool netlink, since 5.7).
-    pub fn hears_ethtool(&self) -> bool {
+    pub fn announces_ethtool(&self) -> bool {
         self.ethtool.is_some()
     }
 
@@ -68,14 +70,14 @@ impl Events {
         let mut events = Vec::new();
         let mut lost = false;
         let mut buffer = vec![0; DATAGRAM];
-        lost |= drain(&self.route, &mut buffer, |bytes| events.extend(self.links.announced(bytes)));
+        lost |= drain(&self.route, &mut buffer, |bytes| events.extend(self.links.events(bytes)));
         lost |= drain(&self.uevents, &mut buffer, |bytes| events.extend(uevent(bytes)));
         if let Some(socket) = &self.ethtool {
             lost |= drain(socket, &mut buffer, |bytes| events.extend(ethtool(bytes)));
         }
         if lost {
             // Announcements were lost: any netdev may have changed.
-            self.links = links();
+            self.links = links(&self.root);
             events.extend(self.links.names().map(|name| Event::Reset(name.to_owned())));
         }
         let asleep = asleep();
@@ -137,8 +139,7 @@ fn join(socket: &OwnedFd, group: u32) -> io::Result<()> {
 }
 
 /// The current netdevs.
-fn links() -> Links {
-    let root = Root::live();
+fn links(root: &Root) -> Links {
     let read = |name: &str, file: &str| root.read(&format!("/sys/class/net/{name}/{file}")).ok();
     let link = |name: String| {
         let index = read(&name, "ifindex")?.trim().parse().ok()?;

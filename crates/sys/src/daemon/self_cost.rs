@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The resources used by this process so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct OwnCost {
+pub struct SelfCost {
     /// CPU time of all its threads, user and kernel; excludes eBPF programs, which run in other
     /// tasks' time.
     pub cpu: Duration,
@@ -16,13 +16,13 @@ pub struct OwnCost {
 }
 
 /// Reads the resources used so far.
-pub fn own_cost() -> OwnCost {
+pub fn self_cost() -> SelfCost {
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     // `/proc/self/statm`, in pages; the second field is the resident size.
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: Option<u64> =
         statm.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse().ok());
-    OwnCost {
+    SelfCost {
         cpu: Duration::new(cpu.tv_sec.unsigned_abs(), cpu.tv_nsec.unsigned_abs() as u32),
         resident_bytes: pages.map(|pages| pages * rustix::param::page_size() as u64),
     }
@@ -40,7 +40,7 @@ pub fn peak_bytes() -> Option<u64> {
 mod tests {
     #[test]
     fn a_running_process_uses_time_and_memory() {
-        let cost = super::own_cost();
+        let cost = super::self_cost();
         assert!(!cost.cpu.is_zero() && cost.resident_bytes.unwrap() > 100_000, "{cost:?}");
         assert!(super::peak_bytes().unwrap() >= 100_000);
     }

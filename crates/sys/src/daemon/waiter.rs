@@ -19,7 +19,7 @@ pub struct Waiter {
     stop: Arc<AtomicBool>,
     reload: Arc<AtomicBool>,
     signals: OwnedFd,
-    ears: Option<Events>,
+    kernel_events: Option<Events>,
     events: Vec<Event>,
     /// Whether a relevant event has occurred.
     woken: bool,
@@ -27,7 +27,7 @@ pub struct Waiter {
 
 /// Why a wait ended.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Woken {
+pub struct WaitResult {
     /// Requested to stop (SIGTERM, SIGINT).
     pub stop: bool,
     /// Requested to reload its configuration (SIGHUP).
@@ -37,8 +37,8 @@ pub struct Woken {
 }
 
 impl Waiter {
-    /// Installs the signal handlers, and listens for kernel events if `ears` is given.
-    pub fn new(ears: Option<Events>) -> io::Result<Self> {
+    /// Installs the signal handlers, and listens for kernel events if `kernel_events` is given.
+    pub fn new(kernel_events: Option<Events>) -> io::Result<Self> {
         let (signals, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         for (signal, flag) in [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &reload)] {
@@ -46,7 +46,7 @@ impl Waiter {
             signal_hook::flag::register(signal, Arc::clone(flag))?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
-        Ok(Self { stop, reload, signals, ears, events: Vec::new(), woken: false })
+        Ok(Self { stop, reload, signals, kernel_events, events: Vec::new(), woken: false })
     }
 
     /// Waits until the time is over, a signal arrives, or an event matters.
@@ -71,10 +71,10 @@ impl Waiter {
     }
 
     /// Why the last waits ended, with all events since the last call.
-    pub fn take(&mut self) -> Woken {
+    pub fn take(&mut self) -> WaitResult {
         self.woken = false;
         let taken = |flag: &AtomicBool| flag.swap(false, Ordering::SeqCst);
-        Woken {
+        WaitResult {
             stop: taken(&self.stop),
             reload: taken(&self.reload),
             events: std::mem::take(&mut self.events),
@@ -87,10 +87,10 @@ impl Waiter {
 
     /// Waits up to `time` for a signal or events, and takes them.
     fn listen(&mut self, time: Duration, matters: &dyn Fn(&Event) -> bool) {
-        let ears = self.ears.iter().flat_map(Events::fds);
+        let kernel_events = self.kernel_events.iter().flat_map(Events::fds);
         let mut fds: Vec<PollFd<'_>> = [self.signals.as_fd()]
             .into_iter()
-            .chain(ears)
+            .chain(kernel_events)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         let timeout =
@@ -99,8 +99,8 @@ impl Waiter {
         let _ = poll(&mut fds, Some(&timeout));
         let mut buffer = [0; 64];
         while rustix::io::read(&self.signals, &mut buffer).is_ok_and(|length| length > 0) {}
-        if let Some(ears) = &mut self.ears {
-            let events = ears.take();
+        if let Some(kernel_events) = &mut self.kernel_events {
+            let events = kernel_events.take();
             self.woken |= events.iter().any(matters);
             self.events.extend(events);
         }

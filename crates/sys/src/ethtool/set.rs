@@ -15,7 +15,7 @@ use netsilo_model::parse::ethtool_decode as decode;
 use netsilo_model::snapshot::ethtool::{Feature, HashFields, Rss};
 use rustix::io::Errno;
 
-use crate::ethtool::get::{
+use crate::ethtool::device::{
     Absence, Device, ETH_SS_FEATURES, ETHTOOL_GCHANNELS, ETHTOOL_GCOALESCE, ETHTOOL_GRINGPARAM,
     ETHTOOL_GRXCLSRLCNT,
 };

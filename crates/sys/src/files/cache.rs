@@ -11,7 +11,8 @@ use std::os::unix::fs::FileExt;
 use netsilo_model::parse::ParseError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 
 /// Larger than any file that holds one value (`seq_file` and sysfs start with a page).
 const PAGE: usize = 4096;
@@ -22,7 +23,7 @@ const SPARE: u64 = 512;
 
 /// A file that is read repeatedly.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct CachedFile {
     path: String,
     /// `None` where the descriptor limit was reached: opened for each read.
     file: Option<File>,
@@ -30,12 +31,12 @@ pub(crate) struct Kept {
 
 /// The descriptor budget for cached files, and their read buffer.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct FdCache {
     left: u64,
     buffer: Vec<u8>,
 }
 
-impl Room {
+impl FdCache {
     /// A budget for `wanted` files, or as many as the hard limit of open files allows.
     ///
     /// Raises the soft limit (1024 for a service).
@@ -54,51 +55,51 @@ impl Room {
     }
 
     /// Opens a file, which must exist.
-    pub(crate) fn keep(&mut self, root: &Root, path: String) -> Result<Kept, ReadError> {
-        let mut file = root.keep(&path)?;
+    pub(crate) fn open(&mut self, root: &Root, path: String) -> Result<CachedFile, ReadError> {
+        let mut file = root.open_for_cache(&path)?;
         match self.left.checked_sub(1) {
             Some(left) => self.left = left,
             None => file = None,
         }
-        Ok(Kept { path, file })
+        Ok(CachedFile { path, file })
     }
 
-    /// As [`Room::keep`]; `None` if the file does not exist.
-    pub(crate) fn keep_if_there(&mut self, root: &Root, path: String) -> Option<Kept> {
-        self.keep(root, path).ok()
+    /// As [`FdCache::open`]; `None` if the file does not exist.
+    pub(crate) fn open_if_present(&mut self, root: &Root, path: String) -> Option<CachedFile> {
+        self.open(root, path).ok()
     }
 
     /// Reads a file that holds one value: the first read returns all of it.
     pub(crate) fn value<T>(
         &mut self,
         root: &Root,
-        kept: &Kept,
+        file: &CachedFile,
         parse: impl FnOnce(&str) -> Result<T, ParseError>,
     ) -> Result<T, ReadError> {
-        self.parse(root, kept, parse, true)
+        self.parse(root, file, parse, true)
     }
 
     /// Reads a file of many lines.
     pub(crate) fn table<T>(
         &mut self,
         root: &Root,
-        kept: &Kept,
+        file: &CachedFile,
         parse: impl FnOnce(&str) -> Result<T, ParseError>,
     ) -> Result<T, ReadError> {
-        self.parse(root, kept, parse, false)
+        self.parse(root, file, parse, false)
     }
 
     fn parse<T>(
         &mut self,
         root: &Root,
-        kept: &Kept,
+        file: &CachedFile,
         parse: impl FnOnce(&str) -> Result<T, ParseError>,
         at_once: bool,
     ) -> Result<T, ReadError> {
-        let Some(file) = &kept.file else { return root.parse(&kept.path, parse) };
-        let length = self.fill(file, at_once).map_err(|e| ReadError::from_io(&kept.path, e))?;
+        let Some(open) = &file.file else { return root.parse(&file.path, parse) };
+        let length = self.fill(open, at_once).map_err(|e| ReadError::from_io(&file.path, e))?;
         parse(&String::from_utf8_lossy(&self.buffer[..length]))
-            .map_err(|source| ReadError::Parse { path: kept.path.clone(), source })
+            .map_err(|source| ReadError::Parse { path: file.path.clone(), source })
     }
 
     fn fill(&mut self, file: &File, at_once: bool) -> io::Result<usize> {
@@ -136,9 +137,9 @@ mod tests {
         let root = Root::at(dir.path()).unwrap();
         let put = |text: &str| std::fs::write(dir.path().join("value"), text).unwrap();
         put("1\n");
-        for room in [1, 0] {
-            let mut room = Room { left: room, buffer: vec![0; PAGE] };
-            let kept = room.keep(&root, "/value".into()).unwrap();
+        for left in [1, 0] {
+            let mut cache = FdCache { left, buffer: vec![0; PAGE] };
+            let file = cache.open(&root, "/value".into()).unwrap();
             for now in [
                 "1\n".to_owned(),
                 "22\n".to_owned(),
@@ -147,30 +148,30 @@ mod tests {
                 "x".repeat(PAGE),
             ] {
                 put(&now);
-                assert_eq!(room.value(&root, &kept, text).unwrap(), now);
-                assert_eq!(room.table(&root, &kept, text).unwrap(), now);
+                assert_eq!(cache.value(&root, &file, text).unwrap(), now);
+                assert_eq!(cache.table(&root, &file, text).unwrap(), now);
             }
         }
     }
 
     #[test]
     fn the_lines_of_a_file_are_complete() {
-        let mut room = Room::for_files(1);
-        let kept = room.keep(&Root::live(), "/proc/stat".into()).unwrap();
+        let mut cache = FdCache::for_files(1);
+        let file = cache.open(&Root::live(), "/proc/stat".into()).unwrap();
         let cpus = |text: &str| Ok(text.lines().filter(|line| line.starts_with("cpu")).count());
         let all = Root::live().parse("/proc/stat", cpus).unwrap();
-        assert_eq!((room.table(&Root::live(), &kept, cpus).unwrap(), all > 1), (all, true));
+        assert_eq!((cache.table(&Root::live(), &file, cpus).unwrap(), all > 1), (all, true));
     }
 
     #[test]
     fn a_removed_object_is_not_confused_with_its_successor() {
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let mut room = Room::for_files(1);
-        let kept = room.keep(&Root::live(), format!("/proc/{}/status", child.id())).unwrap();
-        assert!(room.value(&Root::live(), &kept, text).is_ok());
+        let mut cache = FdCache::for_files(1);
+        let file = cache.open(&Root::live(), format!("/proc/{}/status", child.id())).unwrap();
+        assert!(cache.value(&Root::live(), &file, text).is_ok());
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert!(room.value(&Root::live(), &kept, text).unwrap_err().is_absent());
+        assert!(cache.value(&Root::live(), &file, text).unwrap_err().is_absent());
     }
 }

@@ -1,4 +1,5 @@
-//! Saves everything read through a [`Root`](crate::files::root::Root) as a tree for the same readers.
+//! Saves everything read through a [`Root`](crate::files::root::Root) as a tree, for the same
+//! readers.
 
 use std::fs::{self, File, FileType};
 use std::io;
@@ -7,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::files::root::{ReadError, TREE_FACTS, TreeFacts};
+use crate::files::error::ReadError;
+use crate::files::tree_facts::{TREE_FACTS, TreeFacts};
 
 /// Writes a tree.
 #[derive(Debug)]

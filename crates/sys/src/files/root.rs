@@ -5,7 +5,6 @@
 //! live root can save everything read through it as such a tree, so that the same readers return
 //! the same values elsewhere.
 
-use std::collections::BTreeMap;
 use std::fs::{DirEntry, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirEntryExt, PermissionsExt};
@@ -15,93 +14,12 @@ use std::time::Duration;
 
 use netsilo_model::parse::ParseError;
 use rustix::io::Errno;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
+use crate::files::error::ReadError;
 use crate::files::recorder::Recorder;
-
-/// Why a kernel file could not be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The kernel (or the tree) has no such file.
-    #[error("{path}: no such file")]
-    Missing {
-        /// Path on the machine that was read.
-        path: String,
-    },
-    /// Only root may read it.
-    #[error("{path}: permission denied, run as root")]
-    Denied {
-        /// Path on the machine that was read.
-        path: String,
-    },
-    /// The kernel answered with another error.
-    #[error("{path}: {source}")]
-    Io {
-        /// Path on the machine that was read.
-        path: String,
-        /// The error.
-        source: io::Error,
-    },
-    /// The contents are not as expected.
-    #[error("{path}: {source}")]
-    Parse {
-        /// Path on the machine that was read.
-        path: String,
-        /// The position and the problem.
-        source: ParseError,
-    },
-    /// The data could not be saved.
-    #[error("saving {path}: {source}")]
-    Save {
-        /// Path in the tree that is being written.
-        path: String,
-        /// The error.
-        source: io::Error,
-    },
-}
-
-impl ReadError {
-    pub(crate) fn from_io(path: &str, source: io::Error) -> Self {
-        let path = path.to_owned();
-        match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Missing { path },
-            io::ErrorKind::PermissionDenied => Self::Denied { path },
-            _ => Self::Io { path, source },
-        }
-    }
-
-    /// Whether the kernel has no value: no such file, or one that this device does not support.
-    pub fn is_absent(&self) -> bool {
-        match self {
-            Self::Missing { .. } => true,
-            Self::Io { source, .. } => {
-                let absent =
-                    [Errno::INVAL, Errno::OPNOTSUPP, Errno::NODEV, Errno::NXIO, Errno::SRCH];
-                source
-                    .raw_os_error()
-                    .is_some_and(|errno| absent.iter().any(|e| e.raw_os_error() == errno))
-            }
-            _ => false,
-        }
-    }
-}
-
-/// The facts that plain files of a tree cannot hold (`tree.json`).
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct TreeFacts {
-    /// When it was read, as time since boot.
-    #[serde(default)]
-    pub(crate) at: Option<Duration>,
-    /// Permission bits by path.
-    #[serde(default)]
-    pub(crate) modes: BTreeMap<String, u32>,
-    /// Error numbers by path, of files that exist but could not be read.
-    #[serde(default)]
-    pub(crate) errnos: BTreeMap<String, i32>,
-}
-
-pub(crate) const TREE_FACTS: &str = "tree.json";
+use crate::files::tree_facts::{TREE_FACTS, TreeFacts};
 
 /// The source of kernel files.
 #[derive(Debug, Clone)]
@@ -183,7 +101,7 @@ impl Root {
     }
 
     /// Opens a file for repeated reads; `None` if each read must be saved.
-    pub(crate) fn keep(&self, path: &str) -> Result<Option<File>, ReadError> {
+    pub(crate) fn open_for_cache(&self, path: &str) -> Result<Option<File>, ReadError> {
         if self.recorder.is_some() { Ok(None) } else { self.open(path).map(Some) }
     }
 

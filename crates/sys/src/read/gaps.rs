@@ -7,7 +7,8 @@ use std::cell::RefCell;
 use netsilo_model::parse::ParseError;
 use netsilo_model::snapshot::host::Gap;
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 
 /// A root, with the gaps found while reading it.
 pub(crate) struct Notes<'a> {

@@ -1,8 +1,9 @@
 //! Finds running programs that write the same knobs as netsilo.
 
-use netsilo_model::snapshot::host::{Writer, WriterKnob};
+use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::read::gaps::Notes;
 use crate::read::process::Process;
 
@@ -13,35 +14,31 @@ struct Known {
     file: &'static str,
     /// An option of its command line without which it does not write these knobs.
     option: Option<&'static str>,
-    writes: &'static [WriterKnob],
+    writes: &'static [OwnedKnob],
 }
 
 const KNOWN: &[Known] = &[
-    known("irqbalance", "irqbalance", &[WriterKnob::IrqAffinity]),
-    known("tuned", "tuned", &[WriterKnob::IrqAffinity]),
-    known("bpftune", "bpftune", &[WriterKnob::Sysctls]),
+    known("irqbalance", "irqbalance", &[OwnedKnob::IrqAffinity]),
+    known("tuned", "tuned", &[OwnedKnob::IrqAffinity]),
+    known("bpftune", "bpftune", &[OwnedKnob::Sysctls]),
     // default_smp_affinity and irqbalance's ban list, for pods with `irq-load-balancing.crio.io`
-    known("cri-o", "crio", &[WriterKnob::LaterDevices]),
+    known("cri-o", "crio", &[OwnedKnob::LaterDevices]),
     // runs google_set_multiqueue at boot
-    known("google guest agent", "google_guest_agent", &[WriterKnob::LaterDevices]),
+    known("google guest agent", "google_guest_agent", &[OwnedKnob::LaterDevices]),
     known(
         "google_set_multiqueue",
         "google_set_multiqueue",
-        &[WriterKnob::IrqAffinity, WriterKnob::Xps],
+        &[OwnedKnob::IrqAffinity, OwnedKnob::Xps],
     ),
-    known(
-        "perftune.py",
-        "perftune.py",
-        &[WriterKnob::IrqAffinity, WriterKnob::Rps, WriterKnob::Xps],
-    ),
-    known("set_irq_affinity", "set_irq_affinity", &[WriterKnob::IrqAffinity, WriterKnob::Xps]),
+    known("perftune.py", "perftune.py", &[OwnedKnob::IrqAffinity, OwnedKnob::Rps, OwnedKnob::Xps]),
+    known("set_irq_affinity", "set_irq_affinity", &[OwnedKnob::IrqAffinity, OwnedKnob::Xps]),
     Known {
         option: Some("--netdev-irq-balance"),
-        ..known("scx_layered", "scx_layered", &[WriterKnob::IrqAffinity])
+        ..known("scx_layered", "scx_layered", &[OwnedKnob::IrqAffinity])
     },
 ];
 
-const fn known(name: &'static str, file: &'static str, writes: &'static [WriterKnob]) -> Known {
+const fn known(name: &'static str, file: &'static str, writes: &'static [OwnedKnob]) -> Known {
     Known { name, file, option: None, writes }
 }
 
@@ -53,27 +50,27 @@ const LINK_DIRS: &[&str] =
     &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"];
 
 /// All such programs that are running.
-pub fn running(root: &Root) -> Result<Vec<Writer>, ReadError> {
+pub fn running(root: &Root) -> Result<Vec<KnobOwner>, ReadError> {
     let notes = Notes::new(root);
-    let writers = writers(&notes, &crate::read::process::processes(&notes));
+    let owners = knob_owners(&notes, &crate::read::process::processes(&notes));
     notes.finish()?;
-    Ok(writers)
+    Ok(owners)
 }
 
 /// All such programs, and udev if its `.link` files write knobs.
-pub(crate) fn writers(notes: &Notes<'_>, processes: &[Process]) -> Vec<Writer> {
-    let mut writers: Vec<Writer> =
-        processes.iter().filter_map(|process| writer(notes, process)).collect();
+pub(crate) fn knob_owners(notes: &Notes<'_>, processes: &[Process]) -> Vec<KnobOwner> {
+    let mut owners: Vec<KnobOwner> =
+        processes.iter().filter_map(|process| owner(notes, process)).collect();
     if let Some(udev) =
         processes.iter().find(|p| p.comm == "systemd-udevd" || p.comm == "(udev-worker)")
     {
-        writers.extend(link_files(notes, udev));
+        owners.extend(link_files(notes, udev));
     }
-    writers.sort();
-    writers
+    owners.sort();
+    owners
 }
 
-fn writer(notes: &Notes<'_>, process: &Process) -> Option<Writer> {
+fn owner(notes: &Notes<'_>, process: &Process) -> Option<KnobOwner> {
     let interpreted = interpreter(&process.comm);
     let by_comm = KNOWN.iter().find(|known| is_comm(known.file, &process.comm));
     if !interpreted && by_comm.is_none() {
@@ -92,7 +89,7 @@ fn writer(notes: &Notes<'_>, process: &Process) -> Option<Writer> {
     for path in [format!("/proc/{}/comm", process.pid), cmdline] {
         notes.get(&path, |_| Ok(()));
     }
-    Some(Writer { name: known.name.to_owned(), pid: process.pid, writes: known.writes.to_vec() })
+    Some(KnobOwner { name: known.name.to_owned(), pid: process.pid, writes: known.writes.to_vec() })
 }
 
 /// Whether `comm` is that of a file: the kernel keeps 15 bytes of the name, also for a script with
@@ -107,9 +104,9 @@ fn interpreter(comm: &str) -> bool {
     ["python", "perl", "bash", "sh"].iter().any(|name| comm.strip_prefix(name).is_some_and(version))
 }
 
-fn link_files(notes: &Notes<'_>, udev: &Process) -> Vec<Writer> {
+fn link_files(notes: &Notes<'_>, udev: &Process) -> Vec<KnobOwner> {
     let root = notes.root.unrecorded();
-    let mut writers = Vec::new();
+    let mut owners = Vec::new();
     for dir in LINK_DIRS {
         let names = root.list(dir).unwrap_or_default();
         for name in names.iter().filter(|name| name.ends_with(".link")) {
@@ -121,13 +118,13 @@ fn link_files(notes: &Notes<'_>, udev: &Process) -> Vec<Writer> {
             {
                 notes.get(&path, |_| Ok(()));
                 notes.get(&format!("/proc/{}/comm", udev.pid), |_| Ok(()));
-                writers.push(Writer {
+                owners.push(KnobOwner {
                     name: format!("systemd-udevd ({path})"),
                     pid: udev.pid,
-                    writes: vec![WriterKnob::LaterDevices],
+                    writes: vec![OwnedKnob::LaterDevices],
                 });
             }
         }
     }
-    writers
+    owners
 }

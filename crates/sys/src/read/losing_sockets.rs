@@ -5,14 +5,14 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
 
 use netlink_bindings::inet_diag::{self, IterableReplyAttrs, Msg, ReqV2, TcpState};
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::parse::net_udp::{UdpSocket, net_udp};
 use netsilo_model::snapshot::sockets::{Holder, LosingSocket, SocketKind};
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::read::sock_owners;
 
 /// `SK_MEMINFO_DROPS` of `include/uapi/linux/sock_diag.h`: the word of `INET_DIAG_SKMEMINFO` that
@@ -20,8 +20,7 @@ use crate::read::sock_owners;
 const DROPS: usize = 8;
 
 /// Reads the sockets; without listeners where the kernel has no `tcp_diag`.
-pub(crate) fn read() -> Result<Vec<LosingSocket>, ReadError> {
-    let root = Root::live();
+pub(crate) fn read(root: &Root) -> Result<Vec<LosingSocket>, ReadError> {
     let mut sockets: Vec<LosingSocket> = Vec::new();
     for file in ["/proc/net/udp", "/proc/net/udp6"] {
         let read = root.optional(file, net_udp)?.unwrap_or_default();
@@ -31,12 +30,11 @@ pub(crate) fn read() -> Result<Vec<LosingSocket>, ReadError> {
     let inodes: BTreeSet<u32> =
         sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
     if !inodes.is_empty() {
-        let proc = Path::new("/proc");
-        let holders =
-            sock_owners::holders(proc, &inodes).map_err(|e| ReadError::from_io("/proc", e))?;
+        let holders = sock_owners::holders(&root.path("/proc"), &inodes)
+            .map_err(|e| ReadError::from_io("/proc", e))?;
         for socket in &mut sockets {
             let tgid = holders.get(&socket.inode).and_then(|fds| fds.keys().next());
-            socket.holder = tgid.and_then(|tgid| holder(&root, *tgid));
+            socket.holder = tgid.and_then(|tgid| holder(root, *tgid));
         }
     }
     sockets.sort();
@@ -111,7 +109,10 @@ mod tests {
     use super::*;
 
     fn lost(kind: SocketKind, port: u16) -> Option<LosingSocket> {
-        read().unwrap().into_iter().find(|socket| socket.kind == kind && socket.port == port)
+        read(&Root::live())
+            .unwrap()
+            .into_iter()
+            .find(|socket| socket.kind == kind && socket.port == port)
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! ROOMDOC
+//! Reads over netlink: sockets, connections, queueing disciplines, NAPI and XDP programs.
+//!
+//! Each file asks one family or command, and returns values of [`netsilo_model::snapshot`].
 
 pub mod connections;
 pub mod netdev_genl;

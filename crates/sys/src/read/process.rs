@@ -1,10 +1,13 @@
-//! Finds NAPI kthreads and other programs that write the same knobs.
+//! Processes: NAPI kthreads, programs that write the same knobs, and this program itself.
 
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::{pid_status, scalar};
 use netsilo_model::snapshot::netdev::NapiThread;
 
 use crate::read::gaps::Notes;
+
+/// The path at which this process starts its own program again, even if its file was replaced.
+pub const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// A process with its own name for itself (`comm`).
 pub(crate) struct Process {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
 use netsilo_model::parse::softirqs::net_softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
@@ -23,10 +23,11 @@ use netsilo_model::parse::{cpu_lists, netdev as parse, pid_status, scalar};
 use netsilo_model::snapshot::host::{CpuCounters, IrqState, Snapshot};
 use netsilo_model::snapshot::netdev::{NapiThread, Netdev};
 
-use crate::files::cache::{Kept, Room};
-use crate::files::root::{ReadError, Root};
+use crate::files::cache::{CachedFile, FdCache};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::read::gaps::Notes;
-use crate::read::netdev::{NET, queues, still_tells};
+use crate::read::netdev::{NET, matches_netlink, queues};
 use crate::read::process::processes;
 use crate::read::{irq, knob_owners, snapshot};
 
@@ -59,7 +60,7 @@ impl Refresher {
     }
 
     /// Number of full reads so far.
-    pub fn whole_looks(&self) -> u64 {
+    pub fn full_reads(&self) -> u64 {
         self.whole
     }
 
@@ -136,7 +137,7 @@ fn leave_out(snapshot: &mut Snapshot) {
     for netdev in &mut snapshot.netdevs {
         netdev.statistics.clear();
         if let Some(ethtool) = &mut netdev.ethtool {
-            ethtool.stats = Part::Absent("not read by a refresh".to_owned());
+            ethtool.stats = Reading::Absent("not read by a refresh".to_owned());
         }
     }
 }
@@ -148,21 +149,21 @@ fn leave_out(snapshot: &mut Snapshot) {
 #[derive(Debug)]
 enum Counting {
     /// `/sys/kernel/irq/<n>/per_cpu_count`, and `actions` to verify its identity.
-    Each(BTreeMap<Irq, [Kept; 2]>),
+    Each(BTreeMap<Irq, [CachedFile; 2]>),
     /// `/proc/interrupts`, only these rows.
     Table(BTreeSet<Irq>),
 }
 
 impl Counting {
-    fn of(root: &Root, room: &mut Room, snapshot: &Snapshot, rows: usize) -> Self {
+    fn of(root: &Root, cache: &mut FdCache, snapshot: &Snapshot, rows: usize) -> Self {
         let wanted = || snapshot.irqs.keys().copied();
         let mut each = |irq: Irq| {
             let mut file =
-                |name: &str| room.keep_if_there(root, format!("/sys/kernel/irq/{irq}/{name}"));
+                |name: &str| cache.open_if_present(root, format!("/sys/kernel/irq/{irq}/{name}"));
             Some((irq, [file("per_cpu_count")?, file("actions")?]))
         };
         let few = snapshot.irqs.len() * 5 <= rows * 4;
-        let files: Option<BTreeMap<Irq, [Kept; 2]>> =
+        let files: Option<BTreeMap<Irq, [CachedFile; 2]>> =
             if few { wanted().map(&mut each).collect() } else { None };
         files.map_or_else(|| Self::Table(wanted().collect()), Self::Each)
     }
@@ -171,35 +172,35 @@ impl Counting {
 /// Files that are read each time.
 #[derive(Debug)]
 struct Opened {
-    room: Room,
+    cache: FdCache,
     /// Time of the last slow read.
     slow: Duration,
-    online: Kept,
-    stat: Kept,
-    softirqs: Kept,
-    softnet: Option<Kept>,
+    online: CachedFile,
+    stat: CachedFile,
+    softirqs: CachedFile,
+    softnet: Option<CachedFile>,
     /// Netdevs with their inode numbers, which distinguish two of the same name.
     names: Vec<(String, u64)>,
     counting: Counting,
     /// Requested and effective affinity.
-    affinity: BTreeMap<Irq, [Option<Kept>; 2]>,
+    affinity: BTreeMap<Irq, [Option<CachedFile>; 2]>,
     netdevs: Vec<Option<Device>>,
-    threads: BTreeMap<u32, Kept>,
+    threads: BTreeMap<u32, CachedFile>,
 }
 
 /// Files of a netdev.
 #[derive(Debug)]
 struct Device {
     dir: String,
-    flags: Option<Kept>,
-    carrier: Option<Kept>,
-    statistics: Vec<(&'static str, Kept)>,
+    flags: Option<CachedFile>,
+    carrier: Option<CachedFile>,
+    statistics: Vec<(&'static str, CachedFile)>,
 }
 
 impl Device {
-    fn of(root: &Root, room: &mut Room, netdev: &Netdev) -> Result<Self, ReadError> {
+    fn of(root: &Root, cache: &mut FdCache, netdev: &Netdev) -> Result<Self, ReadError> {
         let dir = root.resolve(&format!("{NET}/{}", netdev.name))?;
-        let mut file = |name: &str| room.keep_if_there(root, format!("{dir}/{name}"));
+        let mut file = |name: &str| cache.open_if_present(root, format!("{dir}/{name}"));
         let (flags, carrier) = (file("flags"), file("carrier"));
         let statistics = STATISTICS
             .iter()
@@ -219,28 +220,29 @@ impl Opened {
                 .flat_map(|netdev| &netdev.napis)
                 .filter_map(|it| it.thread.as_ref())
         };
-        let mut room = Room::for_files(files + threads().count());
-        let mut file = |path: &str| room.keep(root, path.to_owned());
+        let mut cache = FdCache::for_files(files + threads().count());
+        let mut file = |path: &str| cache.open(root, path.to_owned());
         let (online, stat) = (file("/sys/devices/system/cpu/online")?, file("/proc/stat")?);
         let (softirqs, softnet) = (file("/proc/softirqs")?, file("/proc/net/softnet_stat").ok());
-        let counting = Counting::of(root, &mut room, snapshot, rows);
+        let counting = Counting::of(root, &mut cache, snapshot, rows);
         let mut affinity = |irq: Irq| {
-            let mut file = |name: &str| room.keep_if_there(root, format!("/proc/irq/{irq}/{name}"));
+            let mut file =
+                |name: &str| cache.open_if_present(root, format!("/proc/irq/{irq}/{name}"));
             (irq, [file("smp_affinity_list"), file("effective_affinity_list")])
         };
         let affinity = snapshot.irqs.keys().map(|irq| affinity(*irq)).collect();
         let device = |netdev: &Netdev| {
-            has_hardware(netdev).then(|| Device::of(root, &mut room, netdev)).transpose()
+            has_hardware(netdev).then(|| Device::of(root, &mut cache, netdev)).transpose()
         };
         let netdevs = snapshot.netdevs.iter().map(device).collect::<Result<_, _>>()?;
         let status = |thread: &NapiThread| {
-            Ok((thread.pid, room.keep(root, format!("/proc/{}/status", thread.pid))?))
+            Ok((thread.pid, cache.open(root, format!("/proc/{}/status", thread.pid))?))
         };
         let threads = threads().map(status).collect::<Result<_, ReadError>>()?;
         let names = root.inodes(NET)?;
         let slow = snapshot.at;
         Ok(Self {
-            room,
+            cache,
             slow,
             online,
             stat,
@@ -255,7 +257,7 @@ impl Opened {
     }
 
     fn next(&mut self, root: &Root, last: &Snapshot) -> Result<Snapshot, Stale> {
-        if self.room.value(root, &self.online, cpu_lists::list)? != last.topology.online {
+        if self.cache.value(root, &self.online, cpu_lists::list)? != last.topology.online {
             return Err(Stale::Changed("/sys/devices/system/cpu/online"));
         }
         if root.inodes(NET)? != self.names {
@@ -286,7 +288,7 @@ impl Opened {
             ..Snapshot::default()
         };
         for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
-            refresh_netdev(&mut self.room, root, netdev, device.as_ref(), &self.threads)?;
+            refresh_netdev(&mut self.cache, root, netdev, device.as_ref(), &self.threads)?;
         }
         self.read_slow_values(root, last, &mut snapshot)?;
         Ok(snapshot)
@@ -306,13 +308,13 @@ impl Opened {
                         let names = text.trim().split(',').filter(|name| !name.is_empty());
                         Ok(names.eq(state.actions.iter().map(String::as_str)))
                     };
-                    if !self.room.value(root, actions, same)? {
+                    if !self.cache.value(root, actions, same)? {
                         return Err(REPLACED);
                     }
                     let possible = &last.topology.possible;
                     counts.insert(
                         *irq,
-                        self.room.value(root, count, |text| per_cpu_count(text, possible))?,
+                        self.cache.value(root, count, |text| per_cpu_count(text, possible))?,
                     );
                 }
             }
@@ -340,8 +342,8 @@ impl Opened {
         else {
             return Err(Stale::Changed("/proc/interrupts"));
         };
-        let mut cpus = |file: &Option<Kept>| match file {
-            Some(file) => match self.room.value(root, file, cpu_lists::list) {
+        let mut cpus = |file: &Option<CachedFile>| match file {
+            Some(file) => match self.cache.value(root, file, cpu_lists::list) {
                 Err(e) if e.is_absent() => Ok(None),
                 read => read.map(Some),
             },
@@ -371,10 +373,10 @@ impl Opened {
         root: &Root,
         online: &CpuSet,
     ) -> Result<BTreeMap<CpuId, CpuCounters>, ReadError> {
-        let stats = self.room.table(root, &self.stat, stat)?;
-        let mut softirqs = self.room.table(root, &self.softirqs, net_softirqs)?;
+        let stats = self.cache.table(root, &self.stat, stat)?;
+        let mut softirqs = self.cache.table(root, &self.softirqs, net_softirqs)?;
         let softnet = match &self.softnet {
-            Some(file) => self.room.table(root, file, |text| softnet_stat(text, online))?,
+            Some(file) => self.cache.table(root, file, |text| softnet_stat(text, online))?,
             None => BTreeMap::new(),
         };
         let counters = |(cpu, stat)| {
@@ -397,7 +399,7 @@ impl Opened {
         }
         // unreadable values are recorded as gaps by the full read
         let notes = Notes::new(root);
-        snapshot.writers = knob_owners::writers(&notes, &processes(&notes));
+        snapshot.writers = knob_owners::knob_owners(&notes, &processes(&notes));
         if due {
             self.slow = snapshot.at;
             snapshot.net = snapshot::net_settings(&notes);
@@ -405,7 +407,7 @@ impl Opened {
             for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
                 let Some(device) = device else { continue };
                 if !refresh_queues(&notes, netdev, &device.dir)
-                    || !still_tells(genl.as_ref(), netdev)
+                    || !matches_netlink(genl.as_ref(), netdev)
                 {
                     return Err(Stale::Changed(NET));
                 }
@@ -418,28 +420,28 @@ impl Opened {
 
 /// Refreshes a netdev; without hardware only the CPUs of its kthreads.
 fn refresh_netdev(
-    room: &mut Room,
+    cache: &mut FdCache,
     root: &Root,
     netdev: &mut Netdev,
     device: Option<&Device>,
-    threads: &BTreeMap<u32, Kept>,
+    threads: &BTreeMap<u32, CachedFile>,
 ) -> Result<(), Stale> {
     for thread in netdev.napis.iter_mut().filter_map(|napi| napi.thread.as_mut()) {
         let status = threads.get(&thread.pid).ok_or(Stale::Changed("napi kthread"))?;
-        thread.cpus = room.value(root, status, pid_status::cpus_allowed)?;
+        thread.cpus = cache.value(root, status, pid_status::cpus_allowed)?;
     }
     let Some(device) = device else { return Ok(()) };
     if let Some(flags) = &device.flags {
-        netdev.up = room.value(root, flags, scalar::hexadecimal)? & parse::IFF_UP != 0;
+        netdev.up = cache.value(root, flags, scalar::hexadecimal)? & parse::IFF_UP != 0;
     }
     if let Some(carrier) = &device.carrier {
-        netdev.carrier = match room.value(root, carrier, scalar::number::<u32>) {
+        netdev.carrier = match cache.value(root, carrier, scalar::number::<u32>) {
             Err(e) if e.is_absent() => None,
             carrier => Some(carrier? != 0),
         };
     }
     for (name, file) in &device.statistics {
-        netdev.statistics.insert((*name).to_owned(), room.value(root, file, scalar::number)?);
+        netdev.statistics.insert((*name).to_owned(), cache.value(root, file, scalar::number)?);
     }
     Ok(())
 }

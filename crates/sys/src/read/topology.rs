@@ -7,7 +7,8 @@ use netsilo_model::machine::topology::{CoreKind, Cpu, Node, NodeId, Topology};
 use netsilo_model::parse::node_distance::node_distance;
 use netsilo_model::parse::{cpu_lists, scalar};
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";

@@ -3,7 +3,7 @@
 //! The steps: check that nothing has changed since the plan was made; write the whole plan and the
 //! old values to the journal and sync it; start the guard; for each change write, read back and
 //! record. A failed write restores the earlier ones in reverse order. Progress is reported as
-//! [`Event`]s.
+//! [`ApplyEvent`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,14 +16,14 @@ use netsilo_model::machine::ids::Irq;
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::{Kernel, Place};
 use crate::transaction::knob::{self, KnobError};
-use crate::transaction::record::{By, Entry, Origin};
-use crate::transaction::undo::{Fate, Undone, take_back};
+use crate::transaction::record::{Entry, Origin, RestoredBy};
+use crate::transaction::undo::{RestoreResult, Undone, restore_transaction};
 use crate::transaction::verify::{Arrival, Moved};
 
 /// Options of [`apply`].
-pub struct Options<'a> {
+pub struct TransactionOptions<'a> {
     /// If set, the guard restores unless confirmed within this time; needs
-    /// [`Options::start_guard`].
+    /// [`TransactionOptions::start_guard`].
     pub confirm_within: Option<Duration>,
     /// Starts the guard of a transaction and returns once it is watching; called before the first
     /// write.
@@ -34,7 +34,7 @@ pub struct Options<'a> {
 
 /// A step while a plan is applied.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum ApplyEvent<'a> {
     /// The plan and all old values are on disk.
     Journalled {
         /// The transaction's number.
@@ -52,7 +52,7 @@ pub enum Event<'a> {
     /// A write failed; the earlier writes are being restored.
     Failed(&'a WriteError),
     /// The result of restoring one knob.
-    Restored(&'a Target, &'a Fate),
+    Restored(&'a Target, &'a RestoreResult),
     /// Every change is written; waiting for interrupts to arrive.
     Waiting {
         /// Number of interrupts.
@@ -91,7 +91,7 @@ pub enum ApplyError {
     Unconfirmed(u64),
     /// The plan names a knob twice.
     #[error("the plan names {0} twice; make a new plan")]
-    Twice(Box<Target>),
+    DuplicateTarget(Box<Target>),
     /// Values or devices have changed since the plan was made.
     #[error("{}; nothing was written: make a new plan", list(.0))]
     Drifted(Vec<Drift>),
@@ -162,15 +162,15 @@ fn list(drifts: &[Drift]) -> String {
 }
 
 /// Number of the daemon's transactions that triggers compaction into one.
-const FOLD_AT: usize = 16;
+const COMPACT_AT: usize = 16;
 
 /// Applies changes as one transaction with [`Origin::Operator`].
 pub fn apply(
     kernel: &dyn Kernel,
     dir: &Path,
     changes: &[Change],
-    options: &mut Options<'_>,
-    watch: &mut dyn FnMut(Event<'_>),
+    options: &mut TransactionOptions<'_>,
+    watch: &mut dyn FnMut(ApplyEvent<'_>),
 ) -> Result<Applied, ApplyError> {
     apply_for(Origin::Operator, kernel, dir, changes, options, watch)
 }
@@ -181,13 +181,13 @@ pub fn apply_for(
     kernel: &dyn Kernel,
     dir: &Path,
     changes: &[Change],
-    options: &mut Options<'_>,
-    watch: &mut dyn FnMut(Event<'_>),
+    options: &mut TransactionOptions<'_>,
+    watch: &mut dyn FnMut(ApplyEvent<'_>),
 ) -> Result<Applied, ApplyError> {
     let mut journal = Journal::open(kernel, dir)?;
     refuse_on_top(&journal)?;
-    if origin == Origin::Daemon && journal.daemons() >= FOLD_AT {
-        journal.fold(kernel)?;
+    if origin == Origin::Daemon && journal.daemon_transactions() >= COMPACT_AT {
+        journal.compact(kernel)?;
     }
     let writes = check(kernel, changes)?;
     if writes.is_empty() {
@@ -196,11 +196,11 @@ pub fn apply_for(
     let confirm_by = options.confirm_within.map(|within| kernel.now() + within);
     let entries = writes.iter().map(|write| write.entry.clone()).collect();
     let transaction = journal.begin(origin, entries, confirm_by)?;
-    watch(Event::Journalled { transaction });
+    watch(ApplyEvent::Journalled { transaction });
     if confirm_by.is_some()
         && let Err(e) = (options.start_guard)(transaction)
     {
-        journal.undone(transaction, By::Apply)?;
+        journal.undone(transaction, RestoredBy::Apply)?;
         return Err(ApplyError::NoGuard(e));
     }
     let settled = match write_all(kernel, &mut journal, transaction, &writes, watch) {
@@ -210,9 +210,9 @@ pub fn apply_for(
     let moved = Moved::note(kernel, settled.iter().filter_map(moved_irq));
     // No writes after this point, so release the lock: `confirm` and the guard may need it.
     drop(journal);
-    watch(Event::Waiting { irqs: settled.iter().filter_map(moved_irq).count() });
-    let arrivals =
-        moved.wait(kernel, options.wait, &mut |irq, arrival| watch(Event::Arrived(irq, arrival)));
+    watch(ApplyEvent::Waiting { irqs: settled.iter().filter_map(moved_irq).count() });
+    let arrivals = moved
+        .wait(kernel, options.wait, &mut |irq, arrival| watch(ApplyEvent::Arrived(irq, arrival)));
     let overwritten =
         settled.iter().filter_map(|(target, value)| overwritten(kernel, target, value)).collect();
     Ok(Applied { transaction: Some(transaction), settled, arrivals, overwritten })
@@ -222,7 +222,7 @@ pub fn apply_for(
 ///
 /// Returns the transaction's number. The transaction stays unfinished until it is undone. Entries
 /// are stored in reverse of the write order, so that undo writes them in the order of an apply.
-pub fn expect_any(
+pub fn record_current_values(
     kernel: &dyn Kernel,
     dir: &Path,
     targets: Vec<Target>,
@@ -243,7 +243,7 @@ pub fn expect_any(
         changes.iter().map(|change| change.target.clone()).zip(raws).collect();
     let entry = |change: Change| {
         let old_raw = raws.get(&change.target).cloned().unwrap_or_default();
-        Entry { whatever: true, ..Entry::new(&change, old_raw, change.new.clone()) }
+        Entry { restore_any_value: true, ..Entry::new(&change, old_raw, change.new.clone()) }
     };
     let entries = ordered(changes).into_iter().rev().map(entry).collect();
     Ok(journal.begin(Origin::Operator, entries, None)?)
@@ -284,7 +284,7 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
     for (index, change) in changes.iter().enumerate() {
         let (target, old, new) = (&change.target, &change.old, &change.new);
         if !seen.insert(target) {
-            return Err(ApplyError::Twice(Box::new(target.clone())));
+            return Err(ApplyError::DuplicateTarget(Box::new(target.clone())));
         }
         let now = match knob::read(kernel, target) {
             Ok(now) if now.value == *old => now,
@@ -320,14 +320,14 @@ fn write_all(
     journal: &mut Journal,
     transaction: u64,
     writes: &[Write<'_>],
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut dyn FnMut(ApplyEvent<'_>),
 ) -> Result<Vec<(Target, Value)>, WriteError> {
     let mut all = Vec::new();
     for (number, Write { index, change, place, entry }) in writes.iter().enumerate() {
         knob::write(kernel, change, place)?;
         let after = knob::read_settled(kernel, &change.target, &entry.settles_as)?;
         journal.wrote(transaction, number, &after.raw)?;
-        watch(Event::Wrote { index: *index, change, settled: &after.value });
+        watch(ApplyEvent::Wrote { index: *index, change, settled: &after.value });
         all.push((change.target.clone(), after.value));
     }
     journal.done(transaction)?;
@@ -340,18 +340,20 @@ fn roll_back(
     mut journal: Journal,
     transaction: u64,
     why: WriteError,
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut dyn FnMut(ApplyEvent<'_>),
 ) -> ApplyError {
-    watch(Event::Failed(&why));
+    watch(ApplyEvent::Failed(&why));
     // A journal that cannot be appended to must not prevent restoring: undo works without this
     // record.
     let _ = journal.failed(transaction, why.to_string());
     let knobs = journal.transaction(transaction).cloned();
     let undone = knobs.map_or(Undone { transaction, knobs: Vec::new() }, |knobs| {
-        take_back(kernel, &knobs, &[], &mut |target, fate| watch(Event::Restored(target, fate)))
+        restore_transaction(kernel, &knobs, &[], &mut |target, result| {
+            watch(ApplyEvent::Restored(target, result))
+        })
     });
     if undone.is_complete() {
-        let _ = journal.undone(transaction, By::Apply);
+        let _ = journal.undone(transaction, RestoredBy::Apply);
         ApplyError::Restored { why, undone }
     } else {
         ApplyError::Incomplete { why, undone }

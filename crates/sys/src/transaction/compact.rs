@@ -13,17 +13,17 @@ use crate::transaction::knob;
 use crate::transaction::record::{Entry, History, Origin, Record, State, Transaction, VERSION};
 
 /// A knob's value and the text it was parsed from.
-pub type Said = (Value, String);
+pub type KnobText = (Value, String);
 
 /// Compacts the daemon's transactions of a journal.
 ///
 /// Returns `None` if that would not shorten the journal, or if a transaction is unfinished or
 /// awaits confirmation. Operators' transactions are kept unchanged, for `undo --last` and for their
 /// guards. Knobs that are `gone` for good need no undo; `now` reads a knob's current value.
-pub fn fold(
+pub fn compact(
     history: &History,
     gone: &dyn Fn(&Target) -> bool,
-    now: &dyn Fn(&Target) -> Option<Said>,
+    now: &dyn Fn(&Target) -> Option<KnobText>,
 ) -> Option<Vec<Record>> {
     let boot_id = history.boot_id.clone()?;
     let open: Vec<&Transaction> = history.transactions.iter().filter(|it| it.is_open()).collect();
@@ -32,7 +32,7 @@ pub fn fold(
     }
     // A guard may still query the state of its transaction.
     let asked_for = |it: &&Transaction| !it.is_open() && it.confirm_by.is_some();
-    let mut kept: Vec<Transaction> =
+    let mut all: Vec<Transaction> =
         history.transactions.iter().filter(asked_for).cloned().collect();
     let mut from = 0;
     for group in open.chunk_by(|a, b| a.origin == Origin::Daemon && b.origin == Origin::Daemon) {
@@ -46,26 +46,26 @@ pub fn fold(
             newer.map(|entry| (entry.old.clone(), entry.old_raw.clone())).or_else(|| now(target))
         };
         match group {
-            [only] if only.origin == Origin::Operator => kept.push((*only).clone()),
+            [only] if only.origin == Origin::Operator => all.push((*only).clone()),
             [only] if only.entries.iter().all(|entry| !gone(&entry.target)) => {
-                kept.push((*only).clone())
+                all.push((*only).clone())
             }
-            _ => kept.extend(folded(group, gone, &found)),
+            _ => all.extend(compacted(group, gone, &found)),
         }
     }
-    kept.sort_by_key(|transaction| transaction.id);
-    if kept == history.transactions {
+    all.sort_by_key(|transaction| transaction.id);
+    if all == history.transactions {
         return None;
     }
     let boot = Record::Boot { version: VERSION, boot_id };
-    Some([boot].into_iter().chain(kept.into_iter().flat_map(records)).collect())
+    Some([boot].into_iter().chain(all.into_iter().flat_map(records)).collect())
 }
 
 /// Merges consecutive finished transactions into one; `None` when there is nothing to undo.
-fn folded(
+fn compacted(
     group: &[&Transaction],
     gone: &dyn Fn(&Target) -> bool,
-    found: &dyn Fn(&Target) -> Option<Said>,
+    found: &dyn Fn(&Target) -> Option<KnobText>,
 ) -> Option<Transaction> {
     let mut targets: Vec<&Target> = Vec::new();
     for entry in group.iter().flat_map(|it| &it.entries) {
@@ -84,9 +84,9 @@ fn folded(
 fn entry(
     group: &[&Transaction],
     target: &Target,
-    found: Option<Said>,
+    found: Option<KnobText>,
 ) -> Option<(Entry, Option<String>)> {
-    let steps: Vec<(&Entry, Said)> = group
+    let steps: Vec<(&Entry, KnobText)> = group
         .iter()
         .flat_map(|it| it.entries.iter().zip(&it.written))
         .filter(|(entry, _)| entry.target == *target)

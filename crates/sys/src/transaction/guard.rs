@@ -23,8 +23,8 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::transaction::journal::{self, Journal, JournalError};
 use crate::transaction::kernel::Kernel;
-use crate::transaction::record::{By, State, Transaction};
-use crate::transaction::undo::{self, Undone, Which};
+use crate::transaction::record::{RestoredBy, State, Transaction};
+use crate::transaction::undo::{self, UndoScope, Undone};
 
 /// The line that the guard prints on its standard output when it is watching.
 const READY: &str = "ready";
@@ -65,11 +65,11 @@ fn cannot<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> GuardErr
 
 /// How a guard's watch ended.
 #[derive(Debug)]
-pub enum End {
+pub enum GuardResult {
     /// Restored by another process.
     Confirmed,
     /// Restored by the guard, possibly incompletely.
-    Undone(By),
+    Undone(RestoredBy),
     /// The guard restored it; some of it may be left.
     Restored(Undone),
 }
@@ -99,7 +99,7 @@ pub fn watch(
     dir: &Path,
     transaction: u64,
     ready: &mut dyn Write,
-) -> Result<End, GuardError> {
+) -> Result<GuardResult, GuardError> {
     // Fails only for a process group leader: a guard started by hand from a terminal.
     let _ = setsid();
     let stop = signals().map_err(cannot("take signals"))?;
@@ -116,8 +116,8 @@ pub fn watch(
     loop {
         // If the journal cannot be read now, it is read again at the deadline, under the lock.
         match journal::state_of(kernel, dir, transaction) {
-            Ok(Some(State::Confirmed)) => return Ok(End::Confirmed),
-            Ok(Some(State::Undone(by))) => return Ok(End::Undone(by)),
+            Ok(Some(State::Confirmed)) => return Ok(GuardResult::Confirmed),
+            Ok(Some(State::Undone(by))) => return Ok(GuardResult::Undone(by)),
             _ => {}
         }
         if wait([changed.as_fd(), due.as_fd(), stop.as_fd()]).map_err(cannot("wait"))? {
@@ -189,18 +189,27 @@ fn restore(
     dir: &Path,
     transaction: u64,
     apply: Option<&Apply>,
-) -> Result<End, GuardError> {
+) -> Result<GuardResult, GuardError> {
     let patient_until = kernel.now() + PATIENCE;
     let mut attempts = 0;
     loop {
         let last = attempts + 1 == ATTEMPTS;
-        match undo::undo(kernel, dir, Which::Only(transaction), false, By::Guard, &mut |_, _| {}) {
+        match undo::undo(
+            kernel,
+            dir,
+            UndoScope::Only(transaction),
+            false,
+            RestoredBy::Guard,
+            &mut |_, _| {},
+        ) {
             Ok(mut undone) => match undone.pop() {
-                Some(undone) if undone.is_complete() || last => return Ok(End::Restored(undone)),
+                Some(undone) if undone.is_complete() || last => {
+                    return Ok(GuardResult::Restored(undone));
+                }
                 Some(_) => attempts += 1,
                 None => {
                     return match journal::state_of(kernel, dir, transaction)? {
-                        Some(State::Undone(by)) => Ok(End::Undone(by)),
+                        Some(State::Undone(by)) => Ok(GuardResult::Undone(by)),
                         _ => Err(GuardError::NothingToGuard(transaction)),
                     };
                 }
@@ -222,13 +231,13 @@ fn restore(
 
 /// The result of a confirmation.
 #[derive(Debug)]
-pub enum Confirmation {
+pub enum ConfirmResult {
     /// The transaction is kept; its guard exits.
     Kept(u64),
     /// It was confirmed earlier.
     KeptBefore(u64),
     /// Too late or already undone: it was restored.
-    Restored(u64, By),
+    Restored(u64, RestoredBy),
     /// Too late, and the guard had not restored it: restored now.
     RestoredNow(Undone),
     /// No transaction awaits a confirmation.
@@ -252,35 +261,42 @@ pub enum ConfirmError {
 /// Keeps the newest transaction that awaits confirmation.
 ///
 /// The deadline is enforced even if the guard was killed.
-pub fn confirm(kernel: &dyn Kernel, dir: &Path) -> Result<Confirmation, ConfirmError> {
+pub fn confirm(kernel: &dyn Kernel, dir: &Path) -> Result<ConfirmResult, ConfirmError> {
     let Some(mut journal) = Journal::open_existing(kernel, dir)? else {
-        return Ok(Confirmation::Nothing);
+        return Ok(ConfirmResult::Nothing);
     };
     let Some(newest) = journal.transactions().iter().rev().find(|t| t.confirm_by.is_some()) else {
-        return Ok(Confirmation::Nothing);
+        return Ok(ConfirmResult::Nothing);
     };
     let (id, deadline) = (newest.id, newest.confirm_by.unwrap_or_default());
     match newest.state {
-        State::Confirmed => Ok(Confirmation::KeptBefore(id)),
-        State::Undone(by) => Ok(Confirmation::Restored(id, by)),
+        State::Confirmed => Ok(ConfirmResult::KeptBefore(id)),
+        State::Undone(by) => Ok(ConfirmResult::Restored(id, by)),
         State::Done if kernel.now() < deadline => {
             journal.confirmed(id)?;
-            Ok(Confirmation::Kept(id))
+            Ok(ConfirmResult::Kept(id))
         }
         _ if kernel.now() < deadline => Err(ConfirmError::HalfWritten(id)),
         _ => {
             drop(journal);
-            let mut undone =
-                undo::undo(kernel, dir, Which::Only(id), false, By::Confirm, &mut |_, _| {})?;
+            let mut undone = undo::undo(
+                kernel,
+                dir,
+                UndoScope::Only(id),
+                false,
+                RestoredBy::Confirm,
+                &mut |_, _| {},
+            )?;
             Ok(undone
                 .pop()
-                .map_or(Confirmation::Restored(id, By::Guard), Confirmation::RestoredNow))
+                .map_or(ConfirmResult::Restored(id, RestoredBy::Guard), ConfirmResult::RestoredNow))
         }
     }
 }
 
 fn find(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<Transaction>, JournalError> {
-    let transactions =
-        journal::look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
+    let transactions = journal::read_without_lock(kernel, dir)?
+        .map(|history| history.transactions)
+        .unwrap_or_default();
     Ok(transactions.into_iter().find(|t| t.id == id))
 }

@@ -1,7 +1,7 @@
 //! The journal on disk: append-only lines, synced before the first write, one writer at a time.
 //!
-//! The meaning of its lines is in [`crate::transaction::record`]. If netsilo dies at any byte, the next
-//! netsilo can still read the journal.
+//! The meaning of its lines is in [`crate::transaction::record`]. If netsilo dies at any byte, the
+//! next netsilo can still read the journal.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -13,11 +13,11 @@ use netsilo_model::change::Target;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::transaction::compact::fold;
+use crate::transaction::compact;
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob;
 use crate::transaction::record::{
-    BadLine, By, Entry, History, Origin, Record, State, Transaction, VERSION,
+    BadLine, Entry, History, Origin, Record, RestoredBy, State, Transaction, VERSION,
 };
 
 /// Default folder of the journal: a tmpfs, which is lost at reboot, as the settings are.
@@ -135,7 +135,7 @@ impl Journal {
 
     /// Opens the journal if it belongs to this boot and has an open transaction.
     pub fn open_existing(kernel: &dyn Kernel, dir: &Path) -> Result<Option<Self>, JournalError> {
-        match look(kernel, dir)? {
+        match read_without_lock(kernel, dir)? {
             Some(_) => Self::open(kernel, dir).map(Some),
             None => Ok(None),
         }
@@ -195,7 +195,7 @@ impl Journal {
     }
 
     /// Records that a transaction is undone.
-    pub fn undone(&mut self, transaction: u64, by: By) -> Result<(), JournalError> {
+    pub fn undone(&mut self, transaction: u64, by: RestoredBy) -> Result<(), JournalError> {
         self.append(Record::Undone { transaction, by })?;
         self.sync()
     }
@@ -204,7 +204,7 @@ impl Journal {
     ///
     /// The compacted journal replaces the old one atomically: after a crash one of the two is in
     /// place.
-    pub fn fold(&mut self, kernel: &dyn Kernel) -> Result<(), JournalError> {
+    pub fn compact(&mut self, kernel: &dyn Kernel) -> Result<(), JournalError> {
         // A kthread's pid and start time never return; a netdev or an interrupt may.
         let gone = |target: &Target| {
             matches!(target, Target::NapiThread(_))
@@ -213,7 +213,7 @@ impl Journal {
         let now = |target: &Target| {
             knob::read(kernel, target).ok().map(|reading| (reading.value, reading.raw))
         };
-        let Some(records) = fold(&self.history, &gone, &now) else { return Ok(()) };
+        let Some(records) = compact::compact(&self.history, &gone, &now) else { return Ok(()) };
         let new = self.path.with_file_name("journal.new");
         let mut bytes = Vec::new();
         let mut history = History::default();
@@ -225,7 +225,7 @@ impl Journal {
                 path: self.path.clone(),
                 source: BadLine { line: 0, why },
             };
-            history.take(record).map_err(misfit)?;
+            history.add_record(record).map_err(misfit)?;
         }
         let mut file = open_file(&new)?;
         let written =
@@ -238,7 +238,7 @@ impl Journal {
     }
 
     /// Number of transactions of the daemon.
-    pub fn daemons(&self) -> usize {
+    pub fn daemon_transactions(&self) -> usize {
         self.history.transactions.iter().filter(|t| t.origin == Origin::Daemon).count()
     }
 
@@ -255,7 +255,7 @@ impl Journal {
             return Err(failed(e));
         }
         self.length += line.len() as u64;
-        self.history.take(record).map_err(|why| JournalError::Corrupt {
+        self.history.add_record(record).map_err(|why| JournalError::Corrupt {
             path: self.path.clone(),
             source: BadLine { line: 0, why },
         })
@@ -268,7 +268,7 @@ impl Journal {
 }
 
 /// Reads the journal of this boot without a lock; `None` if there is none.
-pub fn look(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalError> {
+pub fn read_without_lock(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalError> {
     let path = dir.join("journal");
     let mut file = match File::open(&path) {
         Ok(file) => file,
@@ -282,7 +282,8 @@ pub fn look(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalE
 
 /// The state of a transaction, without a lock; `None` if the journal does not have it.
 pub fn state_of(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<State>, JournalError> {
-    let transactions = look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
+    let transactions =
+        read_without_lock(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
     Ok(transactions.into_iter().find(|t| t.id == id).map(|t| t.state))
 }
 

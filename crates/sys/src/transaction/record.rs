@@ -66,7 +66,7 @@ pub enum Record {
         /// The transaction.
         transaction: u64,
         /// Who restored it.
-        by: By,
+        by: RestoredBy,
     },
 }
 
@@ -87,8 +87,8 @@ pub struct Entry {
     /// Why, for people.
     pub reason: String,
     /// Restore any current value, because another command may write arbitrary values.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub whatever: bool,
+    #[serde(rename = "whatever", default, skip_serializing_if = "std::ops::Not::not")]
+    pub restore_any_value: bool,
 }
 
 impl Entry {
@@ -102,7 +102,7 @@ impl Entry {
             new: change.new.clone(),
             settles_as,
             reason: change.reason.clone(),
-            whatever: false,
+            restore_any_value: false,
         }
     }
 
@@ -116,7 +116,7 @@ impl Entry {
 
     /// Converts an offload from 0 or 1, which older journals of the same boot may have, to a
     /// switch.
-    fn of_today(self) -> Self {
+    fn upgrade(self) -> Self {
         let today = |value| match value {
             Value::Count(on) => Value::Switch(on != 0),
             value => value,
@@ -155,7 +155,7 @@ impl Origin {
 /// Who restored a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum By {
+pub enum RestoredBy {
     /// `apply` itself, after a failure.
     Apply,
     /// `undo`.
@@ -168,7 +168,7 @@ pub enum By {
     Daemon,
 }
 
-impl std::fmt::Display for By {
+impl std::fmt::Display for RestoredBy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Apply => "apply",
@@ -211,7 +211,7 @@ pub enum State {
     /// All writes are complete and the operator keeps them.
     Confirmed,
     /// It is undone.
-    Undone(By),
+    Undone(RestoredBy),
 }
 
 impl Transaction {
@@ -269,13 +269,13 @@ impl History {
         {
             let bad = |why: String| BadLine { line: number + 1, why };
             let record = serde_json::from_slice(line).map_err(|e| bad(e.to_string()))?;
-            history.take(record).map_err(bad)?;
+            history.add_record(record).map_err(bad)?;
         }
         Ok(history)
     }
 
     /// Adds a record.
-    pub fn take(&mut self, record: Record) -> Result<(), String> {
+    pub fn add_record(&mut self, record: Record) -> Result<(), String> {
         match record {
             Record::Boot { version, .. } if version != VERSION => {
                 return Err(format!("version {version}; this netsilo reads version {VERSION}"));
@@ -289,7 +289,7 @@ impl History {
                 return Err("no transaction number can follow this one".into());
             }
             Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
-                let today = entries.into_iter().map(|entry| entry.of_today().checked());
+                let today = entries.into_iter().map(|entry| entry.upgrade().checked());
                 let entries = today.collect::<Result<Vec<Entry>, String>>()?;
                 if self.transactions.iter().any(|t| t.id >= id) {
                     return Err(format!("transaction {id} is not newer than the earlier ones"));
@@ -354,7 +354,7 @@ mod tests {
             new: Value::Count(1000),
             settles_as: Value::Count(1024),
             reason: "rfs".into(),
-            whatever: false,
+            restore_any_value: false,
         };
         line(&Record::Begin {
             transaction,
@@ -445,6 +445,9 @@ mod tests {
         assert_eq!(open(&line(&Record::Done { transaction: 1 })), (true, false));
         assert_eq!(open(&line(&Record::Failed { transaction: 1, why: "x".into() })), (true, true));
         assert_eq!(open(&line(&Record::Confirmed { transaction: 1 })), (true, false));
-        assert_eq!(open(&line(&Record::Undone { transaction: 1, by: By::Guard })), (false, false));
+        assert_eq!(
+            open(&line(&Record::Undone { transaction: 1, by: RestoredBy::Guard })),
+            (false, false)
+        );
     }
 }

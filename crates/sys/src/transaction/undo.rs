@@ -9,11 +9,11 @@ use netsilo_model::change::{Target, Value};
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob::{self, KnobError};
-use crate::transaction::record::{By, Entry, Origin, Transaction};
+use crate::transaction::record::{Entry, Origin, RestoredBy, Transaction};
 
-/// Which transactions to undo.
+/// UndoScope transactions to undo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub enum UndoScope {
     /// All of this boot, back to the values before the first.
     All,
     /// The newest one only.
@@ -26,14 +26,14 @@ pub enum Which {
 
 /// The result of restoring one knob.
 #[derive(Debug)]
-pub enum Fate {
+pub enum RestoreResult {
     /// It has its old value again, byte for byte.
     Restored,
     /// It has its old value again, but the kernel prints it differently; or it has an equivalent
     /// value.
     Reworded(String),
     /// It had its old value already.
-    WasOld,
+    AlreadyOld,
     /// Another program or the driver has changed it since: not touched.
     Foreign(Value),
     /// The interrupt, device or thread no longer exists.
@@ -41,13 +41,13 @@ pub enum Fate {
     /// It could not be restored.
     Failed(KnobError),
     /// The kernel accepted the old value but still reports this one.
-    Ignored(Value),
+    NotApplied(Value),
 }
 
-impl Fate {
+impl RestoreResult {
     /// Whether a value of ours is still in the kernel.
     pub fn is_failure(&self) -> bool {
-        matches!(self, Self::Failed(_) | Self::Ignored(_))
+        matches!(self, Self::Failed(_) | Self::NotApplied(_))
     }
 }
 
@@ -57,7 +57,7 @@ pub struct Undone {
     /// Its number.
     pub transaction: u64,
     /// The result for each knob, in the order of restoring.
-    pub knobs: Vec<(Target, Fate)>,
+    pub knobs: Vec<(Target, RestoreResult)>,
 }
 
 impl Undone {
@@ -68,7 +68,7 @@ impl Undone {
 
     /// The knobs that could not be restored.
     pub fn failures(&self) -> impl Iterator<Item = &Target> {
-        self.knobs.iter().filter(|(_, fate)| fate.is_failure()).map(|(target, _)| target)
+        self.knobs.iter().filter(|(_, result)| result.is_failure()).map(|(target, _)| target)
     }
 }
 
@@ -79,25 +79,25 @@ impl Undone {
 pub fn undo(
     kernel: &dyn Kernel,
     dir: &Path,
-    which: Which,
+    which: UndoScope,
     forget: bool,
-    by: By,
-    watch: &mut dyn FnMut(&Target, &Fate),
+    by: RestoredBy,
+    watch: &mut dyn FnMut(&Target, &RestoreResult),
 ) -> Result<Vec<Undone>, JournalError> {
     let Some(mut journal) = Journal::open_existing(kernel, dir)? else {
         return Ok(Vec::new());
     };
     let open = journal.transactions().iter().rev().filter(|t| t.is_open());
     let chosen: Vec<Transaction> = match which {
-        Which::All => open.cloned().collect(),
-        Which::Last => open.take(1).cloned().collect(),
-        Which::Daemons => open.take_while(|t| t.origin == Origin::Daemon).cloned().collect(),
-        Which::Only(id) => open.filter(|t| t.id == id).cloned().collect(),
+        UndoScope::All => open.cloned().collect(),
+        UndoScope::Last => open.take(1).cloned().collect(),
+        UndoScope::Daemons => open.take_while(|t| t.origin == Origin::Daemon).cloned().collect(),
+        UndoScope::Only(id) => open.filter(|t| t.id == id).cloned().collect(),
     };
     let mut all: Vec<Undone> = Vec::new();
     for transaction in chosen {
         let stuck: Vec<Target> = all.iter().flat_map(Undone::failures).cloned().collect();
-        let undone = take_back(kernel, &transaction, &stuck, watch);
+        let undone = restore_transaction(kernel, &transaction, &stuck, watch);
         all.push(undone);
         // Values chain: the value of an older transaction is visible only after all newer ones are
         // undone.
@@ -110,28 +110,29 @@ pub fn undo(
 
 /// Restores the knobs of one transaction in reverse order, except those stuck at a newer
 /// transaction's value.
-pub(crate) fn take_back(
+pub(crate) fn restore_transaction(
     kernel: &dyn Kernel,
     transaction: &Transaction,
     stuck: &[Target],
-    watch: &mut dyn FnMut(&Target, &Fate),
+    watch: &mut dyn FnMut(&Target, &RestoreResult),
 ) -> Undone {
     let mut knobs = Vec::new();
     for (entry, written) in transaction.entries.iter().zip(&transaction.written).rev() {
         if stuck.contains(&entry.target) {
             continue;
         }
-        let fate = restore(kernel, entry, written.as_deref());
-        watch(&entry.target, &fate);
-        knobs.push((entry.target.clone(), fate));
+        let result = restore(kernel, entry, written.as_deref());
+        watch(&entry.target, &result);
+        knobs.push((entry.target.clone(), result));
     }
     Undone { transaction: transaction.id, knobs }
 }
 
 /// Restores one knob if its value is still ours.
-fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
+fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> RestoreResult {
     let target = &entry.target;
-    let failed = |e: KnobError| if e.is_gone() { Fate::Gone(e) } else { Fate::Failed(e) };
+    let failed =
+        |e: KnobError| if e.is_gone() { RestoreResult::Gone(e) } else { RestoreResult::Failed(e) };
     let read_back = written.and_then(|raw| knob::parse(target, raw).ok());
     let now =
         match knob::read_settled(kernel, target, read_back.as_ref().unwrap_or(&entry.settles_as)) {
@@ -139,21 +140,21 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
             Err(e) => return failed(e),
         };
     if now.value == entry.old {
-        return Fate::WasOld;
+        return RestoreResult::AlreadyOld;
     }
     if !is_ours(entry, read_back.as_ref(), &now.value) {
-        return Fate::Foreign(now.value);
+        return RestoreResult::Foreign(now.value);
     }
     if let Err(e) = knob::write_back(kernel, target, &now.place, &entry.old_raw) {
         return failed(e);
     }
     match knob::read_settled(kernel, target, &entry.old) {
-        Ok(after) if after.raw == entry.old_raw => Fate::Restored,
-        Ok(after) if after.value == entry.old => Fate::Reworded(after.raw),
+        Ok(after) if after.raw == entry.old_raw => RestoreResult::Restored,
+        Ok(after) if after.value == entry.old => RestoreResult::Reworded(after.raw),
         Ok(after) if knob::is_as_good(kernel, target, &after.value, &entry.old) => {
-            Fate::Reworded(after.raw)
+            RestoreResult::Reworded(after.raw)
         }
-        Ok(after) => Fate::Ignored(after.value),
+        Ok(after) => RestoreResult::NotApplied(after.value),
         Err(e) => failed(e),
     }
 }
@@ -164,7 +165,7 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
 /// the read.
 fn is_ours(entry: &Entry, read_back: Option<&Value>, now: &Value) -> bool {
     match read_back {
-        _ if entry.whatever => true,
+        _ if entry.restore_any_value => true,
         Some(read_back) => now == read_back,
         None => {
             *now == entry.new

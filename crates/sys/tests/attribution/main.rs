@@ -15,19 +15,18 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved, Source};
+use netsilo_model::snapshot::attribution::{
+    Attribution, AttributionSource, Consumption, Protocol, QueueResolution,
+};
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::UnshareFlags;
 
 use reader::{Reader, send};
 
-/// Not a claim: the process of a [`Reader`].
-#[test]
-fn reader_process() {
-    if let Ok(what) = std::env::var("READER") {
-        reader::run(&what);
-    }
+/// The program with the roles that need a process of their own.
+fn helper() -> Command {
+    Command::new(netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "test_helper").unwrap())
 }
 
 /// Runs a claim in a thread with its own network namespace; prints SKIPPED without the privilege.
@@ -94,12 +93,13 @@ fn counts_to_the_byte(how: &'static str) {
         assert!(
             reads
                 .iter()
-                .all(|read| read.protocol == Protocol::Tcp && read.resolved == Resolved::Local)
+                .all(|read| read.protocol == Protocol::Tcp
+                    && read.resolved == QueueResolution::Local)
         );
         assert!(reads.iter().all(|read| read.consumer.netns == netns() && !read.approximate));
         assert_eq!(
             (attribution.source, attribution.windowed, attribution.lost_events),
-            (Source::Bpf, false, 0)
+            (AttributionSource::Bpf, false, 0)
         );
     });
 }
@@ -370,7 +370,7 @@ fn data_from_a_namespace_of_this_machine_is_local() {
         assert_eq!(bytes(&attribution, reader.tgid()), 2_000_000);
         let reads = of(&attribution, reader.tgid());
         assert!(
-            reads.iter().all(|read| read.resolved == Resolved::Local && read.napi.is_none()),
+            reads.iter().all(|read| read.resolved == QueueResolution::Local && read.napi.is_none()),
             "{reads:#?}"
         );
     });
@@ -390,7 +390,7 @@ fn a_veth_that_appears_later_is_noticed() {
         .join()
         .unwrap();
         let attached = |attribution: &Attribution| {
-            attribution.hooks.iter().any(|hook| hook.question == "flows behind veth")
+            attribution.hooks.iter().any(|hook| hook.quantity == "flows behind veth")
         };
         let mut reader = reader_behind_veth(2);
         let to = (Ipv4Addr::new(10, 9, 0, 2), reader.port).into();
@@ -402,7 +402,7 @@ fn a_veth_that_appears_later_is_noticed() {
         let reads = of(&attribution, reader.tgid());
         let local: u64 = reads
             .iter()
-            .filter(|read| read.resolved == Resolved::Local)
+            .filter(|read| read.resolved == QueueResolution::Local)
             .map(|read| read.bytes)
             .sum();
         assert!(local >= 2_000_000, "{reads:#?}");
@@ -454,7 +454,9 @@ fn a_veth_with_gro_polls_but_is_not_a_nic() {
         let reads = of(&attribution, reader.tgid());
         // such a veth removes the sender's name, so the data is not known to be local either
         assert!(
-            reads.iter().all(|read| read.resolved == Resolved::Unresolved && read.napi.is_none()),
+            reads
+                .iter()
+                .all(|read| read.resolved == QueueResolution::Unresolved && read.napi.is_none()),
             "{reads:#?}"
         );
     });
@@ -464,7 +466,7 @@ fn a_veth_with_gro_polls_but_is_not_a_nic() {
 fn every_hook_is_attached_or_has_a_reason() {
     in_own_netns(|| {
         let attribution = Tracer::attach(Options::default()).read().unwrap();
-        let question = |name: &str| attribution.hooks.iter().any(|hook| hook.question == name);
+        let question = |name: &str| attribution.hooks.iter().any(|hook| hook.quantity == name);
         for name in [
             "napi polls",
             "tcp bytes",
@@ -481,7 +483,7 @@ fn every_hook_is_attached_or_has_a_reason() {
             assert!(hook.refused.as_ref().is_none_or(|why| why.len() > 10), "{hook:?}");
         }
         let udp: Vec<_> =
-            attribution.hooks.iter().filter(|hook| hook.question == "udp bytes").collect();
+            attribution.hooks.iter().filter(|hook| hook.quantity == "udp bytes").collect();
         assert!(
             udp.iter().any(|hook| hook.refused.is_none()),
             "exactly one variant is attached: {udp:?}"
@@ -489,39 +491,13 @@ fn every_hook_is_attached_or_has_a_reason() {
     });
 }
 
-/// Not a claim: the process that the next claim runs as nobody.
-#[test]
-fn unprivileged_process() {
-    if std::env::var_os("UNPRIVILEGED").is_some() {
-        let options = Options { runqueue: true, ..Options::default() };
-        let attribution = Tracer::attach(options).read().unwrap();
-        assert_eq!(attribution.source, Source::None);
-        assert!(
-            attribution
-                .hooks
-                .iter()
-                .any(|hook| hook.question == netsilo_model::snapshot::runqueue::QUESTION)
-        );
-        assert!(!attribution.hooks.is_empty());
-        for hook in attribution.hooks {
-            assert!(
-                hook.refused
-                    .unwrap()
-                    .starts_with("no privilege: run as root or with CAP_BPF and CAP_PERFMON")
-            );
-        }
-        println!("reasons reported");
-    }
-}
-
 #[test]
 fn without_privilege_every_hook_names_the_privilege() {
     in_own_netns(|| {
         let output = Command::new("setpriv")
             .args(["--reuid=65534", "--clear-groups"])
-            .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "unprivileged_process", "--nocapture"])
-            .env("UNPRIVILEGED", "1")
+            .arg(helper().get_program())
+            .arg("without-privilege")
             .output()
             .unwrap();
         let output = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -5,10 +5,11 @@ use std::process::Command;
 
 use netsilo_model::change::Change;
 use netsilo_sys::transaction::apply::ApplyError;
-use netsilo_sys::transaction::undo::{Fate, Which};
+use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
 
 use super::fake::{
-    Death, Fake, Knobs, apply, change, cpus, everything, fold, follow, irq, targets, tempdir, undo,
+    Death, Fake, Knobs, apply, change, compact, cpus, everything, follow, irq, targets, tempdir,
+    undo,
 };
 
 /// Number of writes in the plan of everything.
@@ -24,8 +25,8 @@ fn the_plan_of_everything_touches_everything() {
     apply(&kernel, &everything(&kernel)).unwrap();
     assert_eq!(kernel.writes.get(), all_writes());
     assert!(kernel.knobs().iter().all(|(path, now)| before[path] != *now));
-    let undone = undo(&kernel, Which::All).unwrap();
-    assert!(undone[0].knobs.iter().all(|(_, fate)| matches!(fate, Fate::Restored)));
+    let undone = undo(&kernel, UndoScope::All).unwrap();
+    assert!(undone[0].knobs.iter().all(|(_, result)| matches!(result, RestoreResult::Restored)));
     assert_eq!(kernel.knobs(), before);
 }
 
@@ -44,11 +45,14 @@ fn every_failing_write_is_restored_byte_for_byte() {
                 why.to_string().starts_with(&format!("{}: cannot write", plan[failing].target)),
                 "{why}"
             );
-            let restored =
-                undone.knobs.iter().filter(|(_, fate)| matches!(fate, Fate::Restored)).count();
+            let restored = undone
+                .knobs
+                .iter()
+                .filter(|(_, result)| matches!(result, RestoreResult::Restored))
+                .count();
             assert_eq!(restored, failing);
             assert_eq!(kernel.knobs(), before, "write {failing}");
-            assert!(undo(&kernel, Which::All).unwrap().is_empty(), "nothing is left to undo");
+            assert!(undo(&kernel, UndoScope::All).unwrap().is_empty(), "nothing is left to undo");
             apply(&kernel, &plan).unwrap();
         }
     }
@@ -68,7 +72,8 @@ fn a_failed_restore_is_reported_and_can_be_retried() {
                 .extend([(failing, libc::EIO), (failing_restore, libc::EBUSY)]);
             let error = apply(&kernel, &plan).unwrap_err();
             let ApplyError::Incomplete { undone, .. } = &error else { panic!("{error}") };
-            let left: Vec<_> = undone.knobs.iter().filter(|(_, fate)| fate.is_failure()).collect();
+            let left: Vec<_> =
+                undone.knobs.iter().filter(|(_, result)| result.is_failure()).collect();
             // Restoring is in reverse: the first restore is of the write before the failing one.
             assert_eq!(left.len(), 1);
             assert_eq!(left[0].0, plan[2 * failing - failing_restore].target);
@@ -77,7 +82,7 @@ fn a_failed_restore_is_reported_and_can_be_retried() {
                 1
             );
             assert!(matches!(apply(&kernel, &plan), Err(ApplyError::Unfinished(1))));
-            undo(&kernel, Which::All).unwrap();
+            undo(&kernel, UndoScope::All).unwrap();
             assert_eq!(kernel.knobs(), before);
         }
     }
@@ -109,7 +114,7 @@ fn undo_after_each(kernel: &Fake, deaths: Vec<(Knobs, Vec<u8>)>, before: &Knobs)
     for (knobs, journal) in deaths {
         kernel.set_knobs(&knobs);
         std::fs::write(kernel.journal(), &journal).unwrap();
-        let undone = undo(kernel, Which::All).unwrap();
+        let undone = undo(kernel, UndoScope::All).unwrap();
         assert!(undone.iter().all(|t| t.is_complete()));
         assert_eq!(
             kernel.knobs(),
@@ -117,7 +122,7 @@ fn undo_after_each(kernel: &Fake, deaths: Vec<(Knobs, Vec<u8>)>, before: &Knobs)
             "after a crash with {} bytes of journal",
             journal.len()
         );
-        assert!(undo(kernel, Which::All).unwrap().is_empty());
+        assert!(undo(kernel, UndoScope::All).unwrap().is_empty());
     }
 }
 
@@ -169,9 +174,9 @@ fn death_at_any_write_or_byte_of_undo_is_undone() {
             std::fs::write(kernel.journal(), &applied.1).unwrap();
             kernel.writes.set(writes);
             kernel.death.set(Some(death));
-            assert!(catch_unwind(AssertUnwindSafe(|| undo(&kernel, Which::All))).is_err());
+            assert!(catch_unwind(AssertUnwindSafe(|| undo(&kernel, UndoScope::All))).is_err());
             kernel.death.set(None);
-            undo(&kernel, Which::All).unwrap();
+            undo(&kernel, UndoScope::All).unwrap();
             assert_eq!(kernel.knobs(), before, "{death:?}");
         }
     }
@@ -192,28 +197,28 @@ fn death_at_any_byte_of_compaction_is_undone() {
         .unwrap();
     }
     let (now, old) = (kernel.knobs(), std::fs::read(kernel.journal()).unwrap());
-    fold(&kernel).unwrap();
-    let folded = std::fs::read(kernel.journal()).unwrap();
-    assert!(folded.len() < old.len(), "{} -> {}", old.len(), folded.len());
+    compact(&kernel).unwrap();
+    let compacted = std::fs::read(kernel.journal()).unwrap();
+    assert!(compacted.len() < old.len(), "{} -> {}", old.len(), compacted.len());
     let new = kernel.state().join("journal.new");
-    for cut in 0..=folded.len() {
+    for cut in 0..=compacted.len() {
         kernel.set_knobs(&now);
         std::fs::write(kernel.journal(), &old).unwrap();
-        std::fs::write(&new, &folded[..cut]).unwrap();
-        undo(&kernel, Which::All).unwrap();
+        std::fs::write(&new, &compacted[..cut]).unwrap();
+        undo(&kernel, UndoScope::All).unwrap();
         assert_eq!(kernel.knobs(), before, "after a crash with {cut} bytes of the new journal");
     }
     kernel.set_knobs(&now);
-    std::fs::write(kernel.journal(), &folded).unwrap();
+    std::fs::write(kernel.journal(), &compacted).unwrap();
     follow(&kernel, &[change(&kernel, irq(27), cpus("6"))]).unwrap();
-    fold(&kernel).unwrap();
-    undo(&kernel, Which::Last).unwrap();
+    compact(&kernel).unwrap();
+    undo(&kernel, UndoScope::Last).unwrap();
     assert_eq!(
         kernel.knobs()[std::path::Path::new("proc/irq/28/smp_affinity")],
         b"04\n",
         "the operator's changes stay"
     );
-    undo(&kernel, Which::All).unwrap();
+    undo(&kernel, UndoScope::All).unwrap();
     assert_eq!(kernel.knobs(), before);
 }
 
@@ -231,10 +236,10 @@ fn an_undo_that_died_half_way_is_finished_after_compaction() {
         std::fs::write(kernel.journal(), &journal).unwrap();
         kernel.writes.set(4);
         kernel.death.set(Some(Death::After(number)));
-        assert!(catch_unwind(AssertUnwindSafe(|| undo(&kernel, Which::All))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| undo(&kernel, UndoScope::All))).is_err());
         kernel.death.set(None);
-        fold(&kernel).unwrap();
-        undo(&kernel, Which::All).unwrap();
+        compact(&kernel).unwrap();
+        undo(&kernel, UndoScope::All).unwrap();
         assert_eq!(kernel.knobs(), before, "died after write {number}");
     }
 }
@@ -255,40 +260,23 @@ fn the_journal_of_a_long_boot_stays_short() {
         longest = longest.max(kernel.journal_length());
     }
     assert!(longest < 20_000, "{longest} bytes");
-    undo(&kernel, Which::All).unwrap();
+    undo(&kernel, UndoScope::All).unwrap();
     assert_eq!(kernel.knobs(), before);
-}
-
-/// The process of the test below: applies and is killed by its own kernel.
-#[test]
-fn child_that_is_killed() {
-    let Ok(root) = std::env::var("NETSILO_TEST_ROOT") else { return };
-    let number: usize = std::env::var("NETSILO_TEST_WRITE").unwrap().parse().unwrap();
-    let kernel = Fake::on(root.as_ref());
-    let after = std::env::var("NETSILO_TEST_AFTER").is_ok();
-    kernel.death.set(Some(if after {
-        Death::KillAfter(number)
-    } else {
-        Death::KillBefore(number)
-    }));
-    let _ = apply(&kernel, &everything(&kernel));
 }
 
 #[test]
 fn a_real_kill_at_every_write_is_undone() {
     use std::os::unix::process::ExitStatusExt;
+    let helper = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "test_helper").unwrap();
     for number in 0..all_writes() {
         for after in [false, true] {
             let dir = tempdir();
             let kernel = Fake::new(dir.path());
             let before = kernel.knobs();
-            let mut child = Command::new(std::env::current_exe().unwrap());
-            child.args(["--exact", "crash::child_that_is_killed", "--test-threads=1"]);
-            child
-                .env("NETSILO_TEST_ROOT", dir.path())
-                .env("NETSILO_TEST_WRITE", number.to_string());
+            let mut child = Command::new(&helper);
+            child.arg("apply-and-be-killed").arg(dir.path()).arg(number.to_string());
             if after {
-                child.env("NETSILO_TEST_AFTER", "1");
+                child.arg("--after");
             }
             let output = child.output().unwrap();
             assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{output:?}");
@@ -296,7 +284,7 @@ fn a_real_kill_at_every_write_is_undone() {
                 kernel.knobs().iter().filter(|(path, now)| before[*path] != **now).count();
             assert_eq!(written, number + usize::from(after));
             assert!(matches!(apply(&kernel, &everything(&kernel)), Err(ApplyError::Unfinished(1))));
-            undo(&kernel, Which::All).unwrap();
+            undo(&kernel, UndoScope::All).unwrap();
             assert_eq!(kernel.knobs(), before);
         }
     }

@@ -11,11 +11,11 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::transaction::apply::{self, Applied, ApplyError, Options};
+use netsilo_sys::transaction::apply::{self, Applied, ApplyError, TransactionOptions};
 use netsilo_sys::transaction::journal::{Journal, JournalError};
 use netsilo_sys::transaction::kernel::{Capability, Kernel, Live, Place};
-use netsilo_sys::transaction::record::{By, Origin};
-use netsilo_sys::transaction::undo::{self, Undone, Which};
+use netsilo_sys::transaction::record::{Origin, RestoredBy};
+use netsilo_sys::transaction::undo::{self, UndoScope, Undone};
 
 use super::remedies;
 
@@ -398,22 +398,28 @@ pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
 }
 
 pub(crate) fn apply(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
-    let mut options =
-        Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options = TransactionOptions {
+        confirm_within: None,
+        start_guard: &mut |_| Ok(()),
+        wait: Duration::ZERO,
+    };
     apply::apply(kernel, &kernel.state(), changes, &mut options, &mut |_| {})
 }
 
 /// Applies as the daemon does.
 pub(crate) fn follow(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
-    let mut options =
-        Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options = TransactionOptions {
+        confirm_within: None,
+        start_guard: &mut |_| Ok(()),
+        wait: Duration::ZERO,
+    };
     apply::apply_for(Origin::Daemon, kernel, &kernel.state(), changes, &mut options, &mut |_| {})
 }
 
-pub(crate) fn fold(kernel: &Fake) -> Result<(), JournalError> {
-    Journal::open(kernel, &kernel.state())?.fold(kernel)
+pub(crate) fn compact(kernel: &Fake) -> Result<(), JournalError> {
+    Journal::open(kernel, &kernel.state())?.compact(kernel)
 }
 
-pub(crate) fn undo(kernel: &Fake, which: Which) -> Result<Vec<Undone>, JournalError> {
-    undo::undo(kernel, &kernel.state(), which, false, By::Undo, &mut |_, _| {})
+pub(crate) fn undo(kernel: &Fake, which: UndoScope) -> Result<Vec<Undone>, JournalError> {
+    undo::undo(kernel, &kernel.state(), which, false, RestoredBy::Undo, &mut |_, _| {})
 }

@@ -4,14 +4,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use netsilo_model::change::{Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_sys::transaction::undo::Which;
+use netsilo_sys::transaction::undo::UndoScope;
 use proptest::prelude::*;
 
 use super::fake::Death;
 use super::fake::Fake;
 use super::fake::apply;
 use super::fake::change;
-use super::fake::fold;
+use super::fake::compact;
 use super::fake::follow;
 use super::fake::targets;
 use super::fake::tempdir;
@@ -32,7 +32,7 @@ enum Step {
         mishap: Mishap,
     },
     /// The daemon's transactions are compacted.
-    Fold,
+    Compact,
     /// Another program writes a knob.
     Foreign {
         knob: usize,
@@ -66,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (any::<bool>(), knobs, mishap())
             .prop_map(|(daemon, knobs, mishap)| Step::Apply { daemon, knobs, mishap }),
-        2 => Just(Step::Fold),
+        2 => Just(Step::Compact),
         2 => (any::<bool>(), mishap()).prop_map(|(last, mishap)| Step::Undo { last, mishap }),
         1 => (0..targets().len(), any::<u32>())
             .prop_map(|(knob, seed)| Step::Foreign { knob, seed }),
@@ -145,7 +145,7 @@ proptest! {
         let mut expected: Vec<_> = targets.iter().map(read).collect();
         for step in steps {
             match step {
-                Step::Fold => fold(&kernel).unwrap(),
+                Step::Compact => compact(&kernel).unwrap(),
                 Step::Apply { daemon, mut knobs, mishap } => {
                     knobs.sort();
                     knobs.dedup_by_key(|knob| knob.0);
@@ -157,7 +157,7 @@ proptest! {
                     with_mishap(&kernel, mishap, || drop(apply(&kernel, &plan)));
                 }
                 Step::Undo { last, mishap } => {
-                    let which = if last { Which::Last } else { Which::All };
+                    let which = if last { UndoScope::Last } else { UndoScope::All };
                     with_mishap(&kernel, mishap, || drop(undo(&kernel, which)));
                 }
                 Step::Foreign { knob, seed } => {
@@ -167,10 +167,10 @@ proptest! {
                 }
             }
         }
-        undo(&kernel, Which::All).unwrap();
+        undo(&kernel, UndoScope::All).unwrap();
         for (target, expected) in targets.iter().zip(expected) {
             prop_assert_eq!(read(target), expected, "{}", target);
         }
-        prop_assert!(undo(&kernel, Which::All).unwrap().is_empty());
+        prop_assert!(undo(&kernel, UndoScope::All).unwrap().is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use netsilo_model::change::{Key, Knob, Location, Setting, Settings, Table, Target, Value, knobs};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::ethtool::FlowType;
-use netsilo_sys::transaction::undo::{Fate, Which};
+use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
 
 use super::fake::Fake;
 use super::fake::apply;
@@ -300,14 +300,20 @@ fn a_drivers_default_table_is_restored_by_the_driver() {
     let target = Target::RssTable(knobs::RssTable { netdev: eth0(), context: 0 });
     put(&kernel, &path, DEFAULT);
     apply(&kernel, &[change(&kernel, target.clone(), table("0 0 0 0 0 1 2 3"))]).unwrap();
-    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert!(matches!(
+        undo(&kernel, UndoScope::All).unwrap()[0].knobs[..],
+        [(_, RestoreResult::Restored)]
+    ));
     assert_eq!(kernel.take_written().last().unwrap().1, "default");
     assert_eq!(said(&kernel, &path), DEFAULT);
     // In equal blocks, which resembles a driver's default, but not this driver's.
     let blocks = "0 0 1 1 2 2 3 3\n";
     put(&kernel, &path, blocks);
     apply(&kernel, &[change(&kernel, target.clone(), table("0 0 0 0 0 1 2 3"))]).unwrap();
-    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert!(matches!(
+        undo(&kernel, UndoScope::All).unwrap()[0].knobs[..],
+        [(_, RestoreResult::Restored)]
+    ));
     let written: Vec<String> = kernel.take_written().into_iter().map(|(_, text)| text).collect();
     assert_eq!(written[1..], ["default".to_owned(), blocks.to_owned()]);
     assert_eq!(said(&kernel, &path), blocks);
@@ -315,7 +321,7 @@ fn a_drivers_default_table_is_restored_by_the_driver() {
     put(&kernel, &path, TABLE);
     apply(&kernel, &[change(&kernel, target, table("0 0 0 0 0 1 2 3"))]).unwrap();
     kernel.take_written();
-    undo(&kernel, Which::All).unwrap();
+    undo(&kernel, UndoScope::All).unwrap();
     assert_eq!(kernel.take_written().iter().map(|it| it.1.as_str()).collect::<Vec<_>>(), [TABLE]);
 }
 
@@ -329,13 +335,16 @@ fn a_rounded_value_is_compared_with_the_value_read_back() {
     let applied = apply(&kernel, &[change(&kernel, rings(), settings("rx=1000 tx=256"))]).unwrap();
     assert_eq!(applied.settled, [(rings(), settings("rx=1024 tx=256"))]);
     assert_eq!(applied.overwritten, []);
-    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert!(matches!(
+        undo(&kernel, UndoScope::All).unwrap()[0].knobs[..],
+        [(_, RestoreResult::Restored)]
+    ));
     assert_eq!(kernel.knobs(), before);
     apply(&kernel, &[change(&kernel, rings(), settings("rx=1000 tx=256"))]).unwrap();
     put(&kernel, &format!("{NET}.Rings"), "rx=1088 tx=256\n");
-    let undone = undo(&kernel, Which::All).unwrap();
+    let undone = undo(&kernel, UndoScope::All).unwrap();
     assert!(matches!(&undone[0].knobs[..],
-            [(_, Fate::Foreign(now))] if *now == settings("rx=1088 tx=256")));
+            [(_, RestoreResult::Foreign(now))] if *now == settings("rx=1088 tx=256")));
 }
 
 #[test]
@@ -383,7 +392,7 @@ fn an_existing_rule_is_not_deleted() {
     // A deleted rule is restored at its old position.
     apply(&kernel, &[change(&kernel, target, Value::Switch(false))]).unwrap();
     assert_eq!(said(&kernel, path), "off\n");
-    undo(&kernel, Which::All).unwrap();
+    undo(&kernel, UndoScope::All).unwrap();
     assert_eq!(said(&kernel, path), "on 5\n");
 }
 
@@ -429,6 +438,9 @@ fn an_offload_of_an_earlier_journal_is_restored() {
     std::fs::write(kernel.journal(), lines).unwrap();
     let path = format!("{NET}.Offloadrxntuplefilter");
     put(&kernel, &path, "on\n");
-    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert!(matches!(
+        undo(&kernel, UndoScope::All).unwrap()[0].knobs[..],
+        [(_, RestoreResult::Restored)]
+    ));
     assert_eq!(said(&kernel, &path), "off\n");
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use netsilo_model::change::{Target, knobs};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
-use netsilo_sys::transaction::apply::{self, ApplyError, Drift, Options};
-use netsilo_sys::transaction::undo::{Fate, Which};
+use netsilo_sys::transaction::apply::{self, ApplyError, Drift, TransactionOptions};
+use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
 use netsilo_sys::transaction::verify::Arrival;
 
 use super::fake::Fake;
@@ -32,16 +32,16 @@ fn a_foreign_value_is_kept_and_reported() {
     apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))])
         .unwrap();
     std::fs::write(dir.path().join("proc/irq/27/smp_affinity"), "40\n").unwrap();
-    let undone = undo(&kernel, Which::All).unwrap();
+    let undone = undo(&kernel, UndoScope::All).unwrap();
     let [(first, restored), (second, foreign)] = &undone[0].knobs[..] else { panic!("{undone:?}") };
     assert_eq!((first, second), (&irq(28), &irq(27)));
-    assert!(matches!(restored, Fate::Restored));
-    assert!(matches!(foreign, Fate::Foreign(value) if *value == cpus("6")));
+    assert!(matches!(restored, RestoreResult::Restored));
+    assert!(matches!(foreign, RestoreResult::Foreign(value) if *value == cpus("6")));
     assert_eq!(
         std::fs::read_to_string(dir.path().join("proc/irq/27/smp_affinity")).unwrap(),
         "40\n"
     );
-    assert!(undo(&kernel, Which::All).unwrap().is_empty());
+    assert!(undo(&kernel, UndoScope::All).unwrap().is_empty());
 }
 
 #[test]
@@ -52,7 +52,10 @@ fn a_value_that_appears_late_is_still_ours() {
     kernel.lag.set(3);
     let applied = apply(&kernel, &[change(&kernel, irq(27), cpus("4"))]).unwrap();
     assert_eq!((&applied.settled[0].1, applied.overwritten.len()), (&cpus("4"), 0));
-    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert!(matches!(
+        undo(&kernel, UndoScope::All).unwrap()[0].knobs[..],
+        [(_, RestoreResult::Restored)]
+    ));
     assert_eq!(kernel.knobs(), before);
 }
 
@@ -88,8 +91,8 @@ fn an_equal_value_is_never_written() {
     assert_eq!(apply(&kernel, &[change(&kernel, irq(27), cpus("0"))]).unwrap().transaction, None);
     assert_eq!(kernel.take_written(), []);
     std::fs::write(dir.path().join("proc/sys/net/core/rps_sock_flow_entries"), "0\n").unwrap();
-    let undone = undo(&kernel, Which::All).unwrap();
-    assert!(matches!(undone[0].knobs[..], [(_, Fate::WasOld)]));
+    let undone = undo(&kernel, UndoScope::All).unwrap();
+    assert!(matches!(undone[0].knobs[..], [(_, RestoreResult::AlreadyOld)]));
     assert_eq!(kernel.take_written(), []);
 }
 
@@ -104,16 +107,16 @@ fn transactions_stack_and_are_undone_in_reverse() {
     apply(&kernel, &[change(&kernel, irq(28), cpus("5")), change(&kernel, irq(29), cpus("5"))])
         .unwrap();
     let after = kernel.knobs();
-    assert_eq!(undo(&kernel, Which::Last).unwrap().len(), 1);
+    assert_eq!(undo(&kernel, UndoScope::Last).unwrap().len(), 1);
     assert_eq!(kernel.knobs(), between);
     apply(&kernel, &[change(&kernel, irq(28), cpus("5")), change(&kernel, irq(29), cpus("5"))])
         .unwrap();
     assert_eq!(kernel.knobs(), after);
     let order: Vec<u64> =
-        undo(&kernel, Which::All).unwrap().iter().map(|undone| undone.transaction).collect();
+        undo(&kernel, UndoScope::All).unwrap().iter().map(|undone| undone.transaction).collect();
     assert_eq!(order, [3, 1]);
     assert_eq!(kernel.knobs(), before);
-    assert!(undo(&kernel, Which::All).unwrap().is_empty());
+    assert!(undo(&kernel, UndoScope::All).unwrap().is_empty());
 }
 
 #[test]
@@ -126,11 +129,14 @@ fn the_daemon_undoes_its_own_down_to_the_newest_operator_transaction() {
     let between = kernel.knobs();
     follow(&kernel, &[change(&kernel, irq(27), cpus("5"))]).unwrap();
     follow(&kernel, &[change(&kernel, irq(28), cpus("5"))]).unwrap();
-    let order: Vec<u64> =
-        undo(&kernel, Which::Daemons).unwrap().iter().map(|undone| undone.transaction).collect();
+    let order: Vec<u64> = undo(&kernel, UndoScope::Daemons)
+        .unwrap()
+        .iter()
+        .map(|undone| undone.transaction)
+        .collect();
     assert_eq!((order, kernel.knobs()), (vec![4, 3], between));
-    assert!(undo(&kernel, Which::Daemons).unwrap().is_empty());
-    undo(&kernel, Which::All).unwrap();
+    assert!(undo(&kernel, UndoScope::Daemons).unwrap().is_empty());
+    undo(&kernel, UndoScope::All).unwrap();
     assert_eq!(kernel.knobs(), before);
 }
 
@@ -143,13 +149,13 @@ fn a_value_stuck_in_a_newer_transaction_keeps_the_older_ones_open() {
         .unwrap();
     apply(&kernel, &[change(&kernel, irq(27), cpus("5"))]).unwrap();
     kernel.failing.borrow_mut().insert(3, libc::EBUSY);
-    let undone = undo(&kernel, Which::All).unwrap();
+    let undone = undo(&kernel, UndoScope::All).unwrap();
     assert!(!undone[0].is_complete());
     assert!(
-        matches!(undone[1].knobs[..], [(_, Fate::Restored)]),
+        matches!(undone[1].knobs[..], [(_, RestoreResult::Restored)]),
         "the other knob is restored nevertheless"
     );
-    assert_eq!(undo(&kernel, Which::All).unwrap().len(), 2);
+    assert_eq!(undo(&kernel, UndoScope::All).unwrap().len(), 2);
     assert_eq!(kernel.knobs(), before);
 }
 
@@ -160,7 +166,7 @@ fn settings_of_another_boot_are_never_touched() {
     apply(&kernel, &everything(&kernel)).unwrap();
     std::fs::write(dir.path().join("proc/sys/kernel/random/boot_id"), "boot-2\n").unwrap();
     let now = kernel.knobs();
-    assert!(undo(&kernel, Which::All).unwrap().is_empty());
+    assert!(undo(&kernel, UndoScope::All).unwrap().is_empty());
     assert_eq!(kernel.knobs(), now);
     assert_eq!(
         apply(&kernel, &[change(&kernel, irq(27), cpus("1"))]).unwrap().transaction,
@@ -180,14 +186,17 @@ fn a_missing_object_is_reported_and_does_not_block_restoring() {
     let stat =
         std::fs::read_to_string(dir.path().join("proc/70/stat")).unwrap().replace("4242", "5000");
     std::fs::write(dir.path().join("proc/70/stat"), stat).unwrap();
-    let undone = undo(&kernel, Which::All).unwrap();
-    let gone: Vec<_> =
-        undone[0].knobs.iter().filter(|(_, fate)| matches!(fate, Fate::Gone(_))).collect();
+    let undone = undo(&kernel, UndoScope::All).unwrap();
+    let gone: Vec<_> = undone[0]
+        .knobs
+        .iter()
+        .filter(|(_, result)| matches!(result, RestoreResult::Gone(_)))
+        .collect();
     assert_eq!(
         gone.iter().map(|(target, _)| target.clone()).collect::<Vec<_>>(),
         [thread(), irq(29), irq(27)]
     );
-    let Fate::Gone(why) = &gone[2].1 else { panic!() };
+    let RestoreResult::Gone(why) = &gone[2].1 else { panic!() };
     assert_eq!(why.to_string(), "irq 27 (virtio0-input.0): this number now belongs to nvme0q1");
     let same = kernel.knobs().iter().filter(|(path, now)| before[*path] == **now).count();
     assert_eq!(same, targets().len() - 3);
@@ -206,13 +215,16 @@ fn a_renamed_netdev_is_restored_under_its_new_name() {
     .unwrap();
     let net = dir.path().join("sys/class/net");
     std::fs::rename(net.join("eth0"), net.join("lan0")).unwrap();
-    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert!(matches!(
+        undo(&kernel, UndoScope::All).unwrap()[0].knobs[..],
+        [(_, RestoreResult::Restored)]
+    ));
     assert_eq!(kernel.knobs(), before);
 }
 
 #[test]
 fn a_knob_that_stays_broken_can_be_forgotten() {
-    use netsilo_sys::transaction::record::By;
+    use netsilo_sys::transaction::record::RestoredBy;
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))])
@@ -222,15 +234,16 @@ fn a_knob_that_stays_broken_can_be_forgotten() {
         let undone = netsilo_sys::transaction::undo::undo(
             &kernel,
             &kernel.state(),
-            Which::All,
+            UndoScope::All,
             forget,
-            By::Undo,
+            RestoredBy::Undo,
             &mut |_, _| {},
         );
-        let failed = undone.unwrap()[0].knobs.iter().filter(|(_, fate)| fate.is_failure()).count();
+        let failed =
+            undone.unwrap()[0].knobs.iter().filter(|(_, result)| result.is_failure()).count();
         assert_eq!(failed, 2);
     }
-    assert!(undo(&kernel, Which::All).unwrap().is_empty());
+    assert!(undo(&kernel, UndoScope::All).unwrap().is_empty());
 }
 
 #[test]
@@ -243,7 +256,8 @@ fn interrupts_that_do_not_arrive_are_reported() {
         .extend([(27, "10,0,0,0,3,0,0,0".to_owned()), (28, "11,0,0,0,0,0,0,0".to_owned())]);
     let plan: Vec<_> = (27..30).map(|n| change(&kernel, irq(n), cpus("4"))).collect();
     let wait = Duration::from_secs(2);
-    let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait };
+    let mut options =
+        TransactionOptions { confirm_within: None, start_guard: &mut |_| Ok(()), wait };
     let applied = apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap();
     assert_eq!(
         applied.arrivals,
@@ -262,10 +276,13 @@ fn a_value_that_does_not_stay_is_reported() {
     kernel.traffic.borrow_mut().insert(27, "10,0,0,0,3,0,0,0".to_owned());
     let other = dir.path().join("proc/irq/28/smp_affinity");
     let plan = [change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("4"))];
-    let mut options =
-        Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options = TransactionOptions {
+        confirm_within: None,
+        start_guard: &mut |_| Ok(()),
+        wait: Duration::ZERO,
+    };
     let applied = apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |event| {
-        if matches!(event, apply::Event::Waiting { .. }) {
+        if matches!(event, apply::ApplyEvent::Waiting { .. }) {
             std::fs::write(&other, "80\n").unwrap();
         }
     });
@@ -279,7 +296,7 @@ fn without_a_guard_nothing_is_written() {
     let before = kernel.knobs();
     let plan = everything(&kernel);
     let mut start = |_| Err(std::io::Error::other("no"));
-    let mut options = Options {
+    let mut options = TransactionOptions {
         confirm_within: Some(Duration::from_secs(60)),
         start_guard: &mut start,
         wait: Duration::ZERO,
@@ -288,7 +305,7 @@ fn without_a_guard_nothing_is_written() {
         apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap_err();
     assert_eq!(error.to_string(), "cannot start the guard: no; nothing was written");
     assert_eq!((kernel.knobs(), kernel.writes.get()), (before, 0));
-    assert!(undo(&kernel, Which::All).unwrap().is_empty());
+    assert!(undo(&kernel, UndoScope::All).unwrap().is_empty());
 }
 
 #[test]
@@ -296,7 +313,7 @@ fn no_transaction_starts_while_one_awaits_confirmation() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let plan = [change(&kernel, irq(27), cpus("4"))];
-    let mut options = Options {
+    let mut options = TransactionOptions {
         confirm_within: Some(Duration::from_secs(60)),
         start_guard: &mut |_| Ok(()),
         wait: Duration::ZERO,
@@ -328,7 +345,7 @@ fn a_consumer_is_pinned_and_released_by_thread_and_by_cgroup() {
     let [(first, list), (second, mask)] = &kernel.take_written()[..] else { panic!("two writes") };
     assert_eq!((first.as_str(), list.as_str()), ("/sys/fs/cgroup/web.slice/cpuset.cpus", "2-5\n"));
     assert_eq!((second.as_str(), mask.as_str()), ("/proc/81/cpus", "c"));
-    undo(&kernel, Which::All).unwrap();
+    undo(&kernel, UndoScope::All).unwrap();
     assert_eq!(kernel.knobs(), before, "the empty set of the cgroup too");
 }
 
@@ -340,8 +357,8 @@ fn a_reused_thread_id_is_not_touched() {
     let stat = dir.path().join("proc/81/stat");
     let later = std::fs::read_to_string(&stat).unwrap().replace(" 5151 ", " 9999 ");
     std::fs::write(&stat, later).unwrap();
-    let undone = undo(&kernel, Which::All).unwrap();
-    assert!(matches!(undone[0].knobs[..], [(_, Fate::Gone(_))]), "{undone:?}");
+    let undone = undo(&kernel, UndoScope::All).unwrap();
+    assert!(matches!(undone[0].knobs[..], [(_, RestoreResult::Gone(_))]), "{undone:?}");
     assert_eq!(std::fs::read_to_string(dir.path().join("proc/81/cpus")).unwrap(), "0c\n");
     let strange = Target::CgroupCpuset(knobs::CgroupCpuset { path: "/../../tmp".into() });
     assert!(netsilo_sys::transaction::knob::read(&kernel, &strange).unwrap_err().is_gone());

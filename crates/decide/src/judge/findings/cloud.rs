@@ -1,12 +1,14 @@
 //! Findings on limits set by a cloud or a hypervisor: allowances, queues, accelerated networking.
 
-use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::{all_well, setting, sum};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::builders::{no_problem, setting, sum};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
 
 /// ENA's counters of packets queued or dropped because the instance exceeded an allowance, with
 /// the name of the allowance.
@@ -22,18 +24,19 @@ const VIRTIO_MQ: u32 = 22;
 /// Packets per second from which a missing virtual function is reported.
 const BUSY: f64 = 50_000.0;
 
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found = Vec::new();
-    for netdev in seen.running() {
-        found.extend(allowance(seen, netdev));
-        found.extend(one_queue(seen, netdev));
-        found.extend(without_vf(seen, netdev));
+    for netdev in analysis.running() {
+        found.extend(allowance(analysis, netdev));
+        found.extend(one_queue(analysis, netdev));
+        found.extend(without_vf(analysis, netdev));
     }
     if found.is_empty() {
-        found.extend(all_well(
+        found.extend(no_problem(
             FindingId::CloudLimitsFree,
             "the instance exceeded no allowance",
-            looked_at(seen),
+            looked_at(analysis),
         ));
     }
     found
@@ -43,9 +46,9 @@ fn is(netdev: &Netdev, driver: &str) -> bool {
     netdev.driver.as_deref() == Some(driver)
 }
 
-fn allowance(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn allowance(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let is_limit = |name: &str| ENA_LIMITS.iter().any(|(limit, _)| *limit == name);
-    let grown = seen.driver_counters(netdev, is_limit);
+    let grown = analysis.driver_counter_growth(netdev, is_limit);
     if !is(netdev, "ena") || grown.is_empty() {
         return None;
     }
@@ -53,7 +56,7 @@ fn allowance(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         let packets = grown.get(name)?;
         Some(Evidence::new(
             *what,
-            Measure::PerSecond(seen.per_s(*packets)),
+            Measure::PerSecond(analysis.per_s(*packets)),
             format!("ethtool -S, {name}"),
         ))
     });
@@ -77,7 +80,7 @@ fn allowance(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                 "use a larger instance, fewer or larger packets, or fewer new connections: no \
                  local setting raises the allowance",
                 Gain::AtMost {
-                    measure: Measure::PerSecond(seen.per_s(sum(grown.values().copied()))),
+                    measure: Measure::PerSecond(analysis.per_s(sum(grown.values().copied()))),
                     of: "packets that are queued or dropped".into(),
                     basis: "all packets that were counted".into(),
                 },
@@ -88,10 +91,10 @@ fn allowance(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// A virtio device with one queue that takes at least half of one CPU's time.
-fn one_queue(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let features = seen.audit_of(netdev)?.virtio_features.as_ref()?;
-    let cpus = seen.after().topology.online.len();
-    let (cpu, softirq) = seen.polling(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+fn one_queue(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let features = analysis.audit_of(netdev)?.virtio_features.as_ref()?;
+    let cpus = analysis.after().topology.online.len();
+    let (cpu, softirq) = analysis.pollers(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
     if !is(netdev, "virtio_net") || features.contains(&VIRTIO_MQ) || cpus < 2 || softirq < 0.5 {
         return None;
     }
@@ -130,10 +133,11 @@ fn one_queue(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// A netvsc device without a virtual function carries the traffic itself.
-fn without_vf(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let packets = seen.rate(netdev, "rx_packets").unwrap_or(0.0)
-        + seen.rate(netdev, "tx_packets").unwrap_or(0.0);
-    let vf = seen.after().netdevs.iter().any(|other| other.master.as_deref() == Some(&netdev.name));
+fn without_vf(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let packets = analysis.rate(netdev, "rx_packets").unwrap_or(0.0)
+        + analysis.rate(netdev, "tx_packets").unwrap_or(0.0);
+    let vf =
+        analysis.after().netdevs.iter().any(|other| other.master.as_deref() == Some(&netdev.name));
     if !is(netdev, "hv_netvsc") || vf || packets < BUSY {
         return None;
     }
@@ -160,8 +164,8 @@ fn without_vf(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// Evidence for "all well": ENA allowance counters that did not grow.
-fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
-    let ena = seen.running().filter(|netdev| is(netdev, "ena"));
+fn looked_at(analysis: &Analysis<'_>) -> Vec<Evidence> {
+    let ena = analysis.running().filter(|netdev| is(netdev, "ena"));
     let counted = |netdev: &Netdev| {
         let stats = netdev.ethtool.as_ref()?.stats.value()?;
         let counters = stats

@@ -1,6 +1,5 @@
 //! Findings on the hardware: PCIe links, NUMA nodes, MTU, CPU frequency, idle states, memory.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
@@ -9,11 +8,14 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::NodeId;
 use netsilo_model::snapshot::audit::{IdleState, NetdevAudit, PcieLink};
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::{all_well, setting, sum};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::builders::{no_problem, setting, sum};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
 
 /// Share of a PCIe link's rate from which the link counts as full: PCIe packet headers take the
 /// rest.
@@ -27,24 +29,25 @@ const ENOUGH_BYTES: u64 = 1_000_000;
 /// Exit latency in microseconds from which an idle state delays packets noticeably.
 const DEEP_USECS: u64 = 20;
 
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found: Vec<Finding> = Vec::new();
-    for netdev in seen.running() {
-        found.extend(pcie_link(seen, netdev));
-        found.extend(node(seen, netdev));
-        found.extend(small_mtu(seen, netdev));
-        found.extend(unused_mtu(seen, netdev));
+    for netdev in analysis.running() {
+        found.extend(pcie_link(analysis, netdev));
+        found.extend(node(analysis, netdev));
+        found.extend(small_mtu(analysis, netdev));
+        found.extend(unused_mtu(analysis, netdev));
     }
-    found.extend(frequency(seen));
-    found.extend(deep_idle(seen));
+    found.extend(frequency(analysis));
+    found.extend(deep_idle(analysis));
     if found.is_empty() {
-        found.extend(all_well(
+        found.extend(no_problem(
             FindingId::HardwareFits,
             "PCIe links, cpu frequency and idle states limit nothing",
-            links(seen),
+            links(analysis),
         ));
     }
-    found.extend(memory(seen));
+    found.extend(memory(analysis));
     found
 }
 
@@ -59,33 +62,33 @@ fn slot(audit: &NetdevAudit) -> Option<&str> {
 }
 
 /// The summed rate in Mbit/s of all running ports behind one slot, and the number of ports.
-fn needed(seen: &Analysis<'_>, netdev: &Netdev) -> Option<(u64, usize)> {
-    let own = seen.audit_of(netdev)?;
+fn needed(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<(u64, usize)> {
+    let own = analysis.audit_of(netdev)?;
     let speed = u64::from(netdev.speed_mbps?);
     if own.virtual_function {
         return Some((speed, 1));
     }
     let at = slot(own)?;
-    let speeds = seen.running().filter_map(|other| {
-        let audit = seen.audit_of(other).filter(|audit| !audit.virtual_function)?;
+    let speeds = analysis.running().filter_map(|other| {
+        let audit = analysis.audit_of(other).filter(|audit| !audit.virtual_function)?;
         (slot(audit)? == at).then_some(u64::from(other.speed_mbps?))
     });
     let speeds: Vec<u64> = speeds.collect();
     Some((speeds.iter().sum(), speeds.len()))
 }
 
-fn pcie_link(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let audit = seen.audit_of(netdev)?;
+fn pcie_link(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let audit = analysis.audit_of(netdev)?;
     let (link, mbps) = bottleneck(audit)?;
-    let (needed, ports) = needed(seen, netdev)?;
+    let (needed, ports) = needed(analysis, netdev)?;
     if mbps >= needed {
         return None;
     }
-    let missed = seen.rate(netdev, "rx_missed_errors").unwrap_or(0.0);
-    let bytes = seen
+    let missed = analysis.rate(netdev, "rx_missed_errors").unwrap_or(0.0);
+    let bytes = analysis
         .rate(netdev, "rx_bytes")
         .unwrap_or(0.0)
-        .max(seen.rate(netdev, "tx_bytes").unwrap_or(0.0));
+        .max(analysis.rate(netdev, "tx_bytes").unwrap_or(0.0));
     let full = bytes * 8.0 >= LINK_FULL * mbps as f64 * 1e6;
     // The best rate that both ends of every link support.
     let ends = audit.pcie.iter().filter_map(PcieLink::max_mbps).min();
@@ -160,12 +163,12 @@ fn lanes(width: Option<u32>, mtps: Option<u32>) -> String {
 }
 
 /// Data of a device is read mostly on other nodes than the device's own.
-fn node(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let topology = &seen.after().topology;
+fn node(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let topology = &analysis.after().topology;
     let home = netdev.node?;
     let mut read: BTreeMap<NodeId, f64> = BTreeMap::new();
     let silos: Vec<&Silo> =
-        seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
+        analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
     for (cpu, bytes) in silos.iter().flat_map(|silo| silo.read_on()) {
         *read.entry(topology.cpus.get(&cpu)?.node?).or_default() += bytes;
     }
@@ -175,7 +178,7 @@ fn node(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     if topology.nodes.len() < 2 || all < 1e6 || away < 0.5 * all {
         return None;
     }
-    let costs = seen.costs;
+    let costs = analysis.costs;
     let further = (costs.line_ns.remote - costs.line_ns.llc).max(0.0);
     let gain = packets * (away / all) * costs.device_lines_per_packet * further / 1e9;
     let basis = format!(
@@ -206,10 +209,10 @@ fn node(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-fn small_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let packets = seen.rate(netdev, "rx_packets").filter(|rate| *rate >= MANY_PACKETS)?;
-    let size = seen.rate(netdev, "rx_bytes")? / packets;
-    let (cpu, softirq) = seen.polling(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+fn small_mtu(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let packets = analysis.rate(netdev, "rx_packets").filter(|rate| *rate >= MANY_PACKETS)?;
+    let size = analysis.rate(netdev, "rx_bytes")? / packets;
+    let (cpu, softirq) = analysis.pollers(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
     if netdev.mtu > 1500
         || netdev.device_path.is_none()
         || size < 0.8 * f64::from(netdev.mtu)
@@ -218,7 +221,7 @@ fn small_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         return None;
     }
     let fewer = 1.0 - f64::from(netdev.mtu) / 9000.0;
-    let gain = match seen.stages(&[Stage::DriverGro]) {
+    let gain = match analysis.stage_share(&[ReceiveStage::DriverGro]) {
         Some(driver) => Gain::AtMost {
             measure: Measure::Share(softirq * driver * fewer),
             of: format!("cpu{cpu}'s time"),
@@ -252,13 +255,13 @@ fn small_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// Peers that send segments for an MTU of 1500 to a netdev with a larger MTU.
-fn unused_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn unused_mtu(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     if netdev.mtu <= 2000 {
         return None;
     }
     let (mut all, mut small, mut count, mut largest) = (0, 0, 0, 0);
     for (old, new) in
-        seen.connections().iter().filter(|(_, new)| new.netdev.as_deref() == Some(&netdev.name))
+        analysis.connections().iter().filter(|(_, new)| new.netdev.as_deref() == Some(&netdev.name))
     {
         let bytes = new.bytes_received.saturating_sub(old.bytes_received);
         if bytes < ENOUGH_BYTES {
@@ -301,13 +304,13 @@ fn unused_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// CPUs that are busy with softirqs and below their maximum frequency in both snapshots.
-fn frequency(seen: &Analysis<'_>) -> Vec<Finding> {
-    let Some((before, after)) = seen.audits() else { return Vec::new() };
+fn frequency(analysis: &Analysis<'_>) -> Vec<Finding> {
+    let Some((before, after)) = analysis.audits() else { return Vec::new() };
     let slow = |cpu: CpuId| {
         let (old, new) = (before.cpus.get(&cpu)?, after.cpus.get(&cpu)?);
         let current = old.current_khz?.max(new.current_khz?);
-        let (max, softirq) = (new.max_khz.filter(|max| *max > 0)?, seen.softirq(cpu)?.0);
-        let busy = seen.rates.cpus.get(&cpu)?.shares?.busy();
+        let (max, softirq) = (new.max_khz.filter(|max| *max > 0)?, analysis.softirq(cpu)?.0);
+        let busy = analysis.rates.cpus.get(&cpu)?.shares?.busy();
         let missing = 1.0 - current as f64 / max as f64;
         if softirq < SOFTIRQ_BOUND || busy < 0.8 || missing < 0.1 {
             return None;
@@ -327,7 +330,7 @@ fn frequency(seen: &Analysis<'_>) -> Vec<Finding> {
             subject: Subject::Cpu(cpu),
             title: "busy with softirqs, and below its maximum frequency".into(),
             evidence: vec![
-                Evidence::new("softirq", Measure::Share(softirq), seen.softirq(cpu)?.1),
+                Evidence::new("softirq", Measure::Share(softirq), analysis.softirq(cpu)?.1),
                 setting("frequency", khz(current), "scaling_cur_freq"),
                 setting("maximum frequency", khz(max), "cpuinfo_max_freq"),
                 setting("governor", word(&new.governor), "scaling_governor"),
@@ -358,14 +361,14 @@ fn frequency(seen: &Analysis<'_>) -> Vec<Finding> {
 }
 
 /// The CPU that NIC interrupts wake most often from a deep idle state.
-fn deep_idle(seen: &Analysis<'_>) -> Option<Finding> {
-    let (before, after) = seen.audits()?;
+fn deep_idle(analysis: &Analysis<'_>) -> Option<Finding> {
+    let (before, after) = analysis.audits()?;
     let mut worst: Option<(CpuId, &IdleState, f64, f64)> = None;
-    for silo in seen.silos.queues.iter().filter(|silo| silo.has_traffic()) {
+    for silo in analysis.silos.queues.iter().filter(|silo| silo.has_traffic()) {
         for (cpu, interrupts) in silo.interrupts_per_s.iter().flatten() {
             let Some((old, new)) = before.cpus.get(cpu).zip(after.cpus.get(cpu)) else { continue };
             for (was, is) in old.idle_states.iter().zip(&new.idle_states) {
-                let left = seen.per_s(is.usage.saturating_sub(was.usage));
+                let left = analysis.per_s(is.usage.saturating_sub(was.usage));
                 let deep = is.name == was.name && is.latency_usecs >= DEEP_USECS && !is.disabled;
                 // An upper bound: each interrupt may have woken the CPU, but at most as often as
                 // the CPU left the state.
@@ -426,10 +429,10 @@ fn deep_idle(seen: &Analysis<'_>) -> Option<Finding> {
 }
 
 /// Evidence for "all well": PCIe links and frequency governors.
-fn links(seen: &Analysis<'_>) -> Vec<Evidence> {
+fn links(analysis: &Analysis<'_>) -> Vec<Evidence> {
     let mut evidence = Vec::new();
-    for netdev in seen.running() {
-        let link = seen.audit_of(netdev).and_then(bottleneck);
+    for netdev in analysis.running() {
+        let link = analysis.audit_of(netdev).and_then(bottleneck);
         if let Some((link, mbps)) = link.filter(|_| netdev.speed_mbps.is_some()) {
             let text = format!("{mbps} Mbit/s ({})", lanes(link.current_width, link.current_mtps));
             evidence.push(setting(
@@ -439,7 +442,7 @@ fn links(seen: &Analysis<'_>) -> Vec<Evidence> {
             ));
         }
     }
-    let cpus = seen.after().audit.iter().flat_map(|audit| audit.cpus.values());
+    let cpus = analysis.after().audit.iter().flat_map(|audit| audit.cpus.values());
     let mut governors: Vec<&str> = cpus.filter_map(|cpu| cpu.governor.as_deref()).collect();
     governors.sort_unstable();
     governors.dedup();
@@ -451,15 +454,15 @@ fn links(seen: &Analysis<'_>) -> Vec<Evidence> {
 
 /// Memory traffic, where the machine counts it. Its limit is not known, so the finding reports
 /// without judging.
-fn memory(seen: &Analysis<'_>) -> Option<Finding> {
-    let (before, after) = seen.audits()?;
+fn memory(analysis: &Analysis<'_>) -> Option<Finding> {
+    let (before, after) = analysis.audits()?;
     let mut evidence = Vec::new();
     for (domain, new) in &after.machine.memory_bytes {
         let grown = before.machine.memory_bytes.get(domain).and_then(|old| new.checked_sub(*old));
         evidence.extend(grown.map(|bytes| {
             Evidence::new(
                 domain.clone(),
-                Measure::BytesPerSecond(seen.per_s(bytes)),
+                Measure::BytesPerSecond(analysis.per_s(bytes)),
                 "resctrl, mbm_total_bytes",
             )
         }));
@@ -478,5 +481,5 @@ fn memory(seen: &Analysis<'_>) -> Option<Finding> {
         evidence.push(setting("memory bandwidth", why, "/sys/fs/resctrl, event_source/devices"));
         "memory bandwidth cannot be measured on this machine"
     };
-    all_well(FindingId::MemoryBandwidth, title, evidence)
+    no_problem(FindingId::MemoryBandwidth, title, evidence)
 }

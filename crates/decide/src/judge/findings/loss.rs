@@ -2,38 +2,32 @@
 //! remedies for the stage that loses them.
 
 mod device;
+mod lost;
 mod reader;
 
-use netsilo_model::snapshot::subject::Subject;
-use netsilo_model::change::{Change, Words, knobs};
+use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::softirq::Load;
-use crate::judge::findings::{Finding, FindingId, Severity};
-use crate::judge::ledger::{Ledger, ledger};
+use crate::judge::findings::cpu_work::CpuWork;
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
+use crate::judge::findings::loss::lost::{all_of, grown, sysctl, sysctl_number};
+use crate::judge::ledger::Ledger;
 
 /// All findings of the family.
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    let ledger = ledger(seen);
-    let mut findings = device::find(seen, &ledger);
-    findings.extend(backlog(seen, &ledger));
-    findings.extend(squeezed(seen, &ledger));
-    findings.extend(reader::find(seen, &ledger));
-    findings.extend(nothing(seen, &ledger));
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let Judged { analysis, ledger, .. } = judged;
+    let mut findings = device::find(judged);
+    findings.extend(backlog(analysis, ledger));
+    findings.extend(squeezed(analysis, ledger));
+    findings.extend(reader::find(analysis, ledger));
+    findings.extend(nothing(analysis, ledger));
     findings
-}
-
-/// Changes a sysctl; empty when it was not read or already has the value.
-fn sysctl(seen: &Analysis<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
-    seen.change(knobs::Sysctl { name: name.to_owned() }, Words::new(&new.to_string()), reason)
-}
-
-/// The first number in a sysctl.
-fn sysctl_number(seen: &Analysis<'_>, name: &str) -> Option<u64> {
-    seen.observation.after.net.sysctls.get(name)?.split_ascii_whitespace().next()?.parse().ok()
 }
 
 fn cpu_of(subject: &Subject) -> Option<CpuId> {
@@ -43,61 +37,33 @@ fn cpu_of(subject: &Subject) -> Option<CpuId> {
     }
 }
 
-/// The counters of a subject at a stage that grew, as evidence.
-fn grown(ledger: &Ledger, place: Place, subject: &Subject) -> Vec<Evidence> {
-    let stage = ledger.stage(place);
-    let lines = stage.into_iter().flat_map(|stage| stage.grown(subject));
-    lines
-        .map(|line| {
-            let aside = line.aside.as_ref().map(|aside| format!(" ({aside})")).unwrap_or_default();
-            Evidence::new(
-                format!("{}{aside}", line.counter),
-                Measure::Count(line.count.unwrap_or(0)),
-                line.source.clone(),
-            )
-        })
-        .collect()
-}
-
-fn per_s(seen: &Analysis<'_>, count: u64) -> f64 {
-    let seconds = seen.rates.elapsed.as_secs_f64();
-    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
-}
-
-fn all_of(seen: &Analysis<'_>, lost: u64, basis: &str) -> Gain {
-    Gain::AtMost {
-        measure: Measure::PerSecond(per_s(seen, lost)),
-        of: "packets lost".into(),
-        basis: basis.into(),
-    }
-}
-
 /// Drops at a CPU's backlog: by its own limit, or by the flow limit.
-fn backlog(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    let Some(stage) = ledger.stage(Place::Backlog) else { return Vec::new() };
+fn backlog(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+    let Some(stage) = ledger.stage(LossStage::Backlog) else { return Vec::new() };
     let mut findings = Vec::new();
     for (subject, dropped) in stage.by_subject() {
-        let limited = stage.grown(subject).filter(|line| line.counter == "flow_limit_count");
+        let limited =
+            stage.grown_counters(subject).filter(|line| line.counter == "flow_limit_count");
         let limited: u64 = limited.filter_map(|line| line.count).fold(0, u64::saturating_add);
-        let evidence = grown(ledger, Place::Backlog, subject);
+        let evidence = grown(ledger, LossStage::Backlog, subject);
         if limited > 0 {
-            findings.push(flow_limit(seen, subject, limited, evidence.clone()));
+            findings.push(flow_limit(analysis, subject, limited, evidence.clone()));
         }
         if dropped > limited {
-            findings.extend(backlog_full(seen, subject, dropped - limited, evidence));
+            findings.extend(backlog_full(analysis, subject, dropped - limited, evidence));
         }
     }
     findings
 }
 
 fn backlog_full(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     subject: &Subject,
     lost: u64,
     mut evidence: Vec<Evidence>,
 ) -> Option<Finding> {
-    let load = Load::of(seen, cpu_of(subject)?);
-    let bound = sysctl_number(seen, "net.core.netdev_max_backlog");
+    let load = CpuWork::of(analysis, cpu_of(subject)?);
+    let bound = sysctl_number(analysis, "net.core.netdev_max_backlog");
     evidence.extend(bound.map(|bound| {
         Evidence::new(
             "backlog limit in packets",
@@ -105,7 +71,8 @@ fn backlog_full(
             "net.core.netdev_max_backlog",
         )
     }));
-    let rps = seen.rates.cpus.get(&cpu_of(subject)?).and_then(|it| it.softnet?.received_rps_per_s);
+    let rps =
+        analysis.rates.cpus.get(&cpu_of(subject)?).and_then(|it| it.softnet?.received_rps_per_s);
     evidence.extend(rps.map(|rate| {
         Evidence::new("wakeups for RPS", Measure::PerSecond(rate), "/proc/net/softnet_stat")
     }));
@@ -122,7 +89,7 @@ fn backlog_full(
         gain: match load.is_full() {
             true => Gain::Nothing("the cpu is saturated: a backlog of any size fills up".into()),
             false => all_of(
-                seen,
+                analysis,
                 lost,
                 "all packets that the backlog lost; a larger backlog holds bursts",
             ),
@@ -135,7 +102,7 @@ fn backlog_full(
         ),
         changes: match (bound, load.is_full()) {
             (Some(bound), false) => {
-                sysctl(seen, "net.core.netdev_max_backlog", bound.saturating_mul(2), &reason)
+                sysctl(analysis, "net.core.netdev_max_backlog", bound.saturating_mul(2), &reason)
             }
             _ => Vec::new(),
         },
@@ -146,7 +113,7 @@ fn backlog_full(
             "reduce the work of {subject}: add cpus to the rps_cpus that contain it, or move other \
              work off it"
         ),
-        gain: all_of(seen, lost, "all packets that the backlog lost"),
+        gain: all_of(analysis, lost, "all packets that the backlog lost"),
         cost: None,
         not_when: Some("one flow causes the load: RPS steers it to one cpu".into()),
         changes: Vec::new(),
@@ -162,7 +129,12 @@ fn backlog_full(
     })
 }
 
-fn flow_limit(seen: &Analysis<'_>, subject: &Subject, lost: u64, evidence: Vec<Evidence>) -> Finding {
+fn flow_limit(
+    analysis: &Analysis<'_>,
+    subject: &Subject,
+    lost: u64,
+    evidence: Vec<Evidence>,
+) -> Finding {
     Finding {
         id: FindingId::FlowLimitDrops,
         severity: Severity::Warning,
@@ -177,7 +149,7 @@ fn flow_limit(seen: &Analysis<'_>, subject: &Subject, lost: u64, evidence: Vec<E
                    net.core.flow_limit_cpu_bitmap"
                 .into(),
             gain: all_of(
-                seen,
+                analysis,
                 lost,
                 "all packets that the flow lost; other flows lose packets \
                  instead when the backlog fills",
@@ -192,31 +164,31 @@ fn flow_limit(seen: &Analysis<'_>, subject: &Subject, lost: u64, evidence: Vec<E
 
 /// NET_RX stops with work left on a CPU that loses packets or has no idle time. Other squeezes need
 /// no fix.
-fn squeezed(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    let Some(stage) = ledger.stage(Place::Squeeze) else { return Vec::new() };
-    let squeeze = |line: &crate::judge::ledger::Line| {
+fn squeezed(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+    let Some(stage) = ledger.stage(LossStage::Squeeze) else { return Vec::new() };
+    let squeeze = |line: &crate::judge::ledger::LossCounter| {
         let count = line.count.filter(|count| *count > 0)?;
-        let load = Load::of(seen, cpu_of(&line.subject)?);
+        let load = CpuWork::of(analysis, cpu_of(&line.subject)?);
         let lost = load.lost(ledger);
         (lost > 0 || load.is_full())
-            .then(|| squeeze(seen, ledger, &load, &line.subject, count, lost))
+            .then(|| squeeze(analysis, ledger, &load, &line.subject, count, lost))
     };
     stage.lines.iter().filter_map(squeeze).collect()
 }
 
 fn squeeze(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     ledger: &Ledger,
-    load: &Load<'_>,
+    load: &CpuWork<'_>,
     subject: &Subject,
     count: u64,
     lost: u64,
 ) -> Finding {
-    let mut evidence = grown(ledger, Place::Squeeze, subject);
+    let mut evidence = grown(ledger, LossStage::Squeeze, subject);
     let bounds = ["net.core.netdev_budget", "net.core.netdev_budget_usecs"];
     for name in bounds {
         evidence.extend(
-            sysctl_number(seen, name).map(|value| {
+            sysctl_number(analysis, name).map(|value| {
                 Evidence::new("limit of one softirq run", Measure::Count(value), name)
             }),
         );
@@ -232,8 +204,8 @@ fn squeeze(
     );
     let larger = || {
         let double = |name: &str| {
-            sysctl_number(seen, name)
-                .map(|value| sysctl(seen, name, value.saturating_mul(2), &reason))
+            sysctl_number(analysis, name)
+                .map(|value| sysctl(analysis, name, value.saturating_mul(2), &reason))
         };
         bounds.into_iter().filter_map(double).flatten().collect::<Vec<Change>>()
     };
@@ -247,7 +219,7 @@ fn squeeze(
         },
         gain: match budget_helps {
             true => all_of(
-                seen,
+                analysis,
                 lost,
                 "all packets lost by the queues polled here, if they were \
                  lost while NET_RX had yielded",
@@ -276,28 +248,12 @@ fn squeeze(
     }
 }
 
-impl Load<'_> {
-    /// Packets that the netdevs polled on this CPU, and its backlog, lost in the interval.
-    fn lost(&self, ledger: &Ledger) -> u64 {
-        let mut subjects: Vec<Subject> =
-            self.netdevs().into_iter().map(Subject::Netdev).collect();
-        subjects.push(self.subject());
-        let places = [Place::Nic, Place::Ring, Place::Backlog]
-            .into_iter()
-            .filter_map(|place| ledger.stage(place));
-        places
-            .flat_map(|stage| stage.by_subject())
-            .filter(|(subject, _)| subjects.contains(subject))
-            .map(|it| it.1)
-            .fold(0, u64::saturating_add)
-    }
-}
-
 /// Reports that nothing was lost, when the backlog and socket stages are known.
-fn nothing(seen: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
-    let is_known = |place: Place| ledger.stage(place).is_some();
-    let known =
-        !seen.rates.elapsed.is_zero() && is_known(Place::Backlog) && is_known(Place::Socket);
+fn nothing(analysis: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
+    let is_known = |place: LossStage| ledger.stage(place).is_some();
+    let known = !analysis.rates.elapsed.is_zero()
+        && is_known(LossStage::Backlog)
+        && is_known(LossStage::Socket);
     (known && ledger.most_lost().is_none()).then(|| Finding {
         id: FindingId::NothingLost,
         severity: Severity::Ok,

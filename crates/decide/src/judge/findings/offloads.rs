@@ -1,38 +1,41 @@
 //! Findings on offloads that the traffic would benefit from, and on LRO where it must be off.
 
-use netsilo_model::snapshot::subject::{Direction, Subject};
 use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::ethtool::Feature;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
+use netsilo_model::snapshot::subject::{Direction, Subject};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::{all_well, setting, sum};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::builders::{no_problem, setting, sum};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
 
 /// Packets per second from which an offload is judged.
 const WORTH_IT: f64 = 10_000.0;
 /// Mean packet size in bytes from which traffic counts as bulk data.
 const BULK: f64 = 1000.0;
 
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found = Vec::new();
     for netdev in
-        seen.running().filter(|netdev| netdev.ethtool.is_some() && netdev.device_path.is_some())
+        analysis.running().filter(|netdev| netdev.ethtool.is_some() && netdev.device_path.is_some())
     {
-        found.extend(lro_forwarding(seen, netdev));
-        found.extend(gro_off(seen, netdev));
-        found.extend(segmentation_off(seen, netdev));
-        found.extend(rx_checksum_off(seen, netdev));
-        found.extend(tx_checksum_off(seen, netdev));
+        found.extend(lro_forwarding(analysis, netdev));
+        found.extend(gro_off(analysis, netdev));
+        found.extend(segmentation_off(analysis, netdev));
+        found.extend(rx_checksum_off(analysis, netdev));
+        found.extend(tx_checksum_off(analysis, netdev));
     }
     if found.is_empty() {
-        found.extend(all_well(
+        found.extend(no_problem(
             FindingId::OffloadsFit,
             "the offloads suit the traffic",
-            looked_at(seen),
+            looked_at(analysis),
         ));
     }
     found
@@ -51,9 +54,16 @@ fn is_on(netdev: &Netdev, name: &str) -> bool {
     feature(netdev, name).is_some_and(|feature| feature.active)
 }
 
-fn switch(seen: &Analysis<'_>, netdev: &Netdev, feature: &str, on: bool, reason: &str) -> Vec<Change> {
-    let knob = knobs::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
-    seen.change(knob, on, reason)
+fn switch(
+    analysis: &Analysis<'_>,
+    netdev: &Netdev,
+    feature: &str,
+    on: bool,
+    reason: &str,
+) -> Vec<Change> {
+    let knob =
+        knobs::Offload { netdev: NetdevIdentity::from_netdev(netdev), feature: feature.to_owned() };
+    analysis.change(knob, on, reason)
 }
 
 fn state(feature: &str, on: bool) -> Evidence {
@@ -61,20 +71,20 @@ fn state(feature: &str, on: bool) -> Evidence {
 }
 
 /// Packets per second and their mean size in bytes; `None` below [`WORTH_IT`].
-fn stream(seen: &Analysis<'_>, netdev: &Netdev, direction: &str) -> Option<(f64, f64)> {
+fn stream(analysis: &Analysis<'_>, netdev: &Netdev, direction: &str) -> Option<(f64, f64)> {
     let packets =
-        seen.rate(netdev, &format!("{direction}_packets")).filter(|rate| *rate >= WORTH_IT)?;
-    Some((packets, seen.rate(netdev, &format!("{direction}_bytes"))? / packets))
+        analysis.rate(netdev, &format!("{direction}_packets")).filter(|rate| *rate >= WORTH_IT)?;
+    Some((packets, analysis.rate(netdev, &format!("{direction}_bytes"))? / packets))
 }
 
 /// LRO on a netdev that forwards or bridges: merged packets exceed the next device's MTU, and the
 /// original headers are lost.
-fn lro_forwarding(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn lro_forwarding(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const LRO: &str = "rx-lro";
     if !is_on(netdev, LRO) {
         return None;
     }
-    let audit = seen.audit_of(netdev)?;
+    let audit = analysis.audit_of(netdev)?;
     let uses = [
         ("a port of a bridge", audit.bridge_port, "brport"),
         ("IPv4 forwarding", audit.ipv4_forwarding == Some(true), "net.ipv4.conf"),
@@ -101,23 +111,24 @@ fn lro_forwarding(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                  can be split again",
                 Gain::Unknown("the remedy is for correct packets, not for CPU time".into()),
             )
-            .by(switch(seen, netdev, LRO, false, reason)),
+            .by(switch(analysis, netdev, LRO, false, reason)),
         ],
     })
 }
 
 /// GRO is off while TCP arrives in large segments.
-fn gro_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn gro_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const GRO: &str = "rx-gro";
     let merges = ["rx-gro-hw", "rx-lro"].iter().any(|name| is_on(netdev, name));
     if merges || !could_be_on(netdev, GRO) {
         return None;
     }
-    let (packets, size) = stream(seen, netdev, "rx").filter(|(_, size)| *size >= BULK)?;
-    let (tcp, source) = tcp_share(seen, netdev).filter(|(share, _)| *share >= 0.5)?;
-    let (cpu, softirq) = seen.polling(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let after_merging = [Stage::BridgeIp, Stage::Netfilter, Stage::LocalDelivery];
-    let gain = match seen.stages(&after_merging) {
+    let (packets, size) = stream(analysis, netdev, "rx").filter(|(_, size)| *size >= BULK)?;
+    let (tcp, source) = tcp_share(analysis, netdev).filter(|(share, _)| *share >= 0.5)?;
+    let (cpu, softirq) = analysis.pollers(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let after_merging =
+        [ReceiveStage::BridgeIp, ReceiveStage::Netfilter, ReceiveStage::LocalDelivery];
+    let gain = match analysis.stage_share(&after_merging) {
         Some(share) => Gain::AtMost {
             measure: Measure::Share(softirq * share * tcp),
             of: format!("cpu{cpu}'s time"),
@@ -148,15 +159,15 @@ fn gro_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                     "a packet capture needs unmerged packets, or the latency of single segments \
                      matters",
                 )
-                .by(switch(seen, netdev, GRO, true, "TCP arrives in large segments")),
+                .by(switch(analysis, netdev, GRO, true, "TCP arrives in large segments")),
         ],
     })
 }
 
 /// The TCP share of the bytes that arrived on a netdev, and its source: eBPF by what was read, else
 /// `tcp_info`.
-fn tcp_share(seen: &Analysis<'_>, netdev: &Netdev) -> Option<(f64, &'static str)> {
-    let silos = seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
+fn tcp_share(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<(f64, &'static str)> {
+    let silos = analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
     let (mut tcp, mut all) = (0.0, 0.0);
     for consumer in silos.flat_map(|silo| &silo.consumers) {
         all += consumer.bytes_per_s;
@@ -167,28 +178,28 @@ fn tcp_share(seen: &Analysis<'_>, netdev: &Netdev) -> Option<(f64, &'static str)
     if all > 0.0 {
         return Some((tcp / all, "eBPF"));
     }
-    let own = seen
+    let own = analysis
         .connections()
         .into_iter()
         .filter(|(_, new)| new.netdev.as_deref() == Some(&netdev.name));
     let bytes = sum(own.map(|(old, new)| new.bytes_received.saturating_sub(old.bytes_received)));
-    let arrived = seen.rate(netdev, "rx_bytes").filter(|rate| *rate > 0.0)?;
-    Some(((seen.per_s(bytes) / arrived).min(1.0), "tcp_info"))
+    let arrived = analysis.rate(netdev, "rx_bytes").filter(|rate| *rate > 0.0)?;
+    Some(((analysis.per_s(bytes) / arrived).min(1.0), "tcp_info"))
 }
 
 /// TSO, or the scatter-gather that it needs, is off while large packets are sent.
-fn segmentation_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn segmentation_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const TSO: &str = "tx-tcp-segmentation";
     const SG: &str = "tx-scatter-gather";
     let lacking: Vec<&str> =
         [SG, TSO].into_iter().filter(|name| could_be_on(netdev, name)).collect();
-    let (packets, size) = stream(seen, netdev, "tx").filter(|(_, size)| *size >= BULK)?;
+    let (packets, size) = stream(analysis, netdev, "tx").filter(|(_, size)| *size >= BULK)?;
     if lacking.is_empty() {
         return None;
     }
     let mut changes = Vec::new();
     for name in &lacking {
-        changes.extend(switch(seen, netdev, name, true, "large packets are sent"));
+        changes.extend(switch(analysis, netdev, name, true, "large packets are sent"));
     }
     let mut evidence: Vec<Evidence> = lacking.iter().map(|name| state(name, false)).collect();
     evidence.push(Evidence::new(
@@ -216,23 +227,25 @@ fn segmentation_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-fn rx_checksum_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn rx_checksum_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const CHECKSUM: &str = "rx-checksum";
-    let (packets, size) = stream(seen, netdev, "rx").filter(|_| could_be_on(netdev, CHECKSUM))?;
-    Some(checksum(seen, netdev, &[CHECKSUM], Direction::Rx, [packets, size]))
+    let (packets, size) =
+        stream(analysis, netdev, "rx").filter(|_| could_be_on(netdev, CHECKSUM))?;
+    Some(checksum(analysis, netdev, &[CHECKSUM], Direction::Rx, [packets, size]))
 }
 
 /// The device computes no transmit checksum, but could.
-fn tx_checksum_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn tx_checksum_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const CHECKSUMS: [&str; 3] = ["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
-    let (packets, size) = stream(seen, netdev, "tx")?;
+    let (packets, size) = stream(analysis, netdev, "tx")?;
     let could: Vec<&str> = CHECKSUMS.into_iter().filter(|name| could_be_on(netdev, name)).collect();
     let none_on = CHECKSUMS.iter().all(|name| !is_on(netdev, name));
-    (none_on && !could.is_empty()).then(|| checksum(seen, netdev, &could, Direction::Tx, [packets, size]))
+    (none_on && !could.is_empty())
+        .then(|| checksum(analysis, netdev, &could, Direction::Tx, [packets, size]))
 }
 
 fn checksum(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     off: &[&str],
     direction: Direction,
@@ -251,7 +264,7 @@ fn checksum(
     evidence.push(Evidence::new("bytes per packet", Measure::Bytes(size as u64), "statistics"));
     let mut changes = Vec::new();
     for name in off {
-        changes.extend(switch(seen, netdev, name, true, "the device can do it"));
+        changes.extend(switch(analysis, netdev, name, true, "the device can do it"));
     }
     Finding {
         id: FindingId::ChecksumOff,
@@ -275,8 +288,8 @@ fn checksum(
 }
 
 /// Evidence for "all well": the offloads that are on, for each device.
-fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
-    let netdevs = seen.running().filter(|netdev| netdev.device_path.is_some());
+fn looked_at(analysis: &Analysis<'_>) -> Vec<Evidence> {
+    let netdevs = analysis.running().filter(|netdev| netdev.device_path.is_some());
     let merging = |netdev: &Netdev| {
         netdev.ethtool.as_ref()?.features.value()?;
         let on: Vec<&str> = [

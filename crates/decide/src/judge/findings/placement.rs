@@ -1,35 +1,39 @@
 //! Findings on placement: the interrupts and kthreads that `plan` would move, by the cost model.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::topology::Distance;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::{Finding, FindingId, Severity};
-use crate::plan::{Goal, Placement, Plan, plan_of};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
+use crate::plan::{Placement, Plan};
 
 /// One finding per netdev whose queues `plan` would move; `placed-well` when it would move none.
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    // A finding describes the current state. Ownership of a knob is checked when it is written.
-    let goal = Goal { costs: seen.costs.clone(), even_if_owned: true, ..Goal::default() };
-    let plan = plan_of(seen.observation, seen.rates, seen.silos, &goal);
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    let plan = judged.plans.of(Vec::new());
     let mut moved: BTreeMap<&str, Vec<&Placement>> = BTreeMap::new();
     for placement in plan.placements.iter().filter(|placement| placement.moves) {
         moved.entry(&placement.netdev.name).or_default().push(placement);
     }
     if moved.is_empty() && plan.refusals.is_empty() {
-        return placed_well(seen).into_iter().collect();
+        return placed_well(analysis).into_iter().collect();
     }
-    moved.into_iter().map(|(netdev, placements)| far(seen, netdev, &placements, &plan)).collect()
+    moved
+        .into_iter()
+        .map(|(netdev, placements)| far(analysis, netdev, &placements, &plan))
+        .collect()
 }
 
-fn far(seen: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan) -> Finding {
+fn far(analysis: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan) -> Finding {
     let silos: Vec<&Silo> =
-        seen.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
+        analysis.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
     let gain =
         placements.iter().map(|placement| placement.gain_ns_per_s.max(0) as f64).sum::<f64>() / 1e9;
     let queues: Vec<String> =
@@ -76,8 +80,12 @@ fn far(seen: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan
 /// Whether a change moves an interrupt of these placements, or the kthread of one of these queues.
 fn belongs(change: &Change, placements: &[&Placement], silos: &[&Silo]) -> bool {
     match &change.target {
-        Target::IrqAffinity(knob) => placements.iter().any(|placement| placement.irq == Some(knob.irq)),
-        Target::NapiThread(knob) => silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == knob.pid)),
+        Target::IrqAffinity(knob) => {
+            placements.iter().any(|placement| placement.irq == Some(knob.irq))
+        }
+        Target::NapiThread(knob) => {
+            silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == knob.pid))
+        }
         _ => false,
     }
 }
@@ -103,10 +111,11 @@ fn distances(silos: &[&Silo]) -> Vec<Evidence> {
     .collect()
 }
 
-fn placed_well(seen: &Analysis<'_>) -> Option<Finding> {
-    let silos: Vec<&Silo> = seen.silos.queues.iter().filter(|silo| silo.has_traffic()).collect();
+fn placed_well(analysis: &Analysis<'_>) -> Option<Finding> {
+    let silos: Vec<&Silo> =
+        analysis.silos.queues.iter().filter(|silo| silo.has_traffic()).collect();
     (!silos.is_empty()).then(|| Finding {
-        id: FindingId::PlacedWell,
+        id: FindingId::PlacementFits,
         severity: Severity::Ok,
         subject: Subject::Machine,
         title: "the cost model finds no better place for receive work".into(),
@@ -118,11 +127,16 @@ fn placed_well(seen: &Analysis<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::cost::weights::Costs;
-    use netsilo_model::machine::cpuset::{CpuId, CpuSet};
     use crate::judge::findings::check;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::machine::cpuset::CpuId;
+    use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+    use netsilo_model::synthetic::scene::CpuLoad;
+    use netsilo_model::synthetic::scene::Reader;
+    use netsilo_model::synthetic::scene::Scene;
+    use netsilo_model::synthetic::scene::SceneNetdev;
+    use netsilo_model::synthetic::scene::SceneQueue;
 
     /// Findings for a queue polled on CPU 0 (core 0-1) and read on CPU `reader`; `load` and `usr`
     /// are shares of CPU time. The other cores of the cache are idle.
@@ -133,8 +147,8 @@ mod tests {
             bytes_per_s: 1_000_000,
             ..Reader::default()
         };
-        let busy = vec![Busy { cpus: CpuSet::of(reader.cpu), usr }];
-        let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
+        let busy = vec![CpuLoad { cpus: CpuSet::from_cpu(reader.cpu), usr }];
+        let (irq, cpus) = (Some(30), CpuSet::from_cpu(CpuId(0)));
         let readers = vec![reader];
         let queue = SceneQueue {
             irq,
@@ -152,9 +166,9 @@ mod tests {
         };
         let grid = Grid { l2s: 4, threads: 2, ..Grid::default() };
         let host = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() }.observation();
-        let mut found = check(&host, &Costs::default()).findings;
+        let mut found = check(&Analysis::new(&host, &Costs::default())).findings;
         found.retain(|finding| {
-            matches!(finding.id, FindingId::FarFromConsumers | FindingId::PlacedWell)
+            matches!(finding.id, FindingId::FarFromConsumers | FindingId::PlacementFits)
         });
         found
     }
@@ -165,8 +179,8 @@ mod tests {
         assert_eq!(found[0].id, FindingId::FarFromConsumers, "{found:#?}");
         assert_eq!(found[0].remedies[0].changes.len(), 1, "{found:#?}");
         let light = findings_with_reader_on(1, 0.05, 0.1);
-        assert_eq!(light[0].id, FindingId::PlacedWell, "{light:#?}");
+        assert_eq!(light[0].id, FindingId::PlacementFits, "{light:#?}");
         let parted = findings_with_reader_on(2, 0.6, 0.9);
-        assert_eq!(parted[0].id, FindingId::PlacedWell, "{parted:#?}");
+        assert_eq!(parted[0].id, FindingId::PlacementFits, "{parted:#?}");
     }
 }

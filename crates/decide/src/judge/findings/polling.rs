@@ -1,15 +1,17 @@
 //! Findings on busy polling and on interrupt deferral.
 
-use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::change::{Change, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::NapiSettings;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::setting;
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::builders::setting;
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
 
 /// The sysctls that switch busy polling on for all sockets: in `poll`, `select` and `epoll_wait`,
 /// and in reads. Values in microseconds.
@@ -17,15 +19,16 @@ const BUSY: [&str; 2] = ["net.core.busy_poll", "net.core.busy_read"];
 /// Mean idle share below which CPUs have no time for busy polling.
 const NO_ROOM: f64 = 0.2;
 
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    let mut found: Vec<Finding> = busy_poll(seen).into_iter().collect();
-    found.extend(seen.running().filter_map(|netdev| half_on(seen, netdev)));
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    let mut found: Vec<Finding> = busy_poll(analysis).into_iter().collect();
+    found.extend(analysis.running().filter_map(|netdev| half_on(analysis, netdev)));
     found
 }
 
 /// Busy polling is on for all sockets, while the CPUs that receive and read have no idle time.
-fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
-    let sysctls = &seen.after().net.sysctls;
+fn busy_poll(analysis: &Analysis<'_>) -> Option<Finding> {
+    let sysctls = &analysis.after().net.sysctls;
     let on = |name: &&str| {
         sysctls
             .get(*name)
@@ -33,14 +36,14 @@ fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
     };
     let on: Vec<&str> = BUSY.into_iter().filter(on).collect();
     let mut used = CpuSet::new();
-    for silo in seen.silos.queues.iter().filter(|silo| silo.has_traffic()) {
+    for silo in analysis.silos.queues.iter().filter(|silo| silo.has_traffic()) {
         silo.polls
             .keys()
             .copied()
             .chain(silo.read_on().into_keys())
             .for_each(|cpu| used.insert(cpu));
     }
-    let idle = |cpu: CpuId| Some(seen.rates.cpus.get(&cpu)?.shares?.idle);
+    let idle = |cpu: CpuId| Some(analysis.rates.cpus.get(&cpu)?.shares?.idle);
     let idle: Vec<f64> = used.iter().filter_map(idle).collect();
     let mean = idle.iter().sum::<f64>() / idle.len() as f64;
     if on.is_empty() || idle.is_empty() || mean >= NO_ROOM {
@@ -48,7 +51,7 @@ fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
     }
     let off = |name: &&str| {
         let knob = knobs::Sysctl { name: (*name).to_owned() };
-        seen.change(knob, Words::new("0"), "the cpus have no idle time for busy polling")
+        analysis.change(knob, Words::new("0"), "the cpus have no idle time for busy polling")
     };
     let mut evidence: Vec<Evidence> = on
         .iter()
@@ -84,9 +87,9 @@ fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
 
 /// Interrupt deferral or suspension is configured without the timer that polls meanwhile, so
 /// interrupts are not deferred.
-fn half_on(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn half_on(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     // Since 6.13 each NAPI may have its own values, which then override those of the netdev.
-    let napis = seen
+    let napis = analysis
         .after()
         .audit
         .iter()
@@ -120,8 +123,8 @@ fn half_on(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     evidence.extend(count("napis with irq_suspend_timeout alone", suspend));
     let changes: Vec<Change> = match by_netdev {
         true => {
-            let knob = knobs::NapiDeferHardIrqs { netdev: NetdevIdentity::of(netdev) };
-            seen.change(knob, 0, "without gro_flush_timeout this setting has no effect")
+            let knob = knobs::NapiDeferHardIrqs { netdev: NetdevIdentity::from_netdev(netdev) };
+            analysis.change(knob, 0, "without gro_flush_timeout this setting has no effect")
         }
         false => Vec::new(),
     };

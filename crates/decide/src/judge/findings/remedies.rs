@@ -1,35 +1,47 @@
 //! Findings from verdicts: remedies that would help where a CPU is saturated, and settings that are
 //! on and hurt.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::{Finding, FindingId, Severity};
-use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable, verdicts};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
+use crate::judge::verdict::{Outcome, RemedyName, RemedyVerdict, unsteerable};
 
 /// Share of bytes that RFS cannot steer from which RFS is reported as useless.
 const USELESS: f64 = 0.9;
 
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    let mut by_netdev: BTreeMap<Subject, Vec<Verdict>> = BTreeMap::new();
-    for verdict in verdicts(seen) {
-        by_netdev.entry(verdict.subject.clone()).or_default().push(verdict);
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    let mut by_netdev: BTreeMap<&Subject, Vec<&RemedyVerdict>> = BTreeMap::new();
+    for verdict in &judged.verdicts {
+        by_netdev.entry(&verdict.subject).or_default().push(verdict);
     }
-    let mut findings: Vec<Finding> = by_netdev.into_values().flat_map(of_netdev).collect();
+    let mut findings: Vec<Finding> =
+        by_netdev.values().flat_map(|verdicts| of_netdev(verdicts)).collect();
     findings.extend(
-        seen.observation.after.netdevs.iter().filter_map(|netdev| rfs_useless(seen, netdev)),
+        analysis
+            .observation
+            .after
+            .netdevs
+            .iter()
+            .filter_map(|netdev| rfs_useless(analysis, netdev)),
     );
     findings
 }
 
-fn of_netdev(verdicts: Vec<Verdict>) -> Vec<Finding> {
+fn of_netdev(verdicts: &[&RemedyVerdict]) -> Vec<Finding> {
     let with_outcome = |remedy: RemedyName, outcome: Outcome| {
-        verdicts.iter().find(|verdict| verdict.remedy == remedy && verdict.outcome == outcome)
+        verdicts
+            .iter()
+            .copied()
+            .find(|verdict| verdict.remedy == remedy && verdict.outcome == outcome)
     };
     let helps = |remedy| with_outcome(remedy, Outcome::Help);
     let mut findings = Vec::new();
@@ -119,7 +131,7 @@ fn of_netdev(verdicts: Vec<Verdict>) -> Vec<Finding> {
 }
 
 /// Warns against switching RPS on. `None` when RPS is on: then switching it off has a gain.
-fn would_hurt(rps: &Verdict) -> Option<Finding> {
+fn would_hurt(rps: &RemedyVerdict) -> Option<Finding> {
     let Gain::Nothing(why) = &rps.bound else { return None };
     let what = "leave RPS off: no cpu has idle time for the work. Less work per packet, or more \
                 cpus, would help";
@@ -131,7 +143,7 @@ fn would_hurt(rps: &Verdict) -> Option<Finding> {
     })
 }
 
-fn finding(id: FindingId, verdict: &Verdict, title: &str, remedies: Vec<Remedy>) -> Finding {
+fn finding(id: FindingId, verdict: &RemedyVerdict, title: &str, remedies: Vec<Remedy>) -> Finding {
     Finding {
         id,
         severity: Severity::Warning,
@@ -142,7 +154,7 @@ fn finding(id: FindingId, verdict: &Verdict, title: &str, remedies: Vec<Remedy>)
     }
 }
 
-fn remedy(verdict: &Verdict, what: &str, cost: Option<&str>) -> Remedy {
+fn remedy(verdict: &RemedyVerdict, what: &str, cost: Option<&str>) -> Remedy {
     Remedy {
         what: what.to_owned(),
         gain: verdict.bound.clone(),
@@ -157,11 +169,12 @@ fn remedy(verdict: &Verdict, what: &str, cost: Option<&str>) -> Remedy {
 }
 
 /// RFS is on, but steers connected sockets only, and nearly all bytes go to unconnected ones.
-fn rfs_useless(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let share = unsteerable(seen, netdev).filter(|share| *share >= USELESS)?;
+fn rfs_useless(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let share = unsteerable(analysis, netdev).filter(|share| *share >= USELESS)?;
     let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {
         let old = queue.rps_flow_cnt.filter(|count| *count > 0)?;
-        let knob = knobs::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
+        let knob =
+            knobs::RpsFlowCnt { netdev: NetdevIdentity::from_netdev(netdev), queue: queue.index };
         Some(Change::new(knob, old, 0, "RFS off: it can steer almost none of the traffic"))
     };
     let bytes = Evidence::new(

@@ -1,20 +1,22 @@
 //! Findings on a NIC's hash: UDP on one queue because ports are not hashed, and the two directions
 //! of a connection on different CPUs.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::change::{Change, Key, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::rss::model::flows_of;
+use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::ethtool::{Ethtool, FlowType, HashFields, Rss};
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
 
 /// The hook that counts flows.
 pub(super) const SOURCE: &str = "eBPF tp_btf/netif_receive_skb";
@@ -41,19 +43,20 @@ const SYMMETRIC: [&str; 4] = ["ice", "iavf", "mlx5_core", "sfc"];
 const FIXED_FIELDS: [&str; 1] = ["bnx2"];
 
 /// Findings on UDP per netdev and address family, and on connections processed on two CPUs.
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found = Vec::new();
-    for netdev in &seen.observation.after.netdevs {
+    for netdev in &analysis.observation.after.netdevs {
         for flow_type in [FlowType::Udp4, FlowType::Udp6] {
-            found.extend(udp_on_one_queue(seen, netdev, flow_type));
+            found.extend(udp_on_one_queue(analysis, netdev, flow_type));
         }
     }
-    found.extend(asymmetric(seen));
+    found.extend(asymmetric(analysis));
     found
 }
 
 /// Packets of a set of flows, in total and on the queue that received most of them.
-pub(super) struct Concentrated {
+pub(super) struct QueueConcentration {
     /// The queue with the most packets.
     pub(super) queue: u32,
     /// Packets on that queue.
@@ -64,7 +67,7 @@ pub(super) struct Concentrated {
     pub(super) flows: usize,
 }
 
-impl Concentrated {
+impl QueueConcentration {
     /// Sums the flows; `None` without flows, or when the queue of a flow is not known.
     pub(super) fn of<'a>(flows: impl Iterator<Item = &'a Flow>) -> Option<Self> {
         let mut queues: BTreeMap<u32, u64> = BTreeMap::new();
@@ -97,8 +100,12 @@ pub(super) fn spread_over(netdev: &Netdev) -> usize {
     if queues.is_empty() { netdev.rx_queues.len() } else { queues.len() }
 }
 
-pub(super) fn silo_of<'a>(seen: &'a Analysis<'_>, netdev: &Netdev, queue: u32) -> Option<&'a Silo> {
-    seen.silos.queues.iter().find(|silo| silo.netdev.is(netdev) && silo.queue == Some(queue))
+pub(super) fn silo_of<'a>(
+    analysis: &'a Analysis<'_>,
+    netdev: &Netdev,
+    queue: u32,
+) -> Option<&'a Silo> {
+    analysis.silos.queues.iter().find(|silo| silo.netdev.is(netdev) && silo.queue == Some(queue))
 }
 
 /// The CPU that polls a queue most, and the share of its time that the queue takes.
@@ -108,9 +115,9 @@ pub(super) fn poller(silo: &Silo) -> Option<(CpuId, f64)> {
 }
 
 /// A warning when the CPU that polls the queue is saturated, else information.
-pub(super) fn severity(seen: &Analysis<'_>, silo: Option<&Silo>) -> Severity {
+pub(super) fn severity(analysis: &Analysis<'_>, silo: Option<&Silo>) -> Severity {
     let cpu = silo.and_then(poller).map(|(cpu, _)| cpu);
-    let busy = cpu.and_then(|cpu| Some(seen.rates.cpus.get(&cpu)?.shares?.busy()));
+    let busy = cpu.and_then(|cpu| Some(analysis.rates.cpus.get(&cpu)?.shares?.busy()));
     if busy.is_some_and(|busy| busy >= BUSY) { Severity::Warning } else { Severity::Info }
 }
 
@@ -127,7 +134,7 @@ pub(super) fn relief(silo: Option<&Silo>, part: f64, basis: &str) -> Gain {
 }
 
 /// The remedy RPS for one queue, onto idle CPUs that share its CPU's last-level cache.
-pub(super) fn rps(seen: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &str) -> Remedy {
+pub(super) fn rps(analysis: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &str) -> Remedy {
     let what = format!("spread {} rx-{queue} with RPS: {why}", netdev.name);
     let not_when = Some(
         "the other cpus have no idle time: each packet costs one more interrupt and softirq"
@@ -145,14 +152,14 @@ pub(super) fn rps(seen: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &str) -
         changes,
         interrupts_traffic: false,
     };
-    let silo = silo_of(seen, netdev, queue);
+    let silo = silo_of(analysis, netdev, queue);
     let Some((cpu, _)) = silo.and_then(poller) else {
         return remedy(
             Gain::Unknown("the cpu that polls the queue is not known".into()),
             Vec::new(),
         );
     };
-    let cpus = idle_near(seen, cpu);
+    let cpus = idle_near(analysis, cpu);
     if cpus.is_empty() {
         return remedy(
             Gain::Nothing(format!("no cpu that shares a cache with cpu {cpu} has idle time")),
@@ -161,7 +168,7 @@ pub(super) fn rps(seen: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &str) -
     }
     let old =
         netdev.rx_queues.iter().find(|rx| rx.index == queue).and_then(|rx| rx.rps_cpus.clone());
-    let knob = knobs::RpsCpus { netdev: NetdevIdentity::of(netdev), queue };
+    let knob = knobs::RpsCpus { netdev: NetdevIdentity::from_netdev(netdev), queue };
     let change = old.map(|old| Change::new(knob, old, cpus, why));
     remedy(
         Gain::Unknown(
@@ -172,15 +179,15 @@ pub(super) fn rps(seen: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &str) -
 }
 
 /// CPUs that share the last-level cache, are not isolated, and are idle at least half of the time.
-fn idle_near(seen: &Analysis<'_>, cpu: CpuId) -> CpuSet {
-    let topology = &seen.observation.after.topology;
+fn idle_near(analysis: &Analysis<'_>, cpu: CpuId) -> CpuSet {
+    let topology = &analysis.observation.after.topology;
     let near = topology
         .llc_of(cpu)
         .and(&topology.online)
-        .minus(&topology.set_apart())
-        .minus(&CpuSet::of(cpu));
+        .minus(&topology.isolated_or_tickless())
+        .minus(&CpuSet::from_cpu(cpu));
     let idle = |cpu: &CpuId| {
-        let shares = seen.rates.cpus.get(cpu).and_then(|rates| rates.shares);
+        let shares = analysis.rates.cpus.get(cpu).and_then(|rates| rates.shares);
         shares.is_some_and(|shares| shares.busy() <= 1.0 - IDLE)
     };
     near.iter().filter(idle).collect()
@@ -195,22 +202,26 @@ pub(super) fn fields(netdev: &Netdev, flow_type: FlowType) -> Option<HashFields>
 pub(super) fn hash_ports(netdev: &Netdev, flow_type: FlowType, reason: &str) -> Option<Change> {
     let old = fields(netdev, flow_type).filter(|fields| !fields.contains(HashFields::PORTS))?;
     let fixed = netdev.driver.as_deref().is_some_and(|driver| FIXED_FIELDS.contains(&driver));
-    let knob = knobs::FlowHash { netdev: NetdevIdentity::of(netdev), flow_type };
+    let knob = knobs::FlowHash { netdev: NetdevIdentity::from_netdev(netdev), flow_type };
     (!fixed).then(|| Change::new(knob, old, HashFields::ADDRESSES_AND_PORTS, reason))
 }
 
-fn udp_on_one_queue(seen: &Analysis<'_>, netdev: &Netdev, flow_type: FlowType) -> Option<Finding> {
+fn udp_on_one_queue(
+    analysis: &Analysis<'_>,
+    netdev: &Netdev,
+    flow_type: FlowType,
+) -> Option<Finding> {
     let udp = || {
-        let of_netdev = flows_of(seen.observation, netdev);
+        let of_netdev = flows_on(analysis.observation, netdev);
         of_netdev.filter(|flow| {
             flow.outer == Outer::Udp && flow.outer.flow_type(flow.v6) == Some(flow_type)
         })
     };
-    let taken = Concentrated::of(udp())?;
+    let taken = QueueConcentration::of(udp())?;
     let hashed = fields(netdev, flow_type);
     let by_ports = hashed.is_some_and(|fields| fields.contains(HashFields::PORTS));
     let rps_on = |silo: &Silo| silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
-    let silo = silo_of(seen, netdev, taken.queue);
+    let silo = silo_of(analysis, netdev, taken.queue);
     if taken.flows < ENOUGH_FLOWS
         || taken.all < ENOUGH_PACKETS
         || taken.share() < ONE_QUEUE
@@ -243,11 +254,11 @@ fn udp_on_one_queue(seen: &Analysis<'_>, netdev: &Netdev, flow_type: FlowType) -
     let mut remedies: Vec<Remedy> =
         by_ports_too(netdev, flow_type, silo, &taken, pieces).into_iter().collect();
     if remedies.iter().all(|remedy| remedy.changes.is_empty()) {
-        remedies.push(rps(seen, netdev, taken.queue, "the kernel hashes ports"));
+        remedies.push(rps(analysis, netdev, taken.queue, "the kernel hashes ports"));
     }
     Some(Finding {
         id: FindingId::UdpOneQueue,
-        severity: severity(seen, silo),
+        severity: severity(analysis, silo),
         subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "{} flows of {flow_type} share a queue: rx-{} receives {:.0}% of the packets because \
@@ -266,7 +277,7 @@ fn by_ports_too(
     netdev: &Netdev,
     flow_type: FlowType,
     silo: Option<&Silo>,
-    taken: &Concentrated,
+    taken: &QueueConcentration,
     pieces: f64,
 ) -> Option<Remedy> {
     let reason = format!(
@@ -301,12 +312,12 @@ fn by_ports_too(
 }
 
 /// Connections whose two directions both arrive here, but on different CPUs.
-fn asymmetric(seen: &Analysis<'_>) -> Option<Finding> {
-    let netdevs = &seen.observation.after.netdevs;
+fn asymmetric(analysis: &Analysis<'_>) -> Option<Finding> {
+    let netdevs = &analysis.observation.after.netdevs;
     let mut connections: BTreeMap<u32, BTreeMap<u32, (usize, CpuId)>> = BTreeMap::new();
     for (at, netdev) in netdevs.iter().enumerate() {
-        for flow in flows_of(seen.observation, netdev).filter(|flow| flow.connection != 0) {
-            let silo = flow.queue.and_then(|queue| silo_of(seen, netdev, queue));
+        for flow in flows_on(analysis.observation, netdev).filter(|flow| flow.connection != 0) {
+            let silo = flow.queue.and_then(|queue| silo_of(analysis, netdev, queue));
             let Some((cpu, _)) = silo.and_then(poller) else { continue };
             connections.entry(flow.connection).or_default().insert(flow.peer, (at, cpu));
         }
@@ -383,12 +394,17 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
             interrupts_traffic: false,
         }];
     };
-    let identity = |netdev: &Netdev| NetdevIdentity::of(netdev);
+    let identity = |netdev: &Netdev| NetdevIdentity::from_netdev(netdev);
     let (what, cost, changes): (_, _, Vec<Change>) = if drivers_can {
         let new = Words::new("toeplitz symmetric-xor");
         let one = |(netdev, rss): (&&Netdev, &&Rss)| {
             let old = rss.hash_words().unwrap_or_else(|| new.clone());
-            Change::new(knobs::RssHash { netdev: identity(netdev) }, old, new.clone(), reason(netdev))
+            Change::new(
+                knobs::RssHash { netdev: identity(netdev) },
+                old,
+                new.clone(),
+                reason(netdev),
+            )
         };
         let cost = "source and destination are XORed, which yields fewer different hashes";
         (

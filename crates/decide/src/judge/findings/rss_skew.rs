@@ -1,15 +1,17 @@
 //! Findings on uneven queue load: what another indirection table can fix, and what no table can.
 
-use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::change::{Change, Table, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::rss::load::TableLoad;
 use netsilo_model::rss::rebalance::{Balanced, balance};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::rss::{SOURCE, relief, severity, silo_of};
-use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Packets in an interval that are needed to judge a table.
 const ENOUGH_PACKETS: u64 = 1000;
@@ -20,21 +22,24 @@ const SKEWED: f64 = 1.5;
 const WORTH_IT: f64 = 0.2;
 
 /// Judges the table of each netdev that has one, by the flows that arrived.
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    seen.observation.after.netdevs.iter().flat_map(|netdev| of(seen, netdev)).collect()
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    analysis.observation.after.netdevs.iter().flat_map(|netdev| of(analysis, netdev)).collect()
 }
 
-fn of(seen: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
-    let Ok(load) = TableLoad::of(seen.observation, netdev) else { return Vec::new() };
+fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
+    let Ok(load) = TableLoad::from_observation(analysis.observation, netdev) else {
+        return Vec::new();
+    };
     let skewed = load
         .skew()
-        .filter(|skew| *skew >= SKEWED && load.is_whole() && load.packets >= ENOUGH_PACKETS);
+        .filter(|skew| *skew >= SKEWED && load.is_complete() && load.packets >= ENOUGH_PACKETS);
     let Some(skew) = skewed else { return Vec::new() };
     let balanced = balance(&load.table, &load.load);
     let relieved = 1.0 - balanced.after as f64 / balanced.before.max(1) as f64;
     let mut found = Vec::new();
     if relieved >= WORTH_IT {
-        found.push(table_skew(seen, netdev, &load, &balanced, skew));
+        found.push(table_skew(analysis, netdev, &load, &balanced, skew));
     }
     found.extend(elephant(netdev, &load));
     found
@@ -52,7 +57,7 @@ fn evidence(load: &TableLoad, skew: f64) -> Vec<Evidence> {
             "ethtool -x DEV",
         ),
     ];
-    if let Some(entries) = load.entries_in_effect() {
+    if let Some(entries) = load.effective_entries() {
         evidence.push(Evidence::new(
             "effective number of entries",
             times(entries),
@@ -72,14 +77,14 @@ fn heaviest(load: &TableLoad) -> (u32, u64) {
 }
 
 fn table_skew(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     load: &TableLoad,
     balanced: &Balanced,
     skew: f64,
 ) -> Finding {
     let (queue, _) = heaviest(load);
-    let silo = silo_of(seen, netdev, queue);
+    let silo = silo_of(analysis, netdev, queue);
     let moved = balanced.moved.len();
     let relieved = 1.0 - balanced.after as f64 / balanced.before.max(1) as f64;
     let basis = format!(
@@ -90,7 +95,7 @@ fn table_skew(
     );
     let mean = load.packets as f64 / load.queues().len().max(1) as f64;
     let change = Change::new(
-        knobs::RssTable { netdev: NetdevIdentity::of(netdev), context: 0 },
+        knobs::RssTable { netdev: NetdevIdentity::from_netdev(netdev), context: 0 },
         Table(load.table.clone()),
         Table(balanced.table.clone()),
         format!(
@@ -101,7 +106,7 @@ fn table_skew(
     );
     Finding {
         id: FindingId::RssTableSkew,
-        severity: severity(seen, silo),
+        severity: severity(analysis, silo),
         subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "rx-{queue} receives {skew:.1} times the mean of the queues: the table does not suit \

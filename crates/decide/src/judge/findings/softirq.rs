@@ -1,136 +1,55 @@
 //! Findings on CPUs busy with softirqs, and on receive work that runs on unintended CPUs.
 
+mod affinity;
 mod steering;
-mod where_it_runs;
 
-use netsilo_model::snapshot::subject::Subject;
-use std::collections::BTreeSet;
-
-use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::cpu_time::{CpuSplit, DIFFERS};
-use netsilo_model::derive::silo::Silo;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::derive::cpu_time::MIN_DIFFERENCE;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::cpu_work::CpuWork;
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
+use crate::judge::findings::relief::{own, spread};
 use crate::judge::why::ksoftirqd;
-use crate::plan::{Goal, Plan, plan_of};
 
 /// Share of a CPU's time in receive work from which the CPU is overloaded.
 const OVERLOADED: f64 = 0.6;
-/// Idle share up to which a CPU is saturated.
-pub(super) const FULL: f64 = 0.05;
-/// Idle share from which a CPU can take more work.
-const IDLE: f64 = 0.5;
 /// Share of the time that ksoftirqd runs, or waits, from which it delays packets noticeably.
 const KSOFTIRQD: f64 = 0.1;
 /// Share of a CPU's time in inter-processor interrupts from which they are reported.
 const IPIS: f64 = 0.05;
 
 /// All findings of the family.
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    let load: Vec<Load<'_>> =
-        seen.observation.after.topology.online.iter().map(|cpu| Load::of(seen, cpu)).collect();
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    let load: Vec<CpuWork<'_>> = analysis
+        .observation
+        .after
+        .topology
+        .online
+        .iter()
+        .map(|cpu| CpuWork::of(analysis, cpu))
+        .collect();
     let mut findings: Vec<Finding> =
-        load.iter().filter_map(|it| overloaded(seen, it, &load)).collect();
+        load.iter().filter_map(|it| overloaded(judged, it, &load)).collect();
     if findings.is_empty() {
         findings.extend(calm(&load));
     }
-    findings.extend(load.iter().filter_map(|it| late(seen, it)));
-    findings.extend(where_it_runs::find(seen, &load));
-    findings.extend(steering::find(seen));
-    findings.extend(load.iter().filter_map(|it| by_ipis(seen, it)));
+    findings.extend(load.iter().filter_map(|it| late(judged, it)));
+    findings.extend(affinity::find(judged, &load));
+    findings.extend(steering::find(analysis));
+    findings.extend(load.iter().filter_map(|it| by_ipis(analysis, it)));
     findings.extend(load.iter().filter_map(misread));
     findings
 }
 
-/// The time of one CPU and the queues polled on it.
-pub(super) struct Load<'a> {
-    cpu: CpuId,
-    split: CpuSplit,
-    /// Queues polled on this CPU.
-    queues: Vec<&'a Silo>,
-}
-
-impl<'a> Load<'a> {
-    pub(super) fn of(seen: &Analysis<'a>, cpu: CpuId) -> Self {
-        let polled = |silo: &&Silo| {
-            let interrupted =
-                || silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));
-            silo.polls.get(&cpu).is_some_and(|rate| rate.packets_per_s > 0.0)
-                || (silo.packets_per_s.is_none() && interrupted())
-        };
-        let queues = seen.silos.queues.iter().filter(polled).collect();
-        Self { cpu, split: CpuSplit::of(seen.observation, seen.rates, cpu), queues }
-    }
-
-    pub(super) fn subject(&self) -> Subject {
-        Subject::Cpu(self.cpu)
-    }
-
-    /// Names of the netdevs whose queues are polled on this CPU.
-    pub(super) fn netdevs(&self) -> Vec<String> {
-        let names: BTreeSet<&str> =
-            self.queues.iter().map(|silo| silo.netdev.name.as_str()).collect();
-        names.into_iter().map(str::to_owned).collect()
-    }
-
-    /// Share of the CPU's time in softirqs, interrupts and NAPI kthreads, at most 1.
-    fn receiving(&self) -> f64 {
-        let threads = self.queues.iter().filter(|silo| silo.kthread.is_some());
-        let threads: f64 = threads.filter_map(|silo| silo.own_share.get(&self.cpu)).sum();
-        (self.split.interrupted().unwrap_or(0.0) + threads).min(1.0)
-    }
-
-    pub(super) fn idle(&self) -> Option<f64> {
-        self.split.idle
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.idle().is_some_and(|idle| idle <= FULL)
-    }
-
-    fn has_room(&self) -> bool {
-        self.idle().is_some_and(|idle| idle >= IDLE)
-    }
-
-    /// The split of the CPU's time, as evidence.
-    pub(super) fn evidence(&self) -> Vec<Evidence> {
-        let mut evidence = Vec::new();
-        match (self.split.measured, self.split.ticks) {
-            (Some(it), _) => {
-                evidence.push(Evidence::new(
-                    "in softirqs",
-                    Measure::Share(it.softirq()),
-                    "irq:softirq_entry/exit",
-                ));
-                evidence.push(Evidence::new(
-                    "in device interrupts",
-                    Measure::Share(it.hardirq),
-                    "irq:irq_handler_entry/exit",
-                ));
-            }
-            (None, Some(ticks)) => {
-                let share = Measure::Share(ticks.softirq + ticks.irq);
-                evidence.push(Evidence::new(
-                    "in softirqs and interrupts, by clock ticks",
-                    share,
-                    "/proc/stat",
-                ));
-            }
-            (None, None) => {}
-        }
-        evidence.extend(
-            self.idle().map(|idle| Evidence::new("idle", Measure::Share(idle), "/proc/stat")),
-        );
-        evidence
-    }
-}
-
 /// One CPU is overloaded by receive work while others are idle.
-fn overloaded(seen: &Analysis<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Option<Finding> {
-    let topology = &seen.observation.after.topology;
+fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> Option<Finding> {
+    let topology = &judged.analysis.observation.after.topology;
     let apart = topology.isolated.or(&topology.nohz_full);
     let room: CpuSet = all
         .iter()
@@ -159,85 +78,12 @@ fn overloaded(seen: &Analysis<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Option<
             room.len()
         ),
         evidence,
-        remedies: vec![spread(seen, load)],
+        remedies: vec![spread(judged, load)],
     })
 }
 
-fn own(silo: &Silo, cpu: CpuId) -> Evidence {
-    let share = silo.own_share.get(&cpu).copied();
-    let measure = share.map_or_else(|| Measure::Text("share unknown".into()), Measure::Share);
-    Evidence::new(format!("{} polled here", silo.label()), measure, "NET_RX time, by packets")
-}
-
-/// The changes of placement that move queues off a CPU, or the reason why there are none.
-pub(super) fn spread(seen: &Analysis<'_>, load: &Load<'_>) -> Remedy {
-    let plan = plan_for(seen, load.netdevs());
-    let goes = |silo: &&&Silo| {
-        plan.placements
-            .iter()
-            .any(|it| it.label == silo.subject() && it.moves && !it.cpus.contains(load.cpu))
-    };
-    let leaving: Vec<&Silo> = load.queues.iter().filter(goes).copied().collect();
-    let moved: f64 = leaving.iter().filter_map(|silo| silo.own_share.get(&load.cpu)).sum();
-    let changes: Vec<Change> =
-        plan.changes.iter().filter(|change| moves_one_of(change, &leaving)).cloned().collect();
-    let gain = match (changes.is_empty(), load.queues.len()) {
-        (true, 0) => Gain::Unknown(
-            "none of the known rx queues is polled on this cpu: netsilo why lists its work".into(),
-        ),
-        (true, 1) => Gain::Nothing("moving its only queue just makes another cpu busy".into()),
-        (true, _) => Gain::Nothing(
-            "placement finds no better cpus for these queues: netsilo plan prints the reason"
-                .into(),
-        ),
-        (false, _) => Gain::AtMost {
-            measure: Measure::Share(moved.min(1.0)),
-            of: format!("cpu {}'s time", load.cpu),
-            basis: "the time that the moved queues take on this cpu, by their packets".into(),
-        },
-    };
-    let what = match (changes.is_empty(), leaving.len()) {
-        (true, _) if load.queues.len() == 1 => {
-            "use more queues, or RPS onto idle cpus, if there are many flows: one flow stays on \
-             one cpu"
-                .to_owned()
-        }
-        (true, _) => "find the cpu's work and its causes with netsilo why".to_owned(),
-        (false, 1) => format!("move {} to another cpu", leaving[0].label()),
-        (false, n) if n == load.queues.len() => format!("move its {n} queues to other cpus"),
-        (false, n) => format!("move {n} of its {} queues to other cpus", load.queues.len()),
-    };
-    Remedy {
-        what,
-        gain,
-        cost: None,
-        not_when: Some(
-            "one flow causes the load, which no placement can split, or every queue feeds every \
-             reader"
-                .into(),
-        ),
-        changes,
-        interrupts_traffic: false,
-    }
-}
-
-/// The plan for these netdevs, including knobs that another program owns.
-pub(super) fn plan_for(seen: &Analysis<'_>, netdevs: Vec<String>) -> Plan {
-    let goal = Goal { netdevs, costs: seen.costs.clone(), even_if_owned: true, ..Goal::default() };
-    plan_of(seen.observation, seen.rates, seen.silos, &goal)
-}
-
-/// Whether a change moves the interrupt or the kthread of one of these queues.
-pub(super) fn moves_one_of(change: &Change, silos: &[&Silo]) -> bool {
-    match &change.target {
-        Target::IrqAffinity(knob) => silos.iter().any(|silo| silo.irq.as_ref().is_some_and(|edge| edge.to == knob.irq)),
-        Target::NapiThread(knob) => silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == knob.pid)),
-        _ => false,
-    }
-}
-
 /// No CPU is overloaded by receive work; `None` when no CPU polls a queue.
-fn calm(load: &[Load<'_>]) -> Option<Finding> {
+fn calm(load: &[CpuWork<'_>]) -> Option<Finding> {
     let busiest = load
         .iter()
         .filter(|it| !it.queues.is_empty())
@@ -257,8 +103,9 @@ fn calm(load: &[Load<'_>]) -> Option<Finding> {
 }
 
 /// Softirq work is late because ksoftirqd has to do it.
-fn late(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
-    let it = ksoftirqd(seen.observation, seen.rates.elapsed.as_secs_f64(), load.cpu)?;
+fn late(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
+    let analysis = judged.analysis;
+    let it = ksoftirqd(analysis, load.cpu)?;
     if it.ran < KSOFTIRQD && it.waited < KSOFTIRQD {
         return None;
     }
@@ -269,7 +116,7 @@ fn late(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
     ];
     evidence.extend(load.evidence());
     let squeezes =
-        seen.rates.cpus.get(&load.cpu).and_then(|rates| rates.softnet?.time_squeeze_per_s);
+        analysis.rates.cpus.get(&load.cpu).and_then(|rates| rates.softnet?.time_squeeze_per_s);
     evidence.extend(squeezes.map(|rate| {
         Evidence::new(
             "net_rx_action stopped with work left",
@@ -303,18 +150,22 @@ fn late(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
                  of ksoftirqd"
                     .into(),
             ),
-            ..spread(seen, load)
+            ..spread(judged, load)
         }],
     })
 }
 
 /// Inter-processor interrupts take a large share of the CPU's time.
-fn by_ipis(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
+fn by_ipis(analysis: &Analysis<'_>, load: &CpuWork<'_>) -> Option<Finding> {
     let measured = load.split.measured.filter(|it| it.ipi >= IPIS)?;
-    let elapsed = seen.observation.attribution.elapsed.as_secs_f64();
-    let ipis = seen.observation.attribution.cpu_time.get(&load.cpu)?.ipis as f64 / elapsed;
-    let rps =
-        seen.rates.cpus.get(&load.cpu).and_then(|it| it.softnet?.received_rps_per_s).unwrap_or(0.0);
+    let elapsed = analysis.observation.attribution.elapsed.as_secs_f64();
+    let ipis = analysis.observation.attribution.cpu_time.get(&load.cpu)?.ipis as f64 / elapsed;
+    let rps = analysis
+        .rates
+        .cpus
+        .get(&load.cpu)
+        .and_then(|it| it.softnet?.received_rps_per_s)
+        .unwrap_or(0.0);
     let by_rps = rps >= ipis / 2.0;
     let what = if by_rps {
         "limit RPS to cpus with idle time, or use one queue per cpu instead: see the verdict on RPS"
@@ -361,10 +212,10 @@ fn by_ipis(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
 }
 
 /// Clock tick accounting differs from the measurement.
-fn misread(load: &Load<'_>) -> Option<Finding> {
-    let (more, difference) = load.split.ticks_tell_more().zip(load.split.difference())?;
+fn misread(load: &CpuWork<'_>) -> Option<Finding> {
+    let (more, difference) = load.split.tick_excess().zip(load.split.difference())?;
     let (ticks, measured) = load.split.ticks.zip(load.split.measured)?;
-    debug_assert!(more.abs() >= DIFFERS, "a small difference is not reported");
+    debug_assert!(more.abs() >= MIN_DIFFERENCE, "a small difference is not reported");
     Some(Finding {
         id: FindingId::SoftirqTimeMisread,
         severity: Severity::Info,

@@ -1,6 +1,5 @@
 //! Findings on the transmit path: queueing disciplines, full rings, XPS, completion interrupts.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeSet;
 
 use netsilo_model::change::{Settings, knobs};
@@ -9,10 +8,13 @@ use netsilo_model::drivers::table::{Drivers, Knob};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::audit::Qdisc;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::{all_well, setting, sum};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::builders::{no_problem, setting, sum};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
 
 /// For each driver, its counter of full tx rings. `#` stands for a queue's number.
 const RING_STOPS: &[(&str, &str)] = &[
@@ -43,23 +45,24 @@ const CRITICAL_LOSS: f64 = 0.001;
 /// Packets per second from which a shared lock, or a CPU without a queue, is reported.
 const BUSY: f64 = 50_000.0;
 
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found = Vec::new();
     let drivers = Drivers::shipped();
-    for netdev in seen.running() {
-        found.extend(drops(seen, netdev));
-        found.extend(requeues(seen, netdev));
-        found.extend(one_lock(seen, netdev));
-        found.extend(timeouts(seen, netdev));
-        found.extend(ring_stops(seen, netdev, &drivers));
-        found.extend(xps_gaps(seen, netdev));
-        found.extend(completions_far(seen, netdev));
+    for netdev in analysis.running() {
+        found.extend(drops(analysis, netdev));
+        found.extend(requeues(analysis, netdev));
+        found.extend(one_lock(analysis, netdev));
+        found.extend(timeouts(analysis, netdev));
+        found.extend(ring_stops(analysis, netdev, &drivers));
+        found.extend(xps_gaps(analysis, netdev));
+        found.extend(completions_far(analysis, netdev));
     }
     if found.is_empty() {
-        found.extend(all_well(
+        found.extend(no_problem(
             FindingId::TransmitFlows,
             "nothing delays or drops packets on the transmit path",
-            looked_at(seen),
+            looked_at(analysis),
         ));
     }
     found
@@ -74,20 +77,20 @@ fn grown(old: &Qdisc, new: &Qdisc) -> (u64, u32, u32) {
 
 /// The root discipline of a netdev, before and after. Its counters include those of its children
 /// (`mq` and classful disciplines).
-fn root<'a>(seen: &Analysis<'a>, netdev: &Netdev) -> Option<(&'a Qdisc, &'a Qdisc)> {
-    seen.qdiscs(netdev).into_iter().find(|(_, new)| new.is_root())
+fn root<'a>(analysis: &Analysis<'a>, netdev: &Netdev) -> Option<(&'a Qdisc, &'a Qdisc)> {
+    analysis.qdiscs(netdev).into_iter().find(|(_, new)| new.is_root())
 }
 
-fn drops(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn drops(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let mut dropped = 0;
     let mut kinds = BTreeSet::new();
-    let (_, root) = root(seen, netdev)?;
+    let (_, root) = root(analysis, netdev)?;
     let on_purpose = |qdisc: &Qdisc| DROP_ON_PURPOSE.contains(&qdisc.kind.as_str());
     if on_purpose(root) {
         return None;
     }
     let (mut packets, mut limit) = (0, None);
-    let all = seen.qdiscs(netdev);
+    let all = analysis.qdiscs(netdev);
     // A parent discipline counts the drops of its children a second time.
     let above = |one: &Qdisc| {
         all.iter().any(|(_, other)| one.handle != 0 && other.parent >> 16 == one.handle >> 16)
@@ -103,7 +106,7 @@ fn drops(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
             kinds.insert(new.kind.as_str());
             // `tx_queue_len` is the limit of pfifo disciplines only.
             if new.kind.starts_with("pfifo") {
-                limit = limit.or(seen.audit_of(netdev).and_then(|audit| audit.tx_queue_len));
+                limit = limit.or(analysis.audit_of(netdev).and_then(|audit| audit.tx_queue_len));
             }
         }
     }
@@ -113,7 +116,11 @@ fn drops(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let share = dropped as f64 / sum([packets, dropped]) as f64;
     let kinds: Vec<&str> = kinds.into_iter().collect();
     let mut evidence = vec![
-        Evidence::new("packets dropped", Measure::PerSecond(seen.per_s(dropped)), "tc -s qdisc"),
+        Evidence::new(
+            "packets dropped",
+            Measure::PerSecond(analysis.per_s(dropped)),
+            "tc -s qdisc",
+        ),
         Evidence::new("share of all packets queued", Measure::Share(share), "tc -s qdisc"),
         setting("discipline on the device", root.kind.clone(), "tc qdisc"),
     ];
@@ -131,7 +138,7 @@ fn drops(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                 "send no faster than the link: fq or fq_codel slow each flow down before the queue \
                  overflows",
                 Gain::AtMost {
-                    measure: Measure::PerSecond(seen.per_s(dropped)),
+                    measure: Measure::PerSecond(analysis.per_s(dropped)),
                     of: "packets that need no retransmission".into(),
                     basis: "all packets that are dropped now".into(),
                 },
@@ -150,11 +157,11 @@ fn drops(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-fn requeues(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let (old, new) = root(seen, netdev)?;
+fn requeues(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let (old, new) = root(analysis, netdev)?;
     let (packets, _, again) = grown(old, new);
     let share = f64::from(again) / packets.max(1) as f64;
-    if share < 0.05 || seen.per_s(again.into()) < 1000.0 {
+    if share < 0.05 || analysis.per_s(again.into()) < 1000.0 {
         return None;
     }
     Some(Finding {
@@ -165,7 +172,7 @@ fn requeues(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         evidence: vec![
             Evidence::new(
                 "packets requeued",
-                Measure::PerSecond(seen.per_s(again.into())),
+                Measure::PerSecond(analysis.per_s(again.into())),
                 "tc -s qdisc, requeues",
             ),
             Evidence::new("share of all packets sent", Measure::Share(share), "tc -s qdisc"),
@@ -182,10 +189,10 @@ fn requeues(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// All tx queues share one discipline and its lock.
-fn one_lock(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let (old, new) = root(seen, netdev)?;
+fn one_lock(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let (old, new) = root(analysis, netdev)?;
     let queues = netdev.tx_queues.len();
-    let packets = seen.per_s(grown(old, new).0);
+    let packets = analysis.per_s(grown(old, new).0);
     if queues < 2 || WITHOUT_ONE_LOCK.contains(&new.kind.as_str()) || packets < BUSY {
         return None;
     }
@@ -216,8 +223,8 @@ fn one_lock(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-fn timeouts(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let (before, after) = seen.audits()?;
+fn timeouts(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let (before, after) = analysis.audits()?;
     let (old, new) = (before.netdevs.get(&netdev.name)?, after.netdevs.get(&netdev.name)?);
     let grew = |(queue, now): (&u32, &netsilo_model::snapshot::audit::TxLimits)| {
         let count = now.tx_timeouts?.checked_sub(old.tx_queues.get(queue)?.tx_timeouts?)?;
@@ -225,7 +232,8 @@ fn timeouts(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     };
     let stuck: Vec<(u32, u64)> = new.tx_queues.iter().filter_map(grew).collect();
     let all = sum(stuck.iter().map(|(_, count)| *count));
-    let queues: CpuSet = stuck.iter().map(|(queue, _)| netsilo_model::machine::cpuset::CpuId(*queue)).collect();
+    let queues: CpuSet =
+        stuck.iter().map(|(queue, _)| netsilo_model::machine::cpuset::CpuId(*queue)).collect();
     (all > 0).then(|| Finding {
         id: FindingId::TxTimeouts,
         severity: Severity::Critical,
@@ -241,20 +249,20 @@ fn timeouts(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// A full tx ring stops its queue.
-fn ring_stops(seen: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option<Finding> {
+fn ring_stops(analysis: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option<Finding> {
     let driver = netdev.driver.as_deref()?;
     let (_, pattern) = RING_STOPS.iter().find(|(name, _)| *name == driver)?;
-    let grown = seen.driver_counters(netdev, |name| fits(pattern, name.trim()));
-    let stops = seen.per_s(sum(grown.into_values()));
-    let packets = seen.rate(netdev, "tx_packets").unwrap_or(0.0);
+    let grown = analysis.driver_counter_growth(netdev, |name| fits(pattern, name.trim()));
+    let stops = analysis.per_s(sum(grown.into_values()));
+    let packets = analysis.rate(netdev, "tx_packets").unwrap_or(0.0);
     if stops < 10.0 || packets <= 0.0 {
         return None;
     }
     let ethtool = netdev.ethtool.as_ref()?;
     let ring = ethtool.rings.value().and_then(|rings| rings.tx);
     let larger = ring.filter(|ring| ring.current < ring.max);
-    let release = &seen.after().machine.release;
-    let limits = seen.audit_of(netdev).into_iter().flat_map(|audit| audit.tx_queues.values());
+    let release = &analysis.after().machine.release;
+    let limits = analysis.audit_of(netdev).into_iter().flat_map(|audit| audit.tx_queues.values());
     let limit = limits.filter_map(|tx| tx.limit_bytes).max().filter(|limit| *limit > 0);
     let mut evidence = vec![
         Evidence::new(
@@ -282,7 +290,7 @@ fn ring_stops(seen: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option
     let mut remedies = Vec::new();
     if let (Some(ring), Some(rings)) = (larger, ethtool.rings.value()) {
         let size = ring.current.saturating_mul(2).min(ring.max);
-        let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
+        let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(netdev) };
         let new: Settings = rings.settings().with("tx", size);
         let gain = Gain::Unknown(
             "netsilo cannot see whether bursts that a larger ring could hold fill the ring".into(),
@@ -293,7 +301,7 @@ fn ring_stops(seen: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option
                  discipline controls them",
             )
             .not_when("the link is full: a larger ring only makes packets wait longer")
-            .by(seen.change(knob, new, "the ring was full"));
+            .by(analysis.change(knob, new, "the ring was full"));
         remedy.interrupts_traffic = true;
         remedies.push(remedy);
     }
@@ -320,11 +328,11 @@ fn fits(pattern: &str, name: &str) -> bool {
 }
 
 /// CPUs without a tx queue while XPS is on.
-fn xps_gaps(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn xps_gaps(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let sets = netdev.tx_queues.iter().filter_map(|queue| queue.xps_cpus.as_ref());
     let covered = sets.fold(CpuSet::default(), |all, cpus| all.or(cpus));
-    let missing = seen.after().topology.online.minus(&covered);
-    let packets = seen.rate(netdev, "tx_packets").unwrap_or(0.0);
+    let missing = analysis.after().topology.online.minus(&covered);
+    let packets = analysis.rate(netdev, "tx_packets").unwrap_or(0.0);
     if covered.is_empty() || missing.is_empty() || packets < BUSY {
         return None;
     }
@@ -350,16 +358,16 @@ fn xps_gaps(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 
 /// Separate completion interrupts that share no last-level cache with the CPUs that send through
 /// the queue.
-fn completions_far(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let topology = &seen.after().topology;
+fn completions_far(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let topology = &analysis.after().topology;
     let far = |queue: &TxQueue| {
         let irq = queue.irq.as_ref()?.to;
         let apart =
             netdev.rx_queues.iter().all(|rx| rx.irq.as_ref().is_none_or(|edge| edge.to != irq));
-        let on = seen.after().irqs.get(&irq)?.effective.as_ref()?.single()?;
+        let on = analysis.after().irqs.get(&irq)?.effective.as_ref()?.single()?;
         let senders = queue.xps_cpus.as_ref().filter(|cpus| !cpus.is_empty())?;
         let near = topology.llc_of(on);
-        let rate = seen.rates.irqs.get(&irq)?.total_per_s;
+        let rate = analysis.rates.irqs.get(&irq)?.total_per_s;
         (apart && near.and(senders).is_empty() && rate >= 1000.0).then_some((
             queue.index,
             irq,
@@ -373,17 +381,19 @@ fn completions_far(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let (index, irq, on, senders, rate) = queues.first()?.clone();
     let mut changes = Vec::new();
     for (queue, irq, _, senders, _) in &queues {
-        let state = seen.after().irqs.get(irq)?;
+        let state = analysis.after().irqs.get(irq)?;
         let knob = knobs::IrqAffinity {
             irq: *irq,
             action: state.actions.join(","),
-            netdev: Some(NetdevIdentity::of(netdev)),
+            netdev: Some(NetdevIdentity::from_netdev(netdev)),
         };
         let online = senders.and(&topology.online);
-        if let Some(cpu) = online.lowest().filter(|_| state.writable == netsilo_model::snapshot::host::Writable::Yes)
+        if let Some(cpu) = online
+            .lowest()
+            .filter(|_| state.writable == netsilo_model::snapshot::host::Writable::Yes)
         {
             let reason = format!("cpus {senders} send through tx-{queue}");
-            changes.extend(seen.change(knob, CpuSet::of(cpu), &reason));
+            changes.extend(analysis.change(knob, CpuSet::from_cpu(cpu), &reason));
         }
     }
     Some(Finding {
@@ -414,10 +424,10 @@ fn completions_far(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// Evidence for "all well": the disciplines of each netdev.
-fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
-    let netdevs = seen.running().filter(|netdev| netdev.device_path.is_some());
+fn looked_at(analysis: &Analysis<'_>) -> Vec<Evidence> {
+    let netdevs = analysis.running().filter(|netdev| netdev.device_path.is_some());
     let kinds = |netdev: &Netdev| {
-        let all = seen.qdiscs(netdev);
+        let all = analysis.qdiscs(netdev);
         let kinds: BTreeSet<&str> = all.iter().map(|(_, new)| new.kind.as_str()).collect();
         let text = kinds.into_iter().collect::<Vec<_>>().join(", ");
         (!text.is_empty())

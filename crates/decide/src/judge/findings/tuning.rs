@@ -1,19 +1,21 @@
 //! Findings on settings of the network stack that limit connections, and on programs that write
 //! the same settings.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::Connection;
-use netsilo_model::snapshot::host::WriterKnob;
+use netsilo_model::snapshot::host::OwnedKnob;
 use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::{all_well, setting, sum};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::builders::{no_problem, setting, sum};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
 
 /// Bytes in the interval from which a connection is judged.
 const ENOUGH_BYTES: u64 = 1_000_000;
@@ -22,26 +24,27 @@ const WINDOW_FULL: f64 = 0.7;
 /// Share of the time with data to send from which a wait for buffer space is reported.
 const HELD_UP: f64 = 0.1;
 
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found: Vec<Finding> = Vec::new();
-    found.extend(receive_buffer(seen));
-    found.extend(send_buffer(seen));
-    found.extend(peer_window(seen));
-    found.extend(several_writers(seen));
-    found.extend(containers(seen));
+    found.extend(receive_buffer(analysis));
+    found.extend(send_buffer(analysis));
+    found.extend(peer_window(analysis));
+    found.extend(several_writers(analysis));
+    found.extend(containers(analysis));
     if found.is_empty() {
-        found.extend(all_well(
+        found.extend(no_problem(
             FindingId::TuningFits,
             "no setting of the network stack limits a connection",
-            looked_at(seen),
+            looked_at(analysis),
         ));
     }
     found
 }
 
 /// Minimum, default and maximum in bytes, as in `tcp_rmem` and `tcp_wmem`.
-fn triple(seen: &Analysis<'_>, name: &str) -> Option<[u64; 3]> {
-    let text = seen.after().net.sysctls.get(name)?;
+fn triple(analysis: &Analysis<'_>, name: &str) -> Option<[u64; 3]> {
+    let text = analysis.after().net.sysctls.get(name)?;
     let numbers: Vec<u64> =
         text.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     numbers.try_into().ok()
@@ -77,35 +80,36 @@ fn subject(connection: &Connection) -> Subject {
 
 /// Doubles the maximum size of a buffer.
 fn doubled(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     name: &str,
     [min, default, max]: [u64; 3],
     reason: &str,
 ) -> Vec<netsilo_model::change::Change> {
     let knob = knobs::Sysctl { name: name.to_owned() };
-    seen.change(knob, Words::new(&format!("{min} {default} {}", max.saturating_mul(2))), reason)
+    analysis.change(knob, Words::new(&format!("{min} {default} {}", max.saturating_mul(2))), reason)
 }
 
 /// Receivers whose window is full and whose buffer has reached the maximum of `tcp_rmem`.
-fn receive_buffer(seen: &Analysis<'_>) -> Option<Finding> {
+fn receive_buffer(analysis: &Analysis<'_>) -> Option<Finding> {
     const RMEM: &str = "net.ipv4.tcp_rmem";
-    let limits = triple(seen, RMEM)?;
+    let limits = triple(analysis, RMEM)?;
     let full = |(old, new): (&'_ Connection, &'_ Connection)| {
         let bytes = new
             .bytes_received
             .checked_sub(old.bytes_received)
             .filter(|bytes| *bytes >= ENOUGH_BYTES)?;
         let window = f64::from(new.rcv_wnd.unwrap_or(new.rcv_ssthresh));
-        let in_flight = seen.per_s(bytes) * f64::from(new.rcv_rtt_usecs) / 1e6;
+        let in_flight = analysis.per_s(bytes) * f64::from(new.rcv_rtt_usecs) / 1e6;
         let at_most = u64::from(new.rcvbuf_bytes?) >= limits[2];
-        (at_most && window > 0.0 && in_flight >= WINDOW_FULL * window).then(|| seen.per_s(bytes))
+        (at_most && window > 0.0 && in_flight >= WINDOW_FULL * window)
+            .then(|| analysis.per_s(bytes))
     };
-    let all = seen.connections();
+    let all = analysis.connections();
     let held =
         HeldUp::of(all.iter().filter_map(|(old, new)| Some((*new, full((old, new))?))).collect())?;
     let (worst, rate) = held.first();
     let window = u64::from(worst.rcv_wnd.unwrap_or(worst.rcv_ssthresh));
-    let speed = speed_of(seen, worst).filter(|speed| *speed > rate);
+    let speed = speed_of(analysis, worst).filter(|speed| *speed > rate);
     let gain = match speed {
         Some(speed) => Gain::AtMost {
             measure: Measure::BytesPerSecond(speed - rate),
@@ -146,40 +150,40 @@ fn receive_buffer(seen: &Analysis<'_>) -> Option<Finding> {
             )
             .costs("up to that much memory for each connection that needs it, within tcp_mem")
             .not_when("the reader is slow: then data waits in a buffer of any size")
-            .by(doubled(seen, RMEM, limits, "a connection fills its window")),
+            .by(doubled(analysis, RMEM, limits, "a connection fills its window")),
         ],
     })
 }
 
 /// The rate of a connection's link in bytes per second.
-fn speed_of(seen: &Analysis<'_>, connection: &Connection) -> Option<f64> {
+fn speed_of(analysis: &Analysis<'_>, connection: &Connection) -> Option<f64> {
     let own = |netdev: &&Netdev| Some(netdev.name.as_str()) == connection.netdev.as_deref();
-    Some(f64::from(seen.after().netdevs.iter().find(own)?.speed_mbps?) * 125_000.0)
+    Some(f64::from(analysis.after().netdevs.iter().find(own)?.speed_mbps?) * 125_000.0)
 }
 
 /// The share of a connection's sending time in which `limited` (microseconds) held it up; `None`
 /// when it was sending for less than a tenth of the interval.
 fn held_up(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     old: &Connection,
     new: &Connection,
     limited: fn(&Connection) -> u64,
 ) -> Option<f64> {
     let busy = new.busy_usecs.checked_sub(old.busy_usecs)? as f64 / 1e6;
     let limited = limited(new).checked_sub(limited(old))? as f64 / 1e6;
-    let long = busy >= 0.1 * seen.rates.elapsed.as_secs_f64() && busy > 0.0;
+    let long = busy >= 0.1 * analysis.rates.elapsed.as_secs_f64() && busy > 0.0;
     long.then(|| (limited / busy).min(1.0))
 }
 
 /// Senders that wait for space in a send buffer that has reached the maximum of `tcp_wmem`.
-fn send_buffer(seen: &Analysis<'_>) -> Option<Finding> {
+fn send_buffer(analysis: &Analysis<'_>) -> Option<Finding> {
     const WMEM: &str = "net.ipv4.tcp_wmem";
-    let limits = triple(seen, WMEM)?;
+    let limits = triple(analysis, WMEM)?;
     let held = |old: &Connection, new: &Connection| {
-        let share = held_up(seen, old, new, |connection| connection.sndbuf_limited_usecs)?;
+        let share = held_up(analysis, old, new, |connection| connection.sndbuf_limited_usecs)?;
         (share >= HELD_UP && u64::from(new.sndbuf_bytes?) >= limits[2]).then_some(share)
     };
-    let all = seen.connections();
+    let all = analysis.connections();
     let held =
         HeldUp::of(all.iter().filter_map(|(old, new)| Some((*new, held(old, new)?))).collect())?;
     let (worst, share) = held.first();
@@ -225,7 +229,7 @@ fn send_buffer(seen: &Analysis<'_>) -> Option<Finding> {
             .costs("up to that much memory for each connection that needs it, within tcp_mem")
             .not_when("the program sets SO_SNDBUF itself: then that value applies")
             .by(doubled(
-                seen,
+                analysis,
                 WMEM,
                 limits,
                 "a connection waits for space in its send buffer",
@@ -235,12 +239,12 @@ fn send_buffer(seen: &Analysis<'_>) -> Option<Finding> {
 }
 
 /// Senders that wait for their peers' receive windows, which no local setting changes.
-fn peer_window(seen: &Analysis<'_>) -> Option<Finding> {
+fn peer_window(analysis: &Analysis<'_>) -> Option<Finding> {
     let held = |old: &Connection, new: &Connection| {
-        let share = held_up(seen, old, new, |connection| connection.rwnd_limited_usecs)?;
+        let share = held_up(analysis, old, new, |connection| connection.rwnd_limited_usecs)?;
         (share >= 0.5).then_some(share)
     };
-    let all = seen.connections();
+    let all = analysis.connections();
     let held =
         HeldUp::of(all.iter().filter_map(|(old, new)| Some((*new, held(old, new)?))).collect())?;
     let (worst, share) = held.first();
@@ -283,10 +287,10 @@ fn peer_window(seen: &Analysis<'_>) -> Option<Finding> {
 }
 
 /// Different programs that write the same knob.
-fn several_writers(seen: &Analysis<'_>) -> Vec<Finding> {
-    let mut by_knob: BTreeMap<WriterKnob, Vec<(&str, u32)>> = BTreeMap::new();
-    for writer in &seen.after().writers {
-        for knob in writer.writes.iter().filter(|knob| **knob != WriterKnob::LaterDevices) {
+fn several_writers(analysis: &Analysis<'_>) -> Vec<Finding> {
+    let mut by_knob: BTreeMap<OwnedKnob, Vec<(&str, u32)>> = BTreeMap::new();
+    for writer in &analysis.after().writers {
+        for knob in writer.writes.iter().filter(|knob| **knob != OwnedKnob::LaterDevices) {
             by_knob.entry(*knob).or_default().push((&writer.name, writer.pid));
         }
     }
@@ -320,28 +324,29 @@ fn several_writers(seen: &Analysis<'_>) -> Vec<Finding> {
 }
 
 /// One CPU processes the containers' traffic, and `rps_default_mask` gives new veths no RPS.
-fn containers(seen: &Analysis<'_>) -> Option<Finding> {
-    let snapshot = seen.after();
+fn containers(analysis: &Analysis<'_>) -> Option<Finding> {
+    let snapshot = analysis.after();
     let mask = snapshot.net.rps_default_mask.as_ref().filter(|mask| mask.is_empty())?;
     let veths =
         snapshot.netdevs.iter().filter(|netdev| netdev.driver.as_deref() == Some("veth")).count();
     let mut backlog: BTreeMap<CpuId, u64> = BTreeMap::new();
-    for poll in seen.observation.attribution.polls.iter().filter(|poll| poll.netdev.is_empty()) {
+    for poll in analysis.observation.attribution.polls.iter().filter(|poll| poll.netdev.is_empty())
+    {
         let packets: &mut u64 = backlog.entry(poll.cpu).or_default();
         *packets = sum([*packets, poll.packets]);
     }
     let all = sum(backlog.values().copied());
     let (cpu, most) = backlog.into_iter().max_by_key(|(_, packets)| *packets)?;
-    let softirq = seen.softirq(cpu)?.0;
+    let softirq = analysis.softirq(cpu)?.0;
     let near = snapshot.topology.llc_of(cpu).and(&snapshot.topology.housekeeping());
     let idle = |cpu: &CpuId| {
-        seen.rates.cpus.get(cpu).and_then(|rates| rates.shares).is_some_and(|s| s.idle >= 0.7)
+        analysis.rates.cpus.get(cpu).and_then(|rates| rates.shares).is_some_and(|s| s.idle >= 0.7)
     };
     let room: CpuSet = near.iter().filter(|other| *other != cpu && idle(other)).collect();
     if veths < 2 || (most as f64) < 0.9 * all as f64 || softirq < 0.5 || room.is_empty() {
         return None;
     }
-    let change = seen.change(
+    let change = analysis.change(
         knobs::RpsDefaultMask,
         room.clone(),
         "spread the receive work of containers created later",
@@ -389,9 +394,9 @@ fn containers(seen: &Analysis<'_>) -> Option<Finding> {
 }
 
 /// Evidence for "all well": the connections that were checked, and the settings that bound them.
-fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
+fn looked_at(analysis: &Analysis<'_>) -> Vec<Evidence> {
     let mut evidence = Vec::new();
-    let connections = seen.connections();
+    let connections = analysis.connections();
     if !connections.is_empty() {
         evidence.push(Evidence::new(
             "connections checked",
@@ -405,7 +410,7 @@ fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
         ("net.core.netdev_max_backlog", "backlog limit in packets, per cpu (RPS, veth, lo)"),
         ("net.core.netdev_budget", "packets in one softirq run, of all devices"),
     ];
-    let sysctls = &seen.after().net.sysctls;
+    let sysctls = &analysis.after().net.sysctls;
     evidence.extend(shown.iter().filter_map(|(name, what)| {
         let words: Vec<&str> = sysctls.get(*name)?.split_whitespace().collect();
         Some(setting(*what, words.join(" "), *name))

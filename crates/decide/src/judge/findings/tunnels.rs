@@ -1,49 +1,56 @@
 //! Findings on tunnels and switch tags whose inner flows look like one flow to the NIC.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeSet;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::rss::model::flows_of;
+use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::rss::{Concentrated, ENOUGH_PACKETS, ONE_QUEUE, SOURCE, fields, hash_ports, relief, rps, severity, silo_of, spread_over};
-use crate::judge::findings::{Finding, FindingId};
+use crate::judge::findings::finding::Finding;
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
+use crate::judge::findings::rss::{
+    ENOUGH_PACKETS, ONE_QUEUE, QueueConcentration, SOURCE, fields, hash_ports, relief, rps,
+    severity, silo_of, spread_over,
+};
 
 /// Minimum share of a netdev's packets for a tunnel to be reported.
 const MATTERS: f64 = 0.2;
 
 /// One finding per netdev and kind of tunnel whose packets arrive on one queue.
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    let netdevs = seen.observation.after.netdevs.iter().filter(|netdev| spread_over(netdev) > 1);
-    netdevs.flat_map(|netdev| of(seen, netdev)).collect()
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    let netdevs =
+        analysis.observation.after.netdevs.iter().filter(|netdev| spread_over(netdev) > 1);
+    netdevs.flat_map(|netdev| of(analysis, netdev)).collect()
 }
 
-fn of(seen: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
-    let flows: Vec<&Flow> = flows_of(seen.observation, netdev).collect();
+fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
+    let flows: Vec<&Flow> = flows_on(analysis.observation, netdev).collect();
     let all: u64 = flows.iter().map(|flow| flow.packets).fold(0, u64::saturating_add);
     let kinds: BTreeSet<Outer> =
         flows.iter().map(|flow| flow.outer).filter(|outer| outer.is_tunnel()).collect();
     let found = |kind: Outer| {
         let of_kind: Vec<&Flow> = flows.iter().copied().filter(|flow| flow.outer == kind).collect();
-        let taken = Concentrated::of(of_kind.iter().copied())?;
-        let rps_on = silo_of(seen, netdev, taken.queue)
+        let taken = QueueConcentration::of(of_kind.iter().copied())?;
+        let rps_on = silo_of(analysis, netdev, taken.queue)
             .is_some_and(|silo| silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()));
         let matters = taken.all >= ENOUGH_PACKETS && taken.all as f64 >= MATTERS * all as f64;
         (matters && taken.share() >= ONE_QUEUE && !rps_on)
-            .then(|| finding(seen, netdev, kind, &of_kind, &taken, all))
+            .then(|| finding(analysis, netdev, kind, &of_kind, &taken, all))
     };
     kinds.into_iter().filter_map(found).collect()
 }
 
 fn finding(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
-    taken: &Concentrated,
+    taken: &QueueConcentration,
     all: u64,
 ) -> Finding {
     let hashes: BTreeSet<Option<u32>> = flows.iter().map(|flow| flow.hash).collect();
@@ -54,7 +61,7 @@ fn finding(
     };
     Finding {
         id: FindingId::TunnelOneQueue,
-        severity: severity(seen, silo_of(seen, netdev, taken.queue)),
+        severity: severity(analysis, silo_of(analysis, netdev, taken.queue)),
         subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "{kind}: {:.0}% of its packets arrive on rx-{}, regardless of the inner flows",
@@ -76,16 +83,16 @@ fn finding(
             Evidence::new("outer flows", Measure::Count(taken.flows as u64), SOURCE),
             Evidence::new("different hashes from the NIC", Measure::Text(hashed), SOURCE),
         ],
-        remedies: vec![remedy(seen, netdev, kind, flows, taken)],
+        remedies: vec![remedy(analysis, netdev, kind, flows, taken)],
     }
 }
 
 fn remedy(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
-    taken: &Concentrated,
+    taken: &QueueConcentration,
 ) -> Remedy {
     let advice = |what: &str, gain: Gain| Remedy {
         what: what.into(),
@@ -96,15 +103,15 @@ fn remedy(
         interrupts_traffic: false,
     };
     match kind {
-        Outer::Vxlan | Outer::Geneve => by_source_port(seen, netdev, kind, flows, taken),
+        Outer::Vxlan | Outer::Geneve => by_source_port(analysis, netdev, kind, flows, taken),
         Outer::Gre | Outer::IpIp | Outer::SixInIp => rps(
-            seen,
+            analysis,
             netdev,
             taken.queue,
             "the kernel hashes the inner flow (a NIC that hashes inner headers would be better)",
         ),
         Outer::Pppoe | Outer::Dsa => rps(
-            seen,
+            analysis,
             netdev,
             taken.queue,
             "the kernel hashes the headers behind the one that the NIC does not parse",
@@ -127,11 +134,11 @@ fn remedy(
 /// VXLAN and Geneve derive the outer source port from the inner flow, so a hash with ports
 /// separates the inner flows.
 fn by_source_port(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
-    taken: &Concentrated,
+    taken: &QueueConcentration,
 ) -> Remedy {
     let v6 = flows.iter().any(|flow| flow.v6);
     let flow_type = kind.flow_type(v6).filter(|flow_type| fields(netdev, *flow_type).is_some());
@@ -153,7 +160,7 @@ fn by_source_port(
                 netdev.name
             ),
             gain: relief(
-                silo_of(seen, netdev, taken.queue),
+                silo_of(analysis, netdev, taken.queue),
                 1.0 - 1.0 / queues.min(taken.flows as f64),
                 &format!("{} source ports over {queues:.0} queues; {reason}", taken.flows),
             ),
@@ -166,7 +173,7 @@ fn by_source_port(
             interrupts_traffic: false,
         },
         _ => rps(
-            seen,
+            analysis,
             netdev,
             taken.queue,
             "the kernel hashes ports, and the source port is derived from the inner flow",

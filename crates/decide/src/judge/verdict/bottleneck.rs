@@ -28,16 +28,16 @@ pub(super) type Loads = BTreeMap<CpuId, CpuLoad>;
 
 /// The bottleneck: the resource that a growing load saturates first.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Wall {
+pub(super) struct Bottleneck {
     /// The resource.
-    pub(super) at: Limit,
+    pub(super) at: Resource,
     /// The load that saturates it, as a multiple of the present load.
-    pub(super) times: f64,
+    pub(super) load_factor: f64,
 }
 
 /// A resource that can be saturated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Limit {
+pub(super) enum Resource {
     /// The interrupt work of one CPU.
     Cpu(CpuId),
     /// All CPUs together.
@@ -46,7 +46,7 @@ pub(super) enum Limit {
     Link,
 }
 
-impl fmt::Display for Limit {
+impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpu(cpu) => write!(f, "cpu {cpu}"),
@@ -56,27 +56,27 @@ impl fmt::Display for Limit {
     }
 }
 
-impl Wall {
+impl Bottleneck {
     /// Finds the bottleneck. Applications on `fixed` CPUs cannot move; the scheduler moves all
     /// others.
     pub(super) fn of(loads: &Loads, fixed: &CpuSet, link: Option<f64>) -> Self {
         let all: f64 = loads.values().map(|load| load.busy.max(load.bound)).sum();
-        let machine = (Limit::Machine, all / (loads.len().max(1)) as f64);
-        let link = (Limit::Link, link.unwrap_or(0.0));
+        let machine = (Resource::Machine, all / (loads.len().max(1)) as f64);
+        let link = (Resource::Link, link.unwrap_or(0.0));
         let cpus = loads.iter().map(|(cpu, load)| {
             (
-                Limit::Cpu(*cpu),
+                Resource::Cpu(*cpu),
                 if fixed.contains(*cpu) { load.busy.max(load.bound) } else { load.bound },
             )
         });
         let fullest = cpus.fold(machine, |most, it| if it.1 > most.1 { it } else { most });
         let (at, use_of_it) = if link.1 > fullest.1 { link } else { fullest };
-        Self { at, times: 1.0 / use_of_it.max(1e-6) }
+        Self { at, load_factor: 1.0 / use_of_it.max(1e-6) }
     }
 
     /// Whether the present load already reaches the saturation threshold.
     pub(super) fn is_near(&self) -> bool {
-        self.times <= 1.0 / FULL
+        self.load_factor <= 1.0 / FULL
     }
 }
 
@@ -104,20 +104,23 @@ mod tests {
     #[test]
     fn the_busiest_of_cpu_machine_and_link_is_the_bottleneck() {
         let one_cpu = loads(&[(0.9, 0.9), (0.1, 0.0)]);
-        let wall = Wall::of(&one_cpu, &CpuSet::new(), None);
-        assert_eq!((wall.at, wall.is_near()), (Limit::Cpu(CpuId(0)), true));
+        let bottleneck = Bottleneck::of(&one_cpu, &CpuSet::new(), None);
+        assert_eq!((bottleneck.at, bottleneck.is_near()), (Resource::Cpu(CpuId(0)), true));
         let all = loads(&[(0.95, 0.2), (0.95, 0.0)]);
-        assert_eq!(Wall::of(&all, &CpuSet::new(), None).at, Limit::Machine);
-        assert_eq!(Wall::of(&all, &CpuSet::new(), Some(0.99)).at, Limit::Link);
+        assert_eq!(Bottleneck::of(&all, &CpuSet::new(), None).at, Resource::Machine);
+        assert_eq!(Bottleneck::of(&all, &CpuSet::new(), Some(0.99)).at, Resource::Link);
         let idle = loads(&[(0.2, 0.1), (0.1, 0.0)]);
-        assert!(!Wall::of(&idle, &CpuSet::new(), Some(0.5)).is_near());
+        assert!(!Bottleneck::of(&idle, &CpuSet::new(), Some(0.5)).is_near());
     }
 
     #[test]
     fn an_application_saturates_its_cpu_only_if_it_cannot_move() {
         let busy = loads(&[(1.0, 0.3), (0.0, 0.0)]);
-        assert_eq!(Wall::of(&busy, &CpuSet::of(CpuId(0)), None).at, Limit::Cpu(CpuId(0)));
-        assert_eq!(Wall::of(&busy, &CpuSet::new(), None).at, Limit::Machine);
+        assert_eq!(
+            Bottleneck::of(&busy, &CpuSet::from_cpu(CpuId(0)), None).at,
+            Resource::Cpu(CpuId(0))
+        );
+        assert_eq!(Bottleneck::of(&busy, &CpuSet::new(), None).at, Resource::Machine);
     }
 
     proptest! {
@@ -130,8 +133,8 @@ mod tests {
             let before = loads(&all);
             let mut after = before.clone();
             add(&mut after, CpuId((at % all.len()) as u32), more);
-            let wall = |loads| Wall::of(loads, &CpuSet::new(), None).times;
-            prop_assert!(wall(&after) <= wall(&before) + 1e-9);
+            let bottleneck = |loads| Bottleneck::of(loads, &CpuSet::new(), None).load_factor;
+            prop_assert!(bottleneck(&after) <= bottleneck(&before) + 1e-9);
         }
     }
 }

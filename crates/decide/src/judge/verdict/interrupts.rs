@@ -9,8 +9,9 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::verdict::bottleneck::add;
-use crate::judge::verdict::work::Work;
-use crate::judge::verdict::{Effect, Outcome, Range, RemedyName, Verdict, percent};
+use crate::judge::verdict::effect::{Effect, percent};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
+use crate::judge::verdict::work::{NetdevWork, Range};
 
 /// Packets per interrupt from which a longer wait is not worthwhile.
 const ENOUGH: f64 = 8.0;
@@ -34,10 +35,10 @@ const MODES: [(&str, &[u32]); 6] = [
 ];
 
 /// The verdict on interrupt coalescing in the device.
-pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
+pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::Coalescing;
     let Some(settings) = coalesce(work) else {
-        return Verdict::new(
+        return RemedyVerdict::new(
             work,
             remedy,
             Outcome::NoClearChange,
@@ -54,7 +55,8 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
     let now = Evidence::new("interrupt delay", Measure::Text(now), "ethtool -c");
     if settings.use_adaptive_rx_coalesce || is_a_mode(work, settings.rx_coalesce_usecs) {
         let because = "it is adaptive: the driver waits longer as packets arrive faster";
-        return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(vec![now]);
+        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
+            .reasons(vec![now]);
     }
     let wait = wait_usecs(work);
     if wait.is_some_and(|wait| settings.rx_coalesce_usecs >= wait) {
@@ -62,18 +64,20 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
             "it already waits {} us: a longer wait delays each packet",
             settings.rx_coalesce_usecs
         );
-        return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(vec![now]);
+        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
+            .reasons(vec![now]);
     }
     let verdict = fewer_interrupts(work, remedy, now);
     if verdict.outcome != Outcome::Help {
         return verdict;
     }
     let driver = work.netdev.driver.as_deref().unwrap_or_default();
-    let (drivers, release) = (Drivers::shipped(), &work.seen.observation.after.machine.release);
+    let (drivers, release) = (Drivers::shipped(), &work.analysis.observation.after.machine.release);
     // A value other than 0 shows that the driver supports the setting.
-    let takes_usecs = settings.rx_coalesce_usecs > 0 || drivers.takes(driver, release, "rx-usecs");
+    let takes_usecs =
+        settings.rx_coalesce_usecs > 0 || drivers.supports_coalesce(driver, release, "rx-usecs");
     let (name, value, reason) = match wait {
-        _ if drivers.takes(driver, release, "adaptive-rx") => (
+        _ if drivers.supports_coalesce(driver, release, "adaptive-rx") => (
             "adaptive-rx",
             1,
             "the driver waits longer as packets arrive faster, and not at all when they are rare"
@@ -87,14 +91,15 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
         _ => return verdict,
     };
     let edit = |settings: &Settings| Some(settings.clone().with(name, value));
-    let knob = knobs::Coalesce { netdev: NetdevIdentity::of(work.netdev) };
+    let knob = knobs::Coalesce { netdev: NetdevIdentity::from_netdev(work.netdev) };
     verdict.writes(work, knob, edit, &reason)
 }
 
 /// The verdict on IRQ deferral, which polls from a timer instead of taking interrupts.
-pub(super) fn deferral(work: &Work<'_>) -> Verdict {
+pub(super) fn deferral(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::IrqDeferral;
-    let no_change = |because: &str| Verdict::new(work, remedy, Outcome::NoClearChange, because);
+    let no_change =
+        |because: &str| RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because);
     if coalesce(work).is_some() {
         return no_change("its device supports coalescing, which does the same without a timer");
     }
@@ -115,7 +120,7 @@ pub(super) fn deferral(work: &Work<'_>) -> Verdict {
     let Some(wait) = wait_usecs(work).filter(|_| verdict.outcome == Outcome::Help) else {
         return verdict;
     };
-    let netdev = || NetdevIdentity::of(work.netdev);
+    let netdev = || NetdevIdentity::from_netdev(work.netdev);
     let at_least = |least: u32| move |count: &u32| Some(least.max(*count));
     let reason = format!(
         "the timer polls every {wait} us, in which {ENOUGH:.0} packets arrive at the present rate"
@@ -127,18 +132,18 @@ pub(super) fn deferral(work: &Work<'_>) -> Verdict {
         .writes(work, knobs::NapiDeferHardIrqs { netdev: netdev() }, at_least(EMPTY_POLLS), &empty)
 }
 
-fn coalesce<'a>(work: &Work<'a>) -> Option<&'a Coalesce> {
+fn coalesce<'a>(work: &NetdevWork<'a>) -> Option<&'a Coalesce> {
     work.netdev.ethtool.as_ref()?.coalesce.value()
 }
 
-fn is_a_mode(work: &Work<'_>, usecs: u32) -> bool {
+fn is_a_mode(work: &NetdevWork<'_>, usecs: u32) -> bool {
     let driver = work.netdev.driver.as_deref();
     MODES.iter().any(|(name, modes)| driver == Some(*name) && modes.contains(&usecs))
 }
 
 /// The time in microseconds in which [`ENOUGH`] packets arrive on the busiest queue, within
 /// [`WAIT_USECS`]; `None` when packets were not counted by queue.
-fn wait_usecs(work: &Work<'_>) -> Option<u32> {
+fn wait_usecs(work: &NetdevWork<'_>) -> Option<u32> {
     let most = work
         .silos
         .iter()
@@ -150,7 +155,7 @@ fn wait_usecs(work: &Work<'_>) -> Option<u32> {
 }
 
 /// The verdict on fewer interrupts: the gain is at most the time in interrupt handlers.
-fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdict {
+fn fewer_interrupts(work: &NetdevWork<'_>, remedy: RemedyName, now: Evidence) -> RemedyVerdict {
     let interrupts: f64 = work
         .silos
         .iter()
@@ -158,11 +163,11 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
         .flat_map(|rates| rates.values())
         .sum();
     let each = work.packets_per_s.filter(|_| interrupts > 0.0).map(|packets| packets / interrupts);
-    let elapsed = work.seen.observation.attribution.elapsed.as_secs_f64();
-    let times = &work.seen.observation.attribution.cpu_time;
+    let elapsed = work.analysis.observation.attribution.elapsed.as_secs_f64();
+    let times = &work.analysis.observation.attribution.cpu_time;
     let hardirq =
         |cpu| Some(times.get(cpu).filter(|_| elapsed > 0.0)?.hardirq_ns as f64 / 1e9 / elapsed);
-    let time: Option<f64> = work.own.keys().map(hardirq).sum();
+    let time: Option<f64> = work.poll_share.keys().map(hardirq).sum();
     let mut reasons =
         vec![now, Evidence::new("interrupts", Measure::PerSecond(interrupts), "/proc/interrupts")];
     reasons.extend(each.map(|each| {
@@ -180,7 +185,7 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
         )
     }));
     let verdict = |outcome, because: String| {
-        Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+        RemedyVerdict::new(work, remedy, outcome, because).reasons(reasons.clone())
     };
     let Some(each) = each else {
         return verdict(Outcome::Unknown, "its interrupts or packets were not counted".into());
@@ -191,10 +196,10 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
             format!("each interrupt already announces {each:.0} packets"),
         );
     }
-    let effect = Effect::of(work, &CpuSet::new(), |sight| {
+    let effect = Effect::of(work, &CpuSet::new(), |scenario| {
         let mut loads = work.loads.clone();
-        for cpu in work.own.keys() {
-            add(&mut loads, *cpu, -hardirq(cpu).unwrap_or(0.0) * FEWER.of(sight));
+        for cpu in work.poll_share.keys() {
+            add(&mut loads, *cpu, -hardirq(cpu).unwrap_or(0.0) * FEWER.of(scenario));
         }
         loads
     });
@@ -225,21 +230,21 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::verdict::verdicts;
+    use crate::judge::annotate::verdicts;
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::derive::analysis::Analysis;
-    use netsilo_model::derive::rates::rates;
-    use netsilo_model::derive::silo::silos;
     use netsilo_model::machine::cpuset::CpuId;
-    use netsilo_model::machine::reading::Part;
+    use netsilo_model::machine::reading::Reading;
     use netsilo_model::snapshot::ethtool::Ethtool;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
+    use netsilo_model::synthetic::scene::Scene;
+    use netsilo_model::synthetic::scene::SceneNetdev;
+    use netsilo_model::synthetic::scene::SceneQueue;
 
     /// The verdict for 120 thousand packets per second with an interrupt for every second packet,
     /// on a CPU that spends about a third of its time in interrupt handlers.
-    fn judged(driver: &str, coalesce: Option<Coalesce>, remedy: RemedyName) -> Verdict {
-        let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
+    fn judged(driver: &str, coalesce: Option<Coalesce>, remedy: RemedyName) -> RemedyVerdict {
+        let (irq, cpus) = (Some(30), CpuSet::from_cpu(CpuId(0)));
         let queue = SceneQueue {
             irq,
             cpus,
@@ -251,25 +256,21 @@ mod tests {
         let (name, queues) = ("eth0".into(), vec![queue]);
         let netdev = SceneNetdev { name, driver: driver.into(), queues, ..SceneNetdev::default() };
         let grid = Grid { l2s: 4, ..Grid::default() };
-        let mut seen = Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation();
-        seen.after.machine.release = "6.12.48".into();
-        seen.attribution.cpu_time.get_mut(&CpuId(0)).unwrap().hardirq_ns = 3_000_000_000;
-        let netdev = &mut seen.after.netdevs[0];
+        let mut observation =
+            Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation();
+        observation.after.machine.release = "6.12.48".into();
+        observation.attribution.cpu_time.get_mut(&CpuId(0)).unwrap().hardirq_ns = 3_000_000_000;
+        let netdev = &mut observation.after.netdevs[0];
         (netdev.napi_defer_hard_irqs, netdev.gro_flush_timeout) = (Some(0), Some(0));
-        netdev.ethtool = coalesce
-            .map(|it| Ethtool { coalesce: Part::Value(it), ..Ethtool::untold("not asked") });
-        let rates = rates(&seen.before, &seen.after);
-        let silos = silos(&seen, &rates);
-        let all = verdicts(&Analysis {
-            observation: &seen,
-            rates: &rates,
-            silos: &silos,
-            costs: &Costs::default(),
+        netdev.ethtool = coalesce.map(|it| Ethtool {
+            coalesce: Reading::Value(it),
+            ..Ethtool::unavailable("not asked")
         });
+        let all = verdicts(&Analysis::new(&observation, &Costs::default()));
         all.into_iter().find(|verdict| verdict.remedy == remedy).unwrap()
     }
 
-    fn written(verdict: &Verdict) -> Vec<String> {
+    fn written(verdict: &RemedyVerdict) -> Vec<String> {
         verdict
             .changes
             .iter()

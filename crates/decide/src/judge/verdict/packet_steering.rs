@@ -13,8 +13,9 @@ use netsilo_model::machine::topology::Distance;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::bottleneck::{FULL, Loads, add};
-use crate::judge::verdict::work::{Flows, Range, Sight, Work};
-use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
+use crate::judge::verdict::effect::{CLEAR, Effect, percent};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
+use crate::judge::verdict::work::{Flows, NetdevWork, Range, Scenario};
 use crate::plan::arfs::has_arfs;
 
 /// Minimum idle share of a CPU that can take more work.
@@ -46,7 +47,7 @@ pub(super) struct Added {
 }
 
 /// Whether RPS is on for any queue with traffic.
-pub(super) fn rps_is_on(work: &Work<'_>) -> bool {
+pub(super) fn rps_is_on(work: &NetdevWork<'_>) -> bool {
     work.silos.iter().any(|silo| {
         silo.has_traffic() && silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty())
     })
@@ -54,11 +55,11 @@ pub(super) fn rps_is_on(work: &Work<'_>) -> bool {
 
 /// Target CPUs for RPS: idle CPUs that do not poll this netdev, preferably on the poller's node and
 /// not its SMT siblings.
-pub(super) fn targets(work: &Work<'_>) -> CpuSet {
-    let topology = &work.seen.observation.after.topology;
+pub(super) fn targets(work: &NetdevWork<'_>) -> CpuSet {
+    let topology = &work.analysis.observation.after.topology;
     let polls: CpuSet =
-        work.own.iter().filter(|(_, share)| **share > 0.01).map(|(cpu, _)| *cpu).collect();
-    let others = work.cpus().minus(&topology.set_apart()).minus(&polls);
+        work.poll_share.iter().filter(|(_, share)| **share > 0.01).map(|(cpu, _)| *cpu).collect();
+    let others = work.cpus().minus(&topology.isolated_or_tickless()).minus(&polls);
     let narrower = |cpus: &CpuSet, keep: &dyn Fn(CpuId) -> bool| {
         let kept: CpuSet = cpus.iter().filter(|cpu| keep(*cpu)).collect();
         if kept.is_empty() { cpus.clone() } else { kept }
@@ -71,25 +72,25 @@ pub(super) fn targets(work: &Work<'_>) -> CpuSet {
 }
 
 /// The verdict on RPS onto these CPUs.
-pub(super) fn rps_onto(work: &Work<'_>, targets: &CpuSet) -> Verdict {
+pub(super) fn rps_onto(work: &NetdevWork<'_>, targets: &CpuSet) -> RemedyVerdict {
     let remedy = RemedyName::Rps;
     if let Some(unknown) = unmeasured(work, remedy) {
         return unknown;
     }
     if targets.is_empty() {
-        return Verdict::new(
+        return RemedyVerdict::new(
             work,
             remedy,
             Outcome::NoClearChange,
             "there is no other cpu to steer packets to",
         );
     }
-    steered(work, remedy, targets, &|sight| (hashed(work, targets, sight), 0.0))
+    steered(work, remedy, targets, &|scenario| (hashed(work, targets, scenario), 0.0))
         .not_when("the target cpus have no idle time left, or one flow carries most of the packets")
 }
 
 /// The verdict on RFS, which steers each flow to its reader; other packets stay.
-pub(super) fn rfs(work: &Work<'_>) -> Verdict {
+pub(super) fn rfs(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::Rfs;
     let steerable_share = match steerable_share(work, remedy) {
         Ok(steerable_share) => steerable_share,
@@ -97,21 +98,21 @@ pub(super) fn rfs(work: &Work<'_>) -> Verdict {
     };
     if in_force(work) {
         let because = "it is on, and steers connected sockets that are read";
-        return Verdict::new(work, remedy, Outcome::NoClearChange, because)
+        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
             .reasons(steerable(steerable_share));
     }
-    steered(work, remedy, &readers(work), &|sight| {
-        (to_readers(work, steerable_share, sight), nearer(work, steerable_share, sight))
+    steered(work, remedy, &readers(work), &|scenario| {
+        (to_readers(work, steerable_share, scenario), nearer(work, steerable_share, scenario))
     })
     .with(steerable(steerable_share))
     .not_when("the readers do not sleep between packets, or change cpus all the time")
 }
 
 /// The verdict on RFS for what it can steer and RPS for the rest.
-pub(super) fn both(work: &Work<'_>, targets: &CpuSet) -> Verdict {
+pub(super) fn both(work: &NetdevWork<'_>, targets: &CpuSet) -> RemedyVerdict {
     let remedy = RemedyName::RpsAndRfs;
     if rps_is_on(work) || in_force(work) {
-        return Verdict::new(
+        return RemedyVerdict::new(
             work,
             remedy,
             Outcome::NoClearChange,
@@ -125,13 +126,13 @@ pub(super) fn both(work: &Work<'_>, targets: &CpuSet) -> Verdict {
         },
         Some(steerable_share) => steerable_share,
     };
-    let weights = |sight| {
-        let mut weights = to_readers(work, steerable_share, sight);
-        let rest = 1.0 - steerable_share.of(sight);
-        for (cpu, share) in hashed(work, targets, sight) {
+    let weights = |scenario| {
+        let mut weights = to_readers(work, steerable_share, scenario);
+        let rest = 1.0 - steerable_share.of(scenario);
+        for (cpu, share) in hashed(work, targets, scenario) {
             *weights.entry(cpu).or_default() += share * rest;
         }
-        (weights, nearer(work, steerable_share, sight))
+        (weights, nearer(work, steerable_share, scenario))
     };
     steered(work, remedy, &targets.or(&readers(work)), &weights)
         .with(steerable(steerable_share))
@@ -140,11 +141,11 @@ pub(super) fn both(work: &Work<'_>, targets: &CpuSet) -> Verdict {
 
 /// The verdict on aRFS: the device steers each flow to the queue nearest its reader, so all work
 /// moves without inter-processor interrupts.
-pub(super) fn arfs(work: &Work<'_>) -> Verdict {
+pub(super) fn arfs(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::Arfs;
     let driver = work.netdev.driver.as_deref().unwrap_or("its driver");
     if !has_arfs(work.netdev) {
-        return Verdict::new(
+        return RemedyVerdict::new(
             work,
             remedy,
             Outcome::NoClearChange,
@@ -157,7 +158,7 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
     };
     let ntuple = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
     if in_force(work) && ntuple.is_some_and(|feature| feature.active) {
-        return Verdict::new(work, remedy, Outcome::NoClearChange, "it is on")
+        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, "it is on")
             .reasons(steerable(steerable_share));
     }
     let polled: CpuSet = work
@@ -171,20 +172,20 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
             "cpu {polled} polls all its queues: no queue is nearer to a reader, so spread its \
              interrupts first"
         );
-        return Verdict::new(work, remedy, Outcome::NoClearChange, because)
+        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
             .reasons(steerable(steerable_share));
     }
-    let after = |sight: Sight| {
+    let after = |scenario: Scenario| {
         let mut loads = work.loads.clone();
-        for (from, own) in &work.own {
+        for (from, own) in &work.poll_share {
             for (reader, share) in work.readers() {
-                let topology = &work.seen.observation.after.topology;
+                let topology = &work.analysis.observation.after.topology;
                 let Some(to) = polled.iter().min_by_key(|cpu| topology.distance(*cpu, reader))
                 else {
                     continue;
                 };
-                add(&mut loads, *from, -own * share * steerable_share.of(sight));
-                add(&mut loads, to, own * share * steerable_share.of(sight));
+                add(&mut loads, *from, -own * share * steerable_share.of(scenario));
+                add(&mut loads, to, own * share * steerable_share.of(scenario));
             }
         }
         loads
@@ -216,16 +217,16 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
         },
         _ => Gain::Nothing("its data is read on the cpus that run the protocol".into()),
     };
-    Verdict::new(work, remedy, effect.outcome(), because)
+    RemedyVerdict::new(work, remedy, effect.outcome(), because)
         .bound(bound)
         .reasons(reasons)
         .not_when("connections are short: each needs its own filter in the device")
 }
 
 /// The verdict "unknown" when the measurements that steering needs are missing.
-fn unmeasured(work: &Work<'_>, remedy: RemedyName) -> Option<Verdict> {
-    let unknown = |why: &str| Some(Verdict::new(work, remedy, Outcome::Unknown, why));
-    if work.own.is_empty() || work.loads.is_empty() {
+fn unmeasured(work: &NetdevWork<'_>, remedy: RemedyName) -> Option<RemedyVerdict> {
+    let unknown = |why: &str| Some(RemedyVerdict::new(work, remedy, Outcome::Unknown, why));
+    if work.poll_share.is_empty() || work.loads.is_empty() {
         unknown("the cpus that poll it, and their time, are not known")
     } else {
         None
@@ -234,8 +235,8 @@ fn unmeasured(work: &Work<'_>, remedy: RemedyName) -> Option<Verdict> {
 
 /// The share of the bytes that RFS can steer, or the verdict when it can steer almost nothing or
 /// the readers are not known.
-fn steerable_share(work: &Work<'_>, remedy: RemedyName) -> Result<Range, Box<Verdict>> {
-    let verdict = |outcome, why: &str| Verdict::new(work, remedy, outcome, why);
+fn steerable_share(work: &NetdevWork<'_>, remedy: RemedyName) -> Result<Range, Box<RemedyVerdict>> {
+    let verdict = |outcome, why: &str| RemedyVerdict::new(work, remedy, outcome, why);
     if let Some(unknown) = unmeasured(work, remedy) {
         return Err(Box::new(unknown));
     }
@@ -267,75 +268,77 @@ fn steerable(steerable_share: Range) -> Vec<Evidence> {
 }
 
 /// Whether RFS is on: the global flow table, and the table of a queue with traffic.
-pub(super) fn in_force(work: &Work<'_>) -> bool {
-    let table = work.seen.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
+pub(super) fn in_force(work: &NetdevWork<'_>) -> bool {
+    let table = work.analysis.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
     table > 0
         && work.silos.iter().any(|silo| silo.has_traffic() && silo.rps_flow_cnt.unwrap_or(0) > 0)
 }
 
-fn readers(work: &Work<'_>) -> CpuSet {
+fn readers(work: &NetdevWork<'_>) -> CpuSet {
     work.readers().into_keys().filter(|cpu| work.loads.contains_key(cpu)).collect()
 }
 
 /// The weights of RPS: flows spread over the targets by hash. The heaviest flow is not split, and
 /// at most as many CPUs as flows are used.
-fn hashed(work: &Work<'_>, targets: &CpuSet, sight: Sight) -> Weights {
+fn hashed(work: &NetdevWork<'_>, targets: &CpuSet, scenario: Scenario) -> Weights {
     let flows = work.flows.unwrap_or(Flows {
         least: 1,
         most: None,
         heaviest: Range { worst: 1.0, likely: 0.0, best: 0.0 },
         source: "",
     });
-    let count = if sight == Sight::Worst { flows.least } else { flows.most.unwrap_or(usize::MAX) };
+    let count =
+        if scenario == Scenario::Worst { flows.least } else { flows.most.unwrap_or(usize::MAX) };
     let mut cpus: Vec<CpuId> = targets.iter().filter(|cpu| work.loads.contains_key(cpu)).collect();
     // The heaviest flow goes to the busiest CPU; in the best scenario, to the idlest.
     cpus.sort_by(|a, b| work.idle(*a).total_cmp(&work.idle(*b)));
-    if sight == Sight::Best {
+    if scenario == Scenario::Best {
         cpus.reverse();
     }
     cpus.truncate(count.max(1));
-    let first = flows.heaviest.of(sight).max(1.0 / cpus.len().max(1) as f64);
+    let first = flows.heaviest.of(scenario).max(1.0 / cpus.len().max(1) as f64);
     let rest = (1.0 - first) / (cpus.len() as f64 - 1.0).max(1.0);
     cpus.iter().enumerate().map(|(at, cpu)| (*cpu, if at == 0 { first } else { rest })).collect()
 }
 
 /// The weights of RFS: the steerable share, to the CPUs that read it.
-fn to_readers(work: &Work<'_>, steerable_share: Range, sight: Sight) -> Weights {
+fn to_readers(work: &NetdevWork<'_>, steerable_share: Range, scenario: Scenario) -> Weights {
     let known = readers(work);
     let readers = work.readers().into_iter().filter(|(cpu, _)| known.contains(*cpu));
-    readers.map(|(cpu, share)| (cpu, share * steerable_share.of(sight))).collect()
+    readers.map(|(cpu, share)| (cpu, share * steerable_share.of(scenario))).collect()
 }
 
 /// Share of a CPU's time that RFS saves: data is read, and the reader woken, on the CPU that runs
 /// the protocol. 0 in the worst scenario.
-fn nearer(work: &Work<'_>, steerable_share: Range, sight: Sight) -> f64 {
-    let lines = work.distance_cost().unwrap_or(0.0) * steerable_share.of(sight);
+fn nearer(work: &NetdevWork<'_>, steerable_share: Range, scenario: Scenario) -> f64 {
+    let lines = work.distance_cost().unwrap_or(0.0) * steerable_share.of(scenario);
     let ipi = work.costs.ipi_ns.at(Distance::Llc) * work.interrupt_cost().worst.recip();
-    let wakeups = work.wakeups_elsewhere().unwrap_or(0.0) * ipi / 1e9 * steerable_share.of(sight);
-    if sight == Sight::Worst { 0.0 } else { lines + wakeups }
+    let wakeups =
+        work.wakeups_elsewhere().unwrap_or(0.0) * ipi / 1e9 * steerable_share.of(scenario);
+    if scenario == Scenario::Worst { 0.0 } else { lines + wakeups }
 }
 
 /// The verdict on moving protocol work. `to` returns the weights and the saved CPU time of a
 /// scenario.
 fn steered(
-    work: &Work<'_>,
+    work: &NetdevWork<'_>,
     remedy: RemedyName,
     fixed: &CpuSet,
-    to: &dyn Fn(Sight) -> (Weights, f64),
-) -> Verdict {
-    let fixed = fixed.or(&work.own.keys().copied().collect());
-    let effect = Effect::of(work, &fixed, |sight| {
-        let (weights, saved) = to(sight);
-        move_work(work, &weights, saved, sight).0
+    to: &dyn Fn(Scenario) -> (Weights, f64),
+) -> RemedyVerdict {
+    let fixed = fixed.or(&work.poll_share.keys().copied().collect());
+    let effect = Effect::of(work, &fixed, |scenario| {
+        let (weights, saved) = to(scenario);
+        move_work(work, &weights, saved, scenario).0
     });
-    let (weights, saved) = to(Sight::Likely);
-    let (_, added) = move_work(work, &weights, saved, Sight::Likely);
+    let (weights, saved) = to(Scenario::Likely);
+    let (_, added) = move_work(work, &weights, saved, Scenario::Likely);
     let targets: CpuSet =
-        weights.keys().copied().filter(|cpu| !work.own.contains_key(cpu)).collect();
+        weights.keys().copied().filter(|cpu| !work.poll_share.contains_key(cpu)).collect();
     let one_flow =
         work.flows.is_some_and(|flows| flows.most == Some(1) || flows.heaviest.best >= ONE_FLOW);
     // Moving one flow to one other CPU gains a little, but does not justify RPS.
-    let many_would_help = effect.before.is_near() && effect.gain.likely >= super::CLEAR;
+    let many_would_help = effect.before.is_near() && effect.gain.likely >= CLEAR;
     let depends_on_flows = work.flows.is_none() && remedy == RemedyName::Rps;
     let outcome = match effect.outcome() {
         Outcome::Help if one_flow => Outcome::NoClearChange,
@@ -395,37 +398,47 @@ fn steered(
         Measure::Share(added.time),
         work.costs.source_in_words(),
     ));
-    Verdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons)
+    RemedyVerdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons)
 }
 
 /// The loads after steering, and the cost that it adds. `saved` is CPU time that readers save.
-fn move_work(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loads, Added) {
-    let topology = &work.seen.observation.after.topology;
-    let (all, movable) = (work.all().max(f64::MIN_POSITIVE), work.movable.of(sight));
-    let packets = work.packets_per_s.unwrap_or(all * 1e9 / PACKET_NS.of(sight));
+fn move_work(
+    work: &NetdevWork<'_>,
+    weights: &Weights,
+    saved: f64,
+    scenario: Scenario,
+) -> (Loads, Added) {
+    let topology = &work.analysis.observation.after.topology;
+    let (all, movable) =
+        (work.total_poll_share().max(f64::MIN_POSITIVE), work.movable.of(scenario));
+    let packets = work.packets_per_s.unwrap_or(all * 1e9 / PACKET_NS.of(scenario));
     let polls = work
         .polls_per_s
-        .unwrap_or(packets / PACKETS_OF_A_POLL.of(sight))
+        .unwrap_or(packets / PACKETS_OF_A_POLL.of(scenario))
         .max(packets / PACKETS_OF_A_POLL.best);
     let (mut loads, mut added) = (work.loads.clone(), Added::default());
-    for (from, own) in &work.own {
+    for (from, own) in &work.poll_share {
         let part = own / all;
         for (to, share) in weights.iter().filter(|(to, _)| *to != from) {
             let distance = topology.distance(*from, *to);
             let work_off = own * movable * share;
             // A backlog that is being processed already needs no interrupt.
-            let idle_backlog =
-                if sight == Sight::Worst { 1.0 } else { 1.0 - (all * movable * share).min(0.9) };
+            let idle_backlog = if scenario == Scenario::Worst {
+                1.0
+            } else {
+                1.0 - (all * movable * share).min(0.9)
+            };
             let of_a_poll = (packets / polls.max(f64::MIN_POSITIVE)).max(1.0);
             let ipis = polls * part * (1.0 - (1.0 - share).powf(of_a_poll)) * idle_backlog;
             let moved_packets = packets * part * share;
-            let ipi = ipis * work.costs.ipi_ns.at(distance) * work.interrupt_cost().of(sight) / 1e9;
+            let ipi =
+                ipis * work.costs.ipi_ns.at(distance) * work.interrupt_cost().of(scenario) / 1e9;
             let line = work.costs.line_ns.at(distance) / 1e9;
             let (here, there) = (
                 ipi / 2.0 + moved_packets * QUEUE_LINES * line,
                 ipi / 2.0 + moved_packets * work.costs.lines_per_packet * line,
             );
-            let crowded = if sight == Sight::Best {
+            let crowded = if scenario == Scenario::Best {
                 0.0
             } else {
                 SMT * work_off * (work.sibling_busy(*to) - work.sibling_busy(*from))
@@ -443,7 +456,7 @@ fn move_work(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (L
 }
 
 /// The loads of the polling CPU and the targets, with traffic and flows, as evidence.
-pub(super) fn machine(work: &Work<'_>, targets: &CpuSet) -> Vec<Evidence> {
+pub(super) fn machine(work: &NetdevWork<'_>, targets: &CpuSet) -> Vec<Evidence> {
     let measured =
         work.silos.iter().any(|silo| silo.softirq.is_some_and(|softirq| softirq.measured));
     let source = if measured {
@@ -452,7 +465,7 @@ pub(super) fn machine(work: &Work<'_>, targets: &CpuSet) -> Vec<Evidence> {
         "/proc/stat, by clock ticks"
     };
     let mut reasons = Vec::new();
-    if let Some((cpu, load)) = work.dispatcher().and_then(|cpu| Some((cpu, work.loads.get(&cpu)?)))
+    if let Some((cpu, load)) = work.main_poller().and_then(|cpu| Some((cpu, work.loads.get(&cpu)?)))
     {
         let full = if load.bound >= FULL { ", saturated" } else { "" };
         reasons.push(Evidence::new(
@@ -527,7 +540,7 @@ pub(super) fn machine(work: &Work<'_>, targets: &CpuSet) -> Vec<Evidence> {
 }
 
 /// The share of the softirq that can move off the polling CPU, as evidence.
-fn split(work: &Work<'_>) -> Vec<Evidence> {
+fn split(work: &NetdevWork<'_>) -> Vec<Evidence> {
     let Range { worst, best, .. } = work.movable;
     let between = Measure::Text(format!("{} to {}", percent(worst), percent(best)));
     let source = match work.samples {
@@ -539,7 +552,7 @@ fn split(work: &Work<'_>) -> Vec<Evidence> {
     vec![Evidence::new("softirq share after driver and GRO", between, source)]
 }
 
-impl Verdict {
+impl RemedyVerdict {
     /// Adds more reasons.
     fn with(mut self, more: Vec<Evidence>) -> Self {
         self.reasons.extend(more);
@@ -548,6 +561,6 @@ impl Verdict {
 }
 
 /// The queues with traffic, without leased ones.
-pub(super) fn busy_queues<'a>(work: &Work<'a>) -> Vec<&'a Silo> {
+pub(super) fn busy_queues<'a>(work: &NetdevWork<'a>) -> Vec<&'a Silo> {
     work.silos.iter().copied().filter(|silo| silo.has_traffic() && silo.leased.is_none()).collect()
 }

@@ -5,9 +5,10 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::bottleneck::FULL;
+use crate::judge::verdict::effect::percent;
 use crate::judge::verdict::packet_steering::rps_is_on;
-use crate::judge::verdict::work::Work;
-use crate::judge::verdict::{Outcome, RemedyName, Verdict, percent};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
+use crate::judge::verdict::work::NetdevWork;
 
 /// Counters of packets lost at the NIC or its ring. Drivers may count a packet in several of them,
 /// so the largest is taken.
@@ -20,10 +21,10 @@ const BUSY: [&str; 2] = ["net.core.busy_read", "net.core.busy_poll"];
 const SQUEEZED: f64 = 0.01;
 
 /// The verdict on a larger ring, which holds bursts but does not make the CPU faster.
-pub(super) fn ring(work: &Work<'_>) -> Verdict {
+pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::BiggerRing;
     let Some(lost) = lost(work) else {
-        return Verdict::new(
+        return RemedyVerdict::new(
             work,
             remedy,
             Outcome::Unknown,
@@ -36,7 +37,7 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
         "/sys/class/net/*/statistics",
     )];
     let no_change = |because: &str| {
-        Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(reasons.clone())
+        RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because).reasons(reasons.clone())
     };
     let rings = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);
     let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
@@ -55,8 +56,8 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
             let edit = |rings: &Settings| {
                 Some(rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max)))
             };
-            let knob = knobs::Rings { netdev: NetdevIdentity::of(work.netdev) };
-            let verdict = Verdict::new(work, remedy, Outcome::Help, because)
+            let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(work.netdev) };
+            let verdict = RemedyVerdict::new(work, remedy, Outcome::Help, because)
                 .bound(losses(lost))
                 .reasons(reasons);
             let reason = "a ring of twice the size holds bursts of twice the size";
@@ -70,9 +71,9 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
 
 /// The verdict on a larger softirq budget. After a run that ends with work left, polling resumes at
 /// once, in ksoftirqd if needed.
-pub(super) fn budget(work: &Work<'_>) -> Verdict {
+pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::BiggerBudget;
-    let rates = work.own.keys().filter_map(|cpu| work.seen.rates.cpus.get(cpu));
+    let rates = work.poll_share.keys().filter_map(|cpu| work.analysis.rates.cpus.get(cpu));
     let (mut squeezes, mut runs, mut known) = (0.0, 0.0, false);
     for rate in rates {
         if let Some(squeezed) = rate.softnet.and_then(|softnet| softnet.time_squeeze_per_s) {
@@ -81,7 +82,7 @@ pub(super) fn budget(work: &Work<'_>) -> Verdict {
         }
     }
     if !known {
-        return Verdict::new(
+        return RemedyVerdict::new(
             work,
             remedy,
             Outcome::Unknown,
@@ -101,7 +102,7 @@ pub(super) fn budget(work: &Work<'_>) -> Verdict {
     let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
     let lost = lost(work).unwrap_or(0.0);
     let verdict = |outcome, because: &str| {
-        Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+        RemedyVerdict::new(work, remedy, outcome, because).reasons(reasons.clone())
     };
     if share < SQUEEZED {
         verdict(Outcome::NoClearChange, "almost no softirq run used up its budget")
@@ -139,7 +140,7 @@ fn twice(old: &Words) -> Option<Words> {
 }
 
 /// The verdict on busy polling, which trades CPU time for latency. Latency is not measured here.
-pub(super) fn busy_poll(work: &Work<'_>) -> Verdict {
+pub(super) fn busy_poll(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::BusyPoll;
     let idle = work.mean_idle(&work.cpus());
     let reasons = vec![Evidence::new(
@@ -147,10 +148,10 @@ pub(super) fn busy_poll(work: &Work<'_>) -> Verdict {
         Measure::Share(idle),
         "/proc/stat",
     )];
-    let sysctls = &work.seen.observation.after.net.sysctls;
+    let sysctls = &work.analysis.observation.after.net.sysctls;
     let on = BUSY.iter().find(|name| sysctls.get(**name).is_some_and(|value| value.trim() != "0"));
     let verdict = |outcome, because: &str| {
-        Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+        RemedyVerdict::new(work, remedy, outcome, because).reasons(reasons.clone())
     };
     if let Some(name) = on {
         verdict(Outcome::NoClearChange, &format!("it is on ({name})"))
@@ -173,11 +174,11 @@ pub(super) fn busy_poll(work: &Work<'_>) -> Verdict {
 }
 
 /// Packets per second lost at the NIC or its ring; `None` when nothing counts them.
-fn lost(work: &Work<'_>) -> Option<f64> {
-    let rates = work.seen.rates.netdevs.get(&work.netdev.name)?;
+fn lost(work: &NetdevWork<'_>) -> Option<f64> {
+    let rates = work.analysis.rates.netdevs.get(&work.netdev.name)?;
     let counted = LOST.iter().filter_map(|name| rates.get(*name).copied());
-    let by_queue = queue_drops(work.netdev, &work.seen.observation.before.netdevs)
-        .map(|drops| drops / work.seen.rates.elapsed.as_secs_f64());
+    let by_queue = queue_drops(work.netdev, &work.analysis.observation.before.netdevs)
+        .map(|drops| drops / work.analysis.rates.elapsed.as_secs_f64());
     counted.chain(by_queue).reduce(f64::max)
 }
 
@@ -204,6 +205,6 @@ fn losses(lost: f64) -> Gain {
 }
 
 /// The share of its time that the CPU that polls most spends on interrupts and softirqs.
-fn dispatcher_bound(work: &Work<'_>) -> Option<f64> {
-    Some(work.loads.get(&work.dispatcher()?)?.bound)
+fn dispatcher_bound(work: &NetdevWork<'_>) -> Option<f64> {
+    Some(work.loads.get(&work.main_poller()?)?.bound)
 }

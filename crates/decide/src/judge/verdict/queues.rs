@@ -1,8 +1,8 @@
 //! Verdicts on polling on more CPUs: spread interrupts, more queues, NAPI in kthreads.
 
-use netsilo_model::change::{Settings, knobs};
 use std::collections::BTreeMap;
 
+use netsilo_model::change::{Settings, knobs};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::Protocol;
@@ -12,21 +12,22 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::bottleneck::{Loads, add};
+use crate::judge::verdict::effect::{CLEAR, Effect, percent};
 use crate::judge::verdict::packet_steering::busy_queues;
-use crate::judge::verdict::work::{Sight, Work};
-use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
+use crate::judge::verdict::work::{NetdevWork, Scenario};
 
 /// Share of the work on one queue from which the hash does not spread the flows.
 const ONE_QUEUE: f64 = 0.8;
 
 /// The verdict on spreading interrupts: each queue on the least loaded CPU, the heaviest first.
-pub(super) fn spread(work: &Work<'_>) -> Verdict {
+pub(super) fn spread(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::SpreadInterrupts;
     let queues = busy_queues(work);
     let managed =
         |silo: &&Silo| silo.writable.as_ref().is_some_and(|writable| *writable != Writable::Yes);
-    if work.own.is_empty() {
-        return Verdict::new(
+    if work.poll_share.is_empty() {
+        return RemedyVerdict::new(
             work,
             remedy,
             Outcome::Unknown,
@@ -34,7 +35,7 @@ pub(super) fn spread(work: &Work<'_>) -> Verdict {
         );
     }
     if queues.iter().all(managed) {
-        return Verdict::new(
+        return RemedyVerdict::new(
             work,
             remedy,
             Outcome::NoClearChange,
@@ -47,13 +48,14 @@ pub(super) fn spread(work: &Work<'_>) -> Verdict {
                 (_, 1) => "it has one queue: moving the queue does not spread its work",
                 _ => "one queue carries all packets: moving the queue does not spread its work",
             };
-        return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(shares(work));
+        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
+            .reasons(shares(work));
     }
     let own: Vec<f64> = queues.iter().map(|silo| silo.own_share.values().sum()).collect();
     let effect = spread_out(work, &|_| own.clone());
     let because = match effect.outcome() {
         Outcome::Help => {
-            let (queues, cpus) = (queues.len(), work.own.len());
+            let (queues, cpus) = (queues.len(), work.poll_share.len());
             format!(
                 "{}: {queues} queues share {cpus} cpu(s) ({})",
                 effect.now(work),
@@ -62,7 +64,7 @@ pub(super) fn spread(work: &Work<'_>) -> Verdict {
         }
         _ => format!("{}; with interrupts spread: {}", effect.now(work), effect.between()),
     };
-    Verdict::new(work, remedy, effect.outcome(), because)
+    RemedyVerdict::new(work, remedy, effect.outcome(), because)
         .bound(effect.bound("the bottleneck stays saturated"))
         .reasons(shares(work))
         .not_when(
@@ -71,10 +73,10 @@ pub(super) fn spread(work: &Work<'_>) -> Verdict {
 }
 
 /// The verdict on more queues (ethtool channels).
-pub(super) fn more(work: &Work<'_>) -> Verdict {
+pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::MoreQueues;
     let no_change = |because: String| {
-        Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(shares(work))
+        RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because).reasons(shares(work))
     };
     let Some(limit) = channels(work) else {
         return no_change("its driver does not support changing the number of queues".into());
@@ -88,15 +90,15 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
         };
         return no_change(why.into());
     }
-    if work.own.is_empty() {
-        return Verdict::new(
+    if work.poll_share.is_empty() {
+        return RemedyVerdict::new(
             work,
             remedy,
             Outcome::Unknown,
             "the cpu that polls each queue is not known",
         );
     }
-    let all: f64 = work.all();
+    let all: f64 = work.total_poll_share();
     let heaviest = busy_queues(work)
         .iter()
         .map(|silo| silo.own_share.values().sum::<f64>())
@@ -114,13 +116,17 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
     if let Some(why) = ports_not_hashed(work) {
         return no_change(why);
     }
-    let effect = spread_out(work, &|sight| {
-        let (count, flow) = match (&work.flows, sight) {
+    let effect = spread_out(work, &|scenario| {
+        let (count, flow) = match (&work.flows, scenario) {
             (Some(flows), _) => (
-                if sight == Sight::Worst { flows.least } else { flows.most.unwrap_or(usize::MAX) },
-                flows.heaviest.of(sight),
+                if scenario == Scenario::Worst {
+                    flows.least
+                } else {
+                    flows.most.unwrap_or(usize::MAX)
+                },
+                flows.heaviest.of(scenario),
             ),
-            (None, Sight::Worst) => (limit.current as usize, 0.0),
+            (None, Scenario::Worst) => (limit.current as usize, 0.0),
             (None, _) => (usize::MAX, 0.0),
         };
         let queues = (wanted as usize).min(count).max(1);
@@ -130,11 +136,7 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
     });
     let near = effect.before.is_near();
     let outcome = match effect.outcome() {
-        Outcome::NoClearChange
-            if near
-                && work.flows.is_none()
-                && effect.gain.likely >= crate::judge::verdict::CLEAR =>
-        {
+        Outcome::NoClearChange if near && work.flows.is_none() && effect.gain.likely >= CLEAR => {
             Outcome::Unknown
         }
         outcome => outcome,
@@ -170,7 +172,7 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
         Measure::Text(format!("{} of {}", limit.current, limit.max)),
         "ethtool -l",
     ));
-    let verdict = Verdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons);
+    let verdict = RemedyVerdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons);
     if outcome != Outcome::Help {
         return verdict;
     }
@@ -181,7 +183,7 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
     verdict
         .writes(
             work,
-            knobs::Channels { netdev: NetdevIdentity::of(work.netdev) },
+            knobs::Channels { netdev: NetdevIdentity::from_netdev(work.netdev) },
             edit,
             "one queue per cpu that can poll",
         )
@@ -189,9 +191,10 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
 }
 
 /// The verdict on threaded NAPI: one kthread per NAPI, which the scheduler can move.
-pub(super) fn threaded(work: &Work<'_>) -> Verdict {
+pub(super) fn threaded(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::ThreadedNapi;
-    let no_change = |because: String| Verdict::new(work, remedy, Outcome::NoClearChange, because);
+    let no_change =
+        |because: String| RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because);
     if work.netdev.threaded.is_none() {
         return no_change("this kernel does not support it (5.12 and later do)".into());
     }
@@ -202,7 +205,7 @@ pub(super) fn threaded(work: &Work<'_>) -> Verdict {
     let fixed = queues
         .iter()
         .all(|silo| silo.writable.as_ref().is_some_and(|writable| *writable != Writable::Yes));
-    if !fixed || queues.len() < 2 || work.own.is_empty() {
+    if !fixed || queues.len() < 2 || work.poll_share.is_empty() {
         let why = if queues.len() < 2 {
             "one queue needs one kthread, which also runs on one cpu at a time"
         } else {
@@ -217,7 +220,7 @@ pub(super) fn threaded(work: &Work<'_>) -> Verdict {
         effect.now(work),
         effect.between()
     );
-    let verdict = Verdict::new(work, remedy, effect.outcome(), because)
+    let verdict = RemedyVerdict::new(work, remedy, effect.outcome(), because)
         .bound(effect.bound("the bottleneck stays saturated"))
         .reasons(self::shares(work))
         .not_when("latency matters more than throughput: each poll waits for the scheduler");
@@ -225,20 +228,20 @@ pub(super) fn threaded(work: &Work<'_>) -> Verdict {
         return verdict;
     }
     let reason = "its interrupts cannot be moved, but kthreads can run on idle cpus";
-    let knob = knobs::Threaded { netdev: NetdevIdentity::of(work.netdev) };
+    let knob = knobs::Threaded { netdev: NetdevIdentity::from_netdev(work.netdev) };
     verdict.writes(work, knob, |_| Some(1), reason)
 }
 
 /// The effect of placing each queue's work on the CPU that is then least loaded.
-fn spread_out(work: &Work<'_>, queues: &dyn Fn(Sight) -> Vec<f64>) -> Effect {
-    let topology = &work.seen.observation.after.topology;
-    let cpus = work.cpus().minus(&topology.set_apart());
+fn spread_out(work: &NetdevWork<'_>, queues: &dyn Fn(Scenario) -> Vec<f64>) -> Effect {
+    let topology = &work.analysis.observation.after.topology;
+    let cpus = work.cpus().minus(&topology.isolated_or_tickless());
     let cpus = if cpus.is_empty() { work.cpus() } else { cpus };
-    let placed = |sight: Sight| -> (Loads, CpuSet) {
+    let placed = |scenario: Scenario| -> (Loads, CpuSet) {
         let mut loads = work.loads.clone();
-        work.own.iter().for_each(|(cpu, own)| add(&mut loads, *cpu, -own));
+        work.poll_share.iter().for_each(|(cpu, own)| add(&mut loads, *cpu, -own));
         let mut used = CpuSet::new();
-        let mut queues = queues(sight);
+        let mut queues = queues(scenario);
         queues.sort_by(|a, b| b.total_cmp(a));
         for queue in queues {
             let least = cpus.iter().min_by(|a, b| {
@@ -251,12 +254,12 @@ fn spread_out(work: &Work<'_>, queues: &dyn Fn(Sight) -> Vec<f64>) -> Effect {
         }
         (loads, used)
     };
-    let fixed = placed(Sight::Worst).1.or(&work.own.keys().copied().collect());
-    Effect::of(work, &fixed, |sight| placed(sight).0)
+    let fixed = placed(Scenario::Worst).1.or(&work.poll_share.keys().copied().collect());
+    Effect::of(work, &fixed, |scenario| placed(scenario).0)
 }
 
 /// The work of each queue, as evidence.
-fn shares(work: &Work<'_>) -> Vec<Evidence> {
+fn shares(work: &NetdevWork<'_>) -> Vec<Evidence> {
     let mut reasons = Vec::new();
     for silo in busy_queues(work) {
         let own: f64 = silo.own_share.values().sum();
@@ -270,14 +273,14 @@ fn shares(work: &Work<'_>) -> Vec<Evidence> {
     reasons
 }
 
-fn channels(work: &Work<'_>) -> Option<Limit> {
+fn channels(work: &NetdevWork<'_>) -> Option<Limit> {
     let channels = work.netdev.ethtool.as_ref()?.channels.value()?;
     channels.combined.filter(|limit| limit.max > 0).or(channels.rx)
 }
 
 /// The reason why UDP stays on one queue: the hash ignores ports, so all flows between two hosts
 /// share a queue.
-fn ports_not_hashed(work: &Work<'_>) -> Option<String> {
+fn ports_not_hashed(work: &NetdevWork<'_>) -> Option<String> {
     let mut bytes: BTreeMap<Protocol, f64> = BTreeMap::new();
     for consumer in work.silos.iter().flat_map(|silo| &silo.consumers) {
         for protocol in &consumer.protocols {

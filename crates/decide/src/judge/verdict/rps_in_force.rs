@@ -7,25 +7,27 @@ use netsilo_model::machine::topology::Distance;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::bottleneck::{Loads, add};
+use crate::judge::verdict::effect::{CLEAR, Effect, LOSS, percent};
 use crate::judge::verdict::packet_steering::{Added, machine};
-use crate::judge::verdict::work::{Sight, Work};
-use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
+use crate::judge::verdict::work::{NetdevWork, Scenario};
 
 /// The verdict on RPS that is on, from the loads if it were switched off.
-pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
+pub(super) fn rps_in_force(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::Rps;
     let Some(steered) = SteeredWork::of(work) else {
         let because = "it is on, but the packets that it steers were not counted (received_rps, \
                        polls of the backlog)";
-        return Verdict::new(work, remedy, Outcome::Unknown, because);
+        return RemedyVerdict::new(work, remedy, Outcome::Unknown, because);
     };
-    let off = Effect::of(work, &CpuSet::new(), |sight| steered.loads_without_rps(work, sight));
+    let off =
+        Effect::of(work, &CpuSet::new(), |scenario| steered.loads_without_rps(work, scenario));
     let near = off.before.is_near() || off.after.is_near();
-    let added = steered.added(work, Sight::Likely);
+    let added = steered.added(work, Scenario::Likely);
     let outcome = match off.gain {
         _ if !near => Outcome::NoClearChange,
-        gain if gain.worst >= 0.0 && gain.likely >= crate::judge::verdict::LOSS => Outcome::Hurt,
-        gain if gain.best <= -crate::judge::verdict::CLEAR => Outcome::Help,
+        gain if gain.worst >= 0.0 && gain.likely >= LOSS => Outcome::Hurt,
+        gain if gain.best <= -CLEAR => Outcome::Help,
         _ => Outcome::NoClearChange,
     };
     let costs = format!(
@@ -72,7 +74,7 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
             work.costs.source_in_words(),
         ),
     ]);
-    Verdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons)
+    RemedyVerdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons)
 }
 
 /// The work that RPS moves now, by target CPU.
@@ -83,18 +85,22 @@ struct SteeredWork {
 }
 
 impl SteeredWork {
-    fn of(work: &Work<'_>) -> Option<Self> {
+    fn of(work: &NetdevWork<'_>) -> Option<Self> {
         let masks = work
             .silos
             .iter()
             .filter_map(|silo| silo.rps_cpus.clone())
             .reduce(|all, cpus| all.or(&cpus))?;
-        let attribution = &work.seen.observation.attribution;
+        let attribution = &work.analysis.observation.attribution;
         let seconds = attribution.elapsed.as_secs_f64();
         let mut to = BTreeMap::new();
-        for cpu in masks.iter().filter(|cpu| !work.own.contains_key(cpu)) {
-            let received =
-                work.seen.rates.cpus.get(&cpu).and_then(|rates| rates.softnet?.received_rps_per_s);
+        for cpu in masks.iter().filter(|cpu| !work.poll_share.contains_key(cpu)) {
+            let received = work
+                .analysis
+                .rates
+                .cpus
+                .get(&cpu)
+                .and_then(|rates| rates.softnet?.received_rps_per_s);
             let polls = attribution.polls.iter().filter(|poll| poll.cpu == cpu);
             let (mut backlog, mut all) = (0.0, 0.0);
             for poll in polls {
@@ -119,8 +125,8 @@ impl SteeredWork {
     }
 
     /// The cost of steering, summed over all target CPUs.
-    fn added(&self, work: &Work<'_>, sight: Sight) -> Added {
-        let all = self.to.keys().map(|cpu| self.added_to(work, *cpu, sight));
+    fn added(&self, work: &NetdevWork<'_>, scenario: Scenario) -> Added {
+        let all = self.to.keys().map(|cpu| self.added_to(work, *cpu, scenario));
         all.fold(Added::default(), |sum, it| Added {
             packets: sum.packets + it.packets,
             ipis: sum.ipis + it.ipis,
@@ -128,29 +134,29 @@ impl SteeredWork {
         })
     }
 
-    fn added_to(&self, work: &Work<'_>, to: CpuId, sight: Sight) -> Added {
-        let topology = &work.seen.observation.after.topology;
+    fn added_to(&self, work: &NetdevWork<'_>, to: CpuId, scenario: Scenario) -> Added {
+        let topology = &work.analysis.observation.after.topology;
         let (_, packets, ipis) = self.to[&to];
-        let distance = work.dispatcher().map_or(Distance::Llc, |from| topology.distance(from, to));
-        let ns = ipis * work.costs.ipi_ns.at(distance) * work.interrupt_cost().of(sight)
+        let distance = work.main_poller().map_or(Distance::Llc, |from| topology.distance(from, to));
+        let ns = ipis * work.costs.ipi_ns.at(distance) * work.interrupt_cost().of(scenario)
             + packets * work.costs.lines_per_packet * work.costs.line_ns.at(distance);
         Added { packets, ipis, time: ns / 1e9 }
     }
 
     /// The loads if RPS were off.
-    fn loads_without_rps(&self, work: &Work<'_>, sight: Sight) -> Loads {
+    fn loads_without_rps(&self, work: &NetdevWork<'_>, scenario: Scenario) -> Loads {
         // The worst scenario for switching RPS off is the best one for RPS: it adds little.
-        let mirrored = match sight {
-            Sight::Worst => Sight::Best,
-            Sight::Likely => Sight::Likely,
-            Sight::Best => Sight::Worst,
+        let mirrored = match scenario {
+            Scenario::Worst => Scenario::Best,
+            Scenario::Likely => Scenario::Likely,
+            Scenario::Best => Scenario::Worst,
         };
         let mut loads = work.loads.clone();
-        let all = work.all().max(f64::MIN_POSITIVE);
+        let all = work.total_poll_share().max(f64::MIN_POSITIVE);
         for (cpu, (time, ..)) in &self.to {
             let added = self.added_to(work, *cpu, mirrored).time.min(*time);
             add(&mut loads, *cpu, -time);
-            for (poller, own) in &work.own {
+            for (poller, own) in &work.poll_share {
                 add(&mut loads, *poller, (time - added) * own / all);
             }
         }

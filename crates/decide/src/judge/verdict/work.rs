@@ -9,7 +9,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::rss::model;
 use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol};
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use crate::judge::verdict::bottleneck::{CpuLoad, Loads};
 
@@ -41,18 +41,18 @@ impl Range {
         Self { worst: value, likely: value, best: value }
     }
 
-    pub(super) fn of(self, sight: Sight) -> f64 {
-        match sight {
-            Sight::Worst => self.worst,
-            Sight::Likely => self.likely,
-            Sight::Best => self.best,
+    pub(super) fn of(self, scenario: Scenario) -> f64 {
+        match scenario {
+            Scenario::Worst => self.worst,
+            Scenario::Likely => self.likely,
+            Scenario::Best => self.best,
         }
     }
 }
 
 /// A scenario: the assumption about unmeasured quantities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum Scenario {
     Worst,
     Likely,
     Best,
@@ -73,15 +73,15 @@ pub(super) struct Flows {
 
 /// One netdev's receive work; shares are of one CPU's time.
 #[derive(Debug, Clone)]
-pub(super) struct Work<'a> {
-    pub(super) seen: &'a Analysis<'a>,
+pub(super) struct NetdevWork<'a> {
+    pub(super) analysis: &'a Analysis<'a>,
     pub(super) netdev: &'a Netdev,
     /// Its queues, and its NAPIs without a known queue.
     pub(super) silos: Vec<&'a Silo>,
     /// Loads of the usable CPUs (online, not set apart) and of those that poll the netdev.
     pub(super) loads: Loads,
     /// Share of each CPU's time that is spent on polling the netdev.
-    pub(super) own: BTreeMap<CpuId, f64>,
+    pub(super) poll_share: BTreeMap<CpuId, f64>,
     /// Packets received per second.
     pub(super) packets_per_s: Option<f64>,
     /// Polls per second.
@@ -98,54 +98,56 @@ pub(super) struct Work<'a> {
     pub(super) costs: Costs,
 }
 
-impl<'a> Work<'a> {
+impl<'a> NetdevWork<'a> {
     /// Collects a netdev's work; `None` when the netdev is down, receives nothing, or has no rates.
-    pub(super) fn of(seen: &'a Analysis<'a>, netdev: &'a Netdev) -> Option<Self> {
+    pub(super) fn of(analysis: &'a Analysis<'a>, netdev: &'a Netdev) -> Option<Self> {
         let silos: Vec<&Silo> =
-            seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
-        if seen.rates.elapsed.is_zero()
+            analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
+        if analysis.rates.elapsed.is_zero()
             || !netdev.up
             || !silos.iter().any(|silo| silo.has_traffic())
         {
             return None;
         }
-        let mut own: BTreeMap<CpuId, f64> = BTreeMap::new();
+        let mut poll_share: BTreeMap<CpuId, f64> = BTreeMap::new();
         for (cpu, share) in silos.iter().flat_map(|silo| &silo.own_share) {
-            *own.entry(*cpu).or_default() += share;
+            *poll_share.entry(*cpu).or_default() += share;
         }
         let (movable, samples) =
-            movable(&seen.observation.attribution, &own, are_small(seen, netdev));
+            movable(&analysis.observation.attribution, &poll_share, are_small(analysis, netdev));
         let mut work = Self {
-            loads: loads(seen, netdev, &silos, &own),
-            packets_per_s: packets(seen, netdev, &silos),
+            loads: loads(analysis, netdev, &silos, &poll_share),
+            packets_per_s: packets(analysis, netdev, &silos),
             polls_per_s: polls(&silos),
             movable,
             samples,
-            flows: flows(seen, netdev, &silos),
-            link: link(seen, netdev),
-            costs: costs(seen),
-            seen,
+            flows: flows(analysis, netdev, &silos),
+            link: link(analysis, netdev),
+            costs: costs(analysis),
+            analysis,
             netdev,
             silos,
-            own,
+            poll_share,
         };
-        work.own.retain(|cpu, _| work.loads.contains_key(cpu));
+        work.poll_share.retain(|cpu, _| work.loads.contains_key(cpu));
         Some(work)
     }
 
     /// The CPU that spends most time on polling the netdev.
-    pub(super) fn dispatcher(&self) -> Option<CpuId> {
-        netsilo_model::derive::silo::heaviest(self.own.iter().map(|(cpu, share)| (*cpu, *share)))
+    pub(super) fn main_poller(&self) -> Option<CpuId> {
+        netsilo_model::derive::silo::heaviest(
+            self.poll_share.iter().map(|(cpu, share)| (*cpu, *share)),
+        )
     }
 
     /// The time of all CPUs spent on polling the netdev.
-    pub(super) fn all(&self) -> f64 {
-        self.own.values().sum()
+    pub(super) fn total_poll_share(&self) -> f64 {
+        self.poll_share.values().sum()
     }
 
     /// Whether the machine is virtual; `None` when not known.
     pub(super) fn is_guest(&self) -> Option<bool> {
-        self.seen.observation.after.machine.virtual_machine
+        self.analysis.observation.after.machine.virtual_machine
     }
 
     /// The idle share of a CPU's time; 0 for a CPU without a load.
@@ -155,7 +157,8 @@ impl<'a> Work<'a> {
 
     /// The summed busy shares of the other hardware threads of a CPU's core, which slow it down.
     pub(super) fn sibling_busy(&self, cpu: CpuId) -> f64 {
-        let siblings = self.seen.observation.after.topology.core_of(cpu).minus(&CpuSet::of(cpu));
+        let siblings =
+            self.analysis.observation.after.topology.core_of(cpu).minus(&CpuSet::from_cpu(cpu));
         siblings
             .iter()
             .filter_map(|other| self.loads.get(&other))
@@ -182,7 +185,7 @@ impl<'a> Work<'a> {
     fn read(&self) -> impl Iterator<Item = &'a Consumption> {
         let napis: Vec<_> =
             self.silos.iter().filter_map(|silo| silo.napi.as_ref().map(|edge| edge.to)).collect();
-        let rows = self.seen.observation.attribution.consumption.iter();
+        let rows = self.analysis.observation.attribution.consumption.iter();
         rows.filter(move |row| row.bytes > 0 && row.napi.is_some_and(|napi| napis.contains(&napi)))
     }
 
@@ -256,12 +259,12 @@ impl<'a> Work<'a> {
     /// wide for the default weights.
     pub(super) fn interrupt_cost(&self) -> Range {
         match (&self.costs.source, self.is_guest()) {
-            (CostSource::Table, Some(true)) => {
-                Range { worst: 2.0, likely: 1.0, best: 1.0 / Costs::IPI_IN_A_GUEST }
+            (CostSource::Default, Some(true)) => {
+                Range { worst: 2.0, likely: 1.0, best: 1.0 / Costs::VIRTUAL_IPI_FACTOR }
             }
-            (CostSource::Table, Some(false)) => Range { worst: 2.0, likely: 1.0, best: 0.5 },
-            (CostSource::Table, None) => {
-                Range { worst: Costs::IPI_IN_A_GUEST, likely: 1.0, best: 0.5 }
+            (CostSource::Default, Some(false)) => Range { worst: 2.0, likely: 1.0, best: 0.5 },
+            (CostSource::Default, None) => {
+                Range { worst: Costs::VIRTUAL_IPI_FACTOR, likely: 1.0, best: 0.5 }
             }
             _ => Range::exactly(1.0),
         }
@@ -269,32 +272,39 @@ impl<'a> Work<'a> {
 }
 
 /// The cost weights; a virtual machine uses its own default weights unless others are configured.
-fn costs(seen: &Analysis<'_>) -> Costs {
-    let guest = seen.observation.after.machine.virtual_machine == Some(true);
-    if guest && *seen.costs == Costs::default() { Costs::of_a_guest() } else { seen.costs.clone() }
+fn costs(analysis: &Analysis<'_>) -> Costs {
+    let guest = analysis.observation.after.machine.virtual_machine == Some(true);
+    if guest && *analysis.costs == Costs::default() {
+        Costs::for_virtual_machine()
+    } else {
+        analysis.costs.clone()
+    }
 }
 
 fn loads(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     silos: &[&Silo],
-    own: &BTreeMap<CpuId, f64>,
+    poll_share: &BTreeMap<CpuId, f64>,
 ) -> Loads {
-    let topology = &seen.observation.after.topology;
-    let counts = topology.online.minus(&topology.set_apart()).or(&own.keys().copied().collect());
+    let topology = &analysis.observation.after.topology;
+    let counts = topology
+        .online
+        .minus(&topology.isolated_or_tickless())
+        .or(&poll_share.keys().copied().collect());
     let threaded = netdev.threaded.is_some_and(|mode| mode > 0)
         || silos.iter().any(|silo| silo.kthread.is_some());
     let load = |cpu: CpuId| {
-        let shares = seen.rates.cpus.get(&cpu)?.shares?;
-        let elapsed = seen.observation.attribution.elapsed.as_secs_f64();
-        let time = seen.observation.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
+        let shares = analysis.rates.cpus.get(&cpu)?.shares?;
+        let elapsed = analysis.observation.attribution.elapsed.as_secs_f64();
+        let time = analysis.observation.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
         let interrupted = time.map_or(shares.irq + shares.softirq, |time| {
             time.interrupted_ns() as f64 / 1e9 / elapsed
         });
         // Stolen time is not available to this machine.
         let room = (1.0 - shares.steal).max(0.05);
         // A kthread runs on one CPU at a time: it is a bottleneck like a softirq.
-        let kthread = if threaded { own.get(&cpu).copied().unwrap_or(0.0) } else { 0.0 };
+        let kthread = if threaded { poll_share.get(&cpu).copied().unwrap_or(0.0) } else { 0.0 };
         let bound = interrupted + kthread;
         let busy = (shares.busy() - shares.nice).max(bound);
         Some((cpu, CpuLoad { busy: (busy / room).min(1.0), bound: (bound / room).min(1.0) }))
@@ -302,11 +312,11 @@ fn loads(
     counts.iter().filter_map(load).collect()
 }
 
-fn packets(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64> {
+fn packets(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64> {
     let polled: Option<f64> = silos.iter().map(|silo| silo.packets_per_s).sum();
     polled
         .filter(|rate| *rate > 0.0)
-        .or_else(|| seen.rates.netdevs.get(&netdev.name)?.get("rx_packets").copied())
+        .or_else(|| analysis.rates.netdevs.get(&netdev.name)?.get("rx_packets").copied())
 }
 
 /// Polls per second as counted, else interrupts per second: each interrupt starts one poll.
@@ -325,8 +335,8 @@ fn polls(silos: &[&Silo]) -> Option<f64> {
 }
 
 /// Whether the mean packet is small; false when bytes were not counted.
-fn are_small(seen: &Analysis<'_>, netdev: &Netdev) -> bool {
-    let rate = |name: &str| seen.rates.netdevs.get(&netdev.name)?.get(name).copied();
+fn are_small(analysis: &Analysis<'_>, netdev: &Netdev) -> bool {
+    let rate = |name: &str| analysis.rates.netdevs.get(&netdev.name)?.get(name).copied();
     rate("rx_packets")
         .zip(rate("rx_bytes"))
         .is_some_and(|(packets, bytes)| bytes > 0.0 && bytes <= packets * SMALL_BYTES)
@@ -336,27 +346,27 @@ fn are_small(seen: &Analysis<'_>, netdev: &Netdev) -> bool {
 /// samples of the polling CPUs, else the documented bound.
 fn movable(
     attribution: &Attribution,
-    own: &BTreeMap<CpuId, f64>,
+    poll_share: &BTreeMap<CpuId, f64>,
     small: bool,
 ) -> (Range, Option<f64>) {
     let documented = (if small { MOVABLE_OF_SMALL } else { MOVABLE }, None);
     let Some(stages) = attribution.stages.as_ref().filter(|stages| stages.refused.is_none()) else {
         return documented;
     };
-    let mut by_stage: BTreeMap<Stage, f64> = BTreeMap::new();
-    for (stage, samples) in own.keys().filter_map(|cpu| stages.cpus.get(cpu)).flatten() {
+    let mut by_stage: BTreeMap<ReceiveStage, f64> = BTreeMap::new();
+    for (stage, samples) in poll_share.keys().filter_map(|cpu| stages.cpus.get(cpu)).flatten() {
         *by_stage.entry(*stage).or_default() += *samples as f64;
     }
-    let of = |stage: Stage| by_stage.get(&stage).copied().unwrap_or(0.0);
+    let of = |stage: ReceiveStage| by_stage.get(&stage).copied().unwrap_or(0.0);
     let all: f64 = by_stage.values().sum();
     if all < SAMPLES {
         return documented;
     }
-    let stays = of(Stage::DriverGro) + of(Stage::TxCompletion);
+    let stays = of(ReceiveStage::DriverGro) + of(ReceiveStage::TxCompletion);
     let share = |moves: f64| moves / all;
     let error = |share: f64| DEVIATIONS * (share * (1.0 - share) / all).sqrt();
     // Samples of unknown functions may belong to either part.
-    let (least, most) = (share(all - stays - of(Stage::Other)), share(all - stays));
+    let (least, most) = (share(all - stays - of(ReceiveStage::Other)), share(all - stays));
     let range = Range {
         worst: (least - error(least)).max(0.0),
         likely: (least + most) / 2.0,
@@ -366,13 +376,13 @@ fn movable(
 }
 
 /// The flows as counted on arrival, else bounds from the readers.
-fn flows(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
-    let packets: Vec<u64> = model::flows_of(seen.observation, netdev)
+fn flows(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
+    let packets: Vec<u64> = model::flows_on(analysis.observation, netdev)
         .map(|flow| flow.packets)
         .filter(|it| *it > 0)
         .collect();
     let all = packets.iter().copied().fold(0, u64::saturating_add);
-    let missed = seen.observation.attribution.flows_missed;
+    let missed = analysis.observation.attribution.flows_missed;
     match packets.iter().max() {
         Some(most) if all >= FLOW_PACKETS => Some(Flows {
             least: packets.len(),
@@ -402,8 +412,8 @@ fn readers(silos: &[&Silo]) -> Option<Flows> {
 }
 
 /// Utilisation of the link (0 to 1) in its busier direction.
-fn link(seen: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
-    let rates = seen.rates.netdevs.get(&netdev.name)?;
+fn link(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
+    let rates = analysis.rates.netdevs.get(&netdev.name)?;
     let speed = f64::from(netdev.speed_mbps.filter(|speed| *speed > 0)?) * 1e6 / 8.0;
     let used = |bytes: &str, packets: &str| {
         Some((rates.get(bytes)? + rates.get(packets)? * FRAME_BYTES) / speed)

@@ -1,48 +1,28 @@
 //! The steps from an rx queue to the CPU that processes it: interrupt, NAPI, softirq or kthread,
 //! RPS, readers.
 
-use netsilo_model::derive::rates::Rates;
-use netsilo_model::derive::silo::{Silo, Silos, heaviest};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::{Silo, heaviest};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, Writable};
-use netsilo_model::snapshot::observation::Observation;
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::why::{Because, Cause};
-
-/// The input of an explanation.
-#[derive(Clone, Copy)]
-pub(crate) struct Look<'a> {
-    pub(crate) observation: &'a Observation,
-    pub(crate) rates: &'a Rates,
-    pub(crate) silos: &'a Silos,
-}
-
-/// Explains step by step why a queue is processed on this CPU.
-pub fn queue_chain(
-    observation: &Observation,
-    rates: &Rates,
-    silos: &Silos,
-    silo: &Silo,
-    cpu: CpuId,
-) -> Vec<Because> {
-    chain(&Look { observation, rates, silos }, silo, Some(cpu))
-}
+use crate::judge::why::explanation::{Cause, Step};
 
 /// The cause of a queue on one CPU.
-pub(super) fn queue(look: &Look<'_>, silo: &Silo, cpu: CpuId) -> Cause {
+pub(super) fn queue(analysis: &Analysis<'_>, silo: &Silo, cpu: CpuId) -> Cause {
     Cause {
         what: silo.label(),
         share: silo.own_share.get(&cpu).copied(),
         estimated: true,
-        evidence: evidence(look, silo, Some(cpu)),
-        because: chain(look, silo, Some(cpu)),
+        evidence: evidence(analysis, silo, Some(cpu)),
+        because: chain(analysis, silo, Some(cpu)),
     }
 }
 
 /// The cause of a queue on the CPU that polls it most, else on the one with most of its interrupts.
-pub(super) fn queue_anywhere(look: &Look<'_>, silo: &Silo) -> Cause {
+pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> Cause {
     let polled = heaviest(
         silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s.max(rate.polls_per_s))),
     );
@@ -54,15 +34,15 @@ pub(super) fn queue_anywhere(look: &Look<'_>, silo: &Silo) -> Cause {
         what: format!("{} {place}", silo.label()),
         share: cpu.and_then(|cpu| silo.own_share.get(&cpu).copied()),
         estimated: true,
-        evidence: evidence(look, silo, cpu),
-        because: chain(look, silo, cpu),
+        evidence: evidence(analysis, silo, cpu),
+        because: chain(analysis, silo, cpu),
     }
 }
 
 /// The cause of an interrupt without a known rx queue; `None` when the interrupt does not exist.
-pub(super) fn interrupt(look: &Look<'_>, irq: Irq) -> Option<Cause> {
-    let state = look.observation.after.irqs.get(&irq)?;
-    let per_s = look.rates.irqs.get(&irq).map(|rates| &rates.per_s);
+pub(super) fn interrupt(analysis: &Analysis<'_>, irq: Irq) -> Option<Cause> {
+    let state = analysis.observation.after.irqs.get(&irq)?;
+    let per_s = analysis.rates.irqs.get(&irq).map(|rates| &rates.per_s);
     let cpu = per_s.and_then(|per_s| heaviest(per_s.iter().map(|(cpu, rate)| (*cpu, *rate))));
     let rows = per_s.into_iter().flatten();
     Some(Cause {
@@ -78,11 +58,11 @@ pub(super) fn interrupt(look: &Look<'_>, irq: Irq) -> Option<Cause> {
                 )
             })
             .collect(),
-        because: placed(look, irq, state, cpu),
+        because: placed(analysis, irq, state, cpu),
     })
 }
 
-fn evidence(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evidence> {
+fn evidence(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evidence> {
     let mut evidence = Vec::new();
     if let Some(rate) = cpu.and_then(|cpu| silo.polls.get(&cpu)) {
         evidence.push(Evidence::new(
@@ -106,56 +86,57 @@ fn evidence(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evidence> {
         let text = Measure::Text(format!("cpus {elsewhere}"));
         evidence.push(Evidence::new("also polled on", text, "tp_btf/napi_poll"));
     }
-    if look.observation.attribution.lost_events > 0 {
-        let lost = Measure::Count(look.observation.attribution.lost_events);
+    if analysis.observation.attribution.lost_events > 0 {
+        let lost = Measure::Count(analysis.observation.attribution.lost_events);
         evidence.push(Evidence::new("events not counted", lost, "eBPF"));
     }
     evidence
 }
 
-fn chain(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Because> {
+fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Step> {
     let mut because = Vec::new();
     match silo
         .irq
         .as_ref()
-        .and_then(|edge| Some((edge.to, look.observation.after.irqs.get(&edge.to)?)))
+        .and_then(|edge| Some((edge.to, analysis.observation.after.irqs.get(&edge.to)?)))
     {
-        Some((irq, state)) => because.extend(placed(look, irq, state, cpu)),
-        None => because.push(no_interrupt(look, silo)),
+        Some((irq, state)) => because.extend(placed(analysis, irq, state, cpu)),
+        None => because.push(no_interrupt(analysis, silo)),
     }
     because.push(polled(silo, cpu));
-    because.extend(not_interrupted_here(look, silo, cpu));
-    because.extend(steered(look, silo));
+    because.extend(not_interrupted_here(analysis, silo, cpu));
+    because.extend(steered(analysis, silo));
     because.extend(leaves(silo, cpu));
     because.extend(read(silo));
     because
 }
 
 /// Explains why an interrupt arrives on its CPU.
-fn placed(look: &Look<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Vec<Because> {
+fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Vec<Step> {
     let file = |name: &str| format!("/proc/irq/{irq}/{name}");
     let mut because = Vec::new();
     let name = format!("its interrupt, irq {irq} ({}),", state.actions.join(", "));
     let Some(requested) = &state.requested else {
-        return vec![Because::new(
+        return vec![Step::new(
             format!("{name} has no readable affinity"),
             file("smp_affinity_list"),
         )];
     };
-    because.push(Because::new(
+    because.push(Step::new(
         format!(
             "{name} is requested on {}: {}",
             cpus(requested),
-            origin_of_affinity(look, state, requested)
+            origin_of_affinity(analysis, state, requested)
         ),
         file("smp_affinity_list"),
     ));
     let Some(effective) = &state.effective else { return because };
     let in_force = file("effective_affinity_list");
-    let came =
-        |cpu: CpuId| look.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&cpu));
+    let came = |cpu: CpuId| {
+        analysis.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&cpu))
+    };
     if !effective.is_empty() && !effective.intersects(requested) {
-        because.push(Because::new(
+        because.push(Step::new(
             format!(
                 "its effective affinity is still {}: it moves when the next interrupt arrives",
                 cpus(effective)
@@ -163,12 +144,12 @@ fn placed(look: &Look<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Ve
             in_force,
         ));
     } else if requested.len() > 1 && effective.len() == 1 {
-        because.push(Because::new(
+        because.push(Step::new(
             format!("the interrupt controller delivers it to one of these: {}", cpus(effective)),
             in_force,
         ));
     } else if let Some(cpu) = cpu.filter(|cpu| !effective.contains(*cpu) && came(*cpu)) {
-        because.push(Because::new(
+        because.push(Step::new(
             format!(
                 "it arrived on cpu {cpu} in this interval, but its effective affinity is now {}: \
                  it was moved meanwhile",
@@ -181,35 +162,40 @@ fn placed(look: &Look<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Ve
 }
 
 /// The origin of an interrupt's requested affinity, in words.
-fn origin_of_affinity(look: &Look<'_>, state: &IrqState, requested: &CpuSet) -> &'static str {
+fn origin_of_affinity(
+    analysis: &Analysis<'_>,
+    state: &IrqState,
+    requested: &CpuSet,
+) -> &'static str {
     if state.writable == Writable::Managed {
         return "the kernel placed it when the driver requested it, and rejects changes";
     }
     if state.hint.as_ref() == Some(requested) {
         return "this is the driver's affinity hint";
     }
-    if look.observation.after.default_smp_affinity.as_ref() == Some(requested) {
+    if analysis.observation.after.default_smp_affinity.as_ref() == Some(requested) {
         return "this is default_smp_affinity, which nobody has changed";
     }
     "somebody wrote this value"
 }
 
-fn no_interrupt(look: &Look<'_>, silo: &Silo) -> Because {
-    let of_queue = look.observation.after.netdevs.iter().filter(|netdev| silo.netdev.is(netdev));
+fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Step {
+    let of_queue =
+        analysis.observation.after.netdevs.iter().filter(|netdev| silo.netdev.is(netdev));
     let channel = of_queue.flat_map(|dev| &dev.rx_queues).filter(|rx| Some(rx.index) == silo.queue);
     match channel.filter_map(|rx| rx.vmbus_cpu).next() {
-        Some(cpu) => Because::new(
+        Some(cpu) => Step::new(
             format!("it has no interrupt of its own: its VMBus channel is bound to cpu {cpu}"),
             "/sys/bus/vmbus/devices/*/channels",
         ),
-        None => Because::new("its interrupt is not known", "netdev netlink, /proc/interrupts"),
+        None => Step::new("its interrupt is not known", "netdev netlink, /proc/interrupts"),
     }
 }
 
 /// Explains who polls the queue, and why on this CPU.
-fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
+fn polled(silo: &Silo, cpu: Option<CpuId>) -> Step {
     match &silo.kthread {
-        Some(thread) => Because::new(
+        Some(thread) => Step::new(
             format!(
                 "threaded NAPI: its kthread {} (pid {}) polls on the cpu that the scheduler \
                  chooses; it may run on {}",
@@ -219,7 +205,7 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
             ),
             format!("/proc/{}/status", thread.pid),
         ),
-        None => Because::new(
+        None => Step::new(
             match cpu {
                 Some(cpu) => format!(
                     "the cpu that takes the interrupt adds the NAPI to its own poll list: NET_RX \
@@ -235,7 +221,7 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
 }
 
 /// Explains why a queue is polled on this CPU although no interrupt arrived here.
-fn not_interrupted_here(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
+fn not_interrupted_here(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Option<Step> {
     let cpu = cpu.filter(|cpu| {
         silo.kthread.is_none() && silo.polls.get(cpu).is_some_and(|rate| rate.polls_per_s > 0.0)
     })?;
@@ -243,7 +229,7 @@ fn not_interrupted_here(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Opt
     if by_cpu.get(&cpu).is_some_and(|rate| *rate > 0.0) {
         return None;
     }
-    let sysctls = &look.observation.after.net.sysctls;
+    let sysctls = &analysis.observation.after.net.sysctls;
     let busy_poll = ["net.core.busy_poll", "net.core.busy_read"].into_iter();
     let busy_polls =
         busy_poll.filter_map(|name| sysctls.get(name)).any(|value| value.trim() != "0");
@@ -262,15 +248,15 @@ fn not_interrupted_here(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Opt
              poll list with its interrupt off"
         }
     };
-    Some(Because::new(text, "/proc/interrupts, tp_btf/napi_poll"))
+    Some(Step::new(text, "/proc/interrupts, tp_btf/napi_poll"))
 }
 
 /// Explains where RPS and RFS move the protocol work.
-fn steered(look: &Look<'_>, silo: &Silo) -> Vec<Because> {
+fn steered(analysis: &Analysis<'_>, silo: &Silo) -> Vec<Step> {
     let mut because = Vec::new();
     let rps = silo.rps_cpus.as_ref().filter(|cpus| !cpus.is_empty());
     if let Some(targets) = rps {
-        because.push(Because::new(
+        because.push(Step::new(
             format!(
                 "RPS steers its packets to {} by their hash: driver and GRO run here, IP and above \
                  run there",
@@ -279,18 +265,16 @@ fn steered(look: &Look<'_>, silo: &Silo) -> Vec<Because> {
             "rps_cpus",
         ));
     }
-    let entries = look.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
+    let entries = analysis.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
     if silo.rps_flow_cnt.is_some_and(|count| count > 0) && entries > 0 {
-        because.push(Because::new(
-            "RFS steers each flow to the cpu that read it last",
-            "rps_flow_cnt",
-        ));
+        because
+            .push(Step::new("RFS steers each flow to the cpu that read it last", "rps_flow_cnt"));
     }
     because
 }
 
 /// Explains where packets polled on this CPU are forwarded to.
-fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
+fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Step> {
     let here = silo.forwards.iter().filter(|to| cpu.is_none_or(|cpu| to.cpu == cpu));
     let to: Vec<String> =
         here.take(3).map(|to| format!("{:.0}% by {}", to.share * 100.0, to.label())).collect();
@@ -299,12 +283,12 @@ fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
             "it forwards: {}; bridging or routing, netfilter and sending run in the same softirq",
             to.join(", ")
         );
-        Because::new(text, "net:netif_receive_skb, net:net_dev_queue")
+        Step::new(text, "net:netif_receive_skb, net:net_dev_queue")
     })
 }
 
 /// Lists the main readers of a queue and their CPUs.
-fn read(silo: &Silo) -> Option<Because> {
+fn read(silo: &Silo) -> Option<Step> {
     let reader = |consumer: &netsilo_model::derive::silo::ConsumerShare| {
         let cpus: CpuSet = consumer.cpus.keys().copied().collect();
         format!(
@@ -316,7 +300,7 @@ fn read(silo: &Silo) -> Option<Because> {
     };
     let readers: Vec<String> = silo.consumers.iter().take(3).map(reader).collect();
     (!readers.is_empty())
-        .then(|| Because::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
+        .then(|| Step::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
 }
 
 /// Formats CPUs as `cpu 3`, `cpus 0-3` or `no cpu`.

@@ -3,35 +3,37 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use netsilo_model::derive::cpu_time::{CpuSplit, Measured};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::cpu_time::{CpuTimeShares, Measured};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::attribution::Poll;
-use netsilo_model::snapshot::observation::Observation;
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::why::chain::{self, Look, cpus};
-use crate::judge::why::{Because, Cause, CpuWhy, Ksoftirqd, heaviest_first};
+use crate::judge::why::chain;
+use crate::judge::why::chain::cpus;
+use crate::judge::why::explanation::{Cause, CpuWhy, Ksoftirqd, Step, heaviest_first};
 
 /// Maximum number of interrupts that are listed.
 const IRQS_NAMED: usize = 5;
 
-pub(super) fn cpu_why(look: &Look<'_>, cpu: CpuId) -> CpuWhy {
-    let split = CpuSplit::of(look.observation, look.rates, cpu);
-    let topology = &look.observation.after.topology;
+pub(super) fn cpu_why(analysis: &Analysis<'_>, cpu: CpuId) -> CpuWhy {
+    let split = CpuTimeShares::from_observation(analysis.observation, &analysis.rates, cpu);
+    let topology = &analysis.observation.after.topology;
     CpuWhy {
         cpu,
         core: topology.core_of(cpu),
         node: topology.cpus.get(&cpu).and_then(|it| it.node),
         difference: split.difference(),
-        ksoftirqd: ksoftirqd(look.observation, look.rates.elapsed.as_secs_f64(), cpu),
+        ksoftirqd: ksoftirqd(analysis, cpu),
         split,
     }
 }
 
-/// The activity of a CPU's ksoftirqd between the two snapshots; `elapsed` is in seconds.
-pub(crate) fn ksoftirqd(observation: &Observation, elapsed: f64, cpu: CpuId) -> Option<Ksoftirqd> {
+/// The activity of a CPU's ksoftirqd between the two snapshots; `None` when not known.
+pub(crate) fn ksoftirqd(analysis: &Analysis<'_>, cpu: CpuId) -> Option<Ksoftirqd> {
+    let (observation, elapsed) = (analysis.observation, analysis.rates.elapsed.as_secs_f64());
     let old = observation.before.ksoftirqd.get(&cpu)?;
     let new = observation.after.ksoftirqd.get(&cpu).filter(|_| elapsed > 0.0)?;
     let share = |old: u64, new: u64| Some((new.checked_sub(old)? as f64 / 1e9 / elapsed).min(1.0));
@@ -42,24 +44,29 @@ pub(crate) fn ksoftirqd(observation: &Observation, elapsed: f64, cpu: CpuId) -> 
 }
 
 /// All causes of a CPU's load, in descending order of CPU time.
-pub(super) fn causes(look: &Look<'_>, cpu: CpuId) -> Vec<Cause> {
-    let split = CpuSplit::of(look.observation, look.rates, cpu);
+pub(super) fn causes(analysis: &Analysis<'_>, cpu: CpuId) -> Vec<Cause> {
+    let split = CpuTimeShares::from_observation(analysis.observation, &analysis.rates, cpu);
     let on_it = |silo: &&Silo| {
         let interrupted =
             silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));
         silo.polls.contains_key(&cpu) || (silo.packets_per_s.is_none() && interrupted)
     };
-    let mut causes: Vec<Cause> =
-        look.silos.queues.iter().filter(on_it).map(|silo| chain::queue(look, silo, cpu)).collect();
-    let polls = Polls::on(look, cpu);
+    let mut causes: Vec<Cause> = analysis
+        .silos
+        .queues
+        .iter()
+        .filter(on_it)
+        .map(|silo| chain::queue(analysis, silo, cpu))
+        .collect();
+    let polls = Polls::on(analysis, cpu);
     let net_rx =
         split.measured.map_or_else(|| split.ticks.map(|ticks| ticks.softirq), |it| Some(it.net_rx));
-    causes.extend(backlog(look, cpu, &polls, net_rx));
-    causes.extend(polls.others.iter().map(|poll| other_poll(look, poll, &polls, net_rx)));
-    causes.extend(split.measured.and_then(|it| net_tx(look, cpu, it)));
-    causes.extend(split.measured.and_then(|it| other_softirqs(look, cpu, it)));
-    causes.extend(hardirqs(look, cpu, split.measured));
-    causes.extend(split.measured.and_then(|it| ipis(look, cpu, it)));
+    causes.extend(backlog(analysis, cpu, &polls, net_rx));
+    causes.extend(polls.others.iter().map(|poll| other_poll(analysis, poll, &polls, net_rx)));
+    causes.extend(split.measured.and_then(|it| net_tx(analysis, cpu, it)));
+    causes.extend(split.measured.and_then(|it| other_softirqs(analysis, cpu, it)));
+    causes.extend(hardirqs(analysis, cpu, split.measured));
+    causes.extend(split.measured.and_then(|it| ipis(analysis, cpu, it)));
     heaviest_first(&mut causes);
     causes
 }
@@ -76,15 +83,15 @@ struct Polls<'a> {
 }
 
 impl<'a> Polls<'a> {
-    fn on(look: &Look<'a>, cpu: CpuId) -> Self {
+    fn on(analysis: &'a Analysis<'_>, cpu: CpuId) -> Self {
         let mut sums = Self { packets: 0, backlog: 0, others: Vec::new() };
-        let own = look.observation.after.machine.netns;
+        let own = analysis.observation.after.machine.netns;
         let known = |poll: &Poll| {
             poll.napi.0 != 0
                 && (poll.netns == own || poll.netns == 0)
-                && look.silos.queues.iter().any(|silo| silo.netdev.name == poll.netdev)
+                && analysis.silos.queues.iter().any(|silo| silo.netdev.name == poll.netdev)
         };
-        for poll in look.observation.attribution.polls.iter().filter(|poll| poll.cpu == cpu) {
+        for poll in analysis.observation.attribution.polls.iter().filter(|poll| poll.cpu == cpu) {
             sums.packets = sums.packets.saturating_add(poll.packets);
             if poll.netdev.is_empty() {
                 sums.backlog = sums.backlog.saturating_add(poll.packets);
@@ -104,17 +111,22 @@ impl<'a> Polls<'a> {
 }
 
 /// The cause of the CPU's backlog: RPS from other CPUs, loopback and veth.
-fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) -> Option<Cause> {
-    let softnet = look.rates.cpus.get(&cpu).and_then(|rates| rates.softnet).unwrap_or_default();
+fn backlog(
+    analysis: &Analysis<'_>,
+    cpu: CpuId,
+    polls: &Polls<'_>,
+    net_rx: Option<f64>,
+) -> Option<Cause> {
+    let softnet = analysis.rates.cpus.get(&cpu).and_then(|rates| rates.softnet).unwrap_or_default();
     let rps_wakeups = softnet.received_rps_per_s.filter(|rate| *rate > 0.0);
     let aimed = |silo: &&Silo| {
         silo.has_traffic() && silo.rps_cpus.as_ref().is_some_and(|cpus| cpus.contains(cpu))
     };
-    let sources: Vec<&Silo> = look.silos.queues.iter().filter(aimed).collect();
+    let sources: Vec<&Silo> = analysis.silos.queues.iter().filter(aimed).collect();
     if polls.backlog == 0 && rps_wakeups.is_none() {
         return None;
     }
-    let seconds = look.observation.attribution.elapsed.as_secs_f64();
+    let seconds = analysis.observation.attribution.elapsed.as_secs_f64();
     let mut evidence = Vec::new();
     if polls.backlog > 0 && seconds > 0.0 {
         let rate = Measure::PerSecond(polls.backlog as f64 / seconds);
@@ -135,7 +147,7 @@ fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) 
             "/proc/net/softnet_stat",
         )
     }));
-    let mut because: Vec<Because> = sources
+    let mut because: Vec<Step> = sources
         .iter()
         .map(|silo| {
             let targets = silo.rps_cpus.as_ref().map(cpus).unwrap_or_default();
@@ -143,11 +155,11 @@ fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) 
                 "rps_cpus of {} is {targets}: the flow's hash selects one of them",
                 silo.label()
             );
-            Because::new(text, format!("queues/rx-{}/rps_cpus", silo.queue.unwrap_or(0)))
+            Step::new(text, format!("queues/rx-{}/rps_cpus", silo.queue.unwrap_or(0)))
         })
         .collect();
     if rps_wakeups.is_none() || sources.is_empty() {
-        because.push(Because::new(
+        because.push(Step::new(
             "packets sent through loopback or a veth without GRO are received on the sender's cpu, \
              through its backlog",
             "net/core/dev.c:enqueue_to_backlog",
@@ -164,23 +176,28 @@ fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) 
 }
 
 /// The cause of a NAPI without a known rx queue: transmit completions, a container's device.
-fn other_poll(look: &Look<'_>, poll: &Poll, polls: &Polls<'_>, net_rx: Option<f64>) -> Cause {
-    let seconds = look.observation.attribution.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-    let foreign = poll.netns != 0 && poll.netns != look.observation.after.machine.netns;
+fn other_poll(
+    analysis: &Analysis<'_>,
+    poll: &Poll,
+    polls: &Polls<'_>,
+    net_rx: Option<f64>,
+) -> Cause {
+    let seconds = analysis.observation.attribution.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+    let foreign = poll.netns != 0 && poll.netns != analysis.observation.after.machine.netns;
     let (what, because) = match (poll.napi.0, foreign) {
-        (0, false) => (format!("{} transmit completions", poll.netdev), transmit(look, poll)),
+        (0, false) => (format!("{} transmit completions", poll.netdev), transmit(analysis, poll)),
         (_, true) => {
             let text = "it is in another network namespace: run netsilo there to see its queues";
             (
                 format!("{} of network namespace {}", poll.netdev, poll.netns),
-                vec![Because::new(text, "tp_btf/napi_poll")],
+                vec![Step::new(text, "tp_btf/napi_poll")],
             )
         }
         _ => {
             let text = "a virtual device is polled on the cpu that sends to it";
             (
                 format!("{} napi {}", poll.netdev, poll.napi),
-                vec![Because::new(text, "net/core/dev.c:napi_schedule")],
+                vec![Step::new(text, "net/core/dev.c:napi_schedule")],
             )
         }
     };
@@ -196,21 +213,22 @@ fn other_poll(look: &Look<'_>, poll: &Poll, polls: &Polls<'_>, net_rx: Option<f6
 }
 
 /// Explains transmit completions by the completion interrupts that arrive on this CPU.
-fn transmit(look: &Look<'_>, poll: &Poll) -> Vec<Because> {
-    let netdev = look.observation.after.netdevs.iter().find(|netdev| netdev.name == poll.netdev);
+fn transmit(analysis: &Analysis<'_>, poll: &Poll) -> Vec<Step> {
+    let netdev =
+        analysis.observation.after.netdevs.iter().find(|netdev| netdev.name == poll.netdev);
     let mut because = Vec::new();
     for tx in netdev.into_iter().flat_map(|netdev| &netdev.tx_queues) {
         let Some(irq) = tx.irq.as_ref().map(|edge| edge.to) else { continue };
         let came =
-            look.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&poll.cpu));
+            analysis.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&poll.cpu));
         if came {
             let text =
                 format!("the completion interrupt of tx-{}, irq {irq}, arrives here", tx.index);
-            because.push(Because::new(text, format!("/proc/irq/{irq}/effective_affinity_list")));
+            because.push(Step::new(text, format!("/proc/irq/{irq}/effective_affinity_list")));
         }
     }
     if because.is_empty() {
-        because.push(Because::new(
+        because.push(Step::new(
             "sent packets are freed on the cpu that polls their completion",
             "net/core/dev.c:napi_schedule",
         ));
@@ -219,8 +237,8 @@ fn transmit(look: &Look<'_>, poll: &Poll) -> Vec<Because> {
 }
 
 /// The cause of NET_TX softirqs.
-fn net_tx(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
-    let rate = look.rates.cpus.get(&cpu)?.net_tx_per_s.filter(|rate| *rate > 0.0)?;
+fn net_tx(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
+    let rate = analysis.rates.cpus.get(&cpu)?.net_tx_per_s.filter(|rate| *rate > 0.0)?;
     Some(Cause {
         what: "NET_TX".into(),
         share: Some(measured.net_tx),
@@ -230,7 +248,7 @@ fn net_tx(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
             Measure::PerSecond(rate),
             "/proc/softirqs",
         )],
-        because: vec![Because::new(
+        because: vec![Step::new(
             "delayed qdiscs send, and sent packets are freed, on the cpu that rescheduled the \
              qdisc or ran the completion",
             "net/core/dev.c:net_tx_action",
@@ -239,10 +257,10 @@ fn net_tx(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
 }
 
 /// The cause of softirqs other than NET_RX and NET_TX.
-fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
+fn other_softirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
     let (old, new) =
-        (look.observation.before.cpus.get(&cpu)?, look.observation.after.cpus.get(&cpu)?);
-    let seconds = look.rates.elapsed.as_secs_f64();
+        (analysis.observation.before.cpus.get(&cpu)?, analysis.observation.after.cpus.get(&cpu)?);
+    let seconds = analysis.rates.elapsed.as_secs_f64();
     let rate = |(name, new): (&Arc<str>, u64)| {
         let grown =
             new.checked_sub(old.softirqs.get(name)?).filter(|grown| *grown > 0 && seconds > 0.0)?;
@@ -280,7 +298,7 @@ fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cau
     let because = rates
         .iter()
         .filter_map(|(name, _)| reason(name))
-        .map(|(text, source)| Because::new(text, source));
+        .map(|(text, source)| Step::new(text, source));
     (!rates.is_empty() || measured.other_softirq > 0.0).then(|| Cause {
         what: "other softirqs".into(),
         share: Some(measured.other_softirq),
@@ -296,15 +314,16 @@ fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cau
 }
 
 /// The cause of device interrupt handlers that run on this CPU.
-fn hardirqs(look: &Look<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<Cause> {
+fn hardirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<Cause> {
     let rate = |(irq, rates): (&Irq, &netsilo_model::derive::rates::IrqRates)| {
         Some((*irq, *rates.per_s.get(&cpu)?))
     };
     let mut rates: Vec<(Irq, f64)> =
-        look.rates.irqs.iter().filter_map(rate).filter(|(_, rate)| *rate > 0.0).collect();
+        analysis.rates.irqs.iter().filter_map(rate).filter(|(_, rate)| *rate > 0.0).collect();
     rates.sort_by(|a, b| b.1.total_cmp(&a.1));
     let action = |irq: Irq| {
-        look.observation
+        analysis
+            .observation
             .after
             .irqs
             .get(&irq)
@@ -313,7 +332,7 @@ fn hardirqs(look: &Look<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<C
     };
     let spread: BTreeMap<bool, usize> =
         rates.iter().fold(BTreeMap::new(), |mut spread, (irq, _)| {
-            let state = look.observation.after.irqs.get(irq);
+            let state = analysis.observation.after.irqs.get(irq);
             let wide =
                 state.and_then(|state| state.requested.as_ref()).is_some_and(|cpus| cpus.len() > 1);
             *spread.entry(wide).or_default() += 1;
@@ -325,10 +344,10 @@ fn hardirqs(look: &Look<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<C
             "{wide} of these interrupts are requested on several cpus; the interrupt controller \
              chose this one"
         );
-        because.push(Because::new(text, "/proc/irq/*/effective_affinity_list"));
+        because.push(Step::new(text, "/proc/irq/*/effective_affinity_list"));
     }
     if let Some(one) = spread.get(&false) {
-        because.push(Because::new(
+        because.push(Step::new(
             format!("{one} of these interrupts are requested on one cpu"),
             "/proc/irq/*/smp_affinity_list",
         ));
@@ -353,10 +372,10 @@ fn hardirqs(look: &Look<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<C
 }
 
 /// The cause of call-function inter-processor interrupts.
-fn ipis(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
-    let seconds = look.observation.attribution.elapsed.as_secs_f64();
-    let count = look.observation.attribution.cpu_time.get(&cpu)?.ipis;
-    let rates = look.rates.cpus.get(&cpu).cloned().unwrap_or_default();
+fn ipis(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
+    let seconds = analysis.observation.attribution.elapsed.as_secs_f64();
+    let count = analysis.observation.attribution.cpu_time.get(&cpu)?.ipis;
+    let rates = analysis.rates.cpus.get(&cpu).cloned().unwrap_or_default();
     let rps = rates.softnet.and_then(|softnet| softnet.received_rps_per_s).unwrap_or(0.0);
     let mut evidence = vec![Evidence::new(
         "call-function IPIs",
@@ -375,12 +394,12 @@ fn ipis(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
     );
     let mut because = Vec::new();
     if rps > 0.0 {
-        because.push(Because::new(
+        because.push(Step::new(
             "another cpu queued packets on this cpu's backlog (RPS)",
             "net/core/dev.c:net_rps_send_ipi",
         ));
     }
-    because.push(Because::new(
+    because.push(Step::new(
         "another cpu woke a thread on this cpu, or unmapped memory",
         "kernel/smp.c:smp_call_function_many_cond",
     ));

@@ -1,7 +1,11 @@
 use super::*;
-use netsilo_model::machine::ids::NapiId;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::snapshot::attribution::{CpuTime, Poll};
 use netsilo_model::snapshot::host::Softnet;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
@@ -28,7 +32,7 @@ fn scene(queues: Vec<SceneQueue>) -> Scene {
 }
 
 fn explained(observation: &Observation, subject: &str) -> Why {
-    why(observation, &subject.parse().unwrap()).unwrap()
+    why(&Analysis::new(observation, &Costs::default()), &subject.parse().unwrap()).unwrap()
 }
 
 fn reasons(cause: &Cause) -> String {
@@ -67,7 +71,7 @@ fn a_wide_affinity_is_explained_as_delivery_to_one_cpu() {
 #[test]
 fn an_affinity_that_is_not_effective_yet_is_explained() {
     let mut observation = scene(vec![queue(30, "0", 1000, 0.1)]).observation();
-    observation.after.irqs.get_mut(&Irq(30)).unwrap().requested = Some(CpuSet::of(CpuId(3)));
+    observation.after.irqs.get_mut(&Irq(30)).unwrap().requested = Some(CpuSet::from_cpu(CpuId(3)));
     let text = reasons(&explained(&observation, "irq30").causes[0]);
     assert!(
         text.contains(
@@ -79,8 +83,10 @@ fn an_affinity_that_is_not_effective_yet_is_explained() {
 
 #[test]
 fn a_kthread_polls_where_the_scheduler_runs_it() {
-    let mut scene =
-        scene(vec![SceneQueue { kthread_cpus: CpuSet::of(CpuId(1)), ..queue(30, "0", 1000, 0.1) }]);
+    let mut scene = scene(vec![SceneQueue {
+        kthread_cpus: CpuSet::from_cpu(CpuId(1)),
+        ..queue(30, "0", 1000, 0.1)
+    }]);
     scene.netdevs[0].threaded = true;
     let text = reasons(&explained(&scene.observation(), "cpu1").causes[0]);
     assert!(text.contains("its kthread napi/eth0-8193 (pid 900) polls"), "{text}");
@@ -133,7 +139,9 @@ fn forwarding_runs_where_the_packets_are_polled() {
 #[test]
 fn an_error_for_a_missing_subject_lists_the_existing_ones() {
     let observation = scene(vec![queue(30, "0", 1000, 0.1)]).observation();
-    let refused = |text: &str| why(&observation, &text.parse().unwrap()).unwrap_err().to_string();
+    let costs = Costs::default();
+    let analysis = Analysis::new(&observation, &costs);
+    let refused = |text: &str| why(&analysis, &text.parse().unwrap()).unwrap_err().to_string();
     assert_eq!(refused("udp"), "expected cpu3, irq27, eth0 or eth0/rx-3, found \"udp\"");
     assert_eq!(refused("cpu9"), "cpu 9 is not online: the online cpus are 0-3");
     assert_eq!(refused("eth7"), "no netdev is called \"eth7\": the netdevs are eth0");

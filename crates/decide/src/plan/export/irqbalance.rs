@@ -1,17 +1,19 @@
 //! Policy scripts for `irqbalance --policyscript`: keys as in irqbalance(1) 1.9.2 (`ban`,
 //! `balance_level`, `numa_node`).
 
-use netsilo_model::change::quoted;
 use std::fmt::Write as _;
 
-use crate::plan::Plan;
-use crate::plan::export::{File, interrupts};
+use netsilo_model::change::quoted;
+
+use crate::plan::contents::Plan;
+use crate::plan::export::file::ExportedFile;
+use crate::plan::export::interrupts::interrupts;
 
 const NAME: &str = "netsilo-irqbalance-policy";
 
 /// Script that makes irqbalance ignore the interrupts that the plan places, moved or not; it
 /// balances all others.
-pub fn irqbalance_policy(plan: &Plan) -> File {
+pub fn irqbalance_policy(plan: &Plan) -> ExportedFile {
     let mut text = "#!/bin/sh\n\
         # Written by `netsilo export irqbalance-policy`: irqbalance leaves these interrupts\n\
         # alone, netsilo places them. Arguments from irqbalance: the device's path below /sys\n\
@@ -25,12 +27,16 @@ pub fn irqbalance_policy(plan: &Plan) -> File {
         let _ = writeln!(text, "{}) echo ban=true ;;", quoted(action));
     }
     text.push_str(LAST);
-    File { name: NAME.into(), text, executable: true }
+    ExportedFile { name: NAME.into(), text, executable: true }
 }
 
 /// Script that lets irqbalance balance, on the NUMA node of each of netsilo's hints.
-pub fn irqbalance_suggest() -> File {
-    File { name: NAME.into(), text: include_str!("irqbalance_suggest.sh").into(), executable: true }
+pub fn irqbalance_suggest() -> ExportedFile {
+    ExportedFile {
+        name: NAME.into(),
+        text: include_str!("irqbalance_suggest.sh").into(),
+        executable: true,
+    }
 }
 
 const LAST: &str = "esac\n\

@@ -1,18 +1,19 @@
 //! A plain shell script that writes the plan's settings where they differ.
 
-use netsilo_model::change::{Change, Interruption, Location, Value, quoted};
 use std::fmt::Write as _;
 
+use netsilo_model::change::{Change, Interruption, Location, Value, quoted};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
-use crate::plan::Plan;
-use crate::plan::export::{File, interrupts, one_line};
+use crate::plan::contents::Plan;
+use crate::plan::export::file::{ExportedFile, one_line};
+use crate::plan::export::interrupts::interrupts;
 
 /// Shell functions at the start of the script.
 const FUNCTIONS: &str = include_str!("script.sh");
 
 /// Builds the script.
-pub fn script(plan: &Plan) -> File {
+pub fn script(plan: &Plan) -> ExportedFile {
     let mut text = FUNCTIONS.to_owned();
     // Changes that reset a netdev come first, because the reset undoes other settings.
     let resets =
@@ -28,7 +29,7 @@ pub fn script(plan: &Plan) -> File {
         text.push_str(&lines(change));
     }
     text.push_str("exit $failed\n");
-    File { name: "netsilo-placement.sh".into(), text, executable: true }
+    ExportedFile { name: "netsilo-placement.sh".into(), text, executable: true }
 }
 
 /// The lines of one change: its reason and its command, or a comment that it is left out.
@@ -78,7 +79,11 @@ fn line(change: &Change, location: &Location<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::change::{FlowRule, Table, Words, knobs};
+
+    use netsilo_model::change::FlowRule;
+    use netsilo_model::change::Table;
+    use netsilo_model::change::Words;
+    use netsilo_model::change::knobs;
 
     #[test]
     fn changes_become_ethtool_commands_and_the_rest_is_listed() {

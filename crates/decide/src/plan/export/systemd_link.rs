@@ -11,12 +11,13 @@ use netsilo_model::change::{NTUPLE_FILTER, Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
-use crate::plan::Plan;
-use crate::plan::export::{File, interrupts};
+use crate::plan::contents::Plan;
+use crate::plan::export::file::ExportedFile;
+use crate::plan::export::interrupts::interrupts;
 
 /// Returns one file per netdev with an expressible setting, and the list of what cannot be
 /// expressed.
-pub fn systemd_link(plan: &Plan) -> (Vec<File>, Vec<String>) {
+pub fn systemd_link(plan: &Plan) -> (Vec<ExportedFile>, Vec<String>) {
     let mut netdevs: BTreeMap<&NetdevIdentity, LinkSettings> = BTreeMap::new();
     for it in interrupts(plan) {
         if let Some(netdev) = it.netdev {
@@ -80,7 +81,7 @@ struct LinkSettings<'a> {
 
 impl LinkSettings<'_> {
     /// Builds the file, if it has a setting to express.
-    fn file(&mut self, netdev: &NetdevIdentity) -> Option<File> {
+    fn file(&mut self, netdev: &NetdevIdentity) -> Option<ExportedFile> {
         let rps = match self.rps.as_slice() {
             [] => None,
             [first, rest @ ..] if rest.iter().all(|cpus| cpus == first) => Some(*first),
@@ -116,7 +117,11 @@ impl LinkSettings<'_> {
         if let Some(on) = self.ntuple {
             let _ = writeln!(text, "NTupleFilter={}", if on { "yes" } else { "no" });
         }
-        Some(File { name: format!("10-netsilo-{}.link", netdev.name), text, executable: false })
+        Some(ExportedFile {
+            name: format!("10-netsilo-{}.link", netdev.name),
+            text,
+            executable: false,
+        })
     }
 }
 

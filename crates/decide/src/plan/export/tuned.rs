@@ -3,17 +3,18 @@
 //!
 //! tuned saves the old values itself and restores them when the profile is unloaded.
 
-use netsilo_model::change::{Location, Target, Value};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use netsilo_model::change::{Location, Target, Value};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
-use crate::plan::Plan;
-use crate::plan::export::{File, interrupts, one_line};
+use crate::plan::contents::Plan;
+use crate::plan::export::file::{ExportedFile, one_line};
+use crate::plan::export::interrupts::interrupts;
 
 /// Builds the profile's `tuned.conf`.
-pub fn tuned(plan: &Plan) -> File {
+pub fn tuned(plan: &Plan) -> ExportedFile {
     let mut text = "# Written by `netsilo export tuned`: /etc/tuned/netsilo/tuned.conf\n\
         # (or the folder where your tuned reads its profiles).\n\
         [main]\n\
@@ -47,7 +48,7 @@ pub fn tuned(plan: &Plan) -> File {
             threads.join(", ")
         );
     }
-    File { name: "tuned.conf".into(), text, executable: false }
+    ExportedFile { name: "tuned.conf".into(), text, executable: false }
 }
 
 /// Offload settings (`rx-gro off`) by netdev: a section may appear only once.

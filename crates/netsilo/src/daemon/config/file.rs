@@ -1,18 +1,21 @@
 //! One configuration file: its keys, all optional, and its errors with their line.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netsilo_decide::plan::selection::nearest;
-use netsilo_decide::plan::{AlgorithmName, Xps};
+use netsilo_decide::plan::{AlgorithmName, Goal};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::CpuSet;
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
+use toml::de::Error;
+use toml::{Spanned, Table};
 
-use crate::verbs::plan::{algorithm, cpus_or_off, entries_or_off, some_cpus, xps};
+use crate::args::parse::some_cpus;
 
 /// The keys of one file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -29,36 +32,27 @@ pub(crate) struct File {
     #[serde(deserialize_with = "address")]
     pub(crate) metrics: Option<Metrics>,
     pub(crate) costs: Option<Costs>,
-    pub(crate) goal: Goal,
+    /// Section `[goal]` as [`parse`] checked it.
+    pub(crate) goal: Table,
     pub(crate) controller: Controller,
     pub(crate) netdev: Vec<Netdev>,
 }
 
-/// Section `[goal]`: the goal for all netdevs.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Goal {
-    pub(crate) manage: Option<bool>,
-    #[serde(deserialize_with = "an_algorithm")]
-    pub(crate) algorithm: Option<AlgorithmName>,
-    #[serde(deserialize_with = "cpus")]
-    pub(crate) cpus: Option<CpuSet>,
-    #[serde(deserialize_with = "cpus_or_none")]
-    pub(crate) exclude: Option<CpuSet>,
-    pub(crate) irqs: Option<bool>,
-    #[serde(deserialize_with = "cpus_or_none")]
-    pub(crate) rps: Option<CpuSet>,
-    #[serde(deserialize_with = "entries")]
-    pub(crate) rfs: Option<u32>,
-    pub(crate) arfs: Option<bool>,
-    #[serde(deserialize_with = "an_xps")]
-    pub(crate) xps: Option<Xps>,
-    #[serde(deserialize_with = "cpus")]
-    pub(crate) default_smp_affinity: Option<CpuSet>,
-    #[serde(deserialize_with = "cpus_or_none")]
-    pub(crate) rps_default_mask: Option<CpuSet>,
-    pub(crate) even_if_owned: Option<bool>,
-}
+/// Keys of section `[goal]`, the goal for all netdevs: `manage`, and keys of [`Goal`].
+const GOAL_KEYS: [&str; 12] = [
+    "manage",
+    "algorithm",
+    "cpus",
+    "exclude",
+    "irqs",
+    "rps",
+    "rfs",
+    "arfs",
+    "xps",
+    "default-smp-affinity",
+    "rps-default-mask",
+    "even-if-owned",
+];
 
 /// Section `[controller]`: how quickly and how cautiously the daemon acts.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -97,7 +91,6 @@ pub(crate) struct Netdev {
     #[serde(deserialize_with = "pattern")]
     pub(crate) path: Option<glob::Pattern>,
     pub(crate) manage: Option<bool>,
-    #[serde(deserialize_with = "an_algorithm")]
     pub(crate) algorithm: Option<AlgorithmName>,
     #[serde(deserialize_with = "cpus")]
     pub(crate) cpus: Option<CpuSet>,
@@ -112,7 +105,7 @@ pub(crate) struct Queue {
     pub(crate) queues: CpuSet,
     #[serde(default)]
     pub(crate) manage: Option<bool>,
-    #[serde(default, deserialize_with = "an_algorithm")]
+    #[serde(default)]
     pub(crate) algorithm: Option<AlgorithmName>,
     #[serde(default, deserialize_with = "cpus")]
     pub(crate) cpus: Option<CpuSet>,
@@ -175,8 +168,14 @@ pub(crate) fn parse(text: &str, file: &Path) -> Result<File, BadConfig> {
             at.map(|at| text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count() + 1);
         BadConfig { file: file.to_owned(), line, why }
     };
-    let parsed: File = toml::from_str(text)
-        .map_err(|error| bad(error.span().map(|span| span.start), in_words(error.message())))?;
+    let wrong = |error: Error| bad(error.span().map(|span| span.start), in_words(error.message()));
+    let parsed: File = toml::from_str(text).map_err(wrong)?;
+    let sections: Sections = toml::from_str(text).map_err(wrong)?;
+    for (key, value) in sections.goal {
+        check_goal(key.get_ref(), value.get_ref()).map_err(|(is_key, why)| {
+            bad(Some(if is_key { key.span().start } else { value.span().start }), why)
+        })?;
+    }
     if parsed
         .netdev
         .iter()
@@ -188,16 +187,47 @@ pub(crate) fn parse(text: &str, file: &Path) -> Result<File, BadConfig> {
     Ok(parsed)
 }
 
+/// The sections whose keys are checked one by one, each with its place in the text.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Sections {
+    goal: BTreeMap<Spanned<String>, Spanned<toml::Value>>,
+}
+
+/// Checks a key of section `[goal]`; an error is about the key if its first value is true.
+fn check_goal(key: &str, value: &toml::Value) -> Result<(), (bool, String)> {
+    if !GOAL_KEYS.contains(&key) {
+        return Err((true, unknown_key(key, &GOAL_KEYS)));
+    }
+    let wrong = |error: Error| (false, in_words(error.message()));
+    if key == "manage" {
+        return bool::deserialize(value.clone()).map(drop).map_err(wrong);
+    }
+    let goal = Goal::deserialize(Table::from_iter([(key.to_owned(), value.clone())]));
+    let goal = goal.map_err(wrong)?;
+    match goal.cpus.iter().chain(&goal.default_smp_affinity).any(CpuSet::is_empty) {
+        true => Err((false, "\"\": write at least one cpu, or leave the key out".into())),
+        false => Ok(()),
+    }
+}
+
 /// Shortens serde's message; an unknown key gets the nearest known one.
 fn in_words(message: &str) -> String {
-    let Some(rest) = message.strip_prefix("unknown field ") else {
-        return message.lines().next().unwrap_or(message).to_owned();
-    };
     // unknown field `a`, expected one of `b`, `c`
-    let mut keys = rest.split('`').skip(1).step_by(2);
-    let unknown = keys.next().unwrap_or_default();
-    let known: Vec<&str> = keys.collect();
-    match nearest(unknown, &known) {
+    let mut names = message.split('`').skip(1).step_by(2);
+    let unknown = names.next().unwrap_or_default();
+    let known: Vec<&str> = names.collect();
+    if message.starts_with("unknown field ") {
+        unknown_key(unknown, &known)
+    } else if message.starts_with("unknown variant ") {
+        format!("{unknown:?}: known are {}", known.join(", "))
+    } else {
+        message.lines().next().unwrap_or(message).to_owned()
+    }
+}
+
+fn unknown_key(unknown: &str, known: &[&str]) -> String {
+    match nearest(unknown, known) {
         Some(nearest) => format!("unknown key {unknown}; did you mean {nearest}?"),
         None => format!("unknown key {unknown}; known are {}", known.join(", ")),
     }
@@ -283,33 +313,7 @@ fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Metrics>, D::Err
 }
 
 fn cpus<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CpuSet>, D::Error> {
-    some(from, some_cpus)
-}
-
-fn cpus_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CpuSet>, D::Error> {
-    some(from, cpus_or_off)
-}
-
-fn entries<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "write a number of entries (32768) or \"off\"")]
-    enum Entries {
-        Number(u32),
-        Text(String),
-    }
-    let text = match Entries::deserialize(from)? {
-        Entries::Number(number) => number.to_string(),
-        Entries::Text(text) => text,
-    };
-    entries_or_off(&text).map(Some).map_err(|why| D::Error::custom(format!("{text:?}: {why:#}")))
-}
-
-fn an_algorithm<'de, D: Deserializer<'de>>(from: D) -> Result<Option<AlgorithmName>, D::Error> {
-    some(from, algorithm)
-}
-
-fn an_xps<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Xps>, D::Error> {
-    some(from, xps)
+    some(from, |text| Ok(some_cpus(text)?))
 }
 
 fn pattern<'de, D: Deserializer<'de>>(from: D) -> Result<Option<glob::Pattern>, D::Error> {

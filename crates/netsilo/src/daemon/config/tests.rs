@@ -7,7 +7,8 @@ use super::*;
 
 fn parse(text: &str) -> Result<Config, String> {
     let mut config = Config::default();
-    config.take(file::parse(text, Path::new("netsilo.toml")).map_err(|bad| bad.to_string())?);
+    let file = file::parse(text, Path::new("netsilo.toml")).map_err(|bad| bad.to_string())?;
+    config.take(file).map_err(|error| error.to_string())?;
     config.check().map_err(|error| error.to_string())?;
     Ok(config)
 }
@@ -81,6 +82,22 @@ fn an_invalid_value_is_refused_with_its_line() {
     insta::assert_snapshot!(
         refusal("[goal]\nrfs = -1"),
         @r#"netsilo.toml:2: write a number of entries (32768) or "off""#
+    );
+    insta::assert_snapshot!(
+        refusal("[goal]\nrps = \"on\""),
+        @r#"netsilo.toml:2: "on": unexpected 'o' at column 1 of "on""#
+    );
+    insta::assert_snapshot!(
+        refusal("[goal]\ncpus = \"\""),
+        @r#"netsilo.toml:2: "": write at least one cpu, or leave the key out"#
+    );
+    insta::assert_snapshot!(
+        refusal("[goal]\n\nxps = \"far\""),
+        @r#"netsilo.toml:3: "far": known are off, near"#
+    );
+    insta::assert_snapshot!(
+        refusal("[goal]\noverrides = []").split(';').next().unwrap(),
+        @"netsilo.toml:2: unknown key overrides"
     );
     insta::assert_snapshot!(
         refusal("metrics = \"9798\""),
@@ -230,10 +247,13 @@ fn configured_weights_override_measured_ones() {
         format!("same_cpu = 0\nsmt = 1\nl2 = 2\nllc = 3\nnode = 4\nremote = {remote}\n")
     };
     let config = parse(&format!("[costs.line_ns]\n{}", six("500"))).unwrap();
-    let costs = config.goal(&[], &Costs::of_a_guest()).costs;
+    let costs = config.goal(&[], &Costs::for_virtual_machine()).costs;
     assert_eq!((costs.line_ns.remote, costs.ipi_ns), (500.0, Costs::default().ipi_ns));
     assert_eq!(costs.source, CostSource::Configured);
-    assert_eq!(Config::default().goal(&[], &Costs::of_a_guest()).costs, Costs::of_a_guest());
+    assert_eq!(
+        Config::default().goal(&[], &Costs::for_virtual_machine()).costs,
+        Costs::for_virtual_machine()
+    );
     insta::assert_snapshot!(
         refusal(&format!("[costs.line_ns]\n{}", six("-5"))),
         @"costs: line_ns of remote is -5: give a number from 0 to 1000000000"

@@ -3,11 +3,11 @@
 use maud::{Markup, html};
 use netsilo_trial::experiment::results::Results;
 
-use crate::report::folder::Folder;
+use crate::report::folder::ReportFolder;
 use crate::report::page::tables;
 
 /// Renders collapsed sections.
-pub(super) fn render(folder: &Folder, results: &Results) -> Markup {
+pub(super) fn render(folder: &ReportFolder, results: &Results) -> Markup {
     let experiment = &folder.experiment;
     html! {
         details.card { summary { "Machine and commands" } (machine(folder)) }
@@ -23,7 +23,7 @@ pub(super) fn render(folder: &Folder, results: &Results) -> Markup {
         @for load in &results.loads {
             details.card {
                 summary { "Raw figures: " (load.load) }
-                @for measure in netsilo_trial::experiment::measure::Measure::ALL {
+                @for measure in netsilo_trial::experiment::measure::TrialMeasure::ALL {
                     @if load.settings.iter().any(|cell| cell.measured(measure).is_some()) {
                         div.scroll { (tables::measure(&[load], measure)) }
                     }
@@ -33,7 +33,7 @@ pub(super) fn render(folder: &Folder, results: &Results) -> Markup {
     }
 }
 
-fn machine(folder: &Folder) -> Markup {
+fn machine(folder: &ReportFolder) -> Markup {
     let experiment = &folder.experiment;
     let machine = &experiment.machine;
     html! {

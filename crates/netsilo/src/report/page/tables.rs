@@ -1,9 +1,10 @@
 //! The tables of the page: the figures of the charts.
 
 use maud::{Markup, html};
+use netsilo_trial::experiment::compared::{CellResult, Measured, UnderLoad};
 use netsilo_trial::experiment::flow_map::FlowMap;
-use netsilo_trial::experiment::measure::Measure;
-use netsilo_trial::experiment::results::{Measured, Results, UnderLoad, Verdict};
+use netsilo_trial::experiment::measure::TrialMeasure;
+use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
 use crate::report::{charts, palette, words};
@@ -12,7 +13,7 @@ use crate::views::units::{count, nanoseconds, or_dash, percent};
 /// The verdicts: one row per load, one column per setting.
 pub(super) fn verdicts(results: &Results) -> Markup {
     let settings = results.loads.first().map(|load| load.settings.as_slice()).unwrap_or_default();
-    let measure = Measure::Rate;
+    let measure = TrialMeasure::Rate;
     html! {
         div.card { div.scroll { table {
             caption {
@@ -49,17 +50,17 @@ fn verdict(measured: Option<&Measured>, load: &UnderLoad) -> Markup {
     }
 }
 
-fn class(verdict: Verdict) -> &'static str {
+fn class(verdict: CellResult) -> &'static str {
     match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::NoDifferenceShown => "no_difference_shown",
+        CellResult::Better => "better",
+        CellResult::Worse => "worse",
+        CellResult::NoDifferenceShown => "no_difference_shown",
         _ => "",
     }
 }
 
 /// One measure: one row per load and setting.
-pub(super) fn measure(loads: &[&UnderLoad], measure: Measure) -> Markup {
+pub(super) fn measure(loads: &[&UnderLoad], measure: TrialMeasure) -> Markup {
     let Some(unit) = loads.first().map(|load| measure.unit(load.work)) else { return html!() };
     html! {
         table {
@@ -107,14 +108,14 @@ pub(super) fn measure(loads: &[&UnderLoad], measure: Measure) -> Markup {
 /// Time shares and rates: one row per setting and CPU.
 pub(super) fn cpus(load: &UnderLoad) -> Markup {
     let all = || load.settings.iter().flat_map(|cell| cell.cpus.values());
-    let is_true = all().any(|cpu| cpu.true_softirq.is_some());
+    let is_measured = all().any(|cpu| cpu.true_softirq.is_some());
     html! {
         table {
             thead { tr {
                 th scope="col" { "setting" } th scope="col" { "cpu" }
                 @for (state, _) in palette::STATES { th scope="col" { (state) } }
-                @if is_true {
-                    @for state in ["true irq", "true softirq", "true ipi"] {
+                @if is_measured {
+                    @for state in ["measured hardirq", "measured softirq", "measured ipi"] {
                         th scope="col" { (state) }
                     }
                 }
@@ -131,7 +132,7 @@ pub(super) fn cpus(load: &UnderLoad) -> Markup {
                             (or_dash(cpu.shares, |shares| percent(charts::parts(&shares)[state])))
                         }
                     }
-                    @if is_true {
+                    @if is_measured {
                         @for share in [cpu.true_irq, cpu.true_softirq, cpu.true_ipi] {
                             td { (or_dash(share, percent)) }
                         }
@@ -180,15 +181,17 @@ pub(super) fn early_drop(pair: &EarlyDrop) -> Markup {
                 th scope="col" { "forwarded" } th scope="col" { "dropped early" }
                 th scope="col" { "saved" }
             } }
-            tbody { @for spared in &pair.settings { @for (name, it) in words::ways(spared) {
-                tr {
-                    th scope="row" { (spared.setting) }
-                    td.text { (name) }
-                    td { (nanoseconds(it.passed_on_ns)) }
-                    td { (nanoseconds(it.dropped_ns)) }
-                    td { (words::less(it)) }
+            tbody { @for spared in &pair.settings {
+                @for (name, it) in words::early_drop_comparisons(spared) {
+                    tr {
+                        th scope="row" { (spared.setting) }
+                        td.text { (name) }
+                        td { (nanoseconds(it.passed_on_ns)) }
+                        td { (nanoseconds(it.dropped_ns)) }
+                        td { (words::saving(it)) }
+                    }
                 }
-            } } }
+            } }
         }
     }
 }
@@ -235,8 +238,8 @@ pub(super) fn flow(map: &FlowMap) -> Markup {
             } }
             tbody { @for link in &map.links {
                 tr {
-                    th scope="row" { (map.places[link.from].name) }
-                    td.text { (map.places[link.to].name) }
+                    th scope="row" { (map.hops[link.from].name) }
+                    td.text { (map.hops[link.to].name) }
                     td { (count(link.per_s)) }
                 }
             } }

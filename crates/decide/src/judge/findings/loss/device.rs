@@ -1,39 +1,47 @@
 //! Findings on packets that a NIC or its receive ring could not hold.
 
-use netsilo_model::snapshot::subject::Subject;
-use netsilo_model::change::{Knob as _, Change, knobs};
+use netsilo_model::change::{Change, Knob as _, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::counters;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::ethtool::Limit;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::loss::{all_of, grown};
-use crate::judge::findings::softirq::{Load, spread};
-use crate::judge::findings::{Finding, FindingId, Severity};
-use crate::judge::ledger::Ledger;
+use crate::judge::findings::cpu_work::CpuWork;
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
+use crate::judge::findings::loss::lost::{all_of, grown};
+use crate::judge::findings::relief::spread;
 
-pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    seen.observation.after.netdevs.iter().filter_map(|netdev| drops(seen, ledger, netdev)).collect()
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let netdevs = judged.analysis.after().netdevs.iter();
+    netdevs.filter_map(|netdev| drops(judged, netdev)).collect()
 }
 
-fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Finding> {
-    let places = [Place::Nic, Place::Ring];
-    let of = |place: Place| {
-        ledger.stage(place).and_then(|stage| stage.by_subject().get(&Subject::Netdev(netdev.name.clone())).copied())
+fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
+    let Judged { analysis, ledger, .. } = judged;
+    let places = [LossStage::Nic, LossStage::Ring];
+    let of = |place: LossStage| {
+        ledger.stage(place).and_then(|stage| {
+            stage.by_subject().get(&Subject::Netdev(netdev.name.clone())).copied()
+        })
     };
     // A NIC that waits for a descriptor drops what its own buffer cannot hold: both stages may
     // count the same packets.
     let lost = places.into_iter().filter_map(of).max()?;
-    let mut evidence: Vec<Evidence> =
-        places.into_iter().flat_map(|place| grown(ledger, place, &Subject::Netdev(netdev.name.clone()))).collect();
+    let mut evidence: Vec<Evidence> = places
+        .into_iter()
+        .flat_map(|place| grown(ledger, place, &Subject::Netdev(netdev.name.clone())))
+        .collect();
     let ring = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);
     evidence.extend(ring.map(|ring| {
         let text = format!("{} of at most {}", ring.current, ring.max);
         Evidence::new("descriptors in a receive ring", Measure::Text(text), "ethtool -g")
     }));
-    let pollers: Vec<Load<'_>> = pollers(seen, netdev);
+    let pollers: Vec<CpuWork<'_>> = pollers(analysis, netdev);
     for load in &pollers {
         let of_cpu = |evidence: Evidence| Evidence {
             what: format!("{}: {}", load.subject(), evidence.what),
@@ -42,20 +50,20 @@ fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Findin
         evidence.extend(load.evidence().into_iter().map(of_cpu));
     }
     let full = pollers.iter().find(|load| load.is_full());
-    let before_ring = of(Place::Ring).is_none()
+    let before_ring = of(LossStage::Ring).is_none()
         && counters::ring_apart(netdev.driver.as_deref().unwrap_or_default());
     let mut remedies = vec![if before_ring {
-        not_its_ring(seen, lost)
+        not_its_ring(analysis, lost)
     } else {
-        larger_ring(seen, netdev, ring, lost, full)
+        larger_ring(analysis, netdev, ring, lost, full)
     }];
     if let Some(load) = full {
         // A larger ring holds bursts; it does not help a saturated CPU.
         remedies.insert(
             0,
             Remedy {
-                gain: all_of(seen, lost, "all packets that the device lost"),
-                ..spread(seen, load)
+                gain: all_of(analysis, lost, "all packets that the device lost"),
+                ..spread(judged, load)
             },
         );
     }
@@ -80,23 +88,23 @@ fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Findin
 }
 
 /// The CPUs that poll a netdev's queues.
-fn pollers<'a>(seen: &Analysis<'a>, netdev: &Netdev) -> Vec<Load<'a>> {
-    let online = seen.observation.after.topology.online.iter();
+fn pollers<'a>(analysis: &'a Analysis<'_>, netdev: &Netdev) -> Vec<CpuWork<'a>> {
+    let online = analysis.observation.after.topology.online.iter();
     online
-        .map(|cpu| Load::of(seen, cpu))
+        .map(|cpu| CpuWork::of(analysis, cpu))
         .filter(|load| load.netdevs().contains(&netdev.name))
         .collect()
 }
 
 /// The remedy when descriptors were free: the NIC could not transfer its packets, or the host of a
 /// virtual machine limits it.
-fn not_its_ring(seen: &Analysis<'_>, lost: u64) -> Remedy {
+fn not_its_ring(analysis: &Analysis<'_>, lost: u64) -> Remedy {
     Remedy {
         what: "the ring had free descriptors, so check the stages before it: width and speed of \
                the PCIe link, memory bandwidth, pause frames, limits of a virtual machine or cloud \
                instance"
             .into(),
-        gain: all_of(seen, lost, "all packets that the device lost"),
+        gain: all_of(analysis, lost, "all packets that the device lost"),
         cost: None,
         not_when: None,
         changes: Vec::new(),
@@ -105,18 +113,18 @@ fn not_its_ring(seen: &Analysis<'_>, lost: u64) -> Remedy {
 }
 
 fn larger_ring(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     ring: Option<Limit>,
     lost: u64,
-    full: Option<&Load<'_>>,
+    full: Option<&CpuWork<'_>>,
 ) -> Remedy {
     let wanted = ring
         .filter(|ring| ring.current < ring.max)
         .map(|ring| (ring.current, ring.current.saturating_mul(2).min(ring.max)));
     let reason = format!("{} dropped {lost} packets because its ring was full", netdev.name);
     let changes = match (wanted, full) {
-        (Some((_, wanted)), None) => rings(seen, netdev, wanted, &reason),
+        (Some((_, wanted)), None) => rings(analysis, netdev, wanted, &reason),
         _ => Vec::new(),
     };
     Remedy {
@@ -137,7 +145,11 @@ fn larger_ring(
             (_, Some(_)) => Gain::Nothing(
                 "the cpu that polls it is saturated: a ring of any size fills up".into(),
             ),
-            _ => all_of(seen, lost, "all packets that the device lost; a larger ring holds bursts"),
+            _ => all_of(
+                analysis,
+                lost,
+                "all packets that the device lost; a larger ring holds bursts",
+            ),
         },
         cost: Some("the ring's buffers may exceed the cache, and packets wait longer".into()),
         not_when: Some(
@@ -150,9 +162,9 @@ fn larger_ring(
     }
 }
 
-fn rings(seen: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
-    let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
-    let Some(old) = knob.value_in(&seen.observation.after) else { return Vec::new() };
+fn rings(analysis: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
+    let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(netdev) };
+    let Some(old) = knob.value_in(&analysis.observation.after) else { return Vec::new() };
     let new = old.clone().with("rx", wanted);
     vec![Change::new(knob, old, new, reason)]
 }

@@ -1,25 +1,26 @@
 //! Findings on packets lost at full sockets, and on packets dropped by protocols.
 
-use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
+use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::loss::{all_of, grown, per_s, sysctl, sysctl_number};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::loss::lost::{all_of, grown, sysctl, sysctl_number};
 use crate::judge::ledger::Ledger;
 
 /// Maximum number of sockets of a port that are listed.
 const SOCKETS_NAMED: usize = 5;
 
-pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(protocols(seen, ledger));
-    findings.extend(sockets(seen, ledger, SocketKind::TcpListen, Place::Listen));
-    findings.extend(sockets(seen, ledger, SocketKind::Udp, Place::Socket));
+    findings.extend(protocols(analysis, ledger));
+    findings.extend(sockets(analysis, ledger, SocketKind::TcpListen, LossStage::Listen));
+    findings.extend(sockets(analysis, ledger, SocketKind::Udp, LossStage::Socket));
     findings
 }
 
@@ -50,14 +51,24 @@ impl Losers<'_> {
 }
 
 /// One finding per port whose sockets lost packets, and per protocol whose sockets are not known.
-fn sockets(seen: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place) -> Vec<Finding> {
+fn sockets(
+    analysis: &Analysis<'_>,
+    ledger: &Ledger,
+    kind: SocketKind,
+    place: LossStage,
+) -> Vec<Finding> {
     let Some(stage) = ledger.stage(place).filter(|stage| stage.count > 0) else {
         return Vec::new();
     };
     let mut ports: BTreeMap<Subject, Losers<'_>> = BTreeMap::new();
-    let before = seen.observation.before.losing_sockets.as_deref();
-    for socket in
-        seen.observation.after.losing_sockets.iter().flatten().filter(|socket| socket.kind == kind)
+    let before = analysis.observation.before.losing_sockets.as_deref();
+    for socket in analysis
+        .observation
+        .after
+        .losing_sockets
+        .iter()
+        .flatten()
+        .filter(|socket| socket.kind == kind)
     {
         let lost = before.map_or(0, |before| socket.dropped_since(before));
         if lost > 0 {
@@ -67,12 +78,13 @@ fn sockets(seen: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place)
         }
     }
     let finding = |subject: &Subject, losers: &Losers<'_>, lost: u64| match kind {
-        SocketKind::Udp => buffer(seen, ledger, subject, losers, lost),
-        SocketKind::TcpListen => listen(seen, ledger, subject, losers, lost),
+        SocketKind::Udp => buffer(analysis, ledger, subject, losers, lost),
+        SocketKind::TcpListen => listen(analysis, ledger, subject, losers, lost),
     };
     let mut findings: Vec<Finding> =
         ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
-    let labels = seen.observation.after.losing_sockets.iter().flatten().map(LosingSocket::subject);
+    let labels =
+        analysis.observation.after.losing_sockets.iter().flatten().map(LosingSocket::subject);
     let of_sockets: BTreeSet<Subject> = labels.collect();
     for (subject, lost) in stage.by_subject() {
         // A protocol's count includes the losses of its sockets.
@@ -85,10 +97,15 @@ fn sockets(seen: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place)
 }
 
 /// The counters of a subject that grew, and the losses of each socket of the port.
-fn counters(ledger: &Ledger, place: Place, subject: &Subject, losers: &Losers<'_>) -> Vec<Evidence> {
+fn counters(
+    ledger: &Ledger,
+    place: LossStage,
+    subject: &Subject,
+    losers: &Losers<'_>,
+) -> Vec<Evidence> {
     let mut evidence = grown(ledger, place, subject);
     for (socket, lost) in losers.sockets.iter().take(SOCKETS_NAMED) {
-        let source = if place == Place::Listen { "sock_diag" } else { "/proc/net/udp" };
+        let source = if place == LossStage::Listen { "sock_diag" } else { "/proc/net/udp" };
         evidence.push(Evidence::new(
             format!("dropped by {}", socket.subject()),
             Measure::Count(*lost),
@@ -100,13 +117,13 @@ fn counters(ledger: &Ledger, place: Place, subject: &Subject, losers: &Losers<'_
 
 /// The receive buffer of a socket is full.
 fn buffer(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     ledger: &Ledger,
     subject: &Subject,
     losers: &Losers<'_>,
     lost: u64,
 ) -> Finding {
-    let mut evidence = counters(ledger, Place::Socket, subject, losers);
+    let mut evidence = counters(ledger, LossStage::Socket, subject, losers);
     let socket = losers.worst();
     evidence.extend(socket.map(|socket| {
         Evidence::new(
@@ -121,7 +138,7 @@ fn buffer(
         false => &["net.core.rmem_default", "net.core.rmem_max"],
     };
     for name in bounds {
-        let value = seen.observation.after.net.sysctls.get(*name);
+        let value = analysis.observation.after.net.sysctls.get(*name);
         evidence.extend(value.map(|value| {
             Evidence::new("limit of the buffer", Measure::Text(value.replace('\t', " ")), *name)
         }));
@@ -132,14 +149,14 @@ fn buffer(
             "make {reader} read faster: more threads or sockets (SO_REUSEPORT), batches \
              (recvmmsg), a cpu with idle time"
         ),
-        gain: all_of(seen, lost, "all packets that found the buffer full"),
+        gain: all_of(analysis, lost, "all packets that found the buffer full"),
         cost: None,
         not_when: None,
         changes: Vec::new(),
         interrupts_traffic: false,
     };
-    let default = sysctl_number(seen, "net.core.rmem_default").filter(|_| !tcp);
-    let max = sysctl_number(seen, "net.core.rmem_max");
+    let default = sysctl_number(analysis, "net.core.rmem_default").filter(|_| !tcp);
+    let max = sysctl_number(analysis, "net.core.rmem_max");
     let reason = format!("{subject} lost {lost} packets because its buffer was full");
     let larger = Remedy {
         what: match default {
@@ -163,10 +180,10 @@ fn buffer(
         changes: match (default, max) {
             (Some(default), Some(max)) => {
                 let mut changes =
-                    sysctl(seen, "net.core.rmem_default", default.saturating_mul(2), &reason);
+                    sysctl(analysis, "net.core.rmem_default", default.saturating_mul(2), &reason);
                 if max < default.saturating_mul(2) {
                     changes.extend(sysctl(
-                        seen,
+                        analysis,
                         "net.core.rmem_max",
                         default.saturating_mul(2),
                         &reason,
@@ -190,15 +207,15 @@ fn buffer(
 
 /// The accept queue of a listening socket is full.
 fn listen(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     ledger: &Ledger,
     subject: &Subject,
     losers: &Losers<'_>,
     lost: u64,
 ) -> Finding {
-    let mut evidence = counters(ledger, Place::Listen, subject, losers);
+    let mut evidence = counters(ledger, LossStage::Listen, subject, losers);
     let socket = losers.worst();
-    let bound = sysctl_number(seen, "net.core.somaxconn");
+    let bound = sysctl_number(analysis, "net.core.somaxconn");
     let limit = socket.and_then(|socket| socket.limit).map(u64::from);
     evidence.extend(socket.map(|socket| {
         Evidence::new(
@@ -217,7 +234,7 @@ fn listen(
     let at_bound = limit.zip(bound).is_some_and(|(limit, bound)| limit >= bound);
     let reason = format!("{subject} rejected {lost} connections");
     let gain = || Gain::AtMost {
-        measure: Measure::PerSecond(per_s(seen, lost)),
+        measure: Measure::PerSecond(analysis.per_s(lost)),
         of: "connections rejected".into(),
         basis: "all connections that found the queue full".into(),
     };
@@ -251,7 +268,7 @@ fn listen(
         not_when: Some(format!("{reader} accepts more slowly than connections arrive on average")),
         changes: match (at_bound, bound) {
             (true, Some(bound)) => {
-                sysctl(seen, "net.core.somaxconn", bound.saturating_mul(2), &reason)
+                sysctl(analysis, "net.core.somaxconn", bound.saturating_mul(2), &reason)
             }
             _ => Vec::new(),
         },
@@ -268,17 +285,17 @@ fn listen(
 }
 
 /// Packets dropped by IP, fragment reassembly or checksum validation.
-fn protocols(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    let Some(stage) = ledger.stage(Place::Protocol) else { return Vec::new() };
+fn protocols(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+    let Some(stage) = ledger.stage(LossStage::Protocol) else { return Vec::new() };
     let finding = |(subject, lost): (&Subject, u64)| Finding {
         id: FindingId::ProtocolDrops,
         severity: Severity::Critical,
         subject: subject.clone(),
         title: format!("{lost} packets were dropped"),
-        evidence: grown(ledger, Place::Protocol, subject),
+        evidence: grown(ledger, LossStage::Protocol, subject),
         remedies: vec![Remedy {
             what: advice(subject).into(),
-            gain: all_of(seen, lost, "all packets dropped there"),
+            gain: all_of(analysis, lost, "all packets dropped there"),
             cost: None,
             not_when: None,
             changes: Vec::new(),

@@ -1,18 +1,19 @@
 //! Findings on RPS that steers packets to the polling CPU, and on RFS with one table missing.
 
-use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::{Silo, heaviest};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = seen.silos.queues.iter().filter_map(to_itself).collect();
-    findings.extend(half_on(seen));
+pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = analysis.silos.queues.iter().filter_map(to_itself).collect();
+    findings.extend(half_on(analysis));
     findings
 }
 
@@ -27,11 +28,11 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
     }
     let netdev: NetdevIdentity = silo.netdev.clone();
     let queue = silo.queue?;
-    let (old, new) = (CpuSet::of(target), CpuSet::new());
+    let (old, new) = (CpuSet::from_cpu(target), CpuSet::new());
     let reason =
         format!("{} is polled on cpu {target}, which is also its only RPS target", silo.label());
     Some(Finding {
-        id: FindingId::RpsToItself,
+        id: FindingId::RpsTargetsPoller,
         severity: Severity::Warning,
         subject: silo.subject(),
         title: format!("RPS steers all packets to cpu {target}, which already polls them"),
@@ -66,9 +67,9 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
 }
 
 /// RFS needs a global flow table and one table per queue; one of the two is missing.
-fn half_on(seen: &Analysis<'_>) -> Option<Finding> {
-    let entries = seen.observation.after.net.rps_sock_flow_entries?;
-    let with: Vec<&Silo> = seen
+fn half_on(analysis: &Analysis<'_>) -> Option<Finding> {
+    let entries = analysis.observation.after.net.rps_sock_flow_entries?;
+    let with: Vec<&Silo> = analysis
         .silos
         .queues
         .iter()
@@ -79,7 +80,7 @@ fn half_on(seen: &Analysis<'_>) -> Option<Finding> {
             "queues have flow tables, but the global flow table is off: RFS has no effect",
             "rps_sock_flow_entries",
         ),
-        (1.., true) if seen.silos.queues.iter().any(|silo| silo.rps_flow_cnt.is_some()) => (
+        (1.., true) if analysis.silos.queues.iter().any(|silo| silo.rps_flow_cnt.is_some()) => (
             "the global flow table is on, but no queue has a flow table: RFS has no effect, and \
              sockets update the global table in vain",
             "rps_flow_cnt",
@@ -87,7 +88,8 @@ fn half_on(seen: &Analysis<'_>) -> Option<Finding> {
         _ => return None,
     };
     let busiest = heaviest(
-        seen.silos
+        analysis
+            .silos
             .queues
             .iter()
             .enumerate()
@@ -106,7 +108,7 @@ fn half_on(seen: &Analysis<'_>) -> Option<Finding> {
             "queues/rx-*/rps_flow_cnt",
         ),
     ];
-    let busiest = busiest.and_then(|at| seen.silos.queues.get(at));
+    let busiest = busiest.and_then(|at| analysis.silos.queues.get(at));
     evidence.extend(busiest.and_then(|silo| {
         Some(Evidence::new(
             format!("packets of {}", silo.label()),

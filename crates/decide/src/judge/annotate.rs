@@ -1,0 +1,101 @@
+//! What verdicts add to plans, and plans to verdicts, after both are made.
+//!
+//! A plan is made without verdicts, and a remedy is judged without a plan. This file alone knows
+//! both: it adds the verdict on a planned change to the change's reason, and the planned changes to
+//! the verdict that calls for them.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
+use crate::judge::verdict;
+use crate::judge::verdict::{Proposal, RemedyVerdict, proposals};
+use crate::plan::arfs::wants_arfs;
+use crate::plan::{Goal, Plan, plan};
+
+/// Adds the verdict on each change of RPS, RFS and aRFS to its reason; the plan is of this goal.
+///
+/// A change without receive traffic to judge stays as it is.
+pub fn annotate(plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
+    let mut notes: BTreeMap<(NetdevIdentity, PacketSteering), String> = BTreeMap::new();
+    let annotated = |change: Change| {
+        let Some((identity, steering)) = steering(&change) else { return change };
+        let netdev = analysis.after().netdevs.iter().find(|netdev| identity.is(netdev));
+        let Some(netdev) = netdev.filter(|netdev| steering.is_of(goal, analysis, netdev)) else {
+            return change;
+        };
+        let note = notes
+            .entry((identity.clone(), steering.clone()))
+            .or_insert_with(|| steering.verdict(analysis, netdev).map_or_else(String::new, note));
+        // The first clause states the change; remarks follow after semicolons.
+        let mut reason = change.reason.clone();
+        reason.insert_str(reason.find(';').unwrap_or(reason.len()), note);
+        change.because(reason)
+    };
+    Plan { changes: plan.changes.into_iter().map(annotated).collect(), ..plan }
+}
+
+/// Plans the changes that reach a goal, with the verdicts on them in their reasons.
+pub fn plan_with_verdicts(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
+    annotate(plan(analysis, goal), analysis, goal)
+}
+
+/// The verdicts on all netdevs with receive traffic, each with the changes that it calls for; empty
+/// without rates.
+pub fn verdicts(analysis: &Analysis<'_>) -> Vec<RemedyVerdict> {
+    let with_changes = |Proposal { verdict, goal }: Proposal| match goal {
+        None => verdict,
+        Some(goal) => {
+            RemedyVerdict { changes: plan_with_verdicts(analysis, &goal).changes, ..verdict }
+        }
+    };
+    proposals(analysis).into_iter().map(with_changes).collect()
+}
+
+/// Packet steering that a change switches on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum PacketSteering {
+    Rps(CpuSet),
+    Rfs,
+    Arfs,
+}
+
+/// The packet steering that a change switches on, and its netdev.
+fn steering(change: &Change) -> Option<(&NetdevIdentity, PacketSteering)> {
+    match (&change.target, &change.new) {
+        (Target::RpsCpus(knob), Value::Cpus(cpus)) if !cpus.is_empty() => {
+            Some((&knob.netdev, PacketSteering::Rps(cpus.clone())))
+        }
+        (Target::RpsFlowCnt(knob), Value::Count(1..)) => Some((&knob.netdev, PacketSteering::Rfs)),
+        (Target::Offload(knob), Value::Switch(true)) if knob.feature == NTUPLE_FILTER => {
+            Some((&knob.netdev, PacketSteering::Arfs))
+        }
+        _ => None,
+    }
+}
+
+impl PacketSteering {
+    /// Whether the goal asks for it: flow rules need the same offload as aRFS.
+    fn is_of(&self, goal: &Goal, analysis: &Analysis<'_>, netdev: &Netdev) -> bool {
+        match self {
+            Self::Rps(_) => goal.rps.is_some(),
+            Self::Rfs => goal.rfs.is_some(),
+            Self::Arfs => wants_arfs(analysis.after(), netdev, goal),
+        }
+    }
+
+    fn verdict(&self, analysis: &Analysis<'_>, netdev: &Netdev) -> Option<RemedyVerdict> {
+        match self {
+            Self::Rps(cpus) => verdict::rps_onto(analysis, netdev, cpus),
+            Self::Rfs => verdict::rfs(analysis, netdev),
+            Self::Arfs => verdict::arfs(analysis, netdev),
+        }
+    }
+}
+
+fn note(verdict: RemedyVerdict) -> String {
+    format!(" ({}: {})", verdict.outcome, verdict.because)
+}

@@ -1,0 +1,72 @@
+//! Runs all families on an analysis: the result of `netsilo check`.
+
+use std::time::Duration;
+
+use netsilo_model::derive::analysis::Analysis;
+use serde::{Deserialize, Serialize};
+
+use crate::judge::findings::finding::Finding;
+use crate::judge::findings::judged::Judged;
+use crate::judge::findings::{
+    cloud, hardware, loss, offloads, placement, polling, remedies, rss, rss_skew, softirq,
+    transmit, tuning, tunnels,
+};
+use crate::judge::ledger::Ledger;
+use crate::judge::verdict::RemedyVerdict;
+
+/// The families, in the order in which they are evaluated.
+const FAMILIES: &[fn(&Judged<'_>) -> Vec<Finding>] = &[
+    placement::find,
+    softirq::find,
+    loss::find,
+    rss::find,
+    rss_skew::find,
+    tunnels::find,
+    hardware::find,
+    offloads::find,
+    transmit::find,
+    tuning::find,
+    cloud::find,
+    polling::find,
+    remedies::find,
+];
+
+/// The result of `netsilo check`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// The host's name.
+    pub hostname: String,
+    /// The kernel's release.
+    pub release: String,
+    /// Time between the two snapshots.
+    pub interval: Duration,
+    /// The findings, the most severe first.
+    pub findings: Vec<Finding>,
+    /// Where packets were lost between the wire and the reader.
+    #[serde(default)]
+    pub ledger: Ledger,
+    /// The effect of each remedy on each netdev with receive traffic.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verdicts: Vec<RemedyVerdict>,
+    /// The source of the distances between CPUs, in words.
+    #[serde(default)]
+    pub distances: String,
+}
+
+/// Derives all findings, the loss ledger and the verdicts.
+pub fn check(analysis: &Analysis<'_>) -> Check {
+    let judged = Judged::new(analysis);
+    let mut findings: Vec<Finding> = FAMILIES.iter().flat_map(|find| find(&judged)).collect();
+    // The sort is stable: findings of equal severity stay in the order of their families.
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    let machine = &analysis.after().machine;
+    Check {
+        hostname: machine.hostname.clone(),
+        release: machine.release.clone(),
+        interval: analysis.rates.elapsed,
+        findings,
+        ledger: judged.ledger,
+        verdicts: judged.verdicts,
+        distances: analysis.costs.source_in_words(),
+    }
+}

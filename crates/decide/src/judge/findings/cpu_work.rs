@@ -1,0 +1,122 @@
+//! [`CpuWork`]: the time of one CPU, and the queues polled on it.
+
+use std::collections::BTreeSet;
+
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::cpu_time::CpuTimeShares;
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::drivers::loss_stage::LossStage;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::subject::Subject;
+
+use crate::judge::evidence::{Evidence, Measure};
+use crate::judge::ledger::Ledger;
+
+/// Idle share up to which a CPU is saturated.
+pub(super) const FULL: f64 = 0.05;
+
+/// Idle share from which a CPU can take more work.
+pub(super) const IDLE: f64 = 0.5;
+
+/// The time of one CPU and the queues polled on it.
+pub(super) struct CpuWork<'a> {
+    pub(super) cpu: CpuId,
+    pub(super) split: CpuTimeShares,
+    /// Queues polled on this CPU.
+    pub(super) queues: Vec<&'a Silo>,
+}
+
+impl<'a> CpuWork<'a> {
+    pub(super) fn of(analysis: &'a Analysis<'_>, cpu: CpuId) -> Self {
+        let polled = |silo: &&Silo| {
+            let interrupted =
+                || silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));
+            silo.polls.get(&cpu).is_some_and(|rate| rate.packets_per_s > 0.0)
+                || (silo.packets_per_s.is_none() && interrupted())
+        };
+        let queues = analysis.silos.queues.iter().filter(polled).collect();
+        Self {
+            cpu,
+            split: CpuTimeShares::from_observation(analysis.observation, &analysis.rates, cpu),
+            queues,
+        }
+    }
+
+    pub(super) fn subject(&self) -> Subject {
+        Subject::Cpu(self.cpu)
+    }
+
+    /// Names of the netdevs whose queues are polled on this CPU.
+    pub(super) fn netdevs(&self) -> Vec<String> {
+        let names: BTreeSet<&str> =
+            self.queues.iter().map(|silo| silo.netdev.name.as_str()).collect();
+        names.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Share of the CPU's time in softirqs, interrupts and NAPI kthreads, at most 1.
+    pub(super) fn receiving(&self) -> f64 {
+        let threads = self.queues.iter().filter(|silo| silo.kthread.is_some());
+        let threads: f64 = threads.filter_map(|silo| silo.own_share.get(&self.cpu)).sum();
+        (self.split.interrupted().unwrap_or(0.0) + threads).min(1.0)
+    }
+
+    pub(super) fn idle(&self) -> Option<f64> {
+        self.split.idle
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.idle().is_some_and(|idle| idle <= FULL)
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.idle().is_some_and(|idle| idle >= IDLE)
+    }
+
+    /// The split of the CPU's time, as evidence.
+    pub(super) fn evidence(&self) -> Vec<Evidence> {
+        let mut evidence = Vec::new();
+        match (self.split.measured, self.split.ticks) {
+            (Some(it), _) => {
+                evidence.push(Evidence::new(
+                    "in softirqs",
+                    Measure::Share(it.softirq()),
+                    "irq:softirq_entry/exit",
+                ));
+                evidence.push(Evidence::new(
+                    "in device interrupts",
+                    Measure::Share(it.hardirq),
+                    "irq:irq_handler_entry/exit",
+                ));
+            }
+            (None, Some(ticks)) => {
+                let share = Measure::Share(ticks.softirq + ticks.irq);
+                evidence.push(Evidence::new(
+                    "in softirqs and interrupts, by clock ticks",
+                    share,
+                    "/proc/stat",
+                ));
+            }
+            (None, None) => {}
+        }
+        evidence.extend(
+            self.idle().map(|idle| Evidence::new("idle", Measure::Share(idle), "/proc/stat")),
+        );
+        evidence
+    }
+}
+
+impl CpuWork<'_> {
+    /// Packets that the netdevs polled on this CPU, and its backlog, lost in the interval.
+    pub(super) fn lost(&self, ledger: &Ledger) -> u64 {
+        let mut subjects: Vec<Subject> = self.netdevs().into_iter().map(Subject::Netdev).collect();
+        subjects.push(self.subject());
+        let places = [LossStage::Nic, LossStage::Ring, LossStage::Backlog]
+            .into_iter()
+            .filter_map(|place| ledger.stage(place));
+        places
+            .flat_map(|stage| stage.by_subject())
+            .filter(|(subject, _)| subjects.contains(subject))
+            .map(|it| it.1)
+            .fold(0, u64::saturating_add)
+    }
+}

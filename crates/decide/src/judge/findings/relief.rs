@@ -1,0 +1,80 @@
+//! Relief of a CPU: the changes of the placement plan that move queues off it.
+
+use netsilo_model::change::{Change, Target};
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::cpuset::CpuId;
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::cpu_work::CpuWork;
+use crate::judge::findings::judged::Judged;
+
+pub(super) fn own(silo: &Silo, cpu: CpuId) -> Evidence {
+    let share = silo.own_share.get(&cpu).copied();
+    let measure = share.map_or_else(|| Measure::Text("share unknown".into()), Measure::Share);
+    Evidence::new(format!("{} polled here", silo.label()), measure, "NET_RX time, by packets")
+}
+
+/// The changes of placement that move queues off a CPU, or the reason why there are none.
+pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
+    let plan = judged.plans.of(load.netdevs());
+    let goes = |silo: &&&Silo| {
+        plan.placements
+            .iter()
+            .any(|it| it.label == silo.subject() && it.moves && !it.cpus.contains(load.cpu))
+    };
+    let leaving: Vec<&Silo> = load.queues.iter().filter(goes).copied().collect();
+    let moved: f64 = leaving.iter().filter_map(|silo| silo.own_share.get(&load.cpu)).sum();
+    let changes: Vec<Change> =
+        plan.changes.iter().filter(|change| moves_one_of(change, &leaving)).cloned().collect();
+    let gain = match (changes.is_empty(), load.queues.len()) {
+        (true, 0) => Gain::Unknown(
+            "none of the known rx queues is polled on this cpu: netsilo why lists its work".into(),
+        ),
+        (true, 1) => Gain::Nothing("moving its only queue just makes another cpu busy".into()),
+        (true, _) => Gain::Nothing(
+            "placement finds no better cpus for these queues: netsilo plan prints the reason"
+                .into(),
+        ),
+        (false, _) => Gain::AtMost {
+            measure: Measure::Share(moved.min(1.0)),
+            of: format!("cpu {}'s time", load.cpu),
+            basis: "the time that the moved queues take on this cpu, by their packets".into(),
+        },
+    };
+    let what = match (changes.is_empty(), leaving.len()) {
+        (true, _) if load.queues.len() == 1 => {
+            "use more queues, or RPS onto idle cpus, if there are many flows: one flow stays on \
+             one cpu"
+                .to_owned()
+        }
+        (true, _) => "find the cpu's work and its causes with netsilo why".to_owned(),
+        (false, 1) => format!("move {} to another cpu", leaving[0].label()),
+        (false, n) if n == load.queues.len() => format!("move its {n} queues to other cpus"),
+        (false, n) => format!("move {n} of its {} queues to other cpus", load.queues.len()),
+    };
+    Remedy {
+        what,
+        gain,
+        cost: None,
+        not_when: Some(
+            "one flow causes the load, which no placement can split, or every queue feeds every \
+             reader"
+                .into(),
+        ),
+        changes,
+        interrupts_traffic: false,
+    }
+}
+
+/// Whether a change moves the interrupt or the kthread of one of these queues.
+pub(super) fn moves_one_of(change: &Change, silos: &[&Silo]) -> bool {
+    match &change.target {
+        Target::IrqAffinity(knob) => {
+            silos.iter().any(|silo| silo.irq.as_ref().is_some_and(|edge| edge.to == knob.irq))
+        }
+        Target::NapiThread(knob) => {
+            silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == knob.pid))
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,241 @@
+//! Findings on interrupts outside their requested affinity, queues that share a core, and receive
+//! work on isolated or tickless CPUs.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::change::Change;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::subject::Subject;
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::cpu_work::CpuWork;
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
+use crate::judge::findings::relief::{moves_one_of, own};
+
+/// Interrupts per second below which nothing is concluded: a moved interrupt changes its CPU only
+/// when it next occurs.
+const OFTEN_PER_S: f64 = 10.0;
+/// Share of a CPU's time below which queues on one core do not disturb each other.
+const CROWDED: f64 = 0.2;
+
+pub(super) fn find(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    let mut findings: Vec<Finding> =
+        analysis.silos.queues.iter().filter_map(|silo| elsewhere(analysis, silo)).collect();
+    findings.extend(crowded(judged, load));
+    findings.extend(load.iter().filter_map(|it| isolated_or_tickless(judged, it)));
+    findings
+}
+
+/// A queue's interrupt arrives on CPUs outside the affinity requested in both snapshots.
+fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
+    let irq = silo.irq.as_ref()?.to;
+    let requested = silo.requested.as_ref().filter(|cpus| !cpus.is_empty())?;
+    let before = analysis.observation.before.irqs.get(&irq)?.requested.as_ref();
+    let online = requested.and(&analysis.observation.after.topology.online);
+    if before != Some(requested) || online.is_empty() {
+        return None;
+    }
+    let by_cpu = silo.interrupts_per_s.as_ref()?;
+    let outside: BTreeMap<_, _> = by_cpu
+        .iter()
+        .filter(|(cpu, rate)| !requested.contains(**cpu) && **rate >= OFTEN_PER_S)
+        .collect();
+    if outside.is_empty() {
+        return None;
+    }
+    let cpus: CpuSet = outside.keys().map(|cpu| **cpu).collect();
+    let mut evidence = vec![
+        Evidence::new(
+            "requested cpus",
+            Measure::Text(requested.to_string()),
+            format!("/proc/irq/{irq}/smp_affinity_list"),
+        ),
+        Evidence::new(
+            "effective cpus",
+            Measure::Text(
+                silo.effective.as_ref().map_or_else(|| "not known".into(), CpuSet::to_string),
+            ),
+            format!("/proc/irq/{irq}/effective_affinity_list"),
+        ),
+    ];
+    evidence.extend(outside.iter().map(|(cpu, rate)| {
+        Evidence::new(
+            format!("interrupts on cpu {cpu}"),
+            Measure::PerSecond(**rate),
+            "/proc/interrupts",
+        )
+    }));
+    Some(Finding {
+        id: FindingId::IrqOffRequestedCpus,
+        severity: Severity::Warning,
+        subject: silo.subject(),
+        title: format!("its irq {irq} is requested on {requested} but arrives on {cpus}"),
+        evidence,
+        remedies: vec![Remedy {
+            what:
+                "write its affinity again; check for free vectors (ENOSPC) and for programs that \
+                 move it. Some interrupt controllers ignore affinity"
+                    .into(),
+            gain: Gain::Unknown(
+                "the cost of the wrong cpu depends on where the data is read".into(),
+            ),
+            cost: None,
+            not_when: None,
+            changes: Vec::new(),
+            interrupts_traffic: false,
+        }],
+    })
+}
+
+/// Several busy queues on one core while other cores are idle.
+fn crowded(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
+    let topology = &judged.analysis.observation.after.topology;
+    let apart = topology.isolated.or(&topology.nohz_full);
+    let mut cores: BTreeMap<String, (CpuSet, Vec<&CpuWork<'_>>)> = BTreeMap::new();
+    for it in load {
+        let core = topology.core_of(it.cpu).and(&topology.online);
+        cores.entry(core.to_string()).or_insert_with(|| (core, Vec::new())).1.push(it);
+    }
+    let is_free = |members: &[&CpuWork<'_>]| {
+        members.iter().all(|it| it.queues.is_empty() && it.has_room() && !apart.contains(it.cpu))
+    };
+    let free: Vec<&CpuSet> =
+        cores.values().filter(|(_, members)| is_free(members)).map(|(core, _)| core).collect();
+    if free.is_empty() {
+        return Vec::new();
+    }
+    let crowd = |(core, members): &(CpuSet, Vec<&CpuWork<'_>>)| {
+        let queues: Vec<&Silo> = members.iter().flat_map(|it| it.queues.iter().copied()).collect();
+        let taken: f64 = members.iter().map(|it| it.receiving()).sum();
+        (queues.len() >= 2 && taken >= CROWDED)
+            .then(|| crowd(judged, core, members, &queues, taken, free.len()))
+    };
+    cores.values().filter_map(crowd).collect()
+}
+
+fn crowd(
+    judged: &Judged<'_>,
+    core: &CpuSet,
+    members: &[&CpuWork<'_>],
+    queues: &[&Silo],
+    taken: f64,
+    free: usize,
+) -> Finding {
+    let mut netdevs: Vec<String> = queues.iter().map(|silo| silo.netdev.name.clone()).collect();
+    netdevs.dedup();
+    let plan = judged.plans.of(netdevs);
+    let changes: Vec<Change> =
+        plan.changes.iter().filter(|change| moves_one_of(change, queues)).cloned().collect();
+    let all_default = queues
+        .iter()
+        .all(|silo| silo.requested == judged.analysis.observation.after.default_smp_affinity);
+    let mut evidence: Vec<Evidence> =
+        members.iter().flat_map(|it| it.queues.iter().map(|silo| own(silo, it.cpu))).collect();
+    evidence.push(Evidence::new(
+        "in softirqs and interrupts, as a share of one cpu",
+        Measure::Share(taken),
+        "as measured, else /proc/stat",
+    ));
+    evidence.push(Evidence::new(
+        "idle cores that poll nothing",
+        Measure::Count(free as u64),
+        "/proc/stat",
+    ));
+    if all_default {
+        evidence.push(Evidence::new(
+            "requested affinity",
+            Measure::Text("default_smp_affinity for all of them".into()),
+            "/proc/irq/default_smp_affinity",
+        ));
+    }
+    // One queue has to stay on the core; placement decides which. The bound assumes the lightest.
+    let shares = queues
+        .iter()
+        .map(|silo| members.iter().filter_map(|it| silo.own_share.get(&it.cpu)).sum::<f64>());
+    let least = shares.fold(f64::INFINITY, f64::min);
+    let gain = match changes.is_empty() {
+        true => Gain::Nothing(
+            "placement finds no better cpus for these queues: netsilo plan prints the reason"
+                .into(),
+        ),
+        false => Gain::AtMost {
+            measure: Measure::Share((taken - least).max(0.0)),
+            of: format!("core {core}'s time"),
+            basis: "the time of all its queues but the lightest".into(),
+        },
+    };
+    Finding {
+        id: FindingId::QueuesShareCore,
+        severity: Severity::Warning,
+        subject: Subject::Cpu(core.lowest().unwrap_or_default()),
+        title: format!(
+            "{} busy queues are polled on core {core}, while {free} cores poll none",
+            queues.len()
+        ),
+        evidence,
+        remedies: vec![Remedy {
+            what: "spread the queues as netsilo plan proposes".into(),
+            gain,
+            cost: None,
+            not_when: Some("the queues' readers run on this core, and the load is light".into()),
+            changes,
+            interrupts_traffic: false,
+        }],
+    }
+}
+
+/// Receive work on an isolated or tickless CPU.
+fn isolated_or_tickless(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
+    let topology = &judged.analysis.observation.after.topology;
+    let (what, source) = if topology.isolated.contains(load.cpu) {
+        ("isolated", "/sys/devices/system/cpu/isolated")
+    } else if topology.nohz_full.contains(load.cpu) {
+        ("tickless (nohz_full)", "/sys/devices/system/cpu/nohz_full")
+    } else {
+        return None;
+    };
+    if load.queues.is_empty() {
+        return None;
+    }
+    let plan = judged.plans.of(load.netdevs());
+    let changes: Vec<Change> =
+        plan.changes.iter().filter(|change| moves_one_of(change, &load.queues)).cloned().collect();
+    let labels: Vec<String> = load.queues.iter().map(|silo| silo.label()).collect();
+    let mut evidence: Vec<Evidence> = load.queues.iter().map(|silo| own(silo, load.cpu)).collect();
+    evidence.push(Evidence::new("cpu type", Measure::Text(what.into()), source));
+    evidence.extend(load.evidence());
+    let interrupted = load.receiving();
+    Some(Finding {
+        id: FindingId::ReceiveOnIsolatedCpu,
+        severity: Severity::Warning,
+        subject: load.subject(),
+        title: format!("this cpu is {what}, but polls {}", labels.join(", ")),
+        evidence,
+        remedies: vec![Remedy {
+            what: "move the queues to cpus that are neither isolated nor tickless".into(),
+            gain: match changes.is_empty() {
+                true => Gain::Nothing(
+                    "placement finds no other cpus for these queues: netsilo plan prints the reason"
+                        .into(),
+                ),
+                false => Gain::AtMost {
+                    measure: Measure::Share(interrupted),
+                    of: format!("cpu {}'s time", load.cpu),
+                    basis: "all its softirq and interrupt time".into(),
+                },
+            },
+            cost: None,
+            not_when: Some(
+                "a thread on this cpu reads these queues, and no other cpu may process them"
+                    .into(),
+            ),
+            changes,
+            interrupts_traffic: false,
+        }],
+    })
+}

@@ -1,0 +1,156 @@
+//! [`RemedyVerdict`]: the predicted effect of one remedy on one netdev, with its reasons.
+
+use std::fmt;
+
+use netsilo_model::change::{Change, Knob};
+use netsilo_model::snapshot::subject::Subject;
+use serde::{Deserialize, Serialize};
+
+use crate::judge::evidence::{Evidence, Gain};
+use crate::judge::verdict::work::NetdevWork;
+
+/// The predicted effect of one remedy on one netdev.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RemedyVerdict {
+    /// The remedy.
+    pub remedy: RemedyName,
+    /// The netdev.
+    pub subject: Subject,
+    /// The predicted effect.
+    pub outcome: Outcome,
+    /// The reason, in one line.
+    pub because: String,
+    /// The upper bound of the gain.
+    pub bound: Gain,
+    /// The measurements that support the verdict.
+    pub reasons: Vec<Evidence>,
+    /// The changes to write; empty when none is advised or netsilo cannot write it.
+    pub changes: Vec<Change>,
+    /// When not to use the remedy, regardless of the measurements.
+    pub not_when: Option<String>,
+}
+
+/// The effect of a remedy on the load that the machine can carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It raises the maximum load, even in the worst scenario.
+    Help,
+    /// It cannot raise the maximum load, and likely lowers it.
+    Hurt,
+    /// Neither is shown.
+    NoClearChange,
+    /// A quantity that decides it was not measured.
+    Unknown,
+}
+
+/// A remedy for a netdev's receive work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RemedyName {
+    /// Steer protocol work to other CPUs by the flow's hash.
+    Rps,
+    /// Steer protocol work to the CPU that reads the flow.
+    Rfs,
+    /// Both: RPS steers what RFS cannot.
+    RpsAndRfs,
+    /// Let the device steer flows to the queue nearest their reader.
+    Arfs,
+    /// Place each queue's interrupt on its own CPU.
+    SpreadInterrupts,
+    /// Use more queues.
+    MoreQueues,
+    /// Poll NAPI in kthreads.
+    ThreadedNapi,
+    /// Use more descriptors in the receive ring.
+    BiggerRing,
+    /// Process more packets in one softirq run.
+    BiggerBudget,
+    /// Let the device wait before it raises an interrupt.
+    Coalescing,
+    /// Let the kernel poll from a timer instead of taking interrupts.
+    IrqDeferral,
+    /// Let readers busy-poll.
+    BusyPoll,
+}
+
+impl fmt::Display for RemedyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Rps => "RPS",
+            Self::Rfs => "RFS",
+            Self::RpsAndRfs => "RPS + RFS",
+            Self::Arfs => "aRFS",
+            Self::SpreadInterrupts => "spread interrupts",
+            Self::MoreQueues => "more queues",
+            Self::ThreadedNapi => "threaded NAPI",
+            Self::BiggerRing => "bigger ring",
+            Self::BiggerBudget => "bigger budget",
+            Self::Coalescing => "coalescing",
+            Self::IrqDeferral => "IRQ deferral",
+            Self::BusyPoll => "busy poll",
+        })
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Help => "helps",
+            Self::Hurt => "hurts",
+            Self::NoClearChange => "no clear change",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+impl RemedyVerdict {
+    pub(super) fn new(
+        work: &NetdevWork<'_>,
+        remedy: RemedyName,
+        outcome: Outcome,
+        because: impl Into<String>,
+    ) -> Self {
+        let because = because.into();
+        let bound = match outcome {
+            Outcome::Unknown => Gain::Unknown(because.clone()),
+            _ => Gain::Nothing(because.clone()),
+        };
+        Self {
+            remedy,
+            subject: Subject::Netdev(work.netdev.name.clone()),
+            outcome,
+            because,
+            bound,
+            reasons: Vec::new(),
+            changes: Vec::new(),
+            not_when: None,
+        }
+    }
+
+    pub(super) fn bound(self, bound: Gain) -> Self {
+        Self { bound, ..self }
+    }
+
+    pub(super) fn reasons(self, reasons: Vec<Evidence>) -> Self {
+        Self { reasons, ..self }
+    }
+
+    /// Adds the change of one knob, if the snapshot has the knob and `edit` yields another value.
+    pub(super) fn writes<K: Knob>(
+        mut self,
+        work: &NetdevWork<'_>,
+        knob: K,
+        edit: impl FnOnce(&K::Value) -> Option<K::Value>,
+        reason: &str,
+    ) -> Self {
+        let after = work.analysis.after();
+        let new = knob.value_in(after).and_then(|old| edit(&old));
+        self.changes.extend(new.and_then(|new| Change::of(after, knob, new, reason)));
+        self
+    }
+
+    pub(super) fn not_when(self, not_when: &str) -> Self {
+        Self { not_when: Some(not_when.to_owned()), ..self }
+    }
+}

@@ -1,0 +1,69 @@
+//! Explains a subject: a CPU, an interrupt, a netdev or an rx queue.
+
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::subject::Subject;
+
+use crate::judge::why::explanation::{Cause, Why, WhyError, heaviest_first};
+use crate::judge::why::{chain, cpu};
+
+/// Explains a subject. Fails when the subject does not exist.
+pub fn why(analysis: &Analysis<'_>, subject: &Subject) -> Result<Why, WhyError> {
+    let (after, silos) = (analysis.after(), &analysis.silos);
+    let (cpu, causes) = match subject {
+        Subject::Cpu(cpu) if !after.topology.online.contains(*cpu) => {
+            return Err(WhyError::NoCpu(*cpu, after.topology.online.clone()));
+        }
+        Subject::Cpu(cpu) => (Some(cpu::cpu_why(analysis, *cpu)), cpu::causes(analysis, *cpu)),
+        Subject::Irq(irq) => {
+            let of_irq = |silo: &&Silo| silo.irq.as_ref().is_some_and(|edge| edge.to == *irq);
+            let mut causes = queues(analysis, silos.queues.iter().filter(of_irq));
+            if causes.is_empty() {
+                causes.push(chain::interrupt(analysis, *irq).ok_or(WhyError::NoIrq(*irq))?);
+            }
+            (None, causes)
+        }
+        Subject::Netdev(name) => (None, netdev_causes(analysis, name, None)?),
+        Subject::Queue(name, queue) => (None, netdev_causes(analysis, name, Some(*queue))?),
+        other => return Err(WhyError::NotExplained(other.clone())),
+    };
+    let notes = netsilo_model::derive::notes::notes(analysis.observation, &analysis.rates, silos);
+    Ok(Why {
+        subject: subject.clone(),
+        elapsed_s: analysis.rates.elapsed.as_secs_f64(),
+        cpu,
+        causes,
+        notes,
+    })
+}
+
+/// The causes of a netdev's rx queues, or of one of them.
+fn netdev_causes(
+    analysis: &Analysis<'_>,
+    name: &str,
+    queue: Option<u32>,
+) -> Result<Vec<Cause>, WhyError> {
+    let netdevs = &analysis.after().netdevs;
+    if !netdevs.iter().any(|netdev| netdev.name == name) {
+        let names: Vec<&str> = netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
+        return Err(WhyError::NoNetdev(name.to_owned(), names.join(", ")));
+    }
+    let of_netdev = || analysis.silos.queues.iter().filter(|silo| silo.netdev.name == name);
+    let causes =
+        queues(analysis, of_netdev().filter(|silo| queue.is_none() || silo.queue == queue));
+    match queue {
+        Some(queue) if causes.is_empty() => {
+            let queues = of_netdev().filter_map(|silo| silo.queue).map(CpuId).collect();
+            Err(WhyError::NoQueue(name.to_owned(), queue, queues))
+        }
+        _ => Ok(causes),
+    }
+}
+
+/// The cause of each queue on the CPU that polls it most, in descending order of CPU time.
+fn queues<'a>(analysis: &Analysis<'_>, silos: impl Iterator<Item = &'a Silo>) -> Vec<Cause> {
+    let mut causes: Vec<Cause> = silos.map(|silo| chain::queue_anywhere(analysis, silo)).collect();
+    heaviest_first(&mut causes);
+    causes
+}

@@ -1,0 +1,106 @@
+//! [`Why`]: an explanation, with its causes and their steps.
+
+use netsilo_model::derive::cpu_time::CpuTimeShares;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::topology::NodeId;
+use netsilo_model::snapshot::subject::Subject;
+use serde::{Deserialize, Serialize};
+
+use crate::judge::evidence::Evidence;
+
+/// The explanation of a subject.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Why {
+    /// The subject, as it is printed (`cpu3`, `irq27`, `eth0 rx-3`).
+    pub subject: Subject,
+    /// Time between the two snapshots, in seconds.
+    pub elapsed_s: f64,
+    /// The CPU's time; `None` when the subject is not a CPU.
+    pub cpu: Option<CpuWhy>,
+    /// The causes, the one with the most CPU time first.
+    pub causes: Vec<Cause>,
+    /// Notes on the measurement.
+    pub notes: Vec<String>,
+}
+
+/// How a CPU spent its time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuWhy {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// The CPUs of its core, itself included.
+    pub core: CpuSet,
+    /// Its NUMA node.
+    pub node: Option<NodeId>,
+    /// Its time by clock ticks, and as measured.
+    pub split: CpuTimeShares,
+    /// How the two differ, when the clock ticks are misleading.
+    pub difference: Option<String>,
+    /// The activity of its ksoftirqd; `None` when not known.
+    pub ksoftirqd: Option<Ksoftirqd>,
+}
+
+/// The activity of a ksoftirqd, as shares of the interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ksoftirqd {
+    /// Time that it ran softirq work deferred to it.
+    pub ran: f64,
+    /// Time that it waited behind other threads, and delayed all softirq work of the CPU.
+    pub waited: f64,
+}
+
+/// One cause of a CPU's load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cause {
+    /// The name of the cause (`eth0 rx-3`, `backlog (RPS, loopback, veth)`).
+    pub what: String,
+    /// Share of the CPU's time; `None` when not known.
+    pub share: Option<f64>,
+    /// Whether the share is estimated, by packets or interrupts, instead of measured.
+    pub estimated: bool,
+    /// The measurements of the cause.
+    pub evidence: Vec<Evidence>,
+    /// Why the work runs on this CPU, step by step.
+    pub because: Vec<Step>,
+}
+
+/// One step of an explanation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// The fact.
+    pub text: String,
+    /// Its source: a file, a hook, or a kernel function.
+    pub source: String,
+}
+
+impl Step {
+    pub(super) fn new(text: impl Into<String>, source: impl Into<String>) -> Self {
+        Self { text: text.into(), source: source.into() }
+    }
+}
+
+/// The subject does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WhyError {
+    /// The CPU is not online.
+    #[error("cpu {0} is not online: the online cpus are {1}")]
+    NoCpu(CpuId, CpuSet),
+    /// No driver has requested the interrupt.
+    #[error("irq {0} does not exist: netsilo show lists the interrupts of netdevs")]
+    NoIrq(Irq),
+    /// The netdev does not exist.
+    #[error("no netdev is called {0:?}: the netdevs are {1}")]
+    NoNetdev(String, String),
+    /// The rx queue does not exist.
+    #[error("{0} has no rx-{1}: its rx queues are {2}")]
+    NoQueue(String, u32, CpuSet),
+    /// Not a CPU, interrupt, netdev or rx queue.
+    #[error("expected cpu3, irq27, eth0 or eth0/rx-3, found {:?}", .0.to_string())]
+    NotExplained(Subject),
+}
+
+/// Sorts causes in descending order of CPU time; unknown shares come last.
+pub(super) fn heaviest_first(causes: &mut [Cause]) {
+    causes.sort_by(|a, b| b.share.unwrap_or(-1.0).total_cmp(&a.share.unwrap_or(-1.0)));
+}

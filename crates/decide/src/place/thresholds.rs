@@ -1,0 +1,18 @@
+//! Thresholds that several algorithms share: when a core is idle, and when a move is worth it.
+
+/// A core is idle if each of its CPUs is busy for less than this share of the time.
+///
+/// A poll then finds the CPU free four times in five, and clock ticks (1% in a second) resolve this
+/// share.
+pub const IDLE_BELOW: f64 = 0.20;
+
+/// The present core of a vector counts as idle up to this share, so that noise does not move the
+/// vector.
+pub const IDLE_STAYS: f64 = 0.30;
+
+/// A core must be idler than this for a vector to leave its present place for it.
+pub const IDLE_LEAVES: f64 = 0.15;
+
+/// A place is kept unless another one is better by more than this share: measurements vary that
+/// much.
+pub const WORTH_MOVING: f64 = 0.20;

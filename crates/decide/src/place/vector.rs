@@ -1,0 +1,149 @@
+//! [`Vector`]: what an algorithm places, with its load, its readers and the CPUs it may use.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::derive::silo::{ConsumerShare, Silo, SoftirqShare};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::NodeId;
+use netsilo_model::snapshot::netdev::NapiThread;
+use netsilo_model::snapshot::subject::Subject;
+
+/// A CPU that reads less than this share of a queue's bytes is not avoided.
+pub const CONSUMER_FROM: f64 = 0.05;
+
+/// A vector with fewer packets per second than this does not move, unless it takes [`LOAD_FROM`] of
+/// a CPU.
+pub const TRAFFIC_FROM: f64 = 10.0;
+
+/// A vector with [`TRAFFIC_FROM`] or more packets per second, or with this load, may move.
+pub const LOAD_FROM: f64 = 0.005;
+
+/// A unit of placement: an interrupt or NAPI kthread, with the queues that it serves.
+#[derive(Debug, Clone, Default)]
+pub struct Vector {
+    /// Name in reports (`eth0 rx-3`).
+    pub label: Subject,
+    /// Node of the device.
+    pub node: Option<NodeId>,
+    /// CPUs where the vector may be placed.
+    pub pool: CpuSet,
+    /// The driver's `affinity_hint`.
+    pub hint: Option<CpuSet>,
+    /// The present CPU by the settings; `None` if they allow several CPUs.
+    pub present: Option<CpuId>,
+    /// Whether any packet arrived.
+    pub traffic: bool,
+    /// Share of one CPU's time that polling takes.
+    pub load: f64,
+    /// Packets per second; interrupts per second if packets were not counted.
+    pub packets_per_s: f64,
+    /// Polls per second; interrupts per second if polls were not counted.
+    pub polls_per_s: f64,
+    /// Wakeups per second by the CPU where the woken thread slept; `None` if not counted.
+    pub wakeups_on: Option<BTreeMap<CpuId, f64>>,
+    /// CPUs to which RPS distributes its packets, evenly: the protocol runs there, wherever the
+    /// vector is.
+    pub rps_targets: CpuSet,
+    /// Packets per second that are forwarded, with no reader on this host.
+    pub forwarded_per_s: f64,
+    /// Packets per second that it hands to other vectors of the same list, which complete their
+    /// transmission.
+    pub completed_by: Vec<(usize, f64)>,
+    /// Bytes per second by the CPU that reads them.
+    pub read_on: BTreeMap<CpuId, f64>,
+    /// The consumer that reads most.
+    pub consumer: Option<ConsumerShare>,
+    /// Softirq time of the CPU that polls the vector now.
+    pub softirq: Option<SoftirqShare>,
+}
+
+impl Vector {
+    /// Builds the vector of these queues: the heaviest queue decides, the loads are added.
+    pub fn new(
+        silos: &[&Silo],
+        node: Option<NodeId>,
+        kthread: Option<&NapiThread>,
+    ) -> Option<Self> {
+        let sum = |silo: &Silo| silo.own_share.values().sum::<f64>();
+        let interrupts =
+            |silo: &Silo| silo.interrupts_per_s.iter().flatten().map(|(_, rate)| rate).sum();
+        let packets = |silo: &Silo| silo.packets_per_s.unwrap_or_else(|| interrupts(silo));
+        let polls = |silo: &Silo| {
+            silo.packets_per_s
+                .map(|_| silo.polls.values().map(|rate| rate.polls_per_s).sum::<f64>())
+        };
+        let weight = |silo: &Silo| (packets(silo), silo.bytes_per_s.unwrap_or(0.0));
+        let heavier = |a: &&&Silo, b: &&&Silo| {
+            let (a_weight, b_weight) = (weight(a), weight(b));
+            a_weight
+                .0
+                .total_cmp(&b_weight.0)
+                .then(a_weight.1.total_cmp(&b_weight.1))
+                .then(b.queue.cmp(&a.queue))
+        };
+        let heaviest = silos.iter().max_by(heavier)?;
+        let consumers = || silos.iter().flat_map(|silo| &silo.consumers);
+        let counted = consumers().any(|consumer| consumer.wakeups_per_s.is_some());
+        let mut wakeups_on = BTreeMap::new();
+        for (cpu, rate) in consumers().flat_map(|consumer| &consumer.wakeups_on) {
+            *wakeups_on.entry(*cpu).or_default() += rate;
+        }
+        let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
+        let in_force = || heaviest.effective.as_ref().and_then(CpuSet::single);
+        Some(Self {
+            label: heaviest.subject(),
+            node,
+            present: kthread
+                .map_or_else(|| affinity.or_else(in_force), |thread| thread.cpus.single()),
+            traffic: silos.iter().any(|silo| silo.has_traffic()),
+            load: silos.iter().map(|silo| sum(silo)).sum(),
+            packets_per_s: silos.iter().map(|silo| packets(silo)).sum(),
+            polls_per_s: silos
+                .iter()
+                .map(|silo| polls(silo).unwrap_or_else(|| interrupts(silo)))
+                .sum(),
+            wakeups_on: counted.then_some(wakeups_on),
+            forwarded_per_s: silos
+                .iter()
+                .flat_map(|silo| &silo.forwards)
+                .map(|it| it.packets_per_s)
+                .sum(),
+            rps_targets: CpuSet::new(),
+            completed_by: Vec::new(),
+            pool: CpuSet::new(),
+            hint: None,
+            read_on: heaviest.read_on(),
+            consumer: heaviest.consumers.first().cloned(),
+            softirq: heaviest.softirq,
+        })
+    }
+
+    /// Returns why the vector is left alone under every algorithm: no traffic, or almost none.
+    pub(super) fn quiet(&self) -> Option<String> {
+        match self.traffic {
+            false => Some("no traffic seen".into()),
+            true if self.packets_per_s < TRAFFIC_FROM && self.load < LOAD_FROM => {
+                Some(format!("almost no traffic ({:.1} packets/s)", self.packets_per_s))
+            }
+            true => None,
+        }
+    }
+
+    /// Returns why no reader is known.
+    pub(super) fn no_reader(&self) -> String {
+        match self.forwarded_per_s > 0.0 {
+            true => "its packets are forwarded and not read on this host; auto places it".into(),
+            false => "packets arrive, but their reader is not known".into(),
+        }
+    }
+
+    /// Consumer CPUs that are worth avoiding.
+    pub(super) fn consumer_cpus(&self) -> CpuSet {
+        let all: f64 = self.read_on.values().sum();
+        self.read_on
+            .iter()
+            .filter(|(_, bytes)| **bytes >= all * CONSUMER_FROM)
+            .map(|(cpu, _)| *cpu)
+            .collect()
+    }
+}

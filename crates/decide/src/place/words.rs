@@ -1,0 +1,44 @@
+//! Phrases for the reasons of suggestions.
+
+use netsilo_model::derive::silo::SoftirqShare;
+use netsilo_model::machine::cpuset::CpuSet;
+
+use crate::place::vector::{CONSUMER_FROM, Vector};
+
+/// Formats `iperf (71% of 1.2 MB/s) runs on cpu 7`.
+pub(super) fn consumer_in_words(vector: &Vector) -> String {
+    let Some(consumer) = &vector.consumer else { return "an unknown reader".into() };
+    let cpus: CpuSet = consumer
+        .cpus
+        .iter()
+        .filter(|(_, share)| **share >= CONSUMER_FROM)
+        .map(|(cpu, _)| *cpu)
+        .collect();
+    let all: f64 = vector.read_on.values().sum();
+    let name =
+        format!("{} ({:.0}% of {})", consumer.comm, consumer.share * 100.0, bytes_per_s(all));
+    match cpus.single() {
+        Some(cpu) => format!("{name} runs on cpu {cpu}"),
+        None => format!("{name} runs on cpus {cpus}"),
+    }
+}
+
+/// Formats `; cpu 2 spends 41% of its time in softirq` for the CPU that polls the vector now.
+pub(super) fn softirq_in_words(vector: &Vector) -> String {
+    match vector.softirq {
+        Some(SoftirqShare { cpu, share, .. }) if share >= 0.01 => {
+            format!("; cpu {cpu} spends {:.0}% of its time in softirq", share * 100.0)
+        }
+        _ => String::new(),
+    }
+}
+
+/// Formats a rate, as `1.2 MB/s`.
+pub(super) fn bytes_per_s(bytes: f64) -> String {
+    match bytes {
+        b if b >= 1e9 => format!("{:.1} GB/s", b / 1e9),
+        b if b >= 1e6 => format!("{:.1} MB/s", b / 1e6),
+        b if b >= 1e3 => format!("{:.1} kB/s", b / 1e3),
+        b => format!("{b:.0} B/s"),
+    }
+}

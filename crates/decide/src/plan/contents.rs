@@ -1,0 +1,151 @@
+//! [`Plan`]: what will be written, what stays, what is refused, and what would help beyond that.
+
+use netsilo_model::change::{Change, Knob};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::snapshot::subject::Subject;
+use serde::{Deserialize, Serialize};
+
+use crate::place::AlgorithmName;
+
+/// What `apply` will write, and what it leaves unchanged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Writes, in the order in which `apply` makes them.
+    pub changes: Vec<Change>,
+    /// Where each interrupt and NAPI kthread will be, whether it moves or not.
+    #[serde(default)]
+    pub placements: Vec<Placement>,
+    /// The cost of the placement by the model; `None` if nothing moves.
+    #[serde(default)]
+    pub predicted: Option<Predicted>,
+    /// What was examined and stays unchanged, with the reason.
+    #[serde(default)]
+    pub unchanged: Vec<Unchanged>,
+    /// What was requested and cannot or must not be done, known before anything is written.
+    #[serde(default)]
+    pub refusals: Vec<Refusal>,
+    /// What would help beyond the settings that this plan can write.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<Advice>,
+    /// Whether to apply the plan although another program owns some of the knobs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub even_if_owned: bool,
+}
+
+impl Plan {
+    /// Adds a change, if the new value differs from the old one.
+    pub(crate) fn set<K: Knob>(&mut self, knob: K, old: K::Value, new: K::Value, reason: String) {
+        if old != new {
+            self.changes.push(Change::new(knob, old, new, reason));
+        }
+    }
+
+    pub(crate) fn leave(&mut self, subject: &(impl ToString + ?Sized), reason: &str) {
+        self.unchanged.push(Unchanged { subject: subject.to_string(), reason: reason.to_owned() });
+    }
+
+    /// Adds a refusal, unless the plan has the same one already.
+    pub(crate) fn refuse(&mut self, subject: &str, cause: RefusalCause, reason: String) {
+        let refusal = Refusal { subject: subject.to_owned(), cause, reason };
+        if !self.refusals.contains(&refusal) {
+            self.refusals.push(refusal);
+        }
+    }
+}
+
+/// Where an interrupt or NAPI kthread will be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Name in reports (`eth0 rx-3`).
+    pub label: Subject,
+    /// The device.
+    pub netdev: NetdevIdentity,
+    /// The interrupt; `None` for a NAPI kthread with an unknown interrupt.
+    pub irq: Option<Irq>,
+    /// Action names of the interrupt, joined by commas; empty without an interrupt.
+    pub action: String,
+    /// The CPUs.
+    pub cpus: CpuSet,
+    /// The algorithm that suggested these CPUs.
+    pub algorithm: AlgorithmName,
+    /// The reason, in one line.
+    pub basis: String,
+    /// Whether it is on another CPU now.
+    pub moves: bool,
+    /// Gain of the move by the cost model, in CPU-nanoseconds per second, with everything else
+    /// where the plan puts it; negative if the move costs.
+    pub gain_ns_per_s: i64,
+}
+
+/// Cost of a placement by the model ([`netsilo_model::cost::weights`]), in CPU-nanoseconds per
+/// second.
+///
+/// Costs that are the same on every CPU are left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// Cost of the present placement.
+    pub before_ns_per_s: u64,
+    /// Cost of the planned placement.
+    pub after_ns_per_s: u64,
+    /// Source of the cost weights, in words.
+    pub distances: String,
+}
+
+/// Something that stays unchanged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unchanged {
+    /// The subject (`eth0 rx-3`, `irq 27 (virtio0-input.1)`).
+    pub subject: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// A recommendation beyond what placement can do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    /// The subject (`eth0`).
+    pub subject: String,
+    /// What to do, and the evidence for it.
+    pub text: String,
+}
+
+/// Something that cannot or must not be done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What was requested.
+    pub subject: String,
+    /// The cause, in a form that programs can match.
+    pub cause: RefusalCause,
+    /// The reason and what to do instead, for people.
+    pub reason: String,
+}
+
+/// Why something was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCause {
+    /// The kernel manages this interrupt's affinity.
+    ManagedIrq,
+    /// The interrupt controller cannot direct this interrupt.
+    NoAffinitySupport,
+    /// A CPU that is not online.
+    OfflineCpu,
+    /// A CPU that is isolated or tickless.
+    IsolatedCpu,
+    /// The set of CPUs would be empty.
+    EmptyMask,
+    /// No such netdev.
+    NoSuchNetdev,
+    /// The kernel has no such knob.
+    NoSuchKnob,
+    /// Another program owns the knob.
+    OtherOwner,
+    /// The queue is in use by AF_XDP, io_uring or a lease.
+    LeasedQueue,
+    /// A number that the kernel rejects.
+    OutOfRange,
+    /// Another part of the same plan sets another value.
+    Contradicted,
+}

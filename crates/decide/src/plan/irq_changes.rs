@@ -1,0 +1,127 @@
+//! Changes of interrupt affinity: why one is refused, the interrupts of tx queues that follow, and
+//! knobs that another program owns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netsilo_model::change::{Change, Target, knobs};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::{OwnedKnob, Snapshot, Writable};
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, RxQueue};
+
+use crate::plan::contents::{Plan, RefusalCause};
+use crate::plan::goal::Goal;
+use crate::plan::owners;
+use crate::plan::places::{Places, present};
+
+/// Why an interrupt cannot be moved.
+pub(super) fn refusal(writable: &Writable) -> Option<(RefusalCause, &'static str)> {
+    match writable {
+        Writable::Yes => None,
+        Writable::Managed => Some((
+            RefusalCause::ManagedIrq,
+            "the kernel manages its affinity and refuses writes; RPS or threaded NAPI can move \
+             the work that it triggers",
+        )),
+        Writable::Unsupported => Some((
+            RefusalCause::NoAffinitySupport,
+            "its interrupt controller cannot direct it; RPS or threaded NAPI can move the work \
+             that it triggers",
+        )),
+    }
+}
+
+pub(super) fn affinity(
+    snapshot: &Snapshot,
+    irq: Irq,
+    netdev: &Netdev,
+    cpu: CpuId,
+    reason: String,
+) -> Option<Change> {
+    let state = snapshot.irqs.get(&irq)?;
+    let knob = knobs::IrqAffinity {
+        irq,
+        action: state.actions.join(","),
+        netdev: Some(NetdevIdentity::from_netdev(netdev)),
+    };
+    Change::of(snapshot, knob, CpuSet::from_cpu(cpu), reason)
+}
+
+/// Adds the interrupts of tx queues that have their own: each follows the rx queue of the same
+/// number.
+pub(super) fn follow(
+    snapshot: &Snapshot,
+    netdevs: &[&Netdev],
+    settled: &Places,
+    plan: &mut Plan,
+) -> Vec<Change> {
+    let rx_queues = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
+    let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
+    let mut changes = Vec::new();
+    for netdev in netdevs.iter().filter(|netdev| netdev.up) {
+        let rx = |rx: &RxQueue| Some((rx.index, settled.get(&rx.irq.as_ref()?.to)?));
+        let rx: BTreeMap<u32, &CpuId> = netdev.rx_queues.iter().filter_map(rx).collect();
+        for tx in &netdev.tx_queues {
+            let cpu = rx.get(&tx.index).copied();
+            let irq = tx.irq.as_ref().map(|edge| edge.to);
+            let (Some(&cpu), Some(irq)) = (cpu, irq.filter(|irq| !done.contains(irq))) else {
+                continue;
+            };
+            done.insert(irq);
+            if present(snapshot, irq) == Some(cpu) {
+                continue;
+            }
+            let label = format!("{} tx-{}", netdev.name, tx.index);
+            if let Some((cause, reason)) =
+                snapshot.irqs.get(&irq).and_then(|state| refusal(&state.writable))
+            {
+                plan.refuse(&format!("{label} (irq {irq})"), cause, reason.into());
+                continue;
+            }
+            let reason = format!("{label}: completions of the queue pair follow rx-{}", tx.index);
+            changes.extend(affinity(snapshot, irq, netdev, cpu, reason));
+        }
+    }
+    changes
+}
+
+/// Most `--banirq` arguments that are listed one by one.
+pub(super) const MOST_BANS: usize = 8;
+
+/// Adds the changes to the plan, except those of knobs that another program owns; returns the added
+/// interrupt changes.
+pub(super) fn accept(
+    snapshot: &Snapshot,
+    goal: &Goal,
+    changes: Vec<Change>,
+    plan: &mut Plan,
+) -> Vec<Change> {
+    let (irqs, threads): (Vec<Change>, Vec<Change>) =
+        changes.into_iter().partition(|change| matches!(change.target, Target::IrqAffinity(_)));
+    plan.changes.extend(threads);
+    let bans = irqs.iter().filter_map(|change| match &change.target {
+        Target::IrqAffinity(knob) => Some(format!("--banirq={}", knob.irq)),
+        _ => None,
+    });
+    let bans: Vec<String> = bans.collect();
+    let advice = |name: &str| match name {
+        "irqbalance" => {
+            let bans =
+                if bans.len() <= MOST_BANS { bans.join(" ") } else { "--banirq for each".into() };
+            format!(
+                "stop it (systemctl stop irqbalance), exclude these interrupts from it ({bans}, \
+                 or --policyscript)"
+            )
+        }
+        _ => "stop it, or exclude these interrupts in its configuration".into(),
+    };
+    let refused = owners::add_unless_owned(
+        snapshot,
+        OwnedKnob::IrqAffinity,
+        goal,
+        irqs.clone(),
+        advice,
+        plan,
+    );
+    if refused { Vec::new() } else { irqs }
+}

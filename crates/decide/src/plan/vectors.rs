@@ -1,0 +1,315 @@
+//! Groups queues that must move together, and makes of each group the vector that an algorithm
+//! places.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::change::{Change, knobs};
+use netsilo_model::derive::forwarding::ForwardShare;
+use netsilo_model::derive::silo::{Silo, Silos};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::{Snapshot, Writable};
+use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity};
+use netsilo_model::snapshot::subject::Subject;
+
+use crate::place::{AlgorithmName, Vector};
+use crate::plan::contents::{Placement, Plan, RefusalCause};
+use crate::plan::goal::{Goal, Override};
+use crate::plan::irq_changes::{affinity, refusal};
+use crate::plan::selection;
+
+/// Queues that are placed together: they share an interrupt, or have a kthread and no interrupt.
+pub(super) struct Group<'a> {
+    pub(super) netdev: &'a Netdev,
+    pub(super) irq: Option<Irq>,
+    pub(super) silos: Vec<&'a Silo>,
+}
+
+/// The pool and overrides of the goal, applied to each vector.
+pub(super) struct VectorRules<'a> {
+    pub(super) goal: &'a Goal,
+    pub(super) pool: CpuSet,
+}
+
+impl<'a> VectorRules<'a> {
+    pub(super) fn new(snapshot: &Snapshot, goal: &'a Goal, pool: CpuSet, plan: &mut Plan) -> Self {
+        let full = full_of_vectors(snapshot).and(&pool);
+        if !full.is_empty() {
+            let reason = format!(
+                "{} without a free interrupt vector: nothing is placed there",
+                selection::cpus_are(&full)
+            );
+            plan.leave("cpus", &reason);
+        }
+        Self { goal, pool: pool.minus(&full) }
+    }
+
+    /// Returns the group's vector and algorithm; `None`, with the reason in the plan, if the group
+    /// is to be left alone.
+    pub(super) fn vector<'g>(
+        &self,
+        group: Group<'g>,
+        snapshot: &Snapshot,
+        plan: &mut Plan,
+    ) -> Option<(Group<'g>, Vector, AlgorithmName)> {
+        let state = group.irq.and_then(|irq| snapshot.irqs.get(&irq));
+        let mut vector = Vector::new(&group.silos, group.netdev.node, group.kthread())?;
+        let other = self.goal.overrides.iter().find(|other| group.is_of(other));
+        if other.is_some_and(|other| other.leave) {
+            plan.leave(&vector.label, "left alone, as configured");
+            return None;
+        }
+        vector.pool = match other.and_then(|other| other.cpus.as_ref()) {
+            Some(cpus)
+                if !selection::usable(
+                    &snapshot.topology,
+                    &vector.label.to_string(),
+                    cpus,
+                    plan,
+                ) =>
+            {
+                return None;
+            }
+            Some(cpus) => cpus.minus(&self.goal.exclude),
+            None => self.pool.clone(),
+        };
+        vector.hint = state.and_then(|state| state.hint.clone());
+        vector.rps_targets = self.rps_targets(&group, snapshot);
+        let algorithm = other.and_then(|other| other.algorithm).unwrap_or(self.goal.algorithm);
+        Some((group, vector, algorithm))
+    }
+
+    /// CPUs that RPS will hand the group's packets to; none where RFS sends them to their readers.
+    pub(super) fn rps_targets(&self, group: &Group<'_>, snapshot: &Snapshot) -> CpuSet {
+        let table = self.goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
+        let follows = |silo: &&Silo| self.goal.rfs.or(silo.rps_flow_cnt).unwrap_or(0) > 0;
+        if table > 0 && group.silos.iter().any(follows) {
+            return CpuSet::new();
+        }
+        let present =
+            || group.silos.iter().filter_map(|silo| silo.rps_cpus.clone()).reduce(|a, b| a.or(&b));
+        let cpus = self.goal.rps.clone().or_else(present).unwrap_or_default();
+        cpus.and(&snapshot.topology.online).minus(&snapshot.topology.isolated_or_tickless())
+    }
+}
+
+/// Adds to each vector which other vectors complete the transmission of the packets it forwards.
+///
+/// Those are the vectors of the tx queues that it feeds. A tx queue with its own interrupt follows
+/// the rx queue of the same number, so that rx queue's vector counts then.
+pub(super) fn add_completed_by(
+    snapshot: &Snapshot,
+    vectors: &mut [(Group<'_>, Vector, AlgorithmName)],
+) {
+    let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
+    let mut by_queue: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    for (index, (group, ..)) in vectors.iter().enumerate() {
+        by_irq.extend(group.irq.map(|irq| (irq, index)));
+        by_queue.extend(
+            group
+                .silos
+                .iter()
+                .filter_map(|silo| Some(((group.netdev.ifindex, silo.queue?), index))),
+        );
+    }
+    let completes = |egress: &ForwardShare| {
+        let same = |netdev: &&Netdev| {
+            netdev.ifindex == egress.egress_ifindex && netdev.name == egress.egress
+        };
+        let netdev = snapshot.netdevs.iter().find(same)?;
+        let irq = netdev.tx_queues.iter().find(|tx| tx.index == egress.tx_queue)?.irq.as_ref()?.to;
+        by_irq.get(&irq).or_else(|| by_queue.get(&(netdev.ifindex, egress.tx_queue))).copied()
+    };
+    for (index, (group, vector, _)) in vectors.iter_mut().enumerate() {
+        let mut completed_by: BTreeMap<usize, f64> = BTreeMap::new();
+        for egress in group.silos.iter().flat_map(|silo| &silo.forwards) {
+            if let Some(to) = completes(egress).filter(|to| *to != index) {
+                *completed_by.entry(to).or_default() += egress.packets_per_s;
+            }
+        }
+        vector.completed_by = completed_by.into_iter().collect();
+    }
+}
+
+/// Most interrupts on one x86 CPU: of 256 vectors, 32 are exceptions and about two dozen are the
+/// system's own (`arch/x86/include/asm/irq_vectors.h`).
+///
+/// The kernel refuses a write that targets a full CPU with ENOSPC.
+pub(super) const VECTORS_PER_CPU: usize = 190;
+
+/// CPUs without a free interrupt vector; always none on architectures other than x86.
+pub(super) fn full_of_vectors(snapshot: &Snapshot) -> CpuSet {
+    if !snapshot.arch_interrupts.contains_key("LOC") {
+        return CpuSet::new();
+    }
+    let mut taken: BTreeMap<CpuId, usize> = snapshot.other_vectors.clone();
+    for cpus in snapshot.irqs.values().filter_map(|state| state.effective.as_ref()) {
+        cpus.single().into_iter().for_each(|cpu| *taken.entry(cpu).or_default() += 1);
+    }
+    taken.into_iter().filter(|(_, count)| *count >= VECTORS_PER_CPU).map(|(cpu, _)| cpu).collect()
+}
+
+/// Groups the queues of the netdevs by shared interrupt; queues without a known interrupt or
+/// kthread are left alone.
+pub(super) fn groups<'a>(
+    snapshot: &'a Snapshot,
+    silos: &'a Silos,
+    netdevs: &[&'a Netdev],
+    plan: &mut Plan,
+) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
+    for netdev in netdevs {
+        if !netdev.up {
+            plan.leave(
+                &netdev.name,
+                "it is down; its driver sets its interrupts up again when it comes up",
+            );
+            continue;
+        }
+        for silo in
+            silos.queues.iter().filter(|silo| silo.queue.is_some() && silo.netdev.is(netdev))
+        {
+            let irq =
+                silo.irq.as_ref().map(|edge| edge.to).filter(|irq| snapshot.irqs.contains_key(irq));
+            let known = irq.and_then(|irq| by_irq.get(&irq).copied());
+            match known.and_then(|at| groups.get_mut(at)) {
+                _ if silo.leased.is_some() => {
+                    let holder = silo.leased.clone().unwrap_or_default();
+                    plan.refuse(
+                        &silo.label(),
+                        RefusalCause::LeasedQueue,
+                        format!("in use by {holder}: end that use first"),
+                    );
+                }
+                Some(group) => group.silos.push(silo),
+                None if irq.is_none() && silo.kthread.is_none() => {
+                    plan.leave(&silo.label(), "its interrupt is not known");
+                }
+                None => {
+                    by_irq.extend(irq.map(|irq| (irq, groups.len())));
+                    groups.push(Group { netdev, irq, silos: vec![silo] });
+                }
+            }
+        }
+    }
+    groups
+}
+
+impl Group<'_> {
+    pub(super) fn kthread(&self) -> Option<&NapiThread> {
+        self.silos.iter().find_map(|silo| silo.kthread.as_ref())
+    }
+
+    /// Whether an override covers one of its queues.
+    pub(super) fn is_of(&self, other: &Override) -> bool {
+        let queue = |silo: &&Silo| match (&other.queues, silo.queue) {
+            (Some(queues), Some(queue)) => queues.contains(CpuId(queue)),
+            (queues, _) => queues.is_none(),
+        };
+        self.netdev.name == other.netdev && self.silos.iter().any(queue)
+    }
+
+    pub(super) fn label(&self) -> String {
+        self.silos.iter().map(|silo| silo.label()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether the group can be moved; adds a refusal with the reason if not.
+    ///
+    /// A kthread can always be moved, even if its interrupt cannot.
+    pub(super) fn movable(&self, snapshot: &Snapshot, plan: &mut Plan) -> bool {
+        let Some(state) = self.irq.and_then(|irq| snapshot.irqs.get(&irq)) else { return true };
+        let threaded = self.kthread().is_some();
+        let Some((cause, reason)) = refusal(&state.writable) else { return true };
+        if !threaded {
+            plan.refuse(
+                &format!("{} (irq {})", self.label(), self.irq.unwrap_or_default()),
+                cause,
+                reason.into(),
+            );
+        }
+        threaded
+    }
+
+    /// The planned place, for reports and programs.
+    pub(super) fn placement(
+        &self,
+        snapshot: &Snapshot,
+        vector: &Vector,
+        algorithm: AlgorithmName,
+        cpu: CpuId,
+        basis: String,
+        gain_ns_per_s: f64,
+    ) -> Placement {
+        let state = self.irq.and_then(|irq| snapshot.irqs.get(&irq));
+        Placement {
+            label: vector.label.clone(),
+            netdev: NetdevIdentity::from_netdev(self.netdev),
+            irq: self.irq,
+            action: state.map(|state| state.actions.join(",")).unwrap_or_default(),
+            cpus: CpuSet::from_cpu(cpu),
+            algorithm,
+            basis,
+            moves: vector.present != Some(cpu),
+            gain_ns_per_s: gain_ns_per_s.round() as i64,
+        }
+    }
+
+    /// The changes that put the group on a CPU.
+    pub(super) fn changes(
+        &self,
+        snapshot: &Snapshot,
+        cpu: CpuId,
+        label: &Subject,
+        reason: &str,
+    ) -> Vec<Change> {
+        let reason = format!("{label}: {reason}");
+        let threads: Vec<&NapiThread> =
+            self.silos.iter().filter_map(|silo| silo.kthread.as_ref()).collect();
+        if threads.is_empty() {
+            return self.interrupt(snapshot, cpu, reason).into_iter().collect();
+        }
+        let mut changes: Vec<Change> =
+            self.interrupt_to_kthread(snapshot, cpu, label).into_iter().collect();
+        changes.extend(threads.into_iter().filter_map(|thread| {
+            let knob = knobs::NapiThread {
+                pid: thread.pid,
+                comm: thread.comm.clone(),
+                start_time: thread.start_time,
+            };
+            let (old, new) = (thread.cpus.clone(), CpuSet::from_cpu(cpu));
+            let reason =
+                format!("{reason}; its NAPI is threaded, so this kthread does the polling");
+            (old != new).then(|| Change::new(knob, old, new, reason))
+        }));
+        changes
+    }
+
+    /// The change that puts the interrupt of a threaded NAPI on the kthread's CPU: it only wakes
+    /// the kthread, and on the same CPU that needs no IPI.
+    pub(super) fn interrupt_to_kthread(
+        &self,
+        snapshot: &Snapshot,
+        cpu: CpuId,
+        label: &Subject,
+    ) -> Option<Change> {
+        let writable = snapshot.irqs.get(&self.irq?)?.writable == Writable::Yes;
+        let reason = format!(
+            "{label}: its interrupt only wakes the NAPI's kthread, on the same cpu without an ipi"
+        );
+        self.interrupt(snapshot, cpu, reason).filter(|_| writable)
+    }
+
+    pub(super) fn interrupt(
+        &self,
+        snapshot: &Snapshot,
+        cpu: CpuId,
+        reason: String,
+    ) -> Option<Change> {
+        let shared = match self.silos.as_slice() {
+            [] | [_] => String::new(),
+            _ => format!(" (one interrupt for {}; the heaviest decides)", self.label()),
+        };
+        affinity(snapshot, self.irq?, self.netdev, cpu, format!("{reason}{shared}"))
+    }
+}

@@ -1,0 +1,35 @@
+//! Traces in a guest, for `tests/lab_attribution`: writes what it counted to `/tmp/attribution`.
+//!
+//! Writes to the fifo `/tmp/attached` when it counts, and ends when `/tmp/enough` is written to.
+
+#![allow(clippy::unwrap_used, reason = "a part of tests")]
+
+use std::fs::{self, File};
+use std::io::Read;
+
+use clap::Parser;
+use netsilo_sys::bpf::tracer::{Options, Tracer};
+use netsilo_sys::files::root::Root;
+
+/// Count in a guest.
+#[derive(Parser)]
+struct Args {
+    /// Also sample stages
+    #[arg(long)]
+    stages: bool,
+    /// Also measure how long readers wait for a CPU
+    #[arg(long)]
+    runqueue: bool,
+}
+
+fn main() {
+    let Args { stages, runqueue } = Args::parse();
+    let mut tracer = Tracer::attach(Options { stages, runqueue, ..Options::default() });
+    // opening a fifo waits until the other end is open
+    fs::write("/tmp/attached", "yes").unwrap();
+    File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();
+    let attribution = tracer.read().unwrap();
+    fs::write("/tmp/attribution", serde_json::to_vec(&attribution).unwrap()).unwrap();
+    let snapshot = netsilo_sys::snapshot(&Root::live()).unwrap();
+    fs::write("/tmp/snapshot", serde_json::to_vec(&snapshot).unwrap()).unwrap();
+}

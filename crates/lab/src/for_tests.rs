@@ -1,0 +1,52 @@
+//! What tests in the lab share: when to skip, how to wait, what a program printed.
+
+use std::fmt::Debug;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::time::PATIENCE;
+
+/// For tests: prints why the lab cannot run here and returns `true`; an error instead if
+/// `NETSILO_NO_SKIP` is set.
+pub fn skip() -> Result<bool> {
+    let missing = if !rustix::process::geteuid().is_root() {
+        "root"
+    } else if !Path::new("/dev/net/tun").exists() {
+        "/dev/net/tun"
+    } else {
+        return Ok(false);
+    };
+    if std::env::var_os("NETSILO_NO_SKIP").is_some() {
+        bail!("the lab needs {missing}, and NETSILO_NO_SKIP is set");
+    }
+    let _ = writeln!(std::io::stderr(), "SKIPPED: the lab needs {missing}");
+    Ok(true)
+}
+
+/// For tests: calls `look` until its value `fits`; the error shows the last value.
+pub fn until<T: Debug>(
+    what: &str,
+    mut look: impl FnMut() -> T,
+    mut fits: impl FnMut(&T) -> bool,
+) -> Result<T> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let seen = look();
+        if fits(&seen) {
+            return Ok(seen);
+        }
+        if Instant::now() > end {
+            bail!("not within {PATIENCE:?}: {what}; last seen: {seen:#?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// For tests: returns the exit code of a program that ran here, and all its output.
+pub fn output_of(output: &std::process::Output) -> (Option<i32>, String) {
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+}

@@ -1,0 +1,102 @@
+//! A setting that `netsilo ab` compares, as `--a` and `--b` name it.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result};
+use netsilo_decide::judge::annotate::plan_with_verdicts;
+use netsilo_decide::plan::{AlgorithmName, Goal, Plan};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::observation::Observation;
+use serde::Serialize;
+
+use crate::args::goal::GoalArgs;
+use crate::args::plan::load;
+
+/// A setting as the user writes it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AbSetting {
+    /// Nothing is written.
+    None,
+    /// netsilo's own plan, by the named algorithm or the goal's.
+    Plan(Option<AlgorithmName>),
+    /// A plan read from a file.
+    File(PathBuf),
+}
+
+impl FromStr for AbSetting {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "none" => Self::None,
+            "plan" => Self::Plan(None),
+            _ => match text.strip_prefix("plan:") {
+                Some(name) => Self::Plan(Some(algorithm(name)?)),
+                None => Self::File(text.into()),
+            },
+        })
+    }
+}
+
+impl std::fmt::Display for AbSetting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Plan(None) => f.write_str("plan"),
+            Self::Plan(Some(name)) => write!(f, "plan:{}", name.as_str()),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+fn algorithm(text: &str) -> Result<AlgorithmName> {
+    let known = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == text);
+    let names =
+        || AlgorithmName::ALL.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+    known.with_context(|| format!("known are {}", names()))
+}
+
+impl AbSetting {
+    pub(crate) fn needs_observation(&self) -> bool {
+        matches!(self, Self::Plan(_))
+    }
+
+    /// Returns the plan of this setting; `None` if it writes nothing.
+    pub(crate) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
+        match self {
+            Self::None => Ok(None),
+            Self::File(path) => load(path).map(Some),
+            Self::Plan(algorithm) => {
+                let observation = seen.context("the machine was not observed")?;
+                let Some(algorithm) = *algorithm else {
+                    return goal.plan(observation, false).map(Some);
+                };
+                anyhow::ensure!(
+                    !goal.fixes_findings(),
+                    "{algorithm} places queues and --fix does not: with --fix write plan, not \
+                     plan:ALGORITHM"
+                );
+                let goal = Goal { algorithm, ..goal.goal_for_this_machine()? };
+                let analysis = Analysis::new(observation, &goal.costs);
+                Ok(Some(plan_with_verdicts(&analysis, &goal)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_parse_and_print_the_same() {
+        for text in ["none", "plan", "plan:spread", "some/plan.json"] {
+            assert_eq!(text.parse::<AbSetting>().unwrap().to_string(), text);
+        }
+        assert!(
+            "plan:magic".parse::<AbSetting>().unwrap_err().to_string().starts_with("known are ")
+        );
+    }
+}

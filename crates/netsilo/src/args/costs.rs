@@ -1,0 +1,37 @@
+//! The weights of the cost model: from a file, measured on this machine, or the defaults.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use netsilo_model::cost::weights::{CostSource, Costs};
+use netsilo_sys::cost::store::{self, COSTS_DIR};
+use netsilo_sys::files::root::Root;
+use netsilo_sys::read::machine::machine_identity;
+
+use crate::tell::out;
+
+/// Returns the weights measured on this machine, or the defaults; prints a note if stored ones
+/// cannot be used.
+pub(crate) fn measured(dir: &Path) -> Result<Costs> {
+    let machine = machine_identity(&Root::live()).context("cannot identify this machine")?;
+    let loaded = store::load(dir, &machine);
+    if let Some(note) = &loaded.note {
+        out::note(note);
+    }
+    Ok(loaded.costs)
+}
+
+/// Returns the weights for what is observed: this machine, or a bundle (default weights).
+pub(crate) fn costs_for(is_bundle: bool) -> Result<Costs> {
+    if is_bundle { Ok(Costs::default()) } else { measured(Path::new(COSTS_DIR)) }
+}
+
+/// Reads a file of weights; those that it leaves out have their default.
+pub(crate) fn read_costs(path: &Path) -> Result<Costs> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let costs: Costs = serde_json::from_str(&text)
+        .with_context(|| format!("{} contains no costs", path.display()))?;
+    costs.check().map_err(|wrong| anyhow::anyhow!("{}: {wrong}", path.display()))?;
+    Ok(Costs { source: CostSource::Configured, ..costs })
+}

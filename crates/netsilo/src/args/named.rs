@@ -1,0 +1,77 @@
+//! Values that have names, as clap parsers: `--help` lists the names, and an error suggests one.
+
+use std::ffi::OsStr;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Command, Error};
+use netsilo_decide::judge::findings::Severity;
+use netsilo_decide::plan::{AlgorithmName, Xps};
+use netsilo_trial::traffic::{InstancesAs, Test};
+use netsilo_trial::workload::WorkloadMeasure;
+
+/// Parser of a value by its name; the types are defined in crates that do not know clap.
+#[derive(Debug, Clone)]
+pub(crate) struct Named<T: 'static> {
+    values: &'static [T],
+    name: fn(T) -> &'static str,
+}
+
+impl<T: Copy + Send + Sync> TypedValueParser for Named<T> {
+    type Value = T;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, text: &OsStr) -> Result<T, Error> {
+        let names = self.values.iter().map(|value| (self.name)(*value));
+        let text = PossibleValuesParser::new(names).parse_ref(command, arg, text)?;
+        let found = self.values.iter().find(|it| (self.name)(**it).eq_ignore_ascii_case(&text));
+        found.copied().ok_or_else(|| Error::new(ErrorKind::InvalidValue).with_cmd(command))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.values.iter().map(|value| PossibleValue::new((self.name)(*value)))))
+    }
+}
+
+/// Algorithms that place interrupts.
+pub(crate) fn algorithms() -> Named<AlgorithmName> {
+    Named { values: AlgorithmName::ALL, name: AlgorithmName::as_str }
+}
+
+/// Severities that `check --fail-on` accepts.
+pub(crate) fn severities() -> Named<Severity> {
+    let values = &[Severity::Info, Severity::Warning, Severity::Critical];
+    Named { values, name: Severity::as_str }
+}
+
+/// Ways to set XPS.
+pub(crate) fn xps() -> Named<Xps> {
+    Named {
+        values: &[Xps::Near, Xps::Off],
+        name: |xps| match xps {
+            Xps::Near => "near",
+            Xps::Off => "off",
+        },
+    }
+}
+
+/// Measures of the live workload.
+pub(crate) fn measures() -> Named<WorkloadMeasure> {
+    Named { values: &WorkloadMeasure::ALL, name: WorkloadMeasure::as_str }
+}
+
+/// Kinds of load; a name is accepted in lower case if the argument ignores case.
+pub(crate) fn tests(values: &'static [Test]) -> Named<Test> {
+    Named { values, name: Test::as_str }
+}
+
+/// Ways to run instances.
+pub(crate) fn instances_as() -> Named<InstancesAs> {
+    Named {
+        values: &[InstancesAs::Threads, InstancesAs::Processes, InstancesAs::Multiplexed],
+        name: |kind| match kind {
+            InstancesAs::Threads => "threads",
+            InstancesAs::Processes => "processes",
+            InstancesAs::Multiplexed => "multiplexed",
+        },
+    }
+}

@@ -1,0 +1,92 @@
+//! `netsilo bench serve`: answers loads until interrupted.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context as _, Result};
+use netsilo_load::{Bind, Event, PORT, Server};
+
+use crate::bench::load_args::cpus;
+use crate::tell::out;
+use crate::tell::words::plural;
+use crate::views::units;
+
+/// Arguments of `netsilo bench serve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// Address to listen on; whoever reaches it can put load on this machine
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    bind: IpAddr,
+    /// Port of the control connection; 0 takes any free one. Data uses ports that the kernel
+    /// chooses
+    #[arg(short, long, default_value_t = PORT)]
+    port: u16,
+    /// Microseconds of CPU time to burn in user mode for each request and each read of a stream, as
+    /// a real service does
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=1_000_000)
+    )]
+    work_usecs: u64,
+    /// Number of threads for multiplexed instances [default: one per CPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+    /// Generate no loads; otherwise another netsilo may request a load against its own machine
+    #[arg(long)]
+    only_answer: bool,
+    /// Also generate loads against this address, whoever requests them
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "only_answer")]
+    may_load: Vec<IpAddr>,
+}
+
+pub(super) fn serve(args: &ServeArgs) -> Result<()> {
+    let bind = Bind {
+        address: SocketAddr::new(args.bind, args.port),
+        work_usecs: args.work_usecs,
+        workers: args.workers.map_or_else(cpus, usize::from),
+        pinned: None,
+    };
+    let server = Server::bind(bind)?;
+    let server =
+        if args.only_answer { server } else { server.with_generator(args.may_load.clone()) };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
+    }
+    let address = server.address().context("cannot read the listening address")?;
+    let who = if address.ip().is_loopback() {
+        "reachable from this machine only; use --bind 0.0.0.0 for others"
+    } else {
+        "reachable from other machines"
+    };
+    out::text(&format!("listening on {address}, {who}\n"))?;
+    server.serve(&stop, &|event| match event {
+        Event::Began(from, spec) => {
+            out::note(&format!("{from}: {} of {}", plural(spec.instances, "instance"), spec.test));
+        }
+        Event::Served(from, totals) => {
+            let (requests, bytes) =
+                (units::count(totals.requests as f64), units::count(totals.received_bytes as f64));
+            out::note(&format!("{from}: done, {requests} requests, {bytes} bytes received"));
+        }
+        Event::Making(to, spec) => {
+            out::note(&format!(
+                "generating a load against {to}: {} of {}",
+                plural(spec.instances, "instance"),
+                spec.test
+            ));
+        }
+        Event::Made(to, totals) => {
+            let (requests, bytes) =
+                (units::count(totals.requests as f64), units::count(totals.sent_bytes as f64));
+            out::note(&format!(
+                "generated a load against {to}: {requests} requests, {bytes} bytes sent"
+            ));
+        }
+        Event::Ended(from, why) => out::note(&format!("{from}: {why}")),
+    })?;
+    Ok(())
+}

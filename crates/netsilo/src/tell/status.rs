@@ -1,0 +1,107 @@
+//! The status document of the daemon, as its socket sends it and `netsilo status --json` prints it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netsilo_decide::control::{Conflict, ControllerState, Held, LogEntry, TrialResult};
+use netsilo_decide::plan::{Advice, Placement, Refusal};
+use netsilo_model::change::Change;
+use netsilo_model::derive::locality::Locality;
+use netsilo_model::snapshot::attribution::{AttributionSource, Hook};
+use netsilo_sys::daemon::self_cost::SelfCost;
+use serde::{Deserialize, Serialize};
+
+/// Schema number of the JSON; it grows when a field changes meaning or is removed.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// Name of the socket in the state folder.
+pub(crate) const SOCKET: &str = "status.sock";
+
+/// Status of the daemon; times are since boot (CLOCK_BOOTTIME).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) schema: u32,
+    pub(crate) version: String,
+    pub(crate) pid: u32,
+    /// When the daemon started; `at` is when this status was made.
+    pub(crate) started: Duration,
+    pub(crate) at: Duration,
+    /// Observation windows completed.
+    pub(crate) windows: u64,
+    pub(crate) mode: Mode,
+    pub(crate) state: ControllerState,
+    pub(crate) config: ConfigStatus,
+    pub(crate) attribution: AttributionStatus,
+    /// Distances between protocol work and readers in the last window.
+    pub(crate) locality: Locality,
+    /// The placement of every interrupt and NAPI kthread.
+    pub(crate) placements: Vec<Placement>,
+    /// Changes that are planned and not in force.
+    pub(crate) pending: Vec<Change>,
+    /// Pending changes that are held, and why.
+    pub(crate) held: Vec<Held>,
+    /// Knobs left alone because another program wrote them.
+    pub(crate) conflicts: Vec<Conflict>,
+    pub(crate) refusals: Vec<Refusal>,
+    /// Advice that netsilo does not act on itself.
+    pub(crate) advice: Vec<Advice>,
+    /// Result of the last writes that could be verified.
+    pub(crate) verification: Option<TrialResult>,
+    /// The last decisions, oldest first.
+    pub(crate) log: Vec<LogEntry>,
+    /// Failures of the daemon itself, and their reasons.
+    pub(crate) notes: Vec<String>,
+    pub(crate) totals: Totals,
+    pub(crate) own: SelfCost,
+}
+
+/// What the daemon writes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// Knobs and hints are written.
+    Placing,
+    /// Only hints are written, as configured.
+    HintsOnly,
+    /// No knob is written because a privilege is missing.
+    ObserveOnly(String),
+}
+
+/// The configuration in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ConfigStatus {
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) interval: Duration,
+    /// Why the newest configuration was rejected.
+    pub(crate) error: Option<String>,
+}
+
+/// How consumers are found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AttributionStatus {
+    pub(crate) source: AttributionSource,
+    /// Hooks that are not attached, with the reason.
+    pub(crate) refused: Vec<Hook>,
+}
+
+/// Counts since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Totals {
+    /// Knobs written, including reverts and reapplied changes.
+    pub(crate) changes: u64,
+    /// Changes reverted because they made it worse.
+    pub(crate) reverts: u64,
+    /// Changes written again after a device reset.
+    pub(crate) reapplied: u64,
+    /// Writes that the kernel refused.
+    pub(crate) refused: u64,
+    /// Times a knob was left alone because another program wrote it.
+    pub(crate) yielded: u64,
+    /// Kernel events.
+    pub(crate) events: u64,
+    /// Hint files written or removed.
+    pub(crate) hints: u64,
+    /// Configurations accepted after the start; `bad_reloads` are those rejected.
+    pub(crate) reloads: u64,
+    pub(crate) bad_reloads: u64,
+}

@@ -1,0 +1,43 @@
+//! The two settings of a comparison, and switching between them.
+
+use anyhow::Result;
+use netsilo_decide::plan::Plan;
+
+use crate::args::state_dir::StateDir;
+use crate::temporary_changes::TemporaryChanges;
+
+/// The state that is in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The values found at the start.
+    Initial,
+    A,
+    B,
+}
+
+/// Both plans, and which of them is in force.
+pub(super) struct Sides<'a> {
+    plans: [Option<Plan>; 2],
+    temporary: TemporaryChanges<'a>,
+    now: Side,
+}
+
+impl<'a> Sides<'a> {
+    pub(crate) fn new(plans: [Option<Plan>; 2], state: &'a StateDir) -> Result<Self> {
+        Ok(Self { plans, temporary: TemporaryChanges::new(state)?, now: Side::Initial })
+    }
+
+    /// Puts a side in force; returns whether anything was written.
+    pub(super) fn switch_to(&mut self, side: Side) -> Result<bool> {
+        if side == self.now {
+            return Ok(false);
+        }
+        self.now = side;
+        let plan = match side {
+            Side::Initial => None,
+            Side::A => self.plans[0].as_ref(),
+            Side::B => self.plans[1].as_ref(),
+        };
+        self.temporary.replace(plan.map_or(&[], |plan| &plan.changes))
+    }
+}

@@ -1,0 +1,59 @@
+//! `netsilo confirm` keeps a transaction that awaits confirmation.
+
+use anyhow::Result;
+use netsilo_sys::transaction::guard::{self, ConfirmResult};
+use netsilo_sys::transaction::record::RestoredBy;
+use serde_json::json;
+
+use crate::args::state_dir::StateDir;
+use crate::tell::exit::{Exit, ExitError};
+use crate::tell::out::{self, eprint_line};
+use crate::views::undone::report;
+
+/// Arguments of `netsilo confirm`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print the outcome as JSON
+    #[arg(short, long)]
+    json: bool,
+    #[command(flatten)]
+    state: StateDir,
+}
+
+/// Confirms the transaction that awaits confirmation.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let late = |id: u64, by: &str| -> Result<Exit> {
+        Err(ExitError(Exit::Refused, format!("too late: transaction {id} was restored {by}"))
+            .into())
+    };
+    match guard::confirm(&args.state.kernel()?, args.state.path())? {
+        ConfirmResult::Kept(id) | ConfirmResult::KeptBefore(id) if args.json => {
+            out::json(&json!({ "schema": 1, "confirmed": id }))?;
+        }
+        ConfirmResult::Kept(id) => {
+            out::text(&format!(
+                "transaction {id} is confirmed; `netsilo undo` can still restore the old values\n"
+            ))?;
+        }
+        ConfirmResult::KeptBefore(id) => {
+            out::text(&format!("transaction {id} was already confirmed\n"))?
+        }
+        ConfirmResult::Restored(id, RestoredBy::Guard | RestoredBy::Confirm) => {
+            return late(id, "when its time ran out");
+        }
+        ConfirmResult::Restored(id, by) => return late(id, &format!("by {by}")),
+        ConfirmResult::RestoredNow(undone) => {
+            eprint_line(report(std::slice::from_ref(&undone)).trim_end());
+            if !undone.is_complete() {
+                return Ok(Exit::RestoreIncomplete);
+            }
+            return late(undone.transaction, "now: its time had run out and its guard was gone");
+        }
+        ConfirmResult::Nothing => {
+            return Err(
+                ExitError(Exit::Refused, "no transaction awaits confirmation".into()).into()
+            );
+        }
+    }
+    Ok(Exit::Ok)
+}

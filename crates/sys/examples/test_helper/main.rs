@@ -1,0 +1,91 @@
+//! The programs that tests of this crate run as processes of their own, in guests too.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a part of tests")]
+
+#[allow(dead_code, unused_imports, reason = "most of it is for the tests only")]
+#[path = "../../tests/transaction/fake.rs"]
+mod fake;
+mod nic;
+mod reader;
+#[allow(dead_code, unused_imports, reason = "most of it is for the tests only")]
+#[path = "../../tests/transaction/remedies.rs"]
+mod remedies;
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use netsilo_model::snapshot::attribution::AttributionSource;
+use netsilo_model::snapshot::runqueue;
+use netsilo_sys::bpf::tracer::{Options, Tracer};
+
+use fake::{Death, Fake, apply, everything};
+
+/// A process of a test.
+#[derive(Parser)]
+enum Role {
+    /// Read sockets and count the bytes
+    Reader {
+        /// Method
+        how: String,
+        /// Number of connections; for UDP the size of the buffer
+        connections: usize,
+    },
+    /// Send datagrams of 100 bytes to 10.10.0.2
+    SendDatagrams { count: usize },
+    /// Check that every eBPF hook names the missing privilege
+    WithoutPrivilege,
+    /// Apply the plan of everything to the fake kernel in a folder, which kills this process before
+    /// a write
+    ApplyAndBeKilled {
+        root: PathBuf,
+        write: usize,
+        /// After the write
+        #[arg(long)]
+        after: bool,
+    },
+    /// Connect and send to one of the following two
+    NicClient { address: String },
+    /// Receive, and check the data of virtio-net
+    NicVirtio { address: String },
+    /// Receive, and check the data of igb
+    NicIgb { address: String },
+}
+
+fn main() {
+    match Role::parse() {
+        Role::Reader { how, connections } => reader::run(&how, connections),
+        Role::SendDatagrams { count } => send_datagrams(count),
+        Role::WithoutPrivilege => without_privilege(),
+        Role::ApplyAndBeKilled { root, write, after } => apply_and_be_killed(&root, write, after),
+        Role::NicClient { address } => nic::client(&address),
+        Role::NicVirtio { address } => nic::virtio_server(&address),
+        Role::NicIgb { address } => nic::igb_server(&address),
+    }
+}
+
+fn send_datagrams(count: usize) {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    for _ in 0..count {
+        socket.send_to(&[0; 100], (Ipv4Addr::new(10, 10, 0, 2), 9)).unwrap();
+    }
+}
+
+fn without_privilege() {
+    let options = Options { runqueue: true, ..Options::default() };
+    let attribution = Tracer::attach(options).read().unwrap();
+    assert_eq!(attribution.source, AttributionSource::None);
+    assert!(attribution.hooks.iter().any(|hook| hook.quantity == runqueue::QUANTITY));
+    for hook in attribution.hooks {
+        let why = hook.refused.unwrap();
+        assert!(why.starts_with("no privilege: run as root or with CAP_BPF and CAP_PERFMON"));
+    }
+    println!("reasons reported");
+}
+
+fn apply_and_be_killed(root: &Path, write: usize, after: bool) {
+    let kernel = Fake::on(root);
+    let death = if after { Death::KillAfter(write) } else { Death::KillBefore(write) };
+    kernel.death.set(Some(death));
+    let _ = apply(&kernel, &everything(&kernel));
+}
