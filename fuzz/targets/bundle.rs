@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_model::derive::analysis::Analysis;
 use netsilo_decide::plan::{Goal, plan};
 use netsilo_decide::report::Report;
+use netsilo_model::derive::analysis::Analysis;
 use serde::{Deserialize, Serialize};
 
 /// An archive entry: a file with its text, a link with its target, or any other tar `kind`.
