@@ -55,7 +55,7 @@ pub(crate) struct Args {
         value_parser = humantime::parse_duration
     )]
     each: Duration,
-    /// WorkloadMeasure at most this many pairs; stop earlier when the result is clear or out of reach
+    /// Measure at most this many pairs; stop earlier when the result is clear or out of reach
     #[arg(
         long,
         value_name = "N",
@@ -63,7 +63,7 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u16).range(1..=1000)
     )]
     pairs: u16,
-    /// WorkloadMeasure this many pairs first and do not count them
+    /// Measure this many pairs first and do not count them
     #[arg(long, value_name = "N", default_value_t = 1)]
     warm_up: u16,
     /// Wait this long after each switch before measuring
