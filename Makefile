@@ -1,8 +1,11 @@
-# demo: the main job on real traffic in a small virtual machine.   test: everything that must hold.
-# Both set up what they need (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
+# demo: the main job on real traffic in a small virtual machine.
+# check: the tests that boot no guest, in 4 minutes.   test: all that continuous integration runs.
+# test-long: before a release, what is too slow for test.
+# Each installs what it needs (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo test check bench bench-exact bench-irqbalance bench-load bench-matrix bench-smoke install setup
+.PHONY: demo test check test-long mutants bench bench-exact bench-irqbalance bench-load bench-matrix
+.PHONY: bench-smoke install setup
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -15,14 +18,23 @@ test:
 check: setup
 	scripts/test --quick
 
+# the tests that `make test` leaves out (docs/testing.md); some 25 minutes
+test-long: setup
+	scripts/test-long
+
+# whether the unit tests of crates/decide notice changed code (docs/testing.md); an hour or two
+mutants: setup
+	scripts/mutants
+
 bench: setup
 	cargo bench -p netsilo-decide --bench read --bench cycle
 
-# placement against the optimum on larger problems, by HiGHS, a C++ library that is built for this alone; some 30 minutes
+# placement against the optimum on larger problems, by HiGHS, a C++ library that only this builds;
+# some 30 minutes
 bench-exact: setup
 	scripts/bench-exact
 
-# beside irqbalance, on made-up hosts; some 6 minutes
+# beside irqbalance, on synthetic hosts; some 6 minutes
 bench-irqbalance: setup
 	scripts/bench-irqbalance
 
@@ -30,19 +42,23 @@ bench-irqbalance: setup
 bench-load: setup
 	scripts/bench-load
 
-# the published experiment at reduced size on an emulated server of its shape: its directions, in counts; some 2 minutes
+# the published experiment at reduced size on an emulated server of its shape: its directions, in
+# counts; some 2 minutes
 bench-smoke: setup
 	cargo test -p netsilo --test lab_matrix -- --nocapture
 
-# the same in full, with a report to look at: some 17 minutes the first round, ROUNDS of them (6: with fewer no interval is exact)
+# the same in full, with a report to look at: some 17 minutes for each of ROUNDS rounds (default 6:
+# with fewer no interval is exact)
 bench-matrix: setup
 	cargo test -p netsilo --test lab_matrix -- --ignored --nocapture
 
 install: setup
 	cargo build --release -p netsilo
 	install -D -m 0755 target/release/netsilo $(DESTDIR)$(PREFIX)/bin/netsilo
-	install -D -m 0644 dist/netsilo.service $(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo.service
-	sed -i 's|/usr/local/bin|$(PREFIX)/bin|' $(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo.service
+	install -D -m 0644 dist/netsilo.service \
+		$(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo.service
+	sed -i 's|/usr/local/bin|$(PREFIX)/bin|' \
+		$(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo.service
 
 setup:
 	@scripts/setup

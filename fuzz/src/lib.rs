@@ -8,14 +8,14 @@ use std::path::Path;
 use netsilo_model::parse::ParseError;
 
 /// The folder in which `scripts/fuzz` wants a target to write its own seeds.
-pub const SEEDS_TO: &str = "NETSILO_FUZZ_SEEDS_TO";
+pub const SEEDS_DIR_VAR: &str = "NETSILO_FUZZ_SEEDS_TO";
 
 /// Call at the start of a target: writes the target's seeds and exits if the script requests it.
 ///
 /// Seeds built from values follow changes of their types; a stored JSON file would silently fail to
 /// decode.
-pub fn offer<S: AsRef<[u8]>>(seeds: impl FnOnce() -> Vec<S>) {
-    let Some(dir) = std::env::var_os(SEEDS_TO) else { return };
+pub fn write_seeds_if_requested<S: AsRef<[u8]>>(seeds: impl FnOnce() -> Vec<S>) {
+    let Some(dir) = std::env::var_os(SEEDS_DIR_VAR) else { return };
     for (number, seed) in seeds().iter().enumerate() {
         std::fs::write(Path::new(&dir).join(format!("made-{number:02}")), seed)
             .expect("the script made this folder");

@@ -20,7 +20,7 @@ struct Entry {
     text: String,
 }
 
-fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
+fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |json: &[u8]| {
     let Ok(entries) = serde_json::from_slice::<Vec<Entry>>(json) else { return };
     let bundle = std::env::temp_dir().join(format!("netsilo-fuzz-{}", std::process::id()));
     let tar: Vec<u8> = entries.iter().flat_map(tar_entry).chain([0; 1024]).collect();
@@ -79,8 +79,9 @@ fn seeds() -> Vec<String> {
     ));
     let entry = |path: &str, kind, text: &str| Entry { path: path.into(), kind, text: text.into() };
     let manifest = r#"{"schema":1,"netsilo":"0","kernel":"6.1","with_addresses":false,"holds":[]}"#;
-    let attribution = serde_json::to_string(&netsilo_model::snapshot::attribution::Attribution::default())
-        .expect("plain values");
+    let attribution =
+        serde_json::to_string(&netsilo_model::snapshot::attribution::Attribution::default())
+            .expect("plain values");
     let mut whole =
         vec![entry("manifest.json", '0', manifest), entry("attribution.json", '0', &attribution)];
     for sample in ["0", "1"] {

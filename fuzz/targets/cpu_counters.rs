@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
+use netsilo_fuzz::points_into;
 use netsilo_model::machine::counts::Counts;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::{CpuStat, Softnet};
 use netsilo_model::parse::softirqs::softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
-use netsilo_fuzz::points_into;
+use netsilo_model::snapshot::host::{CpuStat, Softnet};
 
 fuzz_target!(|text: &str| {
     let read = softirqs(text);

@@ -4,10 +4,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_model::change::{FlowRule, Key, Settings, Table};
-use netsilo_model::snapshot::ethtool::{HashFunction, Rss};
-use netsilo_model::parse::ethtool_decode::*;
 use netsilo_model::change::ethtool::rule;
+use netsilo_model::change::{FlowRule, Key, Settings, Table};
+use netsilo_model::parse::ethtool_decode::*;
+use netsilo_model::snapshot::ethtool::{HashFunction, Rss};
 
 fuzz_target!(|bytes: &[u8]| {
     let names = strings(bytes).unwrap_or_default();
@@ -36,11 +36,10 @@ fuzz_target!(|bytes: &[u8]| {
     );
     let _ = (rx_rings(bytes), rule_count(bytes), link(bytes));
     assert!(link_mode_words(bytes).is_err() || bytes.len() > 15);
-    let _ = (ethtool_rule::table_size(bytes), ethtool_rule::locations(bytes));
+    let _ = (rule::table_size(bytes), rule::locations(bytes));
     // A decoded rule encodes and decodes to the same rule.
-    if let Some(rule) = ethtool_rule::decode(bytes, |_| None).and_then(|installed| installed.rule) {
-        let again = ethtool_rule::encode(&rule, 0, 0)
-            .and_then(|bytes| ethtool_rule::decode(&bytes, |_| None));
+    if let Some(rule) = rule::decode(bytes, |_| None).and_then(|installed| installed.rule) {
+        let again = rule::encode(&rule, 0, 0).and_then(|bytes| rule::decode(&bytes, |_| None));
         assert_eq!(again.and_then(|installed| installed.rule).as_ref(), Some(&rule));
         assert_eq!(rule.to_string().parse(), Ok(rule));
     }

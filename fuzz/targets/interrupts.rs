@@ -9,7 +9,7 @@ use std::fmt::Write;
 use libfuzzer_sys::fuzz_target;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::parse::interrupts::{Interrupts, Reader, interrupts};
+use netsilo_model::parse::interrupts::{Interrupts, InterruptsParser, interrupts};
 
 fuzz_target!(|text: &[u8]| {
     let read = interrupts(text);
@@ -34,7 +34,7 @@ fuzz_target!(|text: &[u8]| {
 /// A reader of every second interrupt gives the same rows.
 fn only_wanted(text: &[u8], all: &Interrupts) {
     let wanted: BTreeSet<Irq> = all.irqs.keys().copied().step_by(2).collect();
-    let mut reader = Reader::only(&wanted);
+    let mut reader = InterruptsParser::only(&wanted);
     for line in text.split(|&b| b == b'\n') {
         reader.line(line).expect("all rows were read before");
     }

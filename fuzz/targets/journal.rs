@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::change::{Target, Value};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_sys::transaction::compact::fold;
 use netsilo_sys::transaction::record::{By, Entry, History, Origin, Record, VERSION};
 
-fuzz_target!(init: netsilo_fuzz::offer(seeds), |bytes: &[u8]| {
+fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |bytes: &[u8]| {
     let Ok(history) = History::replay(bytes) else { return };
     assert_eq!(history.whole_bytes + history.torn_bytes, bytes.len());
     assert!(history.transactions.iter().all(|t| t.written.len() == t.entries.len()));
@@ -55,7 +55,7 @@ fn seeds() -> Vec<String> {
         name: "eth0".into(),
         device_path: Some("/devices/pci0000:00/0000:00:04.0".into()),
     };
-    let cpus = |cpu| Value::Cpus(CpuSet::of(CpuId(cpu)));
+    let cpus = |cpu| Value::Cpus(CpuSet::from_cpu(CpuId(cpu)));
     let entry = |target, old, new: Value| Entry {
         target,
         old,

@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_model::parse::kallsyms::functions;
 use netsilo_model::derive::stages::stage_of;
+use netsilo_model::parse::kallsyms::functions;
 
 fuzz_target!(|text: &str| {
     let addresses: BTreeSet<u64> = (0..64).map(|bit| u64::MAX << bit).collect();

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_model::parse::net_udp::net_udp;
-use netsilo_model::parse::snmp::{snmp, snmp6};
-use netsilo_model::parse::schedstat::thread_time;
 use netsilo_fuzz::points_into;
+use netsilo_model::parse::net_udp::net_udp;
+use netsilo_model::parse::schedstat::thread_time;
+use netsilo_model::parse::snmp::{snmp, snmp6};
 
 fuzz_target!(|text: &str| {
     let read = snmp(text);

@@ -8,18 +8,18 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_model::change::{Change, Target, Value, apply_to};
-use netsilo_model::cost::weights::Costs;
 use netsilo_decide::judge::findings::check;
-use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::snapshot::host::{Snapshot, OwnedKnob};
-use netsilo_model::derive::analysis::Analysis;
+use netsilo_decide::judge::why::why;
 use netsilo_decide::plan::{Goal, Plan, plan};
 use netsilo_decide::report::Report;
 use netsilo_decide::report::rss::netdev_rss;
-use netsilo_model::synthetic::scene::Scene;
-use netsilo_decide::judge::why::why;
+use netsilo_model::change::{Change, Target, Value, apply_to};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::subject::Subject;
+use netsilo_model::synthetic::scene::Scene;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// The input of `plan --from`.
@@ -29,7 +29,7 @@ struct Case {
     goal: Goal,
 }
 
-fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
+fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |json: &[u8]| {
     let Ok(case) = serde_json::from_slice::<Case>(json) else { return };
     comes_back(&case);
     let Case { observation, goal } = &case;

@@ -3,14 +3,14 @@
 #![no_main]
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use netsilo_decide::plan::{AlgorithmName, Goal, Plan, Refusal, RefusalCause, Unchanged, Xps};
 use netsilo_model::change::{Change, Target, Value};
-use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_decide::plan::{AlgorithmName, RefusalCause, Goal, Plan, Refusal, Unchanged, Xps};
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use serde::{Serialize, de::DeserializeOwned};
 
-fuzz_target!(init: netsilo_fuzz::offer(seeds), |text: &str| {
+fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |text: &str| {
     comes_back::<Goal>(text);
     let Some(plan) = comes_back::<Plan>(text) else { return };
     for change in &plan.changes {
@@ -42,7 +42,7 @@ fn seeds() -> Vec<String> {
         rps: Some(cpus("")),
         rfs: Some(32768),
         xps: Some(Xps::Near),
-        default_smp_affinity: Some(CpuSet::of(CpuId(1))),
+        default_smp_affinity: Some(CpuSet::from_cpu(CpuId(1))),
         rps_default_mask: Some(cpus("2")),
         ..Goal::default()
     };

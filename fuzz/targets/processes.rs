@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use netsilo_fuzz::{is_one_line, points_into};
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::pid_status::cpus_allowed;
 use netsilo_model::parse::schedstat::{cgroup_v2, link_inode, processor, run_ns};
-use netsilo_fuzz::{is_one_line, points_into};
 
 fuzz_target!(|text: &str| {
     let stat = pid_stat(text);
@@ -16,7 +16,8 @@ fuzz_target!(|text: &str| {
     }
     if let Ok(stat) = stat {
         // PF_KTHREAD, PF_NO_SETAFFINITY
-        let flags = u32::from(stat.kthread) * 0x20_0000 + u32::from(stat.bound) * 0x400_0000;
+        let flags =
+            u32::from(stat.kthread) * 0x20_0000 + u32::from(stat.fixed_affinity) * 0x400_0000;
         let again = format!(
             "7 ({}) S 2 0 0 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 {} 0 0\n",
             stat.comm, stat.start_time

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_model::snapshot::netdev::Confidence;
-use netsilo_model::machine::ids::Irq;
 use netsilo_model::drivers::vectors::{Device, edges};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::Confidence;
 
 fuzz_target!(|text: &str| {
     let mut lines = text.lines();

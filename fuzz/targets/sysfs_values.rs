@@ -4,15 +4,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use netsilo_fuzz::is_one_line;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::parse::ParseError;
-use netsilo_model::parse::{cpu_lists, irq_debugfs, netdev};
 use netsilo_model::parse::node_distance::node_distance;
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
-use netsilo_model::parse::{pcie, scalar};
+use netsilo_model::parse::sanitize::{escaped, is_control};
 use netsilo_model::parse::uevent::uevent;
-use netsilo_model::parse::sanitize::{is_unseen, visible};
-use netsilo_fuzz::is_one_line;
+use netsilo_model::parse::{cpu_lists, irq_debugfs, netdev};
+use netsilo_model::parse::{pcie, scalar};
 
 fuzz_target!(|text: &str| {
     for read in [cpu_lists::list(text), cpu_lists::mask(text)] {
@@ -42,8 +42,8 @@ fuzz_target!(|text: &str| {
     assert_eq!(uevent(&again.concat()), pairs);
     assert_eq!(scalar::word(text).as_deref(), Ok(text.trim()));
     pcie_links(text);
-    let shown = visible(text);
-    assert!(!shown.contains(is_unseen) && visible(&shown) == shown);
+    let shown = escaped(text);
+    assert!(!shown.contains(is_control) && escaped(&shown) == shown);
 });
 
 fn pcie_links(text: &str) {

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_model::snapshot::flow::Asked;
 use netsilo_model::rss::toeplitz::{hash, parse_key};
+use netsilo_model::snapshot::flow::FlowSpec;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(text) = std::str::from_utf8(bytes)
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(parse_key(&printed.join(":")), Some(key));
     }
     if let Ok(text) = std::str::from_utf8(bytes)
-        && let Ok(asked) = text.parse::<Asked>()
+        && let Ok(asked) = text.parse::<FlowSpec>()
     {
         assert_eq!(asked.to_string().parse(), Ok(asked));
     }

@@ -15,7 +15,7 @@ use std::sync::{LazyLock, OnceLock};
 use big_host::BigHost;
 use divan::{Bencher, black_box, counter::BytesCount};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::parse::interrupts::{Reader, interrupts};
+use netsilo_model::parse::interrupts::{InterruptsParser, interrupts};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::{irq, topology};
 use netsilo_sys::snapshot;
@@ -67,7 +67,7 @@ fn interrupts_all(bencher: Bencher<'_, '_>) {
 fn interrupts_64_wanted(bencher: Bencher<'_, '_>) {
     let (text, wanted) = (TEXT.as_bytes(), wanted());
     bencher.counter(BytesCount::of_slice(text)).bench(|| {
-        let mut reader = Reader::only(&wanted);
+        let mut reader = InterruptsParser::only(&wanted);
         for line in black_box(text).split(|&b| b == b'\n') {
             reader.line(line).unwrap();
         }

@@ -14,13 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::forwarding::ForwardTotals;
+use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
-use netsilo_model::derive::silo::{Elsewhere, Locality, Silo, Silos};
+use netsilo_model::derive::silo::{OutsideTraffic, Silo, Silos};
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::{NodeId, Topology};
-use netsilo_model::snapshot::attribution::{Attribution, Hook, Source};
+use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, Hook};
 use netsilo_model::snapshot::host::{Gap, KnobOwner, Snapshot};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
@@ -86,7 +87,7 @@ pub struct MachineLine {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AttributionLine {
     /// The method of counting.
-    pub source: Source,
+    pub source: AttributionSource,
     /// Length of the window, in seconds.
     pub elapsed_s: f64,
     /// Attached for this window only; then bytes are a lower bound.
@@ -205,11 +206,11 @@ pub struct Totals {
     /// Locality of all bytes that a queue received.
     pub locality: Locality,
     /// Data that no NIC received.
-    pub local: Elsewhere,
+    pub local: OutsideTraffic,
     /// Data from a NIC of another network namespace.
-    pub foreign: Elsewhere,
+    pub foreign: OutsideTraffic,
     /// Data whose queue was not found.
-    pub unresolved: Elsewhere,
+    pub unresolved: OutsideTraffic,
     /// Share of the read bytes whose queue was not found.
     pub unresolved_share: Option<f64>,
     /// Forwarded packets; the other totals exclude them.
@@ -252,7 +253,7 @@ impl Report {
             stages: attribution
                 .stages
                 .as_ref()
-                .map(|stages| Stages::of(stages, attribution.elapsed.as_secs_f64())),
+                .map(|stages| Stages::from_samples(stages, attribution.elapsed.as_secs_f64())),
             settings: SettingsLine {
                 default_smp_affinity: after.default_smp_affinity.clone(),
                 rps_sock_flow_entries: after.net.rps_sock_flow_entries,
@@ -410,7 +411,7 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
         .map(|e| e.bytes_per_s)
         .iter()
         .sum::<f64>();
-    let counted = attribution.source != Source::None && !attribution.elapsed.is_zero();
+    let counted = attribution.source != AttributionSource::None && !attribution.elapsed.is_zero();
     let bytes = counted.then_some(by_queue + elsewhere);
     let polled = silos.queues.iter().filter_map(|silo| silo.packets_per_s);
     let mut seen = BTreeSet::new();
@@ -441,7 +442,7 @@ mod tests {
     use netsilo_model::machine::topology::Distance;
     use netsilo_model::snapshot::host::OwnedKnob;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+    use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
 
     fn report(observation: &Observation) -> Report {
         Report::of(&Analysis::new(observation, &Costs::default()))
@@ -450,7 +451,7 @@ mod tests {
     fn scene() -> Scene {
         let queue = |irq, cpu, bytes_per_s| SceneQueue {
             irq: Some(irq),
-            cpus: CpuSet::of(CpuId(0)),
+            cpus: CpuSet::from_cpu(CpuId(0)),
             packets_per_s: 1000,
             load: 0.2,
             readers: vec![Reader {
@@ -468,7 +469,7 @@ mod tests {
             queues: vec![queue(30, 0, 300), queue(31, 3, 100)],
             ..SceneNetdev::default()
         };
-        let busy = vec![Busy { cpus: CpuSet::of(CpuId(3)), usr: 0.5 }];
+        let busy = vec![CpuLoad { cpus: CpuSet::from_cpu(CpuId(3)), usr: 0.5 }];
         Scene {
             grid: Grid { l2s: 2, threads: 2, ..Grid::default() },
             busy,

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
 
-use netsilo_trial::traffic::{InstancesAs, Run, Served, Spec};
+use netsilo_trial::traffic::{InstancesAs, LoadResult, ServerResult, Spec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -77,11 +77,11 @@ pub(super) enum Reply {
     /// To [`Request::End`].
     Ended,
     /// To [`Request::Stop`].
-    Done(Box<Served>),
+    Done(Box<ServerResult>),
     /// To [`Request::Make`], about once a second.
     Tick(Tick),
     /// To [`Request::Make`], at its end.
-    Made(Box<Run>),
+    Made(Box<LoadResult>),
     /// To any request.
     Refused {
         /// Why.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use netsilo_trial::traffic::Run;
+use netsilo_trial::traffic::LoadResult;
 
 use crate::client::{ANSWER, Control};
 use crate::control::{Order, Reply, Request};
@@ -22,7 +22,7 @@ pub fn request_load(
     server: SocketAddr,
     order: &Order,
     watch: &mut Watch<'_>,
-) -> Result<Run, LoadError> {
+) -> Result<LoadResult, LoadError> {
     order.spec.check().map_err(LoadError::Spec)?;
     let mut control = Control::connect(server)?;
     // ticks arrive each second, except while both ends open their sockets

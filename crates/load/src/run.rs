@@ -7,7 +7,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use netsilo_sys::files::root::Root;
-use netsilo_trial::traffic::{InstancesAs, Run, Side, Spec, Totals};
+use netsilo_trial::traffic::{EndMachine, InstancesAs, LoadResult, Spec, Totals};
 
 use crate::client::Control;
 use crate::control::{Reply, Request};
@@ -36,7 +36,7 @@ pub fn run(
     server: SocketAddr,
     options: Options,
     watch: &mut Watch<'_>,
-) -> Result<Run, LoadError> {
+) -> Result<LoadResult, LoadError> {
     spec.check().map_err(LoadError::Spec)?;
     allow_many_sockets();
     let mut control = Control::connect(server)?;
@@ -61,10 +61,10 @@ pub fn run(
         })?
     };
     let mut counted = made.counted;
-    counted.client.own_cpus += made.children_cpu.as_secs_f64() / counted.seconds;
+    counted.client.netsilo_cpus += made.children_cpu.as_secs_f64() / counted.seconds;
     let done = control.ask(&Request::Stop)?;
     let Reply::Done(served) = done else { return Err(LoadError::NotNetsilo(server)) };
-    Ok(Run {
+    Ok(LoadResult {
         schema: 1,
         spec: spec.clone(),
         address: server.to_string(),
@@ -83,7 +83,7 @@ struct Counted {
     seconds: f64,
     totals: Totals,
     per_second: Vec<u64>,
-    client: Side,
+    client: EndMachine,
 }
 
 /// The result of all instances.

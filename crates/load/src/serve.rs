@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::kernel::set_thread_cpus;
-use netsilo_trial::traffic::{InstancesAs, Served, Spec, Test, Totals};
+use netsilo_trial::traffic::{InstancesAs, ServerResult, Spec, Test, Totals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
@@ -239,7 +239,7 @@ struct Running {
     spec: Spec,
     pinned: Option<CpuId>,
     before: Option<(StartCounters, Totals)>,
-    served: Served,
+    served: ServerResult,
     /// Priority of the thread that reads requests, which thousands of workers would starve.
     boost: Option<PriorityBoost>,
 }
@@ -309,11 +309,11 @@ impl Session<'_> {
             if each { spec.instances } else { self.server.bind.workers.min(spec.instances) };
         let instances_as = if each { InstancesAs::Threads } else { InstancesAs::Multiplexed };
         let work = self.server.work;
-        let served = Served {
+        let served = ServerResult {
             instances_as: Some(instances_as),
             workers: count,
             work_usecs: self.server.bind.work_usecs,
-            ..Served::default()
+            ..ServerResult::default()
         };
         let counters = Arc::new(SharedCounters::new(count)?);
         let mut run = Running {
@@ -408,7 +408,7 @@ impl Running {
         let worker = thread::Builder::new().name("bench-serve".into()).stack_size(STACK).spawn(
             move || {
                 if let Some(cpu) = pinned
-                    && set_thread_cpus(0, &CpuSet::of(cpu)).is_err()
+                    && set_thread_cpus(0, &CpuSet::from_cpu(cpu)).is_err()
                 {
                     // the client notices that no response comes
                     return;
@@ -431,7 +431,7 @@ impl Running {
     }
 
     /// Waits for data in flight, stops the workers, and sums up.
-    fn end(mut self, stop: &AtomicBool) -> io::Result<Served> {
+    fn end(mut self, stop: &AtomicBool) -> io::Result<ServerResult> {
         if !self.sockets.is_empty() {
             let mut before = None;
             while before != Some(self.counters.totals().datagrams_received)

@@ -12,7 +12,7 @@ use netsilo_sys::files::error::ReadError;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::machine::kernel_events;
 use netsilo_sys::read::snapshot::snapshot;
-use netsilo_trial::traffic::Side;
+use netsilo_trial::traffic::EndMachine;
 use rustix::process::{getpriority_process, setpriority_process};
 
 /// The counters of a machine when counting began.
@@ -44,7 +44,7 @@ impl StartCounters {
     }
 
     /// Reads the counters again.
-    pub fn end(self) -> Result<Side, ReadError> {
+    pub fn end(self) -> Result<EndMachine, ReadError> {
         let _boost = PriorityBoost::new();
         let seconds = self.at.elapsed().as_secs_f64();
         let own = self_cost().cpu.saturating_sub(self.own);
@@ -55,7 +55,7 @@ impl StartCounters {
         let per_s = |before: Option<u64>, after: Option<u64>| {
             Some(after?.checked_sub(before?)? as f64 / seconds)
         };
-        Ok(Side {
+        Ok(EndMachine {
             hostname: after.machine.hostname.clone(),
             kernel: after.machine.release.clone(),
             boot_id: after.machine.boot_id.clone(),
@@ -64,7 +64,7 @@ impl StartCounters {
             true_elapsed,
             context_switches_per_s: per_s(self.events.context_switches, now.context_switches),
             interrupts_per_s: per_s(self.events.interrupts, now.interrupts),
-            own_cpus: own.as_secs_f64() / seconds,
+            netsilo_cpus: own.as_secs_f64() / seconds,
             peak_bytes: peak_bytes(),
         })
     }

@@ -1,4 +1,7 @@
-//! ROOMDOC
+//! What follows from an observation: rates, silos, shares of CPU time.
+//!
+//! Uses all folders before it. Thresholds, findings and changes must not come in: these are
+//! decisions.
 
 pub mod analysis;
 pub mod cpu_time;

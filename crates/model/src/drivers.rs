@@ -1,4 +1,7 @@
-//! ROOMDOC
+//! What netsilo knows of drivers: the table `drivers.toml`, names of vectors, names of counters.
+//!
+//! Facts about drivers belong here, not as a list of names beside a rule. Uses [`crate::machine`]
+//! and [`crate::snapshot`]; no advice.
 
 pub mod counters;
 pub mod loss_stage;

@@ -1,8 +1,13 @@
-//! What netsilo knows and decides: pure values and functions.
+//! What netsilo knows of a host: pure values, and functions from values to new values.
 //!
-//! No files, no clock, no environment, no network, no randomness: `clippy.toml` forbids them. Data
-//! walks forward, from kernel text to [`host::Snapshot`], rates, silos, plan and changes; each step
-//! is a function from values to a new value.
+//! Data walks forward. Kernel text becomes a [`Snapshot`](snapshot::host::Snapshot); two snapshots
+//! and the eBPF counts between them an [`Observation`](snapshot::observation::Observation); from
+//! these follow rates, silos and costs. Each folder uses only those before it in this order:
+//! [`machine`], [`snapshot`], [`parse`], [`drivers`], [`change`], [`rss`], [`cost`], [`derive`];
+//! `synthetic` makes hosts for tests.
+//!
+//! May use `netsilo-stats`. Must not come in: decisions (`netsilo-decide`), files, the clock, the
+//! environment, the network, random numbers; `clippy.toml` forbids the last five.
 
 pub mod change;
 pub mod cost;

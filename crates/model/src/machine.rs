@@ -1,4 +1,6 @@
-//! ROOMDOC
+//! The words of all other folders: CPU sets, topology, ids, absent readings.
+//!
+//! Uses nothing else of netsilo. Networks, kernel files and drivers must not come in.
 
 pub mod as_text;
 pub mod counts;

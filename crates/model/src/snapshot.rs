@@ -1,4 +1,7 @@
-//! ROOMDOC
+//! What one reading of a host contains: settings and counters, as the kernel reports them.
+//!
+//! Plain data with serde, the content of a bundle. Uses [`crate::machine`]. Parsing, rates and
+//! conclusions from two readings must not come in.
 
 pub mod attribution;
 pub mod audit;

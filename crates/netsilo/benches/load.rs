@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use netsilo_stats::{median, signed_rank};
-use netsilo_trial::traffic::Run;
+use netsilo_trial::traffic::LoadResult;
 
 /// Number of rounds; each program runs once per round.
 const ROUNDS: usize = 10;
@@ -177,7 +177,7 @@ impl Path {
 
 /// Returns transactions, or bytes received, per second.
 fn of_netsilo(output: &str) -> Option<f64> {
-    let figures = serde_json::from_str::<Run>(output).ok()?.figures();
+    let figures = serde_json::from_str::<LoadResult>(output).ok()?.figures();
     Some(figures.transactions_per_s.unwrap_or(figures.bytes_per_s))
 }
 

@@ -8,16 +8,20 @@
 //!
 //! `cases/knobs/<kind>/` belongs to a knob: `knob.json` holds a change of it and the kernel's text
 //! of the old value; `knob.snap` shows the change as a plan and in all export formats.
+//!
+//! Each algorithm has a case, each finding and each knob a folder, and no folder lacks a file or
+//! has another one.
 
-use netsilo_model::change::{Change, apply_to, knobs};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::views;
 use netsilo_decide::judge::annotate::plan_with_verdicts;
 use netsilo_decide::judge::findings::{Check, FindingId, check};
+use netsilo_decide::place::AlgorithmName;
 use netsilo_decide::plan::{Goal, Plan};
-
+use netsilo_model::change::{Change, apply_to, knobs};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
@@ -33,15 +37,69 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+fn cases() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases")
+}
+
+/// The entries of a folder, by name, without files that `cargo insta review` still has to accept.
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder)
+        .unwrap_or_else(|error| panic!("cannot read {}: {error}", folder.display()));
+    let mut names: BTreeSet<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| !name.ends_with(".snap.new"));
+    names
+}
+
+/// The folders of plans: all but those of findings and knobs.
+fn plans() -> Vec<PathBuf> {
+    let names = names(&cases()).into_iter().filter(|name| name != "check" && name != "knobs");
+    names.map(|name| cases().join(name)).collect()
+}
+
+#[test]
+fn no_case_lacks_a_file_or_has_another_one() {
+    let mut wrong = Vec::new();
+    let mut expect = |case: &Path, files: &[&str]| {
+        let files: BTreeSet<_> = files.iter().map(|file| (*file).to_owned()).collect();
+        let present = names(case);
+        let told = |what: &str, file: &String| format!("{what}: {}", case.join(file).display());
+        wrong.extend(files.difference(&present).map(|file| told("missing", file)));
+        wrong.extend(present.difference(&files).map(|file| told("not part of a case", file)));
+    };
+    for case in plans() {
+        let plan = ["before.json", "goal.json", "plan.snap", "export.snap"];
+        let exported = EXPORTED.iter().any(|name| case.ends_with(name));
+        expect(&case, &plan[..if exported { 4 } else { 3 }]);
+    }
+    let ids: Vec<_> = FindingId::ALL.iter().map(|id| id.as_str()).collect();
+    expect(&cases().join("check"), &ids);
+    let kinds = knobs::kinds();
+    expect(&cases().join("knobs"), &kinds);
+    for kind in kinds {
+        expect(&cases().join("knobs").join(kind), &["knob.json", "knob.snap"]);
+    }
+    for id in ids {
+        let files = ["almost.json", "fires.json", "fires.snap", "fires-json.snap"];
+        expect(&cases().join("check").join(id), &files);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_algorithm_has_a_case() {
+    let mut used = BTreeSet::new();
+    for case in plans() {
+        let goal: Goal = read(&case.join("goal.json"));
+        used.extend(goal.overrides.iter().filter_map(|exception| exception.algorithm));
+        used.insert(goal.algorithm);
+    }
+    assert_eq!(used, AlgorithmName::ALL.iter().copied().collect());
+}
+
 #[test]
 fn every_case_plans_as_recorded() {
-    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases");
-    let mut folders: Vec<_> =
-        fs::read_dir(&cases).unwrap().map(|entry| entry.unwrap().path()).collect();
-    folders.retain(|folder| folder.join("before.json").exists());
-    folders.sort();
-    assert!(folders.len() >= 15, "the golden cases were not found in {}", cases.display());
-    for case in folders {
+    for case in plans() {
         let scene: Scene = read(&case.join("before.json"));
         let goal: Goal = read(&case.join("goal.json"));
         let observation = scene.observation();
@@ -70,7 +128,7 @@ const EXPORTED: [&str; 5] =
 #[test]
 fn every_export_is_as_recorded() {
     for name in EXPORTED {
-        let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases").join(name);
+        let case = cases().join(name);
         let scene: Scene = read(&case.join("before.json"));
         let goal: Goal = read(&case.join("goal.json"));
         let plan = planned(&scene.observation(), &goal);
@@ -94,7 +152,7 @@ struct KnobCase {
 #[test]
 fn every_knob_is_shown_and_exported_as_it_was() {
     for kind in knobs::kinds() {
-        let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/knobs").join(kind);
+        let case = cases().join("knobs").join(kind);
         let KnobCase { change } = read(&case.join("knob.json"));
         let plan = Plan { changes: vec![change], ..Plan::default() };
         let text = views::plan::render(&plan) + &crate::verbs::export::tests::of_knob(&plan);
@@ -135,8 +193,7 @@ impl Host {
 #[test]
 fn every_finding_fires_and_almost_does_not() {
     for id in FindingId::ALL {
-        let case =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/check").join(id.as_str());
+        let case = cases().join("check").join(id.as_str());
         let found = Host::found(&case.join("fires.json"), *id);
         assert!(!found.findings.is_empty(), "{id}: not found in fires.json");
         insta::with_settings!({

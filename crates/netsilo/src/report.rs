@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if let Some(note) = &folder.note {
         out::note(note);
     }
-    let results = Results::of(&folder.experiment, &folder.records);
+    let results = Results::from_records(&folder.experiment, &folder.records);
     let text = if args.json {
         serde_json::to_string_pretty(&results).context("cannot serialize JSON")? + "\n"
     } else if args.markdown || args.output.is_none() {

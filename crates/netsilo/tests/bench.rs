@@ -11,7 +11,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 
-use netsilo_trial::traffic::{InstancesAs, Run, Test};
+use netsilo_trial::traffic::{InstancesAs, LoadResult, Test};
 
 /// Most memory that 1500 instances may take at either end, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
@@ -51,7 +51,7 @@ impl Server {
         netsilo(netns, &format!("bench run {} {arguments}", self.address)).output().unwrap()
     }
 
-    fn run(&self, netns: Option<&str>, arguments: &str) -> Run {
+    fn run(&self, netns: Option<&str>, arguments: &str) -> LoadResult {
         let output = self.try_run(netns, &format!("{arguments} --json"));
         let words = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments}: {words}");
@@ -68,7 +68,7 @@ impl Drop for Server {
 
 impl Server {
     /// Runs a load that counted something; repeats it for longer on a busy machine.
-    fn adds_up(&self, netns: Option<&str>, arguments: &str) -> Run {
+    fn adds_up(&self, netns: Option<&str>, arguments: &str) -> LoadResult {
         let mut last = None;
         for time in ["200ms", "2s", "20s", "60s"] {
             let run = self.run(netns, &format!("{arguments} -d {time} --warm-up 0s"));
@@ -87,7 +87,7 @@ impl Server {
 }
 
 /// Asserts what holds for every run.
-fn sums_hold(run: &Run) {
+fn sums_hold(run: &LoadResult) {
     let (totals, served, test) = (&run.totals, &run.server.totals, run.spec.test);
     assert!(
         run.seconds > 0.0
@@ -272,7 +272,7 @@ fn lost_requests_are_counted_and_optionally_sent_again() {
             let output =
                 netsilo(None, &format!("bench run {} {line}", lossy_server())).output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            let run: Run = serde_json::from_slice(&output.stdout).unwrap();
+            let run: LoadResult = serde_json::from_slice(&output.stdout).unwrap();
             let totals = run.totals;
             assert_eq!(
                 totals.requests,
@@ -370,7 +370,8 @@ fn a_server_survives_any_input() {
     assert!(says(format!("{hello}{hello}").as_bytes()).contains("this request is out of order"));
     says(&[b'x'; 200_000]);
     says(&[0xff; 1000]);
-    let spec = netsilo_trial::traffic::Spec::usual(Test::TcpRr, std::time::Duration::from_secs(1));
+    let spec =
+        netsilo_trial::traffic::Spec::default_for(Test::TcpRr, std::time::Duration::from_secs(1));
     let prepare = |spec| format!("{hello}{}\n", serde_json::json!({ "prepare": spec }));
     let huge = netsilo_trial::traffic::Spec { instances: usize::MAX, ..spec.clone() };
     assert!(says(prepare(&huge).as_bytes()).contains("instances must be 1 to 20000"));
@@ -391,7 +392,7 @@ fn each_test_adds_up_over_a_veth() {
         let run = server.adds_up(a, &format!("-t {test} -n 5 --instances-as multiplexed"));
         // packets on the veth were counted at both ends
         let packets =
-            |side: &netsilo_trial::traffic::Side| side.rates.netdevs["veth0"]["rx_packets"];
+            |side: &netsilo_trial::traffic::EndMachine| side.rates.netdevs["veth0"]["rx_packets"];
         assert!(packets(&run.server.side) > 0.0, "{test}: {:?}", run.server.side.rates.netdevs);
     }
     // First with room for zero-copy notifications, then with hardly room for one. On older kernels

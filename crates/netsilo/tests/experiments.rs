@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use netsilo_lab::{Cable, output_of, until};
-use netsilo_model::snapshot::stage_samples::Stage;
-use netsilo_trial::experiment::measure::{Measure, Work};
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
+use netsilo_trial::experiment::Sampled;
+use netsilo_trial::experiment::measure::{TrialMeasure, WorkUnit};
 use netsilo_trial::experiment::results::Results;
-use netsilo_trial::experiment::stage_costs::Sampled;
 use netsilo_trial::experiment::{Experiment, Record, Step};
-use netsilo_trial::traffic::Run;
+use netsilo_trial::traffic::LoadResult;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The machine under test is the second namespace; the load comes from the first.
@@ -400,7 +400,11 @@ impl Row {
         ]);
         let output = command.stdin(Stdio::null()).output().unwrap();
         assert!(output.status.success(), "{}", output_of(&output).1);
-        serde_json::from_slice::<Run>(&output.stdout).unwrap().server.totals.datagrams_received
+        serde_json::from_slice::<LoadResult>(&output.stdout)
+            .unwrap()
+            .server
+            .totals
+            .datagrams_received
     }
 
     /// Lists the nftables tables of the middle.
@@ -482,20 +486,20 @@ fn a_forwarding_machine_is_measured_and_agents_refuse_loads_that_they_may_not_ma
         serde_json::from_slice(&std::fs::read(dir.path().join("run/experiment.json")).unwrap())
             .unwrap();
     assert_eq!(experiment.machine.counted, ["left", "right"]);
-    let results = Results::of(&experiment, &records);
+    let results = Results::from_records(&experiment, &records);
     // received packets count, whether they were forwarded or dropped
     for (load, cell) in
         results.loads.iter().flat_map(|load| load.settings.iter().map(move |cell| (load, cell)))
     {
         let value = |measure| cell.measured(measure).unwrap().median;
         assert!(
-            value(Measure::Received) > 0.0 && value(Measure::Rate) > 0.0,
+            value(TrialMeasure::Received) > 0.0 && value(TrialMeasure::Rate) > 0.0,
             "{}: {cell:?}",
             load.load
         );
         assert_eq!(
-            value(Measure::Rate) == value(Measure::Received),
-            load.work == Work::Dropped,
+            value(TrialMeasure::Rate) == value(TrialMeasure::Received),
+            load.work == WorkUnit::Dropped,
             "{}",
             load.load
         );
@@ -539,9 +543,15 @@ fn packets_that_a_bridge_drops_early_cost_no_later_stage_and_the_rule_ends_with_
     let both = format!("{forwarded:#?} {dropped:#?}");
     assert_eq!((&forwarded.stages.refused, &dropped.stages.refused), (&None, &None), "{both}");
     assert!(forwarded.received > Some(1000) && dropped.received > Some(1000), "{both}");
-    assert!(of(forwarded, Stage::QdiscXmit) > 3 && of(forwarded, Stage::BridgeIp) > 0, "{both}");
-    assert!(of(dropped, Stage::Netfilter) > 0, "{both}");
-    assert!(of(dropped, Stage::QdiscXmit) * 3 < of(forwarded, Stage::QdiscXmit), "{both}");
+    assert!(
+        of(forwarded, ReceiveStage::QdiscXmit) > 3 && of(forwarded, ReceiveStage::BridgeIp) > 0,
+        "{both}"
+    );
+    assert!(of(dropped, ReceiveStage::Netfilter) > 0, "{both}");
+    assert!(
+        of(dropped, ReceiveStage::QdiscXmit) * 3 < of(forwarded, ReceiveStage::QdiscXmit),
+        "{both}"
+    );
     // the rule is tested once before the first trial
     let command =
         &mut row.forward(dir.path(), "killed", &["--one-way", "-d", "60s", "--rate", "2000"]);

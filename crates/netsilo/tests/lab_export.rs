@@ -74,7 +74,7 @@ impl Guest {
 
     /// Assigns a CPU to each interrupt: `cpus` from last to first, repeated.
     fn wanted(&self, cpus: [u32; 4]) -> Places {
-        let place = |(n, irq): (usize, &Irq)| (*irq, CpuSet::of(CpuId(cpus[3 - n % 4])));
+        let place = |(n, irq): (usize, &Irq)| (*irq, CpuSet::from_cpu(CpuId(cpus[3 - n % 4])));
         self.irqs.keys().enumerate().map(place).collect()
     }
 
@@ -167,7 +167,7 @@ fn the_script_writes_what_differs_and_then_nothing(guest: &Guest) {
     // A missing interrupt is reported, and the rest is done.
     let stray = to(
         knobs::IrqAffinity { irq: Irq(9999), action: "eth9-rx-0".into(), netdev: None },
-        CpuSet::of(CpuId(0)),
+        CpuSet::from_cpu(CpuId(0)),
     );
     let script = export::script(&Plan { changes: vec![stray], ..Plan::default() });
     guest.give("/tmp/stray.sh", &script.text);
@@ -318,8 +318,11 @@ fn the_policy_finds_the_node_of_a_hint_on_a_large_machine() {
     for (cpu, node) in [(0, 0), (31, 0), (32, 1), (63, 1), (100, 12)] {
         let folder = dir.path().join(format!("sys/system/cpu/cpu{cpu}/node{node}"));
         std::fs::create_dir_all(folder).unwrap();
-        std::fs::write(hints.join("affinity_hint"), CpuSet::of(CpuId(cpu)).to_mask(128) + "\n")
-            .unwrap();
+        std::fs::write(
+            hints.join("affinity_hint"),
+            CpuSet::from_cpu(CpuId(cpu)).to_mask(128) + "\n",
+        )
+        .unwrap();
         let output =
             std::process::Command::new("sh").arg(&policy).args(["/sys/x", "27"]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

@@ -59,7 +59,7 @@ fn other(now: &Settings, most: &Settings, name: &str) -> Option<Value> {
 
 /// Returns the knobs to try on a netdev, each with a value that differs from its current one.
 fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
-    let of = || NetdevIdentity::of(netdev);
+    let of = || NetdevIdentity::from_netdev(netdev);
     let ethtool = netdev.ethtool.as_ref().unwrap();
     let rings =
         ethtool.rings.value().and_then(|rings| other(&rings.settings(), &rings.most(), "rx"));
@@ -200,7 +200,8 @@ fn every_knob(kernel: Kernel, models: &[NicModel]) -> BTreeSet<String> {
             now.filter(|it| it.combined.is_some_and(|it| it.current > 1)).map(|it| it.settings())
         {
             let half = fewer.get("combined") / 2;
-            let target = Target::Channels(knobs::Channels { netdev: NetdevIdentity::of(netdev) });
+            let target =
+                Target::Channels(knobs::Channels { netdev: NetdevIdentity::from_netdev(netdev) });
             channels.extend(change(&host, target, Value::Settings(fewer.with("combined", half))));
             tried.insert(format!("{driver} channels"));
         }

@@ -36,8 +36,7 @@ const IPIP: u32 = 4;
 const ESP: u32 = 50;
 
 #[test]
-#[ignore = "minutes on a busy machine: \
-            cargo test -p netsilo --test lab_rss -- --ignored flows_arrive"]
+#[ignore = "too slow for make test: make test-long"]
 fn flows_arrive_as_predicted_and_udp_and_tunnels_on_one_queue_are_found_and_fixed() {
     if netsilo_lab::skip().unwrap() {
         return;

@@ -84,7 +84,7 @@ impl Guest {
         for (n, (irq, action)) in self.queue_irqs().into_iter().enumerate() {
             let file = format!("/proc/irq/{irq}/smp_affinity");
             let now = CpuSet::parse_mask(&knobs[&file]).unwrap();
-            let cpus = (0..8).map(|cpu| CpuSet::of(CpuId((n as u32 + cpu + 4) % 8)));
+            let cpus = (0..8).map(|cpu| CpuSet::from_cpu(CpuId((n as u32 + cpu + 4) % 8)));
             let cpus = cpus.into_iter().find(|cpus| *cpus != now).unwrap();
             wanted.push((
                 Target::IrqAffinity(knobs::IrqAffinity {

@@ -21,7 +21,7 @@ const COSTS: &str = r#"{ "ipi_ns": { "same_cpu": 0, "smt": 500000, "l2": 500000,
 const TARGETS: [u32; 3] = [0, 2, 3];
 
 #[test]
-#[ignore = "minutes on a busy machine: cargo test -p netsilo --test lab_verdict -- --ignored"]
+#[ignore = "too slow for make test: make test-long"]
 fn rps_on_a_busy_guest_has_the_verdict_hurts_and_adds_the_predicted_interrupts() {
     if netsilo_lab::skip().unwrap() {
         return;

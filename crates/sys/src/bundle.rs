@@ -43,7 +43,7 @@ pub enum BundleError {
     Invalid(#[from] UnpackError),
     /// A part of it is missing or malformed.
     #[error("not a netsilo bundle: {part}: {source}")]
-    Part {
+    Reading {
         /// The file in the bundle.
         part: &'static str,
         /// The error.
@@ -164,7 +164,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
         Ok(snapshot(&Root::at(dir.path().join(number))?)?)
     };
     let mut attribution: Attribution = load(dir.path(), "attribution.json")?;
-    attribution.tame_names();
+    attribution.escape_names();
     Ok(Observation { before: sample("0")?, after: sample("1")?, attribution })
 }
 
@@ -249,13 +249,13 @@ fn append(
 }
 
 fn save(dir: &Path, part: &'static str, value: &impl Serialize) -> Result<(), BundleError> {
-    let error = |source| BundleError::Part { part, source };
+    let error = |source| BundleError::Reading { part, source };
     let json = serde_json::to_vec_pretty(value).map_err(|e| error(io::Error::other(e)))?;
     fs::write(dir.join(part), json).map_err(error)
 }
 
 fn load<T: for<'a> Deserialize<'a>>(dir: &Path, part: &'static str) -> Result<T, BundleError> {
-    let error = |source| BundleError::Part { part, source };
+    let error = |source| BundleError::Reading { part, source };
     let json = fs::read(dir.join(part)).map_err(error)?;
     serde_json::from_slice(&json).map_err(|e| error(io::Error::other(e)))
 }

@@ -124,7 +124,14 @@ fn thread(root: &Root, pid: u32, tid: u32) -> Result<Option<Thread>, ReadError> 
         let stat = root.parse(&format!("{dir}/stat"), pid_stat)?;
         let comm = root.parse(&format!("{dir}/comm"), scalar::word)?;
         let cpus = root.parse(&format!("{dir}/status"), pid_status::cpus_allowed)?;
-        Ok(Thread { pid, tid, comm, start_time: stat.start_time, cpus, bound: stat.bound })
+        Ok(Thread {
+            pid,
+            tid,
+            comm,
+            start_time: stat.start_time,
+            cpus,
+            fixed_affinity: stat.fixed_affinity,
+        })
     };
     match read() {
         Ok(thread) => Ok(Some(thread)),
@@ -207,7 +214,9 @@ mod tests {
             "{found:?}"
         );
         assert!(
-            found.iter().all(|thread| thread.pid == me && !thread.bound && !thread.cpus.is_empty())
+            found.iter().all(|thread| thread.pid == me
+                && !thread.fixed_affinity
+                && !thread.cpus.is_empty())
         );
         drop(done);
         assert!(sleeper.join().unwrap());

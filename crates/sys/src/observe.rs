@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::derive::sock_diag::{SocketSample, attribute_reads, steerings};
 use netsilo_model::snapshot::attribution::{Attribution, Hook};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
@@ -53,7 +53,7 @@ pub struct Observer {
 enum Counter {
     Attached(Box<Tracer>),
     /// The reasons why eBPF does not count, and the last sample of the sockets.
-    Sockets(Vec<Hook>, Option<Box<Sample>>),
+    Sockets(Vec<Hook>, Option<Box<SocketSample>>),
 }
 
 impl Observer {
@@ -143,7 +143,7 @@ impl Observer {
                 crate::observe::read(counter, &before)?
             }
         };
-        attribution.tame_names();
+        attribution.escape_names();
         let after = match &mut self.refresher {
             Some(refresher) => refresher.next(root, &before)?,
             None => snapshot(root)?,
@@ -167,7 +167,7 @@ fn read(counter: &mut Counter, snapshot: &Snapshot) -> Result<Attribution, Obser
         Counter::Attached(tracer) => Ok(tracer.read()?),
         Counter::Sockets(hooks, before) => {
             let refused = |why: String| Hook {
-                question: "tcp bytes".into(),
+                quantity: "tcp bytes".into(),
                 hook: "sock_diag".into(),
                 refused: Some(why),
             };
@@ -182,7 +182,7 @@ fn read(counter: &mut Counter, snapshot: &Snapshot) -> Result<Attribution, Obser
                         .sysctls
                         .get("net.core.netdev_rss_key")
                         .map_or("", String::as_str);
-                    let attribution = attribute(
+                    let attribution = attribute_reads(
                         &first,
                         &after,
                         &steerings(&snapshot.netdevs, &after.addresses, key),

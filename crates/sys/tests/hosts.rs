@@ -7,7 +7,7 @@ use std::fmt::{Display, Write};
 use std::path::PathBuf;
 
 use netsilo_model::snapshot::host::Snapshot;
-use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev};
+use netsilo_model::snapshot::netdev::{Association, AssociationSource, Confidence, Netdev};
 use netsilo_sys::bundle;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
@@ -92,12 +92,12 @@ fn option(value: &Option<impl Display>) -> String {
     value.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)
 }
 
-fn edge<T: Display>(edge: &Option<Edge<T>>) -> String {
+fn edge<T: Display>(edge: &Option<Association<T>>) -> String {
     let Some(edge) = edge else {
         return "-".to_owned();
     };
     let source = match &edge.source {
-        EdgeSource::ActionName(pattern) => pattern.clone(),
+        AssociationSource::ActionName(pattern) => pattern.clone(),
         other => format!("{other:?}"),
     };
     let sure = match edge.confidence {

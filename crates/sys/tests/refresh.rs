@@ -11,7 +11,7 @@ use std::time::Duration;
 use netsilo_model::derive::rates::rates;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
@@ -99,7 +99,7 @@ fn without_the_rest(mut whole: Snapshot) -> Snapshot {
         let hardware = netdev.device_path.is_some();
         netdev.statistics.retain(|name, _| hardware && SHOWN.contains(&name.as_str()));
         if let Some(ethtool) = &mut netdev.ethtool {
-            ethtool.stats = Part::Absent("not read by a refresh".into());
+            ethtool.stats = Reading::Absent("not read by a refresh".into());
         }
     }
     whole

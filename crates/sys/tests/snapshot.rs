@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::reading::Part;
-use netsilo_model::parse::interrupts::Row;
+use netsilo_model::machine::reading::Reading;
+use netsilo_model::parse::interrupts::IrqRow;
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bundle::{Addresses, Capture, open};
@@ -63,8 +63,8 @@ fn a_bundle_without_addresses_differs_in_them_only() {
             snapshot.machine.cmdline.clear();
             snapshot.netdevs.iter_mut().for_each(|netdev| netdev.mac = None);
             let connections = snapshot.audit.as_mut().map(|audit| &mut audit.connections);
-            if let Some(Part::Value(connections)) = connections {
-                connections.kept.iter_mut().for_each(|connection| connection.peer = None);
+            if let Some(Reading::Value(connections)) = connections {
+                connections.busiest.iter_mut().for_each(|connection| connection.peer = None);
             }
         }
     }
@@ -75,7 +75,7 @@ fn a_bundle_without_addresses_differs_in_them_only() {
 fn sysfs_and_the_table_agree_about_an_interrupt() {
     let root = Root::live();
     let possible = topology(&root).unwrap().possible;
-    let named = |row: &Row| (row.chip.clone(), row.actions.clone());
+    let named = |row: &IrqRow| (row.chip.clone(), row.actions.clone());
     let table = interrupts(&root, None).unwrap().irqs;
     let irqs: BTreeSet<Irq> = table.keys().copied().chain([Irq(99_999)]).collect();
     let rows = rows(&root, &irqs, &possible).unwrap();

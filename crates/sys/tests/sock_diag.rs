@@ -9,9 +9,11 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-use netsilo_model::derive::sock_diag::{Sample, attribute};
+use netsilo_model::derive::sock_diag::{SocketSample, attribute_reads};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::attribution::{Attribution, Consumption, Resolved, Source};
+use netsilo_model::snapshot::attribution::{
+    Attribution, AttributionSource, Consumption, QueueResolution,
+};
 use netsilo_sys::read::netlink::sock_diag::sample;
 use rustix::thread::{CpuSet, UnshareFlags, sched_setaffinity};
 
@@ -53,8 +55,8 @@ fn own(attribution: &Attribution) -> Vec<&Consumption> {
     attribution.consumption.iter().filter(own).collect()
 }
 
-fn bytes(before: &Sample, after: &Sample) -> u64 {
-    own(&attribute(before, after, &[])).iter().map(|read| read.bytes).sum()
+fn bytes(before: &SocketSample, after: &SocketSample) -> u64 {
+    own(&attribute_reads(before, after, &[])).iter().map(|read| read.bytes).sum()
 }
 
 fn connected(address: &str) -> (TcpStream, TcpStream) {
@@ -81,11 +83,11 @@ fn counted_bytes_are_those_that_the_application_read() {
             let client = writer.join().unwrap();
             let after = sample(Some(&before)).unwrap();
             assert_eq!(bytes(&before, &after), read as u64, "{address}");
-            let attribution = attribute(&before, &after, &[]);
+            let attribution = attribute_reads(&before, &after, &[]);
             let [consumption] = own(&attribution)[..] else { panic!("{attribution:?}") };
             assert_eq!(
                 (attribution.source, consumption.resolved),
-                (Source::SockDiag, Resolved::Local)
+                (AttributionSource::SockDiag, QueueResolution::Local)
             );
             assert_eq!(
                 (consumption.consumer_cpu, consumption.protocol_cpu),
@@ -156,9 +158,9 @@ fn a_peer_beyond_a_veth_is_not_local() {
         let after = sample(Some(&before)).unwrap();
         assert_eq!(bytes(&before, &after), 100_000);
         assert!(after.addresses.values().flatten().any(|own| own.to_string() == "192.0.2.1"));
-        let attribution = attribute(&before, &after, &[]);
+        let attribution = attribute_reads(&before, &after, &[]);
         assert!(
-            own(&attribution).iter().all(|read| read.resolved == Resolved::Unresolved),
+            own(&attribution).iter().all(|read| read.resolved == QueueResolution::Unresolved),
             "{attribution:?}"
         );
         drop(to_peer);

@@ -40,8 +40,8 @@ pub struct Pair {
 
 /// The parameters of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Question {
-    /// When to stop; `matters` is relative on the ratio scale.
+pub struct ComparisonSpec {
+    /// When to stop; `smallest_relevant` is relative on the ratio scale.
     pub rules: Rules,
     /// Ratio or difference.
     pub scale: Scale,
@@ -54,7 +54,7 @@ pub struct Question {
 /// The result of B compared with A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Conclusion {
     /// B is better.
     Better,
     /// B is worse.
@@ -67,11 +67,12 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// B compared with A.
-    pub verdict: Verdict,
+    pub verdict: Conclusion,
     /// Why to stop measuring; `None` when more pairs are needed.
     pub stop: Option<Stop>,
     /// Probability that the interval misses the true change, whenever it stops.
-    pub doubt: f64,
+    #[serde(rename = "doubt")]
+    pub error_rate: f64,
     /// Number of pairs used for the interval.
     pub pairs_used: usize,
     /// B minus A, relative to A on the ratio scale; the verdict follows from its interval.
@@ -86,12 +87,13 @@ pub struct Comparison {
     /// Steadiness of B.
     pub b: Steadiness,
     /// Indices of pairs with outlying differences; they move the interval little.
-    pub far_off: Vec<usize>,
+    #[serde(rename = "far_off")]
+    pub outliers: Vec<usize>,
     /// All measured pairs.
     pub pairs: Vec<Pair>,
 }
 
-impl Question {
+impl ComparisonSpec {
     /// The difference of a pair, on the scale used for the statistics.
     fn difference(&self, pair: &Pair) -> f64 {
         match self.scale {
@@ -115,11 +117,12 @@ impl Question {
         let (a, b) = (each(|pair| pair.a), each(|pair| pair.b));
         let last = self.rules.last_look(&differences);
         let now = last.filter(|look| look.pairs == pairs.len());
-        let draws = Draws { doubt: self.rules.doubt, seed: self.seed, ..Draws::default() };
+        let draws =
+            Draws { error_rate: self.rules.error_rate, seed: self.seed, ..Draws::default() };
         Comparison {
             verdict: self.verdict(last),
             stop: now.and_then(|look| look.stop),
-            doubt: self.rules.doubt,
+            error_rate: self.rules.error_rate,
             pairs_used: last.map_or(0, |look| look.pairs),
             change: last.and_then(|look| look.estimate).map(|it| self.for_display(it)),
             bootstrap: bootstrap::interval(&differences, signed_rank::middle, draws)
@@ -127,7 +130,7 @@ impl Question {
             medians: median(&a).zip(median(&b)),
             a: steadiness(&a),
             b: steadiness(&b),
-            far_off: steadiness(&differences).outliers,
+            outliers: steadiness(&differences).outliers,
             pairs: pairs.to_vec(),
         }
     }
@@ -138,14 +141,18 @@ impl Question {
         self.rules.look(&differences).is_some_and(|look| look.stop.is_some())
     }
 
-    fn verdict(&self, look: Option<Look>) -> Verdict {
+    fn verdict(&self, look: Option<Look>) -> Conclusion {
         let Some(estimate) =
-            look.and_then(|look| look.estimate).filter(|estimate| !estimate.holds(0.0))
+            look.and_then(|look| look.estimate).filter(|estimate| !estimate.contains(0.0))
         else {
-            return Verdict::NoDifferenceShown;
+            return Conclusion::NoDifferenceShown;
         };
         let higher = estimate.value > 0.0;
-        if higher == (self.better == Better::Higher) { Verdict::Better } else { Verdict::Worse }
+        if higher == (self.better == Better::Higher) {
+            Conclusion::Better
+        } else {
+            Conclusion::Worse
+        }
     }
 }
 
@@ -153,8 +160,8 @@ impl Question {
 mod tests {
     use super::*;
 
-    const QUESTION: Question = Question {
-        rules: Rules { most: 60, doubt: 0.05, matters: 0.01 },
+    const QUESTION: ComparisonSpec = ComparisonSpec {
+        rules: Rules { max_pairs: 60, error_rate: 0.05, smallest_relevant: 0.01 },
         scale: Scale::Ratio,
         better: Better::Higher,
         seed: 1,
@@ -173,28 +180,28 @@ mod tests {
         let comparison = QUESTION.compare(&pairs(8, 110.0));
         assert_eq!(
             (comparison.verdict, comparison.stop, comparison.pairs_used),
-            (Verdict::Better, Some(Stop::Clear), 8)
+            (Conclusion::Better, Some(Stop::Clear), 8)
         );
         let change = comparison.change.unwrap();
         assert!(
             (change.value - 0.1).abs() < 0.01 && change.low > 0.05 && change.high < 0.15,
             "{change:?}"
         );
-        assert!(comparison.bootstrap.unwrap().holds(change.value));
-        let cost = Question { better: Better::Lower, ..QUESTION };
-        assert_eq!(cost.compare(&pairs(8, 110.0)).verdict, Verdict::Worse);
-        assert_eq!(cost.compare(&pairs(8, 90.0)).verdict, Verdict::Better);
+        assert!(comparison.bootstrap.unwrap().contains(change.value));
+        let cost = ComparisonSpec { better: Better::Lower, ..QUESTION };
+        assert_eq!(cost.compare(&pairs(8, 110.0)).verdict, Conclusion::Worse);
+        assert_eq!(cost.compare(&pairs(8, 90.0)).verdict, Conclusion::Better);
     }
 
     #[test]
     fn between_two_looks_the_earlier_look_counts() {
         let comparison = QUESTION.compare(&pairs(10, 110.0));
         assert_eq!((comparison.stop, comparison.pairs_used, comparison.pairs.len()), (None, 8, 10));
-        assert_eq!(comparison.verdict, Verdict::Better);
+        assert_eq!(comparison.verdict, Conclusion::Better);
         let few = QUESTION.compare(&pairs(3, 110.0));
         assert_eq!(
             (few.verdict, few.change, few.bootstrap),
-            (Verdict::NoDifferenceShown, None, None)
+            (Conclusion::NoDifferenceShown, None, None)
         );
         assert_eq!(QUESTION.compare(&[]).medians, None);
     }
@@ -202,18 +209,18 @@ mod tests {
     #[test]
     fn an_interval_containing_zero_shows_no_difference() {
         let comparison = QUESTION.compare(&pairs(60, 100.0));
-        assert_eq!(comparison.verdict, Verdict::NoDifferenceShown);
-        assert!(comparison.change.unwrap().holds(0.0));
+        assert_eq!(comparison.verdict, Conclusion::NoDifferenceShown);
+        assert!(comparison.change.unwrap().contains(0.0));
     }
 
     #[test]
     fn shares_are_compared_by_their_difference() {
-        let question = Question { scale: Scale::Difference, ..QUESTION };
+        let question = ComparisonSpec { scale: Scale::Difference, ..QUESTION };
         let pairs: Vec<Pair> = (0..8)
             .map(|n| Pair { a: 0.0, b: 0.9 + 0.001 * f64::from(n), b_first: n % 2 == 0 })
             .collect();
         let comparison = question.compare(&pairs);
-        assert_eq!(comparison.verdict, Verdict::Better);
+        assert_eq!(comparison.verdict, Conclusion::Better);
         assert!((comparison.change.unwrap().value - 0.9035).abs() < 0.001);
     }
 }

@@ -1,4 +1,4 @@
-//! A load: its specification, its results and their arithmetic. The kernel edge has the sockets.
+//! A load: its specification, its results and their arithmetic. `netsilo-load` has the sockets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,16 +11,16 @@ use netsilo_model::snapshot::attribution::CpuTime;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of instances: each is a socket, and a client has about 28000 ports.
-pub const MOST_INSTANCES: usize = 20_000;
+pub const MAX_INSTANCES: usize = 20_000;
 
 /// Maximum size of a request, response or send call, in bytes.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// Bytes per call that a TCP stream sends, as iperf3 does, and that its reader takes.
-const USUAL_PIECE: usize = 128 << 10;
+const DEFAULT_PIECE: usize = 128 << 10;
 
 /// Maximum payload of a UDP datagram over IPv4, in bytes.
-const MOST_DATAGRAM: usize = 65_507;
+const MAX_DATAGRAM: usize = 65_507;
 
 /// The traffic pattern, with netperf's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,16 +94,16 @@ impl Test {
     }
 
     /// Default number of bytes per send call: iperf3's size, a full Ethernet frame, or the minimum.
-    pub fn usual_send_bytes(self) -> usize {
+    pub fn default_send_bytes(self) -> usize {
         match self {
             Self::UdpStream => 1472,
             Self::Forward => 18,
-            _ => USUAL_PIECE,
+            _ => DEFAULT_PIECE,
         }
     }
 
     /// Default number of instances.
-    pub fn usual_instances(self) -> usize {
+    pub fn default_instances(self) -> usize {
         if self == Self::Forward { 64 } else { 1 }
     }
 }
@@ -157,7 +157,7 @@ pub struct Spec {
     /// Bytes per send call of a stream.
     pub send_bytes: usize,
     /// Maximum bytes per read call of a TCP stream's reader.
-    #[serde(default = "usual_piece", skip_serializing_if = "is_usual_piece")]
+    #[serde(default = "default_piece", skip_serializing_if = "is_default_piece")]
     pub recv_bytes: usize,
     /// Whether a stream sends with `MSG_ZEROCOPY`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -176,16 +176,16 @@ pub struct Spec {
 
 impl Spec {
     /// The default specification of a test, for this duration.
-    pub fn usual(test: Test, duration: Duration) -> Self {
+    pub fn default_for(test: Test, duration: Duration) -> Self {
         Self {
             test,
-            instances: test.usual_instances(),
+            instances: test.default_instances(),
             instances_as: InstancesAs::Threads,
             workers: 1,
             request_bytes: 1,
             response_bytes: 1,
-            send_bytes: test.usual_send_bytes(),
-            recv_bytes: USUAL_PIECE,
+            send_bytes: test.default_send_bytes(),
+            recv_bytes: DEFAULT_PIECE,
             zero_copy: false,
             rate_per_s: None,
             lost_after: Duration::from_millis(200),
@@ -199,7 +199,7 @@ impl Spec {
     ///
     /// Errors are messages for the user.
     pub fn check(&self) -> Result<(), String> {
-        let most = if self.test.is_udp() { MOST_DATAGRAM } else { MOST_BYTES };
+        let most = if self.test.is_udp() { MAX_DATAGRAM } else { MAX_BYTES };
         let within = |what: &str, value: usize, most: usize| {
             if (1..=most).contains(&value) {
                 Ok(())
@@ -207,16 +207,16 @@ impl Spec {
                 Err(format!("{what} must be 1 to {most}, not {value}"))
             }
         };
-        within("instances", self.instances, MOST_INSTANCES)?;
+        within("instances", self.instances, MAX_INSTANCES)?;
         within("workers", self.workers, 1024)?;
         if self.test.has_responses() {
             within("request bytes", self.request_bytes, most)?;
             within("response bytes", self.response_bytes, most)?;
         } else {
             within("send bytes", self.send_bytes, most)?;
-            within("recv bytes", self.recv_bytes, USUAL_PIECE)?;
+            within("recv bytes", self.recv_bytes, DEFAULT_PIECE)?;
         }
-        if self.recv_bytes != USUAL_PIECE && !self.test.is_tcp_stream() {
+        if self.recv_bytes != DEFAULT_PIECE && !self.test.is_tcp_stream() {
             return Err(format!(
                 "recv bytes are for TCP_STREAM and TCP_SENDFILE, not for {}",
                 self.test
@@ -275,12 +275,12 @@ pub struct Totals {
     pub zerocopy_copied: u64,
 }
 
-fn usual_piece() -> usize {
-    USUAL_PIECE
+fn default_piece() -> usize {
+    DEFAULT_PIECE
 }
 
-fn is_usual_piece(bytes: &usize) -> bool {
-    *bytes == USUAL_PIECE
+fn is_default_piece(bytes: &usize) -> bool {
+    *bytes == DEFAULT_PIECE
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -342,7 +342,7 @@ pub struct Latency {
 /// The state of one end's machine while counting.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Side {
+pub struct EndMachine {
     /// Host name.
     pub hostname: String,
     /// Kernel release.
@@ -360,13 +360,14 @@ pub struct Side {
     /// All interrupts of the machine per second, including inter-processor ones and timers.
     pub interrupts_per_s: Option<f64>,
     /// CPU time of this end's netsilo and its processes, in CPUs.
-    pub own_cpus: f64,
+    #[serde(rename = "netsilo_cpus")]
+    pub netsilo_cpus: f64,
     /// Peak memory of this end's netsilo process since its start, in bytes (VmHWM), without its
     /// child processes.
     pub peak_bytes: Option<u64>,
 }
 
-impl Side {
+impl EndMachine {
     /// Number of busy CPUs, counting all work of the machine; `None` without ticks.
     pub fn busy_cpus(&self) -> Option<f64> {
         let shares: Vec<f64> =
@@ -378,7 +379,7 @@ impl Side {
 /// The server's part of one run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Served {
+pub struct ServerResult {
     /// How its workers run; as requested if the server supports it.
     pub instances_as: Option<InstancesAs>,
     /// Number of threads.
@@ -390,13 +391,13 @@ pub struct Served {
     /// Totals while counting.
     pub counted: Totals,
     /// The server's machine.
-    pub side: Side,
+    pub side: EndMachine,
 }
 
 /// The result of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Run {
-    /// Schema number of the JSON.
+pub struct LoadResult {
+    /// Schema of this document: 1.
     pub schema: u32,
     /// The requested load.
     pub spec: Spec,
@@ -413,9 +414,9 @@ pub struct Run {
     /// Response times.
     pub latency: Option<Latency>,
     /// The client's machine.
-    pub client: Side,
+    pub client: EndMachine,
     /// The server.
-    pub server: Served,
+    pub server: ServerResult,
 }
 
 /// Key figures of a run.
@@ -436,7 +437,7 @@ pub struct Figures {
     pub cpu_s_per_gigabyte: Option<(f64, f64)>,
 }
 
-impl Run {
+impl LoadResult {
     /// Computes the key figures.
     pub fn figures(&self) -> Figures {
         let per_s = |count: u64| count as f64 / self.seconds;
@@ -479,7 +480,7 @@ mod tests {
 
     #[test]
     fn a_spec_from_a_peer_is_checked() {
-        let usual = Spec::usual(Test::UdpRr, Duration::from_secs(1));
+        let usual = Spec::default_for(Test::UdpRr, Duration::from_secs(1));
         assert_eq!(usual.check(), Ok(()));
         let wrong = |change: fn(&mut Spec)| {
             let mut spec = usual.clone();
@@ -509,17 +510,17 @@ mod tests {
         );
     }
 
-    fn side(usr: f64) -> Side {
+    fn side(usr: f64) -> EndMachine {
         let shares = Some(Shares { usr, idle: 1.0 - usr, ..Shares::default() });
         let cpus =
             (0..2).map(|cpu| (CpuId(cpu), CpuRates { shares, ..CpuRates::default() })).collect();
-        Side { rates: Rates { cpus, ..Rates::default() }, ..Side::default() }
+        EndMachine { rates: Rates { cpus, ..Rates::default() }, ..EndMachine::default() }
     }
 
-    fn run(test: Test) -> Run {
-        Run {
+    fn run(test: Test) -> LoadResult {
+        LoadResult {
             schema: 1,
-            spec: Spec::usual(test, Duration::from_secs(2)),
+            spec: Spec::default_for(test, Duration::from_secs(2)),
             address: "192.0.2.1:12870".into(),
             seconds: 2.0,
             totals: Totals {
@@ -533,7 +534,7 @@ mod tests {
             per_second: vec![250, 250],
             latency: None,
             client: side(0.5),
-            server: Served {
+            server: ServerResult {
                 totals: Totals { datagrams_received: 600, ..Totals::default() },
                 counted: Totals {
                     received_bytes: 4_000_000_000,
@@ -541,7 +542,7 @@ mod tests {
                     ..Totals::default()
                 },
                 side: side(0.25),
-                ..Served::default()
+                ..ServerResult::default()
             },
         }
     }
@@ -570,7 +571,7 @@ mod tests {
     fn a_run_round_trips_through_json() {
         let run = run(Test::TcpCrr);
         let text = serde_json::to_string(&run).unwrap();
-        assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
+        assert_eq!(serde_json::from_str::<LoadResult>(&text).unwrap(), run);
         assert!(
             text.contains("\"TCP_CRR\"") && !text.contains("zero"),
             "fields that were not requested are left out: {text}"

@@ -6,7 +6,7 @@ use netsilo_model::derive::rates::{CpuRates, Rates, rates};
 use netsilo_model::snapshot::attribution::{Attribution, Consumption};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::snapshot::runqueue::{self, LEAST_WAITS};
+use netsilo_model::snapshot::runqueue::{self, MIN_WAITS};
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Better, Scale};
@@ -14,7 +14,7 @@ use crate::comparison::{Better, Scale};
 /// A measure of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Measure {
+pub enum WorkloadMeasure {
     /// CPU time of the whole machine per megabyte (10^6 bytes) that programs read, in nanoseconds.
     CpuPerMegabyte,
     /// The share of the read bytes whose protocol ran under the same last-level cache as the
@@ -31,14 +31,14 @@ pub enum Measure {
 
 /// Why a window gives no number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoNumber {
+pub enum NotMeasured {
     /// Programs read nothing, or no packet arrived.
     #[error("nothing was received")]
     NothingReceived,
     /// Too few waits for a 99th percentile.
     #[error(
         "threads that read sockets waited for a cpu {0} times; \
-         a 99th percentile needs {LEAST_WAITS}"
+         a 99th percentile needs {MIN_WAITS}"
     )]
     TooFewWaits(u64),
     /// Not measured, with the reason.
@@ -46,7 +46,7 @@ pub enum NoNumber {
     NotCounted(String),
 }
 
-impl Measure {
+impl WorkloadMeasure {
     /// All measures.
     pub const ALL: [Self; 5] = [
         Self::CpuPerMegabyte,
@@ -83,7 +83,7 @@ impl Measure {
     }
 
     /// Computes the measure from a window.
-    pub fn of(self, observation: &Observation) -> Result<f64, NoNumber> {
+    pub fn compute(self, observation: &Observation) -> Result<f64, NotMeasured> {
         self.computed(observation).ok_or_else(|| self.why_not(&observation.attribution))
     }
 
@@ -114,24 +114,24 @@ impl Measure {
         (value.is_finite() && (value > 0.0 || self.scale() == Scale::Difference)).then_some(value)
     }
 
-    fn why_not(self, attribution: &Attribution) -> NoNumber {
+    fn why_not(self, attribution: &Attribution) -> NotMeasured {
         if self != Self::RunqueueLatency {
-            return NoNumber::NothingReceived;
+            return NotMeasured::NothingReceived;
         }
-        let mut hooks = attribution.hooks.iter().filter(|hook| hook.question == runqueue::QUESTION);
+        let mut hooks = attribution.hooks.iter().filter(|hook| hook.quantity == runqueue::QUANTITY);
         let refused = hooks.find_map(|hook| {
             Some(format!("{} is unavailable: {}", hook.hook, hook.refused.as_ref()?))
         });
         match (refused, &attribution.runqueue_latency) {
-            (Some(why), _) => NoNumber::NotCounted(why),
-            (None, None) => NoNumber::NotCounted("not requested".into()),
-            (None, Some(_)) if attribution.consumption.is_empty() => NoNumber::NothingReceived,
-            (None, Some(latency)) => NoNumber::TooFewWaits(latency.count()),
+            (Some(why), _) => NotMeasured::NotCounted(why),
+            (None, None) => NotMeasured::NotCounted("not requested".into()),
+            (None, Some(_)) if attribution.consumption.is_empty() => NotMeasured::NothingReceived,
+            (None, Some(latency)) => NotMeasured::TooFewWaits(latency.count()),
         }
     }
 }
 
-impl fmt::Display for Measure {
+impl fmt::Display for WorkloadMeasure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
@@ -180,7 +180,9 @@ mod tests {
 
     use super::*;
     use netsilo_model::machine::cpuset::CpuId;
-    use netsilo_model::snapshot::attribution::{Consumer, CpuTime, Hook, Protocol, Resolved};
+    use netsilo_model::snapshot::attribution::{
+        Consumer, CpuTime, Hook, Protocol, QueueResolution,
+    };
     use netsilo_model::snapshot::host::{CpuCounters, CpuStat};
     use netsilo_model::snapshot::runqueue::RunqueueLatency;
     use netsilo_model::synthetic::grid::Grid;
@@ -211,7 +213,7 @@ mod tests {
         let row = |consumer_cpu: u32, bytes| Consumption {
             napi: None,
             rx_queue: None,
-            resolved: Resolved::Unresolved,
+            resolved: QueueResolution::Unresolved,
             poll_cpu: Some(CpuId(0)),
             protocol_cpu: None,
             consumer_cpu: CpuId(consumer_cpu),
@@ -235,32 +237,33 @@ mod tests {
     #[test]
     fn each_measure_uses_the_same_window() {
         let observation = observation();
-        let all = Measure::ALL.map(|measure| measure.of(&observation).unwrap());
+        let all = WorkloadMeasure::ALL.map(|measure| measure.compute(&observation).unwrap());
         assert_eq!(all, [2.0 * 0.6e9 / 4.0, 0.75, 0.5, 1.0, 32.0 + 989.5 / 990.0]);
     }
 
     #[test]
     fn a_percentile_without_enough_waits_is_an_error() {
         let mut observation = observation();
-        let latency =
-            |observation: &Observation| Measure::RunqueueLatency.of(observation).unwrap_err();
+        let latency = |observation: &Observation| {
+            WorkloadMeasure::RunqueueLatency.compute(observation).unwrap_err()
+        };
         observation.attribution.runqueue_latency =
             Some(RunqueueLatency { waits: [(4096, 999)].into() });
-        assert_eq!(latency(&observation), NoNumber::TooFewWaits(999));
+        assert_eq!(latency(&observation), NotMeasured::TooFewWaits(999));
         let hook = |refused: Option<&str>| Hook {
-            question: runqueue::QUESTION.into(),
+            quantity: runqueue::QUANTITY.into(),
             hook: "tp_btf/sched_switch".into(),
             refused: refused.map(Into::into),
         };
         observation.attribution.hooks = vec![hook(None), hook(Some("no such hook"))];
         let refused =
-            NoNumber::NotCounted("tp_btf/sched_switch is unavailable: no such hook".into());
+            NotMeasured::NotCounted("tp_btf/sched_switch is unavailable: no such hook".into());
         assert_eq!(latency(&observation), refused);
         observation.attribution.hooks.pop();
         observation.attribution.consumption.clear();
-        assert_eq!(latency(&observation), NoNumber::NothingReceived);
+        assert_eq!(latency(&observation), NotMeasured::NothingReceived);
         observation.attribution.runqueue_latency = None;
-        assert!(matches!(latency(&observation), NoNumber::NotCounted(_)));
+        assert!(matches!(latency(&observation), NotMeasured::NotCounted(_)));
     }
 
     #[test]
@@ -270,8 +273,14 @@ mod tests {
         idle.after.netdevs.clear();
         idle.attribution.runqueue_latency = Some(RunqueueLatency::default());
         assert!(
-            Measure::ALL.iter().all(|measure| measure.of(&idle) == Err(NoNumber::NothingReceived))
+            WorkloadMeasure::ALL
+                .iter()
+                .all(|measure| measure.compute(&idle) == Err(NotMeasured::NothingReceived))
         );
-        assert!(Measure::ALL.iter().all(|measure| measure.of(&Observation::default()).is_err()));
+        assert!(
+            WorkloadMeasure::ALL
+                .iter()
+                .all(|measure| measure.compute(&Observation::default()).is_err())
+        );
     }
 }

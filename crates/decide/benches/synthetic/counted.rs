@@ -7,7 +7,7 @@ use std::time::Duration;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{
-    Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source,
+    Attribution, AttributionSource, Consumer, Consumption, CpuTime, Poll, Protocol, QueueResolution,
 };
 use netsilo_model::snapshot::host::Snapshot;
 
@@ -36,7 +36,7 @@ pub(crate) fn attribution(after: &Snapshot, elapsed: Duration) -> Attribution {
     let consumption = |(n, napi): (u32, NapiId)| Consumption {
         napi: Some(napi),
         rx_queue: None,
-        resolved: Resolved::Direct,
+        resolved: QueueResolution::Direct,
         poll_cpu: None,
         protocol_cpu: None,
         consumer_cpu: CpuId(n * 7 % cpus),
@@ -57,7 +57,7 @@ pub(crate) fn attribution(after: &Snapshot, elapsed: Duration) -> Attribution {
         (CpuId(cpu), CpuTime { net_rx_ns: 100_000_000, net_rx_runs: 9000, ..CpuTime::default() })
     };
     Attribution {
-        source: Source::Bpf,
+        source: AttributionSource::Bpf,
         elapsed,
         polls: (0..).zip(&queues).map(poll).collect(),
         consumption: (0..).zip(readers).map(consumption).collect(),

@@ -23,7 +23,7 @@ enum Given {
 }
 
 fn cpu(cpu: u32) -> Value {
-    Value::Cpus(CpuSet::of(CpuId(cpu)))
+    Value::Cpus(CpuSet::from_cpu(CpuId(cpu)))
 }
 
 fn irq() -> Target {

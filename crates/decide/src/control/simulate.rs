@@ -15,7 +15,7 @@ use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
 
 /// Numbers from a seed (Knuth's MMIX constants; the high bits are good enough for noise).
 #[derive(Debug, Clone)]
@@ -150,12 +150,16 @@ impl World {
             };
             SceneQueue {
                 irq: Some(30 + at),
-                cpus: CpuSet::of(chance.cpu_of(&all)),
+                cpus: CpuSet::from_cpu(chance.cpu_of(&all)),
                 tx_irq: tx_apart.then_some(60 + at),
-                tx_cpus: if tx_apart { CpuSet::of(chance.cpu_of(&all)) } else { CpuSet::new() },
+                tx_cpus: if tx_apart {
+                    CpuSet::from_cpu(chance.cpu_of(&all))
+                } else {
+                    CpuSet::new()
+                },
                 xps_cpus: Some(CpuSet::new()),
                 kthread_cpus: if threaded {
-                    CpuSet::of(chance.cpu_of(&all))
+                    CpuSet::from_cpu(chance.cpu_of(&all))
                 } else {
                     CpuSet::new()
                 },
@@ -314,8 +318,8 @@ impl World {
                 }
                 for reader in &mut queue.readers {
                     reader.bytes_per_s = chance.noisy(reader.bytes_per_s as f64, noise) as u64;
-                    scene.busy.push(Busy {
-                        cpus: CpuSet::of(reader.cpu),
+                    scene.busy.push(CpuLoad {
+                        cpus: CpuSet::from_cpu(reader.cpu),
                         usr: chance.noisy(READING, noise),
                     });
                 }

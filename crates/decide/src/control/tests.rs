@@ -36,7 +36,7 @@ fn algorithms() -> impl Strategy<Value = AlgorithmName> {
 fn scene(queues: u32) -> Scene {
     let queue = |at: u32| SceneQueue {
         irq: Some(30 + at),
-        cpus: CpuSet::of(CpuId(0)),
+        cpus: CpuSet::from_cpu(CpuId(0)),
         xps_cpus: Some(CpuSet::new()),
         packets_per_s: 50_000,
         load: 0.2,
@@ -189,7 +189,10 @@ fn a_day_with_a_pulling_scheduler_never_oscillates_with_auto() {
 fn a_day_never_oscillates_with_kthreads_that_poll() {
     let mut scene = scene(2);
     scene.netdevs[0].threaded = true;
-    scene.netdevs[0].queues.iter_mut().for_each(|queue| queue.kthread_cpus = CpuSet::of(CpuId(0)));
+    scene.netdevs[0]
+        .queues
+        .iter_mut()
+        .for_each(|queue| queue.kthread_cpus = CpuSet::from_cpu(CpuId(0)));
     a_day(AlgorithmName::Auto, scene);
 }
 
@@ -197,7 +200,7 @@ fn a_day_never_oscillates_with_kthreads_that_poll() {
 fn a_day_never_oscillates_with_tx_interrupts_apart() {
     let mut scene = scene(2);
     for (queue, at) in scene.netdevs[0].queues.iter_mut().zip(0..) {
-        (queue.tx_irq, queue.tx_cpus) = (Some(60 + at), CpuSet::of(CpuId(0)));
+        (queue.tx_irq, queue.tx_cpus) = (Some(60 + at), CpuSet::from_cpu(CpuId(0)));
     }
     a_day(AlgorithmName::Auto, scene);
 }
@@ -286,7 +289,7 @@ fn what_makes_a_megabyte_dearer_is_taken_back_and_tried_again_ever_more_rarely()
     assert!(reverted.is_some());
     assert_eq!(
         world.settings.irqs[&Irq(30)].requested,
-        Some(CpuSet::of(CpuId(0))),
+        Some(CpuSet::from_cpu(CpuId(0))),
         "back where it was"
     );
     let decision = world.step();
@@ -319,7 +322,8 @@ fn router(penalty: f64) -> World {
     let forward =
         SceneForward { to: "eth1".into(), queue: 0, packets_per_s: 50_000, bytes_per_s: 0 };
     queue.forwards = vec![forward];
-    let back = SceneQueue { irq: Some(40), cpus: CpuSet::of(CpuId(6)), ..SceneQueue::default() };
+    let back =
+        SceneQueue { irq: Some(40), cpus: CpuSet::from_cpu(CpuId(6)), ..SceneQueue::default() };
     let eth1 = SceneNetdev {
         name: "eth1".into(),
         driver: "igb".into(),
@@ -358,7 +362,7 @@ fn a_load_that_is_another_one_is_not_compared() {
 }
 
 fn by_someone_else(world: &mut World, irq: u32, cpu: u32) {
-    world.settings.irqs.get_mut(&Irq(irq)).unwrap().requested = Some(CpuSet::of(CpuId(cpu)));
+    world.settings.irqs.get_mut(&Irq(irq)).unwrap().requested = Some(CpuSet::from_cpu(CpuId(cpu)));
 }
 
 #[test]
@@ -374,7 +378,7 @@ fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
     let [conflict] = decision.conflicts.as_slice() else { panic!("{:?}", decision.conflicts) };
     assert_eq!(
         (conflict.writer.as_str(), &conflict.theirs),
-        ("tuned", &Value::Cpus(CpuSet::of(CpuId(1))))
+        ("tuned", &Value::Cpus(CpuSet::from_cpu(CpuId(1))))
     );
     world.settings.writers = Vec::new();
     world.steps(HOUR);

@@ -38,7 +38,7 @@ impl Controller {
         }
         let leave = |(netdev, queue): &(String, u32)| Override {
             netdev: netdev.clone(),
-            queues: Some(CpuSet::of(CpuId(*queue))),
+            queues: Some(CpuSet::from_cpu(CpuId(*queue))),
             leave: true,
             ..Override::default()
         };

@@ -198,7 +198,7 @@ mod tests {
         let (old, new) = ("combined=1".parse().unwrap(), "combined=4".parse().unwrap());
         let channels = Change::new(knobs::Channels { netdev: netdev() }, old, new, "");
         let knob = knobs::RpsCpus { netdev: netdev(), queue: 0 };
-        let rps = Change::new(knob, CpuSet::new(), CpuSet::of(CpuId(1)), "");
+        let rps = Change::new(knob, CpuSet::new(), CpuSet::from_cpu(CpuId(1)), "");
         let check =
             check_with(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
         let plan = fix(&check, &[request("far-from-consumers")], &Snapshot::default(), false);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::counters;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::sockets::SocketKind;
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
@@ -27,7 +27,7 @@ pub struct Ledger {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StageLosses {
     /// The stage.
-    pub place: Place,
+    pub place: LossStage,
     /// Packets lost in the interval, a lower bound; for a stage that loses nothing, its events.
     pub count: u64,
     /// `count` per second.
@@ -57,7 +57,7 @@ pub struct LossCounter {
 
 impl Ledger {
     /// The entry of a stage; `None` when none of its counters is known.
-    pub fn stage(&self, place: Place) -> Option<&StageLosses> {
+    pub fn stage(&self, place: LossStage) -> Option<&StageLosses> {
         self.stages.iter().find(|stage| stage.place == place)
     }
 
@@ -117,7 +117,7 @@ impl StageLosses {
 
 /// Builds the loss ledger of an observation.
 pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
-    let mut book: BTreeMap<Place, Vec<LossCounter>> = BTreeMap::new();
+    let mut book: BTreeMap<LossStage, Vec<LossCounter>> = BTreeMap::new();
     for netdev in &analysis.observation.after.netdevs {
         netdev_lines(analysis, netdev, &mut book);
     }
@@ -132,7 +132,7 @@ pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
     ledger
 }
 
-fn stage(place: Place, mut lines: Vec<LossCounter>, seconds: f64) -> StageLosses {
+fn stage(place: LossStage, mut lines: Vec<LossCounter>, seconds: f64) -> StageLosses {
     let largest = |count: &dyn Fn(&LossCounter) -> u64| {
         let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
         for line in lines.iter().filter(|line| line.aside.is_none() || !place.loses()) {
@@ -149,20 +149,24 @@ fn stage(place: Place, mut lines: Vec<LossCounter>, seconds: f64) -> StageLosses
 }
 
 /// The `statistics` of every netdev that count losses. Driver counters are in [`nic_counters`].
-const STATISTICS: &[(&str, Place, &str)] = &[
-    ("rx_crc_errors", Place::Wire, ""),
-    ("rx_frame_errors", Place::Wire, ""),
-    ("rx_length_errors", Place::Wire, ""),
-    ("rx_missed_errors", Place::Nic, ""),
-    ("rx_over_errors", Place::Ring, ""),
-    ("rx_fifo_errors", Place::Ring, ""),
-    ("rx_dropped", Place::Protocol, "by the backlog, by the driver, or without a protocol handler"),
+const STATISTICS: &[(&str, LossStage, &str)] = &[
+    ("rx_crc_errors", LossStage::Wire, ""),
+    ("rx_frame_errors", LossStage::Wire, ""),
+    ("rx_length_errors", LossStage::Wire, ""),
+    ("rx_missed_errors", LossStage::Nic, ""),
+    ("rx_over_errors", LossStage::Ring, ""),
+    ("rx_fifo_errors", LossStage::Ring, ""),
+    (
+        "rx_dropped",
+        LossStage::Protocol,
+        "by the backlog, by the driver, or without a protocol handler",
+    ),
 ];
 
 fn netdev_lines(
     analysis: &Analysis<'_>,
     netdev: &Netdev,
-    book: &mut BTreeMap<Place, Vec<LossCounter>>,
+    book: &mut BTreeMap<LossStage, Vec<LossCounter>>,
 ) {
     let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
     let before = analysis.observation.before.netdevs.iter().find(same);
@@ -198,8 +202,8 @@ fn non_empty(aside: &str) -> Option<String> {
 }
 
 /// A driver's loss counters by stage and name, each summed over its queue numbers.
-fn driver_counters(netdev: &Netdev) -> BTreeMap<(Place, String), (u64, &'static str)> {
-    let mut sums: BTreeMap<(Place, String), (u64, &'static str)> = BTreeMap::new();
+fn driver_counters(netdev: &Netdev) -> BTreeMap<(LossStage, String), (u64, &'static str)> {
+    let mut sums: BTreeMap<(LossStage, String), (u64, &'static str)> = BTreeMap::new();
     let stats = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.stats.value());
     let driver = netdev.driver.as_deref().unwrap_or_default();
     for (name, value) in stats.into_iter().flatten() {
@@ -211,23 +215,23 @@ fn driver_counters(netdev: &Netdev) -> BTreeMap<(Place, String), (u64, &'static 
     sums
 }
 
-fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<LossCounter>>) {
+fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
     let seconds = analysis.rates.elapsed.as_secs_f64();
     for (cpu, counters) in &analysis.observation.after.cpus {
         let Some(softnet) = counters.softnet else { continue };
         let rates =
             analysis.rates.cpus.get(cpu).and_then(|rates| rates.softnet).unwrap_or_default();
         let rows = [
-            (Place::Backlog, "dropped", rates.dropped_per_s, softnet.dropped, ""),
+            (LossStage::Backlog, "dropped", rates.dropped_per_s, softnet.dropped, ""),
             (
-                Place::Backlog,
+                LossStage::Backlog,
                 "flow_limit_count",
                 rates.flow_limit_per_s,
                 softnet.flow_limit_count,
                 "part of dropped",
             ),
             (
-                Place::Squeeze,
+                LossStage::Squeeze,
                 "time_squeeze",
                 rates.time_squeeze_per_s,
                 softnet.time_squeeze,
@@ -249,37 +253,42 @@ fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<LossCounter
 
 /// Protocol counters: name, stage, subject, reason why it is not a loss. Counters of one subject
 /// overlap: the ledger takes the largest.
-const PROTOCOLS: &[(&str, Place, ProtocolPart, &str)] = &[
-    ("IpInDiscards", Place::Protocol, ProtocolPart::Ipv4, ""),
-    ("IpInHdrErrors", Place::Protocol, ProtocolPart::Ipv4Headers, ""),
-    ("IpReasmFails", Place::Protocol, ProtocolPart::Ipv4Fragments, ""),
-    ("Ip6InDiscards", Place::Protocol, ProtocolPart::Ipv6, ""),
-    ("Ip6InHdrErrors", Place::Protocol, ProtocolPart::Ipv6Headers, ""),
-    ("Ip6ReasmFails", Place::Protocol, ProtocolPart::Ipv6Fragments, ""),
-    ("UdpInCsumErrors", Place::Protocol, ProtocolPart::UdpChecksums, ""),
-    ("TcpInCsumErrors", Place::Protocol, ProtocolPart::TcpChecksums, ""),
-    ("TcpExtPFMemallocDrop", Place::Protocol, ProtocolPart::MemoryReserve, ""),
+const PROTOCOLS: &[(&str, LossStage, ProtocolPart, &str)] = &[
+    ("IpInDiscards", LossStage::Protocol, ProtocolPart::Ipv4, ""),
+    ("IpInHdrErrors", LossStage::Protocol, ProtocolPart::Ipv4Headers, ""),
+    ("IpReasmFails", LossStage::Protocol, ProtocolPart::Ipv4Fragments, ""),
+    ("Ip6InDiscards", LossStage::Protocol, ProtocolPart::Ipv6, ""),
+    ("Ip6InHdrErrors", LossStage::Protocol, ProtocolPart::Ipv6Headers, ""),
+    ("Ip6ReasmFails", LossStage::Protocol, ProtocolPart::Ipv6Fragments, ""),
+    ("UdpInCsumErrors", LossStage::Protocol, ProtocolPart::UdpChecksums, ""),
+    ("TcpInCsumErrors", LossStage::Protocol, ProtocolPart::TcpChecksums, ""),
+    ("TcpExtPFMemallocDrop", LossStage::Protocol, ProtocolPart::MemoryReserve, ""),
     (
         "TcpExtIPReversePathFilter",
-        Place::Protocol,
+        LossStage::Protocol,
         ProtocolPart::RpFilter,
         "rejected by a rule, not dropped because of a full queue",
     ),
-    ("UdpNoPorts", Place::Protocol, ProtocolPart::Udp, "no socket listens on the port"),
-    ("TcpExtListenOverflows", Place::Listen, ProtocolPart::Tcp, ""),
-    ("TcpExtListenDrops", Place::Listen, ProtocolPart::Tcp, ""),
-    ("TcpExtTCPReqQFullDrop", Place::Listen, ProtocolPart::TcpRequests, ""),
-    ("UdpRcvbufErrors", Place::Socket, ProtocolPart::Udp, ""),
-    ("Udp6RcvbufErrors", Place::Socket, ProtocolPart::Udp6, ""),
-    ("UdpMemErrors", Place::Socket, ProtocolPart::UdpMemory, ""),
-    ("TcpExtTCPBacklogDrop", Place::Socket, ProtocolPart::TcpBacklog, ""),
-    ("TcpExtTCPRcvQDrop", Place::Socket, ProtocolPart::Tcp, ""),
-    ("TcpExtRcvPruned", Place::Socket, ProtocolPart::Tcp, ""),
-    ("TcpExtTCPOFODrop", Place::Socket, ProtocolPart::TcpOutOfOrder, ""),
-    ("TcpExtPruneCalled", Place::Socket, ProtocolPart::Tcp, "memory was reclaimed from the buffer"),
+    ("UdpNoPorts", LossStage::Protocol, ProtocolPart::Udp, "no socket listens on the port"),
+    ("TcpExtListenOverflows", LossStage::Listen, ProtocolPart::Tcp, ""),
+    ("TcpExtListenDrops", LossStage::Listen, ProtocolPart::Tcp, ""),
+    ("TcpExtTCPReqQFullDrop", LossStage::Listen, ProtocolPart::TcpRequests, ""),
+    ("UdpRcvbufErrors", LossStage::Socket, ProtocolPart::Udp, ""),
+    ("Udp6RcvbufErrors", LossStage::Socket, ProtocolPart::Udp6, ""),
+    ("UdpMemErrors", LossStage::Socket, ProtocolPart::UdpMemory, ""),
+    ("TcpExtTCPBacklogDrop", LossStage::Socket, ProtocolPart::TcpBacklog, ""),
+    ("TcpExtTCPRcvQDrop", LossStage::Socket, ProtocolPart::Tcp, ""),
+    ("TcpExtRcvPruned", LossStage::Socket, ProtocolPart::Tcp, ""),
+    ("TcpExtTCPOFODrop", LossStage::Socket, ProtocolPart::TcpOutOfOrder, ""),
+    (
+        "TcpExtPruneCalled",
+        LossStage::Socket,
+        ProtocolPart::Tcp,
+        "memory was reclaimed from the buffer",
+    ),
 ];
 
-fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<LossCounter>>) {
+fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
     let seconds = analysis.rates.elapsed.as_secs_f64();
     for (counter, place, subject, aside) in PROTOCOLS {
         let Some(value) = analysis.observation.after.protocols.get(*counter) else { continue };
@@ -300,13 +309,13 @@ fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<LossCo
     }
 }
 
-fn socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<LossCounter>>) {
+fn socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
     let Some(sockets) = &analysis.observation.after.losing_sockets else { return };
     let before = analysis.observation.before.losing_sockets.as_deref();
     for socket in sockets {
         let (place, source, within) = match socket.kind {
-            SocketKind::Udp => (Place::Socket, "/proc/net/udp", "UdpRcvbufErrors"),
-            SocketKind::TcpListen => (Place::Listen, "sock_diag", "ListenDrops"),
+            SocketKind::Udp => (LossStage::Socket, "/proc/net/udp", "UdpRcvbufErrors"),
+            SocketKind::TcpListen => (LossStage::Listen, "sock_diag", "ListenDrops"),
         };
         let counted = book
             .get(&place)
@@ -352,9 +361,9 @@ mod tests {
             host.after.netdevs[0].statistics.insert(counter.into(), 1000 + lost);
         }
         let ledger = ledger_of(&host);
-        let ring = ledger.stage(Place::Ring).unwrap();
+        let ring = ledger.stage(LossStage::Ring).unwrap();
         assert_eq!((ring.count, ring.since_boot, ring.per_s), (50, 1050, 5.0));
-        assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
+        assert_eq!(ledger.most_lost().unwrap().place, LossStage::Ring);
         assert!(ledger.next.unwrap().starts_with("eth0: find the cpus that poll it"));
     }
 
@@ -366,14 +375,14 @@ mod tests {
             host.after.netdevs[0].statistics.insert(counter.into(), lost);
         }
         let ledger = ledger_of(&host);
-        assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
+        assert_eq!(ledger.most_lost().unwrap().place, LossStage::Ring);
         let next = ledger.next.unwrap();
         assert!(next.starts_with("eth0: find the cpus that poll it"), "{next}");
         assert!(next.ends_with("(99% of all losses: ring: no free descriptor)"), "{next}");
         host.after.netdevs[0].statistics.insert("rx_crc_errors".into(), 997);
         assert_eq!(
             ledger_of(&host).most_lost().unwrap().place,
-            Place::Wire,
+            LossStage::Wire,
             "the earlier of two equal stages"
         );
     }
@@ -383,7 +392,7 @@ mod tests {
         let mut host = host();
         host.after.cpus.get_mut(&CpuId(0)).unwrap().softnet.as_mut().unwrap().time_squeeze = 70;
         let ledger = ledger_of(&host);
-        assert_eq!(ledger.stage(Place::Squeeze).unwrap().count, 70);
+        assert_eq!(ledger.stage(LossStage::Squeeze).unwrap().count, 70);
         assert_eq!((ledger.most_lost(), &ledger.next), (None, &None));
     }
 
@@ -404,7 +413,7 @@ mod tests {
         (host.before.losing_sockets, host.after.losing_sockets) =
             (Some(vec![]), Some(vec![socket]));
         let ledger = ledger_of(&host);
-        let stage = ledger.stage(Place::Socket).unwrap();
+        let stage = ledger.stage(LossStage::Socket).unwrap();
         assert_eq!((stage.count, stage.lines.len()), (30, 2));
         assert_eq!(
             stage.grown_counters(&Subject::Port(SocketKind::Udp, 53)).next().unwrap().count,
@@ -418,6 +427,6 @@ mod tests {
         host.before.netdevs[0].statistics.insert("rx_missed_errors".into(), 9);
         host.after.netdevs[0].statistics.insert("rx_missed_errors".into(), 2);
         let ledger = ledger_of(&host);
-        assert_eq!((ledger.stage(Place::Nic).unwrap().count, ledger.most_lost()), (0, None));
+        assert_eq!((ledger.stage(LossStage::Nic).unwrap().count, ledger.most_lost()), (0, None));
     }
 }

@@ -7,7 +7,7 @@
 
 use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::cost::solver::solve;
-use netsilo_model::derive::reader_spread::Concentration;
+use netsilo_model::derive::reader_spread::ReaderSpread;
 use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
@@ -64,8 +64,8 @@ fn basis(
     };
     if let Some(reader) = heaviest(vector.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes))) {
         let all: f64 = vector.read_on.values().sum();
-        let spread =
-            Concentration::of(&vector.read_on, topology).is_some_and(|it| it.is_spread(llcs));
+        let spread = ReaderSpread::from_reads(&vector.read_on, topology)
+            .is_some_and(|it| it.is_spread(llcs));
         let consumer = consumer_in_words(vector);
         let distance = topology.distance(cpu, reader);
         return match distance {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::cost::problem::{Item, Pair, Place, Problem, SECOND_NS};
+use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS};
 use netsilo_model::cost::solver;
 use netsilo_model::cost::weights::{ByDistance, Costs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -13,10 +13,10 @@ use crate::place::vector::Vector;
 
 /// A move must gain at least the sum of three parts; this one is fixed (ns/s): 0.5% of one CPU.
 const MOVING_LEAST: f64 = 0.005 * SECOND_NS;
-/// Part of the least gain as a share of the vector's load, because loads vary that much between
+/// Reading of the least gain as a share of the vector's load, because loads vary that much between
 /// measurements.
 const MOVING_LOAD: f64 = 0.10;
-/// Part of the least gain as a share of the vector's present cost.
+/// Reading of the least gain as a share of the vector's present cost.
 const MOVING_COST: f64 = 0.10;
 
 /// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.
@@ -39,7 +39,7 @@ impl Model {
         let topology = capacity.topology;
         let cpus: Vec<CpuId> =
             topology.online.iter().filter(|cpu| topology.cpus.contains_key(cpu)).collect();
-        let places: Vec<Place> = cpus.iter().map(|cpu| place(*cpu, capacity)).collect();
+        let places: Vec<CpuPlace> = cpus.iter().map(|cpu| place(*cpu, capacity)).collect();
         let fixed = Vec::with_capacity(vectors.len() * places.len());
         let mut problem = Problem { places, fixed, ..Problem::default() };
         let ground = Ground::of(&problem.places, &cpus, topology);
@@ -78,7 +78,7 @@ impl Model {
     /// Gain of each vector at `at` compared with its present CPU (ns/s), with all others at `at`;
     /// `None` if not known.
     pub fn gains(&self, at: &[Option<CpuId>]) -> Vec<Option<f64>> {
-        solver::gains(&self.problem, &self.places(at))
+        solver::gains_at(&self.problem, &self.places(at))
     }
 
     fn places(&self, at: &[Option<CpuId>]) -> Vec<Option<usize>> {
@@ -110,11 +110,11 @@ impl Model {
     }
 }
 
-fn place(cpu: CpuId, capacity: &Capacity<'_>) -> Place {
+fn place(cpu: CpuId, capacity: &Capacity<'_>) -> CpuPlace {
     let known = capacity.topology.cpus.get(&cpu);
     // A CPU without data counts as busy.
     let busy = capacity.busy.get(&cpu).copied().unwrap_or(1.0);
-    Place {
+    CpuPlace {
         levels: known.map_or([cpu.0; 4], |known| levels(cpu, known)),
         busy,
         slowdown: known.map_or(1.0, slowdown),
@@ -147,7 +147,7 @@ struct Ground {
 }
 
 impl Ground {
-    fn of(places: &[Place], cpus: &[CpuId], topology: &Topology) -> Self {
+    fn of(places: &[CpuPlace], cpus: &[CpuId], topology: &Topology) -> Self {
         let mut sharers: [BTreeMap<u32, Vec<usize>>; 4] = Default::default();
         for (at, place) in places.iter().enumerate() {
             for (level, number) in sharers.iter_mut().zip(place.levels) {
@@ -209,7 +209,7 @@ impl<'a> Row<'a> {
         *self.on.entry(cpu).or_default() += at(Distance::SameCpu) - at(Distance::Smt);
     }
 
-    fn costs_on(&self, cpus: &[CpuId], places: &[Place], ground: &Ground) -> Vec<f32> {
+    fn costs_on(&self, cpus: &[CpuId], places: &[CpuPlace], ground: &Ground) -> Vec<f32> {
         let mut shared = vec![0.0; places.len()];
         for (level, sharers) in self.levels.iter().zip(&ground.sharers) {
             for (number, cost) in level {

@@ -2,7 +2,7 @@
 
 use netsilo_model::change::{NTUPLE_FILTER, knobs};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::reader_spread::Concentration;
+use netsilo_model::derive::reader_spread::ReaderSpread;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::host::Snapshot;
@@ -79,7 +79,7 @@ pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: 
                     }
                 };
                 let knob = knobs::Offload {
-                    netdev: NetdevIdentity::of(netdev),
+                    netdev: NetdevIdentity::from_netdev(netdev),
                     feature: NTUPLE_FILTER.into(),
                 };
                 plan.set(knob, feature.active, on, reason);
@@ -122,7 +122,7 @@ fn advice(
     snapshot: &Snapshot,
     netdev: &Netdev,
     silo: &Silo,
-    at: Concentration,
+    at: ReaderSpread,
     goal: &Goal,
 ) -> String {
     let comm = silo.consumers.first().map_or("its workers", |consumer| consumer.comm.as_str());

@@ -71,7 +71,7 @@ fn steerable(
     if !selection::all_online(topology, subject, cpus, plan) {
         return None;
     }
-    let dropped = cpus.and(&topology.set_apart());
+    let dropped = cpus.and(&topology.isolated_or_tickless());
     let usable = cpus.minus(&dropped);
     if dropped.is_empty() {
         return Some((usable, String::new()));
@@ -125,7 +125,7 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
                     "it has no rps_cpus: this kernel has no RPS".into(),
                 ),
                 (Some(old), None) => {
-                    let (netdev, queue) = (NetdevIdentity::of(netdev), queue.index);
+                    let (netdev, queue) = (NetdevIdentity::from_netdev(netdev), queue.index);
                     let knob = knobs::RpsCpus { netdev, queue };
                     changes.set(knob, old.clone(), cpus.clone(), reason.clone());
                 }
@@ -199,7 +199,7 @@ fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
                         format!("RFS: its share of {entries} entries, {queues}")
                     }
                 };
-                let (netdev, queue) = (NetdevIdentity::of(netdev), queue.index);
+                let (netdev, queue) = (NetdevIdentity::from_netdev(netdev), queue.index);
                 plan.set(knobs::RpsFlowCnt { netdev, queue }, old, share, reason);
             }
         }
@@ -263,7 +263,8 @@ pub(super) fn xps(
                 }
                 (Xps::Near, None) => "the cpu of its completions is not known".to_owned(),
             };
-            let knob = knobs::XpsCpus { netdev: NetdevIdentity::of(netdev), queue: tx.index };
+            let knob =
+                knobs::XpsCpus { netdev: NetdevIdentity::from_netdev(netdev), queue: tx.index };
             changes.set(knob, old.clone(), new, reason);
         }
     }

@@ -43,7 +43,7 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
 }
 
 fn rules(netdev: &Netdev, steering: &PortSteering, plan: &mut Plan) {
-    let identity = || NetdevIdentity::of(netdev);
+    let identity = || NetdevIdentity::from_netdev(netdev);
     let active = netdev
         .ethtool
         .as_ref()
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use netsilo_model::change::Value;
     use netsilo_model::change::ordered;
-    use netsilo_model::machine::reading::Part;
+    use netsilo_model::machine::reading::Reading;
     use netsilo_model::snapshot::ethtool::Feature;
     use netsilo_model::snapshot::netdev::RxQueue;
 
@@ -116,7 +116,7 @@ mod tests {
         let parts: Vec<String> = parts.iter().map(|part| format!("\"{part}\":{absent}")).collect();
         let mut ethtool: netsilo_model::snapshot::ethtool::Ethtool =
             serde_json::from_str(&format!("{{{},\"flow_hash\":{{}}}}", parts.join(","))).unwrap();
-        ethtool.features = Part::Value(vec![feature]);
+        ethtool.features = Reading::Value(vec![feature]);
         let rx_queues = (0..4).map(|index| RxQueue { index, ..RxQueue::default() }).collect();
         Netdev {
             name: "eth0".into(),

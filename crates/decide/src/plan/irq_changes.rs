@@ -42,9 +42,9 @@ pub(super) fn affinity(
     let knob = knobs::IrqAffinity {
         irq,
         action: state.actions.join(","),
-        netdev: Some(NetdevIdentity::of(netdev)),
+        netdev: Some(NetdevIdentity::from_netdev(netdev)),
     };
-    Change::of(snapshot, knob, CpuSet::of(cpu), reason)
+    Change::of(snapshot, knob, CpuSet::from_cpu(cpu), reason)
 }
 
 /// Adds the interrupts of tx queues that have their own: each follows the rx queue of the same

@@ -17,7 +17,7 @@ pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Pl
     for thread in threads {
         let Thread { pid, tid, ref comm, start_time, .. } = *thread;
         let knob = knobs::ThreadAffinity { pid, tid, comm: comm.clone(), start_time };
-        if thread.bound {
+        if thread.fixed_affinity {
             let reason =
                 "the kernel binds this thread to its cpus (PF_NO_SETAFFINITY); leave it out".into();
             plan.refusals.push(Refusal {
@@ -89,8 +89,15 @@ mod tests {
         CpuSet::parse_list(list).unwrap()
     }
 
-    fn thread(tid: u32, cpus: &str, bound: bool) -> Thread {
-        Thread { pid: 10, tid, comm: "nginx".into(), start_time: 5, cpus: set(cpus), bound }
+    fn thread(tid: u32, cpus: &str, fixed_affinity: bool) -> Thread {
+        Thread {
+            pid: 10,
+            tid,
+            comm: "nginx".into(),
+            start_time: 5,
+            cpus: set(cpus),
+            fixed_affinity,
+        }
     }
 
     fn eight() -> Topology {

@@ -73,7 +73,7 @@ fn edits(a: &str, b: &str) -> usize {
 pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<CpuSet> {
     let Some(cpus) = &goal.cpus else {
         let cpus = topology.housekeeping().minus(&goal.exclude);
-        let apart = topology.online.and(&topology.set_apart());
+        let apart = topology.online.and(&topology.isolated_or_tickless());
         if !apart.is_empty() {
             plan.leave(
                 "cpus",
@@ -115,7 +115,7 @@ pub(super) fn usable(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &m
         return false;
     }
     let online = all_online(topology, subject, cpus, plan);
-    let apart = cpus.and(&topology.set_apart());
+    let apart = cpus.and(&topology.isolated_or_tickless());
     if !apart.is_empty() {
         let why = why_apart(topology, &apart);
         let reason = format!(

@@ -18,7 +18,9 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, Writable};
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{
+    CpuLoad, Reader, Scene, SceneForward, SceneNetdev, SceneQueue,
+};
 
 /// All queues together take less than this share of a CPU, and all other work less than the rest.
 ///
@@ -154,7 +156,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
                 };
                 let netdevs =
                     vec![device("eth0", 0, queues), device("eth1", grid.nodes - 1, second)];
-                let busy = vec![Busy { cpus, usr }];
+                let busy = vec![CpuLoad { cpus, usr }];
                 Scene {
                     grid,
                     offline,
@@ -320,7 +322,7 @@ proptest! {
         let queues = scene.netdevs.iter().flat_map(|netdev| &netdev.queues);
         let readers: CpuSet =
             queues.flat_map(|queue| &queue.readers).map(|reader| reader.cpu).collect();
-        let is_busy = |cpu: CpuId, busy: &Busy| busy.cpus.contains(cpu) && busy.usr >= IDLE_BELOW;
+        let is_busy = |cpu: CpuId, busy: &CpuLoad| busy.cpus.contains(cpu) && busy.usr >= IDLE_BELOW;
         let busy = |cpu: CpuId| scene.busy.iter().any(|busy| is_busy(cpu, busy));
         for (core, loads) in placed.iter().filter(|(core, _)| moved.contains(core)) {
             if loads.iter().filter(|load| **load >= IDLE_BELOW).count() < 2 {
@@ -353,7 +355,7 @@ proptest! {
 fn several_queues_of_one_interrupt_make_one_change() {
     let queue = |packets_per_s, cpu| SceneQueue {
         irq: Some(30),
-        cpus: CpuSet::of(CpuId(0)),
+        cpus: CpuSet::from_cpu(CpuId(0)),
         packets_per_s,
         readers: vec![Reader {
             comm: "redis".into(),
@@ -377,7 +379,11 @@ fn several_queues_of_one_interrupt_make_one_change() {
         Target::IrqAffinity(knobs::IrqAffinity { irq: Irq(30), .. })
     ));
     assert_eq!(plan.changes.len(), 1);
-    assert_eq!(plan.changes[0].new, Value::Cpus(CpuSet::of(CpuId(4))), "the heaviest decides");
+    assert_eq!(
+        plan.changes[0].new,
+        Value::Cpus(CpuSet::from_cpu(CpuId(4))),
+        "the heaviest decides"
+    );
 }
 
 /// Six kthreads share two CPUs, so the third heavy kthread of either CPU depends on the load of
@@ -388,8 +394,8 @@ fn several_queues_of_one_interrupt_make_one_change() {
 #[test]
 fn kthreads_of_about_the_same_load_stay_in_every_window() {
     let queue = |kthread, packets_per_s, reader| SceneQueue {
-        cpus: CpuSet::of(CpuId(kthread)),
-        kthread_cpus: CpuSet::of(CpuId(kthread)),
+        cpus: CpuSet::from_cpu(CpuId(kthread)),
+        kthread_cpus: CpuSet::from_cpu(CpuId(kthread)),
         packets_per_s,
         load: 0.145e-3 * packets_per_s as f64,
         readers: vec![Reader {
@@ -406,7 +412,7 @@ fn kthreads_of_about_the_same_load_stay_in_every_window() {
         .to_vec();
     let netdev =
         SceneNetdev { name: "eth0".into(), threaded: true, queues, ..SceneNetdev::default() };
-    let busy = vec![Busy { cpus: CpuSet::of(CpuId(5)), usr: 0.113 }];
+    let busy = vec![CpuLoad { cpus: CpuSet::from_cpu(CpuId(5)), usr: 0.113 }];
     let grid = Grid { llcs: 4, l2s: 2, ..Grid::default() };
     let scene = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() };
     let algorithm = AlgorithmName::NearConsumer;
@@ -422,7 +428,7 @@ fn kthreads_of_about_the_same_load_stay_in_every_window() {
 fn an_impossible_cpu_number_causes_no_panic_and_uses_no_memory() {
     let queue = SceneQueue {
         irq: Some(30),
-        cpus: CpuSet::of(CpuId(0)),
+        cpus: CpuSet::from_cpu(CpuId(0)),
         packets_per_s: 1000,
         readers: vec![Reader {
             comm: "redis".into(),
@@ -451,7 +457,7 @@ fn an_impossible_cpu_number_causes_no_panic_and_uses_no_memory() {
 fn a_cpu_without_a_free_vector_is_not_chosen_and_the_plan_reports_it() {
     let queue = SceneQueue {
         irq: Some(30),
-        cpus: CpuSet::of(CpuId(0)),
+        cpus: CpuSet::from_cpu(CpuId(0)),
         packets_per_s: 1000,
         readers: vec![Reader {
             comm: "redis".into(),
@@ -471,7 +477,7 @@ fn a_cpu_without_a_free_vector_is_not_chosen_and_the_plan_reports_it() {
     let mut observation = scene.observation();
     observation.after.arch_interrupts.insert("LOC".into(), BTreeMap::new());
     for irq in 100..300 {
-        let state = IrqState { effective: Some(CpuSet::of(CpuId(1))), ..IrqState::default() };
+        let state = IrqState { effective: Some(CpuSet::from_cpu(CpuId(1))), ..IrqState::default() };
         observation.after.irqs.insert(Irq(irq), state);
     }
     let full = plan(&observation, &goal);
@@ -501,7 +507,7 @@ fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
     };
     let queue = |irq| SceneQueue {
         irq: Some(irq),
-        cpus: CpuSet::of(CpuId(0)),
+        cpus: CpuSet::from_cpu(CpuId(0)),
         packets_per_s: 40_000,
         load: 0.2,
         readers: vec![reader(5), reader(7)],

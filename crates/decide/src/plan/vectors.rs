@@ -89,7 +89,7 @@ impl<'a> VectorRules<'a> {
         let present =
             || group.silos.iter().filter_map(|silo| silo.rps_cpus.clone()).reduce(|a, b| a.or(&b));
         let cpus = self.goal.rps.clone().or_else(present).unwrap_or_default();
-        cpus.and(&snapshot.topology.online).minus(&snapshot.topology.set_apart())
+        cpus.and(&snapshot.topology.online).minus(&snapshot.topology.isolated_or_tickless())
     }
 }
 
@@ -244,10 +244,10 @@ impl Group<'_> {
         let state = self.irq.and_then(|irq| snapshot.irqs.get(&irq));
         Placement {
             label: vector.label.clone(),
-            netdev: NetdevIdentity::of(self.netdev),
+            netdev: NetdevIdentity::from_netdev(self.netdev),
             irq: self.irq,
             action: state.map(|state| state.actions.join(",")).unwrap_or_default(),
-            cpus: CpuSet::of(cpu),
+            cpus: CpuSet::from_cpu(cpu),
             algorithm,
             basis,
             moves: vector.present != Some(cpu),
@@ -277,7 +277,7 @@ impl Group<'_> {
                 comm: thread.comm.clone(),
                 start_time: thread.start_time,
             };
-            let (old, new) = (thread.cpus.clone(), CpuSet::of(cpu));
+            let (old, new) = (thread.cpus.clone(), CpuSet::from_cpu(cpu));
             let reason =
                 format!("{reason}; its NAPI is threaded, so this kthread does the polling");
             (old != new).then(|| Change::new(knob, old, new, reason))

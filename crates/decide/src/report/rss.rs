@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::rss::load::TableLoad;
-use netsilo_model::rss::model::{Calibrated, Fit, KeySource, Predicted, flows_of};
+use netsilo_model::rss::model::{CheckedModel, Fit, KeySource, PredictedQueue, flows_on};
 use netsilo_model::snapshot::ethtool::{FlowType, HashFields};
-use netsilo_model::snapshot::flow::{Asked, Flow};
+use netsilo_model::snapshot::flow::{Flow, FlowSpec};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use serde::Serialize;
@@ -53,7 +53,8 @@ pub struct TableLoadReport {
     /// Flows that followed the table.
     pub flows: usize,
     /// Number of equally loaded entries with the same unevenness.
-    pub entries_in_effect: Option<f64>,
+    #[serde(rename = "effective_entries")]
+    pub effective_entries: Option<f64>,
     /// Ratio of the heaviest queue's load to the mean.
     pub skew: Option<f64>,
     /// Share of the heaviest flow in the packets that followed the table.
@@ -78,13 +79,13 @@ pub struct FlowReport {
     #[serde(flatten)]
     pub flow: Flow,
     /// The model's prediction; `None` if there is none.
-    pub predicted: Option<Predicted>,
+    pub predicted: Option<PredictedQueue>,
 }
 
 /// Builds the RSS report of a netdev from an observation.
 pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
-    let model = Calibrated::of(observation, netdev);
-    let load = TableLoad::of(observation, netdev);
+    let model = CheckedModel::from_observation(observation, netdev);
+    let load = TableLoad::from_observation(observation, netdev);
     let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
     let table = rss.map_or(&[][..], |rss| &rss.indirection);
     let predicted = |flow: &Flow| {
@@ -97,7 +98,7 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
     for queue in table {
         queues.entry(*queue).or_default().entries += 1;
     }
-    for flow in flows_of(observation, netdev) {
+    for flow in flows_on(observation, netdev) {
         let Some(queue) = flow.queue else { continue };
         let taken = queues.entry(queue).or_default();
         taken.flows += 1;
@@ -115,7 +116,7 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
         fit: model.as_ref().map(|it| it.fit(None)).unwrap_or_default(),
         load: load.as_ref().ok().map(load_of),
         no_load: load.as_ref().err().cloned(),
-        flows: flows_of(observation, netdev)
+        flows: flows_on(observation, netdev)
             .map(|flow| FlowReport { flow: flow.clone(), predicted: predicted(flow) })
             .collect(),
         queues,
@@ -125,10 +126,10 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
 fn load_of(load: &TableLoad) -> TableLoadReport {
     TableLoadReport {
         packets: load.packets,
-        outside: load.outside,
+        outside: load.off_table,
         missed: load.missed,
         flows: load.flows,
-        entries_in_effect: load.entries_in_effect(),
+        effective_entries: load.effective_entries(),
         skew: load.skew(),
         heaviest_flow: load
             .heaviest
@@ -142,9 +143,9 @@ pub struct FlowQueue {
     /// The netdev.
     pub netdev: String,
     /// The requested flow.
-    pub flow: Asked,
+    pub flow: FlowSpec,
     /// Its predicted queue; `None` with a reason in `refused`.
-    pub predicted: Option<Predicted>,
+    pub predicted: Option<PredictedQueue>,
     /// Reason why there is no prediction.
     pub refused: Option<String>,
     /// Agreement of the predictions with flows of the same type that arrived.
@@ -156,12 +157,12 @@ pub struct FlowQueue {
 }
 
 /// Finds the queue that this netdev gives a flow.
-pub fn find_queue(observation: &Observation, netdev: &Netdev, flow: Asked) -> FlowQueue {
-    let seen = flows_of(observation, netdev)
+pub fn find_queue(observation: &Observation, netdev: &Netdev, flow: FlowSpec) -> FlowQueue {
+    let seen = flows_on(observation, netdev)
         .find(|seen| seen.ends == Some(flow.ends) && seen.outer == flow.outer);
     let seen_on = seen.and_then(|seen| seen.queue);
     let kind = flow.outer.flow_type(flow.ends.target.is_ipv6());
-    let (fit, predicted) = match Calibrated::of(observation, netdev) {
+    let (fit, predicted) = match CheckedModel::from_observation(observation, netdev) {
         Ok(model) => (model.fit(kind), model.predict(flow.outer, flow.ends)),
         Err(why) => (Fit::default(), Err(why)),
     };

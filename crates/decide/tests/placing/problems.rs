@@ -96,7 +96,8 @@ impl Work {
                 vector.completed_by = vec![(count - 1 - from, vector.packets_per_s / 2.0)];
             }
         }
-        let costs = if numbers.share() < 0.5 { Costs::default() } else { Costs::of_a_guest() };
+        let costs =
+            if numbers.share() < 0.5 { Costs::default() } else { Costs::for_virtual_machine() };
         Self { vectors, busy, costs }
     }
 

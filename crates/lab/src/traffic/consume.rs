@@ -26,7 +26,7 @@ pub(crate) fn run(consume: &ConsumeArgs) -> Result<Consumed> {
     let comm = format!("c-{}", mode.map(|mode| mode.get_name().to_owned()).unwrap_or_default());
     socket::set_comm(&comm)?;
     let started = Instant::now();
-    let flows_of =
+    let flows_on =
         |index: u16| (0..consume.flows).filter(|flow| flow % consume.ports == index).count();
     let sockets = std::thread::scope(|scope| {
         let listen = |index: u16| {
@@ -34,9 +34,9 @@ pub(crate) fn run(consume: &ConsumeArgs) -> Result<Consumed> {
                 let port = consume.port + index;
                 if consume.is_udp() {
                     consume.pin(index.into())?;
-                    return udp::consume(consume, port, flows_of(index)).map(|socket| vec![socket]);
+                    return udp::consume(consume, port, flows_on(index)).map(|socket| vec![socket]);
                 }
-                tcp(consume, port, index.into(), flows_of(index))
+                tcp(consume, port, index.into(), flows_on(index))
             })
         };
         let handles: Vec<_> = (0..consume.ports).map(listen).collect();

@@ -15,7 +15,7 @@ use netsilo_model::derive::stages::{Stages, StagesLine};
 use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use super::FEW;
 use super::PATIENCE;
@@ -158,7 +158,7 @@ fn packets_dropped_early_spend_no_time_in_later_stages(lab: &Lab) {
         });
         let samples = attribution.stages.unwrap();
         assert_eq!((samples.refused.clone(), samples.per_s > 0), (None, true), "{samples:#?}");
-        let line = Stages::of(&samples, 1.0).total;
+        let line = Stages::from_samples(&samples, 1.0).total;
         println!("{:?}, {} lost", line.stages, samples.lost);
         line
     };
@@ -170,11 +170,17 @@ fn packets_dropped_early_spend_no_time_in_later_stages(lab: &Lab) {
         .unwrap();
     let dropped = stages(2);
     lab.sh("nft delete table ip early").unwrap();
-    let sent = |line| of(line, Stage::QdiscXmit) + of(line, Stage::TxCompletion);
+    let sent = |line| of(line, ReceiveStage::QdiscXmit) + of(line, ReceiveStage::TxCompletion);
     let both = format!("{forwarded:#?} {dropped:#?}");
-    assert!(of(&forwarded, Stage::DriverGro) > 5 && of(&dropped, Stage::DriverGro) > 2, "{both}");
-    assert!(of(&forwarded, Stage::BridgeIp) > 5 && sent(&forwarded) > 30, "{both}");
-    assert!(of(&dropped, Stage::Netfilter) > 0 && sent(&dropped) * 3 < sent(&forwarded), "{both}");
+    assert!(
+        of(&forwarded, ReceiveStage::DriverGro) > 5 && of(&dropped, ReceiveStage::DriverGro) > 2,
+        "{both}"
+    );
+    assert!(of(&forwarded, ReceiveStage::BridgeIp) > 5 && sent(&forwarded) > 30, "{both}");
+    assert!(
+        of(&dropped, ReceiveStage::Netfilter) > 0 && sent(&dropped) * 3 < sent(&forwarded),
+        "{both}"
+    );
 }
 
 fn bridged_packets_are_attributed(lab: &Lab, model: NicModel) {

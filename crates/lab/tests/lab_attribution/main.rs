@@ -16,7 +16,7 @@ use netsilo_lab::traffic::{self, Consumed, RrReport};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
-use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved};
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, QueueResolution};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const TCP_MODES: [&str; 6] = ["recv", "peek", "trunc", "splice", "zerocopy", "io_uring"];
@@ -26,7 +26,7 @@ const UDP_MODES: [&str; 4] = ["udp-connected", "udp-unconnected", "udp-recvmmsg"
 fn kernel_6_1_with_virtio_net() {
     in_a_guest(Kernel::V6_1, NicModel::VirtioNet, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
-        a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FiveTuple]);
+        a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);
     });
@@ -37,7 +37,7 @@ fn kernel_6_12_with_igb() {
     in_a_guest(Kernel::V6_12, NicModel::Igb, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
         bytes_of_each_queue_are_those_of_its_sockets(lab);
-        a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FlowHash]);
+        a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FlowHash]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
     });
 }
@@ -46,7 +46,7 @@ fn kernel_6_12_with_igb() {
 fn newest_kernel_with_virtio_net() {
     in_a_guest(Kernel::Newest, NicModel::VirtioNet, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
-        a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FiveTuple]);
+        a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);
     });
@@ -139,7 +139,7 @@ fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
         for read in reads {
             assert_eq!(
                 (read.protocol == Protocol::Udp, read.resolved, read.approximate),
-                (udp, Resolved::Direct, false)
+                (udp, QueueResolution::Direct, false)
             );
             assert!(
                 read.napi.is_some() && read.rx_queue.is_some() && read.protocol_cpu.is_some(),
@@ -189,7 +189,9 @@ fn preempts(lab: &Lab) -> bool {
 
 fn a_queue_has_one_napi_which_its_device_polls(attribution: &Attribution) {
     let mut napis: BTreeMap<u32, NapiId> = BTreeMap::new();
-    for read in attribution.consumption.iter().filter(|read| read.resolved == Resolved::Direct) {
+    for read in
+        attribution.consumption.iter().filter(|read| read.resolved == QueueResolution::Direct)
+    {
         let (Some(napi), Some(queue)) = (read.napi, read.rx_queue) else { panic!("{read:#?}") };
         assert_eq!(*napis.entry(queue).or_insert(napi), napi);
         let polls = attribution.polls.iter().find(|poll| poll.napi == napi).unwrap();
@@ -232,7 +234,7 @@ fn bytes_of_each_queue_are_those_of_its_sockets(lab: &Lab) {
 }
 
 /// Creates a network namespace in the guest, with the guest as its router.
-fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[Resolved]) {
+fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[QueueResolution]) {
     lab.sh("ip netns add inside; ip link add outer type veth peer name inner netns inside; \
          ip addr add 10.78.0.1/24 dev outer; ip link set outer up; \
          echo 1 > /proc/sys/net/ipv4/ip_forward; \

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::host::Snapshot;
 
 /// The settings without a knob, by a name for people.
@@ -24,7 +24,7 @@ pub fn only_read(snapshot: &Snapshot) -> BTreeMap<String, String> {
             let queues = tx.xps_rxqs.as_ref().map_or_else(|| "none".into(), ToString::to_string);
             all.insert(format!("{name} tx-{} xps_rxqs", tx.index), queues);
         }
-        if let Some(Part::Value(rules)) =
+        if let Some(Reading::Value(rules)) =
             netdev.ethtool.as_ref().map(|ethtool| &ethtool.ntuple_rules)
         {
             all.insert(format!("{name} number of ntuple rules"), rules.to_string());

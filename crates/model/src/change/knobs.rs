@@ -108,11 +108,11 @@ knobs! {
 
 /// A knob of each netdev.
 fn netdevs<K>(snapshot: &Snapshot, knob: impl Fn(NetdevIdentity) -> K) -> Vec<K> {
-    snapshot.netdevs.iter().map(|netdev| knob(NetdevIdentity::of(netdev))).collect()
+    snapshot.netdevs.iter().map(|netdev| knob(NetdevIdentity::from_netdev(netdev))).collect()
 }
 
 /// A knob of each netdev that has ethtool settings.
 fn ethtools<K>(snapshot: &Snapshot, knob: impl Fn(NetdevIdentity) -> K) -> Vec<K> {
     let netdevs = snapshot.netdevs.iter().filter(|netdev| netdev.ethtool.is_some());
-    netdevs.map(|netdev| knob(NetdevIdentity::of(netdev))).collect()
+    netdevs.map(|netdev| knob(NetdevIdentity::from_netdev(netdev))).collect()
 }

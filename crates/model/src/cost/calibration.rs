@@ -37,7 +37,7 @@ pub struct Measured {
 
 impl Measured {
     /// Summarizes samples in nanoseconds, one per pair and round; `None` if there are none.
-    pub fn of(samples: &[f64], pairs: usize) -> Option<Self> {
+    pub fn from_samples(samples: &[f64], pairs: usize) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let rounds = sorted.len() / pairs.max(1);
@@ -93,13 +93,13 @@ impl Calibration {
     /// measured.
     pub fn costs(&self, table: Costs, when: &str, machine: &MachineIdentity) -> Costs {
         let mut costs = table;
-        let mut from_table = Vec::new();
+        let mut defaulted = Vec::new();
         for distance in Distance::ALL.into_iter().filter(|distance| *distance != Distance::SameCpu)
         {
             let line = self.transfer.get(&distance).map(|it| it.median_ns);
             let ipi = self.ipi_ns(distance);
             if line.is_none() || ipi.is_none() {
-                from_table.push(distance);
+                defaulted.push(distance);
             }
             for (value, measured) in
                 [(costs.line_ns.at_mut(distance), line), (costs.ipi_ns.at_mut(distance), ipi)]
@@ -108,7 +108,7 @@ impl Calibration {
             }
         }
         let machine = format!("{}, {}, {}", machine.hostname, machine.cpu_model, machine.kernel);
-        costs.source = CostSource::Measured { when: when.to_owned(), machine, from_table };
+        costs.source = CostSource::Measured { when: when.to_owned(), machine, defaulted };
         costs
     }
 
@@ -230,7 +230,7 @@ mod tests {
             pairs(&topology, &two),
             BTreeMap::from([(Distance::L2, vec![(CpuId(1), CpuId(3))])])
         );
-        assert!(pairs(&topology, &CpuSet::of(CpuId(2))).is_empty());
+        assert!(pairs(&topology, &CpuSet::from_cpu(CpuId(2))).is_empty());
     }
 
     #[test]
@@ -244,11 +244,11 @@ mod tests {
 
     #[test]
     fn one_slow_sample_does_not_move_the_median() {
-        let quiet = Measured::of(&[100.0, 102.0, 101.0, 99.0, 9000.0], 5).unwrap();
+        let quiet = Measured::from_samples(&[100.0, 102.0, 101.0, 99.0, 9000.0], 5).unwrap();
         assert_eq!((quiet.median_ns, quiet.spread_ns, quiet.rounds), (101.0, 2.0, 1));
         assert!(!quiet.is_wide());
-        assert!(Measured::of(&[100.0, 200.0, 300.0, 400.0], 2).unwrap().is_wide());
-        assert_eq!(Measured::of(&[], 0), None);
+        assert!(Measured::from_samples(&[100.0, 200.0, 300.0, 400.0], 2).unwrap().is_wide());
+        assert_eq!(Measured::from_samples(&[], 0), None);
     }
 
     fn measured() -> Calibration {
@@ -294,10 +294,10 @@ mod tests {
         );
         assert_eq!((costs.line_ns.node, costs.ipi_ns.node), (80.0, table.ipi_ns.node));
         assert_eq!((costs.line_ns.same_cpu, costs.ipi_ns.same_cpu), (0.0, 0.0));
-        let CostSource::Measured { from_table, machine, .. } = costs.source else {
+        let CostSource::Measured { defaulted, machine, .. } = costs.source else {
             panic!("{:?}", costs.source)
         };
-        assert_eq!(from_table, [Distance::L2, Distance::Node, Distance::Remote]);
+        assert_eq!(defaulted, [Distance::L2, Distance::Node, Distance::Remote]);
         assert_eq!(machine, "db1, Some CPU, 6.12.1");
     }
 

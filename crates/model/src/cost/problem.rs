@@ -9,7 +9,7 @@
 //! - the cost of packets that one vector hands to another ([`Pair`]: forwarding);
 //! - the cost of moving ([`Item::moving`]).
 //!
-//! [`netsilo_decide::place`] builds the problem of a host; [`solver`] finds a placement.
+//! `netsilo_decide::place` builds the problem of a host; [`crate::cost::solver`] finds a placement.
 
 #[cfg(test)]
 mod tests;
@@ -44,7 +44,7 @@ pub fn slope(busy: f64) -> f64 {
 
 /// A CPU; two CPUs share a level if they have the same number for it.
 #[derive(Debug, Clone, Default)]
-pub struct Place {
+pub struct CpuPlace {
     /// Numbers of its core, level 2 cache, last-level cache and node.
     pub levels: [u32; 4],
     /// Share of its time taken by other work than the items.
@@ -79,7 +79,7 @@ pub struct Pair {
 #[derive(Debug, Clone, Default)]
 pub struct Problem {
     /// The CPUs.
-    pub places: Vec<Place>,
+    pub places: Vec<CpuPlace>,
     /// The items to place.
     pub items: Vec<Item>,
     /// Cost of each item on each CPU, independent of other items, in ns/s, item by item; infinite
@@ -149,7 +149,7 @@ impl Problem {
     pub fn cores(&self) -> Vec<Vec<usize>> {
         let mut cores: std::collections::BTreeMap<u32, Vec<usize>> =
             std::collections::BTreeMap::new();
-        for (place, Place { levels: [core, ..], .. }) in self.places.iter().enumerate() {
+        for (place, CpuPlace { levels: [core, ..], .. }) in self.places.iter().enumerate() {
             cores.entry(*core).or_default().push(place);
         }
         cores.into_values().collect()

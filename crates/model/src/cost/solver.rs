@@ -55,7 +55,7 @@ pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
 
 /// Gain of each item at its place compared with its home (ns/s), with all other items where they
 /// are.
-pub fn gains(problem: &Problem, at: &[Option<usize>]) -> Vec<Option<f64>> {
+pub fn gains_at(problem: &Problem, at: &[Option<usize>]) -> Vec<Option<f64>> {
     let mut search = Search::new(problem, None);
     for (item, place) in at.iter().enumerate() {
         place.iter().for_each(|place| search.put(item, *place));

@@ -49,7 +49,7 @@ impl Default for Costs {
             },
             lines_per_packet: 8.0,
             device_lines_per_packet: 2.0,
-            source: CostSource::Table,
+            source: CostSource::Default,
         }
     }
 }
@@ -57,12 +57,12 @@ impl Default for Costs {
 impl Costs {
     /// Factor on the cost of an inter-processor interrupt in a virtual machine without interrupt
     /// hardware of its own: the interrupt exits the guest twice.
-    pub const IPI_IN_A_GUEST: f64 = 5.0;
+    pub const VIRTUAL_IPI_FACTOR: f64 = 5.0;
 
     /// The default weights for a virtual machine.
-    pub fn of_a_guest() -> Self {
+    pub fn for_virtual_machine() -> Self {
         let defaults = Self::default();
-        Self { ipi_ns: defaults.ipi_ns.map(|ns| ns * Self::IPI_IN_A_GUEST), ..defaults }
+        Self { ipi_ns: defaults.ipi_ns.map(|ns| ns * Self::VIRTUAL_IPI_FACTOR), ..defaults }
     }
 
     /// Checks weights that the operator gave; the error names the first value outside 0 to
@@ -91,7 +91,9 @@ impl Costs {
     /// Source of the weights, in words.
     pub fn source_in_words(&self) -> String {
         match &self.source {
-            CostSource::Table => "default distance costs (netsilo calibrate measures yours)".into(),
+            CostSource::Default => {
+                "default distance costs (netsilo calibrate measures yours)".into()
+            }
             CostSource::Measured { when, .. } => {
                 format!("distance costs measured on this machine ({when})")
             }
@@ -106,7 +108,8 @@ impl Costs {
 pub enum CostSource {
     /// The documented default weights.
     #[default]
-    Table,
+    #[serde(rename = "table")]
+    Default,
     /// Measured by `netsilo calibrate`.
     Measured {
         /// Time of the measurement (RFC 3339, UTC).
@@ -115,7 +118,8 @@ pub enum CostSource {
         machine: String,
         /// Distances that this machine does not have, or that could not be measured: they keep the
         /// default weights.
-        from_table: Vec<Distance>,
+        #[serde(rename = "from_table")]
+        defaulted: Vec<Distance>,
     },
     /// Given by the operator.
     Configured,

@@ -11,12 +11,12 @@ use crate::change::{Change, Knob};
 use crate::cost::weights::Costs;
 use crate::derive::rates::{Rates, rates};
 use crate::derive::silo::{Silos, silos};
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::audit::{Audit, Connection, NetdevAudit, Qdisc};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
-use crate::snapshot::stage_samples::Stage;
+use crate::snapshot::stage_samples::ReceiveStage;
 
 /// An observation with its rates and silos, and the weights of the cost model.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ impl<'a> Analysis<'a> {
 
     /// The queueing disciplines of a netdev that exist in both snapshots: before and after.
     pub fn qdiscs(&self, netdev: &Netdev) -> Vec<(&'a Qdisc, &'a Qdisc)> {
-        let Some((Part::Value(old), Part::Value(new))) =
+        let Some((Reading::Value(old), Reading::Value(new))) =
             self.audits().map(|(old, new)| (&old.qdiscs, &new.qdiscs))
         else {
             return Vec::new();
@@ -120,14 +120,14 @@ impl<'a> Analysis<'a> {
 
     /// Connections that exist in both snapshots: before and after.
     pub fn connections(&self) -> Vec<(&'a Connection, &'a Connection)> {
-        let Some((Part::Value(old), Part::Value(new))) =
+        let Some((Reading::Value(old), Reading::Value(new))) =
             self.audits().map(|(old, new)| (&old.connections, &new.connections))
         else {
             return Vec::new();
         };
         let old: BTreeMap<u64, &Connection> =
-            old.kept.iter().map(|old| (old.cookie, old)).collect();
-        new.kept.iter().filter_map(|new| Some((*old.get(&new.cookie)?, new))).collect()
+            old.busiest.iter().map(|old| (old.cookie, old)).collect();
+        new.busiest.iter().filter_map(|new| Some((*old.get(&new.cookie)?, new))).collect()
     }
 
     /// The share of a CPU's time in softirqs, and its source: measured, else by clock ticks.
@@ -151,7 +151,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// The share of the receive work's samples in these stages; `None` below [`ENOUGH_SAMPLES`].
-    pub fn stage_share(&self, wanted: &[Stage]) -> Option<f64> {
+    pub fn stage_share(&self, wanted: &[ReceiveStage]) -> Option<f64> {
         let samples = self
             .observation
             .attribution

@@ -11,11 +11,11 @@ use crate::snapshot::observation::Observation;
 const TICKS_PER_S: f64 = 100.0;
 
 /// Least difference between ticks and measurement, as a share of the time, that is reported.
-pub const DIFFERS: f64 = 0.10;
+pub const MIN_DIFFERENCE: f64 = 0.10;
 
 /// How one CPU spent its time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct CpuSplit {
+pub struct CpuTimeShares {
     /// Sampled at clock ticks (`/proc/stat`), as shares of all counted ticks.
     pub ticks: Option<Shares>,
     /// Share of the time in which the CPU idled: while the tick is stopped, idle time comes from a
@@ -55,9 +55,9 @@ impl Measured {
     }
 }
 
-impl CpuSplit {
+impl CpuTimeShares {
     /// Computes the time of a CPU from an observation.
-    pub fn of(observation: &Observation, rates: &Rates, cpu: CpuId) -> Self {
+    pub fn from_observation(observation: &Observation, rates: &Rates, cpu: CpuId) -> Self {
         let elapsed = rates.elapsed.as_secs_f64();
         let counters = |of: &crate::snapshot::host::Snapshot| of.cpus.get(&cpu).cloned();
         let both = counters(&observation.before)
@@ -98,14 +98,14 @@ impl CpuSplit {
 
     /// Interrupt time by ticks minus measured interrupt time, as a share of the time; `None` if one
     /// is unknown.
-    pub fn ticks_tell_more(&self) -> Option<f64> {
+    pub fn tick_excess(&self) -> Option<f64> {
         let (ticks, measured) = self.ticks.zip(self.measured)?;
         Some(ticks.softirq + ticks.irq - measured.interrupted())
     }
 
     /// Describes the difference between ticks and measurement, if it misleads.
     pub fn difference(&self) -> Option<String> {
-        let more = self.ticks_tell_more().filter(|more| more.abs() >= DIFFERS)?;
+        let more = self.tick_excess().filter(|more| more.abs() >= MIN_DIFFERENCE)?;
         let points = (more.abs() * 100.0).round();
         let uncounted = self.uncounted.unwrap_or(0.0);
         Some(match more > 0.0 {
@@ -145,8 +145,8 @@ fn measured(observation: &Observation, cpu: CpuId) -> Option<Measured> {
 mod tests {
     use super::*;
 
-    fn split(softirq_ticks: f64, measured: f64, uncounted: f64) -> CpuSplit {
-        CpuSplit {
+    fn split(softirq_ticks: f64, measured: f64, uncounted: f64) -> CpuTimeShares {
+        CpuTimeShares {
             ticks: Some(Shares {
                 softirq: softirq_ticks,
                 idle: 1.0 - softirq_ticks,
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_difference_is_named_by_its_cause() {
-        let text = |it: CpuSplit| it.difference().unwrap();
+        let text = |it: CpuTimeShares| it.difference().unwrap();
         assert!(
             text(split(0.0, 0.4, 0.4)).contains("40% of the time is missing"),
             "{}",
@@ -182,7 +182,7 @@ mod tests {
         let stat = &mut observation.after.cpus.get_mut(&cpu).unwrap().stat;
         (stat.idle, stat.iowait, stat.user) = (u64::MAX, u64::MAX, u64::MAX);
         let rates = crate::derive::rates::rates(&observation.before, &observation.after);
-        assert_eq!(CpuSplit::of(&observation, &rates, cpu).idle, Some(1.0));
+        assert_eq!(CpuTimeShares::from_observation(&observation, &rates, cpu).idle, Some(1.0));
     }
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
         let stat = &mut observation.after.cpus.get_mut(&cpu).unwrap().stat;
         (stat.idle, stat.softirq) = (600, 0);
         let rates = crate::derive::rates::rates(&observation.before, &observation.after);
-        let split = CpuSplit::of(&observation, &rates, cpu);
+        let split = CpuTimeShares::from_observation(&observation, &rates, cpu);
         assert_eq!((split.ticks.unwrap().idle, split.idle), (1.0, Some(0.6)));
         assert!((split.uncounted.unwrap() - 0.4).abs() < 1e-9);
     }

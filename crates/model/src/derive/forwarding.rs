@@ -50,7 +50,7 @@ impl ForwardShare {
 /// Sums rows by device, tx queue and CPU, heaviest first.
 ///
 /// Shares refer to `packets_per_s` if it exceeds the sum.
-pub fn shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> Vec<ForwardShare> {
+pub fn egress_shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> Vec<ForwardShare> {
     let mut sums: BTreeMap<(u32, u32, u32, CpuId), ForwardShare> = BTreeMap::new();
     for row in rows.iter().filter(|row| seconds > 0.0 && row.packets > 0) {
         let key = (row.egress_netns, row.egress_ifindex, row.tx_queue, row.xmit_cpu);
@@ -76,11 +76,11 @@ pub fn shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> Vec<Forw
 
 /// Sums all rows, and separately those of no queue.
 pub fn totals(rows: &[Forwarded], of_no_queue: &[&Forwarded], seconds: f64) -> ForwardTotals {
-    let all = shares(&rows.iter().collect::<Vec<_>>(), seconds, 0.0);
+    let all = egress_shares(&rows.iter().collect::<Vec<_>>(), seconds, 0.0);
     let packets_per_s = all.iter().map(|share| share.packets_per_s).sum();
     ForwardTotals {
         packets_per_s,
         bytes_per_s: all.iter().map(|share| share.bytes_per_s).sum(),
-        from_no_queue: shares(of_no_queue, seconds, packets_per_s),
+        from_no_queue: egress_shares(of_no_queue, seconds, packets_per_s),
     }
 }

@@ -3,7 +3,7 @@
 use crate::derive::rates::Rates;
 use crate::derive::silo::Silos;
 use crate::machine::words::plural;
-use crate::snapshot::attribution::{Attribution, Hook, Source};
+use crate::snapshot::attribution::{Attribution, AttributionSource, Hook};
 use crate::snapshot::host::{OwnedKnob, Snapshot};
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
@@ -72,21 +72,21 @@ fn nothing_to_show(snapshot: &Snapshot) -> Option<String> {
 fn attribution(attribution: &Attribution) -> Vec<String> {
     let mut notes = Vec::new();
     match attribution.source {
-        Source::None => notes.push("consumers unknown: nothing was counted".into()),
-        Source::SockDiag => notes.push(
+        AttributionSource::None => notes.push("consumers unknown: nothing was counted".into()),
+        AttributionSource::SockDiag => notes.push(
             "consumers by sock_diag: TCP only, their cpus are samples, polls are not counted"
                 .into(),
         ),
-        Source::Bpf if attribution.windowed => {
+        AttributionSource::Bpf if attribution.windowed => {
             notes.push(
                 "counted in a window: the first event of a socket sets its baseline, \
                  bytes are a lower bound"
                     .into(),
             );
         }
-        Source::Bpf => {}
+        AttributionSource::Bpf => {}
     }
-    notes.extend(questions(attribution).into_iter().filter_map(refusal));
+    notes.extend(by_quantity(attribution).into_iter().filter_map(refusal));
     if attribution.lost_events > 0 {
         notes
             .push(format!("{} events were lost because a table was full", attribution.lost_events));
@@ -94,28 +94,28 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
     notes
 }
 
-/// The hooks by question, the best hook of each question first.
-fn questions(attribution: &Attribution) -> Vec<Vec<&Hook>> {
-    let mut questions: Vec<Vec<&Hook>> = Vec::new();
+/// The hooks by quantity, the best hook of each quantity first.
+fn by_quantity(attribution: &Attribution) -> Vec<Vec<&Hook>> {
+    let mut quantities: Vec<Vec<&Hook>> = Vec::new();
     for hook in &attribution.hooks {
-        match questions.iter_mut().find(|hooks| hooks[0].question == hook.question) {
+        match quantities.iter_mut().find(|hooks| hooks[0].quantity == hook.quantity) {
             Some(hooks) => hooks.push(hook),
-            None => questions.push(vec![hook]),
+            None => quantities.push(vec![hook]),
         }
     }
-    questions
+    quantities
 }
 
-/// Why a question is unanswered or answered by a lesser hook; `None` if the best hook runs.
+/// Why a quantity is not measured, or by a lesser hook; `None` if the best hook runs.
 fn refusal(hooks: Vec<&Hook>) -> Option<String> {
     let best = hooks.first()?;
     let why = best.refused.as_ref()?;
     Some(match hooks.iter().find(|hook| hook.refused.is_none()) {
         Some(lesser) => format!(
             "{} counted by {} because {} is unavailable: {why}",
-            best.question, lesser.hook, best.hook
+            best.quantity, lesser.hook, best.hook
         ),
-        None => format!("{} not counted: {} is unavailable: {why}", best.question, best.hook),
+        None => format!("{} not counted: {} is unavailable: {why}", best.quantity, best.hook),
     })
 }
 

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::ids::NapiId;
-use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Resolved};
+use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, QueueResolution};
 use crate::snapshot::host::Snapshot;
-use crate::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev, RxQueue};
+use crate::snapshot::netdev::{Association, AssociationSource, Confidence, Netdev, RxQueue};
 
 /// The queue or device that counted work belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Home {
+pub enum Origin {
     /// An rx queue, by the netdev's position in the snapshot and the queue's index.
     Queue(usize, u32),
     /// A NAPI with an unknown queue, by its netdev's position in the snapshot.
@@ -25,7 +25,7 @@ pub enum Home {
 
 /// The mapping between NAPIs and queues.
 #[derive(Debug)]
-pub struct Join<'a> {
+pub struct QueueMap<'a> {
     snapshot: &'a Snapshot,
     /// The netdev of each NAPI, by its position in the snapshot.
     devices: BTreeMap<NapiId, usize>,
@@ -34,31 +34,31 @@ pub struct Join<'a> {
     /// All rx queues, by their netdev's position in the snapshot.
     rx_queues: BTreeSet<(usize, u32)>,
     /// The queue of each NAPI.
-    queues: BTreeMap<NapiId, (usize, u32, Edge<NapiId>)>,
+    queues: BTreeMap<NapiId, (usize, u32, Association<NapiId>)>,
     /// The most certain NAPI of each queue, by interface index.
-    napis: BTreeMap<(u32, u32), Edge<NapiId>>,
-    /// All homes, in the order of the silos.
-    homes: Vec<Home>,
+    napis: BTreeMap<(u32, u32), Association<NapiId>>,
+    /// All origins, in the order of the silos.
+    origins: Vec<Origin>,
 }
 
-impl<T> Edge<T> {
+impl<T> Association<T> {
     /// An edge to something else with the same source and confidence.
-    pub fn with<U>(self, to: U) -> Edge<U> {
-        Edge { to, source: self.source, confidence: self.confidence }
+    pub fn with<U>(self, to: U) -> Association<U> {
+        Association { to, source: self.source, confidence: self.confidence }
     }
 }
 
-impl<'a> Join<'a> {
+impl<'a> QueueMap<'a> {
     /// Builds the mapping from a snapshot and the counts of the observation.
-    pub fn of(snapshot: &'a Snapshot, attribution: &Attribution) -> Self {
-        let mut join = Self {
+    pub fn new(snapshot: &'a Snapshot, attribution: &Attribution) -> Self {
+        let mut map = Self {
             snapshot,
             devices: BTreeMap::new(),
             foreign: BTreeSet::new(),
             rx_queues: BTreeSet::new(),
             queues: BTreeMap::new(),
             napis: BTreeMap::new(),
-            homes: Vec::new(),
+            origins: Vec::new(),
         };
         let queues = || {
             snapshot
@@ -67,13 +67,13 @@ impl<'a> Join<'a> {
                 .enumerate()
                 .flat_map(|(at, dev)| dev.rx_queues.iter().map(move |q| (at, q.index)))
         };
-        join.rx_queues = queues().collect();
-        join.add_settings();
-        join.add_polls(&attribution.polls);
-        join.add_packets(attribution);
-        join.add_only_queues();
-        for (at, index, edge) in join.queues.values() {
-            let sure = join
+        map.rx_queues = queues().collect();
+        map.add_settings();
+        map.add_polls(&attribution.polls);
+        map.add_packets(attribution);
+        map.add_only_queues();
+        for (at, index, edge) in map.queues.values() {
+            let sure = map
                 .napis
                 .entry((snapshot.netdevs[*at].ifindex, *index))
                 .or_insert_with(|| edge.clone());
@@ -81,15 +81,15 @@ impl<'a> Join<'a> {
                 *sure = edge.clone();
             }
         }
-        join.homes = queues().map(|(at, index)| Home::Queue(at, index)).collect();
-        let queueless = join.devices.iter().filter(|(napi, _)| !join.queues.contains_key(napi));
+        map.origins = queues().map(|(at, index)| Origin::Queue(at, index)).collect();
+        let queueless = map.devices.iter().filter(|(napi, _)| !map.queues.contains_key(napi));
         let polled: BTreeSet<NapiId> =
             attribution.polls.iter().filter(|p| p.packets > 0).map(|p| p.napi).collect();
-        let homeless = queueless
+        let without_queue = queueless
             .filter(|(napi, _)| polled.contains(napi))
-            .map(|(napi, at)| Home::Napi(*at, *napi));
-        join.homes.extend(homeless.collect::<BTreeSet<_>>());
-        join
+            .map(|(napi, at)| Origin::Napi(*at, *napi));
+        map.origins.extend(without_queue.collect::<BTreeSet<_>>());
+        map
     }
 
     /// Adds what netdev netlink reports: the NAPIs of each netdev and, on newer kernels, of each
@@ -161,7 +161,11 @@ impl<'a> Join<'a> {
             let confidence = if exact > 0 { Confidence::Certain } else { Confidence::Guess };
             self.queues.insert(
                 napi,
-                (at, queue, Edge { to: napi, source: EdgeSource::Observed, confidence }),
+                (
+                    at,
+                    queue,
+                    Association { to: napi, source: AssociationSource::Observed, confidence },
+                ),
             );
         }
     }
@@ -171,26 +175,29 @@ impl<'a> Join<'a> {
         let unknown = self.devices.iter().filter(|(napi, _)| !self.queues.contains_key(napi));
         for (napi, at) in unknown.map(|(napi, at)| (*napi, *at)).collect::<Vec<_>>() {
             if let [only] = self.snapshot.netdevs[at].rx_queues.as_slice() {
-                let edge =
-                    Edge { to: napi, source: EdgeSource::Observed, confidence: Confidence::Named };
+                let edge = Association {
+                    to: napi,
+                    source: AssociationSource::Observed,
+                    confidence: Confidence::Named,
+                };
                 self.queues.insert(napi, (at, only.index, edge));
             }
         }
     }
 
     /// The NAPI of a queue.
-    pub fn napi_of(&self, netdev: &Netdev, queue: &RxQueue) -> Option<Edge<NapiId>> {
+    pub fn napi_of(&self, netdev: &Netdev, queue: &RxQueue) -> Option<Association<NapiId>> {
         queue.napi.clone().or_else(|| self.napis.get(&(netdev.ifindex, queue.index)).cloned())
     }
 
     /// NAPIs that polled packets and whose queue is unknown, with their netdev.
-    pub fn queueless(&self) -> impl Iterator<Item = (&'a Netdev, Edge<NapiId>)> + '_ {
+    pub fn queueless(&self) -> impl Iterator<Item = (&'a Netdev, Association<NapiId>)> + '_ {
         let snapshot = self.snapshot;
-        self.homes.iter().filter_map(move |home| match home {
-            Home::Napi(at, napi) => {
-                let edge = Edge {
+        self.origins.iter().filter_map(move |origin| match origin {
+            Origin::Napi(at, napi) => {
+                let edge = Association {
                     to: *napi,
-                    source: EdgeSource::Observed,
+                    source: AssociationSource::Observed,
                     confidence: Confidence::Certain,
                 };
                 Some((&snapshot.netdevs[*at], edge))
@@ -199,67 +206,70 @@ impl<'a> Join<'a> {
         })
     }
 
-    /// The home of the silo at this position.
-    pub fn home_at(&self, index: usize) -> Home {
-        self.homes.get(index).copied().unwrap_or(Home::Unresolved)
+    /// The origin of the silo at this position.
+    pub fn origin_at(&self, index: usize) -> Origin {
+        self.origins.get(index).copied().unwrap_or(Origin::Unresolved)
     }
 
     /// Polls by queue or NAPI.
-    pub fn polls_by_home<'p>(&self, attribution: &'p Attribution) -> BTreeMap<Home, Vec<&'p Poll>> {
-        let mut polls: BTreeMap<Home, Vec<&Poll>> = BTreeMap::new();
+    pub fn polls_by_origin<'p>(
+        &self,
+        attribution: &'p Attribution,
+    ) -> BTreeMap<Origin, Vec<&'p Poll>> {
+        let mut polls: BTreeMap<Origin, Vec<&Poll>> = BTreeMap::new();
         for poll in &attribution.polls {
-            if let Some(home) = self.home_of_napi(poll.napi) {
-                polls.entry(home).or_default().push(poll);
+            if let Some(origin) = self.origin_of_napi(poll.napi) {
+                polls.entry(origin).or_default().push(poll);
             }
         }
         polls
     }
 
     /// The queue or NAPI on which a consumption's data arrived.
-    pub fn home_of(&self, row: &Consumption) -> Home {
-        if row.resolved == Resolved::Local {
-            return Home::Local;
+    pub fn origin_of(&self, row: &Consumption) -> Origin {
+        if row.resolved == QueueResolution::Local {
+            return Origin::Local;
         }
-        self.home_of_packets(row.napi, row.rx_queue)
+        self.origin_of_packets(row.napi, row.rx_queue)
     }
 
     /// The queue or NAPI on which forwarded packets arrived.
-    pub fn home_of_forwarded(&self, row: &Forwarded) -> Home {
-        self.home_of_packets(row.napi, row.rx_queue)
+    pub fn origin_of_forwarded(&self, row: &Forwarded) -> Origin {
+        self.origin_of_packets(row.napi, row.rx_queue)
     }
 
-    fn home_of_packets(&self, napi: Option<NapiId>, queue: Option<u32>) -> Home {
-        let by_napi = napi.and_then(|napi| match self.home_of_napi(napi)? {
-            Home::Napi(at, _) if queue.is_some_and(|queue| self.has_queue(at, queue)) => {
-                Some(Home::Queue(at, queue?))
+    fn origin_of_packets(&self, napi: Option<NapiId>, queue: Option<u32>) -> Origin {
+        let by_napi = napi.and_then(|napi| match self.origin_of_napi(napi)? {
+            Origin::Napi(at, _) if queue.is_some_and(|queue| self.has_queue(at, queue)) => {
+                Some(Origin::Queue(at, queue?))
             }
-            home => Some(home),
+            origin => Some(origin),
         });
         match (by_napi, napi) {
-            (Some(home), _) => home,
-            (None, Some(napi)) if self.foreign.contains(&napi) => Home::Foreign,
-            _ => self.by_queue_number(queue).unwrap_or(Home::Unresolved),
+            (Some(origin), _) => origin,
+            (None, Some(napi)) if self.foreign.contains(&napi) => Origin::Foreign,
+            _ => self.by_queue_number(queue).unwrap_or(Origin::Unresolved),
         }
     }
 
     /// Resolves a queue number alone: unambiguous if only one netdev with interrupts has that
     /// queue.
-    fn by_queue_number(&self, queue: Option<u32>) -> Option<Home> {
+    fn by_queue_number(&self, queue: Option<u32>) -> Option<Origin> {
         let queue = queue?;
         let mut devices = (0..self.snapshot.netdevs.len())
             .filter(|at| !self.snapshot.netdevs[*at].irqs.is_empty());
         let only = devices.next().filter(|_| devices.next().is_none())?;
-        self.has_queue(only, queue).then_some(Home::Queue(only, queue))
+        self.has_queue(only, queue).then_some(Origin::Queue(only, queue))
     }
 
     fn has_queue(&self, at: usize, queue: u32) -> bool {
         self.rx_queues.contains(&(at, queue))
     }
 
-    fn home_of_napi(&self, napi: NapiId) -> Option<Home> {
+    fn origin_of_napi(&self, napi: NapiId) -> Option<Origin> {
         match self.queues.get(&napi) {
-            Some((at, queue, _)) => Some(Home::Queue(*at, *queue)),
-            None => Some(Home::Napi(*self.devices.get(&napi)?, napi)),
+            Some((at, queue, _)) => Some(Origin::Queue(*at, *queue)),
+            None => Some(Origin::Napi(*self.devices.get(&napi)?, napi)),
         }
     }
 }

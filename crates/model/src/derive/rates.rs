@@ -333,7 +333,7 @@ mod tests {
         let before = with_irq(at(0, &[0, 1]), "eth0-rx-0", &[(0, 10), (1, 10)]);
         let after = with_irq(at(1, &[0, 2]), "eth0-rx-0", &[(0, 15), (2, 900)]);
         let rates = rates(&before, &after);
-        assert_eq!(rates.cpus.keys().copied().collect::<CpuSet>(), CpuSet::of(CpuId(0)));
+        assert_eq!(rates.cpus.keys().copied().collect::<CpuSet>(), CpuSet::from_cpu(CpuId(0)));
         assert_eq!(rates.irqs[&Irq(7)].per_s, [(CpuId(0), 5.0)].into());
         assert_eq!(rates.irqs[&Irq(7)].total_per_s, 5.0);
     }

@@ -10,7 +10,7 @@ use crate::machine::topology::Topology;
 
 /// The share of a queue's data that is read in one place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Concentration {
+pub struct ReaderSpread {
     /// Share of the bytes read on the CPU that reads most.
     pub cpu: f64,
     /// Share of the bytes read under the last-level cache that reads most.
@@ -19,14 +19,14 @@ pub struct Concentration {
     pub cpus: usize,
 }
 
-impl Concentration {
+impl ReaderSpread {
     /// Readers are spread if the busiest CPU reads less than this share of the bytes.
     const SPREAD_CPU: f64 = 0.5;
     /// With several last-level caches, the busiest cache must also read less than this share.
     const SPREAD_LLC: f64 = 0.65;
 
     /// Computes the concentration of bytes by reading CPU; `None` if nothing was read.
-    pub fn of(read_on: &BTreeMap<CpuId, f64>, topology: &Topology) -> Option<Self> {
+    pub fn from_reads(read_on: &BTreeMap<CpuId, f64>, topology: &Topology) -> Option<Self> {
         let all: f64 = read_on.values().sum();
         let most = |sums: &mut dyn Iterator<Item = f64>| sums.fold(0.0, f64::max) / all;
         let mut llcs: BTreeMap<Option<CpuId>, f64> = BTreeMap::new();

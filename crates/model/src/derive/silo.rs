@@ -1,5 +1,6 @@
-//! Silos: an rx queue with its interrupt, NAPI, CPUs and consumers. [`crate::derive::queue_map`] maps NAPIs to
-//! queues.
+//! Silos: an rx queue with its interrupt, NAPI, CPUs and consumers.
+//!
+//! [`crate::derive::queue_map`] maps NAPIs to queues.
 
 use crate::snapshot::subject::Subject;
 use std::collections::BTreeMap;
@@ -7,18 +8,21 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::derive::forwarding::{self, ForwardShare, ForwardTotals};
-use crate::derive::queue_map::{Home, Join};
+use crate::derive::locality::Locality;
+use crate::derive::queue_map::{Origin, QueueMap};
 use crate::derive::rates::Rates;
-use crate::derive::reader_spread::Concentration;
+use crate::derive::reader_spread::ReaderSpread;
 use crate::derive::wakeups::Wakeups;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
-use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Protocol, Source};
+use crate::snapshot::attribution::{
+    Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol,
+};
 use crate::snapshot::host::{Snapshot, Writable};
-use crate::snapshot::netdev::{Edge, Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue};
+use crate::snapshot::netdev::{
+    Association, Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue,
+};
 use crate::snapshot::observation::Observation;
-
-pub use crate::derive::locality::Locality;
 
 /// All silos of a host, and the traffic that belongs to none of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -26,11 +30,11 @@ pub struct Silos {
     /// Ordered by netdev, then queue; NAPIs with an unknown queue come last.
     pub queues: Vec<Silo>,
     /// Data received through no NIC: loopback, or between namespaces of this machine.
-    pub local: Elsewhere,
+    pub local: OutsideTraffic,
     /// Data received through a NAPI of a netdev outside netsilo's network namespace.
-    pub foreign: Elsewhere,
+    pub foreign: OutsideTraffic,
     /// Data whose queue was not found.
-    pub unresolved: Elsewhere,
+    pub unresolved: OutsideTraffic,
     /// All forwarded traffic.
     pub forwarded: ForwardTotals,
 }
@@ -43,7 +47,7 @@ pub struct Silo {
     /// The rx queue; `None` for a NAPI of the device with an unknown queue.
     pub queue: Option<u32>,
     /// Its interrupt; `None` if unknown.
-    pub irq: Option<Edge<Irq>>,
+    pub irq: Option<Association<Irq>>,
     /// Action names of the interrupt.
     pub actions: Vec<String>,
     /// Other queues that share the interrupt (`rx-1`, `tx-0`).
@@ -55,7 +59,7 @@ pub struct Silo {
     /// Whether the interrupt can be moved; `None` if unknown.
     pub writable: Option<Writable>,
     /// Its NAPI instance.
-    pub napi: Option<Edge<NapiId>>,
+    pub napi: Option<Association<NapiId>>,
     /// The NAPI's kthread, if threaded.
     pub kthread: Option<NapiThread>,
     /// Packets per second returned by its polls; `None` if polls were not counted.
@@ -87,7 +91,7 @@ pub struct Silo {
     pub locality: Locality,
     /// Share of the data that is read in one place; `None` if it is not read.
     #[serde(default)]
-    pub concentration: Option<Concentration>,
+    pub concentration: Option<ReaderSpread>,
     /// `rps_cpus`; empty means off.
     pub rps_cpus: Option<CpuSet>,
     /// `rps_flow_cnt`; 0 means off.
@@ -148,7 +152,7 @@ pub struct ConsumerShare {
 
 /// Data that was read but belongs to no queue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Elsewhere {
+pub struct OutsideTraffic {
     /// Bytes of payload read per second.
     pub bytes_per_s: f64,
     /// Consumers that read it, heaviest first.
@@ -192,40 +196,58 @@ impl Silo {
     }
 }
 
+impl Silos {
+    /// Locality of all bytes that arrived on a queue.
+    pub fn locality(&self) -> Locality {
+        let all: f64 = self.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
+        let mut total = Locality { bytes_per_s: all, ..Locality::default() };
+        for locality in
+            self.queues.iter().map(|silo| &silo.locality).filter(|l| l.bytes_per_s > 0.0)
+        {
+            let part = locality.bytes_per_s / all;
+            total.unknown += locality.unknown * part;
+            for (distance, share) in &locality.shares {
+                *total.shares.entry(*distance).or_default() += share * part;
+            }
+        }
+        total
+    }
+}
+
 /// Builds all silos of an observation.
 pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
     let Observation { after, attribution, .. } = observation;
-    let join = Join::of(after, attribution);
-    let polled = join.polls_by_home(attribution);
-    let index = Index::of(after);
+    let map = QueueMap::new(after, attribution);
+    let polled = map.polls_by_origin(attribution);
+    let index = Index::new(after);
     let mut queues: Vec<Silo> = Vec::new();
     for netdev in &after.netdevs {
         queues.extend(
-            netdev.rx_queues.iter().map(|queue| settings(after, netdev, queue, &join, &index)),
+            netdev.rx_queues.iter().map(|queue| settings(after, netdev, queue, &map, &index)),
         );
     }
-    queues.extend(join.queueless().map(|(netdev, napi)| Silo {
-        netdev: NetdevIdentity::of(netdev),
+    queues.extend(map.queueless().map(|(netdev, napi)| Silo {
+        netdev: NetdevIdentity::from_netdev(netdev),
         kthread: index.thread_of(netdev, napi.to),
         napi: Some(napi),
         ..Silo::default()
     }));
-    let (read, [local, foreign, unresolved]) = consumption_by_home(attribution, &join);
-    let (sent, of_no_queue) = forwarded_by_home(attribution, &join);
-    let wakeups = Wakeups::of(attribution);
-    let per_cpu = PerCpu::of(rates, attribution);
+    let (read, [local, foreign, unresolved]) = consumption_by_origin(attribution, &map);
+    let (sent, of_no_queue) = forwarded_by_origin(attribution, &map);
+    let wakeups = Wakeups::from_attribution(attribution);
+    let per_cpu = PerCpu::new(rates, attribution);
     let seconds = attribution.elapsed.as_secs_f64();
     for (index, silo) in queues.iter_mut().enumerate() {
-        let home = join.home_at(index);
-        measure(silo, polled.get(&home).map_or(&[][..], Vec::as_slice), &per_cpu);
-        let rows = read.get(&home).map_or(&[][..], Vec::as_slice);
+        let origin = map.origin_at(index);
+        measure(silo, polled.get(&origin).map_or(&[][..], Vec::as_slice), &per_cpu);
+        let rows = read.get(&origin).map_or(&[][..], Vec::as_slice);
         consume(silo, rows, after, attribution);
         silo.consumers = consumers(rows, seconds, &wakeups);
-        silo.concentration = Concentration::of(&silo.read_on(), &after.topology);
-        let rows = sent.get(&home).map_or(&[][..], Vec::as_slice);
-        silo.forwards = forwarding::shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
+        silo.concentration = ReaderSpread::from_reads(&silo.read_on(), &after.topology);
+        let rows = sent.get(&origin).map_or(&[][..], Vec::as_slice);
+        silo.forwards = forwarding::egress_shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
     }
-    let elsewhere = |rows: Vec<&Consumption>| Elsewhere {
+    let elsewhere = |rows: Vec<&Consumption>| OutsideTraffic {
         bytes_per_s: per_s(total(&rows), seconds),
         consumers: consumers(&rows, seconds, &wakeups),
     };
@@ -248,7 +270,7 @@ struct PerCpu<'a> {
 }
 
 impl<'a> PerCpu<'a> {
-    fn of(rates: &'a Rates, attribution: &'a Attribution) -> Self {
+    fn new(rates: &'a Rates, attribution: &'a Attribution) -> Self {
         let packets = counts_polls(attribution).then(|| {
             let mut packets = BTreeMap::new();
             for poll in &attribution.polls {
@@ -290,7 +312,7 @@ impl<'a> PerCpu<'a> {
 
 /// Whether polls were counted; an empty list may also mean that no packet arrived.
 fn counts_polls(attribution: &Attribution) -> bool {
-    attribution.source == Source::Bpf
+    attribution.source == AttributionSource::Bpf
         && attribution
             .hooks
             .iter()
@@ -308,7 +330,7 @@ struct Index<'a> {
 }
 
 impl<'a> Index<'a> {
-    fn of(snapshot: &'a Snapshot) -> Self {
+    fn new(snapshot: &'a Snapshot) -> Self {
         let mut announced: BTreeMap<Irq, Vec<(&Netdev, bool, u32)>> = BTreeMap::new();
         for netdev in &snapshot.netdevs {
             let rx = netdev.rx_queues.iter().map(|rx| (&rx.irq, true, rx.index));
@@ -354,10 +376,10 @@ fn settings(
     snapshot: &Snapshot,
     netdev: &Netdev,
     queue: &RxQueue,
-    join: &Join<'_>,
+    map: &QueueMap<'_>,
     index: &Index<'_>,
 ) -> Silo {
-    let napi = join.napi_of(netdev, queue);
+    let napi = map.napi_of(netdev, queue);
     let by_napi = || {
         let edge = napi.clone()?;
         let irq = index.napis.get(&(netdev.ifindex, edge.to))?.irq?;
@@ -366,7 +388,7 @@ fn settings(
     let irq = queue.irq.clone().or_else(by_napi);
     let state = irq.as_ref().and_then(|irq| snapshot.irqs.get(&irq.to));
     Silo {
-        netdev: NetdevIdentity::of(netdev),
+        netdev: NetdevIdentity::from_netdev(netdev),
         queue: Some(queue.index),
         actions: state.map(|s| s.actions.clone()).unwrap_or_default(),
         shares_irq_with: irq
@@ -458,17 +480,17 @@ fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
 }
 
 /// Groups consumption by queue, and separately what was local, foreign and unresolved.
-fn consumption_by_home<'a>(
+fn consumption_by_origin<'a>(
     attribution: &'a Attribution,
-    join: &Join<'_>,
-) -> (BTreeMap<Home, Vec<&'a Consumption>>, [Vec<&'a Consumption>; 3]) {
+    map: &QueueMap<'_>,
+) -> (BTreeMap<Origin, Vec<&'a Consumption>>, [Vec<&'a Consumption>; 3]) {
     let (mut read, mut elsewhere) = (BTreeMap::new(), [const { Vec::new() }; 3]);
     for row in &attribution.consumption {
-        match join.home_of(row) {
-            Home::Local => elsewhere[0].push(row),
-            Home::Foreign => elsewhere[1].push(row),
-            Home::Unresolved => elsewhere[2].push(row),
-            home => read.entry(home).or_insert_with(Vec::new).push(row),
+        match map.origin_of(row) {
+            Origin::Local => elsewhere[0].push(row),
+            Origin::Foreign => elsewhere[1].push(row),
+            Origin::Unresolved => elsewhere[2].push(row),
+            origin => read.entry(origin).or_insert_with(Vec::new).push(row),
         }
     }
     (read, elsewhere)
@@ -476,15 +498,15 @@ fn consumption_by_home<'a>(
 
 /// Groups forwarded traffic by the queue of arrival, and separately what arrived on no queue of
 /// this host.
-fn forwarded_by_home<'a>(
+fn forwarded_by_origin<'a>(
     attribution: &'a Attribution,
-    join: &Join<'_>,
-) -> (BTreeMap<Home, Vec<&'a Forwarded>>, Vec<&'a Forwarded>) {
+    map: &QueueMap<'_>,
+) -> (BTreeMap<Origin, Vec<&'a Forwarded>>, Vec<&'a Forwarded>) {
     let (mut sent, mut of_no_queue) = (BTreeMap::new(), Vec::new());
     for row in &attribution.forwarded {
-        match join.home_of_forwarded(row) {
-            home @ (Home::Queue(..) | Home::Napi(..)) => {
-                sent.entry(home).or_insert_with(Vec::new).push(row)
+        match map.origin_of_forwarded(row) {
+            origin @ (Origin::Queue(..) | Origin::Napi(..)) => {
+                sent.entry(origin).or_insert_with(Vec::new).push(row)
             }
             _ => of_no_queue.push(row),
         }
@@ -496,8 +518,8 @@ fn forwarded_by_home<'a>(
 fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribution: &Attribution) {
     let seconds = attribution.elapsed.as_secs_f64();
     let bytes = total(rows);
-    silo.bytes_per_s =
-        (attribution.source != Source::None && seconds > 0.0).then(|| per_s(bytes, seconds));
+    silo.bytes_per_s = (attribution.source != AttributionSource::None && seconds > 0.0)
+        .then(|| per_s(bytes, seconds));
     let polled_on = heaviest(silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s)));
     let share = |row: &Consumption| if bytes > 0 { row.bytes as f64 / bytes as f64 } else { 0.0 };
     silo.locality.bytes_per_s = per_s(bytes, seconds);

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::NapiId;
-use crate::rss::model::{Model, Steering};
+use crate::rss::model::{NicSteering, RssModel};
 use crate::snapshot::attribution::{
-    Attribution, Consumer, Consumption, Hook, Protocol, Resolved, Source,
+    Attribution, AttributionSource, Consumer, Consumption, Hook, Protocol, QueueResolution,
 };
 use crate::snapshot::netdev::{Netdev, RxQueue};
 
 /// All TCP sockets of one network namespace at one moment, and the processes that hold them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sample {
+pub struct SocketSample {
     /// Time since boot.
     pub at: Duration,
     /// Inode of the network namespace.
@@ -91,7 +91,11 @@ pub fn read_bytes(bytes_received: u64, rqueue: u32, fin_received: bool) -> u64 {
 /// Attributes the bytes read between two samples to consumers and queues.
 ///
 /// `steerings` predict the queue of sockets without a NAPI id from the kernel; may be empty.
-pub fn attribute(before: &Sample, after: &Sample, steerings: &[Steering]) -> Attribution {
+pub fn attribute_reads(
+    before: &SocketSample,
+    after: &SocketSample,
+    steerings: &[NicSteering],
+) -> Attribution {
     let mut sums: BTreeMap<Consumption, u64> = BTreeMap::new();
     let mut orphans = Orphans::default();
     for (cookie, socket) in &after.sockets {
@@ -111,7 +115,7 @@ pub fn attribute(before: &Sample, after: &Sample, steerings: &[Steering]) -> Att
     }
     let ended = before.sockets.keys().filter(|cookie| !after.sockets.contains_key(cookie)).count();
     Attribution {
-        source: Source::SockDiag,
+        source: AttributionSource::SockDiag,
         elapsed: after.at.saturating_sub(before.at),
         consumption: sums.into_iter().map(|(key, bytes)| Consumption { bytes, ..key }).collect(),
         hooks: hooks(after, ended, &orphans),
@@ -135,10 +139,10 @@ impl Orphans {
 
 /// The attribution of a socket, with 0 bytes; `None` when no known process holds the socket.
 fn consumption(
-    before: &Sample,
-    after: &Sample,
+    before: &SocketSample,
+    after: &SocketSample,
     socket: &TcpSocket,
-    steerings: &[Steering],
+    steerings: &[NicSteering],
 ) -> Option<Consumption> {
     let owners = after.owners.get(&socket.inode)?;
     let (tgid, thread, sure) = reader(before, after, owners)?;
@@ -168,7 +172,11 @@ fn consumption(
 
 /// The most likely reader: of all threads of all holders, the one with the longest run time between
 /// the samples. The last value is true when there was only one thread.
-fn reader(before: &Sample, after: &Sample, owners: &BTreeSet<u32>) -> Option<(u32, Thread, bool)> {
+fn reader(
+    before: &SocketSample,
+    after: &SocketSample,
+    owners: &BTreeSet<u32>,
+) -> Option<(u32, Thread, bool)> {
     let ran = |tgid: u32, tid: u32, thread: &Thread| {
         let earlier = before.processes.get(&tgid).and_then(|process| process.threads.get(&tid));
         let earlier_ns = earlier.and_then(|thread| thread.run_ns).unwrap_or(0);
@@ -187,17 +195,17 @@ fn reader(before: &Sample, after: &Sample, owners: &BTreeSet<u32>) -> Option<(u3
 }
 
 fn resolve(
-    after: &Sample,
+    after: &SocketSample,
     socket: &TcpSocket,
-    steerings: &[Steering],
-) -> (Option<NapiId>, Option<u32>, Resolved) {
+    steerings: &[NicSteering],
+) -> (Option<NapiId>, Option<u32>, QueueResolution) {
     if let Some(napi) = socket.incoming.and_then(|incoming| incoming.napi) {
-        return (Some(napi), None, Resolved::Direct);
+        return (Some(napi), None, QueueResolution::Direct);
     }
     let remote = socket.remote.ip();
     if remote.is_loopback() || after.addresses.values().flatten().any(|address| *address == remote)
     {
-        return (None, None, Resolved::Local);
+        return (None, None, QueueResolution::Local);
     }
     let steering =
         steerings.iter().find(|steering| steering.addresses.contains(&socket.local.ip()));
@@ -205,16 +213,16 @@ fn resolve(
         .and_then(|steering| Some((steering, steering.tcp_queue(socket.remote, socket.local)?)));
     match queue {
         Some((steering, queue)) => {
-            (steering.napis.get(&queue).copied(), Some(queue), Resolved::Toeplitz)
+            (steering.napis.get(&queue).copied(), Some(queue), QueueResolution::Toeplitz)
         }
-        None => (None, None, Resolved::Unresolved),
+        None => (None, None, QueueResolution::Unresolved),
     }
 }
 
 /// What was counted and what was not, as hooks.
-fn hooks(after: &Sample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
-    let hook = |question: &str, hook: &str, refused: Option<String>| Hook {
-        question: question.to_owned(),
+fn hooks(after: &SocketSample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
+    let hook = |quantity: &str, hook: &str, refused: Option<String>| Hook {
+        quantity: quantity.to_owned(),
         hook: hook.to_owned(),
         refused,
     };
@@ -241,13 +249,13 @@ pub fn steerings(
     netdevs: &[Netdev],
     addresses: &BTreeMap<u32, Vec<IpAddr>>,
     netdev_rss_key: &str,
-) -> Vec<Steering> {
+) -> Vec<NicSteering> {
     let steering = |netdev: &Netdev| {
         let napi = |queue: &RxQueue| Some((queue.index, queue.napi.as_ref()?.to));
-        Some(Steering {
+        Some(NicSteering {
             addresses: addresses.get(&netdev.ifindex)?.clone(),
             napis: netdev.rx_queues.iter().filter_map(napi).collect(),
-            model: Model::of(netdev.ethtool.as_ref()?, netdev_rss_key).ok()?,
+            model: RssModel::from_ethtool(netdev.ethtool.as_ref()?, netdev_rss_key).ok()?,
         })
     };
     netdevs.iter().filter_map(steering).collect()
@@ -263,7 +271,7 @@ mod tests {
         incoming: Option<Incoming>,
         remote: &str,
         run_ns: [u64; 2],
-    ) -> Sample {
+    ) -> SocketSample {
         let socket = TcpSocket {
             inode: 81,
             local: "192.0.2.1:5201".parse().unwrap(),
@@ -273,7 +281,7 @@ mod tests {
         };
         let thread = |cpu, ns| Thread { cpu: CpuId(cpu), run_ns: Some(ns) };
         let threads = BTreeMap::from([(77, thread(1, run_ns[0])), (78, thread(5, run_ns[1]))]);
-        Sample {
+        SocketSample {
             at: Duration::from_secs(at),
             netns: 4026531840,
             addresses: BTreeMap::from([(2, vec!["192.0.2.1".parse().unwrap()])]),
@@ -294,15 +302,15 @@ mod tests {
     fn the_thread_that_ran_longest_is_chosen_and_marked_approximate() {
         let before = sample(10, 1000, None, "192.0.2.9:4000", [50, 10]);
         let after = sample(12, 5000, INCOMING, "192.0.2.9:4000", [60, 900]);
-        let attribution = attribute(&before, &after, &[]);
+        let attribution = attribute_reads(&before, &after, &[]);
         assert_eq!(
             (attribution.source, attribution.elapsed),
-            (Source::SockDiag, Duration::from_secs(2))
+            (AttributionSource::SockDiag, Duration::from_secs(2))
         );
         let [read] = &attribution.consumption[..] else { panic!("{attribution:?}") };
         assert_eq!(
             (read.bytes, read.napi, read.resolved),
-            (4000, Some(NapiId(8193)), Resolved::Direct)
+            (4000, Some(NapiId(8193)), QueueResolution::Direct)
         );
         assert_eq!((read.protocol_cpu, read.consumer_cpu), (Some(CpuId(3)), CpuId(5)));
         assert!(read.approximate);
@@ -311,7 +319,7 @@ mod tests {
     #[test]
     fn a_connection_opened_between_the_samples_counts_from_its_first_byte() {
         let after = sample(12, 5000, INCOMING, "192.0.2.9:4000", [60, 900]);
-        let attribution = attribute(&Sample::default(), &after, &[]);
+        let attribution = attribute_reads(&SocketSample::default(), &after, &[]);
         assert_eq!(attribution.consumption[0].bytes, 5000);
     }
 
@@ -319,20 +327,20 @@ mod tests {
     fn a_local_peer_is_local_and_a_remote_peer_without_napi_is_unresolved() {
         let resolved = |remote| {
             let after = sample(12, 5000, Some(Incoming::default()), remote, [1, 2]);
-            attribute(&Sample::default(), &after, &[]).consumption[0].resolved
+            attribute_reads(&SocketSample::default(), &after, &[]).consumption[0].resolved
         };
-        assert_eq!(resolved("127.0.0.1:4000"), Resolved::Local);
-        assert_eq!(resolved("192.0.2.1:4000"), Resolved::Local);
-        assert_eq!(resolved("192.0.2.9:4000"), Resolved::Unresolved);
+        assert_eq!(resolved("127.0.0.1:4000"), QueueResolution::Local);
+        assert_eq!(resolved("192.0.2.1:4000"), QueueResolution::Local);
+        assert_eq!(resolved("192.0.2.9:4000"), QueueResolution::Unresolved);
     }
 
     #[test]
     fn bytes_without_a_visible_process_are_reported() {
         let mut after = sample(12, 5000, None, "192.0.2.9:4000", [1, 2]);
         after.owners.clear();
-        let attribution = attribute(&Sample::default(), &after, &[]);
+        let attribution = attribute_reads(&SocketSample::default(), &after, &[]);
         assert!(attribution.consumption.is_empty());
-        let hook = attribution.hooks.iter().find(|hook| hook.question == "consumer").unwrap();
+        let hook = attribution.hooks.iter().find(|hook| hook.quantity == "consumer").unwrap();
         assert!(hook.refused.as_deref().unwrap().starts_with("5000 bytes of 1 sockets"));
     }
 

@@ -10,142 +10,142 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuId;
 use crate::parse::kallsyms::Symbol;
-use crate::snapshot::stage_samples::{Stage, StageSamples};
+use crate::snapshot::stage_samples::{ReceiveStage, StageSamples};
 
 /// A function name pattern and its stage; `*` at either end matches anything.
-type Row = (&'static str, Stage);
+type StagePattern = (&'static str, ReceiveStage);
 
 /// The first matching row decides: specific patterns come before general ones.
-const FUNCTIONS: &[Row] = &[
+const FUNCTIONS: &[StagePattern] = &[
     // completion of sent packets
-    ("*clean_tx*", Stage::TxCompletion),
-    ("*poll_tx*", Stage::TxCompletion),
-    ("*poll_cleantx", Stage::TxCompletion),
-    ("*free_old_xmit*", Stage::TxCompletion),
-    ("*_tx_clean*", Stage::TxCompletion),
-    ("*_tx_int", Stage::TxCompletion),
-    ("*tx_completion*", Stage::TxCompletion),
-    ("napi_consume_skb", Stage::TxCompletion),
-    ("net_tx_action", Stage::TxCompletion),
+    ("*clean_tx*", ReceiveStage::TxCompletion),
+    ("*poll_tx*", ReceiveStage::TxCompletion),
+    ("*poll_cleantx", ReceiveStage::TxCompletion),
+    ("*free_old_xmit*", ReceiveStage::TxCompletion),
+    ("*_tx_clean*", ReceiveStage::TxCompletion),
+    ("*_tx_int", ReceiveStage::TxCompletion),
+    ("*tx_completion*", ReceiveStage::TxCompletion),
+    ("napi_consume_skb", ReceiveStage::TxCompletion),
+    ("net_tx_action", ReceiveStage::TxCompletion),
     // transmit
-    ("*start_xmit*", Stage::QdiscXmit),
-    ("*xmit_frame*", Stage::QdiscXmit),
-    ("*dev_queue_xmit*", Stage::QdiscXmit),
-    ("__dev_xmit_skb", Stage::QdiscXmit),
-    ("*dev_direct_xmit", Stage::QdiscXmit),
-    ("sch_direct_xmit", Stage::QdiscXmit),
-    ("*qdisc_*", Stage::QdiscXmit),
-    ("pfifo_*", Stage::QdiscXmit),
-    ("fq_*", Stage::QdiscXmit),
-    ("codel_*", Stage::QdiscXmit),
-    ("cake_*", Stage::QdiscXmit),
-    ("htb_*", Stage::QdiscXmit),
-    ("validate_xmit_*", Stage::QdiscXmit),
-    ("*gso_segment*", Stage::QdiscXmit),
-    ("skb_segment*", Stage::QdiscXmit),
-    ("netdev_core_pick_tx", Stage::QdiscXmit),
-    ("netdev_pick_tx", Stage::QdiscXmit),
+    ("*start_xmit*", ReceiveStage::QdiscXmit),
+    ("*xmit_frame*", ReceiveStage::QdiscXmit),
+    ("*dev_queue_xmit*", ReceiveStage::QdiscXmit),
+    ("__dev_xmit_skb", ReceiveStage::QdiscXmit),
+    ("*dev_direct_xmit", ReceiveStage::QdiscXmit),
+    ("sch_direct_xmit", ReceiveStage::QdiscXmit),
+    ("*qdisc_*", ReceiveStage::QdiscXmit),
+    ("pfifo_*", ReceiveStage::QdiscXmit),
+    ("fq_*", ReceiveStage::QdiscXmit),
+    ("codel_*", ReceiveStage::QdiscXmit),
+    ("cake_*", ReceiveStage::QdiscXmit),
+    ("htb_*", ReceiveStage::QdiscXmit),
+    ("validate_xmit_*", ReceiveStage::QdiscXmit),
+    ("*gso_segment*", ReceiveStage::QdiscXmit),
+    ("skb_segment*", ReceiveStage::QdiscXmit),
+    ("netdev_core_pick_tx", ReceiveStage::QdiscXmit),
+    ("netdev_pick_tx", ReceiveStage::QdiscXmit),
     // GRO, before the protocols: these functions contain protocol names
-    ("*gro_receive*", Stage::DriverGro),
-    ("*gro_complete*", Stage::DriverGro),
-    ("*gro_flush*", Stage::DriverGro),
-    ("napi_gro_*", Stage::DriverGro),
-    ("gro_*", Stage::DriverGro),
-    ("napi_complete*", Stage::DriverGro),
+    ("*gro_receive*", ReceiveStage::DriverGro),
+    ("*gro_complete*", ReceiveStage::DriverGro),
+    ("*gro_flush*", ReceiveStage::DriverGro),
+    ("napi_gro_*", ReceiveStage::DriverGro),
+    ("gro_*", ReceiveStage::DriverGro),
+    ("napi_complete*", ReceiveStage::DriverGro),
     // packet filter
-    ("nf_*", Stage::Netfilter),
-    ("__nf_*", Stage::Netfilter),
-    ("nft_*", Stage::Netfilter),
-    ("ipt_*", Stage::Netfilter),
-    ("ip6t_*", Stage::Netfilter),
-    ("iptable_*", Stage::Netfilter),
-    ("ip6table_*", Stage::Netfilter),
-    ("xt_*", Stage::Netfilter),
-    ("ebt_*", Stage::Netfilter),
-    ("br_nf_*", Stage::Netfilter),
-    ("ip_set_*", Stage::Netfilter),
+    ("nf_*", ReceiveStage::Netfilter),
+    ("__nf_*", ReceiveStage::Netfilter),
+    ("nft_*", ReceiveStage::Netfilter),
+    ("ipt_*", ReceiveStage::Netfilter),
+    ("ip6t_*", ReceiveStage::Netfilter),
+    ("iptable_*", ReceiveStage::Netfilter),
+    ("ip6table_*", ReceiveStage::Netfilter),
+    ("xt_*", ReceiveStage::Netfilter),
+    ("ebt_*", ReceiveStage::Netfilter),
+    ("br_nf_*", ReceiveStage::Netfilter),
+    ("ip_set_*", ReceiveStage::Netfilter),
     // protocols
-    ("tcp_*", Stage::LocalDelivery),
-    ("__tcp_*", Stage::LocalDelivery),
-    ("udp_*", Stage::LocalDelivery),
-    ("__udp*", Stage::LocalDelivery),
-    ("udpv6_*", Stage::LocalDelivery),
-    ("icmp*", Stage::LocalDelivery),
-    ("__icmp*", Stage::LocalDelivery),
-    ("raw_*", Stage::LocalDelivery),
-    ("sctp_*", Stage::LocalDelivery),
-    ("mptcp_*", Stage::LocalDelivery),
-    ("packet_rcv*", Stage::LocalDelivery),
-    ("tpacket_rcv", Stage::LocalDelivery),
-    ("ip_local_deliver*", Stage::LocalDelivery),
-    ("ip_protocol_deliver_rcu", Stage::LocalDelivery),
-    ("ip6_input*", Stage::LocalDelivery),
-    ("ip6_protocol_deliver_rcu", Stage::LocalDelivery),
-    ("sock_*", Stage::LocalDelivery),
-    ("__sock_*", Stage::LocalDelivery),
-    ("sk_*", Stage::LocalDelivery),
-    ("__inet_lookup*", Stage::LocalDelivery),
-    ("__inet6_lookup*", Stage::LocalDelivery),
-    ("ep_poll_callback", Stage::LocalDelivery),
+    ("tcp_*", ReceiveStage::LocalDelivery),
+    ("__tcp_*", ReceiveStage::LocalDelivery),
+    ("udp_*", ReceiveStage::LocalDelivery),
+    ("__udp*", ReceiveStage::LocalDelivery),
+    ("udpv6_*", ReceiveStage::LocalDelivery),
+    ("icmp*", ReceiveStage::LocalDelivery),
+    ("__icmp*", ReceiveStage::LocalDelivery),
+    ("raw_*", ReceiveStage::LocalDelivery),
+    ("sctp_*", ReceiveStage::LocalDelivery),
+    ("mptcp_*", ReceiveStage::LocalDelivery),
+    ("packet_rcv*", ReceiveStage::LocalDelivery),
+    ("tpacket_rcv", ReceiveStage::LocalDelivery),
+    ("ip_local_deliver*", ReceiveStage::LocalDelivery),
+    ("ip_protocol_deliver_rcu", ReceiveStage::LocalDelivery),
+    ("ip6_input*", ReceiveStage::LocalDelivery),
+    ("ip6_protocol_deliver_rcu", ReceiveStage::LocalDelivery),
+    ("sock_*", ReceiveStage::LocalDelivery),
+    ("__sock_*", ReceiveStage::LocalDelivery),
+    ("sk_*", ReceiveStage::LocalDelivery),
+    ("__inet_lookup*", ReceiveStage::LocalDelivery),
+    ("__inet6_lookup*", ReceiveStage::LocalDelivery),
+    ("ep_poll_callback", ReceiveStage::LocalDelivery),
     // from device to device
-    ("*netif_receive_skb*", Stage::BridgeIp),
-    ("enqueue_to_backlog", Stage::BridgeIp),
-    ("get_rps_cpu", Stage::BridgeIp),
-    ("br_*", Stage::BridgeIp),
-    ("__br_*", Stage::BridgeIp),
-    ("ip_*", Stage::BridgeIp),
-    ("__ip_*", Stage::BridgeIp),
-    ("ip6_*", Stage::BridgeIp),
-    ("ipv6_*", Stage::BridgeIp),
-    ("fib_*", Stage::BridgeIp),
-    ("__fib_*", Stage::BridgeIp),
-    ("fib6_*", Stage::BridgeIp),
-    ("rt_*", Stage::BridgeIp),
-    ("neigh_*", Stage::BridgeIp),
-    ("__neigh_*", Stage::BridgeIp),
-    ("arp_*", Stage::BridgeIp),
-    ("ndisc_*", Stage::BridgeIp),
-    ("vlan_*", Stage::BridgeIp),
-    ("vxlan_*", Stage::BridgeIp),
-    ("xfrm_*", Stage::BridgeIp),
-    ("esp_*", Stage::BridgeIp),
+    ("*netif_receive_skb*", ReceiveStage::BridgeIp),
+    ("enqueue_to_backlog", ReceiveStage::BridgeIp),
+    ("get_rps_cpu", ReceiveStage::BridgeIp),
+    ("br_*", ReceiveStage::BridgeIp),
+    ("__br_*", ReceiveStage::BridgeIp),
+    ("ip_*", ReceiveStage::BridgeIp),
+    ("__ip_*", ReceiveStage::BridgeIp),
+    ("ip6_*", ReceiveStage::BridgeIp),
+    ("ipv6_*", ReceiveStage::BridgeIp),
+    ("fib_*", ReceiveStage::BridgeIp),
+    ("__fib_*", ReceiveStage::BridgeIp),
+    ("fib6_*", ReceiveStage::BridgeIp),
+    ("rt_*", ReceiveStage::BridgeIp),
+    ("neigh_*", ReceiveStage::BridgeIp),
+    ("__neigh_*", ReceiveStage::BridgeIp),
+    ("arp_*", ReceiveStage::BridgeIp),
+    ("ndisc_*", ReceiveStage::BridgeIp),
+    ("vlan_*", ReceiveStage::BridgeIp),
+    ("vxlan_*", ReceiveStage::BridgeIp),
+    ("xfrm_*", ReceiveStage::BridgeIp),
+    ("esp_*", ReceiveStage::BridgeIp),
     // frames of the softirq and the driver's poll
-    ("*_poll", Stage::DriverGro),
-    ("napi_threaded_poll*", Stage::DriverGro),
-    ("net_rx_action", Stage::DriverGro),
-    ("process_backlog", Stage::DriverGro),
+    ("*_poll", ReceiveStage::DriverGro),
+    ("napi_threaded_poll*", ReceiveStage::DriverGro),
+    ("net_rx_action", ReceiveStage::DriverGro),
+    ("process_backlog", ReceiveStage::DriverGro),
     // frames below it belong to the interrupted code, for example a task that sends
-    ("handle_softirqs", Stage::DriverGro),
-    ("__do_softirq", Stage::DriverGro),
+    ("handle_softirqs", ReceiveStage::DriverGro),
+    ("__do_softirq", ReceiveStage::DriverGro),
 ];
 
 /// Modules that serve one stage only, for functions without a row in `FUNCTIONS`.
-const MODULES: &[Row] = &[
-    ("br_netfilter", Stage::Netfilter),
-    ("nf_*", Stage::Netfilter),
-    ("nft_*", Stage::Netfilter),
-    ("x_tables", Stage::Netfilter),
-    ("xt_*", Stage::Netfilter),
-    ("ip_tables", Stage::Netfilter),
-    ("ip6_tables", Stage::Netfilter),
-    ("iptable_*", Stage::Netfilter),
-    ("ip6table_*", Stage::Netfilter),
-    ("ebtable*", Stage::Netfilter),
-    ("bridge", Stage::BridgeIp),
-    ("sch_*", Stage::QdiscXmit),
+const MODULES: &[StagePattern] = &[
+    ("br_netfilter", ReceiveStage::Netfilter),
+    ("nf_*", ReceiveStage::Netfilter),
+    ("nft_*", ReceiveStage::Netfilter),
+    ("x_tables", ReceiveStage::Netfilter),
+    ("xt_*", ReceiveStage::Netfilter),
+    ("ip_tables", ReceiveStage::Netfilter),
+    ("ip6_tables", ReceiveStage::Netfilter),
+    ("iptable_*", ReceiveStage::Netfilter),
+    ("ip6table_*", ReceiveStage::Netfilter),
+    ("ebtable*", ReceiveStage::Netfilter),
+    ("bridge", ReceiveStage::BridgeIp),
+    ("sch_*", ReceiveStage::QdiscXmit),
 ];
 
 /// The stage of a stack given innermost function first.
-pub fn stage_of<'a>(stack: impl IntoIterator<Item = &'a Symbol>) -> Stage {
-    stack.into_iter().find_map(stage_of_function).unwrap_or(Stage::Other)
+pub fn stage_of<'a>(stack: impl IntoIterator<Item = &'a Symbol>) -> ReceiveStage {
+    stack.into_iter().find_map(stage_of_function).unwrap_or(ReceiveStage::Other)
 }
 
-fn stage_of_function(symbol: &Symbol) -> Option<Stage> {
+fn stage_of_function(symbol: &Symbol) -> Option<ReceiveStage> {
     let by_name = find(FUNCTIONS, &symbol.name);
     by_name.or_else(|| find(MODULES, symbol.module.as_ref()?))
 }
 
-fn find(rows: &[Row], name: &str) -> Option<Stage> {
+fn find(rows: &[StagePattern], name: &str) -> Option<ReceiveStage> {
     rows.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, stage)| *stage)
 }
 
@@ -166,11 +166,11 @@ pub struct StagesLine {
     /// Samples in receive work.
     pub samples: u64,
     /// Samples by stage.
-    pub stages: BTreeMap<Stage, u64>,
+    pub stages: BTreeMap<ReceiveStage, u64>,
     /// Share of these samples by stage.
-    pub shares: BTreeMap<Stage, f64>,
+    pub shares: BTreeMap<ReceiveStage, f64>,
     /// Share of the CPU's time, or of the time of all sampled CPUs, by stage.
-    pub of_time: BTreeMap<Stage, f64>,
+    pub of_time: BTreeMap<ReceiveStage, f64>,
 }
 
 /// Where receive work spends its time.
@@ -190,9 +190,9 @@ pub struct Stages {
 
 impl Stages {
     /// Computes shares from the samples of a window of `seconds`.
-    pub fn of(samples: &StageSamples, seconds: f64) -> Self {
+    pub fn from_samples(samples: &StageSamples, seconds: f64) -> Self {
         let expected = f64::from(samples.per_s) * seconds;
-        let mut all: BTreeMap<Stage, u64> = BTreeMap::new();
+        let mut all: BTreeMap<ReceiveStage, u64> = BTreeMap::new();
         for (stage, count) in samples.cpus.values().flatten() {
             let sum = all.entry(*stage).or_default();
             *sum = sum.saturating_add(*count);
@@ -209,10 +209,10 @@ impl Stages {
     }
 }
 
-fn line(cpu: Option<CpuId>, stages: BTreeMap<Stage, u64>, expected: f64) -> StagesLine {
+fn line(cpu: Option<CpuId>, stages: BTreeMap<ReceiveStage, u64>, expected: f64) -> StagesLine {
     let samples = stages.values().fold(0u64, |sum, count| sum.saturating_add(*count));
-    let parts = |all: f64| -> BTreeMap<Stage, f64> {
-        let part = |(stage, count): (&Stage, &u64)| (*stage, (*count as f64 / all).min(1.0));
+    let parts = |all: f64| -> BTreeMap<ReceiveStage, f64> {
+        let part = |(stage, count): (&ReceiveStage, &u64)| (*stage, (*count as f64 / all).min(1.0));
         stages.iter().filter(|_| all > 0.0).map(part).collect()
     };
     StagesLine { cpu, samples, shares: parts(samples as f64), of_time: parts(expected), stages }
@@ -236,47 +236,53 @@ mod tests {
             (
                 "memcpy tcp4_gro_receive inet_gro_receive napi_gro_receive igb_poll@igb \
                  net_rx_action",
-                Stage::DriverGro,
+                ReceiveStage::DriverGro,
             ),
-            ("igb_alloc_rx_buffers@igb igb_poll@igb __napi_poll net_rx_action", Stage::DriverGro),
+            (
+                "igb_alloc_rx_buffers@igb igb_poll@igb __napi_poll net_rx_action",
+                ReceiveStage::DriverGro,
+            ),
             (
                 "fib_table_lookup ip_route_input_noref ip_rcv __netif_receive_skb_core",
-                Stage::BridgeIp,
+                ReceiveStage::BridgeIp,
             ),
             (
                 "_raw_spin_lock br_forward@bridge br_handle_frame@bridge igb_poll@igb",
-                Stage::BridgeIp,
+                ReceiveStage::BridgeIp,
             ),
             (
                 "hash_conntrack_raw nf_conntrack_in@nf_conntrack nf_hook_slow ip_rcv",
-                Stage::Netfilter,
+                ReceiveStage::Netfilter,
             ),
             (
                 "jhash2 expr_call_ops_eval@nf_tables nft_do_chain@nf_tables nf_hook_slow",
-                Stage::Netfilter,
+                ReceiveStage::Netfilter,
             ),
-            ("__list_add expr_call_ops_eval@nf_tables __netif_receive_skb_core", Stage::Netfilter),
+            (
+                "__list_add expr_call_ops_eval@nf_tables __netif_receive_skb_core",
+                ReceiveStage::Netfilter,
+            ),
             (
                 "try_to_wake_up ep_poll_callback __wake_up_common sock_def_readable \
                  tcp_rcv_established",
-                Stage::LocalDelivery,
+                ReceiveStage::LocalDelivery,
             ),
-            ("skb_copy_bits virtnet_poll@virtio_net net_rx_action", Stage::DriverGro),
+            ("skb_copy_bits virtnet_poll@virtio_net net_rx_action", ReceiveStage::DriverGro),
             (
                 "virtqueue_add_outbuf start_xmit@virtio_net dev_hard_start_xmit \
                  sch_direct_xmit __dev_queue_xmit ip_output",
-                Stage::QdiscXmit,
+                ReceiveStage::QdiscXmit,
             ),
-            ("skb_release_data igb_clean_tx_irq@igb igb_poll@igb", Stage::TxCompletion),
+            ("skb_release_data igb_clean_tx_irq@igb igb_poll@igb", ReceiveStage::TxCompletion),
             (
                 "virtqueue_get_buf free_old_xmit_skbs@virtio_net virtnet_poll_tx@virtio_net",
-                Stage::TxCompletion,
+                ReceiveStage::TxCompletion,
             ),
             (
                 "rcu_read_unlock handle_softirqs do_softirq __dev_queue_xmit udp_sendmsg",
-                Stage::DriverGro,
+                ReceiveStage::DriverGro,
             ),
-            ("native_halt default_idle", Stage::Other),
+            ("native_halt default_idle", ReceiveStage::Other),
         ];
         for (names, stage) in cases {
             assert_eq!(stage_of(&stack(names)), stage, "{names}");
@@ -297,20 +303,23 @@ mod tests {
     #[test]
     fn shares_are_relative_to_samples_and_to_time() {
         let cpus = [
-            (CpuId(0), [(Stage::DriverGro, 30), (Stage::BridgeIp, 10)].into()),
-            (CpuId(3), [(Stage::BridgeIp, 40)].into()),
+            (CpuId(0), [(ReceiveStage::DriverGro, 30), (ReceiveStage::BridgeIp, 10)].into()),
+            (CpuId(3), [(ReceiveStage::BridgeIp, 40)].into()),
         ];
         let samples = StageSamples { per_s: 100, cpus: cpus.into(), ..StageSamples::default() };
-        let stages = Stages::of(&samples, 2.0);
+        let stages = Stages::from_samples(&samples, 2.0);
         assert_eq!(
             stages.total.shares,
-            [(Stage::DriverGro, 0.375), (Stage::BridgeIp, 0.625)].into()
+            [(ReceiveStage::DriverGro, 0.375), (ReceiveStage::BridgeIp, 0.625)].into()
         );
-        assert_eq!(stages.cpus[0].shares[&Stage::DriverGro], 0.75);
+        assert_eq!(stages.cpus[0].shares[&ReceiveStage::DriverGro], 0.75);
         assert_eq!(
-            (stages.cpus[0].of_time[&Stage::DriverGro], stages.total.of_time[&Stage::BridgeIp]),
+            (
+                stages.cpus[0].of_time[&ReceiveStage::DriverGro],
+                stages.total.of_time[&ReceiveStage::BridgeIp]
+            ),
             (0.15, 0.125)
         );
-        assert_eq!(Stages::of(&samples, 0.0).total.of_time, BTreeMap::new());
+        assert_eq!(Stages::from_samples(&samples, 0.0).total.of_time, BTreeMap::new());
     }
 }

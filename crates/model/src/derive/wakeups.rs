@@ -23,7 +23,7 @@ pub struct Wakeups {
 impl Wakeups {
     /// Divides the wakeups of each reader by each CPU among its reads of data that this CPU
     /// processed; reads on the CPU where it slept come first.
-    pub fn of(attribution: &Attribution) -> Self {
+    pub fn from_attribution(attribution: &Attribution) -> Self {
         let (mut there, mut all) = (BTreeMap::new(), BTreeMap::new());
         for row in &attribution.consumption {
             if let Some(key) = key(row) {
@@ -78,6 +78,6 @@ fn key(row: &Consumption) -> Option<Key> {
 /// Whether wakeups were counted; observations from earlier versions have no such hook.
 fn is_counted(attribution: &Attribution) -> bool {
     let attached =
-        attribution.hooks.iter().any(|hook| hook.question == "wakeups" && hook.refused.is_none());
+        attribution.hooks.iter().any(|hook| hook.quantity == "wakeups" && hook.refused.is_none());
     attached || !attribution.wakeups.is_empty()
 }

@@ -3,26 +3,26 @@
 //! The names come from the drivers' sources; a name that a driver lacks is harmless. `{n}` stands
 //! for a number.
 
-use crate::drivers::loss_stage::Place;
+use crate::drivers::loss_stage::LossStage;
 
 /// One counter of one or more drivers.
 pub struct Row {
     drivers: &'static [&'static str],
     name: &'static str,
     /// The stage of the ledger that it counts.
-    pub place: Place,
+    pub place: LossStage,
     /// Why it is shown but not counted as a loss; empty for a loss.
     pub aside: &'static str,
 }
 
-const fn lost(drivers: &'static [&'static str], name: &'static str, place: Place) -> Row {
+const fn lost(drivers: &'static [&'static str], name: &'static str, place: LossStage) -> Row {
     Row { drivers, name, place, aside: "" }
 }
 
 const fn shown(
     drivers: &'static [&'static str],
     name: &'static str,
-    place: Place,
+    place: LossStage,
     aside: &'static str,
 ) -> Row {
     Row { drivers, name, place, aside }
@@ -32,79 +32,84 @@ const NO_MEMORY: &str = "no memory for a buffer; the driver retries";
 const LIMIT: &str = "a limit of the instance: the provider queues or drops packets";
 
 const ROWS: &[Row] = &[
-    lost(&["igb", "igc", "e1000e", "e1000", "ixgbe"], "rx_missed_errors", Place::Nic),
-    lost(&["igb", "igc"], "rx_queue_{n}_drops", Place::Ring),
+    lost(&["igb", "igc", "e1000e", "e1000", "ixgbe"], "rx_missed_errors", LossStage::Nic),
+    lost(&["igb", "igc"], "rx_queue_{n}_drops", LossStage::Ring),
     shown(
         &["igb", "igc", "e1000e", "e1000"],
         "rx_no_buffer_count",
-        Place::Ring,
+        LossStage::Ring,
         "packets waited in the NIC for a descriptor",
     ),
-    shown(&["igb", "igc"], "rx_queue_{n}_alloc_failed", Place::Ring, NO_MEMORY),
-    lost(&["ixgbe"], "rx_no_dma_resources", Place::Ring),
-    shown(&["ixgbe"], "alloc_rx_page_failed", Place::Ring, NO_MEMORY),
-    shown(&["ixgbe"], "alloc_rx_buff_failed", Place::Ring, NO_MEMORY),
-    lost(&["i40e"], "port.rx_discards", Place::Nic),
-    lost(&["i40e"], "port.rx_dropped", Place::Nic),
-    lost(&["iavf"], "rx_discards", Place::Ring),
-    lost(&["ice"], "rx_dropped.nic", Place::Nic),
-    lost(&["mlx5_core"], "rx_out_of_buffer", Place::Ring),
-    lost(&["mlx5_core"], "rx_discards_phy", Place::Nic),
-    lost(&["mlx5_core"], "rx_prio{n}_discards", Place::Nic),
+    shown(&["igb", "igc"], "rx_queue_{n}_alloc_failed", LossStage::Ring, NO_MEMORY),
+    lost(&["ixgbe"], "rx_no_dma_resources", LossStage::Ring),
+    shown(&["ixgbe"], "alloc_rx_page_failed", LossStage::Ring, NO_MEMORY),
+    shown(&["ixgbe"], "alloc_rx_buff_failed", LossStage::Ring, NO_MEMORY),
+    lost(&["i40e"], "port.rx_discards", LossStage::Nic),
+    lost(&["i40e"], "port.rx_dropped", LossStage::Nic),
+    lost(&["iavf"], "rx_discards", LossStage::Ring),
+    lost(&["ice"], "rx_dropped.nic", LossStage::Nic),
+    lost(&["mlx5_core"], "rx_out_of_buffer", LossStage::Ring),
+    lost(&["mlx5_core"], "rx_discards_phy", LossStage::Nic),
+    lost(&["mlx5_core"], "rx_prio{n}_discards", LossStage::Nic),
     shown(
         &["mlx5_core"],
         "rx_steer_missed_packets",
-        Place::Nic,
+        LossStage::Nic,
         "not for this host: the packets matched no steering rule",
     ),
-    shown(&["mlx5_core"], "rx_buff_alloc_err", Place::Ring, NO_MEMORY),
-    shown(&["mlx5_core"], "rx_xdp_drop", Place::Xdp, ""),
-    lost(&["bnxt_en"], "rx_total_discard_pkts", Place::Ring),
-    lost(&["bnxt_en"], "[{n}]: rx_discards", Place::Ring),
-    lost(&["bnxt_en"], "rx_stat_discard", Place::Nic),
-    shown(&["bnxt_en"], "rx_total_oom_discards", Place::Ring, NO_MEMORY),
-    lost(&["ena"], "rx_drops", Place::Nic),
-    shown(&["ena"], "bw_in_allowance_exceeded", Place::Nic, LIMIT),
-    shown(&["ena"], "pps_allowance_exceeded", Place::Nic, LIMIT),
-    shown(&["ena"], "conntrack_allowance_exceeded", Place::Nic, LIMIT),
-    shown(&["ena"], "linklocal_allowance_exceeded", Place::Nic, LIMIT),
-    shown(&["ena"], "queue_{n}_rx_empty_rx_ring", Place::Ring, "times that the ring was empty"),
-    shown(&["ena"], "queue_{n}_rx_page_alloc_fail", Place::Ring, NO_MEMORY),
-    lost(&["gve"], "rx_queue_drop_cnt[{n}]", Place::Ring),
-    lost(&["gve"], "rx_dropped_pkt[{n}]", Place::Ring),
-    shown(&["gve"], "rx_no_buffers_posted[{n}]", Place::Ring, "times that no buffer was posted"),
-    shown(&["gve"], "rx_xdp_drop[{n}]", Place::Xdp, ""),
-    lost(&["virtio_net"], "rx_queue_{n}_drops", Place::Ring),
-    lost(&["virtio_net"], "rx{n}_drops", Place::Ring),
-    lost(&["virtio_net"], "rx{n}_hw_drops", Place::Nic),
-    lost(&["virtio_net"], "rx{n}_hw_drop_overruns", Place::Ring),
-    shown(&["virtio_net"], "rx_queue_{n}_xdp_drops", Place::Xdp, ""),
-    shown(&["virtio_net"], "rx{n}_xdp_drops", Place::Xdp, ""),
-    lost(&["vmxnet3"], "pkts rx OOB", Place::Ring),
-    lost(&["vmxnet3"], "drv dropped rx total", Place::Ring),
-    shown(&["vmxnet3"], "rx buf alloc fail", Place::Ring, NO_MEMORY),
-    lost(&["hv_netvsc"], "rx_no_memory", Place::Ring),
+    shown(&["mlx5_core"], "rx_buff_alloc_err", LossStage::Ring, NO_MEMORY),
+    shown(&["mlx5_core"], "rx_xdp_drop", LossStage::Xdp, ""),
+    lost(&["bnxt_en"], "rx_total_discard_pkts", LossStage::Ring),
+    lost(&["bnxt_en"], "[{n}]: rx_discards", LossStage::Ring),
+    lost(&["bnxt_en"], "rx_stat_discard", LossStage::Nic),
+    shown(&["bnxt_en"], "rx_total_oom_discards", LossStage::Ring, NO_MEMORY),
+    lost(&["ena"], "rx_drops", LossStage::Nic),
+    shown(&["ena"], "bw_in_allowance_exceeded", LossStage::Nic, LIMIT),
+    shown(&["ena"], "pps_allowance_exceeded", LossStage::Nic, LIMIT),
+    shown(&["ena"], "conntrack_allowance_exceeded", LossStage::Nic, LIMIT),
+    shown(&["ena"], "linklocal_allowance_exceeded", LossStage::Nic, LIMIT),
+    shown(&["ena"], "queue_{n}_rx_empty_rx_ring", LossStage::Ring, "times that the ring was empty"),
+    shown(&["ena"], "queue_{n}_rx_page_alloc_fail", LossStage::Ring, NO_MEMORY),
+    lost(&["gve"], "rx_queue_drop_cnt[{n}]", LossStage::Ring),
+    lost(&["gve"], "rx_dropped_pkt[{n}]", LossStage::Ring),
+    shown(
+        &["gve"],
+        "rx_no_buffers_posted[{n}]",
+        LossStage::Ring,
+        "times that no buffer was posted",
+    ),
+    shown(&["gve"], "rx_xdp_drop[{n}]", LossStage::Xdp, ""),
+    lost(&["virtio_net"], "rx_queue_{n}_drops", LossStage::Ring),
+    lost(&["virtio_net"], "rx{n}_drops", LossStage::Ring),
+    lost(&["virtio_net"], "rx{n}_hw_drops", LossStage::Nic),
+    lost(&["virtio_net"], "rx{n}_hw_drop_overruns", LossStage::Ring),
+    shown(&["virtio_net"], "rx_queue_{n}_xdp_drops", LossStage::Xdp, ""),
+    shown(&["virtio_net"], "rx{n}_xdp_drops", LossStage::Xdp, ""),
+    lost(&["vmxnet3"], "pkts rx OOB", LossStage::Ring),
+    lost(&["vmxnet3"], "drv dropped rx total", LossStage::Ring),
+    shown(&["vmxnet3"], "rx buf alloc fail", LossStage::Ring, NO_MEMORY),
+    lost(&["hv_netvsc"], "rx_no_memory", LossStage::Ring),
     shown(
         &["hv_netvsc"],
         "rx_comp_busy",
-        Place::Ring,
+        LossStage::Ring,
         "completions that the host could not accept at once",
     ),
-    shown(&["hv_netvsc"], "rx_queue_{n}_xdp_drop", Place::Xdp, ""),
-    lost(&["mana"], "hc_rx_discards_no_wqe", Place::Ring),
-    lost(&["mana"], "hc_rx_pkt_drop_phy", Place::Nic),
-    shown(&["mana"], "rx_{n}_xdp_drop", Place::Xdp, ""),
-    lost(&["sfc"], "port_rx_nodesc_drops", Place::Ring),
-    lost(&["sfc"], "port_rx_overflow", Place::Nic),
-    lost(&["sfc"], "rx_noskb_drops", Place::Ring),
-    lost(&["tg3"], "rx_discards", Place::Ring),
-    lost(&["bnx2"], "rx_fw_discards", Place::Ring),
-    lost(&["bnx2"], "rx_ftq_discards", Place::Nic),
-    lost(&["r8169"], "rx_missed", Place::Nic),
-    lost(&["atlantic"], "InDroppedDma", Place::Ring),
-    lost(&["qede"], "no_buff_discards", Place::Ring),
-    lost(&["nfp"], "dev_rx_discards", Place::Nic),
-    lost(&["enic"], "rx_no_bufs", Place::Ring),
+    shown(&["hv_netvsc"], "rx_queue_{n}_xdp_drop", LossStage::Xdp, ""),
+    lost(&["mana"], "hc_rx_discards_no_wqe", LossStage::Ring),
+    lost(&["mana"], "hc_rx_pkt_drop_phy", LossStage::Nic),
+    shown(&["mana"], "rx_{n}_xdp_drop", LossStage::Xdp, ""),
+    lost(&["sfc"], "port_rx_nodesc_drops", LossStage::Ring),
+    lost(&["sfc"], "port_rx_overflow", LossStage::Nic),
+    lost(&["sfc"], "rx_noskb_drops", LossStage::Ring),
+    lost(&["tg3"], "rx_discards", LossStage::Ring),
+    lost(&["bnx2"], "rx_fw_discards", LossStage::Ring),
+    lost(&["bnx2"], "rx_ftq_discards", LossStage::Nic),
+    lost(&["r8169"], "rx_missed", LossStage::Nic),
+    lost(&["atlantic"], "InDroppedDma", LossStage::Ring),
+    lost(&["qede"], "no_buff_discards", LossStage::Ring),
+    lost(&["nfp"], "dev_rx_discards", LossStage::Nic),
+    lost(&["enic"], "rx_no_bufs", LossStage::Ring),
 ];
 
 /// Drivers that count packets without a descriptor separately from packets that the NIC's buffer
@@ -143,12 +148,12 @@ mod tests {
     #[test]
     fn a_counter_is_found_by_driver_and_name_with_any_number() {
         let place = |driver, name| row(driver, name).map(|row| row.place);
-        assert_eq!(place("igb", "rx_queue_12_drops"), Some(Place::Ring));
+        assert_eq!(place("igb", "rx_queue_12_drops"), Some(LossStage::Ring));
         assert_eq!(place("igb", "rx_queue__drops"), None);
-        assert_eq!(place("virtio_net", "rx_queue_0_xdp_drops"), Some(Place::Xdp));
-        assert_eq!(place("vmxnet3", "  pkts rx OOB"), Some(Place::Ring));
-        assert_eq!(place("bnxt_en", "[3]: rx_discards"), Some(Place::Ring));
-        assert_eq!(place("gve", "rx_queue_drop_cnt[0]"), Some(Place::Ring));
+        assert_eq!(place("virtio_net", "rx_queue_0_xdp_drops"), Some(LossStage::Xdp));
+        assert_eq!(place("vmxnet3", "  pkts rx OOB"), Some(LossStage::Ring));
+        assert_eq!(place("bnxt_en", "[3]: rx_discards"), Some(LossStage::Ring));
+        assert_eq!(place("gve", "rx_queue_drop_cnt[0]"), Some(LossStage::Ring));
         assert_eq!(place("mlx5_core", "rx_missed_errors"), None);
         assert_eq!(row("gve", "rx_queue_drop_cnt[7]").unwrap().name(), "rx_queue_drop_cnt[*]");
     }

@@ -1,11 +1,11 @@
-//! FILEDOC
+//! Stages of the receive path at which packets are lost.
 
 use serde::{Deserialize, Serialize};
 
 /// A stage of the receive path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum LossStage {
     /// Frames arrived damaged.
     Wire,
     /// The NIC's own buffer was full.
@@ -26,7 +26,7 @@ pub enum Place {
     Socket,
 }
 
-impl Place {
+impl LossStage {
     /// All stages, in the order of the receive path.
     pub const ALL: [Self; 9] = [
         Self::Wire,

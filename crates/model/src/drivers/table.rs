@@ -1,4 +1,4 @@
-//! The knobs of each driver by kernel version: `data/drivers.toml`, rendered as `docs/drivers.md`.
+//! The knobs of each driver by kernel version: `drivers.toml`, rendered as `docs/drivers.md`.
 //!
 //! The table lists what a driver *can* support, from kernel sources. `Ethtool` has what a device
 //! reports now. The table covers what a query cannot show without a write attempt, and advice about
@@ -16,12 +16,12 @@ const SHIPPED: &str = include_str!("drivers.toml");
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drivers {
     /// One entry per driver.
-    pub driver: Vec<Driver>,
+    pub driver: Vec<DriverEntry>,
 }
 
 /// The knobs of one driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Driver {
+pub struct DriverEntry {
     /// Name, as ethtool shows it.
     pub name: String,
     /// Source file and `struct ethtool_ops`.
@@ -143,7 +143,7 @@ impl Drivers {
     }
 
     /// The entry of a driver.
-    pub fn find(&self, name: &str) -> Option<&Driver> {
+    pub fn find(&self, name: &str) -> Option<&DriverEntry> {
         self.driver.iter().find(|driver| driver.name == name)
     }
 
@@ -163,7 +163,7 @@ impl Drivers {
     }
 
     /// Whether `ethtool -C` supports this parameter (`adaptive-rx`) on this kernel.
-    pub fn takes(&self, driver: &str, release: &str, parameter: &str) -> bool {
+    pub fn supports_coalesce(&self, driver: &str, release: &str, parameter: &str) -> bool {
         self.knobs(driver, release).is_some_and(|knobs| knobs.coalesce.contains(parameter))
     }
 
@@ -206,7 +206,7 @@ impl Drivers {
         text
     }
 
-    fn rows(&self) -> impl Iterator<Item = (&Driver, &Knobs)> {
+    fn rows(&self) -> impl Iterator<Item = (&DriverEntry, &Knobs)> {
         self.driver.iter().flat_map(|driver| driver.kernel.iter().map(move |knobs| (driver, knobs)))
     }
 }
@@ -261,8 +261,8 @@ mod tests {
             drivers.lacks("igb", "6.12", Knob::Lro) && !drivers.lacks("vmxnet3", "6.12", Knob::Lro)
         );
         assert!(
-            drivers.takes("mlx5_core", "6.1", "adaptive-rx")
-                && !drivers.takes("igb", "6.1", "adaptive-rx")
+            drivers.supports_coalesce("mlx5_core", "6.1", "adaptive-rx")
+                && !drivers.supports_coalesce("igb", "6.1", "adaptive-rx")
         );
     }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::machine::ids::Irq;
-use crate::snapshot::netdev::{Confidence, Edge, EdgeSource};
+use crate::snapshot::netdev::{Association, AssociationSource, Confidence};
 
 /// The known properties of a netdev.
 #[derive(Debug, Clone, Default)]
@@ -31,9 +31,9 @@ pub struct Device<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edges {
     /// Interrupts of rx queues.
-    pub rx: BTreeMap<u32, Edge<Irq>>,
+    pub rx: BTreeMap<u32, Association<Irq>>,
     /// Interrupts of tx queues.
-    pub tx: BTreeMap<u32, Edge<Irq>>,
+    pub tx: BTreeMap<u32, Association<Irq>>,
 }
 
 /// The queues that an interrupt serves.
@@ -172,7 +172,7 @@ fn only_irq(device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool)
         return Edges::default();
     };
     let confidence = if owned { Confidence::Certain } else { Confidence::Named };
-    let edge = Edge { to, source: EdgeSource::OnlyIrq, confidence };
+    let edge = Association { to, source: AssociationSource::OnlyIrq, confidence };
     Edges {
         rx: (0..device.rx_queues).map(|queue| (queue, edge.clone())).collect(),
         tx: (0..device.tx_queues).map(|queue| (queue, edge.clone())).collect(),
@@ -199,9 +199,9 @@ impl Pattern {
         found.dedup_by_key(|(number, ..)| *number);
         let half = found.len() as u32 / 2;
         for (rank, (number, irq, sure)) in (0..).zip(found) {
-            let edge = Edge {
+            let edge = Association {
                 to: irq,
-                source: EdgeSource::ActionName(self.name.to_owned()),
+                source: AssociationSource::ActionName(self.name.to_owned()),
                 confidence: if sure && !self.drivers.is_empty() {
                     Confidence::Named
                 } else {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     fn show(edges: &Edges, queues: (u32, u32)) -> String {
-        let side = |edges: &BTreeMap<u32, Edge<Irq>>, count| {
+        let side = |edges: &BTreeMap<u32, Association<Irq>>, count| {
             let one = |queue| match edges.get(&queue) {
                 None => "-".to_owned(),
                 Some(edge) if edge.confidence == Confidence::Guess => format!("{}?", edge.to),

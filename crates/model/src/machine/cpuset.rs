@@ -84,7 +84,7 @@ impl CpuSet {
     }
 
     /// A set of one CPU.
-    pub fn of(cpu: CpuId) -> Self {
+    pub fn from_cpu(cpu: CpuId) -> Self {
         std::iter::once(cpu).collect()
     }
 
@@ -271,7 +271,7 @@ impl CpuSet {
     /// The empty set and CPUs at or above `limit` are errors with a position.
     pub fn parse_user(text: &str, limit: u32) -> Result<(Self, Spelling), CpuSetError> {
         let text = text.trim();
-        let spelling = Spelling::of(text);
+        let spelling = Spelling::detect(text);
         let set = match spelling {
             Spelling::Mask => Self::parse_mask(text)?,
             Spelling::List => Self::parse_list(text)?,
@@ -313,7 +313,7 @@ pub enum Spelling {
 }
 
 impl Spelling {
-    fn of(text: &str) -> Self {
+    fn detect(text: &str) -> Self {
         let prefixed = text.starts_with("0x") || text.starts_with("0X");
         let letters = text.chars().any(|c| matches!(c, 'a'..='f' | 'A'..='F'));
         let eight =

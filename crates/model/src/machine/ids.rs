@@ -1,4 +1,4 @@
-//! FILEDOC
+//! Numbers that name an interrupt or a NAPI.
 
 use std::fmt;
 

@@ -148,7 +148,7 @@ impl Topology {
     }
 
     /// Isolated or tickless CPUs, which take work only if the operator names them.
-    pub fn set_apart(&self) -> CpuSet {
+    pub fn isolated_or_tickless(&self) -> CpuSet {
         self.isolated.or(&self.nohz_full)
     }
 
@@ -176,7 +176,7 @@ impl Topology {
 
     /// The CPUs of the same core, the CPU itself included.
     pub fn core_of(&self, cpu: CpuId) -> CpuSet {
-        self.cpus.get(&cpu).map_or_else(|| CpuSet::of(cpu), |cpu| cpu.siblings.clone())
+        self.cpus.get(&cpu).map_or_else(|| CpuSet::from_cpu(cpu), |cpu| cpu.siblings.clone())
     }
 
     /// The online CPUs under the same last-level cache, the CPU itself included.
@@ -186,6 +186,6 @@ impl Topology {
 
     /// CPUs that may take work by default: online, not isolated, not tickless.
     pub fn housekeeping(&self) -> CpuSet {
-        self.online.minus(&self.set_apart())
+        self.online.minus(&self.isolated_or_tickless())
     }
 }

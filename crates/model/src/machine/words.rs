@@ -1,4 +1,4 @@
-//! FILEDOC
+//! Words of messages.
 
 /// `1 rx queue`, `3 rx queues`.
 pub fn plural(count: usize, what: &str) -> String {

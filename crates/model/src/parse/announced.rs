@@ -49,7 +49,7 @@ impl Links {
 
     /// The events of rtnetlink messages of the link group; a message without a relevant change
     /// gives none.
-    pub fn announced(&mut self, bytes: &[u8]) -> Vec<Event> {
+    pub fn events(&mut self, bytes: &[u8]) -> Vec<Event> {
         messages(bytes).flat_map(|(kind, payload)| self.message(kind, payload)).collect()
     }
 
@@ -184,27 +184,23 @@ mod tests {
     fn only_a_change_is_an_event() {
         let mut links = Links::default();
         assert_eq!(
-            links.announced(&link(RTM_NEWLINK, 0, 2, UP, "eth0")),
+            links.events(&link(RTM_NEWLINK, 0, 2, UP, "eth0")),
             [Event::NetdevAdded("eth0".into())]
         );
-        assert_eq!(links.announced(&link(RTM_NEWLINK, 0, 2, UP, "eth0")), []);
+        assert_eq!(links.events(&link(RTM_NEWLINK, 0, 2, UP, "eth0")), []);
         assert_eq!(
-            links.announced(&link(RTM_NEWLINK, 0, 2, IFF_UP, "eth0")),
+            links.events(&link(RTM_NEWLINK, 0, 2, IFF_UP, "eth0")),
             [Event::LinkDown("eth0".into())]
         );
-        assert_eq!(links.announced(&link(RTM_NEWLINK, 0, 2, 0, "eth0")), []);
+        assert_eq!(links.events(&link(RTM_NEWLINK, 0, 2, 0, "eth0")), []);
         let renamed = Event::Renamed { from: "eth0".into(), to: "lan".into() };
         assert_eq!(
-            links.announced(&link(RTM_NEWLINK, 0, 2, UP, "lan")),
+            links.events(&link(RTM_NEWLINK, 0, 2, UP, "lan")),
             [renamed, Event::LinkUp("lan".into())]
         );
+        assert_eq!(links.events(&link(RTM_DELLINK, 7, 2, UP, "lan")), [], "a bridge lost a port");
         assert_eq!(
-            links.announced(&link(RTM_DELLINK, 7, 2, UP, "lan")),
-            [],
-            "a bridge lost a port"
-        );
-        assert_eq!(
-            links.announced(&link(RTM_DELLINK, 0, 2, 0, "lan")),
+            links.events(&link(RTM_DELLINK, 0, 2, 0, "lan")),
             [Event::NetdevRemoved("lan".into())]
         );
         assert_eq!(links, Links::default());
@@ -214,7 +210,7 @@ mod tests {
     fn several_messages_in_one_datagram_are_several_events() {
         let both =
             [link(RTM_NEWLINK, 0, 2, UP, "eth0"), link(RTM_NEWLINK, 0, 3, 0, "eth1")].concat();
-        assert_eq!(Links::default().announced(&both).len(), 2);
+        assert_eq!(Links::default().events(&both).len(), 2);
     }
 
     #[test]
@@ -254,13 +250,13 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_bytes_panic(bytes: Vec<u8>, cut in 0..80usize, at in 0..80usize, byte: u8) {
-            let _ = (Links::default().announced(&bytes), ethtool(&bytes), uevent(&bytes));
+            let _ = (Links::default().events(&bytes), ethtool(&bytes), uevent(&bytes));
             let mut real = link(RTM_NEWLINK, 0, 2, UP, "eth0");
             if let Some(place) = real.get_mut(at) {
                 *place = byte;
             }
             real.truncate(cut);
-            let _ = (Links::default().announced(&real), ethtool(&real));
+            let _ = (Links::default().events(&real), ethtool(&real));
         }
     }
 }

@@ -4,7 +4,7 @@
 //! 5.15, arm64).
 
 use crate::machine::cpuset::{CpuSet, CpuSetError};
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
 
 /// Parses a list (`0-3,8`); an empty line is the empty set.
 ///

@@ -36,25 +36,25 @@ pub const FEATURES_BLOCK_LEN: usize = 16;
 /// A buffer that is shorter than its struct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the kernel's answer is too short: no byte {offset} in {len} bytes")]
-pub struct Short {
+pub struct TooShort {
     offset: usize,
     len: usize,
 }
 
-fn array<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N], Short> {
+fn array<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N], TooShort> {
     let found = bytes.get(offset..).and_then(|rest| rest.first_chunk::<N>());
-    found.copied().ok_or(Short { offset: offset.saturating_add(N - 1), len: bytes.len() })
+    found.copied().ok_or(TooShort { offset: offset.saturating_add(N - 1), len: bytes.len() })
 }
 
-fn byte(bytes: &[u8], offset: usize) -> Result<u8, Short> {
+fn byte(bytes: &[u8], offset: usize) -> Result<u8, TooShort> {
     array::<1>(bytes, offset).map(|[byte]| byte)
 }
 
-fn word(bytes: &[u8], offset: usize) -> Result<u32, Short> {
+fn word(bytes: &[u8], offset: usize) -> Result<u32, TooShort> {
     array(bytes, offset).map(u32::from_ne_bytes)
 }
 
-fn long(bytes: &[u8], offset: usize) -> Result<u64, Short> {
+fn long(bytes: &[u8], offset: usize) -> Result<u64, TooShort> {
     array(bytes, offset).map(u64::from_ne_bytes)
 }
 
@@ -66,7 +66,7 @@ fn text(field: &[u8]) -> Option<String> {
 }
 
 /// Decodes `struct ethtool_drvinfo`; drivers write "N/A" for an unknown firmware.
-pub fn driver(bytes: &[u8]) -> Result<Driver, Short> {
+pub fn driver(bytes: &[u8]) -> Result<Driver, TooShort> {
     let field = |offset| array::<32>(bytes, offset).map(|field| text(&field));
     let known = |text: Option<String>| text.filter(|text| text != "N/A");
     Ok(Driver {
@@ -78,13 +78,13 @@ pub fn driver(bytes: &[u8]) -> Result<Driver, Short> {
 }
 
 /// Decodes a limit; `None` when maximum and current value are 0: the netdev lacks the object.
-fn limit(bytes: &[u8], max: usize, current: usize) -> Result<Option<Limit>, Short> {
+fn limit(bytes: &[u8], max: usize, current: usize) -> Result<Option<Limit>, TooShort> {
     let limit = Limit { current: word(bytes, current)?, max: word(bytes, max)? };
     Ok((limit.max != 0 || limit.current != 0).then_some(limit))
 }
 
 /// Decodes `struct ethtool_channels`.
-pub fn channels(bytes: &[u8]) -> Result<Channels, Short> {
+pub fn channels(bytes: &[u8]) -> Result<Channels, TooShort> {
     Ok(Channels {
         rx: limit(bytes, 4, 20)?,
         tx: limit(bytes, 8, 24)?,
@@ -94,7 +94,7 @@ pub fn channels(bytes: &[u8]) -> Result<Channels, Short> {
 }
 
 /// Decodes `struct ethtool_ringparam`.
-pub fn rings(bytes: &[u8]) -> Result<Rings, Short> {
+pub fn rings(bytes: &[u8]) -> Result<Rings, TooShort> {
     Ok(Rings {
         rx: limit(bytes, 4, 20)?,
         rx_mini: limit(bytes, 8, 24)?,
@@ -104,7 +104,7 @@ pub fn rings(bytes: &[u8]) -> Result<Rings, Short> {
 }
 
 /// Decodes `struct ethtool_coalesce`.
-pub fn coalesce(bytes: &[u8]) -> Result<Coalesce, Short> {
+pub fn coalesce(bytes: &[u8]) -> Result<Coalesce, TooShort> {
     let mut numbers = [0; 22];
     for (at, number) in numbers.iter_mut().enumerate() {
         *number = word(bytes, 4 * (at + 1))?;
@@ -114,20 +114,20 @@ pub fn coalesce(bytes: &[u8]) -> Result<Coalesce, Short> {
 
 /// The count in `struct ethtool_sset_info`; `None` when the kernel cleared the requested bit: the
 /// netdev has no such string set.
-pub fn sset_count(bytes: &[u8]) -> Result<Option<u32>, Short> {
+pub fn sset_count(bytes: &[u8]) -> Result<Option<u32>, TooShort> {
     let mask = long(bytes, 8)?;
     Ok(if mask == 0 { None } else { Some(word(bytes, 16)?) })
 }
 
 /// Decodes `struct ethtool_gstrings`: limited by the kernel's count and by the buffer.
-pub fn strings(bytes: &[u8]) -> Result<Vec<String>, Short> {
+pub fn strings(bytes: &[u8]) -> Result<Vec<String>, TooShort> {
     let count = word(bytes, 8)? as usize;
     let strings = bytes.get(GSTRINGS_LEN..).unwrap_or_default().chunks_exact(GSTRING_LEN);
     Ok(strings.take(count).map(|name| text(name).unwrap_or_default()).collect())
 }
 
 /// Decodes `struct ethtool_stats`, with the names of the string set `ETH_SS_STATS`.
-pub fn stats(bytes: &[u8], names: &[String]) -> Result<Vec<(String, u64)>, Short> {
+pub fn stats(bytes: &[u8], names: &[String]) -> Result<Vec<(String, u64)>, TooShort> {
     let count = word(bytes, 4)? as usize;
     let values = bytes.get(HEADER_LEN..).unwrap_or_default().chunks_exact(8).take(count);
     names.iter().zip(values).map(|(name, value)| Ok((name.clone(), long(value, 0)?))).collect()
@@ -135,7 +135,7 @@ pub fn stats(bytes: &[u8], names: &[String]) -> Result<Vec<(String, u64)>, Short
 
 /// Decodes `struct ethtool_gfeatures`, with the names of the string set `ETH_SS_FEATURES`; a bit
 /// without a name is reserved.
-pub fn features(bytes: &[u8], names: &[String]) -> Result<Vec<Feature>, Short> {
+pub fn features(bytes: &[u8], names: &[String]) -> Result<Vec<Feature>, TooShort> {
     let named = names.iter().enumerate().filter(|(_, name)| !name.is_empty());
     named
         .map(|(index, name)| {
@@ -154,15 +154,15 @@ pub fn features(bytes: &[u8], names: &[String]) -> Result<Vec<Feature>, Short> {
 
 /// The sizes in `struct ethtool_rxfh` after a query without table and key: table entries, key
 /// bytes.
-pub fn rss_sizes(bytes: &[u8]) -> Result<(u32, u32), Short> {
+pub fn rss_sizes(bytes: &[u8]) -> Result<(u32, u32), TooShort> {
     Ok((word(bytes, 8)?, word(bytes, 12)?))
 }
 
 /// Decodes `struct ethtool_rxfh` with table and key.
-pub fn rss(bytes: &[u8]) -> Result<Rss, Short> {
+pub fn rss(bytes: &[u8]) -> Result<Rss, TooShort> {
     let (entries, key_len) = rss_sizes(bytes)?;
     let end = (entries as usize).saturating_mul(4).saturating_add(RXFH_LEN);
-    let short = |offset| Short { offset, len: bytes.len() };
+    let short = |offset| TooShort { offset, len: bytes.len() };
     let table = bytes.get(RXFH_LEN..end).ok_or(short(end))?;
     let key_end = end.saturating_add(key_len as usize);
     let key = bytes.get(end..key_end).ok_or(short(key_end))?;
@@ -186,28 +186,28 @@ fn hash_function(bits: u8) -> Option<HashFunction> {
 }
 
 /// The hashed fields in `struct ethtool_rxnfc` after `ETHTOOL_GRXFH`.
-pub fn flow_hash(bytes: &[u8]) -> Result<HashFields, Short> {
+pub fn flow_hash(bytes: &[u8]) -> Result<HashFields, TooShort> {
     long(bytes, 8).map(HashFields::from_bits)
 }
 
 /// The number of rx rings in `struct ethtool_rxnfc` after `ETHTOOL_GRXRINGS`.
-pub fn rx_rings(bytes: &[u8]) -> Result<u32, Short> {
+pub fn rx_rings(bytes: &[u8]) -> Result<u32, TooShort> {
     long(bytes, 8).map(|rings| u32::try_from(rings).unwrap_or(u32::MAX))
 }
 
 /// The number of ntuple rules in `struct ethtool_rxnfc` after `ETHTOOL_GRXCLSRLCNT`.
-pub fn rule_count(bytes: &[u8]) -> Result<u32, Short> {
+pub fn rule_count(bytes: &[u8]) -> Result<u32, TooShort> {
     word(bytes, 184)
 }
 
 /// The number of words per link mode mask that the kernel expects; it answers `-n` to a request
 /// with 0.
-pub fn link_mode_words(bytes: &[u8]) -> Result<u8, Short> {
+pub fn link_mode_words(bytes: &[u8]) -> Result<u8, TooShort> {
     byte(bytes, 15).map(|words| (words as i8).unsigned_abs())
 }
 
 /// Decodes `struct ethtool_link_settings`.
-pub fn link(bytes: &[u8]) -> Result<Link, Short> {
+pub fn link(bytes: &[u8]) -> Result<Link, TooShort> {
     let speed = word(bytes, 4)?;
     Ok(Link {
         // SPEED_UNKNOWN is -1

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::Irq;
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::words;
 
 /// The contents of `/proc/interrupts`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub struct Interrupts {
     /// The CPUs of the header, in column order.
     pub cpus: Vec<CpuId>,
     /// Device interrupts.
-    pub irqs: BTreeMap<Irq, Row>,
+    pub irqs: BTreeMap<Irq, IrqRow>,
     /// Rows of the architecture (`LOC`, `CAL`, `IPI0`); rows with one total for all CPUs (`ERR`)
     /// are left out.
     pub arch: BTreeMap<String, BTreeMap<CpuId, u64>>,
@@ -25,7 +26,7 @@ pub struct Interrupts {
 
 /// One row of a device interrupt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Row {
+pub struct IrqRow {
     /// Interrupts taken, by CPU; zeros are left out.
     pub counts: BTreeMap<CpuId, u64>,
     /// Controller, hardware number and trigger, with single spaces (`PCI-MSIX-0000:00:04.0
@@ -37,7 +38,7 @@ pub struct Row {
 
 /// A parser that takes the file line by line.
 #[derive(Debug, Default)]
-pub struct Reader<'a> {
+pub struct InterruptsParser<'a> {
     wanted: Option<&'a BTreeSet<Irq>>,
     uncounted: bool,
     line: usize,
@@ -46,7 +47,7 @@ pub struct Reader<'a> {
 
 /// Parses the whole file.
 pub fn interrupts(text: &[u8]) -> Result<Interrupts, ParseError> {
-    let mut reader = Reader::new();
+    let mut reader = InterruptsParser::new();
     let mut start = 0;
     for end in memchr::memchr_iter(b'\n', text).chain([text.len()]) {
         reader.line(&text[start..end])?;
@@ -57,7 +58,7 @@ pub fn interrupts(text: &[u8]) -> Result<Interrupts, ParseError> {
 
 const ZERO_CELL: &[u8] = b"          0";
 
-impl<'a> Reader<'a> {
+impl<'a> InterruptsParser<'a> {
     /// Keeps all rows.
     pub fn new() -> Self {
         Self::default()
@@ -98,7 +99,7 @@ impl<'a> Reader<'a> {
                 }
                 self.read.irqs.insert(
                     irq,
-                    Row { counts: counts.nonzero.into_iter().collect(), chip, actions },
+                    IrqRow { counts: counts.nonzero.into_iter().collect(), chip, actions },
                 );
             }
             Some(_) => {}
@@ -185,7 +186,7 @@ fn header(line: &[u8]) -> Result<Vec<CpuId>, ParseError> {
             .map(CpuId)
             .ok_or_else(|| ParseError::new(1, at + 1, format!("expected CPU<n>, found {word:?}")))
     };
-    let cpus: Vec<CpuId> = crate::parse::words(&text).map(cpu).collect::<Result<_, _>>()?;
+    let cpus: Vec<CpuId> = words(&text).map(cpu).collect::<Result<_, _>>()?;
     if cpus.is_empty() {
         return Err(ParseError::new(1, 1, "no header of cpus"));
     }
@@ -204,7 +205,7 @@ fn irq_number(label: &[u8]) -> Option<Irq> {
 fn description(text: &str) -> (String, Vec<String>) {
     let mut chip: Vec<&str> = Vec::new();
     let mut end = 0;
-    for (at, word) in crate::parse::words(text) {
+    for (at, word) in words(text) {
         let gap = at - end;
         let belongs = match chip.len() {
             0 => true,
@@ -305,7 +306,7 @@ mod tests {
     #[test]
     fn only_requested_rows_are_kept() {
         let wanted = BTreeSet::from([Irq(30)]);
-        let mut reader = Reader::only(&wanted);
+        let mut reader = InterruptsParser::only(&wanted);
         for line in X86.lines() {
             reader.line(line.as_bytes()).unwrap();
         }
@@ -331,7 +332,7 @@ mod tests {
 
     #[test]
     fn uncounted_drops_only_the_counts() {
-        let mut reader = Reader::uncounted();
+        let mut reader = InterruptsParser::uncounted();
         X86.lines().for_each(|line| reader.line(line.as_bytes()).unwrap());
         let mut all = interrupts(X86.as_bytes()).unwrap();
         all.irqs.values_mut().for_each(|row| row.counts.clear());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
 use crate::snapshot::host::Writable;
 
 /// Whether user space can write the affinity, from the flags that the kernel prints.

@@ -3,7 +3,8 @@
 //!
 //! Addresses are not read: drops are reported by port and holder.
 
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::{decimal, words};
 
 /// One UDP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub fn net_udp(text: &str) -> Result<Vec<UdpSocket>, ParseError> {
 }
 
 fn socket((line, number): (&str, usize)) -> Result<UdpSocket, ParseError> {
-    let words: Vec<(usize, &str)> = crate::parse::words(line).collect();
+    let words: Vec<(usize, &str)> = words(line).collect();
     let word = |n: usize, name: &str| {
         let missing =
             || ParseError::new(number, line.len() + 1, format!("no column {} ({name})", n + 1));
@@ -51,8 +52,8 @@ fn socket((line, number): (&str, usize)) -> Result<UdpSocket, ParseError> {
     Ok(UdpSocket {
         port,
         queued: hexadecimal(word(4, "tx_queue:rx_queue")?)?,
-        inode: crate::parse::decimal(number, word(9, "inode")?)?,
-        drops: crate::parse::decimal(number, word(12, "drops")?)?,
+        inode: decimal(number, word(9, "inode")?)?,
+        drops: decimal(number, word(12, "drops")?)?,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Small files of `/sys/class/net/<dev>`.
 
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
 
 /// `IFF_UP` of `include/uapi/linux/if.h`, in `flags`.
 pub const IFF_UP: u32 = 1;

@@ -1,11 +1,12 @@
 //! `/sys/devices/system/node/node<n>/distance`: distances to each online node, in order of node
 //! number.
 
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::{decimal, words};
 
 /// The distances in file order; 10 means local.
 pub fn node_distance(text: &str) -> Result<Vec<u32>, ParseError> {
-    crate::parse::words(text.trim_end()).map(|word| crate::parse::decimal(1, word)).collect()
+    words(text.trim_end()).map(|word| decimal(1, word)).collect()
 }
 
 #[cfg(test)]

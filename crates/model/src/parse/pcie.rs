@@ -1,6 +1,6 @@
 //! PCIe links and virtio features in sysfs.
 
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
 
 /// `current_link_speed`, `max_link_speed` in MT/s: `8.0 GT/s PCIe`, on older kernels `8 GT/s`.
 ///

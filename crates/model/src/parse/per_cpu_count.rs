@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::machine::cpuset::{CpuId, CpuSet};
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::decimal;
 
 /// Interrupts taken, by CPU; zeros are left out. The file has one number per *possible* CPU.
 pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u64>, ParseError> {
@@ -23,7 +24,7 @@ pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u6
                 format!("no count for cpu {cpu} (of {} possible cpus)", possible.len()),
             )
         })?;
-        let count = crate::parse::decimal(1, (at, cell))?;
+        let count = decimal(1, (at, cell))?;
         if count != 0 {
             counts.insert(cpu, count);
         }

@@ -1,6 +1,7 @@
 //! `/proc/<pid>/stat` (`fs/proc/array.c:do_task_stat`): the fields that netsilo uses.
 
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::{decimal, words};
 
 /// `PF_KTHREAD` of `include/linux/sched.h`.
 const PF_KTHREAD: u32 = 0x0020_0000;
@@ -16,7 +17,7 @@ pub struct PidStat {
     /// Whether it is a kernel thread.
     pub kthread: bool,
     /// Whether its affinity cannot be changed (`PF_NO_SETAFFINITY`).
-    pub bound: bool,
+    pub fixed_affinity: bool,
     /// Start time, in clock ticks after boot.
     pub start_time: u64,
 }
@@ -32,19 +33,16 @@ pub fn pid_stat(text: &str) -> Result<PidStat, ParseError> {
     let rest = &text[close + 1..];
     let field = |number: usize, name: &str| {
         // the state is field 3, the first after the name
-        crate::parse::words(rest)
-            .nth(number - 3)
-            .map(|(at, word)| (close + 1 + at, word))
-            .ok_or_else(|| {
-                ParseError::new(1, text.trim_end().len() + 1, format!("no field {number} ({name})"))
-            })
+        words(rest).nth(number - 3).map(|(at, word)| (close + 1 + at, word)).ok_or_else(|| {
+            ParseError::new(1, text.trim_end().len() + 1, format!("no field {number} ({name})"))
+        })
     };
-    let flags: u32 = crate::parse::decimal(1, field(9, "flags")?)?;
+    let flags: u32 = decimal(1, field(9, "flags")?)?;
     Ok(PidStat {
         comm: comm.to_owned(),
         kthread: flags & PF_KTHREAD != 0,
-        bound: flags & PF_NO_SETAFFINITY != 0,
-        start_time: crate::parse::decimal(1, field(22, "starttime")?)?,
+        fixed_affinity: flags & PF_NO_SETAFFINITY != 0,
+        start_time: decimal(1, field(22, "starttime")?)?,
     })
 }
 
@@ -59,11 +57,11 @@ mod tests {
         assert_eq!((read.comm.as_str(), read.kthread, read.start_time), ("a) (b) ", true, 345));
         let user =
             pid_stat("17 (sh) S 2 0 0 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n").unwrap();
-        assert!(!user.kthread && !user.bound);
+        assert!(!user.kthread && !user.fixed_affinity);
         let bound =
             pid_stat("17 (kworker/0:1) I 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n")
                 .unwrap();
-        assert!(bound.kthread && bound.bound);
+        assert!(bound.kthread && bound.fixed_affinity);
     }
 
     #[test]

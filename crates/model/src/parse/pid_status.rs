@@ -1,7 +1,7 @@
 //! `/proc/<pid>/status` (`fs/proc/array.c:proc_pid_status`): the fields that netsilo uses.
 
 use crate::machine::cpuset::CpuSet;
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
 
 /// `Cpus_allowed_list`: the CPUs that the task may run on.
 pub fn cpus_allowed(text: &str) -> Result<CpuSet, ParseError> {

@@ -6,14 +6,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
-use crate::snapshot::netdev::{EdgeSource, Netdev};
+use crate::snapshot::netdev::{AssociationSource, Netdev};
 
 /// Whether a character is a control or format character: moves the cursor, starts an escape
 /// sequence, ends a line, is invisible, or changes the text direction.
-pub fn is_unseen(c: char) -> bool {
+pub fn is_control(c: char) -> bool {
     let format = matches!(
         c,
         '\u{200b}'..='\u{200f}'
@@ -25,18 +25,18 @@ pub fn is_unseen(c: char) -> bool {
 }
 
 /// The text with such characters escaped (`\u{1b}`, `\n`).
-pub fn visible(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_unseen) {
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_control) {
         return Cow::Borrowed(text);
     }
     let written_out =
-        |c: char| -> String { if is_unseen(c) { c.escape_default().collect() } else { c.into() } };
+        |c: char| -> String { if is_control(c) { c.escape_default().collect() } else { c.into() } };
     Cow::Owned(text.chars().map(written_out).collect())
 }
 
 fn escape(text: &mut String) {
-    if let Cow::Owned(visible) = visible(text) {
-        *text = visible;
+    if let Cow::Owned(escaped) = escaped(text) {
+        *text = escaped;
     }
 }
 
@@ -49,7 +49,7 @@ impl Snapshot {
     ///
     /// A device with such a name cannot be found under the escaped name, so netsilo never writes
     /// its settings.
-    pub fn tame_names(&mut self) {
+    pub fn escape_names(&mut self) {
         let machine = &mut self.machine;
         escape_all([
             &mut machine.hostname,
@@ -69,14 +69,17 @@ impl Snapshot {
             let netdevs = std::mem::take(&mut audit.netdevs);
             audit.netdevs = netdevs
                 .into_iter()
-                .map(|(name, netdev)| (visible(&name).into_owned(), netdev))
+                .map(|(name, netdev)| (escaped(&name).into_owned(), netdev))
                 .collect::<BTreeMap<_, _>>();
-            if let Part::Value(connections) = &mut audit.connections {
+            if let Reading::Value(connections) = &mut audit.connections {
                 escape_all(
-                    connections.kept.iter_mut().filter_map(|connection| connection.netdev.as_mut()),
+                    connections
+                        .busiest
+                        .iter_mut()
+                        .filter_map(|connection| connection.netdev.as_mut()),
                 );
             }
-            if let Part::Value(qdiscs) = &mut audit.qdiscs {
+            if let Reading::Value(qdiscs) = &mut audit.qdiscs {
                 escape_all(qdiscs.iter_mut().map(|qdisc| &mut qdisc.kind));
             }
         }
@@ -98,11 +101,11 @@ fn escape_netdev(netdev: &mut Netdev) {
     let rx = netdev.rx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
     let tx = netdev.tx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
     escape_all(rx.chain(tx).filter_map(|edge| match &mut edge.source {
-        EdgeSource::ActionName(pattern) => Some(pattern),
+        AssociationSource::ActionName(pattern) => Some(pattern),
         _ => None,
     }));
     let Some(ethtool) = &mut netdev.ethtool else { return };
-    if let Part::Value(driver) = &mut ethtool.driver {
+    if let Reading::Value(driver) = &mut ethtool.driver {
         escape(&mut driver.driver);
         escape_all(
             [&mut driver.version, &mut driver.fw_version, &mut driver.bus_info]
@@ -110,17 +113,17 @@ fn escape_netdev(netdev: &mut Netdev) {
                 .flatten(),
         );
     }
-    if let Part::Value(features) = &mut ethtool.features {
+    if let Reading::Value(features) = &mut ethtool.features {
         escape_all(features.iter_mut().map(|feature| &mut feature.name));
     }
-    if let Part::Value(stats) = &mut ethtool.stats {
+    if let Reading::Value(stats) = &mut ethtool.stats {
         escape_all(stats.iter_mut().map(|(name, _)| name));
     }
 }
 
 impl Attribution {
     /// Escapes control characters in all names.
-    pub fn tame_names(&mut self) {
+    pub fn escape_names(&mut self) {
         for consumption in &mut self.consumption {
             escape(&mut consumption.consumer.comm);
             escape_all(&mut consumption.consumer.cgroup);
@@ -139,11 +142,11 @@ mod tests {
 
     #[test]
     fn terminal_control_characters_are_escaped() {
-        assert_eq!(visible("nginx: worker"), "nginx: worker");
-        assert_eq!(visible("\u{1b}[2J\u{9b}31m"), "\\u{1b}[2J\\u{9b}31m");
-        assert_eq!(visible("a\nok: eth0\tb\r\u{7f}"), "a\\nok: eth0\\tb\\r\\u{7f}");
-        assert_eq!(visible("txt.\u{202e}exe\u{200b}"), "txt.\\u{202e}exe\\u{200b}");
-        assert!(matches!(visible("größe-服务"), Cow::Borrowed(_)));
+        assert_eq!(escaped("nginx: worker"), "nginx: worker");
+        assert_eq!(escaped("\u{1b}[2J\u{9b}31m"), "\\u{1b}[2J\\u{9b}31m");
+        assert_eq!(escaped("a\nok: eth0\tb\r\u{7f}"), "a\\nok: eth0\\tb\\r\\u{7f}");
+        assert_eq!(escaped("txt.\u{202e}exe\u{200b}"), "txt.\\u{202e}exe\\u{200b}");
+        assert!(matches!(escaped("größe-服务"), Cow::Borrowed(_)));
     }
 
     #[test]
@@ -159,16 +162,16 @@ mod tests {
         let scene: Scene = serde_json::from_str(scene).unwrap();
         let mut observation = scene.observation();
         observation.attribution.consumption[0].consumer.cgroup = Some("/a\r/b".into());
-        observation.before.tame_names();
-        observation.after.tame_names();
-        observation.attribution.tame_names();
+        observation.before.escape_names();
+        observation.after.escape_names();
+        observation.attribution.escape_names();
         let json = serde_json::to_value(&observation).unwrap();
         fn check(value: &serde_json::Value) {
             match value {
-                serde_json::Value::String(text) => assert!(!text.contains(is_unseen), "{text:?}"),
+                serde_json::Value::String(text) => assert!(!text.contains(is_control), "{text:?}"),
                 serde_json::Value::Array(values) => values.iter().for_each(check),
                 serde_json::Value::Object(map) => {
-                    assert!(map.keys().all(|key| !key.contains(is_unseen)));
+                    assert!(map.keys().all(|key| !key.contains(is_control)));
                     map.values().for_each(check);
                 }
                 _ => {}

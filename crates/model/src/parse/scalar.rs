@@ -1,10 +1,11 @@
 //! Files that hold one value: a number, flags, or a word.
 
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::decimal;
 
 /// Parses a decimal number (`mtu`, `ifindex`, `rps_flow_cnt`).
 pub fn number<N: std::str::FromStr>(text: &str) -> Result<N, ParseError> {
-    crate::parse::decimal(1, (0, text.trim()))
+    decimal(1, (0, text.trim()))
 }
 
 /// Parses a number where a negative value means "none" (`numa_node`, `speed`: -1).

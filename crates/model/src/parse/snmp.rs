@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::{decimal, words};
 
 /// Parses `snmp` or `netstat`: pairs of lines, names then values, each starting with the protocol
 /// and a colon.
@@ -17,7 +18,7 @@ pub fn snmp(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
         let Some((values, line)) = lines.next() else {
             return Err(ParseError::new(at + 1, 1, "no line of values after the line of names"));
         };
-        let (mut names, mut words) = (crate::parse::words(names), crate::parse::words(values));
+        let (mut names, mut words) = (words(names), words(values));
         let protocol = names.next().map_or("", |(_, word)| word);
         let begun = words.next().map_or("", |(_, word)| word);
         let Some(prefix) = protocol.strip_suffix(':').filter(|_| protocol == begun) else {
@@ -34,7 +35,7 @@ pub fn snmp(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
             };
             // an unsigned long, or a long where -1 has a special meaning
             if !word.1.starts_with('-') {
-                counters.insert(format!("{prefix}{name}"), crate::parse::decimal(line, word)?);
+                counters.insert(format!("{prefix}{name}"), decimal(line, word)?);
             }
         }
     }
@@ -44,12 +45,12 @@ pub fn snmp(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
 /// Parses `snmp6`: a name and a value on each line.
 pub fn snmp6(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
     let counter = |(line, number): (&str, usize)| {
-        let mut words = crate::parse::words(line);
+        let mut words = words(line);
         let (_, name) = words.next()?;
         let value = words
             .next()
             .ok_or_else(|| ParseError::new(number, line.len() + 1, format!("no value of {name}")));
-        Some(value.and_then(|word| Ok((name.to_owned(), crate::parse::decimal(number, word)?))))
+        Some(value.and_then(|word| Ok((name.to_owned(), decimal(number, word)?))))
     };
     text.lines().zip(1..).filter_map(counter).collect()
 }

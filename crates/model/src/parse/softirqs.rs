@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::machine::counts::Counts;
 use crate::machine::cpuset::CpuId;
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::{decimal, words};
 
 /// Softirqs raised, by CPU and vector name.
 pub fn softirqs(text: &str) -> Result<BTreeMap<CpuId, Counts>, ParseError> {
@@ -26,12 +27,12 @@ fn rows(text: &str, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<CpuId, Cou
             .ok_or_else(|| ParseError::new(1, at + 1, format!("expected CPU<n>, found {word:?}")))
     };
     let cpus: Vec<CpuId> = match lines.next() {
-        Some((header, _)) => crate::parse::words(header).map(cpu).collect::<Result<_, _>>()?,
+        Some((header, _)) => words(header).map(cpu).collect::<Result<_, _>>()?,
         None => return Err(ParseError::new(1, 1, "no header of cpus")),
     };
     let mut read: Vec<(Arc<str>, Vec<u64>)> = Vec::new();
     for (line, number) in lines {
-        let mut words = crate::parse::words(line);
+        let mut words = words(line);
         let Some(name) =
             words.next().and_then(|(_, word)| word.strip_suffix(':')).filter(|name| wanted(name))
         else {
@@ -45,7 +46,7 @@ fn rows(text: &str, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<CpuId, Cou
                     format!("{name} has no count for cpu {cpu} of {}", cpus.len()),
                 )
             })?;
-            crate::parse::decimal(number, cell)
+            decimal(number, cell)
         };
         read.push((name.into(), cpus.iter().map(count).collect::<Result<_, _>>()?));
     }

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::machine::cpuset::{CpuId, CpuSet};
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::words;
 use crate::snapshot::host::Softnet;
 
 /// Counters by CPU.
@@ -69,7 +70,7 @@ fn columns(line: &str, number: usize) -> Result<Vec<u32>, ParseError> {
             )
         })
     };
-    crate::parse::words(line).map(value).collect()
+    words(line).map(value).collect()
 }
 
 #[cfg(test)]

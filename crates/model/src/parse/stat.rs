@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 
 use crate::machine::cpuset::CpuId;
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::{decimal, words};
 use crate::snapshot::host::CpuStat;
 
 /// Times by CPU; ignores the sum over all CPUs (`cpu `) and all other rows.
 pub fn stat(text: &str) -> Result<BTreeMap<CpuId, CpuStat>, ParseError> {
     let mut read = BTreeMap::new();
     for (line, number) in text.lines().zip(1..) {
-        let mut words = crate::parse::words(line);
+        let mut words = words(line);
         let Some(cpu) = words.next().and_then(|(_, word)| word.strip_prefix("cpu")?.parse().ok())
         else {
             continue;
         };
         let mut next = |name: &str| match words.next() {
-            Some(cell) => crate::parse::decimal(number, cell),
+            Some(cell) => decimal(number, cell),
             None => Err(ParseError::new(number, line.len() + 1, format!("no column {name}"))),
         };
         let times = CpuStat {

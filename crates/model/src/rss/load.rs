@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::rss::model::{Calibrated, flows_of};
+use crate::rss::model::{CheckedModel, flows_on};
 use crate::rss::rebalance::queue_loads;
 use crate::snapshot::flow::Flow;
 use crate::snapshot::netdev::Netdev;
@@ -22,7 +22,7 @@ pub struct TableLoad {
     /// Packets that followed the table: their entry is known, and its queue received them.
     pub packets: u64,
     /// Packets with an unknown entry, or received by another queue than their entry's.
-    pub outside: u64,
+    pub off_table: u64,
     /// Packets of flows without room in the flow table.
     pub missed: u64,
     /// Flows that followed the table.
@@ -34,7 +34,7 @@ pub struct TableLoad {
 impl TableLoad {
     /// Computes the load by the NIC's hash or, without one, by the predicted hash of the addresses;
     /// the error is the reason why there is none.
-    pub fn of(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
+    pub fn from_observation(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
         let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
         let table = rss.map(|rss| rss.indirection.clone()).filter(|table| !table.is_empty());
         let table = table.ok_or("it shows no indirection table")?;
@@ -43,9 +43,10 @@ impl TableLoad {
         if before.is_some_and(|before| Some(before) != rss) {
             return Err("its table or key changed during the observation".into());
         }
-        let flows: Vec<&Flow> = flows_of(observation, netdev).collect();
+        let flows: Vec<&Flow> = flows_on(observation, netdev).collect();
         let hashes = flows.iter().any(|flow| flow.hash.is_some());
-        let calibrated = if hashes { None } else { Calibrated::of(observation, netdev).ok() };
+        let calibrated =
+            if hashes { None } else { CheckedModel::from_observation(observation, netdev).ok() };
         let entries = table.len();
         let entry_of = |flow: &Flow| match (flow.hash, &calibrated) {
             (Some(hash), _) => Some(hash as usize % entries),
@@ -60,7 +61,7 @@ impl TableLoad {
         let mut found = Self {
             load: vec![0; table.len()],
             packets: 0,
-            outside: 0,
+            off_table: 0,
             missed: observation.attribution.flows_missed,
             flows: 0,
             heaviest: None,
@@ -76,7 +77,7 @@ impl TableLoad {
 
     fn add(&mut self, entry: Option<usize>, packets: u64) {
         let Some(entry) = entry else {
-            self.outside = self.outside.saturating_add(packets);
+            self.off_table = self.off_table.saturating_add(packets);
             return;
         };
         self.load[entry] = self.load[entry].saturating_add(packets).min(MAX_PACKETS);
@@ -94,7 +95,7 @@ impl TableLoad {
 
     /// Number of equally loaded entries with the same unevenness (2 to the power of the load's
     /// entropy); `None` without load.
-    pub fn entries_in_effect(&self) -> Option<f64> {
+    pub fn effective_entries(&self) -> Option<f64> {
         let total = self.packets as f64;
         let shares = self.load.iter().filter(|load| **load > 0).map(|load| *load as f64 / total);
         let entropy: f64 = shares.map(|share| -share * share.log2()).sum();
@@ -110,27 +111,27 @@ impl TableLoad {
 
     /// Whether the load is complete: at most a tenth of the packets did not follow the table or
     /// were not counted.
-    pub fn is_whole(&self) -> bool {
-        let (inside, outside) = (self.packets as f64, self.outside as f64 + self.missed as f64);
-        self.packets > 0 && outside * 10.0 <= inside + outside
+    pub fn is_complete(&self) -> bool {
+        let (on_table, other) = (self.packets as f64, self.off_table as f64 + self.missed as f64);
+        self.packets > 0 && other * 10.0 <= on_table + other
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::reading::Part;
+    use crate::machine::reading::Reading;
     use crate::snapshot::ethtool::{Ethtool, Rss};
     use crate::snapshot::flow::Outer;
 
     fn loaded(table: &[u32], flows: Vec<Flow>) -> Result<TableLoad, String> {
         let rss = Rss { function: None, key: None, indirection: table.to_vec(), input_xfrm: 0 };
-        let ethtool = Ethtool { rss: Part::Value(rss), ..Ethtool::untold("not asked") };
+        let ethtool = Ethtool { rss: Reading::Value(rss), ..Ethtool::unavailable("not asked") };
         let netdev = Netdev { ifindex: 2, ethtool: Some(ethtool), ..Netdev::default() };
         let mut observation = Observation::default();
         observation.attribution.flows = flows;
         observation.after.netdevs = vec![netdev.clone()];
-        TableLoad::of(&observation, &netdev)
+        TableLoad::from_observation(&observation, &netdev)
     }
 
     fn flow(hash: Option<u32>, queue: u32, packets: u64) -> Flow {
@@ -143,9 +144,9 @@ mod tests {
         let found =
             loaded(&table, vec![flow(Some(5), 1, 60), flow(Some(9), 1, 20), flow(Some(6), 3, 4)])
                 .unwrap();
-        assert_eq!((found.load.as_slice(), found.outside), ([0, 80, 0, 0].as_slice(), 4));
-        assert_eq!((found.flows, found.heaviest, found.is_whole()), (2, Some((60, 1)), true));
-        assert_eq!((found.skew(), found.entries_in_effect()), (Some(4.0), Some(1.0)));
+        assert_eq!((found.load.as_slice(), found.off_table), ([0, 80, 0, 0].as_slice(), 4));
+        assert_eq!((found.flows, found.heaviest, found.is_complete()), (2, Some((60, 1)), true));
+        assert_eq!((found.skew(), found.effective_entries()), (Some(4.0), Some(1.0)));
     }
 
     #[test]
@@ -153,7 +154,7 @@ mod tests {
         let found = loaded(&[2, 1], vec![flow(None, 2, 7), flow(Some(1), 1, 1)]).unwrap();
         assert_eq!(found.load, [7, 1]);
         let silent = loaded(&[2, 1], vec![flow(None, 2, 7)]).unwrap();
-        assert_eq!((silent.outside, silent.is_whole()), (7, false));
+        assert_eq!((silent.off_table, silent.is_complete()), (7, false));
         assert!(loaded(&[], vec![]).unwrap_err().contains("no indirection table"));
     }
 
@@ -161,6 +162,6 @@ mod tests {
     fn an_even_load_uses_all_entries() {
         let found =
             loaded(&[0, 1, 2, 3], (0..4).map(|hash| flow(Some(hash), hash, 10)).collect()).unwrap();
-        assert_eq!((found.skew(), found.entries_in_effect()), (Some(1.0), Some(4.0)));
+        assert_eq!((found.skew(), found.effective_entries()), (Some(1.0), Some(4.0)));
     }
 }

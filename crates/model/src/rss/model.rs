@@ -24,7 +24,7 @@ const FITS: f64 = 0.95;
 
 /// The function of one netdev from addresses and ports to an rx queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Model {
+pub struct RssModel {
     key: Vec<u8>,
     key_source: KeySource,
     table: Vec<u32>,
@@ -44,7 +44,7 @@ pub enum KeySource {
 
 /// The predicted path of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Predicted {
+pub struct PredictedQueue {
     /// The hash; `None` if the NIC does not hash such packets.
     pub hash: Option<u32>,
     /// The entry of the indirection table.
@@ -55,11 +55,11 @@ pub struct Predicted {
     pub fields: HashFields,
 }
 
-impl Model {
+impl RssModel {
     /// Builds the model from ethtool's report; the error is the reason why that is not possible.
     ///
     /// `netdev_rss_key` is the sysctl `net.core.netdev_rss_key`, as printed.
-    pub fn of(ethtool: &Ethtool, netdev_rss_key: &str) -> Result<Self, String> {
+    pub fn from_ethtool(ethtool: &Ethtool, netdev_rss_key: &str) -> Result<Self, String> {
         let rss = match (ethtool.rss.value(), ethtool.rss.reason()) {
             (Some(rss), _) => rss,
             (None, why) => {
@@ -91,7 +91,7 @@ impl Model {
             key,
             key_source,
             table: rss.indirection.clone(),
-            transform: Transform::of(rss.input_xfrm)?,
+            transform: Transform::from_input_xfrm(rss.input_xfrm)?,
             fields: fields.collect(),
         })
     }
@@ -108,7 +108,7 @@ impl Model {
         outer: Outer,
         ends: Option<Ends>,
         fragments: bool,
-    ) -> Result<Predicted, String> {
+    ) -> Result<PredictedQueue, String> {
         let Some(ends) = ends else { return self.entry(None, HashFields::default()) };
         let v6 = ends.target.is_ipv6();
         let fields = match outer.flow_type(v6) {
@@ -138,11 +138,11 @@ impl Model {
         self.entry(Some(hash), fields)
     }
 
-    fn entry(&self, hash: Option<u32>, fields: HashFields) -> Result<Predicted, String> {
+    fn entry(&self, hash: Option<u32>, fields: HashFields) -> Result<PredictedQueue, String> {
         let entry = hash.unwrap_or(0) % self.table.len() as u32;
         let queue =
             self.table.get(entry as usize).copied().ok_or("its indirection table is empty")?;
-        Ok(Predicted { hash, entry, queue, fields })
+        Ok(PredictedQueue { hash, entry, queue, fields })
     }
 }
 
@@ -160,7 +160,7 @@ pub struct Fit {
 }
 
 impl Fit {
-    fn add(&mut self, flow: &Flow, predicted: Predicted) {
+    fn add(&mut self, flow: &Flow, predicted: PredictedQueue) {
         self.flows += 1;
         let same_hash = flow.hash.is_some() && flow.hash == predicted.hash;
         match flow.queue {
@@ -206,23 +206,23 @@ impl fmt::Display for Fit {
 
 /// A model with its agreement, for each type of flow and for all together (`None`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Calibrated {
+pub struct CheckedModel {
     /// The model.
-    pub model: Model,
+    pub model: RssModel,
     fits: BTreeMap<Option<FlowType>, Fit>,
 }
 
-impl Calibrated {
+impl CheckedModel {
     /// Builds the netdev's model and checks it against the observed flows; the error is the reason
     /// why there is no model.
-    pub fn of(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
+    pub fn from_observation(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
         let ethtool = netdev.ethtool.as_ref().ok_or("ethtool was not queried")?;
         let key =
             observation.after.net.sysctls.get("net.core.netdev_rss_key").map_or("", String::as_str);
-        let model = Model::of(ethtool, key)?;
+        let model = RssModel::from_ethtool(ethtool, key)?;
         let mut fits: BTreeMap<Option<FlowType>, Fit> = BTreeMap::from([(None, Fit::default())]);
         for flow in
-            flows_of(observation, netdev).filter(|flow| flow.queue.is_some() && flow.ends.is_some())
+            flows_on(observation, netdev).filter(|flow| flow.queue.is_some() && flow.ends.is_some())
         {
             let Ok(predicted) = model.predict(flow.outer, flow.ends, flow.fragments) else {
                 continue;
@@ -242,7 +242,7 @@ impl Calibrated {
     }
 
     /// Predicts the queue of a flow; the error is the reason why that is not possible.
-    pub fn predict(&self, outer: Outer, ends: Ends) -> Result<Predicted, String> {
+    pub fn predict(&self, outer: Outer, ends: Ends) -> Result<PredictedQueue, String> {
         let fit = self.fit(outer.flow_type(ends.target.is_ipv6()));
         if !fit.holds() {
             let cause = fit.likely_cause().unwrap_or("the flows do not show why");
@@ -253,7 +253,7 @@ impl Calibrated {
 }
 
 /// The flows that arrived on this netdev.
-pub fn flows_of<'a>(
+pub fn flows_on<'a>(
     observation: &'a Observation,
     netdev: &'a Netdev,
 ) -> impl Iterator<Item = &'a Flow> {
@@ -266,16 +266,16 @@ pub fn flows_of<'a>(
 
 /// The steering of packets that arrive for one of the netdev's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Steering {
+pub struct NicSteering {
     /// The netdev's own addresses.
     pub addresses: Vec<IpAddr>,
     /// The NAPI of each rx queue, where known.
     pub napis: BTreeMap<u32, NapiId>,
     /// The RSS model.
-    pub model: Model,
+    pub model: RssModel,
 }
 
-impl Steering {
+impl NicSteering {
     /// Predicts the rx queue of TCP packets from `remote` to `local`; `None` if that is not
     /// possible.
     pub fn tcp_queue(&self, remote: SocketAddr, local: SocketAddr) -> Option<u32> {
@@ -288,7 +288,7 @@ impl Steering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::reading::Part;
+    use crate::machine::reading::Reading;
     use crate::rss::toeplitz::tests::{KEY, SUITE};
     use crate::snapshot::ethtool::{Driver, Rss};
 
@@ -302,27 +302,27 @@ mod tests {
             input_xfrm,
         };
         Ethtool {
-            driver: Part::Value(driver),
-            rss: Part::Value(rss),
+            driver: Reading::Value(driver),
+            rss: Reading::Value(rss),
             flow_hash: BTreeMap::from([
-                (FlowType::Tcp4, Part::Value(fields.parse().unwrap())),
-                (FlowType::Udp4, Part::Value(HashFields::ADDRESSES)),
+                (FlowType::Tcp4, Reading::Value(fields.parse().unwrap())),
+                (FlowType::Udp4, Reading::Value(HashFields::ADDRESSES)),
             ]),
-            ..Ethtool::untold("not asked")
+            ..Ethtool::unavailable("not asked")
         }
     }
 
-    fn model(driver: &str, key: Option<&[u8]>, fields: &str, xfrm: u8) -> Result<Model, String> {
+    fn model(driver: &str, key: Option<&[u8]>, fields: &str, xfrm: u8) -> Result<RssModel, String> {
         let printed: Vec<String> =
             KEY.iter().chain(&[0; 12]).map(|byte| format!("{byte:02x}")).collect();
-        Model::of(&ethtool(driver, key, fields, xfrm), &printed.join(":"))
+        RssModel::from_ethtool(&ethtool(driver, key, fields, xfrm), &printed.join(":"))
     }
 
     fn ends(at: usize) -> Option<Ends> {
         Some(Ends { source: SUITE[at].0.parse().unwrap(), target: SUITE[at].1.parse().unwrap() })
     }
 
-    fn queue(model: &Model, outer: Outer, at: usize) -> u32 {
+    fn queue(model: &RssModel, outer: Outer, at: usize) -> u32 {
         model.predict(outer, ends(at), false).unwrap().queue
     }
 
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn packets_without_a_hash_use_entry_0() {
         let none = model("ice", Some(&KEY), "", 0).unwrap();
-        let at_0 = Predicted { hash: None, entry: 0, queue: 0, fields: HashFields::default() };
+        let at_0 = PredictedQueue { hash: None, entry: 0, queue: 0, fields: HashFields::default() };
         assert_eq!(none.predict(Outer::Tcp, ends(0), false), Ok(at_0));
         assert_eq!(none.predict(Outer::Ethernet(0x0806), None, false), Ok(at_0));
     }
@@ -355,7 +355,7 @@ mod tests {
         );
         assert_eq!(model("gve", None, "sdfn", 0).unwrap_err(), "it shows no hash key");
         assert!(
-            Model::of(&ethtool("igb", None, "sdfn", 0), "00:00")
+            RssModel::from_ethtool(&ethtool("igb", None, "sdfn", 0), "00:00")
                 .unwrap_err()
                 .contains("netdev_rss_key")
         );
@@ -367,10 +367,10 @@ mod tests {
         let sorted = model("ice", Some(&KEY), "sdf", 0).unwrap();
         assert!(sorted.predict(Outer::Tcp, ends(0), false).unwrap_err().contains("`sdf`"));
         let mut xor = ethtool("ena", Some(&KEY), "sdfn", 0);
-        if let Part::Value(rss) = &mut xor.rss {
+        if let Reading::Value(rss) = &mut xor.rss {
             rss.function = Some(HashFunction::Xor);
         }
-        assert!(Model::of(&xor, "").unwrap_err().contains("xor"));
+        assert!(RssModel::from_ethtool(&xor, "").unwrap_err().contains("xor"));
     }
 
     fn seen(hash: Option<u32>, queue: u32, at: usize) -> Flow {
@@ -384,7 +384,7 @@ mod tests {
         }
     }
 
-    fn calibrated(flows: Vec<Flow>) -> Calibrated {
+    fn calibrated(flows: Vec<Flow>) -> CheckedModel {
         let mut observation = Observation::default();
         observation.attribution.flows = flows;
         let netdev = Netdev {
@@ -392,7 +392,7 @@ mod tests {
             ethtool: Some(ethtool("ice", Some(&KEY), "sdfn", 0)),
             ..Netdev::default()
         };
-        Calibrated::of(&observation, &netdev).unwrap()
+        CheckedModel::from_observation(&observation, &netdev).unwrap()
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub enum Transform {
 
 impl Transform {
     /// Decodes `input_xfrm`; unknown bits are an error.
-    pub fn of(input_xfrm: u8) -> Result<Option<Self>, String> {
+    pub fn from_input_xfrm(input_xfrm: u8) -> Result<Option<Self>, String> {
         match input_xfrm {
             0 => Ok(None),
             1 => Ok(Some(Self::SymmetricXor)),
@@ -91,11 +91,11 @@ pub fn parse_key(text: &str) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// The key of the verification suite.
-    pub const KEY: [u8; 40] = [
+    pub(in crate::rss) const KEY: [u8; 40] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
@@ -103,7 +103,7 @@ pub mod tests {
 
     /// The verification suite of the RSS specification: source, destination, hash of addresses,
     /// hash with ports.
-    pub const SUITE: [(&str, &str, u32, u32); 8] = [
+    pub(in crate::rss) const SUITE: [(&str, &str, u32, u32); 8] = [
         ("66.9.149.187:2794", "161.142.100.80:1766", 0x323e_8fc2, 0x51cc_c178),
         ("199.92.111.2:14230", "65.69.140.83:4739", 0xd718_262a, 0xc626_b0ea),
         ("24.19.198.95:12898", "12.22.207.184:38024", 0xd2d0_a5de, 0x5c2b_394a),
@@ -146,8 +146,8 @@ pub mod tests {
         let made = |transform| input(a, b, true, Some(transform)).unwrap();
         assert_eq!(made(Transform::SymmetricXor), [9, 10, 11, 12, 9, 10, 11, 12, 0, 4, 0, 4]);
         assert_eq!(made(Transform::SymmetricOrXor), [9, 10, 11, 12, 9, 10, 11, 12, 0, 5, 0, 4]);
-        assert_eq!(Transform::of(2), Ok(Some(Transform::SymmetricOrXor)));
-        assert!(Transform::of(4).is_err());
+        assert_eq!(Transform::from_input_xfrm(2), Ok(Some(Transform::SymmetricOrXor)));
+        assert!(Transform::from_input_xfrm(4).is_err());
     }
 
     #[test]

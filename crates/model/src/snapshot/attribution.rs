@@ -16,7 +16,7 @@ use crate::snapshot::stage_samples::StageSamples;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
     /// The method of counting.
-    pub source: Source,
+    pub source: AttributionSource,
     /// Time during which the hooks were attached.
     pub elapsed: Duration,
     /// Whether the hooks were attached for this window only. Then the first event of each socket
@@ -55,7 +55,7 @@ pub struct Attribution {
 /// The method of counting an attribution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum AttributionSource {
     /// Not counted; `hooks` has the reasons.
     #[default]
     None,
@@ -95,7 +95,7 @@ pub struct Consumption {
     /// unresolved.
     pub rx_queue: Option<u32>,
     /// How NAPI instance and queue were found.
-    pub resolved: Resolved,
+    pub resolved: QueueResolution,
     /// The CPU that polled the packets; `None` when only [`Attribution::polls`] has it.
     pub poll_cpu: Option<CpuId>,
     /// The CPU that ran the protocol (`sk_incoming_cpu`); under RPS it differs from the polling
@@ -184,7 +184,7 @@ pub enum Protocol {
 /// How the NAPI instance and queue of a consumption were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Resolved {
+pub enum QueueResolution {
     /// The socket or packet contains them.
     Direct,
     /// By the packet's hash, recorded at the NIC (a veth clears the NAPI id).
@@ -237,7 +237,8 @@ impl CpuTime {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hook {
     /// The quantity that it measures (`napi polls`, `tcp bytes`, `udp bytes`, `softirq time`, ...).
-    pub question: String,
+    #[serde(rename = "question")]
+    pub quantity: String,
     /// The attach point (`tp_btf/napi_poll`).
     pub hook: String,
     /// Why it is not attached; `None` when it is.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::NapiId;
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 
 /// Everything that only the audit reads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,9 +21,9 @@ pub struct Audit {
     #[serde(default)]
     pub napis: BTreeMap<NapiId, NapiSettings>,
     /// Queueing disciplines of all netdevs.
-    pub qdiscs: Part<Vec<Qdisc>>,
+    pub qdiscs: Reading<Vec<Qdisc>>,
     /// The TCP connections that moved the most bytes.
-    pub connections: Part<Connections>,
+    pub connections: Reading<Connections>,
     /// Frequency and idle states, of CPUs that have them.
     #[serde(default)]
     pub cpus: BTreeMap<CpuId, CpuPower>,
@@ -163,13 +163,14 @@ impl Qdisc {
 pub struct Connections {
     /// Number of connections.
     pub seen: u64,
-    /// The connections that moved the most bytes, at most [`Connections::KEPT`].
-    pub kept: Vec<Connection>,
+    /// The connections that moved the most bytes, at most [`Connections::MAX_LISTED`].
+    #[serde(rename = "kept")]
+    pub busiest: Vec<Connection>,
 }
 
 impl Connections {
-    /// Maximum length of `kept`.
-    pub const KEPT: usize = 256;
+    /// Maximum length of `busiest`.
+    pub const MAX_LISTED: usize = 256;
 }
 
 /// One connection, in the terms of `struct tcp_info`; `None` for fields that this kernel lacks.
@@ -215,9 +216,9 @@ pub struct Connection {
     pub total_retrans: u32,
     /// Time with data to send, in microseconds.
     pub busy_usecs: u64,
-    /// Part of it limited by the peer's receive window.
+    /// Reading of it limited by the peer's receive window.
     pub rwnd_limited_usecs: u64,
-    /// Part of it limited by the local send buffer.
+    /// Reading of it limited by the local send buffer.
     pub sndbuf_limited_usecs: u64,
     /// `sk_rcvbuf`.
     pub rcvbuf_bytes: Option<u32>,

@@ -1,4 +1,4 @@
-//! FILEDOC
+//! Threads and cgroups of a consumer, as read before they are pinned.
 
 use crate::machine::cpuset::CpuSet;
 
@@ -16,7 +16,7 @@ pub struct Thread {
     /// CPUs where the thread may run.
     pub cpus: CpuSet,
     /// Whether the kernel refuses to move it (`PF_NO_SETAFFINITY`).
-    pub bound: bool,
+    pub fixed_affinity: bool,
 }
 
 /// A cgroup of a consumer, as observed.

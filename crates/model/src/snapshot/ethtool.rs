@@ -10,33 +10,33 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::as_text::as_text;
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 
 /// Everything a driver reports through ethtool; a part may be absent, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ethtool {
     /// Driver and firmware.
-    pub driver: Part<Driver>,
+    pub driver: Reading<Driver>,
     /// Channel counts (queues).
-    pub channels: Part<Channels>,
+    pub channels: Reading<Channels>,
     /// Descriptors per ring.
-    pub rings: Part<Rings>,
+    pub rings: Reading<Rings>,
     /// Interrupt moderation.
-    pub coalesce: Part<Coalesce>,
+    pub coalesce: Reading<Coalesce>,
     /// Offloads, in the kernel's order.
-    pub features: Part<Vec<Feature>>,
+    pub features: Reading<Vec<Feature>>,
     /// Receive side scaling, context 0.
-    pub rss: Part<Rss>,
+    pub rss: Reading<Rss>,
     /// Number of rx rings that RSS may use.
-    pub rx_rings: Part<u32>,
+    pub rx_rings: Reading<u32>,
     /// Number of installed ntuple (flow steering) rules.
-    pub ntuple_rules: Part<u32>,
+    pub ntuple_rules: Reading<u32>,
     /// Packet fields in the RSS hash, for each flow type.
-    pub flow_hash: BTreeMap<FlowType, Part<HashFields>>,
+    pub flow_hash: BTreeMap<FlowType, Reading<HashFields>>,
     /// Speed and duplex.
-    pub link: Part<Link>,
+    pub link: Reading<Link>,
     /// The driver's own counters, in its order; a name may repeat.
-    pub stats: Part<Vec<(String, u64)>>,
+    pub stats: Reading<Vec<(String, u64)>>,
 }
 
 /// `struct ethtool_drvinfo`; `None` for an empty string.
@@ -120,9 +120,9 @@ pub struct Coalesce {
 
 impl Ethtool {
     /// All parts absent, for one reason.
-    pub fn untold(why: &str) -> Self {
-        fn absent<T>(why: &str) -> Part<T> {
-            Part::Absent(why.to_owned())
+    pub fn unavailable(why: &str) -> Self {
+        fn absent<T>(why: &str) -> Reading<T> {
+            Reading::Absent(why.to_owned())
         }
         Self {
             driver: absent(why),
@@ -147,8 +147,8 @@ impl Ethtool {
     /// The offload with this name, mutable.
     pub fn feature_mut(&mut self, name: &str) -> Option<&mut Feature> {
         match &mut self.features {
-            Part::Value(features) => features.iter_mut().find(|feature| feature.name == name),
-            Part::Absent(_) => None,
+            Reading::Value(features) => features.iter_mut().find(|feature| feature.name == name),
+            Reading::Absent(_) => None,
         }
     }
 }
@@ -401,15 +401,15 @@ mod tests {
 
     #[test]
     fn a_bundle_keeps_the_reason_for_an_absent_part() {
-        let absent: Part<Channels> = Part::Absent("EOPNOTSUPP: no".into());
+        let absent: Reading<Channels> = Reading::Absent("EOPNOTSUPP: no".into());
         let json = serde_json::to_string(&absent).unwrap();
         assert_eq!(json, r#"{"absent":"EOPNOTSUPP: no"}"#);
-        assert_eq!(serde_json::from_str::<Part<Channels>>(&json).unwrap(), absent);
-        let flow_hash = BTreeMap::from([(FlowType::Udp4, Part::Value(HashFields::ADDRESSES))]);
+        assert_eq!(serde_json::from_str::<Reading<Channels>>(&json).unwrap(), absent);
+        let flow_hash = BTreeMap::from([(FlowType::Udp4, Reading::Value(HashFields::ADDRESSES))]);
         let json = serde_json::to_string(&flow_hash).unwrap();
         assert_eq!(json, r#"{"udp4":{"value":"sd"}}"#);
         assert_eq!(
-            serde_json::from_str::<BTreeMap<FlowType, Part<HashFields>>>(&json).unwrap(),
+            serde_json::from_str::<BTreeMap<FlowType, Reading<HashFields>>>(&json).unwrap(),
             flow_hash
         );
     }

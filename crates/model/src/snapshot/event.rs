@@ -1,4 +1,4 @@
-//! Events that the kernel announces: links, netdevs, CPUs, suspend.
+//! Events that the kernel announces: netdevs, CPUs, suspend.
 
 use serde::{Deserialize, Serialize};
 

@@ -108,7 +108,7 @@ impl fmt::Display for Ends {
 /// `[2001:db8::1]:53-[2001:db8::2]:53/udp`, `10.0.0.1-10.0.0.2/gre`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub struct Asked {
+pub struct FlowSpec {
     /// The protocol.
     pub outer: Outer,
     /// Sender and receiver.
@@ -118,7 +118,7 @@ pub struct Asked {
 /// A text that does not parse as a flow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a flow: {why}; write it like 10.0.0.1:40000-10.0.0.2:443/tcp")]
-pub struct AskedError {
+pub struct FlowSpecError {
     text: String,
     why: &'static str,
 }
@@ -136,11 +136,11 @@ const PROTOCOLS: [(&str, u8); 9] = [
     ("icmp", 1),
 ];
 
-impl FromStr for Asked {
-    type Err = AskedError;
+impl FromStr for FlowSpec {
+    type Err = FlowSpecError;
 
-    fn from_str(text: &str) -> Result<Self, AskedError> {
-        let refuse = |why| AskedError { text: text.to_owned(), why };
+    fn from_str(text: &str) -> Result<Self, FlowSpecError> {
+        let refuse = |why| FlowSpecError { text: text.to_owned(), why };
         let (ends, protocol) =
             text.rsplit_once('/').ok_or_else(|| refuse("no protocol after a `/`"))?;
         let (source, target) =
@@ -170,7 +170,7 @@ impl FromStr for Asked {
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for FlowSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = match self.outer {
             Outer::Tcp => 6,
@@ -191,7 +191,7 @@ impl fmt::Display for Asked {
     }
 }
 
-as_text!(Asked);
+as_text!(FlowSpec);
 
 /// UDP ports of known encapsulations (IANA, and Linux's own default for VXLAN).
 const UDP_PORTS: [(u16, Outer); 5] = [
@@ -296,7 +296,7 @@ impl Flow {
 }
 
 /// Assigns `peer` and `connection` numbers by address: 1, 2, ... in sorted order of the addresses.
-pub fn number(flows: &mut [Flow]) {
+pub fn assign_numbers(flows: &mut [Flow]) {
     let mut peers: Vec<IpAddr> =
         flows.iter().filter_map(|flow| Some(flow.ends?.source.ip())).collect();
     let both = |ends: Ends| ends.min(ends.reversed());
@@ -331,7 +331,7 @@ mod tests {
             flow("10.0.0.1:40001", "10.0.0.2:443"),
             Flow { outer: Outer::Ethernet(0x0806), ..Flow::default() },
         ];
-        number(&mut flows);
+        assign_numbers(&mut flows);
         assert_eq!(flows.each_ref().map(|flow| flow.peer), [1, 2, 1, 0]);
         assert_eq!(flows.each_ref().map(|flow| flow.connection), [1, 1, 2, 0]);
     }
@@ -356,9 +356,9 @@ mod tests {
         ];
         for text in texts.into_iter().chain(["2001:db8::1-2001:db8::2/esp", "10.0.0.1-10.0.0.2/89"])
         {
-            assert_eq!(text.parse::<Asked>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<FlowSpec>().unwrap().to_string(), text);
         }
-        let vxlan: Asked = "10.0.0.1:40000-10.0.0.2:4789/udp".parse().unwrap();
+        let vxlan: FlowSpec = "10.0.0.1:40000-10.0.0.2:4789/udp".parse().unwrap();
         assert_eq!(
             (vxlan.outer, vxlan.to_string().as_str()),
             (Outer::Vxlan, "10.0.0.1:40000-10.0.0.2:4789/udp")
@@ -371,14 +371,14 @@ mod tests {
             "10.0.0.1:1-10.0.0.2:2/gre",
             "1/2",
         ] {
-            assert!(nonsense.parse::<Asked>().is_err(), "{nonsense}");
+            assert!(nonsense.parse::<FlowSpec>().is_err(), "{nonsense}");
         }
     }
 
     #[test]
     fn a_bundle_contains_flows_without_addresses() {
         let mut flows = [flow("10.0.0.1:40000", "10.0.0.2:443")];
-        number(&mut flows);
+        assign_numbers(&mut flows);
         let json = serde_json::to_string(&flows[0].without_addresses()).unwrap();
         assert!(!json.contains("10.0.0") && json.contains(r#""peer":1"#), "{json}");
         assert_eq!(serde_json::from_str::<Flow>(&json).unwrap(), flows[0].without_addresses());

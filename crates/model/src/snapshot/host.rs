@@ -18,7 +18,7 @@ use crate::snapshot::thread_time::ThreadTime;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The machine and its boot.
-    pub machine: Machine,
+    pub machine: HostIdentity,
     /// Time since boot when the counters were read (CLOCK_BOOTTIME).
     pub at: Duration,
     /// CPUs, caches and nodes; snapshots share it until a CPU goes online or offline.
@@ -60,7 +60,7 @@ pub struct Snapshot {
 
 /// The identity of a machine and its boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct HostIdentity {
     /// Host name.
     pub hostname: String,
     /// Kernel release (`uname -r`).

@@ -1,4 +1,5 @@
-//! FILEDOC
+//! Network devices with their queues, NAPIs, and the associations between queue, interrupt and
+//! NAPI.
 
 use std::collections::BTreeMap;
 
@@ -87,9 +88,9 @@ pub struct RxQueue {
     /// Index, as in `queues/rx-<index>`.
     pub index: u32,
     /// The interrupt that announces its packets.
-    pub irq: Option<Edge<Irq>>,
+    pub irq: Option<Association<Irq>>,
     /// The NAPI instance that polls it.
-    pub napi: Option<Edge<NapiId>>,
+    pub napi: Option<Association<NapiId>>,
     /// `rps_cpus`: empty means that RPS is off.
     pub rps_cpus: Option<CpuSet>,
     /// `rps_flow_cnt`: 0 means that RFS is off.
@@ -108,9 +109,9 @@ pub struct TxQueue {
     /// Index, as in `queues/tx-<index>`.
     pub index: u32,
     /// The interrupt that announces its completions.
-    pub irq: Option<Edge<Irq>>,
+    pub irq: Option<Association<Irq>>,
     /// The NAPI instance that polls its completions.
-    pub napi: Option<Edge<NapiId>>,
+    pub napi: Option<Association<NapiId>>,
     /// `xps_cpus`; `None` where the device has no XPS (one queue).
     pub xps_cpus: Option<CpuSet>,
     /// `xps_rxqs`, as a set of rx queue numbers.
@@ -143,11 +144,11 @@ pub struct NapiThread {
 
 /// A link between two objects, with source and confidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Edge<T> {
+pub struct Association<T> {
     /// The linked object.
     pub to: T,
     /// The source of the link.
-    pub source: EdgeSource,
+    pub source: AssociationSource,
     /// How reliable the link is.
     pub confidence: Confidence,
 }
@@ -155,7 +156,7 @@ pub struct Edge<T> {
 /// The source of an edge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum EdgeSource {
+pub enum AssociationSource {
     /// netdev generic netlink (`queue-get`, `napi-get`).
     NetdevGenl,
     /// The action's name in `/proc/interrupts`, and the driver pattern that it matched.
@@ -191,7 +192,7 @@ pub struct NetdevIdentity {
 
 impl NetdevIdentity {
     /// What this netdev is recognised by.
-    pub fn of(netdev: &Netdev) -> Self {
+    pub fn from_netdev(netdev: &Netdev) -> Self {
         Self { name: netdev.name.clone(), device_path: netdev.device_path.clone() }
     }
 

@@ -47,13 +47,13 @@ pub struct Queue {
     pub napi_id: Option<u32>,
     /// The holder that replaces the kernel's stack; netsilo must not change such a queue.
     #[serde(default)]
-    pub owners: Vec<QueueOwner>,
+    pub owners: Vec<QueueHolder>,
 }
 
 /// The holder of a queue whose packets bypass the kernel's stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum QueueOwner {
+pub enum QueueHolder {
     /// An AF_XDP socket (since 6.15).
     Xsk,
     /// An io_uring zero-copy receiver (since 6.15).
@@ -104,7 +104,7 @@ mod tests {
             id: 0,
             direction,
             napi_id: Some(napi_id),
-            owners: vec![QueueOwner::Xsk],
+            owners: vec![QueueHolder::Xsk],
         };
         let napi = |id| Napi {
             ifindex: 2,

@@ -1,4 +1,4 @@
-//! FILEDOC
+//! Two snapshots with the measurements between them.
 
 use serde::{Deserialize, Serialize};
 

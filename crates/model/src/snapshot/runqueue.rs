@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The `question` of the hooks that measure it ([`crate::snapshot::attribution::Hook`]).
-pub const QUESTION: &str = "run-queue latency";
+/// The `quantity` of the hooks that measure it ([`crate::snapshot::attribution::Hook`]).
+pub const QUANTITY: &str = "run-queue latency";
 /// Buckets per octave, equally wide: values in one bucket differ by at most 1/32.
 pub const STEPS: u64 = 32;
 /// Number of buckets; the last one ends at 2^36 ns (69 s) and also holds longer waits.
 pub const BUCKETS: usize = 1024;
 /// The fewest waits for a 99th percentile: fewer have no ten waits above it.
-pub const LEAST_WAITS: u64 = 1000;
+pub const MIN_WAITS: u64 = 1000;
 
 /// Waits of threads that read sockets, from runnable to running, all CPUs together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,9 +34,9 @@ impl RunqueueLatency {
     }
 
     /// The 99th percentile in nanoseconds, with an error of at most 1/32 (or a nanosecond); `None`
-    /// with fewer than [`LEAST_WAITS`] waits.
+    /// with fewer than [`MIN_WAITS`] waits.
     pub fn p99_ns(&self) -> Option<f64> {
-        (self.count() >= LEAST_WAITS).then(|| self.quantile_ns(0.99)).flatten()
+        (self.count() >= MIN_WAITS).then(|| self.quantile_ns(0.99)).flatten()
     }
 
     /// The quantile at `share`, in nanoseconds, interpolated within its bucket.

@@ -1,4 +1,4 @@
-//! FILEDOC
+//! Stack samples of receive work, by CPU and stage.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::machine::cpuset::CpuId;
 /// A stage of receive work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum ReceiveStage {
     /// The driver's poll, its memory, XDP, and merging of packets (GRO).
     DriverGro,
     /// From the device to the protocol or the next device: dispatch, RPS, VLAN, bridge, routing,
@@ -27,7 +27,7 @@ pub enum Stage {
     Other,
 }
 
-impl Stage {
+impl ReceiveStage {
     /// All stages, in the order of a packet's path.
     pub const ALL: [Self; 7] = [
         Self::DriverGro,
@@ -59,7 +59,7 @@ pub struct StageSamples {
     /// Samples per second and CPU; only samples in receive work are kept.
     pub per_s: u32,
     /// Samples by CPU and stage.
-    pub cpus: BTreeMap<CpuId, BTreeMap<Stage, u64>>,
+    pub cpus: BTreeMap<CpuId, BTreeMap<ReceiveStage, u64>>,
     /// Samples in receive work whose stack was lost.
     pub lost: u64,
     /// Why there are no samples, or only `other`; `None` when sampling worked.

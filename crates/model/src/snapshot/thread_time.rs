@@ -1,4 +1,4 @@
-//! FILEDOC
+//! Run and wait time of a thread.
 
 use serde::{Deserialize, Serialize};
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Key, Table};
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::ethtool::{Driver, Ethtool, FlowType, HashFields, HashFunction, Rss};
-use crate::snapshot::flow::{Asked, Flow, Outer};
+use crate::snapshot::flow::{Flow, FlowSpec, Outer};
 
 /// RSS settings of a netdev.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -39,15 +39,15 @@ impl SceneRss {
         let driver =
             Driver { driver: driver.to_owned(), version: None, fw_version: None, bus_info: None };
         Ethtool {
-            driver: Part::Value(driver),
-            rss: Part::Value(rss),
-            rx_rings: Part::Value(queues),
+            driver: Reading::Value(driver),
+            rss: Reading::Value(rss),
+            rx_rings: Reading::Value(queues),
             flow_hash: self
                 .fields
                 .iter()
-                .map(|(flow, fields)| (*flow, Part::Value(*fields)))
+                .map(|(flow, fields)| (*flow, Reading::Value(*fields)))
                 .collect(),
-            ..Ethtool::untold("a scene does not say")
+            ..Ethtool::unavailable("a scene does not say")
         }
     }
 }
@@ -57,7 +57,7 @@ impl SceneRss {
 #[serde(default, deny_unknown_fields)]
 pub struct SceneFlow {
     /// Source and destination (`10.0.0.1:40000-10.0.0.2:53/udp`).
-    pub ends: Option<Asked>,
+    pub ends: Option<FlowSpec>,
     /// The protocol, if there are no such ends.
     pub outer: Option<Outer>,
     /// Number of flows; each has the source port after that of the previous one; 0 counts as 1.

@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::machine::topology::{NodeId, Topology};
 use crate::snapshot::attribution::{
-    Attribution, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Source,
-    Wakeup,
+    Attribution, AttributionSource, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol,
+    QueueResolution, Wakeup,
 };
 use crate::snapshot::ethtool::{Channels, Ethtool, Limit};
-use crate::snapshot::flow::{Flow, number};
+use crate::snapshot::flow::{Flow, assign_numbers};
 use crate::snapshot::host::{
     CpuCounters, CpuStat, IrqState, KnobOwner, Snapshot, Softnet, Writable,
 };
 use crate::snapshot::netdev::{
-    Confidence, Edge, EdgeSource, Napi, NapiThread, Netdev, RxQueue, TxQueue,
+    Association, AssociationSource, Confidence, Napi, NapiThread, Netdev, RxQueue, TxQueue,
 };
 use crate::snapshot::observation::Observation;
 use crate::synthetic::arrivals::{SceneFlow, SceneRss};
@@ -52,7 +52,7 @@ pub struct Scene {
     /// `nohz_full=`.
     pub nohz_full: CpuSet,
     /// Other load of CPUs.
-    pub busy: Vec<Busy>,
+    pub busy: Vec<CpuLoad>,
     /// Network devices.
     pub netdevs: Vec<SceneNetdev>,
     /// Other programs that write the same knobs.
@@ -70,7 +70,7 @@ pub struct Scene {
 /// Load of some CPUs besides receiving.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Busy {
+pub struct CpuLoad {
     /// These CPUs.
     pub cpus: CpuSet,
     /// Share of their time in user space.
@@ -123,6 +123,8 @@ pub struct SceneQueue {
     pub tx_cpus: CpuSet,
     /// Whether the interrupt can be moved.
     pub writable: Writable,
+    /// `affinity_hint` of the interrupt.
+    pub hint: Option<CpuSet>,
     /// CPUs where its kthread may run, if threaded.
     pub kthread_cpus: CpuSet,
     /// `rps_cpus`.
@@ -291,7 +293,7 @@ impl Scene {
     fn attribution(&self, settings: &Snapshot) -> Attribution {
         let elapsed = Duration::from_secs(SECONDS);
         let mut attribution =
-            Attribution { source: Source::Bpf, elapsed, ..Attribution::default() };
+            Attribution { source: AttributionSource::Bpf, elapsed, ..Attribution::default() };
         attribution.cpu_time =
             settings.topology.online.iter().map(|cpu| (cpu, CpuTime::default())).collect();
         for (napi, at, index, queue) in self.queues().filter(|(.., queue)| queue.packets_per_s > 0)
@@ -353,7 +355,7 @@ impl Scene {
             };
             attribution.flows.extend(netdev.flows.iter().flat_map(|flow| flow.flows(&from, table)));
         }
-        number(&mut attribution.flows);
+        assign_numbers(&mut attribution.flows);
         attribution
     }
 }
@@ -421,12 +423,13 @@ fn rps_of(settings: &Snapshot, at: usize, index: u32) -> Option<&CpuSet> {
 
 impl SceneNetdev {
     fn netdev(&self, ifindex: u32, first_napi: u32, topology: &Topology) -> Netdev {
-        let named = || EdgeSource::ActionName(self.driver.clone());
-        let edge = |irq: u32| Edge { to: Irq(irq), source: named(), confidence: Confidence::Named };
+        let named = || AssociationSource::ActionName(self.driver.clone());
+        let edge =
+            |irq: u32| Association { to: Irq(irq), source: named(), confidence: Confidence::Named };
         let napi = |i: usize| NapiId(first_napi + i as u32);
-        let known = |i: usize| Edge {
+        let known = |i: usize| Association {
             to: napi(i),
-            source: EdgeSource::NetdevGenl,
+            source: AssociationSource::NetdevGenl,
             confidence: Confidence::Certain,
         };
         let thread = |i: usize, queue: &SceneQueue| NapiThread {
@@ -486,8 +489,11 @@ impl SceneNetdev {
         let rss = self.rss.as_ref().map(|rss| rss.ethtool(&self.driver, queues));
         let Some(max) = self.most_queues else { return rss };
         let combined = Some(Limit { current: queues, max });
-        let channels = Part::Value(Channels { rx: None, tx: None, other: None, combined });
-        Some(Ethtool { channels, ..rss.unwrap_or_else(|| Ethtool::untold("a scene does not say")) })
+        let channels = Reading::Value(Channels { rx: None, tx: None, other: None, combined });
+        Some(Ethtool {
+            channels,
+            ..rss.unwrap_or_else(|| Ethtool::unavailable("a scene does not say"))
+        })
     }
 
     fn irqs(&self) -> Vec<Irq> {
@@ -506,7 +512,7 @@ impl SceneNetdev {
             let state = irqs.entry(Irq(irq)).or_default();
             state.chip = "PCI-MSIX 0-edge".into();
             state.requested = Some(cpus.clone());
-            state.effective = cpus.lowest().map(CpuSet::of);
+            state.effective = cpus.lowest().map(CpuSet::from_cpu);
             state.writable = writable.clone();
             state.node = self.node.map(NodeId);
             if !state.actions.contains(&action) {
@@ -516,7 +522,7 @@ impl SceneNetdev {
         add(
             self.config_irq,
             format!("{}-config", self.name),
-            &CpuSet::of(CpuId(0)),
+            &CpuSet::from_cpu(CpuId(0)),
             &Writable::Yes,
         );
         for (i, queue) in self.queues.iter().enumerate() {
@@ -524,6 +530,11 @@ impl SceneNetdev {
             let action = format!("{}-{}-{i}", self.name, if split { "rx" } else { "TxRx" });
             add(queue.irq, action, &queue.cpus, &queue.writable);
             add(queue.tx_irq, format!("{}-tx-{i}", self.name), &queue.tx_cpus, &queue.writable);
+        }
+        for queue in &self.queues {
+            if let Some(state) = queue.irq.and_then(|irq| irqs.get_mut(&Irq(irq))) {
+                state.hint = queue.hint.clone();
+            }
         }
     }
 }
@@ -555,7 +566,7 @@ impl Reader {
         Consumption {
             napi: Some(napi),
             rx_queue: Some(queue),
-            resolved: Resolved::Direct,
+            resolved: QueueResolution::Direct,
             poll_cpu: Some(polled),
             protocol_cpu: Some(protocol),
             consumer_cpu: self.cpu,

@@ -8,7 +8,7 @@ use clap::{Arg, Command, Error};
 use netsilo_decide::judge::findings::Severity;
 use netsilo_decide::plan::{AlgorithmName, Xps};
 use netsilo_trial::traffic::{InstancesAs, Test};
-use netsilo_trial::workload::Measure;
+use netsilo_trial::workload::WorkloadMeasure;
 
 /// Parser of a value by its name; the types are defined in crates that do not know clap.
 #[derive(Debug, Clone)]
@@ -55,8 +55,8 @@ pub(crate) fn xps() -> Named<Xps> {
 }
 
 /// Measures of the live workload.
-pub(crate) fn measures() -> Named<Measure> {
-    Named { values: &Measure::ALL, name: Measure::as_str }
+pub(crate) fn measures() -> Named<WorkloadMeasure> {
+    Named { values: &WorkloadMeasure::ALL, name: WorkloadMeasure::as_str }
 }
 
 /// Kinds of load; a name is accepted in lower case if the argument ignores case.

@@ -15,7 +15,7 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::read::machine::{is_emulated, machine_identity};
 use netsilo_sys::transaction::knob;
-use netsilo_trial::experiment::{Experiment, Kind, MACHINE, Machine, Setting};
+use netsilo_trial::experiment::{Experiment, Kind, MACHINE, MachineSummary, Setting};
 use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
 use crate::args::look::wait_with_progress;
@@ -182,7 +182,7 @@ impl ExperimentArgs {
             rounds: self.rounds,
             pause: self.pause,
             seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
-            machine: Machine { counted: setup.counted_netdevs, ..machine(&observation)? },
+            machine: MachineSummary { counted: setup.counted_netdevs, ..machine(&observation)? },
         };
         experiment.check().map_err(|why| ExitError(Exit::Usage, why))?;
         if experiment.settings.iter().all(|setting| setting.changes.is_empty()) {
@@ -229,7 +229,7 @@ impl ExperimentArgs {
         let now = machine(&Observation { after: seen, ..Observation::default() })?;
         same_machine(&experiment.machine, &now)?;
         self.as_found(&experiment)?;
-        let left = experiment.left(&records);
+        let left = experiment.remaining_steps(&records);
         if left.is_empty() {
             out::text(&format!("no trial is missing in {}\n", dir.display()))?;
             return Ok(Exit::Ok);
@@ -286,7 +286,7 @@ impl ExperimentArgs {
         instances: usize,
         instances_as: Option<InstancesAs>,
     ) -> Spec {
-        let spec = Spec { warm_up: self.warm_up, ..Spec::usual(test, self.duration) };
+        let spec = Spec { warm_up: self.warm_up, ..Spec::default_for(test, self.duration) };
         crate::bench::load_args::with_instances(spec, instances, instances_as)
     }
 }
@@ -314,26 +314,26 @@ fn default_folder(kind: Kind) -> PathBuf {
 }
 
 /// Describes this machine for the run's record.
-fn machine(seen: &Observation) -> Result<Machine> {
+fn machine(seen: &Observation) -> Result<MachineSummary> {
     let identity = machine_identity(&Root::live()).context("cannot identify this machine")?;
     let with_queues = seen.after.netdevs.iter().filter(|netdev| netdev.up && netdev.name != "lo");
     let netdevs = with_queues.map(|netdev| {
         let driver = netdev.driver.as_deref().unwrap_or("driver unknown");
         format!("{}: {driver}, {}", netdev.name, plural(netdev.rx_queues.len(), "rx queue"))
     });
-    Ok(Machine {
+    Ok(MachineSummary {
         hostname: identity.hostname,
         kernel: identity.kernel,
         cpus: seen.after.topology.online.len() as u32,
         netdevs: netdevs.collect(),
         counted: Vec::new(),
-        times_mean_nothing: is_emulated().then(|| "its CPUs are emulated".into()),
+        times_invalid: is_emulated().then(|| "its CPUs are emulated".into()),
         model: Some(identity.cpu_model).filter(|model| !model.is_empty()),
     })
 }
 
-fn same_machine(then: &Machine, now: &Machine) -> Result<()> {
-    let known = |it: &Machine| {
+fn same_machine(then: &MachineSummary, now: &MachineSummary) -> Result<()> {
+    let known = |it: &MachineSummary| {
         let model = it.model.clone().unwrap_or_default();
         [("host name", it.hostname.clone()), ("kernel", it.kernel.clone()), ("CPU model", model)]
             .into_iter()

@@ -80,7 +80,7 @@ pub(crate) struct LoadArgs {
 impl LoadArgs {
     /// Returns the load that the arguments describe.
     pub(super) fn spec(&self) -> Spec {
-        let usual = Spec::usual(self.test, self.duration);
+        let usual = Spec::default_for(self.test, self.duration);
         let spec = with_instances(
             usual.clone(),
             self.instances.unwrap_or(usual.instances),
@@ -144,7 +144,7 @@ pub(super) fn run_command(spec: &Spec, to: &str, bpf: bool) -> String {
         &spec.rate_per_s.map_or_else(String::new, |rate| format!(" --rate {rate}")),
     );
     append_if(
-        spec.recv_bytes != Spec::usual(*test, *duration).recv_bytes,
+        spec.recv_bytes != Spec::default_for(*test, *duration).recv_bytes,
         &format!(" -M {}", spec.recv_bytes),
     );
     append_if(spec.resend, " --resend");

@@ -83,7 +83,7 @@ fn queues<'a>(netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
         let combined = channels.combined.filter(|combined| combined.current < combined.max)?;
         let old = channels.settings();
         let new = old.clone().with("combined", combined.max);
-        let knob = knobs::Channels { netdev: NetdevIdentity::of(netdev) };
+        let knob = knobs::Channels { netdev: NetdevIdentity::from_netdev(netdev) };
         let reason = format!("{} queues instead of {}", combined.max, combined.current);
         Some(Change::new(knob, old, new, reason))
     };

@@ -21,11 +21,11 @@ use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::transaction::apply::ApplyError;
-use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
-    Experiment, Failed, Kind, Load, Map, Record, Setting, Step, Trial,
+    Experiment, Failed, Kind, Load, Record, Setting, SiloMap, Step, Trial,
 };
-use netsilo_trial::traffic::{Run, Side, Spec};
+use netsilo_trial::traffic::{EndMachine, LoadResult, Spec};
 
 use crate::args::look::wait_unless_stopped;
 use crate::args::state_dir::StateDir;
@@ -100,7 +100,7 @@ pub(super) fn is_dropped(options: &RunOptions, load: &Load, stop: &AtomicBool) -
     none_arrived(&runs)
 }
 
-fn none_arrived(runs: &[Run]) -> Result<()> {
+fn none_arrived(runs: &[LoadResult]) -> Result<()> {
     let arrived: u64 = runs.iter().map(|run| run.server.totals.datagrams_received).sum();
     ensure!(
         arrived == 0,
@@ -200,7 +200,7 @@ impl LoadTargets<'_> {
         sender: usize,
         spec: &Spec,
         watch: &mut dyn FnMut(Tick) -> ControlFlow<()>,
-    ) -> Result<Run, LoadError> {
+    ) -> Result<LoadResult, LoadError> {
         let n = sender % self.to.len().max(1);
         let (Some(sender), Some(to)) = (self.options.senders.get(n), self.to.get(n)) else {
             return Err(LoadError::Refused("no sender is given".into()));
@@ -222,7 +222,7 @@ impl LoadTargets<'_> {
         load: &Load,
         spec: &Spec,
         watch: &mut dyn FnMut(Tick),
-    ) -> Result<(Vec<Run>, Option<Side>)> {
+    ) -> Result<(Vec<LoadResult>, Option<EndMachine>)> {
         let _dropped = drop_early(self.options, load)?;
         let failed = AtomicBool::new(false);
         let go_on = || {
@@ -307,7 +307,7 @@ impl LoadTargets<'_> {
         let softirq: u64 =
             attribution.cpu_time.values().map(|time| time.net_rx_ns + time.net_tx_ns).sum();
         Ok(attribution.stages.map(|samples| Sampled {
-            stages: Stages::of(&samples, attribution.elapsed.as_secs_f64()),
+            stages: Stages::from_samples(&samples, attribution.elapsed.as_secs_f64()),
             received: netdevs.iter().map(received).sum(),
             softirq: (!attribution.cpu_time.is_empty()).then(|| Duration::from_nanos(softirq)),
         }))
@@ -445,7 +445,7 @@ impl Runner<'_> {
             None
         };
         let (load, setting) = (load.name.clone(), setting.name.clone());
-        folder.append(&Record::Map(Box::new(Map { load, setting, silos, sampled })))
+        folder.append(&Record::Map(Box::new(SiloMap { load, setting, silos, sampled })))
     }
 }
 

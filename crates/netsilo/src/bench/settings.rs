@@ -70,7 +70,7 @@ impl TuningArgs {
 
     /// The goal with all interrupts on one CPU.
     pub(super) fn on(&self, cpu: CpuId) -> Goal {
-        Goal { cpus: Some(CpuSet::of(cpu)), ..self.affinity() }
+        Goal { cpus: Some(CpuSet::from_cpu(cpu)), ..self.affinity() }
     }
 
     /// Returns the selected netdevs.

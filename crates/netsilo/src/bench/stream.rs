@@ -142,7 +142,7 @@ fn offload<'a>(
                 continue;
             }
             let knob = knobs::Offload {
-                netdev: NetdevIdentity::of(netdev),
+                netdev: NetdevIdentity::from_netdev(netdev),
                 feature: feature.name.clone(),
             };
             let reason = format!("{name} toggled");
@@ -165,7 +165,7 @@ fn offload<'a>(
 /// The setting with this MTU.
 fn mtu<'a>(bytes: u32, netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
     let change = |netdev: &Netdev| {
-        let knob = knobs::Mtu { netdev: NetdevIdentity::of(netdev) };
+        let knob = knobs::Mtu { netdev: NetdevIdentity::from_netdev(netdev) };
         Change::new(knob, netdev.mtu, bytes, format!("frames of up to {bytes} bytes"))
     };
     let changes = netdevs.map(change).filter(|change| change.old != change.new).collect();

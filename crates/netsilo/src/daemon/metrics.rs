@@ -24,7 +24,7 @@ pub(crate) struct ReadBytes(BytesByLabel);
 
 impl ReadBytes {
     /// Adds the bytes of a window of this many seconds.
-    pub(crate) fn add(&self, locality: &netsilo_model::derive::silo::Locality, seconds: f64) {
+    pub(crate) fn add(&self, locality: &netsilo_model::derive::locality::Locality, seconds: f64) {
         let bytes = locality.bytes_per_s * seconds;
         for distance in Distance::ALL {
             let share = locality.shares.get(&distance).copied().unwrap_or(0.0);

@@ -6,9 +6,9 @@
 
 use netsilo_model::derive::rates::Shares;
 use netsilo_model::snapshot::stage_samples;
-use netsilo_trial::experiment::flow_map::{FlowMap, Stage};
-use netsilo_trial::experiment::measure::Measure;
-use netsilo_trial::experiment::results::{CpuMean, Measured, UnderLoad};
+use netsilo_trial::experiment::compared::{CpuMean, Measured, UnderLoad};
+use netsilo_trial::experiment::flow_map::{FlowMap, HopStage};
+use netsilo_trial::experiment::measure::TrialMeasure;
 use netsilo_trial::experiment::stage_costs::{StageCost, StageCosts};
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ pub(super) struct Chart {
 
 /// Bars of one measure: one row per setting, loads below each other; whiskers are intervals, dots
 /// are rounds.
-pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: Measure) -> Option<Chart> {
+pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: TrialMeasure) -> Option<Chart> {
     let mut rows = Rows::default();
     for load in loads {
         let measured: Vec<_> =
@@ -257,8 +257,10 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
     let in_time = costs.iter().any(|it| it.ns_per_packet.is_some());
     let value =
         |cost: &StageCost| if in_time { cost.ns_per_packet } else { Some(cost.share * 100.0) };
-    let series = stage_samples::Stage::ALL.into_iter().zip(palette::RECEIVE_STAGES).filter_map(
-        |(stage, color)| {
+    let series = stage_samples::ReceiveStage::ALL
+        .into_iter()
+        .zip(palette::RECEIVE_STAGES)
+        .filter_map(|(stage, color)| {
             let data: Vec<_> =
                 costs.iter().map(|it| it.stages.get(&stage).and_then(value).map(rounded)).collect();
             let is_any = data.iter().any(Option::is_some);
@@ -266,8 +268,7 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
                 json!({ "type": "bar", "name": stage.label(), "stack": "stages", "barWidth": 16,
                     "itemStyle": { "color": color }, "data": data })
             })
-        },
-    );
+        });
     let series: Vec<Value> = series.collect();
     let names: Vec<_> = costs.iter().map(|it| it.setting.as_str()).collect();
     let unit = if in_time { "ns per packet received" } else { "% of the samples" };
@@ -306,8 +307,8 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
     let is_wide = all().max()? / all().min()?.max(1) > 200;
     let percents: Vec<String> =
         longest.2.percentiles_ns.iter().map(|(percent, _)| percent.to_string()).collect();
-    let line = |(at, cell, merged): &(usize, &netsilo_trial::experiment::results::Cell, &_)| {
-        let merged: &netsilo_trial::experiment::latency::Merged = merged;
+    let line = |(at, cell, merged): &(usize, &netsilo_trial::experiment::compared::Cell, &_)| {
+        let merged: &netsilo_trial::experiment::latency::MergedLatency = merged;
         let us = |(_, ns): &(f64, u64)| rounded(*ns as f64 / 1e3);
         json!({
             "type": "line", "name": cell.setting, "symbol": palette::symbol(*at), "symbolSize": 7,
@@ -341,8 +342,8 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
 
 /// The path of the packets under one load and setting, as a Sankey diagram.
 pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
-    let stages: Vec<Stage> =
-        map.places.iter().map(|place| place.stage).fold(Vec::new(), |mut stages, stage| {
+    let stages: Vec<HopStage> =
+        map.hops.iter().map(|hop| hop.stage).fold(Vec::new(), |mut stages, stage| {
             if stages.last() != Some(&stage) {
                 stages.push(stage);
             }
@@ -350,11 +351,11 @@ pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
         });
     let most = stages
         .iter()
-        .map(|stage| map.places.iter().filter(|place| place.stage == *stage).count())
+        .map(|stage| map.hops.iter().filter(|place| place.stage == *stage).count())
         .max()?;
-    let depth = |stage: Stage| stages.iter().position(|it| *it == stage).unwrap_or_default();
-    let nodes = map.places.iter().enumerate().map(|(at, place)| {
-        let is_last = place.stage == Stage::Consumer;
+    let depth = |stage: HopStage| stages.iter().position(|it| *it == stage).unwrap_or_default();
+    let nodes = map.hops.iter().enumerate().map(|(at, place)| {
+        let is_last = place.stage == HopStage::Consumer;
         json!({
             "name": at.to_string(), "depth": depth(place.stage),
             "itemStyle": { "color": palette::STAGES[place.stage as usize] },
@@ -366,7 +367,7 @@ pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
         })
     });
     let links = map.links.iter().map(|link| {
-        let (from, to) = (&map.places[link.from].name, &map.places[link.to].name);
+        let (from, to) = (&map.hops[link.from].name, &map.hops[link.to].name);
         let tooltip = format!("{from} → {to}: {}/s", crate::views::units::count(link.per_s));
         json!({
             "source": link.from.to_string(), "target": link.to.to_string(), "value": link.per_s,

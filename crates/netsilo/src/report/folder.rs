@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use netsilo_model::parse::sanitize::visible;
+use netsilo_model::parse::sanitize::escaped;
 use netsilo_trial::experiment::{COMMANDS, Experiment, RECORDS, Record};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,7 +29,7 @@ pub(super) fn read(folder: &Path) -> Result<ReportFolder> {
     let note =
         torn.map(|line| format!("{}:{line}: incomplete last line, left out", path.display()));
     let commands = std::fs::read_to_string(folder.join(COMMANDS)).ok();
-    let lines = |text: String| text.lines().map(visible).collect::<Vec<_>>().join("\n");
+    let lines = |text: String| text.lines().map(escaped).collect::<Vec<_>>().join("\n");
     Ok(ReportFolder {
         experiment: sanitized(experiment)?,
         records: sanitized(records)?,
@@ -47,13 +47,13 @@ fn sanitized<T: Serialize + DeserializeOwned>(value: T) -> Result<T> {
 
 fn sanitize(value: &mut Value) {
     match value {
-        Value::String(text) => *text = visible(text).into_owned(),
+        Value::String(text) => *text = escaped(text).into_owned(),
         Value::Array(values) => values.iter_mut().for_each(sanitize),
         Value::Object(map) => {
             let old = std::mem::take(map);
             map.extend(old.into_iter().map(|(name, mut value)| {
                 sanitize(&mut value);
-                (visible(&name).into_owned(), value)
+                (escaped(&name).into_owned(), value)
             }));
         }
         _ => {}

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use netsilo_trial::experiment::measure::Measure;
-use netsilo_trial::experiment::results::{Cell, Results, UnderLoad};
+use netsilo_trial::experiment::compared::{Cell, UnderLoad};
+use netsilo_trial::experiment::measure::TrialMeasure;
+use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
 use crate::report::folder::ReportFolder;
@@ -63,7 +64,9 @@ fn verdicts(results: &Results) -> String {
     ];
     for load in &results.loads {
         let verdict = |cell: &Cell| {
-            let Some(rate) = cell.measured(Measure::Rate) else { return "no result".to_owned() };
+            let Some(rate) = cell.measured(TrialMeasure::Rate) else {
+                return "no result".to_owned();
+            };
             rate.against.as_ref().map_or_else(|| words::level(rate, load.work), words::against)
         };
         let cells = load.settings.iter().map(verdict);
@@ -77,12 +80,12 @@ fn figures(load: &UnderLoad) -> String {
     let header =
         ["".to_owned()].into_iter().chain(load.settings.iter().map(|cell| cell.setting.clone()));
     let mut rows: Vec<Vec<String>> = vec![header.collect()];
-    for measure in Measure::ALL {
+    for measure in TrialMeasure::ALL {
         let measured: Vec<_> = load.settings.iter().map(|cell| cell.measured(measure)).collect();
         if measured.iter().all(Option::is_none) {
             continue;
         }
-        let cell = |it: &Option<&netsilo_trial::experiment::results::Measured>| {
+        let cell = |it: &Option<&netsilo_trial::experiment::compared::Measured>| {
             let Some(it) = it else { return "-".to_owned() };
             let against = it
                 .against

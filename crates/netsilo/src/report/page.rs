@@ -7,8 +7,9 @@ mod details;
 mod tables;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use netsilo_trial::experiment::measure::Measure;
-use netsilo_trial::experiment::results::{Measured, Results, UnderLoad};
+use netsilo_trial::experiment::compared::{Measured, UnderLoad};
+use netsilo_trial::experiment::measure::TrialMeasure;
+use netsilo_trial::experiment::results::Results;
 use serde_json::{Value, json};
 
 use crate::report::charts::{self, Chart};
@@ -21,16 +22,16 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// Measures with a section of their own; `true` if it is open at first.
-const COUNTS: [(Measure, bool); 9] = [
-    (Measure::BusiestCpu, true),
-    (Measure::NetRx, true),
-    (Measure::Ipis, true),
-    (Measure::HandedOver, false),
-    (Measure::Interrupts, false),
-    (Measure::ContextSwitches, false),
-    (Measure::CpuTime, false),
-    (Measure::CpuReceived, false),
-    (Measure::SoftirqReceived, false),
+const COUNTS: [(TrialMeasure, bool); 9] = [
+    (TrialMeasure::BusiestCpu, true),
+    (TrialMeasure::NetRx, true),
+    (TrialMeasure::Ipis, true),
+    (TrialMeasure::RpsWakeups, false),
+    (TrialMeasure::Interrupts, false),
+    (TrialMeasure::ContextSwitches, false),
+    (TrialMeasure::CpuTime, false),
+    (TrialMeasure::CpuReceived, false),
+    (TrialMeasure::SoftirqReceived, false),
 ];
 
 /// The options of all charts, in page order.
@@ -112,7 +113,7 @@ fn subtitle(folder: &ReportFolder) -> String {
 
 fn verdict(folder: &ReportFolder, results: &Results) -> Markup {
     let caveats = words::caveats(results);
-    let (emulated, others) = caveats.split_at(usize::from(results.times_mean_nothing.is_some()));
+    let (emulated, others) = caveats.split_at(usize::from(results.times_invalid.is_some()));
     html! {
         p { "Each setting compared with " b { (results.reference) } ", round by round." }
         @for text in emulated { p.warn role="note" { (text) } }
@@ -173,19 +174,19 @@ fn rates(results: &Results, options: &mut Options) -> Markup {
             "Bars are medians of the rounds, dots the rounds, whiskers the 95 % interval of the \
              median (from five rounds on). At the right: the median, its change against the first \
              setting, and ▲ ▼ = as in the table above."
-            @if results.times_mean_nothing.is_some() {
+            @if results.times_invalid.is_some() {
                 " On this machine rates are not meaningful."
             }
         }
         div.cards {
             @for (title, loads) in groups(results) {
-                (bars(&title, &loads, Measure::Rate, options))
+                (bars(&title, &loads, TrialMeasure::Rate, options))
             }
         }
     }
 }
 
-fn bars(title: &str, loads: &[&UnderLoad], measure: Measure, options: &mut Options) -> Markup {
+fn bars(title: &str, loads: &[&UnderLoad], measure: TrialMeasure, options: &mut Options) -> Markup {
     let Some(chart) = charts::bars(title, loads, measure) else { return html!() };
     figure(title, &chart, &tables::measure(loads, measure), options)
 }
@@ -213,7 +214,7 @@ fn cpus(results: &Results, options: &mut Options) -> Markup {
                 "Shares of the clock ticks of the machine under test, means over the rounds. \
                  Without IRQ_TIME_ACCOUNTING the kernel accounts too little irq and softirq time \
                  under load; where eBPF measured it, the table has the measured shares."
-                @if results.times_mean_nothing.is_some() {
+                @if results.times_invalid.is_some() {
                     " On this machine shares of time are not meaningful."
                 }
             }
@@ -229,7 +230,7 @@ fn cpus(results: &Results, options: &mut Options) -> Markup {
 
 fn counts(results: &Results, options: &mut Options) -> Markup {
     let groups = groups(results);
-    let has = |measure: Measure| {
+    let has = |measure: TrialMeasure| {
         let cells = || results.loads.iter().flat_map(|load| &load.settings);
         cells().any(|cell| cell.measured(measure).is_some_and(is_anything))
     };
@@ -272,7 +273,7 @@ fn stages(results: &Results, options: &mut Options) -> Markup {
                 "Samples of kernel stacks in a separate trial per setting and load that does not \
                  count. Nanoseconds are per packet that the netdevs under test received; ± is the \
                  95 % interval from the number of samples alone."
-                @if results.times_mean_nothing.is_some() {
+                @if results.times_invalid.is_some() {
                     " On this machine times are not meaningful."
                 }
             }
@@ -296,7 +297,7 @@ fn latency(results: &Results, options: &mut Options) -> Markup {
             p {
                 "All responses of all rounds together (the histograms are added). A percentile \
                  needs ten responses beyond it."
-                @if results.times_mean_nothing.is_some() {
+                @if results.times_invalid.is_some() {
                     " On this machine times are not meaningful."
                 }
             }

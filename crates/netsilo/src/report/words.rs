@@ -1,36 +1,37 @@
 //! Figures and verdicts as text, shared by the page and Markdown.
 
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_stats::Estimate;
 use netsilo_trial::comparison::Scale;
-use netsilo_trial::experiment::measure::{Measure, Work};
-use netsilo_trial::experiment::results::{Against, Measured, Results, UnderLoad, Verdict};
-use netsilo_trial::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
+use netsilo_trial::experiment::compared::{CellResult, Measured, ReferenceComparison, UnderLoad};
+use netsilo_trial::experiment::measure::{TrialMeasure, WorkUnit};
+use netsilo_trial::experiment::results::Results;
+use netsilo_trial::experiment::stage_costs::{Difference, Saving, StageCost, StageCosts};
 
 use crate::tell::words::plural;
 use crate::views::units;
 
 /// Measures that are counts, for machines whose times are not meaningful.
-const IN_COUNTS: [Measure; 4] =
-    [Measure::BusiestCpu, Measure::NetRx, Measure::Ipis, Measure::HandedOver];
+const IN_COUNTS: [TrialMeasure; 4] =
+    [TrialMeasure::BusiestCpu, TrialMeasure::NetRx, TrialMeasure::Ipis, TrialMeasure::RpsWakeups];
 
 /// Formats a value with its unit, to three significant digits.
-pub(super) fn value(measure: Measure, work: Work, value: f64) -> String {
+pub(super) fn value(measure: TrialMeasure, work: WorkUnit, value: f64) -> String {
     match (measure, work) {
-        (Measure::Rate, Work::Megabyte) => units::bytes_per_s(value),
-        (Measure::Rate | Measure::Received, _) => format!("{}/s", units::count(value)),
-        (Measure::Lost | Measure::BusiestCpu, _) => units::percent(value),
-        (Measure::CpuTime, Work::Megabyte) => format!("{} s", units::small(value)),
-        (Measure::MedianLatency | Measure::P99Latency | Measure::CpuTime, _) => {
+        (TrialMeasure::Rate, WorkUnit::Megabyte) => units::bytes_per_s(value),
+        (TrialMeasure::Rate | TrialMeasure::Received, _) => format!("{}/s", units::count(value)),
+        (TrialMeasure::Lost | TrialMeasure::BusiestCpu, _) => units::percent(value),
+        (TrialMeasure::CpuTime, WorkUnit::Megabyte) => format!("{} s", units::small(value)),
+        (TrialMeasure::MedianLatency | TrialMeasure::P99Latency | TrialMeasure::CpuTime, _) => {
             units::nanoseconds(value)
         }
-        (Measure::CpuReceived | Measure::SoftirqReceived, _) => units::nanoseconds(value),
+        (TrialMeasure::CpuReceived | TrialMeasure::SoftirqReceived, _) => units::nanoseconds(value),
         _ => units::small(value),
     }
 }
 
 /// Formats the median with its interval: `12.3k/s (12.1k/s .. 12.6k/s)`.
-pub(super) fn level(measured: &Measured, work: Work) -> String {
+pub(super) fn level(measured: &Measured, work: WorkUnit) -> String {
     let shown = |it: f64| value(measured.measure, work, it);
     let interval =
         measured.interval.map(|it| format!(" ({} .. {})", shown(it.low), shown(it.high)));
@@ -38,7 +39,7 @@ pub(super) fn level(measured: &Measured, work: Work) -> String {
 }
 
 /// Formats the change alone: `+9.8%`, or `+0.53` for a measure that may be 0.
-pub(super) fn change(against: &Against) -> String {
+pub(super) fn change(against: &ReferenceComparison) -> String {
     signed(against.change, against.scale)
 }
 
@@ -58,37 +59,37 @@ fn signed(value: f64, scale: Scale) -> String {
 }
 
 /// Names a verdict.
-pub(super) fn verdict(verdict: Verdict) -> &'static str {
+pub(super) fn verdict(verdict: CellResult) -> &'static str {
     match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::Higher => "more",
-        Verdict::Lower => "less",
-        Verdict::NoDifferenceShown => "no difference shown",
-        Verdict::TooFewRounds => "too few rounds",
-        Verdict::TimesMeanNothing => "not judged",
+        CellResult::Better => "better",
+        CellResult::Worse => "worse",
+        CellResult::Higher => "more",
+        CellResult::Lower => "less",
+        CellResult::NoDifferenceShown => "no difference shown",
+        CellResult::TooFewRounds => "too few rounds",
+        CellResult::TimesInvalid => "not judged",
     }
 }
 
 /// Returns a sign for a verdict, to be read beside its name.
-pub(super) fn sign(verdict: Verdict) -> &'static str {
+pub(super) fn sign(verdict: CellResult) -> &'static str {
     match verdict {
-        Verdict::Better | Verdict::Higher => "▲",
-        Verdict::Worse | Verdict::Lower => "▼",
-        Verdict::NoDifferenceShown => "=",
-        Verdict::TooFewRounds | Verdict::TimesMeanNothing => "",
+        CellResult::Better | CellResult::Higher => "▲",
+        CellResult::Worse | CellResult::Lower => "▼",
+        CellResult::NoDifferenceShown => "=",
+        CellResult::TooFewRounds | CellResult::TimesInvalid => "",
     }
 }
 
 /// Formats change, interval and verdict: `+9.8% (+9.1% .. +10.4%): better`.
-pub(super) fn against(against: &Against) -> String {
+pub(super) fn against(against: &ReferenceComparison) -> String {
     let interval =
         against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
     format!("{}{}: {}", change(against), interval.unwrap_or_default(), verdict(against.verdict))
 }
 
 /// Formats change, interval and verdict; without an interval the change alone.
-pub(super) fn change_or_verdict(against: &Against) -> String {
+pub(super) fn change_or_verdict(against: &ReferenceComparison) -> String {
     let interval =
         against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
     let verdict = against.interval.map(|_| format!(": {}", verdict(against.verdict)));
@@ -101,8 +102,8 @@ pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
         .loads
         .first()
         .map(|load| load.settings.iter().skip(1).map(|cell| cell.setting.clone()));
-    let measures: &[Measure] =
-        if results.times_mean_nothing.is_some() { &IN_COUNTS } else { &[Measure::Rate] };
+    let measures: &[TrialMeasure] =
+        if results.times_invalid.is_some() { &IN_COUNTS } else { &[TrialMeasure::Rate] };
     let sentences =
         |setting: &str| measures.iter().filter_map(|it| sentence(results, setting, *it)).collect();
     names.into_iter().flatten().map(|name| (name.clone(), sentences(&name))).collect()
@@ -110,28 +111,30 @@ pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
 
 /// One sentence: `transactions per second, under 4 loads: better under 3 (+4.0% to +31%), no
 /// difference shown under 1`, or `...: better under all 4 loads (+4.0% to +31%)`.
-fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String> {
-    let all: Vec<(&UnderLoad, &Against)> = results
+fn sentence(results: &Results, setting: &str, measure: TrialMeasure) -> Option<String> {
+    let all: Vec<(&UnderLoad, &ReferenceComparison)> = results
         .loads
         .iter()
-        .filter_map(|load| Some((load, load.of(setting)?.measured(measure)?.against.as_ref()?)))
+        .filter_map(|load| {
+            Some((load, load.setting(setting)?.measured(measure)?.against.as_ref()?))
+        })
         .collect();
     let (first, _) = all.first()?;
     let is_alike = results.loads.iter().all(|load| load.work == first.work);
     let kinds = [
-        Verdict::Better,
-        Verdict::Higher,
-        Verdict::Worse,
-        Verdict::Lower,
-        Verdict::NoDifferenceShown,
-        Verdict::TooFewRounds,
-        Verdict::TimesMeanNothing,
+        CellResult::Better,
+        CellResult::Higher,
+        CellResult::Worse,
+        CellResult::Lower,
+        CellResult::NoDifferenceShown,
+        CellResult::TooFewRounds,
+        CellResult::TimesInvalid,
     ];
-    let part = |kind: Verdict| {
-        let of: Vec<&Against> =
+    let part = |kind: CellResult| {
+        let of: Vec<&ReferenceComparison> =
             all.iter().map(|(_, it)| *it).filter(|it| it.verdict == kind).collect();
         // with too few rounds there is no verdict, but the change is still shown
-        let has_range = kind.differs() || kind == Verdict::TooFewRounds;
+        let has_range = kind.differs() || kind == CellResult::TooFewRounds;
         let range = if has_range { range(&of) } else { String::new() };
         let under = match (of.len(), all.len()) {
             (0, _) => return None,
@@ -149,19 +152,19 @@ fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String
 }
 
 /// Names a measure for loads that do different kinds of work.
-pub(super) fn every_work(measure: Measure) -> String {
+pub(super) fn every_work(measure: TrialMeasure) -> String {
     match measure {
-        Measure::Rate => "work done per second".into(),
-        Measure::Received | Measure::CpuReceived | Measure::SoftirqReceived => {
-            measure.name(Work::Packet)
+        TrialMeasure::Rate => "work done per second".into(),
+        TrialMeasure::Received | TrialMeasure::CpuReceived | TrialMeasure::SoftirqReceived => {
+            measure.name(WorkUnit::Packet)
         }
-        _ => measure.name(Work::Packet).replace("per packet", "per unit of work"),
+        _ => measure.name(WorkUnit::Packet).replace("per packet", "per unit of work"),
     }
 }
 
 /// Formats the smallest and the largest change.
-fn range(of: &[&Against]) -> String {
-    let by = |a: &&&Against, b: &&&Against| a.change.total_cmp(&b.change);
+fn range(of: &[&ReferenceComparison]) -> String {
+    let by = |a: &&&ReferenceComparison, b: &&&ReferenceComparison| a.change.total_cmp(&b.change);
     match (of.iter().min_by(by), of.iter().max_by(by)) {
         (Some(least), Some(most)) if change(least) != change(most) => {
             format!(" ({} to {})", change(least), change(most))
@@ -176,8 +179,8 @@ fn range(of: &[&Against]) -> String {
 pub(super) fn stage_rows(costs: &[&StageCosts]) -> Vec<(&'static str, Vec<String>)> {
     let row =
         |name, of: &dyn Fn(&StageCosts) -> String| (name, costs.iter().map(|it| of(it)).collect());
-    let found = |it: &Stage| costs.iter().any(|costs| costs.stages.contains_key(it));
-    let stages = Stage::ALL.into_iter().filter(found);
+    let found = |it: &ReceiveStage| costs.iter().any(|costs| costs.stages.contains_key(it));
+    let stages = ReceiveStage::ALL.into_iter().filter(found);
     let mut rows: Vec<_> = stages
         .map(|it| row(it.label(), &|costs| units::or_dash(costs.stages.get(&it), stage)))
         .collect();
@@ -194,7 +197,7 @@ fn stage(cost: &StageCost) -> String {
     let share = units::percent(cost.share);
     let Some(ns) = cost.ns_per_packet else { return share };
     let within =
-        cost.within_ns.map(|ns| format!(" ±{}", units::nanoseconds(ns))).unwrap_or_default();
+        cost.half_width_ns.map(|ns| format!(" ±{}", units::nanoseconds(ns))).unwrap_or_default();
     format!("{}{within} ({share})", units::nanoseconds(ns))
 }
 
@@ -211,7 +214,7 @@ fn signed_time(ns: f64) -> String {
 }
 
 /// Names the available comparisons between forwarded and dropped packets.
-pub(super) fn early_drop_comparisons(spared: &Spared) -> Vec<(&'static str, &Difference)> {
+pub(super) fn early_drop_comparisons(spared: &Saving) -> Vec<(&'static str, &Difference)> {
     let ways = [
         ("CPU time of the machine, by round", &spared.cpu),
         ("softirq time by eBPF, by round", &spared.softirq),
@@ -236,13 +239,13 @@ pub(super) fn not_sampled(results: &Results) -> Vec<String> {
 /// Lists what limits the results as a whole.
 pub(super) fn caveats(results: &Results) -> Vec<String> {
     let mut caveats = Vec::new();
-    if let Some(why) = &results.times_mean_nothing {
+    if let Some(why) = &results.times_invalid {
         caveats.push(format!(
             "{why}: rates, latencies and shares of time are recorded and marked, but not judged. \
              Counts (per transaction, packet or megabyte) are judged."
         ));
     }
-    let sure = (1.0 - results.doubt) * 100.0;
+    let sure = (1.0 - results.error_rate) * 100.0;
     for (what, chance) in [("rates", &results.rates), ("other measures", &results.others)] {
         if chance.made > 0 {
             caveats.push(format!(
@@ -252,7 +255,7 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
                 plural(chance.made, "verdict"),
                 chance.differ,
                 chance.by_chance,
-                1.0 / results.doubt
+                1.0 / results.error_rate
             ));
         }
     }
@@ -274,10 +277,10 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
             plural(results.not_tried.len(), "trial")
         ));
     }
-    if results.strangers > 0 {
+    if results.unknown_records > 0 {
         caveats.push(format!(
             "{} with a setting, load or round that this experiment does not have; not counted.",
-            plural(results.strangers, "record")
+            plural(results.unknown_records, "record")
         ));
     }
     if results.loads.iter().any(|load| load.both_ends) {
@@ -300,7 +303,7 @@ pub(super) fn cell_notes(results: &Results) -> Vec<String> {
                     drift * 100.0
                 ));
             }
-            if steadiness.neighbours_alike.is_some() {
+            if steadiness.autocorrelation.is_some() {
                 doubts.push(format!("{who}: autocorrelated, neighbouring rounds are alike"));
             }
             if !steadiness.outliers.is_empty() {

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use anyhow::{Context as _, Result};
-use netsilo_model::parse::sanitize::is_unseen;
+use netsilo_model::parse::sanitize::is_control;
 use serde::Serialize;
 
 /// Prints a result.
@@ -44,7 +44,7 @@ pub(crate) fn note(message: &str) {
 ///
 /// In JSON such characters occur only inside strings, where the escape has the same meaning.
 fn printable(text: &str) -> Cow<'_, str> {
-    let is_escaped = |c: char| is_unseen(c) && c != '\n' && c != '\t';
+    let is_escaped = |c: char| is_control(c) && c != '\n' && c != '\t';
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }

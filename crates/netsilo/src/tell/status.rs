@@ -6,8 +6,8 @@ use std::time::Duration;
 use netsilo_decide::control::{Conflict, ControllerState, Held, LogEntry, TrialResult};
 use netsilo_decide::plan::{Advice, Placement, Refusal};
 use netsilo_model::change::Change;
-use netsilo_model::derive::silo::Locality;
-use netsilo_model::snapshot::attribution::{Hook, Source};
+use netsilo_model::derive::locality::Locality;
+use netsilo_model::snapshot::attribution::{AttributionSource, Hook};
 use netsilo_sys::daemon::self_cost::SelfCost;
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +79,7 @@ pub(crate) struct ConfigStatus {
 /// How consumers are found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AttributionStatus {
-    pub(crate) source: Source,
+    pub(crate) source: AttributionSource,
     /// Hooks that are not attached, with the reason.
     pub(crate) refused: Vec<Hook>,
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
 use netsilo_stats::sequential::Rules;
-use netsilo_trial::comparison::Question;
-use netsilo_trial::workload::Measure;
+use netsilo_trial::comparison::ComparisonSpec;
+use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::ab_setting::AbSetting;
 use crate::args::goal::GoalArgs;
@@ -46,7 +46,7 @@ pub(crate) struct Args {
         value_parser = named::measures(),
         conflicts_with = "command"
     )]
-    measure: Measure,
+    measure: WorkloadMeasure,
     /// Length of each measurement of the live workload
     #[arg(
         long,
@@ -55,7 +55,7 @@ pub(crate) struct Args {
         value_parser = humantime::parse_duration
     )]
     each: Duration,
-    /// Measure at most this many pairs; stop earlier when the result is clear or out of reach
+    /// WorkloadMeasure at most this many pairs; stop earlier when the result is clear or out of reach
     #[arg(
         long,
         value_name = "N",
@@ -63,7 +63,7 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u16).range(1..=1000)
     )]
     pairs: u16,
-    /// Measure this many pairs first and do not count them
+    /// WorkloadMeasure this many pairs first and do not count them
     #[arg(long, value_name = "N", default_value_t = 1)]
     warm_up: u16,
     /// Wait this long after each switch before measuring
@@ -148,8 +148,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         [] => Measurement::Workload { measure: args.measure, window: args.each },
         command => Measurement::Command(command.to_vec()),
     };
-    let question = Question {
-        rules: Rules { most: args.pairs.into(), matters: args.matters, ..Rules::default() },
+    let question = ComparisonSpec {
+        rules: Rules {
+            max_pairs: args.pairs.into(),
+            smallest_relevant: args.matters,
+            ..Rules::default()
+        },
         scale: measurement.scale(),
         better: measurement.better(args.lower_is_better),
         seed: args.seed.unwrap_or_else(clock),

@@ -111,10 +111,10 @@ fn render(measurement: &Measurement) -> String {
             time(Some(&here.latency)),
         );
     }
-    if let CostSource::Measured { from_table, .. } = &costs.source
-        && !from_table.is_empty()
+    if let CostSource::Measured { defaulted, .. } = &costs.source
+        && !defaulted.is_empty()
     {
-        let classes: Vec<&str> = from_table.iter().map(|distance| distance.label()).collect();
+        let classes: Vec<&str> = defaulted.iter().map(|distance| distance.label()).collect();
         let _ = writeln!(
             text,
             "note: not measurable here, so the default weights stay: {}",

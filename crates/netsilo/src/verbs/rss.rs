@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use netsilo_decide::report::rss::{find_queue, netdev_rss};
-use netsilo_model::snapshot::flow::Asked;
+use netsilo_model::snapshot::flow::FlowSpec;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
@@ -33,7 +33,7 @@ struct WhereArgs {
     /// Flow as it arrives, sender first: 10.0.0.1:40000-10.0.0.2:443/tcp,
     /// [2001:db8::1]:53-[2001:db8::2]:53/udp
     #[arg(value_name = "FLOW")]
-    flow: Asked,
+    flow: FlowSpec,
     #[command(flatten)]
     netdevs: NetdevArgs,
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use netsilo_stats::Estimate;
 use netsilo_stats::sequential::Stop;
 use netsilo_stats::steadiness::Steadiness;
-use netsilo_trial::comparison::{Comparison, Question, Scale, Verdict};
+use netsilo_trial::comparison::{Comparison, ComparisonSpec, Conclusion, Scale};
 use serde::Serialize;
 
 use crate::args::ab_setting::AbSetting;
@@ -34,8 +34,8 @@ pub(crate) fn render(result: &AbResult<'_>) -> String {
             let _ = writeln!(text, "  note: {note}");
         }
     }
-    if !comparison.far_off.is_empty() {
-        let pairs: Vec<String> = comparison.far_off.iter().map(|n| (n + 1).to_string()).collect();
+    if !comparison.outliers.is_empty() {
+        let pairs: Vec<String> = comparison.outliers.iter().map(|n| (n + 1).to_string()).collect();
         let _ = writeln!(text, "  note: outlier: the difference of pair {}", pairs.join(", "));
     }
     text
@@ -47,13 +47,13 @@ pub(crate) fn verdict(comparison: &Comparison, scale: Scale) -> String {
         return "no difference shown: too few pairs for an interval".into();
     };
     let interval = interval(&change, scale);
-    let sure = (1.0 - comparison.doubt) * 100.0;
+    let sure = (1.0 - comparison.error_rate) * 100.0;
     let size = size(change.value.abs(), scale);
     let higher = if change.value > 0.0 { "higher" } else { "lower" };
     match comparison.verdict {
-        Verdict::NoDifferenceShown => format!("no difference shown ({interval}, {sure:.0}%)"),
-        Verdict::Better => format!("B is {size} {higher} ({interval}, {sure:.0}%): better"),
-        Verdict::Worse => format!("B is {size} {higher} ({interval}, {sure:.0}%): worse"),
+        Conclusion::NoDifferenceShown => format!("no difference shown ({interval}, {sure:.0}%)"),
+        Conclusion::Better => format!("B is {size} {higher} ({interval}, {sure:.0}%): better"),
+        Conclusion::Worse => format!("B is {size} {higher} ({interval}, {sure:.0}%): worse"),
     }
 }
 
@@ -71,17 +71,17 @@ fn stopped(result: &AbResult<'_>) -> String {
             comparison.pairs_used
         );
     }
-    let most = question.rules.most;
+    let most = question.rules.max_pairs;
     match comparison.stop {
         Some(Stop::Clear) => format!("stopped after {pairs}: clear"),
         Some(Stop::Alike) => {
-            let matters = size(question.rules.matters, question.scale);
+            let matters = size(question.rules.smallest_relevant, question.scale);
             format!("stopped after {pairs}: any difference is below {matters}")
         }
         Some(Stop::Hopeless) => {
             format!("stopped after {pairs}: all {most} would not show a difference")
         }
-        Some(Stop::Used) | None => format!("all {pairs} used"),
+        Some(Stop::Exhausted) | None => format!("all {pairs} used"),
     }
 }
 
@@ -93,7 +93,7 @@ fn notes(name: &str, steadiness: &Steadiness) -> Vec<String> {
             drift * 100.0
         ));
     }
-    if let Some(alike) = steadiness.neighbours_alike {
+    if let Some(alike) = steadiness.autocorrelation {
         notes.push(format!("{name} is autocorrelated: neighbouring pairs are alike ({alike:.2})"));
     }
     if !steadiness.outliers.is_empty() {
@@ -131,7 +131,7 @@ pub(crate) struct AbResult<'a> {
     pub(crate) measured: String,
     /// Unit of the measured numbers: `ns`, or `None` when unknown.
     pub(crate) unit: Option<&'static str>,
-    pub(crate) question: Question,
+    pub(crate) question: ComparisonSpec,
     pub(crate) interrupted: bool,
     #[serde(flatten)]
     pub(crate) comparison: &'a Comparison,
@@ -140,14 +140,14 @@ pub(crate) struct AbResult<'a> {
 #[cfg(test)]
 mod tests {
     use netsilo_stats::sequential::Rules;
-    use netsilo_trial::comparison::{Better, Pair, Question};
+    use netsilo_trial::comparison::{Better, ComparisonSpec, Pair};
 
     use super::*;
 
     fn told(values: impl Fn(usize) -> (f64, f64), n: usize, interrupted: bool) -> String {
         let pairs: Vec<Pair> =
             (0..n).map(|n| Pair { a: values(n).0, b: values(n).1, b_first: n % 3 == 0 }).collect();
-        let question = Question {
+        let question = ComparisonSpec {
             rules: Rules::default(),
             scale: Scale::Ratio,
             better: Better::Higher,

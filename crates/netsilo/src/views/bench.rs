@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 
 use comfy_table::{CellAlignment, Table, presets};
 use netsilo_model::derive::rates::CpuRates;
-use netsilo_trial::traffic::{Latency, Run, Side};
+use netsilo_trial::traffic::{EndMachine, Latency, LoadResult};
 
 use crate::tell::words::plural;
 use crate::views::table::{MEASURED, TICKS};
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
 /// Renders the load, its rate, and what both machines did.
-pub(crate) fn render(run: &Run) -> String {
+pub(crate) fn render(run: &LoadResult) -> String {
     let mut text = head(run);
     let figures = run.figures();
     let mut line = |name: &str, value: String| {
@@ -53,7 +53,7 @@ pub(crate) fn render(run: &Run) -> String {
 }
 
 /// Describes zero-copy sends: the kernel may copy, and reports this only afterwards.
-fn zero_copy(run: &Run) -> Option<String> {
+fn zero_copy(run: &LoadResult) -> Option<String> {
     let totals = run.totals;
     let of = |count: u64| percent(count as f64 / totals.zerocopy_sends as f64);
     let loopback = run.address.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback());
@@ -66,7 +66,7 @@ fn zero_copy(run: &Run) -> Option<String> {
         .then(|| format!("{sends} sends; the kernel copied {copied} of them{always}{open}"))
 }
 
-fn head(run: &Run) -> String {
+fn head(run: &LoadResult) -> String {
     let spec = &run.spec;
     let what = if spec.test.has_responses() {
         format!("requests of {} bytes, responses of {}", spec.request_bytes, spec.response_bytes)
@@ -93,7 +93,13 @@ fn head(run: &Run) -> String {
 }
 
 /// The cost at both machines; one number if client and server are the same machine.
-fn both(run: &Run, unit: impl Fn(f64) -> String, per: &str, client: f64, server: f64) -> String {
+fn both(
+    run: &LoadResult,
+    unit: impl Fn(f64) -> String,
+    per: &str,
+    client: f64,
+    server: f64,
+) -> String {
     if run.is_on_one_machine() {
         return format!("{} per {per}, both ends on one machine", unit(client.max(server)));
     }
@@ -120,7 +126,7 @@ fn latencies(latency: &Latency) -> Table {
     table
 }
 
-fn sides(run: &Run) -> String {
+fn sides(run: &LoadResult) -> String {
     if run.is_on_one_machine() {
         return side("both ends", &run.client);
     }
@@ -128,7 +134,7 @@ fn sides(run: &Run) -> String {
 }
 
 /// One machine: its totals, a table per CPU, and drop counters.
-fn side(name: &str, side: &Side) -> String {
+fn side(name: &str, side: &EndMachine) -> String {
     let mut table = plain();
     let [usr, sys, irq, softirq, idle] = TICKS;
     let mut header = vec!["\ncpu", usr, sys, irq, softirq, "\nsteal", idle];
@@ -210,11 +216,11 @@ mod tests {
 
     use netsilo_model::derive::rates::{Rates, Shares, SoftnetRates};
     use netsilo_model::machine::cpuset::CpuId;
-    use netsilo_trial::traffic::{InstancesAs, Served, Spec, Test, Totals};
+    use netsilo_trial::traffic::{InstancesAs, ServerResult, Spec, Test, Totals};
 
     use super::*;
 
-    fn side(hostname: &str, usr: f64) -> Side {
+    fn side(hostname: &str, usr: f64) -> EndMachine {
         let shares = Shares { usr, softirq: 0.25, idle: 0.75 - usr, ..Shares::default() };
         let softnet = SoftnetRates { processed_per_s: Some(41_000.0), ..SoftnetRates::default() };
         let cpu = CpuRates {
@@ -226,22 +232,22 @@ mod tests {
         };
         let cpus = [(CpuId(0), cpu.clone()), (CpuId(1), cpu)].into();
         let netdevs = [("eth0".into(), [("rx_dropped".into(), 12.5)].into())].into();
-        Side {
+        EndMachine {
             hostname: hostname.into(),
             kernel: "6.12.1".into(),
             boot_id: hostname.into(),
             rates: Rates { cpus, netdevs, ..Rates::default() },
             context_switches_per_s: Some(81_234.0),
-            ..Side::default()
+            ..EndMachine::default()
         }
     }
 
     #[test]
     fn a_run_tells_its_rate_its_latencies_and_what_both_machines_did() {
-        let mut spec = Spec::usual(Test::UdpRr, Duration::from_secs(10));
+        let mut spec = Spec::default_for(Test::UdpRr, Duration::from_secs(10));
         (spec.instances, spec.instances_as) = (100, InstancesAs::Multiplexed);
         let percentiles = [("50", 31_000), ("99.9", 90_500)];
-        let run = Run {
+        let run = LoadResult {
             schema: 1,
             spec,
             address: "192.0.2.7:12870".into(),
@@ -263,12 +269,12 @@ mod tests {
                 histogram: String::new(),
             }),
             client: side("client1", 0.5),
-            server: Served {
+            server: ServerResult {
                 instances_as: Some(InstancesAs::Multiplexed),
                 workers: 8,
                 work_usecs: 20,
                 side: side("server1", 0.25),
-                ..Served::default()
+                ..ServerResult::default()
             },
         };
         insta::assert_snapshot!(render(&run));

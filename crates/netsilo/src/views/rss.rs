@@ -110,7 +110,7 @@ fn or_none(fields: &netsilo_model::snapshot::ethtool::HashFields) -> String {
 
 fn load(load: &TableLoadReport) -> String {
     let Some(((entries, skew), heaviest)) =
-        load.entries_in_effect.zip(load.skew).zip(load.heaviest_flow)
+        load.effective_entries.zip(load.skew).zip(load.heaviest_flow)
     else {
         return "no packet was steered by the table".to_owned();
     };

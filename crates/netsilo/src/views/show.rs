@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 
 use netsilo_decide::report::{CpuLine, NetdevLine, Report};
 use netsilo_model::derive::forwarding::ForwardShare;
-use netsilo_model::derive::silo::{ConsumerShare, Elsewhere, Locality, Silo};
+use netsilo_model::derive::locality::Locality;
+use netsilo_model::derive::silo::{ConsumerShare, OutsideTraffic, Silo};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::attribution::Source;
+use netsilo_model::snapshot::attribution::AttributionSource;
 
 use crate::tell::words::plural;
 use crate::views::stages;
@@ -46,10 +47,10 @@ fn worth_showing(netdev: &NetdevLine) -> bool {
 fn title(report: &Report) -> String {
     let machine = &report.machine;
     let by = match report.attribution.source {
-        Source::Bpf if report.attribution.windowed => "eBPF, a window",
-        Source::Bpf => "eBPF",
-        Source::SockDiag => "sock_diag, TCP only",
-        Source::None => "counters only",
+        AttributionSource::Bpf if report.attribution.windowed => "eBPF, a window",
+        AttributionSource::Bpf => "eBPF",
+        AttributionSource::SockDiag => "sock_diag, TCP only",
+        AttributionSource::None => "counters only",
     };
     let mut parts = vec![
         format!("{} {}", machine.hostname, machine.release),
@@ -285,7 +286,7 @@ fn totals(report: &Report) -> String {
         ("through a NIC of another network namespace", &totals.foreign),
         ("through a queue that was not found", &totals.unresolved),
     ];
-    for (what, Elsewhere { bytes_per_s: rate, consumers: who }) in elsewhere {
+    for (what, OutsideTraffic { bytes_per_s: rate, consumers: who }) in elsewhere {
         if *rate > 0.0 {
             let _ = writeln!(text, "{} read {what}: {}", bytes_per_s(*rate), consumers(who, &[]));
         }

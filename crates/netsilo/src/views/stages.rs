@@ -3,7 +3,7 @@
 
 use comfy_table::Table;
 use netsilo_model::derive::stages::{Stages, StagesLine};
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use crate::views::table::{table, trim_lines};
 use crate::views::units::{or_dash, percent};
@@ -29,7 +29,7 @@ pub(crate) fn render(stages: &Stages) -> String {
 
 fn lines(stages: &Stages) -> Table {
     let mut header = vec!["  cpu", "samples"];
-    header.extend(Stage::ALL.map(Stage::label));
+    header.extend(ReceiveStage::ALL.map(ReceiveStage::label));
     let mut table = table(&header, |name| name != "  cpu");
     for line in stages.cpus.iter().chain(Some(&stages.total).filter(|_| stages.cpus.len() > 1)) {
         table.add_row(row(line));
@@ -42,7 +42,7 @@ fn row(line: &StagesLine) -> Vec<String> {
         line.cpu.map_or_else(|| "  all".to_owned(), |cpu| format!("  {cpu}")),
         line.samples.to_string(),
     ];
-    row.extend(Stage::ALL.map(|stage| or_dash(line.shares.get(&stage).copied(), percent)));
+    row.extend(ReceiveStage::ALL.map(|stage| or_dash(line.shares.get(&stage).copied(), percent)));
     row
 }
 
@@ -58,19 +58,24 @@ mod tests {
         let cpus = [
             (
                 CpuId(0),
-                [(Stage::DriverGro, 150), (Stage::BridgeIp, 40), (Stage::QdiscXmit, 10)].into(),
+                [
+                    (ReceiveStage::DriverGro, 150),
+                    (ReceiveStage::BridgeIp, 40),
+                    (ReceiveStage::QdiscXmit, 10),
+                ]
+                .into(),
             ),
-            (CpuId(12), [(Stage::Netfilter, 7), (Stage::DriverGro, 13)].into()),
+            (CpuId(12), [(ReceiveStage::Netfilter, 7), (ReceiveStage::DriverGro, 13)].into()),
         ];
         let samples = StageSamples { per_s: 499, cpus: cpus.into(), lost: 3, refused: None };
-        insta::assert_snapshot!(render(&Stages::of(&samples, 1.0)));
+        insta::assert_snapshot!(render(&Stages::from_samples(&samples, 1.0)));
     }
 
     #[test]
     fn a_refusal_is_shown() {
         let samples =
             StageSamples { refused: Some("no clock of cpu 0".into()), ..StageSamples::default() };
-        let text = render(&Stages::of(&samples, 1.0));
+        let text = render(&Stages::from_samples(&samples, 1.0));
         assert!(
             text.ends_with("no sample found receive work\n  unknown: no clock of cpu 0\n"),
             "{text}"

@@ -6,7 +6,7 @@ use std::time::Duration;
 use comfy_table::{ContentArrangement, Table, presets};
 use netsilo_decide::control::{ControllerState, LogEntry};
 use netsilo_model::machine::topology::Distance;
-use netsilo_model::snapshot::attribution::Source;
+use netsilo_model::snapshot::attribution::AttributionSource;
 
 use crate::tell::status::{Mode, Status};
 use crate::tell::words::plural;
@@ -94,9 +94,9 @@ fn head(status: &Status) -> String {
         totals.yielded,
     );
     let by = match status.attribution.source {
-        Source::Bpf => "eBPF",
-        Source::SockDiag => "sock_diag, TCP only",
-        Source::None => "nothing: consumers unknown",
+        AttributionSource::Bpf => "eBPF",
+        AttributionSource::SockDiag => "sock_diag, TCP only",
+        AttributionSource::None => "nothing: consumers unknown",
     };
     let locality = &status.locality;
     let near = |distance: &Distance| {

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use netsilo_decide::judge::why::{Cause, CpuWhy, Step, Why};
-use netsilo_model::derive::cpu_time::{CpuSplit, Measured};
+use netsilo_model::derive::cpu_time::{CpuTimeShares, Measured};
 use netsilo_model::derive::rates::Shares;
 
 use crate::views::check::measure;
@@ -47,7 +47,7 @@ fn title(cpu: &CpuWhy) -> String {
 }
 
 fn time(text: &mut String, cpu: &CpuWhy) {
-    let CpuSplit { ticks, idle, measured, .. } = &cpu.split;
+    let CpuTimeShares { ticks, idle, measured, .. } = &cpu.split;
     if let Some(measured) = measured {
         let _ = writeln!(text, "  measured        {}", crate::views::why::measured(measured));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{
-    Attribution, Consumer, Consumption, Poll, Protocol, Resolved, Source,
+    Attribution, AttributionSource, Consumer, Consumption, Poll, Protocol, QueueResolution,
 };
 use netsilo_sys::bundle::{Addresses, Capture};
 use netsilo_sys::files::root::Root;
@@ -73,7 +73,7 @@ fn attribution() -> Attribution {
     let consumption = Consumption {
         napi: Some(napi),
         rx_queue: Some(3),
-        resolved: Resolved::Direct,
+        resolved: QueueResolution::Direct,
         poll_cpu: Some(polled),
         protocol_cpu: Some(polled),
         consumer_cpu: read,
@@ -85,7 +85,7 @@ fn attribution() -> Attribution {
         connected: None,
     };
     Attribution {
-        source: Source::Bpf,
+        source: AttributionSource::Bpf,
         elapsed: Duration::from_secs(1),
         polls: vec![poll],
         consumption: vec![consumption],

@@ -8,7 +8,8 @@ mod synthetic;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use netsilo_trial::experiment::results::{Results, Verdict};
+use netsilo_trial::experiment::compared::CellResult;
+use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
 use tempfile::TempDir;
 
@@ -27,13 +28,9 @@ fn stderr(output: &Output) -> &str {
 }
 
 /// Creates a folder with all records.
-fn folder(times_mean_nothing: Option<&str>) -> TempDir {
+fn folder(times_invalid: Option<&str>) -> TempDir {
     let folder = TempDir::new().unwrap();
-    synthetic::write(
-        folder.path(),
-        &synthetic::experiment(times_mean_nothing),
-        &synthetic::records(),
-    );
+    synthetic::write(folder.path(), &synthetic::experiment(times_invalid), &synthetic::records());
     folder
 }
 
@@ -77,7 +74,7 @@ fn where_times_are_not_meaningful_only_counts_are_judged() {
     for measured in all {
         let Some(against) = &measured.against else { continue };
         assert_eq!(
-            against.verdict == Verdict::TimesMeanNothing,
+            against.verdict == CellResult::TimesInvalid,
             measured.measure.is_time(),
             "{}",
             measured.name

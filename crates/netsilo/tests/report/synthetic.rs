@@ -14,13 +14,14 @@ use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
-use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource};
-use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
-use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_model::snapshot::netdev::{Association, AssociationSource, Confidence};
+use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
+use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
-    EXPERIMENT, Experiment, Failed, Kind, Load, Machine, Map, RECORDS, Record, Setting, Step, Trial,
+    EXPERIMENT, Experiment, Failed, Kind, Load, MachineSummary, RECORDS, Record, Setting, SiloMap,
+    Step, Trial,
 };
-use netsilo_trial::traffic::{Latency, Run, Served, Side, Spec, Test, Totals};
+use netsilo_trial::traffic::{EndMachine, Latency, LoadResult, ServerResult, Spec, Test, Totals};
 
 /// Names that would do harm if they were not escaped.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>";
@@ -36,7 +37,7 @@ pub(crate) fn loads() -> Vec<Load> {
         instances,
         request_bytes: 256,
         response_bytes: 256,
-        ..Spec::usual(test, Duration::from_secs(10))
+        ..Spec::default_for(test, Duration::from_secs(10))
     };
     let load = |name: String, spec| Load { name, spec, senders: 1, early_drop: false };
     let requests = [1, 50, 500].map(|n| load(format!("TCP_RR 256 B x {n}"), spec(Test::TcpRr, n)));
@@ -56,19 +57,19 @@ pub(crate) fn per_s(load: usize, setting: usize, round: u32) -> f64 {
     base * (1.0 + helps) * (1.0 + 0.006 * wave) * (1.0 + 0.002 * f64::from(round))
 }
 
-fn machine(times_mean_nothing: Option<&str>) -> Machine {
-    Machine {
+fn machine(times_invalid: Option<&str>) -> MachineSummary {
+    MachineSummary {
         hostname: "server1".into(),
         kernel: "6.12.48".into(),
         cpus: CPUS,
         model: Some("Made-up CPU <8 cores> & more".into()),
         netdevs: vec!["eth0: igb, 4 rx queues".into()],
         counted: Vec::new(),
-        times_mean_nothing: times_mean_nothing.map(str::to_owned),
+        times_invalid: times_invalid.map(str::to_owned),
     }
 }
 
-pub(crate) fn experiment(times_mean_nothing: Option<&str>) -> Experiment {
+pub(crate) fn experiment(times_invalid: Option<&str>) -> Experiment {
     let netdev = NetdevIdentity { name: "eth0".into(), ..NetdevIdentity::default() };
     let knob = knobs::RpsCpus { netdev, queue: 0 };
     let cpus = |list| CpuSet::parse_list(list).unwrap();
@@ -92,7 +93,7 @@ pub(crate) fn experiment(times_mean_nothing: Option<&str>) -> Experiment {
         rounds: ROUNDS,
         pause: Duration::from_secs(3),
         seed: 42,
-        machine: machine(times_mean_nothing),
+        machine: machine(times_invalid),
     }
 }
 
@@ -117,7 +118,7 @@ fn latency(base_ns: f64) -> Latency {
 }
 
 /// Under `none` one CPU does the softirqs; affinity spreads them over four, RPS over all.
-fn side(setting: usize, per_s: f64, round: u32) -> Side {
+fn side(setting: usize, per_s: f64, round: u32) -> EndMachine {
     let on = [1, 4, 8, 1][setting];
     let wobble = 1.0 + 0.01 * f64::from(round % 3);
     let rate = (per_s / 1000.0).clamp(1_000.0, 200_000.0);
@@ -138,7 +139,7 @@ fn side(setting: usize, per_s: f64, round: u32) -> Side {
             }),
         }
     };
-    Side {
+    EndMachine {
         hostname: "server1".into(),
         kernel: "6.12.48".into(),
         boot_id: "server1".into(),
@@ -149,7 +150,7 @@ fn side(setting: usize, per_s: f64, round: u32) -> Side {
         },
         interrupts_per_s: Some(rate * 9.0 * wobble),
         context_switches_per_s: Some(rate * 4.0 * wobble),
-        ..Side::default()
+        ..EndMachine::default()
     }
 }
 
@@ -160,7 +161,7 @@ pub(crate) fn trial(load_at: usize, load: &Load, setting: usize, round: u32) -> 
     let (transactions, pieces) = if has_responses { (count, 0) } else { (0, count) };
     let arrived =
         Totals { received_bytes: pieces, datagrams_received: pieces, ..Totals::default() };
-    let run = Run {
+    let run = LoadResult {
         schema: 1,
         spec: load.spec.clone(),
         address: "192.0.2.7:12870".into(),
@@ -175,12 +176,12 @@ pub(crate) fn trial(load_at: usize, load: &Load, setting: usize, round: u32) -> 
         per_second: vec![],
         latency: has_responses
             .then(|| latency(5e8 / per_s * [1.0, 0.97, 0.9, 1.0][setting] * 10.0)),
-        client: Side { boot_id: "client1".into(), ..Side::default() },
-        server: Served {
+        client: EndMachine { boot_id: "client1".into(), ..EndMachine::default() },
+        server: ServerResult {
             totals: arrived,
             counted: arrived,
             side: side(setting, per_s, round),
-            ..Served::default()
+            ..ServerResult::default()
         },
     };
     let step = Step { round, load: load.name.clone(), setting: SETTINGS[setting].into() };
@@ -207,9 +208,9 @@ fn map(load: &str, setting: usize) -> Record {
         Silo {
             netdev: NetdevIdentity { name: "eth0".into(), ..NetdevIdentity::default() },
             queue: Some(queue),
-            irq: Some(Edge {
+            irq: Some(Association {
                 to: Irq(41 + queue),
-                source: EdgeSource::NetdevGenl,
+                source: AssociationSource::NetdevGenl,
                 confidence: Confidence::Certain,
             }),
             packets_per_s: Some(packets),
@@ -221,7 +222,7 @@ fn map(load: &str, setting: usize) -> Record {
         }
     };
     let silos = Silos { queues: (0..4).map(queue).collect(), ..Silos::default() };
-    Record::Map(Box::new(Map {
+    Record::Map(Box::new(SiloMap {
         load: load.into(),
         setting: SETTINGS[setting].into(),
         silos,
@@ -258,7 +259,8 @@ pub(crate) fn forward() -> (Experiment, Vec<Record>) {
     experiment.kind = Kind::Forward;
     experiment.settings.truncate(2);
     experiment.machine.counted = vec!["eth0".into()];
-    let (name, spec) = ("one way".to_owned(), Spec::usual(Test::Forward, Duration::from_secs(10)));
+    let (name, spec) =
+        ("one way".to_owned(), Spec::default_for(Test::Forward, Duration::from_secs(10)));
     let dropped = Load {
         name: format!("{name}, dropped early"),
         spec: spec.clone(),
@@ -299,10 +301,10 @@ fn between(load: &Load, setting: usize, round: u32) -> Record {
 
 fn sampled(load: &Load, setting: usize) -> Record {
     let all = [
-        (Stage::DriverGro, 200),
-        (Stage::BridgeIp, if load.early_drop { 40 } else { 400 }),
-        (Stage::Netfilter, 80),
-        (Stage::QdiscXmit, if load.early_drop { 0 } else { 500 }),
+        (ReceiveStage::DriverGro, 200),
+        (ReceiveStage::BridgeIp, if load.early_drop { 40 } else { 400 }),
+        (ReceiveStage::Netfilter, 80),
+        (ReceiveStage::QdiscXmit, if load.early_drop { 0 } else { 500 }),
     ];
     let on = if setting == 0 { 1 } else { 4 };
     let part = |count: u64| count / u64::from(on);
@@ -311,12 +313,17 @@ fn sampled(load: &Load, setting: usize) -> Record {
     let samples =
         StageSamples { per_s: 499, cpus: (0..on).map(cpu).collect(), ..StageSamples::default() };
     let sampled = Sampled {
-        stages: Stages::of(&samples, 10.0),
+        stages: Stages::from_samples(&samples, 10.0),
         received: Some(7_000_000),
         softirq: Some(Duration::from_millis(if load.early_drop { 650 } else { 2_400 })),
     };
     let (load, setting) = (load.name.clone(), SETTINGS[setting].to_owned());
-    Record::Map(Box::new(Map { load, setting, silos: Silos::default(), sampled: Some(sampled) }))
+    Record::Map(Box::new(SiloMap {
+        load,
+        setting,
+        silos: Silos::default(),
+        sampled: Some(sampled),
+    }))
 }
 
 /// Writes a run's folder.

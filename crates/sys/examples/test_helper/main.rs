@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use netsilo_model::snapshot::attribution::Source;
+use netsilo_model::snapshot::attribution::AttributionSource;
 use netsilo_model::snapshot::runqueue;
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 
@@ -74,8 +74,8 @@ fn send_datagrams(count: usize) {
 fn without_privilege() {
     let options = Options { runqueue: true, ..Options::default() };
     let attribution = Tracer::attach(options).read().unwrap();
-    assert_eq!(attribution.source, Source::None);
-    assert!(attribution.hooks.iter().any(|hook| hook.question == runqueue::QUESTION));
+    assert_eq!(attribution.source, AttributionSource::None);
+    assert!(attribution.hooks.iter().any(|hook| hook.quantity == runqueue::QUANTITY));
     for hook in attribution.hooks {
         let why = hook.refused.unwrap();
         assert!(why.starts_with("no privilege: run as root or with CAP_BPF and CAP_PERFMON"));

@@ -6,12 +6,14 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::derive::sock_diag::{SocketSample, attribute_reads, steerings};
 use netsilo_model::machine::ids::NapiId;
-use netsilo_model::machine::reading::Part;
-use netsilo_model::snapshot::attribution::{Attribution, Resolved};
+use netsilo_model::machine::reading::Reading;
+use netsilo_model::snapshot::attribution::{Attribution, QueueResolution};
 use netsilo_model::snapshot::ethtool::{Duplex, FlowType, Limit};
-use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev, RxQueue};
+use netsilo_model::snapshot::netdev::{
+    Association, AssociationSource, Confidence, Netdev, RxQueue,
+};
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_sys::ethtool::get;
 use netsilo_sys::read::netlink::{netdev_genl, sock_diag};
@@ -42,7 +44,7 @@ fn pause() -> Option<TcpStream> {
 /// Accepts the connections, reads everything the client sends, and samples before and after.
 ///
 /// The client ends when the connections are dropped.
-fn receive(address: &str) -> (Vec<TcpStream>, Sample, Sample) {
+fn receive(address: &str) -> (Vec<TcpStream>, SocketSample, SocketSample) {
     let listener = TcpListener::bind(address).unwrap();
     let mut connections: Vec<TcpStream> =
         (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
@@ -61,7 +63,7 @@ fn receive(address: &str) -> (Vec<TcpStream>, Sample, Sample) {
 /// Checks what virtio-net reports of its queues and sockets.
 pub(crate) fn virtio_server(address: &str) {
     let (_connections, before, after) = receive(address);
-    let by_napi = bytes_by_napi(&attribute(&before, &after, &[]), Resolved::Direct);
+    let by_napi = bytes_by_napi(&attribute_reads(&before, &after, &[]), QueueResolution::Direct);
     assert_eq!(by_napi.values().sum::<u64>(), CONNECTIONS * BYTES);
     assert!(by_napi.len() <= 4, "{by_napi:?}");
     let answer = get::read("eth0").unwrap();
@@ -80,8 +82,11 @@ pub(crate) fn igb_server(address: &str) {
     let netdev = eth0(genl.value());
     let steerings = steerings(std::slice::from_ref(&netdev), &after.addresses, &netdev_rss_key());
 
-    let direct = attribute(&before, &after, &steerings);
-    assert_eq!(bytes_by_napi(&direct, Resolved::Direct).values().sum::<u64>(), CONNECTIONS * BYTES);
+    let direct = attribute_reads(&before, &after, &steerings);
+    assert_eq!(
+        bytes_by_napi(&direct, QueueResolution::Direct).values().sum::<u64>(),
+        CONNECTIONS * BYTES
+    );
 
     // one napi per predicted queue, and a different napi for each
     let mut pairs = BTreeSet::new();
@@ -102,13 +107,13 @@ pub(crate) fn igb_server(address: &str) {
     // netlink lists the queues' napis
     if netdev.rx_queues.iter().all(|queue| queue.napi.is_some()) {
         after.sockets.values_mut().for_each(|socket| socket.incoming = None);
-        let predicted = attribute(&before, &after, &steerings);
-        let by_napi = bytes_by_napi(&predicted, Resolved::Toeplitz);
-        assert_eq!(by_napi, bytes_by_napi(&direct, Resolved::Direct));
+        let predicted = attribute_reads(&before, &after, &steerings);
+        let by_napi = bytes_by_napi(&predicted, QueueResolution::Toeplitz);
+        assert_eq!(by_napi, bytes_by_napi(&direct, QueueResolution::Direct));
     }
 }
 
-fn bytes_by_napi(attribution: &Attribution, resolved: Resolved) -> BTreeMap<NapiId, u64> {
+fn bytes_by_napi(attribution: &Attribution, resolved: QueueResolution) -> BTreeMap<NapiId, u64> {
     let mut bytes = BTreeMap::new();
     for read in
         attribution.consumption.iter().filter(|read| read.consumer.tgid == std::process::id())
@@ -129,7 +134,7 @@ fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
     let rss = answer.rss.value().unwrap();
     assert_eq!((rss.indirection.len(), rss.indirection.iter().max()), (128, Some(&7)));
     let combined = answer.channels.value().unwrap().combined.unwrap();
-    assert_eq!((combined.current, answer.rx_rings.clone()), (8, Part::Value(8)));
+    assert_eq!((combined.current, answer.rx_rings.clone()), (8, Reading::Value(8)));
     let link = answer.link.value().unwrap();
     assert_eq!((link.speed_mbps, link.duplex), (Some(1000), Some(Duplex::Full)));
     let received =
@@ -137,7 +142,11 @@ fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
     assert!(received.1 > CONNECTIONS * BYTES);
 
     let napi = |index| genl.and_then(|answer| answer.rx_napi(ifindex, index));
-    let edge = |to| Edge { to, source: EdgeSource::NetdevGenl, confidence: Confidence::Certain };
+    let edge = |to| Association {
+        to,
+        source: AssociationSource::NetdevGenl,
+        confidence: Confidence::Certain,
+    };
     let queue = |index| RxQueue {
         index,
         napi: napi(index).map(|napi| edge(NapiId(napi.id))),

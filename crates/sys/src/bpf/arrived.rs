@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use netsilo_model::snapshot::attribution::Poll;
-use netsilo_model::snapshot::flow::{Ends, Flow, Outer, number};
+use netsilo_model::snapshot::flow::{Ends, Flow, Outer, assign_numbers};
 
 use crate::bpf::table::{create_options, mappable_array};
 
@@ -58,7 +58,7 @@ impl Arrived {
         let mut flows: Vec<Flow> =
             entries.filter_map(|(key, value)| flow(&key, &value, polls)).collect();
         flows.sort_by(|a, b| b.packets.cmp(&a.packets).then_with(|| a.cmp(b)));
-        number(&mut flows);
+        assign_numbers(&mut flows);
         let value = self.missed.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)?;
         let missed = value.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes);
         let since = missed - self.missed_before;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{
-    Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Wakeup,
+    Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, QueueResolution, Wakeup,
 };
 
 use crate::bpf::cgroup::Cgroups;
@@ -120,7 +120,7 @@ struct Read {
     entry: Entry,
     cgroup: u64,
     protocol: Protocol,
-    resolved: Resolved,
+    resolved: QueueResolution,
 }
 
 impl Read {
@@ -133,11 +133,11 @@ impl Read {
             _ => return None,
         };
         let resolved = match resolved {
-            1 => Resolved::Direct,
-            2 => Resolved::FlowHash,
-            3 => Resolved::FiveTuple,
-            4 => Resolved::Local,
-            5 => Resolved::Unresolved,
+            1 => QueueResolution::Direct,
+            2 => QueueResolution::FlowHash,
+            3 => QueueResolution::FiveTuple,
+            4 => QueueResolution::Local,
+            5 => QueueResolution::Unresolved,
             _ => return None,
         };
         Some(Self { cgroup: entry.key[0], protocol, resolved, entry })

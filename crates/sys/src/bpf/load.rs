@@ -1,4 +1,4 @@
-//! Loads and attaches the eBPF programs, one object per question; explains a hook that cannot run.
+//! Loads and attaches the eBPF programs, one object per quantity; explains a hook that cannot run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,8 +33,8 @@ pub(crate) struct Source {
 
 struct Program {
     name: &'static str,
-    /// The name in [`Hook::question`].
-    question: &'static str,
+    /// The name in [`Hook::quantity`].
+    quantity: &'static str,
 }
 
 /// The map of reading threads: `bpf/runqueue.bpf.c` creates it, the programs that count reads fill
@@ -111,17 +111,17 @@ impl Source {
     }
 
     pub(crate) fn runqueue() -> Self {
-        Self::new(object!("runqueue"), runqueue::QUESTION, &["reader_wakes", "reader_runs"])
+        Self::new(object!("runqueue"), runqueue::QUANTITY, &["reader_wakes", "reader_runs"])
     }
 
-    fn new(object: &'static [u8], question: &'static str, programs: &[&'static str]) -> Self {
+    fn new(object: &'static [u8], quantity: &'static str, programs: &[&'static str]) -> Self {
         let mut source = Self { object, programs: Vec::new(), half: false, marks_readers: false };
-        source.add(question, programs);
+        source.add(quantity, programs);
         source
     }
 
-    fn add(&mut self, question: &'static str, programs: &[&'static str]) {
-        self.programs.extend(programs.iter().map(|name| Program { name, question }));
+    fn add(&mut self, quantity: &'static str, programs: &[&'static str]) {
+        self.programs.extend(programs.iter().map(|name| Program { name, quantity }));
     }
 
     /// All hooks, refused for this reason.
@@ -137,7 +137,7 @@ impl Source {
     fn hook(&self, program: &Program, refused: Option<String>) -> Hook {
         let section = open(self).ok().and_then(|object| section_of(&object, program.name));
         let hook = section.unwrap_or_else(|| program.name.to_owned());
-        Hook { question: program.question.to_owned(), hook, refused }
+        Hook { quantity: program.quantity.to_owned(), hook, refused }
     }
 }
 

@@ -9,7 +9,7 @@ use netsilo_model::derive::stages::stage_of;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::parse::kallsyms;
 use netsilo_model::snapshot::attribution::Hook;
-use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
+use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 
 use crate::bpf::load::{LoadContext, Source, loaded_object, reason};
 
@@ -44,7 +44,7 @@ impl Sampler {
 
     fn without(refused: Option<String>) -> Self {
         let hook = Hook {
-            question: "stages".to_owned(),
+            quantity: "stages".to_owned(),
             hook: "perf_event/cpu-clock".to_owned(),
             refused,
         };
@@ -105,7 +105,7 @@ impl Sampler {
             }
         };
         for ((cpu, stack), count) in counts {
-            let stage = stages.get(&stack).copied().unwrap_or(Stage::Other);
+            let stage = stages.get(&stack).copied().unwrap_or(ReceiveStage::Other);
             *sampled.cpus.entry(CpuId(cpu)).or_default().entry(stage).or_default() += count;
         }
         Ok(sampled)
@@ -148,7 +148,7 @@ fn taken_lost(lost: &MapHandle) -> libbpf_rs::Result<u64> {
 }
 
 /// The stage of each stack, by kernel function names.
-fn stages(stacks: &BTreeMap<u32, Vec<u64>>) -> Result<BTreeMap<u32, Stage>, String> {
+fn stages(stacks: &BTreeMap<u32, Vec<u64>>) -> Result<BTreeMap<u32, ReceiveStage>, String> {
     let wanted: BTreeSet<u64> = stacks.values().flatten().copied().collect();
     if wanted.is_empty() {
         return Ok(BTreeMap::new());

@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::attribution::{
-    Attribution, CpuTime, Hook, Source as AttributionSource,
-};
+use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, CpuTime, Hook};
 
 use crate::bpf::arrived::Arrived;
 use crate::bpf::cgroup::Cgroups;

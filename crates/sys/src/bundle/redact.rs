@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::{fs, io};
 
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::netdev::address;
 use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Forwarded};
 use netsilo_model::snapshot::audit::Connections;
@@ -140,8 +140,8 @@ fn synthetic(n: usize, bytes: usize) -> String {
 
 /// Removes network addresses from holders' names; `None` for an unknown format.
 fn losing_sockets(json: &[u8]) -> Option<Vec<u8>> {
-    let mut read: Part<Vec<LosingSocket>> = serde_json::from_slice(json).ok()?;
-    if let Part::Value(sockets) = &mut read {
+    let mut read: Reading<Vec<LosingSocket>> = serde_json::from_slice(json).ok()?;
+    if let Reading::Value(sockets) = &mut read {
         let holders = sockets.iter_mut().filter_map(|socket| socket.holder.as_mut());
         holders.for_each(|holder| holder.comm = without_addresses(&holder.comm));
     }
@@ -178,9 +178,9 @@ fn link_file(text: &str) -> String {
 /// Removes the peers of connections; drops the whole list if it cannot be parsed.
 fn connections(text: &str) -> String {
     let read = serde_json::from_str(text)
-        .unwrap_or_else(|_| Part::Absent("cannot be parsed to remove addresses".to_owned()));
+        .unwrap_or_else(|_| Reading::Absent("cannot be parsed to remove addresses".to_owned()));
     let without = read.map(|mut connections: Connections| {
-        connections.kept.iter_mut().for_each(|connection| connection.peer = None);
+        connections.busiest.iter_mut().for_each(|connection| connection.peer = None);
         connections
     });
     serde_json::to_string_pretty(&without).unwrap_or_default()

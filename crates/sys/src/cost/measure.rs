@@ -154,7 +154,7 @@ impl Samples {
 
     fn sum(&self, pairs: &BTreeMap<Distance, Vec<(CpuId, CpuId)>>) -> Calibration {
         let sum = |all: &BTreeMap<Distance, Vec<f64>>, distance: Distance| {
-            Measured::of(all.get(&distance)?, pairs.get(&distance)?.len())
+            Measured::from_samples(all.get(&distance)?, pairs.get(&distance)?.len())
         };
         let transfer = |distance: &Distance| Some((*distance, sum(&self.transfer, *distance)?));
         let wakeup = |distance: &Distance| {
@@ -399,7 +399,8 @@ fn take(counter: &OwnedFd) -> io::Result<()> {
 
 fn pin(cpu: CpuId) -> Result<(), CalibrateError> {
     let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-    set_thread_cpus(thread, &CpuSet::of(cpu)).map_err(|source| CalibrateError::Pin { cpu, source })
+    set_thread_cpus(thread, &CpuSet::from_cpu(cpu))
+        .map_err(|source| CalibrateError::Pin { cpu, source })
 }
 
 /// Sets `SCHED_BATCH`: a woken thread of this policy does not preempt its waker
@@ -461,7 +462,7 @@ mod tests {
 
     #[test]
     fn an_error_without_a_usable_cpu_lists_the_candidates() {
-        let topology = Topology { online: CpuSet::of(CpuId(8191)), ..Topology::default() };
+        let topology = Topology { online: CpuSet::from_cpu(CpuId(8191)), ..Topology::default() };
         let error = usable_cpus(&topology).unwrap_err().to_string();
         assert!(
             error.starts_with("no cpu may be used: ") && error.ends_with(" are 8191"),

@@ -61,7 +61,11 @@ pub struct StoreError {
 
 /// The documented default weights, for this machine or for a virtual one.
 pub fn default_costs(machine: &MachineIdentity) -> Costs {
-    if machine.virtual_machine == Some(true) { Costs::of_a_guest() } else { Costs::default() }
+    if machine.virtual_machine == Some(true) {
+        Costs::for_virtual_machine()
+    } else {
+        Costs::default()
+    }
 }
 
 /// The stored measurement of this machine, or the default weights.
@@ -174,7 +178,7 @@ mod tests {
         let guest = measurement().machine;
         assert_eq!(
             load(dir.path(), &guest),
-            LoadedCosts { costs: Costs::of_a_guest(), note: None }
+            LoadedCosts { costs: Costs::for_virtual_machine(), note: None }
         );
         let metal = MachineIdentity { virtual_machine: Some(false), ..guest };
         assert_eq!(load(dir.path(), &metal).costs, Costs::default());
@@ -186,7 +190,7 @@ mod tests {
         let path = store(dir.path(), &measurement()).unwrap();
         let other = MachineIdentity { hostname: "db2".into(), ..measurement().machine };
         let loaded = load(dir.path(), &other);
-        assert_eq!(loaded.costs.source, CostSource::Table);
+        assert_eq!(loaded.costs.source, CostSource::Default);
         let note = loaded.note.unwrap();
         let said = format!(
             "{} is not used: it was measured on another machine: its host name is db1, not db2; \
@@ -207,7 +211,7 @@ mod tests {
         {
             std::fs::write(&path, text).unwrap();
             let loaded = load(dir.path(), &machine);
-            assert_eq!(loaded.costs.source, CostSource::Table);
+            assert_eq!(loaded.costs.source, CostSource::Default);
             assert!(loaded.note.unwrap().contains(words));
         }
     }

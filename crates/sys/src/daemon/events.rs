@@ -70,7 +70,7 @@ impl Events {
         let mut events = Vec::new();
         let mut lost = false;
         let mut buffer = vec![0; DATAGRAM];
-        lost |= drain(&self.route, &mut buffer, |bytes| events.extend(self.links.announced(bytes)));
+        lost |= drain(&self.route, &mut buffer, |bytes| events.extend(self.links.events(bytes)));
         lost |= drain(&self.uevents, &mut buffer, |bytes| events.extend(uevent(bytes)));
         if let Some(socket) = &self.ethtool {
             lost |= drain(socket, &mut buffer, |bytes| events.extend(ethtool(bytes)));

@@ -7,9 +7,9 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::ethtool_decode as decode;
-use netsilo_model::parse::ethtool_decode::Short;
+use netsilo_model::parse::ethtool_decode::TooShort;
 use netsilo_model::snapshot::ethtool::{Feature, FlowType, HashFields, Link, Rss};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -58,7 +58,7 @@ pub(super) enum Absence {
     #[error("{}", io::Error::from(*.0))]
     Errno(Errno),
     #[error(transparent)]
-    Short(#[from] Short),
+    TooShort(#[from] TooShort),
 }
 
 impl From<Errno> for Absence {
@@ -105,8 +105,8 @@ impl Device {
         &self,
         command: u32,
         len: usize,
-        decode: fn(&[u8]) -> Result<T, Short>,
-    ) -> Part<T> {
+        decode: fn(&[u8]) -> Result<T, TooShort>,
+    ) -> Reading<T> {
         let read = || -> Result<T, Absence> { Ok(decode(&self.get(command, &[], len)?)?) };
         read().into()
     }

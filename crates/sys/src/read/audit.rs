@@ -5,7 +5,7 @@ use std::io::Read as _;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::NapiId;
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::{pcie, scalar};
 use netsilo_model::snapshot::audit::{
     Audit, Connections, CpuPower, IdleState, MachineAudit, NapiSettings, NetdevAudit, PcieLink,
@@ -45,9 +45,11 @@ pub(crate) fn audit(
             .map(|netdev| (netdev.name.clone(), crate::read::audit::netdev(notes, netdev)))
             .collect(),
         napis: napis.filter(is_set).collect(),
-        qdiscs: answer::<Vec<Qdisc>>(notes, "rtnetlink/qdiscs.json", || Part::from(qdiscs::read())),
+        qdiscs: answer::<Vec<Qdisc>>(notes, "rtnetlink/qdiscs.json", || {
+            Reading::from(qdiscs::read())
+        }),
         connections: answer::<Connections>(notes, CONNECTIONS, || {
-            Part::from(connections::read(netdevs))
+            Reading::from(connections::read(netdevs))
         }),
         cpus: online.iter().filter_map(|cpu| Some((cpu, cpu_power(notes, cpu)?))).collect(),
         machine: machine(notes),
@@ -55,13 +57,13 @@ pub(crate) fn audit(
 }
 
 /// Asks the kernel; absent, without a gap, for a bundle captured before this question existed.
-fn answer<T>(notes: &Notes<'_>, name: &str, ask: impl FnOnce() -> Part<T>) -> Part<T>
+fn answer<T>(notes: &Notes<'_>, name: &str, ask: impl FnOnce() -> Reading<T>) -> Reading<T>
 where
     T: serde::Serialize + serde::de::DeserializeOwned,
 {
     let answer = notes.note(notes.root.answer(name, ask)).flatten();
     answer.unwrap_or_else(|| {
-        Part::Absent("not captured: the bundle is from an older netsilo".to_owned())
+        Reading::Absent("not captured: the bundle is from an older netsilo".to_owned())
     })
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::parse::interrupts::{Interrupts, Reader, Row};
+use netsilo_model::parse::interrupts::{Interrupts, InterruptsParser, IrqRow};
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
 use netsilo_model::parse::{cpu_lists, irq_debugfs, scalar};
 use netsilo_model::snapshot::host::{IrqState, Writable};
@@ -20,22 +20,25 @@ const DEBUGFS: &str = "/sys/kernel/debug/irq/irqs";
 ///
 /// CPU hotplug during the read makes the table inconsistent; then it is read once more.
 pub fn interrupts(root: &Root, wanted: Option<&BTreeSet<Irq>>) -> Result<Interrupts, ReadError> {
-    untorn(root, || wanted.map_or_else(Reader::new, Reader::only))
+    untorn(root, || wanted.map_or_else(InterruptsParser::new, InterruptsParser::only))
 }
 
 /// Reads all rows of `/proc/interrupts` without their counts.
 pub(crate) fn uncounted(root: &Root) -> Result<Interrupts, ReadError> {
-    untorn(root, Reader::uncounted)
+    untorn(root, InterruptsParser::uncounted)
 }
 
-fn untorn<'a>(root: &Root, reader: impl Fn() -> Reader<'a>) -> Result<Interrupts, ReadError> {
+fn untorn<'a>(
+    root: &Root,
+    reader: impl Fn() -> InterruptsParser<'a>,
+) -> Result<Interrupts, ReadError> {
     match interrupts_once(root, reader()) {
         Err(ReadError::Parse { .. }) if root.is_live() => interrupts_once(root, reader()),
         read => read,
     }
 }
 
-fn interrupts_once(root: &Root, mut reader: Reader<'_>) -> Result<Interrupts, ReadError> {
+fn interrupts_once(root: &Root, mut reader: InterruptsParser<'_>) -> Result<Interrupts, ReadError> {
     let path = "/proc/interrupts";
     root.lines(path, |line| reader.line(line))?;
     reader.finish().map_err(|source| ReadError::Parse { path: path.to_owned(), source })
@@ -48,7 +51,7 @@ pub fn rows(
     root: &Root,
     irqs: &BTreeSet<Irq>,
     possible: &CpuSet,
-) -> Result<BTreeMap<Irq, Row>, ReadError> {
+) -> Result<BTreeMap<Irq, IrqRow>, ReadError> {
     let mut rows = BTreeMap::new();
     for &irq in irqs {
         let dir = format!("/sys/kernel/irq/{irq}");
@@ -63,19 +66,19 @@ pub fn rows(
             let flow = if name.is_empty() { String::new() } else { format!("-{name}") };
             let actions =
                 actions.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
-            rows.insert(irq, Row { counts, chip: format!("{chip} {hwirq}{flow}"), actions });
+            rows.insert(irq, IrqRow { counts, chip: format!("{chip} {hwirq}{flow}"), actions });
         }
     }
     Ok(rows)
 }
 
 /// The state of each interrupt that has a row.
-pub(crate) fn irqs(notes: &Notes<'_>, rows: BTreeMap<Irq, Row>) -> BTreeMap<Irq, IrqState> {
+pub(crate) fn irqs(notes: &Notes<'_>, rows: BTreeMap<Irq, IrqRow>) -> BTreeMap<Irq, IrqState> {
     let debugfs = notes.root.unrecorded().list(DEBUGFS).is_ok();
     rows.into_iter().map(|(irq, row)| (irq, state(notes, irq, row, debugfs))).collect()
 }
 
-fn state(notes: &Notes<'_>, irq: Irq, row: Row, debugfs: bool) -> IrqState {
+fn state(notes: &Notes<'_>, irq: Irq, row: IrqRow, debugfs: bool) -> IrqState {
     let file = |name: &str| format!("/proc/irq/{irq}/{name}");
     let requested = notes.get(&file("smp_affinity_list"), cpu_lists::list);
     // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK; empty until the interrupt's first start

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use netsilo_model::drivers::vectors::{self, Device};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::{Irq, NapiId};
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::machine::topology::NodeId;
 use netsilo_model::parse::uevent::uevent;
 use netsilo_model::parse::{cpu_lists, netdev as parse, scalar};
 use netsilo_model::snapshot::ethtool::Ethtool;
 use netsilo_model::snapshot::host::IrqState;
 use netsilo_model::snapshot::netdev::{
-    Confidence, Edge, EdgeSource, Napi, NapiThread, Netdev, RxQueue, TxQueue,
+    Association, AssociationSource, Confidence, Napi, NapiThread, Netdev, RxQueue, TxQueue,
 };
-use netsilo_model::snapshot::netdev_genl::{Direction, NetdevGenl, Queue, QueueOwner};
+use netsilo_model::snapshot::netdev_genl::{Direction, NetdevGenl, Queue, QueueHolder};
 
 use crate::files::root::Root;
 use crate::read::gaps::Notes;
@@ -111,10 +111,10 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
 fn ethtool(notes: &Notes<'_>, name: &str) -> Option<Ethtool> {
     let answer = notes
         .root
-        .answer(&format!("ethtool/{name}.json"), || Part::from(crate::ethtool::get::read(name)));
+        .answer(&format!("ethtool/{name}.json"), || Reading::from(crate::ethtool::get::read(name)));
     match notes.note(answer).flatten()? {
-        Part::Value(ethtool) => Some(ethtool),
-        Part::Absent(why) => {
+        Reading::Value(ethtool) => Some(ethtool),
+        Reading::Absent(why) => {
             notes.gap(format!("ethtool of {name}"), why);
             None
         }
@@ -321,17 +321,17 @@ pub(crate) fn matches_netlink(genl: Option<&NetdevGenl>, netdev: &Netdev) -> boo
     fresh_netdev.rx_queues.iter().zip(&netdev.rx_queues).all(same)
 }
 
-fn certain<T>(to: T) -> Edge<T> {
-    Edge { to, source: EdgeSource::NetdevGenl, confidence: Confidence::Certain }
+fn certain<T>(to: T) -> Association<T> {
+    Association { to, source: AssociationSource::NetdevGenl, confidence: Confidence::Certain }
 }
 
-fn owner(owner: &QueueOwner) -> String {
+fn owner(owner: &QueueHolder) -> String {
     match owner {
-        QueueOwner::Xsk => "AF_XDP".to_owned(),
-        QueueOwner::IoUring => "io_uring zero-copy receive".to_owned(),
-        QueueOwner::Dmabuf(id) => format!("device memory (dmabuf {id})"),
-        QueueOwner::Lease { ifindex: Some(ifindex), .. } => format!("lease with netdev {ifindex}"),
-        QueueOwner::Lease { .. } => "lease with another netdev".to_owned(),
+        QueueHolder::Xsk => "AF_XDP".to_owned(),
+        QueueHolder::IoUring => "io_uring zero-copy receive".to_owned(),
+        QueueHolder::Dmabuf(id) => format!("device memory (dmabuf {id})"),
+        QueueHolder::Lease { ifindex: Some(ifindex), .. } => format!("lease with netdev {ifindex}"),
+        QueueHolder::Lease { .. } => "lease with another netdev".to_owned(),
     }
 }
 

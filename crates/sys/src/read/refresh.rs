@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
 use netsilo_model::parse::softirqs::net_softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
@@ -137,7 +137,7 @@ fn leave_out(snapshot: &mut Snapshot) {
     for netdev in &mut snapshot.netdevs {
         netdev.statistics.clear();
         if let Some(ethtool) = &mut netdev.ethtool {
-            ethtool.stats = Part::Absent("not read by a refresh".to_owned());
+            ethtool.stats = Reading::Absent("not read by a refresh".to_owned());
         }
     }
 }

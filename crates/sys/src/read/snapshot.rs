@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use netsilo_model::change::SYSCTLS;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::interrupts::Interrupts;
 use netsilo_model::parse::schedstat::thread_time;
 use netsilo_model::parse::softirqs::softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
 use netsilo_model::parse::{cpu_lists, scalar, snmp};
-use netsilo_model::snapshot::host::{CpuCounters, Machine, NetSettings, Snapshot};
+use netsilo_model::snapshot::host::{CpuCounters, HostIdentity, NetSettings, Snapshot};
 use netsilo_model::snapshot::netdev::Xdp;
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::sockets::LosingSocket;
@@ -79,7 +79,7 @@ fn look(
         ksoftirqd: if whole { ksoftirqd(&notes, &processes) } else { BTreeMap::new() },
         gaps: notes.finish()?,
     };
-    snapshot.tame_names();
+    snapshot.escape_names();
     Ok(snapshot)
 }
 
@@ -107,9 +107,9 @@ fn cpu_counters(
     Ok(stats.into_iter().map(counters).collect())
 }
 
-fn machine(notes: &Notes<'_>) -> Machine {
+fn machine(notes: &Notes<'_>) -> HostIdentity {
     let word = |path: &str| notes.wanted(notes.root.parse(path, scalar::word)).unwrap_or_default();
-    Machine {
+    HostIdentity {
         hostname: word("/proc/sys/kernel/hostname"),
         release: word("/proc/sys/kernel/osrelease"),
         boot_id: word("/proc/sys/kernel/random/boot_id"),
@@ -134,11 +134,11 @@ fn netns(link: &str) -> Option<u32> {
 pub(crate) fn netdev_genl(notes: &Notes<'_>) -> Option<NetdevGenl> {
     let ask = || match crate::read::netlink::netdev_genl::read() {
         Ok(answer) => answer,
-        Err(error) => Part::Absent(error.to_string()),
+        Err(error) => Reading::Absent(error.to_string()),
     };
     match notes.note(notes.root.answer("netdev_genl.json", ask)).flatten()? {
-        Part::Value(genl) => Some(genl),
-        Part::Absent(why) => {
+        Reading::Value(genl) => Some(genl),
+        Reading::Absent(why) => {
             notes.gap("netdev netlink", why);
             None
         }
@@ -150,12 +150,12 @@ fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
         .note(
             notes
                 .root
-                .answer("rtnetlink/xdp.json", || Part::from(crate::read::netlink::xdp::read())),
+                .answer("rtnetlink/xdp.json", || Reading::from(crate::read::netlink::xdp::read())),
         )
         .flatten();
     match answer {
-        Some(Part::Value(attached)) => attached,
-        Some(Part::Absent(why)) => {
+        Some(Reading::Value(attached)) => attached,
+        Some(Reading::Absent(why)) => {
             notes.gap("XDP programs", why);
             BTreeMap::new()
         }
@@ -174,10 +174,10 @@ fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
 }
 
 fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
-    let ask = || Part::from(crate::read::losing_sockets::read(&notes.root.unrecorded()));
+    let ask = || Reading::from(crate::read::losing_sockets::read(&notes.root.unrecorded()));
     match notes.note(notes.root.answer(LOSING_SOCKETS, ask)).flatten()? {
-        Part::Value(sockets) => Some(sockets),
-        Part::Absent(why) => {
+        Reading::Value(sockets) => Some(sockets),
+        Reading::Absent(why) => {
             notes.gap("sockets that lose", why);
             None
         }

@@ -190,11 +190,14 @@ mod tests {
         let place = Place::Thread(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
         let before = kernel.get(&place).unwrap();
         let first = CpuSet::parse_mask(&before).unwrap().lowest().unwrap();
-        kernel.set(&place, &CpuSet::of(first).to_mask(1)).unwrap();
-        assert_eq!(CpuSet::parse_mask(&kernel.get(&place).unwrap()).unwrap(), CpuSet::of(first));
+        kernel.set(&place, &CpuSet::from_cpu(first).to_mask(1)).unwrap();
+        assert_eq!(
+            CpuSet::parse_mask(&kernel.get(&place).unwrap()).unwrap(),
+            CpuSet::from_cpu(first)
+        );
         kernel.set(&place, &before).unwrap();
         assert_eq!(kernel.get(&place).unwrap(), before);
-        let error = kernel.set(&place, &CpuSet::of(CpuId(8191)).to_mask(1)).unwrap_err();
+        let error = kernel.set(&place, &CpuSet::from_cpu(CpuId(8191)).to_mask(1)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
     }
 

@@ -15,7 +15,9 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved, Source};
+use netsilo_model::snapshot::attribution::{
+    Attribution, AttributionSource, Consumption, Protocol, QueueResolution,
+};
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::UnshareFlags;
@@ -91,12 +93,13 @@ fn counts_to_the_byte(how: &'static str) {
         assert!(
             reads
                 .iter()
-                .all(|read| read.protocol == Protocol::Tcp && read.resolved == Resolved::Local)
+                .all(|read| read.protocol == Protocol::Tcp
+                    && read.resolved == QueueResolution::Local)
         );
         assert!(reads.iter().all(|read| read.consumer.netns == netns() && !read.approximate));
         assert_eq!(
             (attribution.source, attribution.windowed, attribution.lost_events),
-            (Source::Bpf, false, 0)
+            (AttributionSource::Bpf, false, 0)
         );
     });
 }
@@ -367,7 +370,7 @@ fn data_from_a_namespace_of_this_machine_is_local() {
         assert_eq!(bytes(&attribution, reader.tgid()), 2_000_000);
         let reads = of(&attribution, reader.tgid());
         assert!(
-            reads.iter().all(|read| read.resolved == Resolved::Local && read.napi.is_none()),
+            reads.iter().all(|read| read.resolved == QueueResolution::Local && read.napi.is_none()),
             "{reads:#?}"
         );
     });
@@ -387,7 +390,7 @@ fn a_veth_that_appears_later_is_noticed() {
         .join()
         .unwrap();
         let attached = |attribution: &Attribution| {
-            attribution.hooks.iter().any(|hook| hook.question == "flows behind veth")
+            attribution.hooks.iter().any(|hook| hook.quantity == "flows behind veth")
         };
         let mut reader = reader_behind_veth(2);
         let to = (Ipv4Addr::new(10, 9, 0, 2), reader.port).into();
@@ -399,7 +402,7 @@ fn a_veth_that_appears_later_is_noticed() {
         let reads = of(&attribution, reader.tgid());
         let local: u64 = reads
             .iter()
-            .filter(|read| read.resolved == Resolved::Local)
+            .filter(|read| read.resolved == QueueResolution::Local)
             .map(|read| read.bytes)
             .sum();
         assert!(local >= 2_000_000, "{reads:#?}");
@@ -451,7 +454,9 @@ fn a_veth_with_gro_polls_but_is_not_a_nic() {
         let reads = of(&attribution, reader.tgid());
         // such a veth removes the sender's name, so the data is not known to be local either
         assert!(
-            reads.iter().all(|read| read.resolved == Resolved::Unresolved && read.napi.is_none()),
+            reads
+                .iter()
+                .all(|read| read.resolved == QueueResolution::Unresolved && read.napi.is_none()),
             "{reads:#?}"
         );
     });
@@ -461,7 +466,7 @@ fn a_veth_with_gro_polls_but_is_not_a_nic() {
 fn every_hook_is_attached_or_has_a_reason() {
     in_own_netns(|| {
         let attribution = Tracer::attach(Options::default()).read().unwrap();
-        let question = |name: &str| attribution.hooks.iter().any(|hook| hook.question == name);
+        let question = |name: &str| attribution.hooks.iter().any(|hook| hook.quantity == name);
         for name in [
             "napi polls",
             "tcp bytes",
@@ -478,7 +483,7 @@ fn every_hook_is_attached_or_has_a_reason() {
             assert!(hook.refused.as_ref().is_none_or(|why| why.len() > 10), "{hook:?}");
         }
         let udp: Vec<_> =
-            attribution.hooks.iter().filter(|hook| hook.question == "udp bytes").collect();
+            attribution.hooks.iter().filter(|hook| hook.quantity == "udp bytes").collect();
         assert!(
             udp.iter().any(|hook| hook.refused.is_none()),
             "exactly one variant is attached: {udp:?}"

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use netsilo_model::snapshot::runqueue::{QUESTION, RunqueueLatency};
+use netsilo_model::snapshot::runqueue::{QUANTITY, RunqueueLatency};
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -63,7 +63,7 @@ fn ask(reader: &Reader, times: usize, busy: Duration) {
 
 fn latency(tracer: &mut Tracer) -> RunqueueLatency {
     let attribution = tracer.read().unwrap();
-    let hooks: Vec<_> = attribution.hooks.iter().filter(|hook| hook.question == QUESTION).collect();
+    let hooks: Vec<_> = attribution.hooks.iter().filter(|hook| hook.quantity == QUANTITY).collect();
     assert!(hooks.len() == 2 && hooks.iter().all(|hook| hook.refused.is_none()), "{hooks:#?}");
     attribution.runqueue_latency.unwrap()
 }
@@ -120,7 +120,7 @@ fn no_wait_is_counted_in_a_pause() {
 fn nothing_is_hooked_unless_requested() {
     in_own_netns(|| {
         let attribution = Tracer::attach(Options::default()).read().unwrap();
-        assert!(attribution.hooks.iter().all(|hook| hook.question != QUESTION));
+        assert!(attribution.hooks.iter().all(|hook| hook.quantity != QUANTITY));
         assert_eq!(attribution.runqueue_latency, None);
     });
 }

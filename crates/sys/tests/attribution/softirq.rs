@@ -6,7 +6,7 @@ use std::process::Command;
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
 use netsilo_model::snapshot::netdev::Xdp;
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use netsilo_sys::files::root::Root;
 
@@ -32,7 +32,7 @@ fn packets_routed_to_a_tap_count_as_forwarded_without_a_nic() {
         ip("neigh add 10.10.0.2 lladdr 02:00:00:00:00:02 dev tap-here nud permanent");
         let mut tracer = Tracer::attach(Options::default());
         let hook = |attribution: &Attribution| {
-            attribution.hooks.iter().any(|hook| hook.question == "forwarded packets")
+            attribution.hooks.iter().any(|hook| hook.quantity == "forwarded packets")
         };
         assert!(!hook(&tracer.read().unwrap()), "this namespace does not forward yet");
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
@@ -113,18 +113,18 @@ fn the_stages_of_local_delivery_are_sampled() {
         let attribution = tracer.read().unwrap();
         let samples = attribution.stages.unwrap();
         assert_eq!(samples.refused, None);
-        let stages = Stages::of(&samples, attribution.elapsed.as_secs_f64()).total.stages;
-        let delivered = stages.get(&Stage::LocalDelivery).copied().unwrap_or(0);
+        let stages = Stages::from_samples(&samples, attribution.elapsed.as_secs_f64()).total.stages;
+        let delivered = stages.get(&ReceiveStage::LocalDelivery).copied().unwrap_or(0);
         assert!(delivered > 5, "{samples:#?}");
         assert!(
-            stages.get(&Stage::TxCompletion).is_none_or(|samples| *samples < delivered),
+            stages.get(&ReceiveStage::TxCompletion).is_none_or(|samples| *samples < delivered),
             "{stages:?}"
         );
         assert!(
             attribution
                 .hooks
                 .iter()
-                .any(|hook| hook.question == "stages" && hook.refused.is_none())
+                .any(|hook| hook.quantity == "stages" && hook.refused.is_none())
         );
     });
 }
@@ -167,7 +167,7 @@ fn without_the_softirq_hooks_wakeups_have_a_reason() {
     in_own_netns(|| {
         let options = Options { time: false, ..Options::default() };
         let attribution = Tracer::attach(options).read().unwrap();
-        assert!(attribution.hooks.iter().all(|hook| hook.question != "wakeups"), "not requested");
+        assert!(attribution.hooks.iter().all(|hook| hook.quantity != "wakeups"), "not requested");
         assert_eq!(attribution.wakeups, []);
     });
 }

@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue};
 
 /// The size of the host.
@@ -109,7 +109,7 @@ impl BigHost {
             put(&format!("{at}/per_cpu_count"), &(counts.join(",") + "\n"))?;
             put(&format!("{at}/actions"), &(self.action(n) + "\n"))?;
         }
-        put("netdev_genl.json", &serde_json::to_string(&Part::Value(self.netlink()))?)?;
+        put("netdev_genl.json", &serde_json::to_string(&Reading::Value(self.netlink()))?)?;
         (0..self.netdevs).try_for_each(|dev| self.write_netdev(dir, dev))
     }
 

@@ -9,12 +9,12 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Map;
+use crate::experiment::records::SiloMap;
 
 /// A stage on the path of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum HopStage {
     /// An rx queue.
     Queue,
     /// Its interrupt.
@@ -31,9 +31,9 @@ pub enum Stage {
 
 /// A node of the graph.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place {
+pub struct Hop {
     /// The stage of the node.
-    pub stage: Stage,
+    pub stage: HopStage,
     /// Display order within the stage: index of the queue, number of the interrupt or CPU.
     pub order: u32,
     /// Display name, unique in the graph.
@@ -42,7 +42,7 @@ pub struct Place {
 
 /// An edge of the graph.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Link {
+pub struct HopLink {
     /// The source node, as an index into the places.
     pub from: usize,
     /// The destination node, as an index into the places.
@@ -61,17 +61,18 @@ pub struct FlowMap {
     /// Whether links are packets per second; otherwise, without poll counts, interrupts per second.
     pub in_packets: bool,
     /// All nodes, grouped by stage.
-    pub places: Vec<Place>,
+    #[serde(rename = "places")]
+    pub hops: Vec<Hop>,
     /// All edges.
-    pub links: Vec<Link>,
+    pub links: Vec<HopLink>,
 }
 
 impl FlowMap {
     /// Builds the graph of a map.
-    pub(super) fn of(map: &Map) -> Self {
+    pub(super) fn from_map(map: &SiloMap) -> Self {
         let queues = &map.silos.queues;
         let in_packets = queues.iter().any(|silo| silo.packets_per_s.is_some());
-        let mut links: BTreeMap<(Place, Place), f64> = BTreeMap::new();
+        let mut links: BTreeMap<(Hop, Hop), f64> = BTreeMap::new();
         let steered = queues.iter().any(is_steered);
         for (at, silo) in queues.iter().enumerate() {
             follow(silo, at as u32, in_packets, steered, &mut |from, to, per_s| {
@@ -80,18 +81,18 @@ impl FlowMap {
                 }
             });
         }
-        let mut places: Vec<Place> =
+        let mut hops: Vec<Hop> =
             links.keys().flat_map(|(from, to)| [from.clone(), to.clone()]).collect();
-        places.sort();
-        places.dedup();
-        let index = |place: &Place| places.binary_search(place).unwrap_or_default();
-        let links = links.iter().map(|((from, to), per_s)| Link {
+        hops.sort();
+        hops.dedup();
+        let index = |place: &Hop| hops.binary_search(place).unwrap_or_default();
+        let links = links.iter().map(|((from, to), per_s)| HopLink {
             from: index(from),
             to: index(to),
             per_s: *per_s,
         });
         let links = links.collect();
-        Self { load: map.load.clone(), setting: map.setting.clone(), in_packets, places, links }
+        Self { load: map.load.clone(), setting: map.setting.clone(), in_packets, hops, links }
     }
 }
 
@@ -107,15 +108,15 @@ fn follow(
     at: u32,
     in_packets: bool,
     steered: bool,
-    step: &mut impl FnMut(&Place, &Place, f64),
+    step: &mut impl FnMut(&Hop, &Hop, f64),
 ) {
     let interrupts = silo.interrupts_per_s.clone().unwrap_or_default();
     let all =
         if in_packets { silo.packets_per_s.unwrap_or(0.0) } else { interrupts.values().sum() };
-    let queue = Place { stage: Stage::Queue, order: at, name: silo.label() };
+    let queue = Hop { stage: HopStage::Queue, order: at, name: silo.label() };
     let irq = silo.irq.as_ref().map(|irq| irq.to.0);
     let irq_name = irq.map_or_else(|| "irq unknown".to_owned(), |irq| format!("irq {irq}"));
-    let irq = Place { stage: Stage::Irq, order: irq.unwrap_or(u32::MAX), name: irq_name };
+    let irq = Hop { stage: HopStage::Irq, order: irq.unwrap_or(u32::MAX), name: irq_name };
     step(&queue, &irq, all);
     let polls: BTreeMap<CpuId, f64> = if in_packets {
         silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s)).collect()
@@ -123,7 +124,7 @@ fn follow(
         interrupts
     };
     for (polled, share) in shares(&polls) {
-        let polled = on(Stage::Polled, polled);
+        let polled = on(HopStage::Polled, polled);
         step(&irq, &polled, all * share);
         let protocol =
             if silo.protocol_cpus.is_empty() { Vec::new() } else { shares(&silo.protocol_cpus) };
@@ -132,7 +133,7 @@ fn follow(
             continue;
         }
         for (protocol, part) in protocol {
-            let protocol = on(Stage::Protocol, protocol);
+            let protocol = on(HopStage::Protocol, protocol);
             step(&polled, &protocol, all * share * part);
             leave(silo, &protocol, all * share * part, step);
         }
@@ -141,18 +142,18 @@ fn follow(
 
 /// Adds the edges from the CPU that processed a queue's packets to their consumers and egress
 /// devices.
-fn leave(silo: &Silo, from: &Place, packets: f64, step: &mut impl FnMut(&Place, &Place, f64)) {
+fn leave(silo: &Silo, from: &Hop, packets: f64, step: &mut impl FnMut(&Hop, &Hop, f64)) {
     for consumer in &silo.consumers {
-        let who = Place { stage: Stage::Consumer, order: 0, name: consumer.comm.clone() };
+        let who = Hop { stage: HopStage::Consumer, order: 0, name: consumer.comm.clone() };
         for (cpu, share) in shares(&consumer.cpus) {
-            let read = on(Stage::Read, cpu);
+            let read = on(HopStage::Read, cpu);
             step(from, &read, packets * consumer.share * share);
             step(&read, &who, packets * consumer.share * share);
         }
     }
     for forward in &silo.forwards {
-        let to = Place {
-            stage: Stage::Consumer,
+        let to = Hop {
+            stage: HopStage::Consumer,
             order: 1,
             name: format!("sent by {}", forward.label()),
         };
@@ -160,13 +161,13 @@ fn leave(silo: &Silo, from: &Place, packets: f64, step: &mut impl FnMut(&Place, 
     }
 }
 
-fn on(stage: Stage, cpu: CpuId) -> Place {
+fn on(stage: HopStage, cpu: CpuId) -> Hop {
     let verb = match stage {
-        Stage::Polled => "polled",
-        Stage::Protocol => "protocol",
+        HopStage::Polled => "polled",
+        HopStage::Protocol => "protocol",
         _ => "read",
     };
-    Place { stage, order: cpu.0, name: format!("{verb} on cpu {cpu}") }
+    Hop { stage, order: cpu.0, name: format!("{verb} on cpu {cpu}") }
 }
 
 /// Each value as a share of the sum; empty when all are 0.
@@ -186,11 +187,16 @@ mod tests {
         let scene: Scene = serde_json::from_str(scene).unwrap();
         let observation = scene.observation();
         let silos = silos(&observation, &rates(&observation.before, &observation.after));
-        FlowMap::of(&Map { load: "a".into(), setting: "none".into(), silos, sampled: None })
+        FlowMap::from_map(&SiloMap {
+            load: "a".into(),
+            setting: "none".into(),
+            silos,
+            sampled: None,
+        })
     }
 
     fn edges(map: &FlowMap) -> Vec<String> {
-        let name = |at: usize| &map.places[at].name;
+        let name = |at: usize| &map.hops[at].name;
         map.links
             .iter()
             .map(|it| format!("{} > {} {:.0}", name(it.from), name(it.to), it.per_s))
@@ -259,8 +265,12 @@ mod tests {
             ..Silo::default()
         };
         let silos = netsilo_model::derive::silo::Silos { queues: vec![silo], ..Default::default() };
-        let map =
-            FlowMap::of(&Map { load: "a".into(), setting: "rps".into(), silos, sampled: None });
+        let map = FlowMap::from_map(&SiloMap {
+            load: "a".into(),
+            setting: "rps".into(),
+            silos,
+            sampled: None,
+        });
         insta::assert_snapshot!(edges(&map).join("\n"), @r"
          rx-0 > irq unknown 100
         irq unknown > polled on cpu 0 100

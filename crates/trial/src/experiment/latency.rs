@@ -15,7 +15,7 @@ pub const PERCENTILES: [f64; 12] =
 /// The responses of all rounds, each counted once: merges the histograms, never averages
 /// percentiles.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Merged {
+pub struct MergedLatency {
     /// Number of responses.
     pub count: u64,
     /// Mean.
@@ -29,9 +29,9 @@ pub struct Merged {
     pub unreadable: usize,
 }
 
-impl Merged {
+impl MergedLatency {
     /// Merges the latencies; `None` without responses.
-    pub(super) fn of<'a>(latencies: impl Iterator<Item = &'a Latency>) -> Option<Self> {
+    pub(super) fn merge<'a>(latencies: impl Iterator<Item = &'a Latency>) -> Option<Self> {
         let mut all = Histogram::<u64>::new(3).ok()?;
         let unreadable =
             latencies.filter(|latency| read(latency).is_none_or(|it| all.add(it).is_err())).count();
@@ -80,7 +80,7 @@ pub(super) mod tests {
     #[test]
     fn each_response_counts_once_in_any_number_of_rounds() {
         let (few, many) = (latency(vec![1_000_000; 100]), latency(vec![1000; 900]));
-        let merged = Merged::of([&few, &many].into_iter()).unwrap();
+        let merged = MergedLatency::merge([&few, &many].into_iter()).unwrap();
         let at = |percent: f64| {
             merged.percentiles_ns.iter().find(|(it, _)| *it == percent).map(|(_, ns)| *ns)
         };
@@ -94,8 +94,8 @@ pub(super) mod tests {
             "the 99.9th percentile needs ten responses above it: {merged:?}"
         );
         let broken = Latency { histogram: "no histogram".into(), ..few.clone() };
-        let merged = Merged::of([&few, &broken].into_iter()).unwrap();
+        let merged = MergedLatency::merge([&few, &broken].into_iter()).unwrap();
         assert_eq!((merged.count, merged.unreadable), (100, 1));
-        assert_eq!(Merged::of(std::iter::empty()), None);
+        assert_eq!(MergedLatency::merge(std::iter::empty()), None);
     }
 }

@@ -7,13 +7,14 @@ use netsilo_model::snapshot::attribution::CpuTime;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::Better;
-use crate::experiment::{Load, Trial};
-use crate::traffic::{Figures, Side, Test};
+use crate::experiment::plan::Load;
+use crate::experiment::records::Trial;
+use crate::traffic::{EndMachine, Figures, Test};
 
 /// The unit of work under a load; counts and CPU time are reported per unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Work {
+pub enum WorkUnit {
     /// A request and its response.
     Transaction,
     /// A datagram that arrived at the receiver.
@@ -24,9 +25,9 @@ pub enum Work {
     Megabyte,
 }
 
-impl Work {
+impl WorkUnit {
     /// The unit of work of a load.
-    pub fn of(load: &Load) -> Self {
+    pub fn for_load(load: &Load) -> Self {
         match load.spec.test {
             Test::TcpRr | Test::UdpRr | Test::TcpCrr => Self::Transaction,
             Test::Forward if load.early_drop => Self::Dropped,
@@ -50,7 +51,7 @@ impl Work {
     }
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for WorkUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Transaction => "transaction",
@@ -64,7 +65,7 @@ impl fmt::Display for Work {
 /// A measure of a trial; all but the first four are of the machine under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Measure {
+pub enum TrialMeasure {
     /// Units of work per second; for megabytes, bytes per second.
     Rate,
     /// Share of datagrams or UDP requests that were lost; the mean of several senders.
@@ -92,12 +93,13 @@ pub enum Measure {
     /// Context switches of the machine, per unit of work.
     ContextSwitches,
     /// Wakeups of another CPU by RPS (`received_rps`), per unit of work.
-    HandedOver,
+    #[serde(rename = "handed_over")]
+    RpsWakeups,
     /// The largest share of all NET_RX softirqs on one CPU.
     BusiestCpu,
 }
 
-impl Measure {
+impl TrialMeasure {
     /// All measures.
     pub const ALL: [Self; 14] = [
         Self::Rate,
@@ -112,7 +114,7 @@ impl Measure {
         Self::Ipis,
         Self::Interrupts,
         Self::ContextSwitches,
-        Self::HandedOver,
+        Self::RpsWakeups,
         Self::BusiestCpu,
     ];
 
@@ -134,14 +136,14 @@ impl Measure {
     }
 
     /// Display name.
-    pub fn name(self, work: Work) -> String {
+    pub fn name(self, work: WorkUnit) -> String {
         match self {
-            Self::Rate if work == Work::Megabyte => "bytes per second".into(),
+            Self::Rate if work == WorkUnit::Megabyte => "bytes per second".into(),
             Self::Rate => format!("{work}s per second"),
             Self::Lost => "share lost".into(),
             Self::MedianLatency => "median latency".into(),
             Self::P99Latency => "latency, 99th percentile".into(),
-            Self::CpuTime if work == Work::Megabyte => "CPU time per gigabyte".into(),
+            Self::CpuTime if work == WorkUnit::Megabyte => "CPU time per gigabyte".into(),
             Self::CpuTime => format!("CPU time per {work}"),
             Self::Received => "packets received per second".into(),
             Self::CpuReceived => "CPU time per packet received".into(),
@@ -150,26 +152,26 @@ impl Measure {
             Self::Ipis => format!("function-call IPIs per {work}"),
             Self::Interrupts => format!("interrupts per {work}"),
             Self::ContextSwitches => format!("context switches per {work}"),
-            Self::HandedOver => format!("RPS wakeups per {work}"),
+            Self::RpsWakeups => format!("RPS wakeups per {work}"),
             Self::BusiestCpu => "busiest CPU's share of NET_RX".into(),
         }
     }
 
     /// The unit of its values.
-    pub fn unit(self, work: Work) -> &'static str {
+    pub fn unit(self, work: WorkUnit) -> &'static str {
         match (self, work) {
-            (Self::Rate, Work::Transaction) => "transactions/s",
-            (Self::Rate, Work::Packet | Work::Dropped) | (Self::Received, _) => "packets/s",
-            (Self::Rate, Work::Megabyte) => "B/s",
+            (Self::Rate, WorkUnit::Transaction) => "transactions/s",
+            (Self::Rate, WorkUnit::Packet | WorkUnit::Dropped) | (Self::Received, _) => "packets/s",
+            (Self::Rate, WorkUnit::Megabyte) => "B/s",
             (Self::Lost | Self::BusiestCpu, _) => "share",
             (Self::MedianLatency | Self::P99Latency, _) => "ns",
-            (Self::CpuTime, Work::Transaction) => "ns/transaction",
-            (Self::CpuTime, Work::Packet | Work::Dropped) => "ns/packet",
+            (Self::CpuTime, WorkUnit::Transaction) => "ns/transaction",
+            (Self::CpuTime, WorkUnit::Packet | WorkUnit::Dropped) => "ns/packet",
             (Self::CpuReceived | Self::SoftirqReceived, _) => "ns/packet",
-            (Self::CpuTime, Work::Megabyte) => "s/GB",
-            (_, Work::Transaction) => "1/transaction",
-            (_, Work::Packet | Work::Dropped) => "1/packet",
-            (_, Work::Megabyte) => "1/megabyte",
+            (Self::CpuTime, WorkUnit::Megabyte) => "s/GB",
+            (_, WorkUnit::Transaction) => "1/transaction",
+            (_, WorkUnit::Packet | WorkUnit::Dropped) => "1/packet",
+            (_, WorkUnit::Megabyte) => "1/megabyte",
         }
     }
 
@@ -177,7 +179,7 @@ impl Measure {
     /// to divide by.
     ///
     /// `counted` names the netdevs whose packets count as received by a forwarding machine.
-    pub fn of(self, trial: &Trial, work: Work, counted: &[String]) -> Option<f64> {
+    pub fn compute(self, trial: &Trial, work: WorkUnit, counted: &[String]) -> Option<f64> {
         let done = work.per_s(trial, counted)?;
         let of =
             |per_s: Option<f64>, done: f64| Some(per_s? / done).filter(|each| each.is_finite());
@@ -186,15 +188,15 @@ impl Measure {
         let side = || trial.under_test();
         match self {
             // every packet is lost, and CpuReceived has the same time per packet received
-            Self::Lost | Self::CpuTime if work == Work::Dropped => None,
-            Self::Rate => Some(if work == Work::Megabyte { done * 1e6 } else { done }),
+            Self::Lost | Self::CpuTime if work == WorkUnit::Dropped => None,
+            Self::Rate => Some(if work == WorkUnit::Megabyte { done * 1e6 } else { done }),
             Self::Lost => netsilo_stats::mean(
                 &trial.runs.iter().filter_map(|run| run.figures().lost).collect::<Vec<_>>(),
             ),
             Self::MedianLatency => latency(trial, "50"),
             Self::P99Latency => latency(trial, "99"),
             Self::CpuTime => {
-                let unit = if work == Work::Megabyte { 1e3 } else { 1e9 };
+                let unit = if work == WorkUnit::Megabyte { 1e3 } else { 1e9 };
                 each(side()?.busy_cpus()).map(|seconds| seconds * unit)
             }
             Self::Received => received(),
@@ -206,7 +208,7 @@ impl Measure {
             Self::Ipis => each(sum(side()?, |cpu| cpu.cal_per_s)),
             Self::Interrupts => each(side()?.interrupts_per_s),
             Self::ContextSwitches => each(side()?.context_switches_per_s),
-            Self::HandedOver => each(sum(side()?, |cpu| softnet(cpu).received_rps_per_s)),
+            Self::RpsWakeups => each(sum(side()?, |cpu| softnet(cpu).received_rps_per_s)),
             Self::BusiestCpu => {
                 let most = side()?
                     .rates
@@ -229,7 +231,7 @@ fn received(trial: &Trial, counted: &[String]) -> Option<f64> {
 }
 
 /// Softirq time measured by eBPF, in CPUs; `None` when eBPF did not measure.
-fn true_softirq(side: &Side) -> Option<f64> {
+fn true_softirq(side: &EndMachine) -> Option<f64> {
     let all: u64 = side.true_times.values().map(CpuTime::softirq_ns).sum();
     (all > 0 && !side.true_elapsed.is_zero())
         .then(|| all as f64 / 1e9 / side.true_elapsed.as_secs_f64())
@@ -241,7 +243,7 @@ pub(super) fn softnet(cpu: &CpuRates) -> SoftnetRates {
 }
 
 /// The sum over all CPUs that have the value.
-fn sum(side: &Side, of: impl Fn(&CpuRates) -> Option<f64>) -> Option<f64> {
+fn sum(side: &EndMachine, of: impl Fn(&CpuRates) -> Option<f64>) -> Option<f64> {
     side.rates.cpus.values().filter_map(of).reduce(|sum, more| sum + more)
 }
 

@@ -4,32 +4,18 @@
 //! packets early saves the CPU time of all stages after the drop, without sampling.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use netsilo_model::derive::stages::Stages;
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_stats::{Estimate, median, signed_rank};
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::measure::Measure;
-use crate::experiment::results::{Cell, DOUBT, UnderLoad};
-use crate::experiment::{Experiment, Load, Map};
+use crate::experiment::compared::{Cell, ERROR_RATE, UnderLoad};
+use crate::experiment::measure::TrialMeasure;
+use crate::experiment::plan::{Experiment, Load};
+use crate::experiment::records::{Sampled, SiloMap};
 
 /// Half-width of the 95 % interval of a count, in units of its square root.
 const WITHIN: f64 = 1.96;
-
-/// Time of receive work by stage, from a trial without result.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sampled {
-    /// Samples by stage and CPU.
-    pub stages: Stages,
-    /// Packets that the netdevs under test received during the samples; `None` when one of them was
-    /// not counted.
-    pub received: Option<u64>,
-    /// Time of all CPUs in the NET_RX and NET_TX softirqs during the samples, measured at entry and
-    /// exit.
-    pub softirq: Option<Duration>,
-}
 
 /// Time of receive work by stage under a setting and a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,7 +27,7 @@ pub struct StageCosts {
     /// Number of samples in receive work.
     pub samples: u64,
     /// Costs by stage, in the order of a packet's path; stages without samples are left out.
-    pub stages: BTreeMap<Stage, StageCost>,
+    pub stages: BTreeMap<ReceiveStage, StageCost>,
     /// All stages, in nanoseconds per packet that the netdevs under test received.
     pub ns_per_packet: Option<f64>,
     /// NET_RX and NET_TX softirq time per packet, measured at entry and exit, to check the samples.
@@ -65,23 +51,24 @@ pub struct StageCost {
     /// counted.
     pub ns_per_packet: Option<f64>,
     /// Half-width of its 95 % interval, from the number of samples alone.
-    pub within_ns: Option<f64>,
+    #[serde(rename = "within_ns")]
+    pub half_width_ns: Option<f64>,
 }
 
 impl StageCosts {
     /// Computes the costs of a map; `None` without samples.
-    pub(super) fn of(map: &Map) -> Option<Self> {
+    pub(super) fn from_map(map: &SiloMap) -> Option<Self> {
         let Sampled { stages, received, softirq } = map.sampled.as_ref()?;
         let packets = received.filter(|received| *received > 0).map(|received| received as f64);
         let each = |samples: f64| {
             Some(samples / f64::from(stages.per_s) * 1e9 / packets?).filter(|ns| ns.is_finite())
         };
-        let cost = |(stage, samples): (&Stage, &u64)| {
+        let cost = |(stage, samples): (&ReceiveStage, &u64)| {
             let cost = StageCost {
                 samples: *samples,
                 share: stages.total.shares.get(stage).copied().unwrap_or(0.0),
                 ns_per_packet: each(*samples as f64),
-                within_ns: each(WITHIN * (*samples as f64).sqrt()),
+                half_width_ns: each(WITHIN * (*samples as f64).sqrt()),
             };
             (*stage, cost)
         };
@@ -114,12 +101,12 @@ pub struct EarlyDrop {
     /// Name of the load that is dropped.
     pub dropped: String,
     /// Savings by setting, in the experiment's order.
-    pub settings: Vec<Spared>,
+    pub settings: Vec<Saving>,
 }
 
 /// The saving of an early drop, in nanoseconds per packet received.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Spared {
+pub struct Saving {
     /// Name of the setting.
     pub setting: String,
     /// Saved CPU time that was not idle, of the whole machine.
@@ -167,7 +154,8 @@ pub(super) fn early_drops(
 fn early_drop(load: &UnderLoad, dropped: &UnderLoad, stages: &[StageCosts]) -> EarlyDrop {
     let spared = |passed_on: &Cell| {
         let setting = &passed_on.setting;
-        let by_rounds = |measure: Measure| by_rounds(passed_on, dropped.of(setting)?, measure);
+        let by_rounds =
+            |measure: TrialMeasure| by_rounds(passed_on, dropped.setting(setting)?, measure);
         let seen = |of: fn(&StageCosts) -> Option<f64>| {
             let costs = |load: &str| {
                 stages.iter().find(|it| it.load == load && it.setting == *setting).and_then(of)
@@ -176,10 +164,10 @@ fn early_drop(load: &UnderLoad, dropped: &UnderLoad, stages: &[StageCosts]) -> E
             let less_ns = passed_on_ns - dropped_ns;
             Some(Difference { passed_on_ns, dropped_ns, less_ns, rounds: 0, interval: None })
         };
-        Spared {
+        Saving {
             setting: setting.clone(),
-            cpu: by_rounds(Measure::CpuReceived),
-            softirq: by_rounds(Measure::SoftirqReceived),
+            cpu: by_rounds(TrialMeasure::CpuReceived),
+            softirq: by_rounds(TrialMeasure::SoftirqReceived),
             softirq_seen: seen(|costs| costs.softirq_ns_per_packet),
             sampled: seen(|costs| costs.ns_per_packet),
         }
@@ -192,7 +180,7 @@ fn early_drop(load: &UnderLoad, dropped: &UnderLoad, stages: &[StageCosts]) -> E
 }
 
 /// The saving over the rounds with a result of both.
-fn by_rounds(passed_on: &Cell, dropped: &Cell, measure: Measure) -> Option<Difference> {
+fn by_rounds(passed_on: &Cell, dropped: &Cell, measure: TrialMeasure) -> Option<Difference> {
     let (passed_on, dropped) = (passed_on.measured(measure)?, dropped.measured(measure)?);
     let less = |(round, ns): (&u32, &f64)| Some(ns - dropped.rounds.get(round)?);
     let less: Vec<f64> = passed_on.rounds.iter().filter_map(less).collect();
@@ -203,18 +191,23 @@ fn by_rounds(passed_on: &Cell, dropped: &Cell, measure: Measure) -> Option<Diffe
         dropped_ns: median(&dropped.rounds)?,
         less_ns: signed_rank::middle(&less)?,
         rounds: less.len(),
-        interval: signed_rank::interval(&less, DOUBT),
+        interval: signed_rank::interval(&less, ERROR_RATE),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::experiment::measure::Work;
-    use crate::experiment::results::{Results, Verdict};
-    use crate::experiment::{Kind, Machine, Record, Setting, Step, Trial};
-    use crate::traffic::{Run, Served, Side, Spec, Test, Totals};
+    use crate::experiment::compared::CellResult;
+    use crate::experiment::measure::WorkUnit;
+    use crate::experiment::plan::{Kind, MachineSummary, Setting, Step};
+    use crate::experiment::records::{Record, Trial};
+    use crate::experiment::results::Results;
+    use crate::traffic::{EndMachine, LoadResult, ServerResult, Spec, Test, Totals};
     use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
+    use netsilo_model::derive::stages::Stages;
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::snapshot::attribution::CpuTime;
     use netsilo_model::snapshot::stage_samples::StageSamples;
@@ -223,7 +216,7 @@ mod tests {
     const DROPPED: &str = "one way, dropped early";
 
     fn experiment(rounds: u32) -> Experiment {
-        let spec = Spec::usual(Test::Forward, Duration::from_secs(10));
+        let spec = Spec::default_for(Test::Forward, Duration::from_secs(10));
         let load = |(name, early_drop): (&str, bool)| Load {
             name: name.into(),
             spec: spec.clone(),
@@ -247,7 +240,10 @@ mod tests {
             rounds,
             pause: Duration::ZERO,
             seed: 7,
-            machine: Machine { counted: vec!["eth0".into(), "eth1".into()], ..Machine::default() },
+            machine: MachineSummary {
+                counted: vec!["eth0".into(), "eth1".into()],
+                ..MachineSummary::default()
+            },
         }
     }
 
@@ -258,7 +254,7 @@ mod tests {
         let busy = ns_per_packet * 1e-4;
         let shares = Some(Shares { softirq: busy, idle: 1.0 - busy, ..Shares::default() });
         let received = |per_s: f64| [("rx_packets".to_owned(), per_s)].into();
-        let side = Side {
+        let side = EndMachine {
             rates: Rates {
                 cpus: [(
                     CpuId(0),
@@ -279,34 +275,36 @@ mod tests {
             )]
             .into(),
             true_elapsed: Duration::from_secs(10),
-            ..Side::default()
+            ..EndMachine::default()
         };
         let arrived = Totals { datagrams_received: passed_on, ..Totals::default() };
-        let run = Run {
+        let run = LoadResult {
             schema: 1,
-            spec: Spec::usual(Test::Forward, Duration::from_secs(10)),
+            spec: Spec::default_for(Test::Forward, Duration::from_secs(10)),
             address: String::new(),
             seconds: 10.0,
             totals: Totals { datagrams_sent: 1_000_000, ..Totals::default() },
             counted: Totals::default(),
             per_second: vec![],
             latency: None,
-            client: Side::default(),
-            server: Served { totals: arrived, counted: arrived, ..Served::default() },
+            client: EndMachine::default(),
+            server: ServerResult { totals: arrived, counted: arrived, ..ServerResult::default() },
         };
         let step = Step { round, load: load.into(), setting: setting.into() };
         Record::Trial(Box::new(Trial { step, started_ms: 0, runs: vec![run], between: Some(side) }))
     }
 
     /// One CPU, sampled 1000 times per second while 10 000 packets arrived.
-    fn map(load: &str, setting: &str, samples: &[(Stage, u64)]) -> Record {
+    fn map(load: &str, setting: &str, samples: &[(ReceiveStage, u64)]) -> Record {
         let cpus = [(CpuId(0), samples.iter().copied().collect())].into();
-        let stages =
-            Stages::of(&StageSamples { per_s: 1000, cpus, ..StageSamples::default() }, 1.0);
+        let stages = Stages::from_samples(
+            &StageSamples { per_s: 1000, cpus, ..StageSamples::default() },
+            1.0,
+        );
         let sampled =
             Sampled { stages, received: Some(10_000), softirq: Some(Duration::from_millis(19)) };
         let silos = netsilo_model::derive::silo::Silos::default();
-        Record::Map(Box::new(Map {
+        Record::Map(Box::new(SiloMap {
             load: load.into(),
             setting: setting.into(),
             silos,
@@ -328,21 +326,25 @@ mod tests {
             map(
                 ONE_WAY,
                 "none",
-                &[(Stage::DriverGro, 7), (Stage::BridgeIp, 4), (Stage::QdiscXmit, 9)],
+                &[
+                    (ReceiveStage::DriverGro, 7),
+                    (ReceiveStage::BridgeIp, 4),
+                    (ReceiveStage::QdiscXmit, 9),
+                ],
             ),
-            map(DROPPED, "none", &[(Stage::DriverGro, 6), (Stage::Netfilter, 2)]),
+            map(DROPPED, "none", &[(ReceiveStage::DriverGro, 6), (ReceiveStage::Netfilter, 2)]),
         ];
         trials.chain(maps).collect()
     }
 
     #[test]
     fn a_stages_cost_is_its_samples_per_received_packet() {
-        let results = Results::of(&experiment(6), &records(6));
+        let results = Results::from_records(&experiment(6), &records(6));
         let [forwarded, dropped] = &results.stages[..] else { panic!("{:?}", results.stages) };
         assert_eq!((forwarded.load.as_str(), dropped.load.as_str()), (ONE_WAY, DROPPED));
-        let xmit = forwarded.stages[&Stage::QdiscXmit];
+        let xmit = forwarded.stages[&ReceiveStage::QdiscXmit];
         assert_eq!((xmit.samples, xmit.share, xmit.ns_per_packet), (9, 0.45, Some(900.0)));
-        assert_eq!(xmit.within_ns, Some(588.0));
+        assert_eq!(xmit.half_width_ns, Some(588.0));
         assert_eq!((forwarded.samples, forwarded.ns_per_packet), (20, Some(2000.0)));
         assert_eq!(
             (forwarded.softirq_ns_per_packet, dropped.ns_per_packet),
@@ -352,7 +354,7 @@ mod tests {
 
     #[test]
     fn early_drops_save_time_by_rounds_and_by_samples() {
-        let results = Results::of(&experiment(6), &records(6));
+        let results = Results::from_records(&experiment(6), &records(6));
         let [pair] = &results.early_drops[..] else { panic!("{:?}", results.early_drops) };
         assert_eq!((pair.load.as_str(), pair.dropped.as_str()), (ONE_WAY, DROPPED));
         let is_near = |a: f64, b: f64| (a - b).abs() < 1.0;
@@ -362,63 +364,75 @@ mod tests {
         assert!(
             is_near(cpu.less_ns, 1200.0)
                 && cpu.rounds == 6
-                && cpu.interval.unwrap().holds(cpu.less_ns),
+                && cpu.interval.unwrap().contains(cpu.less_ns),
             "{cpu:?}"
         );
         assert!(is_near(none.softirq.unwrap().less_ns, 1080.0), "{none:?}");
         assert_eq!(none.sampled.map(|it| (it.less_ns, it.interval)), Some((1200.0, None)));
         assert_eq!((none.softirq_seen.map(|it| it.less_ns), rps.sampled), (Some(0.0), None));
         assert!(is_near(rps.cpu.unwrap().less_ns, 2200.0));
-        let few = Results::of(&experiment(2), &records(2));
+        let few = Results::from_records(&experiment(2), &records(2));
         assert_eq!(few.early_drops[0].settings[0].cpu.unwrap().interval, None);
     }
 
     #[test]
     fn dropped_packets_count_as_work_when_nothing_arrives() {
-        let results = Results::of(&experiment(6), &records(6));
+        let results = Results::from_records(&experiment(6), &records(6));
         let [passed_on, dropped] = &results.loads[..] else { panic!("{:?}", results.loads) };
         let first = |at: &UnderLoad, measure| {
-            at.of("none").unwrap().measured(measure).map(|it| it.rounds[&0])
+            at.setting("none").unwrap().measured(measure).map(|it| it.rounds[&0])
         };
-        assert_eq!((passed_on.work, dropped.work), (Work::Packet, Work::Dropped));
+        assert_eq!((passed_on.work, dropped.work), (WorkUnit::Packet, WorkUnit::Dropped));
         assert_eq!(
-            (first(passed_on, Measure::Rate), first(dropped, Measure::Rate)),
+            (first(passed_on, TrialMeasure::Rate), first(dropped, TrialMeasure::Rate)),
             (Some(99_000.0), Some(100_000.0))
         );
         for load in [passed_on, dropped] {
-            assert_eq!(first(load, Measure::Received), Some(100_000.0), "eth2 is not under test");
+            assert_eq!(
+                first(load, TrialMeasure::Received),
+                Some(100_000.0),
+                "eth2 is not under test"
+            );
         }
-        assert_eq!([Measure::Lost, Measure::CpuTime].map(|it| first(dropped, it)), [None, None]);
         assert_eq!(
-            (first(dropped, Measure::NetRx), first(passed_on, Measure::Lost)),
+            [TrialMeasure::Lost, TrialMeasure::CpuTime].map(|it| first(dropped, it)),
+            [None, None]
+        );
+        assert_eq!(
+            (first(dropped, TrialMeasure::NetRx), first(passed_on, TrialMeasure::Lost)),
             (Some(0.05), Some(0.01))
         );
         let against = |load: &UnderLoad| {
-            load.of("rps").unwrap().measured(Measure::CpuReceived).unwrap().against.clone()
+            load.setting("rps")
+                .unwrap()
+                .measured(TrialMeasure::CpuReceived)
+                .unwrap()
+                .against
+                .clone()
         };
-        assert_eq!(against(passed_on).unwrap().verdict, Verdict::Worse);
-        assert_eq!(against(dropped).unwrap().verdict, Verdict::NoDifferenceShown);
+        assert_eq!(against(passed_on).unwrap().verdict, CellResult::Worse);
+        assert_eq!(against(dropped).unwrap().verdict, CellResult::NoDifferenceShown);
     }
 
     #[test]
     fn without_samples_or_counters_there_is_no_cost() {
         let mut experiment = experiment(6);
         experiment.machine.counted = vec!["eth9".into()];
-        let results = Results::of(&experiment, &records(6));
-        assert!(results.loads[1].of("none").unwrap().measured(Measure::Rate).is_none());
+        let results = Results::from_records(&experiment, &records(6));
+        assert!(results.loads[1].setting("none").unwrap().measured(TrialMeasure::Rate).is_none());
         assert_eq!(results.early_drops[0].settings[0].cpu, None);
         let sampled = Sampled { received: Some(0), ..Sampled::default() };
-        let map = |sampled| Map {
+        let map = |sampled| SiloMap {
             load: ONE_WAY.into(),
             setting: "none".into(),
             silos: Default::default(),
             sampled,
         };
-        assert_eq!(StageCosts::of(&map(None)), None);
-        assert_eq!(StageCosts::of(&map(Some(sampled))).unwrap().ns_per_packet, None);
+        assert_eq!(StageCosts::from_map(&map(None)), None);
+        assert_eq!(StageCosts::from_map(&map(Some(sampled))).unwrap().ns_per_packet, None);
         // a record of an older version
         let mut old = serde_json::to_value(map(None)).unwrap();
         old.as_object_mut().unwrap().remove("sampled");
-        assert_eq!(serde_json::from_value::<Map>(old).unwrap(), map(None));
+        assert_eq!(serde_json::from_value::<SiloMap>(old).unwrap(), map(None));
     }
 }

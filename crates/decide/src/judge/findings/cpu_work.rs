@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::cpu_time::CpuSplit;
+use netsilo_model::derive::cpu_time::CpuTimeShares;
 use netsilo_model::derive::silo::Silo;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -21,7 +21,7 @@ pub(super) const IDLE: f64 = 0.5;
 /// The time of one CPU and the queues polled on it.
 pub(super) struct CpuWork<'a> {
     pub(super) cpu: CpuId,
-    pub(super) split: CpuSplit,
+    pub(super) split: CpuTimeShares,
     /// Queues polled on this CPU.
     pub(super) queues: Vec<&'a Silo>,
 }
@@ -35,7 +35,11 @@ impl<'a> CpuWork<'a> {
                 || (silo.packets_per_s.is_none() && interrupted())
         };
         let queues = analysis.silos.queues.iter().filter(polled).collect();
-        Self { cpu, split: CpuSplit::of(analysis.observation, &analysis.rates, cpu), queues }
+        Self {
+            cpu,
+            split: CpuTimeShares::from_observation(analysis.observation, &analysis.rates, cpu),
+            queues,
+        }
     }
 
     pub(super) fn subject(&self) -> Subject {
@@ -106,7 +110,7 @@ impl CpuWork<'_> {
     pub(super) fn lost(&self, ledger: &Ledger) -> u64 {
         let mut subjects: Vec<Subject> = self.netdevs().into_iter().map(Subject::Netdev).collect();
         subjects.push(self.subject());
-        let places = [Place::Nic, Place::Ring, Place::Backlog]
+        let places = [LossStage::Nic, LossStage::Ring, LossStage::Backlog]
             .into_iter()
             .filter_map(|place| ledger.stage(place));
         places

@@ -8,7 +8,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::NodeId;
 use netsilo_model::snapshot::audit::{IdleState, NetdevAudit, PcieLink};
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -221,7 +221,7 @@ fn small_mtu(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         return None;
     }
     let fewer = 1.0 - f64::from(netdev.mtu) / 9000.0;
-    let gain = match analysis.stage_share(&[Stage::DriverGro]) {
+    let gain = match analysis.stage_share(&[ReceiveStage::DriverGro]) {
         Some(driver) => Gain::AtMost {
             measure: Measure::Share(softirq * driver * fewer),
             of: format!("cpu{cpu}'s time"),

@@ -7,7 +7,7 @@ mod reader;
 
 use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -39,13 +39,13 @@ fn cpu_of(subject: &Subject) -> Option<CpuId> {
 
 /// Drops at a CPU's backlog: by its own limit, or by the flow limit.
 fn backlog(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    let Some(stage) = ledger.stage(Place::Backlog) else { return Vec::new() };
+    let Some(stage) = ledger.stage(LossStage::Backlog) else { return Vec::new() };
     let mut findings = Vec::new();
     for (subject, dropped) in stage.by_subject() {
         let limited =
             stage.grown_counters(subject).filter(|line| line.counter == "flow_limit_count");
         let limited: u64 = limited.filter_map(|line| line.count).fold(0, u64::saturating_add);
-        let evidence = grown(ledger, Place::Backlog, subject);
+        let evidence = grown(ledger, LossStage::Backlog, subject);
         if limited > 0 {
             findings.push(flow_limit(analysis, subject, limited, evidence.clone()));
         }
@@ -165,7 +165,7 @@ fn flow_limit(
 /// NET_RX stops with work left on a CPU that loses packets or has no idle time. Other squeezes need
 /// no fix.
 fn squeezed(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    let Some(stage) = ledger.stage(Place::Squeeze) else { return Vec::new() };
+    let Some(stage) = ledger.stage(LossStage::Squeeze) else { return Vec::new() };
     let squeeze = |line: &crate::judge::ledger::LossCounter| {
         let count = line.count.filter(|count| *count > 0)?;
         let load = CpuWork::of(analysis, cpu_of(&line.subject)?);
@@ -184,7 +184,7 @@ fn squeeze(
     count: u64,
     lost: u64,
 ) -> Finding {
-    let mut evidence = grown(ledger, Place::Squeeze, subject);
+    let mut evidence = grown(ledger, LossStage::Squeeze, subject);
     let bounds = ["net.core.netdev_budget", "net.core.netdev_budget_usecs"];
     for name in bounds {
         evidence.extend(
@@ -250,9 +250,10 @@ fn squeeze(
 
 /// Reports that nothing was lost, when the backlog and socket stages are known.
 fn nothing(analysis: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
-    let is_known = |place: Place| ledger.stage(place).is_some();
-    let known =
-        !analysis.rates.elapsed.is_zero() && is_known(Place::Backlog) && is_known(Place::Socket);
+    let is_known = |place: LossStage| ledger.stage(place).is_some();
+    let known = !analysis.rates.elapsed.is_zero()
+        && is_known(LossStage::Backlog)
+        && is_known(LossStage::Socket);
     (known && ledger.most_lost().is_none()).then(|| Finding {
         id: FindingId::NothingLost,
         severity: Severity::Ok,

@@ -5,7 +5,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::ethtool::Feature;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_model::snapshot::subject::{Direction, Subject};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -61,7 +61,8 @@ fn switch(
     on: bool,
     reason: &str,
 ) -> Vec<Change> {
-    let knob = knobs::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
+    let knob =
+        knobs::Offload { netdev: NetdevIdentity::from_netdev(netdev), feature: feature.to_owned() };
     analysis.change(knob, on, reason)
 }
 
@@ -125,7 +126,8 @@ fn gro_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let (packets, size) = stream(analysis, netdev, "rx").filter(|(_, size)| *size >= BULK)?;
     let (tcp, source) = tcp_share(analysis, netdev).filter(|(share, _)| *share >= 0.5)?;
     let (cpu, softirq) = analysis.pollers(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let after_merging = [Stage::BridgeIp, Stage::Netfilter, Stage::LocalDelivery];
+    let after_merging =
+        [ReceiveStage::BridgeIp, ReceiveStage::Netfilter, ReceiveStage::LocalDelivery];
     let gain = match analysis.stage_share(&after_merging) {
         Some(share) => Gain::AtMost {
             measure: Measure::Share(softirq * share * tcp),

@@ -132,7 +132,7 @@ mod tests {
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::synthetic::scene::Busy;
+    use netsilo_model::synthetic::scene::CpuLoad;
     use netsilo_model::synthetic::scene::Reader;
     use netsilo_model::synthetic::scene::Scene;
     use netsilo_model::synthetic::scene::SceneNetdev;
@@ -147,8 +147,8 @@ mod tests {
             bytes_per_s: 1_000_000,
             ..Reader::default()
         };
-        let busy = vec![Busy { cpus: CpuSet::of(reader.cpu), usr }];
-        let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
+        let busy = vec![CpuLoad { cpus: CpuSet::from_cpu(reader.cpu), usr }];
+        let (irq, cpus) = (Some(30), CpuSet::from_cpu(CpuId(0)));
         let readers = vec![reader];
         let queue = SceneQueue {
             irq,

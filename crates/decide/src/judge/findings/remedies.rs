@@ -173,7 +173,8 @@ fn rfs_useless(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let share = unsteerable(analysis, netdev).filter(|share| *share >= USELESS)?;
     let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {
         let old = queue.rps_flow_cnt.filter(|count| *count > 0)?;
-        let knob = knobs::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
+        let knob =
+            knobs::RpsFlowCnt { netdev: NetdevIdentity::from_netdev(netdev), queue: queue.index };
         Some(Change::new(knob, old, 0, "RFS off: it can steer almost none of the traffic"))
     };
     let bytes = Evidence::new(

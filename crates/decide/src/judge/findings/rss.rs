@@ -7,7 +7,7 @@ use netsilo_model::change::{Change, Key, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::rss::model::flows_of;
+use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::ethtool::{Ethtool, FlowType, HashFields, Rss};
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
@@ -168,7 +168,7 @@ pub(super) fn rps(analysis: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &st
     }
     let old =
         netdev.rx_queues.iter().find(|rx| rx.index == queue).and_then(|rx| rx.rps_cpus.clone());
-    let knob = knobs::RpsCpus { netdev: NetdevIdentity::of(netdev), queue };
+    let knob = knobs::RpsCpus { netdev: NetdevIdentity::from_netdev(netdev), queue };
     let change = old.map(|old| Change::new(knob, old, cpus, why));
     remedy(
         Gain::Unknown(
@@ -184,8 +184,8 @@ fn idle_near(analysis: &Analysis<'_>, cpu: CpuId) -> CpuSet {
     let near = topology
         .llc_of(cpu)
         .and(&topology.online)
-        .minus(&topology.set_apart())
-        .minus(&CpuSet::of(cpu));
+        .minus(&topology.isolated_or_tickless())
+        .minus(&CpuSet::from_cpu(cpu));
     let idle = |cpu: &CpuId| {
         let shares = analysis.rates.cpus.get(cpu).and_then(|rates| rates.shares);
         shares.is_some_and(|shares| shares.busy() <= 1.0 - IDLE)
@@ -202,7 +202,7 @@ pub(super) fn fields(netdev: &Netdev, flow_type: FlowType) -> Option<HashFields>
 pub(super) fn hash_ports(netdev: &Netdev, flow_type: FlowType, reason: &str) -> Option<Change> {
     let old = fields(netdev, flow_type).filter(|fields| !fields.contains(HashFields::PORTS))?;
     let fixed = netdev.driver.as_deref().is_some_and(|driver| FIXED_FIELDS.contains(&driver));
-    let knob = knobs::FlowHash { netdev: NetdevIdentity::of(netdev), flow_type };
+    let knob = knobs::FlowHash { netdev: NetdevIdentity::from_netdev(netdev), flow_type };
     (!fixed).then(|| Change::new(knob, old, HashFields::ADDRESSES_AND_PORTS, reason))
 }
 
@@ -212,7 +212,7 @@ fn udp_on_one_queue(
     flow_type: FlowType,
 ) -> Option<Finding> {
     let udp = || {
-        let of_netdev = flows_of(analysis.observation, netdev);
+        let of_netdev = flows_on(analysis.observation, netdev);
         of_netdev.filter(|flow| {
             flow.outer == Outer::Udp && flow.outer.flow_type(flow.v6) == Some(flow_type)
         })
@@ -316,7 +316,7 @@ fn asymmetric(analysis: &Analysis<'_>) -> Option<Finding> {
     let netdevs = &analysis.observation.after.netdevs;
     let mut connections: BTreeMap<u32, BTreeMap<u32, (usize, CpuId)>> = BTreeMap::new();
     for (at, netdev) in netdevs.iter().enumerate() {
-        for flow in flows_of(analysis.observation, netdev).filter(|flow| flow.connection != 0) {
+        for flow in flows_on(analysis.observation, netdev).filter(|flow| flow.connection != 0) {
             let silo = flow.queue.and_then(|queue| silo_of(analysis, netdev, queue));
             let Some((cpu, _)) = silo.and_then(poller) else { continue };
             connections.entry(flow.connection).or_default().insert(flow.peer, (at, cpu));
@@ -394,7 +394,7 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
             interrupts_traffic: false,
         }];
     };
-    let identity = |netdev: &Netdev| NetdevIdentity::of(netdev);
+    let identity = |netdev: &Netdev| NetdevIdentity::from_netdev(netdev);
     let (what, cost, changes): (_, _, Vec<Change>) = if drivers_can {
         let new = Words::new("toeplitz symmetric-xor");
         let one = |(netdev, rss): (&&Netdev, &&Rss)| {

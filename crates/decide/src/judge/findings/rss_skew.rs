@@ -28,10 +28,12 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
 }
 
 fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
-    let Ok(load) = TableLoad::of(analysis.observation, netdev) else { return Vec::new() };
+    let Ok(load) = TableLoad::from_observation(analysis.observation, netdev) else {
+        return Vec::new();
+    };
     let skewed = load
         .skew()
-        .filter(|skew| *skew >= SKEWED && load.is_whole() && load.packets >= ENOUGH_PACKETS);
+        .filter(|skew| *skew >= SKEWED && load.is_complete() && load.packets >= ENOUGH_PACKETS);
     let Some(skew) = skewed else { return Vec::new() };
     let balanced = balance(&load.table, &load.load);
     let relieved = 1.0 - balanced.after as f64 / balanced.before.max(1) as f64;
@@ -55,7 +57,7 @@ fn evidence(load: &TableLoad, skew: f64) -> Vec<Evidence> {
             "ethtool -x DEV",
         ),
     ];
-    if let Some(entries) = load.entries_in_effect() {
+    if let Some(entries) = load.effective_entries() {
         evidence.push(Evidence::new(
             "effective number of entries",
             times(entries),
@@ -93,7 +95,7 @@ fn table_skew(
     );
     let mean = load.packets as f64 / load.queues().len().max(1) as f64;
     let change = Change::new(
-        knobs::RssTable { netdev: NetdevIdentity::of(netdev), context: 0 },
+        knobs::RssTable { netdev: NetdevIdentity::from_netdev(netdev), context: 0 },
         Table(load.table.clone()),
         Table(balanced.table.clone()),
         format!(

@@ -4,7 +4,7 @@ mod affinity;
 mod steering;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::cpu_time::DIFFERS;
+use netsilo_model::derive::cpu_time::MIN_DIFFERENCE;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -213,9 +213,9 @@ fn by_ipis(analysis: &Analysis<'_>, load: &CpuWork<'_>) -> Option<Finding> {
 
 /// Clock tick accounting differs from the measurement.
 fn misread(load: &CpuWork<'_>) -> Option<Finding> {
-    let (more, difference) = load.split.ticks_tell_more().zip(load.split.difference())?;
+    let (more, difference) = load.split.tick_excess().zip(load.split.difference())?;
     let (ticks, measured) = load.split.ticks.zip(load.split.measured)?;
-    debug_assert!(more.abs() >= DIFFERS, "a small difference is not reported");
+    debug_assert!(more.abs() >= MIN_DIFFERENCE, "a small difference is not reported");
     Some(Finding {
         id: FindingId::SoftirqTimeMisread,
         severity: Severity::Info,

@@ -290,7 +290,7 @@ fn ring_stops(analysis: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Op
     let mut remedies = Vec::new();
     if let (Some(ring), Some(rings)) = (larger, ethtool.rings.value()) {
         let size = ring.current.saturating_mul(2).min(ring.max);
-        let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
+        let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(netdev) };
         let new: Settings = rings.settings().with("tx", size);
         let gain = Gain::Unknown(
             "netsilo cannot see whether bursts that a larger ring could hold fill the ring".into(),
@@ -385,7 +385,7 @@ fn completions_far(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
         let knob = knobs::IrqAffinity {
             irq: *irq,
             action: state.actions.join(","),
-            netdev: Some(NetdevIdentity::of(netdev)),
+            netdev: Some(NetdevIdentity::from_netdev(netdev)),
         };
         let online = senders.and(&topology.online);
         if let Some(cpu) = online
@@ -393,7 +393,7 @@ fn completions_far(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
             .filter(|_| state.writable == netsilo_model::snapshot::host::Writable::Yes)
         {
             let reason = format!("cpus {senders} send through tx-{queue}");
-            changes.extend(analysis.change(knob, CpuSet::of(cpu), &reason));
+            changes.extend(analysis.change(knob, CpuSet::from_cpu(cpu), &reason));
         }
     }
     Some(Finding {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::rss::model::flows_of;
+use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::subject::Subject;
@@ -29,7 +29,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
 }
 
 fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
-    let flows: Vec<&Flow> = flows_of(analysis.observation, netdev).collect();
+    let flows: Vec<&Flow> = flows_on(analysis.observation, netdev).collect();
     let all: u64 = flows.iter().map(|flow| flow.packets).fold(0, u64::saturating_add);
     let kinds: BTreeSet<Outer> =
         flows.iter().map(|flow| flow.outer).filter(|outer| outer.is_tunnel()).collect();

@@ -116,7 +116,10 @@ mod tests {
     #[test]
     fn an_application_saturates_its_cpu_only_if_it_cannot_move() {
         let busy = loads(&[(1.0, 0.3), (0.0, 0.0)]);
-        assert_eq!(Bottleneck::of(&busy, &CpuSet::of(CpuId(0)), None).at, Resource::Cpu(CpuId(0)));
+        assert_eq!(
+            Bottleneck::of(&busy, &CpuSet::from_cpu(CpuId(0)), None).at,
+            Resource::Cpu(CpuId(0))
+        );
         assert_eq!(Bottleneck::of(&busy, &CpuSet::new(), None).at, Resource::Machine);
     }
 

@@ -74,9 +74,10 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
     let driver = work.netdev.driver.as_deref().unwrap_or_default();
     let (drivers, release) = (Drivers::shipped(), &work.analysis.observation.after.machine.release);
     // A value other than 0 shows that the driver supports the setting.
-    let takes_usecs = settings.rx_coalesce_usecs > 0 || drivers.takes(driver, release, "rx-usecs");
+    let takes_usecs =
+        settings.rx_coalesce_usecs > 0 || drivers.supports_coalesce(driver, release, "rx-usecs");
     let (name, value, reason) = match wait {
-        _ if drivers.takes(driver, release, "adaptive-rx") => (
+        _ if drivers.supports_coalesce(driver, release, "adaptive-rx") => (
             "adaptive-rx",
             1,
             "the driver waits longer as packets arrive faster, and not at all when they are rare"
@@ -90,7 +91,7 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
         _ => return verdict,
     };
     let edit = |settings: &Settings| Some(settings.clone().with(name, value));
-    let knob = knobs::Coalesce { netdev: NetdevIdentity::of(work.netdev) };
+    let knob = knobs::Coalesce { netdev: NetdevIdentity::from_netdev(work.netdev) };
     verdict.writes(work, knob, edit, &reason)
 }
 
@@ -119,7 +120,7 @@ pub(super) fn deferral(work: &NetdevWork<'_>) -> RemedyVerdict {
     let Some(wait) = wait_usecs(work).filter(|_| verdict.outcome == Outcome::Help) else {
         return verdict;
     };
-    let netdev = || NetdevIdentity::of(work.netdev);
+    let netdev = || NetdevIdentity::from_netdev(work.netdev);
     let at_least = |least: u32| move |count: &u32| Some(least.max(*count));
     let reason = format!(
         "the timer polls every {wait} us, in which {ENOUGH:.0} packets arrive at the present rate"
@@ -233,7 +234,7 @@ mod tests {
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::derive::analysis::Analysis;
     use netsilo_model::machine::cpuset::CpuId;
-    use netsilo_model::machine::reading::Part;
+    use netsilo_model::machine::reading::Reading;
     use netsilo_model::snapshot::ethtool::Ethtool;
     use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::Scene;
@@ -243,7 +244,7 @@ mod tests {
     /// The verdict for 120 thousand packets per second with an interrupt for every second packet,
     /// on a CPU that spends about a third of its time in interrupt handlers.
     fn judged(driver: &str, coalesce: Option<Coalesce>, remedy: RemedyName) -> RemedyVerdict {
-        let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
+        let (irq, cpus) = (Some(30), CpuSet::from_cpu(CpuId(0)));
         let queue = SceneQueue {
             irq,
             cpus,
@@ -261,8 +262,10 @@ mod tests {
         observation.attribution.cpu_time.get_mut(&CpuId(0)).unwrap().hardirq_ns = 3_000_000_000;
         let netdev = &mut observation.after.netdevs[0];
         (netdev.napi_defer_hard_irqs, netdev.gro_flush_timeout) = (Some(0), Some(0));
-        netdev.ethtool = coalesce
-            .map(|it| Ethtool { coalesce: Part::Value(it), ..Ethtool::untold("not asked") });
+        netdev.ethtool = coalesce.map(|it| Ethtool {
+            coalesce: Reading::Value(it),
+            ..Ethtool::unavailable("not asked")
+        });
         let all = verdicts(&Analysis::new(&observation, &Costs::default()));
         all.into_iter().find(|verdict| verdict.remedy == remedy).unwrap()
     }

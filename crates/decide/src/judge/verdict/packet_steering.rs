@@ -59,7 +59,7 @@ pub(super) fn targets(work: &NetdevWork<'_>) -> CpuSet {
     let topology = &work.analysis.observation.after.topology;
     let polls: CpuSet =
         work.poll_share.iter().filter(|(_, share)| **share > 0.01).map(|(cpu, _)| *cpu).collect();
-    let others = work.cpus().minus(&topology.set_apart()).minus(&polls);
+    let others = work.cpus().minus(&topology.isolated_or_tickless()).minus(&polls);
     let narrower = |cpus: &CpuSet, keep: &dyn Fn(CpuId) -> bool| {
         let kept: CpuSet = cpus.iter().filter(|cpu| keep(*cpu)).collect();
         if kept.is_empty() { cpus.clone() } else { kept }

@@ -56,7 +56,7 @@ pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
             let edit = |rings: &Settings| {
                 Some(rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max)))
             };
-            let knob = knobs::Rings { netdev: NetdevIdentity::of(work.netdev) };
+            let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(work.netdev) };
             let verdict = RemedyVerdict::new(work, remedy, Outcome::Help, because)
                 .bound(losses(lost))
                 .reasons(reasons);

@@ -183,7 +183,7 @@ pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
     verdict
         .writes(
             work,
-            knobs::Channels { netdev: NetdevIdentity::of(work.netdev) },
+            knobs::Channels { netdev: NetdevIdentity::from_netdev(work.netdev) },
             edit,
             "one queue per cpu that can poll",
         )
@@ -228,14 +228,14 @@ pub(super) fn threaded(work: &NetdevWork<'_>) -> RemedyVerdict {
         return verdict;
     }
     let reason = "its interrupts cannot be moved, but kthreads can run on idle cpus";
-    let knob = knobs::Threaded { netdev: NetdevIdentity::of(work.netdev) };
+    let knob = knobs::Threaded { netdev: NetdevIdentity::from_netdev(work.netdev) };
     verdict.writes(work, knob, |_| Some(1), reason)
 }
 
 /// The effect of placing each queue's work on the CPU that is then least loaded.
 fn spread_out(work: &NetdevWork<'_>, queues: &dyn Fn(Scenario) -> Vec<f64>) -> Effect {
     let topology = &work.analysis.observation.after.topology;
-    let cpus = work.cpus().minus(&topology.set_apart());
+    let cpus = work.cpus().minus(&topology.isolated_or_tickless());
     let cpus = if cpus.is_empty() { work.cpus() } else { cpus };
     let placed = |scenario: Scenario| -> (Loads, CpuSet) {
         let mut loads = work.loads.clone();

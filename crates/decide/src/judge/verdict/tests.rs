@@ -14,9 +14,9 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::host::CpuStat;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
+use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
 
 /// Packets per poll. No source publishes the number, so the claims must hold for each plausible
 /// value. A CPU that random arrivals keep busy for 91% of the time finds 1 / (1 - 0.91) = 11 at a
@@ -118,7 +118,7 @@ impl Server {
         };
         let queue = |n: u32| SceneQueue {
             irq: Some(74 + n),
-            cpus: CpuSet::of(CpuId(self.irqs[n as usize])),
+            cpus: CpuSet::from_cpu(CpuId(self.irqs[n as usize])),
             rps_cpus: Some(CpuSet::new()),
             rps_flow_cnt: Some(0),
             packets_per_s: self.packets[n as usize],
@@ -351,7 +351,7 @@ fn rps_in_force_is_switched_off_in_a_busy_guest_but_stays_where_it_relieves_a_sa
     let mut scene = guest(60_000, 2, Some(true));
     let on = &mut scene.netdevs[0].queues[0];
     (on.rps_cpus, on.load, on.handed_load) = (Some(set("0,2-3")), 0.2, 0.3);
-    scene.busy = vec![Busy { cpus: set("0-3"), usr: 0.75 }];
+    scene.busy = vec![CpuLoad { cpus: set("0-3"), usr: 0.75 }];
     let rps = &eth0(&scene.observation())[&RemedyName::Rps];
     assert_eq!(rps.outcome, Outcome::Hurt, "{rps:?}");
     assert_eq!(
@@ -424,9 +424,11 @@ fn all_softirqs_on_one_cpu_at_low_load_cause_no_verdict() {
 fn rps_helps_where_most_of_the_sampled_softirq_can_move_and_hurts_where_almost_none_can() {
     let with = |driver, protocol| {
         let mut observation = with_flows(saturated(0.95), 500);
-        let cpus =
-            [(CpuId(0), [(Stage::DriverGro, driver), (Stage::LocalDelivery, protocol)].into())]
-                .into();
+        let cpus = [(
+            CpuId(0),
+            [(ReceiveStage::DriverGro, driver), (ReceiveStage::LocalDelivery, protocol)].into(),
+        )]
+        .into();
         observation.attribution.stages =
             Some(StageSamples { per_s: 499, cpus, ..StageSamples::default() });
         eth0(&observation)[&RemedyName::Rps].clone()
@@ -510,7 +512,7 @@ fn an_overflowing_ring_is_enlarged_only_if_its_cpu_has_idle_time() {
         for (snapshot, count) in [(&mut observation.before, 0), (&mut observation.after, lost)] {
             snapshot.netdevs[0].statistics.insert("rx_missed_errors".into(), count);
             snapshot.netdevs[0].ethtool.as_mut().unwrap().rings =
-                netsilo_model::machine::reading::Part::Value(rings);
+                netsilo_model::machine::reading::Reading::Value(rings);
         }
         eth0(&observation)[&RemedyName::BiggerRing].clone()
     };

@@ -9,7 +9,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::rss::model;
 use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol};
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use crate::judge::verdict::bottleneck::{CpuLoad, Loads};
 
@@ -158,7 +158,7 @@ impl<'a> NetdevWork<'a> {
     /// The summed busy shares of the other hardware threads of a CPU's core, which slow it down.
     pub(super) fn sibling_busy(&self, cpu: CpuId) -> f64 {
         let siblings =
-            self.analysis.observation.after.topology.core_of(cpu).minus(&CpuSet::of(cpu));
+            self.analysis.observation.after.topology.core_of(cpu).minus(&CpuSet::from_cpu(cpu));
         siblings
             .iter()
             .filter_map(|other| self.loads.get(&other))
@@ -259,12 +259,12 @@ impl<'a> NetdevWork<'a> {
     /// wide for the default weights.
     pub(super) fn interrupt_cost(&self) -> Range {
         match (&self.costs.source, self.is_guest()) {
-            (CostSource::Table, Some(true)) => {
-                Range { worst: 2.0, likely: 1.0, best: 1.0 / Costs::IPI_IN_A_GUEST }
+            (CostSource::Default, Some(true)) => {
+                Range { worst: 2.0, likely: 1.0, best: 1.0 / Costs::VIRTUAL_IPI_FACTOR }
             }
-            (CostSource::Table, Some(false)) => Range { worst: 2.0, likely: 1.0, best: 0.5 },
-            (CostSource::Table, None) => {
-                Range { worst: Costs::IPI_IN_A_GUEST, likely: 1.0, best: 0.5 }
+            (CostSource::Default, Some(false)) => Range { worst: 2.0, likely: 1.0, best: 0.5 },
+            (CostSource::Default, None) => {
+                Range { worst: Costs::VIRTUAL_IPI_FACTOR, likely: 1.0, best: 0.5 }
             }
             _ => Range::exactly(1.0),
         }
@@ -275,7 +275,7 @@ impl<'a> NetdevWork<'a> {
 fn costs(analysis: &Analysis<'_>) -> Costs {
     let guest = analysis.observation.after.machine.virtual_machine == Some(true);
     if guest && *analysis.costs == Costs::default() {
-        Costs::of_a_guest()
+        Costs::for_virtual_machine()
     } else {
         analysis.costs.clone()
     }
@@ -288,8 +288,10 @@ fn loads(
     poll_share: &BTreeMap<CpuId, f64>,
 ) -> Loads {
     let topology = &analysis.observation.after.topology;
-    let counts =
-        topology.online.minus(&topology.set_apart()).or(&poll_share.keys().copied().collect());
+    let counts = topology
+        .online
+        .minus(&topology.isolated_or_tickless())
+        .or(&poll_share.keys().copied().collect());
     let threaded = netdev.threaded.is_some_and(|mode| mode > 0)
         || silos.iter().any(|silo| silo.kthread.is_some());
     let load = |cpu: CpuId| {
@@ -351,20 +353,20 @@ fn movable(
     let Some(stages) = attribution.stages.as_ref().filter(|stages| stages.refused.is_none()) else {
         return documented;
     };
-    let mut by_stage: BTreeMap<Stage, f64> = BTreeMap::new();
+    let mut by_stage: BTreeMap<ReceiveStage, f64> = BTreeMap::new();
     for (stage, samples) in poll_share.keys().filter_map(|cpu| stages.cpus.get(cpu)).flatten() {
         *by_stage.entry(*stage).or_default() += *samples as f64;
     }
-    let of = |stage: Stage| by_stage.get(&stage).copied().unwrap_or(0.0);
+    let of = |stage: ReceiveStage| by_stage.get(&stage).copied().unwrap_or(0.0);
     let all: f64 = by_stage.values().sum();
     if all < SAMPLES {
         return documented;
     }
-    let stays = of(Stage::DriverGro) + of(Stage::TxCompletion);
+    let stays = of(ReceiveStage::DriverGro) + of(ReceiveStage::TxCompletion);
     let share = |moves: f64| moves / all;
     let error = |share: f64| DEVIATIONS * (share * (1.0 - share) / all).sqrt();
     // Samples of unknown functions may belong to either part.
-    let (least, most) = (share(all - stays - of(Stage::Other)), share(all - stays));
+    let (least, most) = (share(all - stays - of(ReceiveStage::Other)), share(all - stays));
     let range = Range {
         worst: (least - error(least)).max(0.0),
         likely: (least + most) / 2.0,
@@ -375,7 +377,7 @@ fn movable(
 
 /// The flows as counted on arrival, else bounds from the readers.
 fn flows(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
-    let packets: Vec<u64> = model::flows_of(analysis.observation, netdev)
+    let packets: Vec<u64> = model::flows_on(analysis.observation, netdev)
         .map(|flow| flow.packets)
         .filter(|it| *it > 0)
         .collect();

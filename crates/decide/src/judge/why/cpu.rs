@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::cpu_time::{CpuSplit, Measured};
+use netsilo_model::derive::cpu_time::{CpuTimeShares, Measured};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
@@ -19,7 +19,7 @@ use crate::judge::why::explanation::{Cause, CpuWhy, Ksoftirqd, Step, heaviest_fi
 const IRQS_NAMED: usize = 5;
 
 pub(super) fn cpu_why(analysis: &Analysis<'_>, cpu: CpuId) -> CpuWhy {
-    let split = CpuSplit::of(analysis.observation, &analysis.rates, cpu);
+    let split = CpuTimeShares::from_observation(analysis.observation, &analysis.rates, cpu);
     let topology = &analysis.observation.after.topology;
     CpuWhy {
         cpu,
@@ -45,7 +45,7 @@ pub(crate) fn ksoftirqd(analysis: &Analysis<'_>, cpu: CpuId) -> Option<Ksoftirqd
 
 /// All causes of a CPU's load, in descending order of CPU time.
 pub(super) fn causes(analysis: &Analysis<'_>, cpu: CpuId) -> Vec<Cause> {
-    let split = CpuSplit::of(analysis.observation, &analysis.rates, cpu);
+    let split = CpuTimeShares::from_observation(analysis.observation, &analysis.rates, cpu);
     let on_it = |silo: &&Silo| {
         let interrupted =
             silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));

@@ -1,6 +1,6 @@
 //! [`Why`]: an explanation, with its causes and their steps.
 
-use netsilo_model::derive::cpu_time::CpuSplit;
+use netsilo_model::derive::cpu_time::CpuTimeShares;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::NodeId;
@@ -34,7 +34,7 @@ pub struct CpuWhy {
     /// Its NUMA node.
     pub node: Option<NodeId>,
     /// Its time by clock ticks, and as measured.
-    pub split: CpuSplit,
+    pub split: CpuTimeShares,
     /// How the two differ, when the clock ticks are misleading.
     pub difference: Option<String>,
     /// The activity of its ksoftirqd; `None` when not known.

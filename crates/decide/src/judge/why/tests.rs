@@ -71,7 +71,7 @@ fn a_wide_affinity_is_explained_as_delivery_to_one_cpu() {
 #[test]
 fn an_affinity_that_is_not_effective_yet_is_explained() {
     let mut observation = scene(vec![queue(30, "0", 1000, 0.1)]).observation();
-    observation.after.irqs.get_mut(&Irq(30)).unwrap().requested = Some(CpuSet::of(CpuId(3)));
+    observation.after.irqs.get_mut(&Irq(30)).unwrap().requested = Some(CpuSet::from_cpu(CpuId(3)));
     let text = reasons(&explained(&observation, "irq30").causes[0]);
     assert!(
         text.contains(
@@ -83,8 +83,10 @@ fn an_affinity_that_is_not_effective_yet_is_explained() {
 
 #[test]
 fn a_kthread_polls_where_the_scheduler_runs_it() {
-    let mut scene =
-        scene(vec![SceneQueue { kthread_cpus: CpuSet::of(CpuId(1)), ..queue(30, "0", 1000, 0.1) }]);
+    let mut scene = scene(vec![SceneQueue {
+        kthread_cpus: CpuSet::from_cpu(CpuId(1)),
+        ..queue(30, "0", 1000, 0.1)
+    }]);
     scene.netdevs[0].threaded = true;
     let text = reasons(&explained(&scene.observation(), "cpu1").causes[0]);
     assert!(text.contains("its kthread napi/eth0-8193 (pid 900) polls"), "{text}");

@@ -7,7 +7,7 @@ use crate::change::knobs::{ethtools, netdevs};
 use crate::change::location::{Location, Setting};
 use crate::change::order::{Interruption, Step, Traffic};
 use crate::change::{Settings, Target};
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::ethtool;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;
@@ -48,7 +48,7 @@ impl Knob for Channels {
     }
 
     fn set_in(&self, snapshot: &mut Snapshot, settings: Settings) {
-        if let Some(Part::Value(channels)) =
+        if let Some(Reading::Value(channels)) =
             ethtool_mut(snapshot, &self.netdev).map(|it| &mut it.channels)
         {
             channels.set(&settings);
@@ -95,7 +95,7 @@ impl Knob for Rings {
     }
 
     fn set_in(&self, snapshot: &mut Snapshot, settings: Settings) {
-        if let Some(Part::Value(rings)) =
+        if let Some(Reading::Value(rings)) =
             ethtool_mut(snapshot, &self.netdev).map(|it| &mut it.rings)
         {
             rings.set(&settings);
@@ -201,7 +201,7 @@ impl Knob for Coalesce {
 
     fn set_in(&self, snapshot: &mut Snapshot, settings: Settings) {
         let place = ethtool_mut(snapshot, &self.netdev).map(|it| &mut it.coalesce);
-        put(place, Part::Value(ethtool::Coalesce::of(&settings)));
+        put(place, Reading::Value(ethtool::Coalesce::of(&settings)));
     }
 
     fn all_in(snapshot: &Snapshot) -> Vec<Self> {
@@ -247,7 +247,7 @@ impl Knob for TxUsecs {
     }
 
     fn set_in(&self, snapshot: &mut Snapshot, usecs: u32) {
-        if let Some(Part::Value(coalesce)) =
+        if let Some(Reading::Value(coalesce)) =
             ethtool_mut(snapshot, &self.netdev).map(|it| &mut it.coalesce)
         {
             coalesce.tx_coalesce_usecs = usecs;
@@ -326,12 +326,10 @@ impl Knob for Offload {
         for netdev in &snapshot.netdevs {
             let features = netdev.ethtool.as_ref().and_then(|it| it.features.value());
             let changeable = features.into_iter().flatten().filter(|it| !it.fixed());
-            all.extend(
-                changeable.map(|it| Self {
-                    netdev: NetdevIdentity::of(netdev),
-                    feature: it.name.clone(),
-                }),
-            );
+            all.extend(changeable.map(|it| Self {
+                netdev: NetdevIdentity::from_netdev(netdev),
+                feature: it.name.clone(),
+            }));
         }
         all
     }

@@ -55,7 +55,7 @@ impl Knob for IrqAffinity {
 
     /// The new affinity is effective at once.
     fn set_in(&self, snapshot: &mut Snapshot, cpus: CpuSet) {
-        let effective = cpus.and(&snapshot.topology.online).lowest().map(CpuSet::of);
+        let effective = cpus.and(&snapshot.topology.online).lowest().map(CpuSet::from_cpu);
         if let Some(state) = snapshot.irqs.get_mut(&self.irq) {
             (state.requested, state.effective) = (Some(cpus), effective);
         }
@@ -67,7 +67,7 @@ impl Knob for IrqAffinity {
         let knob = |(irq, state): (&Irq, &IrqState)| Self {
             irq: *irq,
             action: state.actions.join(","),
-            netdev: netdev(irq).map(NetdevIdentity::of),
+            netdev: netdev(irq).map(NetdevIdentity::from_netdev),
         };
         writable.map(knob).collect()
     }

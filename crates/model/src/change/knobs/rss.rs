@@ -9,7 +9,7 @@ use crate::change::location::{Location, Setting};
 use crate::change::order::{Interruption, Step, Traffic};
 use crate::change::{FlowRule, Key, Table, Words};
 use crate::machine::cpuset::CpuSet;
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::ethtool::{FlowType, HashFields, Rss};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;
@@ -54,7 +54,7 @@ impl Knob for FlowHash {
 
     fn set_in(&self, snapshot: &mut Snapshot, fields: HashFields) {
         if let Some(ethtool) = ethtool_mut(snapshot, &self.netdev) {
-            ethtool.flow_hash.insert(self.flow_type, Part::Value(fields));
+            ethtool.flow_hash.insert(self.flow_type, Reading::Value(fields));
         }
     }
 
@@ -62,7 +62,7 @@ impl Knob for FlowHash {
         let mut all = Vec::new();
         for netdev in &snapshot.netdevs {
             let flow_types = netdev.ethtool.iter().flat_map(|it| it.flow_hash.keys());
-            let netdev = || NetdevIdentity::of(netdev);
+            let netdev = || NetdevIdentity::from_netdev(netdev);
             all.extend(flow_types.map(|it| Self { netdev: netdev(), flow_type: *it }));
         }
         all
@@ -323,7 +323,7 @@ fn rss<'a>(snapshot: &'a Snapshot, netdev: &NetdevIdentity) -> Option<&'a Rss> {
 
 fn rss_mut<'a>(snapshot: &'a mut Snapshot, netdev: &NetdevIdentity) -> Option<&'a mut Rss> {
     match &mut ethtool_mut(snapshot, netdev)?.rss {
-        Part::Value(rss) => Some(rss),
-        Part::Absent(_) => None,
+        Reading::Value(rss) => Some(rss),
+        Reading::Absent(_) => None,
     }
 }

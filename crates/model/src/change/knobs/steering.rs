@@ -235,7 +235,7 @@ impl Knob for XpsCpus {
 
     fn all_in(snapshot: &Snapshot) -> Vec<Self> {
         let of = |netdev: &crate::snapshot::netdev::Netdev| {
-            let identity = NetdevIdentity::of(netdev);
+            let identity = NetdevIdentity::from_netdev(netdev);
             let knob = move |tx: &TxQueue| Self { netdev: identity.clone(), queue: tx.index };
             netdev.tx_queues.iter().map(knob).collect::<Vec<_>>()
         };
@@ -258,7 +258,9 @@ fn rx_mut<'a>(
 fn rx_queues<K>(snapshot: &Snapshot, knob: impl Fn(NetdevIdentity, u32) -> K) -> Vec<K> {
     let mut all = Vec::new();
     for netdev in &snapshot.netdevs {
-        all.extend(netdev.rx_queues.iter().map(|rx| knob(NetdevIdentity::of(netdev), rx.index)));
+        all.extend(
+            netdev.rx_queues.iter().map(|rx| knob(NetdevIdentity::from_netdev(netdev), rx.index)),
+        );
     }
     all
 }

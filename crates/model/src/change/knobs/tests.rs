@@ -11,7 +11,7 @@ use crate::change::{
 };
 use crate::machine::cpuset::CpuSet;
 use crate::machine::ids::{Irq, NapiId};
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::ethtool::{
     self, Ethtool, Feature, FlowType, HashFields, HashFunction, Limit, Rss,
 };
@@ -47,41 +47,41 @@ fn host() -> Snapshot {
     let limit = |current| Some(Limit { current, max: 4096 });
     let absent = || "not asked for".to_owned();
     let ethtool = Ethtool {
-        driver: Part::Absent(absent()),
-        channels: Part::Value(ethtool::Channels {
+        driver: Reading::Absent(absent()),
+        channels: Reading::Value(ethtool::Channels {
             rx: None,
             tx: None,
             other: limit(1),
             combined: limit(8),
         }),
-        rings: Part::Value(ethtool::Rings {
+        rings: Reading::Value(ethtool::Rings {
             rx: limit(256),
             rx_mini: None,
             rx_jumbo: None,
             tx: limit(256),
         }),
-        coalesce: Part::Value(ethtool::Coalesce {
+        coalesce: Reading::Value(ethtool::Coalesce {
             rx_coalesce_usecs: 3,
             ..ethtool::Coalesce::default()
         }),
-        features: Part::Value(vec![Feature {
+        features: Reading::Value(vec![Feature {
             name: "rx-lro".into(),
             available: true,
             requested: true,
             active: true,
             never_changed: false,
         }]),
-        rss: Part::Value(Rss {
+        rss: Reading::Value(Rss {
             function: Some(HashFunction::Toeplitz),
             key: Some(vec![1, 2]),
             indirection: vec![0, 1, 0, 1],
             input_xfrm: 0,
         }),
-        rx_rings: Part::Absent(absent()),
-        ntuple_rules: Part::Absent(absent()),
-        flow_hash: BTreeMap::from([(FlowType::Udp4, Part::Value("sd".parse().unwrap()))]),
-        link: Part::Absent(absent()),
-        stats: Part::Absent(absent()),
+        rx_rings: Reading::Absent(absent()),
+        ntuple_rules: Reading::Absent(absent()),
+        flow_hash: BTreeMap::from([(FlowType::Udp4, Reading::Value("sd".parse().unwrap()))]),
+        link: Reading::Absent(absent()),
+        stats: Reading::Absent(absent()),
     };
     let rx = RxQueue { rps_cpus: Some(set("0")), rps_flow_cnt: Some(0), ..RxQueue::default() };
     let thread =

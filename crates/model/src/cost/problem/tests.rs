@@ -18,13 +18,13 @@ fn optimum(problem: &Problem) -> f64 {
         .fold(f64::INFINITY, f64::min)
 }
 
-fn places(grid: Grid, busy: &[f64]) -> Vec<Place> {
+fn places(grid: Grid, busy: &[f64]) -> Vec<CpuPlace> {
     let topology = grid.topology();
     let first = |cpus: &crate::machine::cpuset::CpuSet| cpus.lowest().map_or(0, |cpu| cpu.0);
     let levels = |cpu: &crate::machine::topology::Cpu| {
         [first(&cpu.siblings), first(&cpu.l2), first(&cpu.llc), cpu.node.map_or(0, |node| node.0)]
     };
-    let place = |(cpu, busy)| Place { levels: levels(cpu), busy, slowdown: 1.0 };
+    let place = |(cpu, busy)| CpuPlace { levels: levels(cpu), busy, slowdown: 1.0 };
     topology.cpus.values().zip(busy.iter().copied().cycle()).map(place).collect()
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::derive::rates::rates;
 use crate::machine::topology::Distance;
-use crate::snapshot::attribution::{Consumer, Resolved};
-use crate::snapshot::netdev::EdgeSource;
+use crate::snapshot::attribution::{Consumer, QueueResolution};
+use crate::snapshot::netdev::AssociationSource;
 use crate::synthetic::grid::Grid;
 use crate::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
@@ -80,7 +80,7 @@ fn a_napi_belongs_to_the_queue_of_its_packets() {
     scene.netdevs[0].napis_unknown = true;
     let silos = silos_of(&scene.observation());
     let napi = silos.queues[0].napi.clone().unwrap();
-    assert_eq!((napi.to, napi.source), (NapiId(8193), EdgeSource::Observed));
+    assert_eq!((napi.to, napi.source), (NapiId(8193), AssociationSource::Observed));
     assert_eq!(silos.queues[1].packets_per_s, None, "nothing was read, so its napi is not known");
     assert_eq!(silos.queues[2].label(), "eth0 napi 8194");
     assert_eq!(silos.queues[2].packets_per_s, Some(100.0));
@@ -106,9 +106,9 @@ fn local_foreign_and_unresolved_data_belongs_to_no_silo() {
     let foreign = Poll { napi: NapiId(9999), netns: 1, ..observation.attribution.polls[0].clone() };
     observation.attribution.polls.push(foreign);
     observation.attribution.consumption.extend([
-        row(None, Resolved::Local, 10),
-        row(None, Resolved::Unresolved, 20),
-        row(Some(NapiId(9999)), Resolved::Direct, 30),
+        row(None, QueueResolution::Local, 10),
+        row(None, QueueResolution::Unresolved, 20),
+        row(Some(NapiId(9999)), QueueResolution::Direct, 30),
     ]);
     let silos = silos_of(&observation);
     let elsewhere = [&silos.local, &silos.unresolved, &silos.foreign].map(|e| e.bytes_per_s);

@@ -247,10 +247,13 @@ fn configured_weights_override_measured_ones() {
         format!("same_cpu = 0\nsmt = 1\nl2 = 2\nllc = 3\nnode = 4\nremote = {remote}\n")
     };
     let config = parse(&format!("[costs.line_ns]\n{}", six("500"))).unwrap();
-    let costs = config.goal(&[], &Costs::of_a_guest()).costs;
+    let costs = config.goal(&[], &Costs::for_virtual_machine()).costs;
     assert_eq!((costs.line_ns.remote, costs.ipi_ns), (500.0, Costs::default().ipi_ns));
     assert_eq!(costs.source, CostSource::Configured);
-    assert_eq!(Config::default().goal(&[], &Costs::of_a_guest()).costs, Costs::of_a_guest());
+    assert_eq!(
+        Config::default().goal(&[], &Costs::for_virtual_machine()).costs,
+        Costs::for_virtual_machine()
+    );
     insta::assert_snapshot!(
         refusal(&format!("[costs.line_ns]\n{}", six("-5"))),
         @"costs: line_ns of remote is -5: give a number from 0 to 1000000000"

@@ -23,7 +23,7 @@ pub(super) fn render(folder: &ReportFolder, results: &Results) -> Markup {
         @for load in &results.loads {
             details.card {
                 summary { "Raw figures: " (load.load) }
-                @for measure in netsilo_trial::experiment::measure::Measure::ALL {
+                @for measure in netsilo_trial::experiment::measure::TrialMeasure::ALL {
                     @if load.settings.iter().any(|cell| cell.measured(measure).is_some()) {
                         div.scroll { (tables::measure(&[load], measure)) }
                     }

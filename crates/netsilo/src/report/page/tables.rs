@@ -1,9 +1,10 @@
 //! The tables of the page: the figures of the charts.
 
 use maud::{Markup, html};
+use netsilo_trial::experiment::compared::{CellResult, Measured, UnderLoad};
 use netsilo_trial::experiment::flow_map::FlowMap;
-use netsilo_trial::experiment::measure::Measure;
-use netsilo_trial::experiment::results::{Measured, Results, UnderLoad, Verdict};
+use netsilo_trial::experiment::measure::TrialMeasure;
+use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
 use crate::report::{charts, palette, words};
@@ -12,7 +13,7 @@ use crate::views::units::{count, nanoseconds, or_dash, percent};
 /// The verdicts: one row per load, one column per setting.
 pub(super) fn verdicts(results: &Results) -> Markup {
     let settings = results.loads.first().map(|load| load.settings.as_slice()).unwrap_or_default();
-    let measure = Measure::Rate;
+    let measure = TrialMeasure::Rate;
     html! {
         div.card { div.scroll { table {
             caption {
@@ -49,17 +50,17 @@ fn verdict(measured: Option<&Measured>, load: &UnderLoad) -> Markup {
     }
 }
 
-fn class(verdict: Verdict) -> &'static str {
+fn class(verdict: CellResult) -> &'static str {
     match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::NoDifferenceShown => "no_difference_shown",
+        CellResult::Better => "better",
+        CellResult::Worse => "worse",
+        CellResult::NoDifferenceShown => "no_difference_shown",
         _ => "",
     }
 }
 
 /// One measure: one row per load and setting.
-pub(super) fn measure(loads: &[&UnderLoad], measure: Measure) -> Markup {
+pub(super) fn measure(loads: &[&UnderLoad], measure: TrialMeasure) -> Markup {
     let Some(unit) = loads.first().map(|load| measure.unit(load.work)) else { return html!() };
     html! {
         table {
@@ -237,8 +238,8 @@ pub(super) fn flow(map: &FlowMap) -> Markup {
             } }
             tbody { @for link in &map.links {
                 tr {
-                    th scope="row" { (map.places[link.from].name) }
-                    td.text { (map.places[link.to].name) }
+                    th scope="row" { (map.hops[link.from].name) }
+                    td.text { (map.hops[link.to].name) }
                     td { (count(link.per_s)) }
                 }
             } }

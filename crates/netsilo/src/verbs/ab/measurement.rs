@@ -8,12 +8,12 @@ use std::time::Duration;
 use std::{fmt, thread};
 
 use anyhow::{Context as _, Result, bail};
-use netsilo_model::snapshot::runqueue::LEAST_WAITS;
+use netsilo_model::snapshot::runqueue::MIN_WAITS;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_trial::comparison::{Better, Scale};
-use netsilo_trial::workload::{Measure, NoNumber};
+use netsilo_trial::workload::{NotMeasured, WorkloadMeasure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::args::look::{STOP_CHECK_INTERVAL, wait_unless_stopped};
@@ -26,7 +26,7 @@ pub(super) enum Measurement {
     /// The live workload.
     Workload {
         /// What is measured.
-        measure: Measure,
+        measure: WorkloadMeasure,
         /// Length of each measurement.
         window: Duration,
     },
@@ -35,15 +35,15 @@ pub(super) enum Measurement {
 /// Error of a window that yields no number.
 #[derive(Debug)]
 pub(crate) struct NoValue {
-    measure: Measure,
+    measure: WorkloadMeasure,
     window: Duration,
-    why: NoNumber,
+    why: NotMeasured,
 }
 
 impl NoValue {
     /// Whether the reason is that nothing was received.
     pub(super) fn because_nothing_was_received(&self) -> bool {
-        self.why == NoNumber::NothingReceived
+        self.why == NotMeasured::NothingReceived
     }
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for NoValue {
         let Self { measure, window, why } = self;
         write!(f, "no {measure} in {}: {why}", humantime::format_duration(*window))?;
         match *why {
-            NoNumber::TooFewWaits(waits) => match long_enough(*window, waits) {
+            NotMeasured::TooFewWaits(waits) => match long_enough(*window, waits) {
                 Some(longer) => {
                     write!(f, "; look longer (--each {})", humantime::format_duration(longer))
                 }
@@ -68,7 +68,7 @@ impl fmt::Display for NoValue {
 /// Estimates the window with enough waits from the rate in this one; `None` above 60 s, where
 /// enough pairs would take hours.
 fn long_enough(window: Duration, waits: u64) -> Option<Duration> {
-    let seconds = (window.as_secs_f64() * 1.5 * LEAST_WAITS as f64 / waits as f64).ceil();
+    let seconds = (window.as_secs_f64() * 1.5 * MIN_WAITS as f64 / waits as f64).ceil();
     (seconds <= 60.0).then(|| Duration::from_secs(seconds as u64))
 }
 
@@ -109,7 +109,7 @@ impl Measurement {
             Self::Command(words) => command(words, stop),
             Self::Workload { measure, window } => {
                 let root = Root::live();
-                let runqueue = *measure == Measure::RunqueueLatency;
+                let runqueue = *measure == WorkloadMeasure::RunqueueLatency;
                 let options = tracer::Options { runqueue, ..tracer::Options::default() };
                 let mut observer = Observer::start_with(&root, CountingMode::Continuous, options)?;
                 let observation =
@@ -118,7 +118,7 @@ impl Measurement {
                     return Ok(None);
                 }
                 let nothing = |why| NoValue { measure: *measure, window: *window, why };
-                Ok(Some(measure.of(&observation).map_err(nothing)?))
+                Ok(Some(measure.compute(&observation).map_err(nothing)?))
             }
         }
     }
@@ -195,18 +195,19 @@ mod tests {
     #[test]
     fn too_few_waits_suggest_a_longer_window() {
         let message = |why| {
-            let (measure, window) = (Measure::RunqueueLatency, Duration::from_secs(2));
+            let (measure, window) = (WorkloadMeasure::RunqueueLatency, Duration::from_secs(2));
             NoValue { measure, window, why }.to_string()
         };
         assert_eq!(
-            message(NoNumber::TooFewWaits(312)),
+            message(NotMeasured::TooFewWaits(312)),
             "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times; \
              a 99th percentile needs 1000; look longer (--each 10s)"
         );
         let hardly_ever = "1000; these threads hardly ever wait";
-        assert!(message(NoNumber::TooFewWaits(49)).ends_with(hardly_ever));
-        assert!(message(NoNumber::TooFewWaits(0)).ends_with(hardly_ever));
-        let refused = NoNumber::NotCounted("tp_btf/sched_switch is refused: no privilege".into());
+        assert!(message(NotMeasured::TooFewWaits(49)).ends_with(hardly_ever));
+        assert!(message(NotMeasured::TooFewWaits(0)).ends_with(hardly_ever));
+        let refused =
+            NotMeasured::NotCounted("tp_btf/sched_switch is refused: no privilege".into());
         assert_eq!(
             message(refused),
             "no runqueue-latency in 2s: not measured: \

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_decide::plan::Plan;
 use netsilo_stats::sequential::Rules;
-use netsilo_trial::comparison::{Comparison, Pair, Question, Scale, Verdict};
-use netsilo_trial::workload::Measure;
+use netsilo_trial::comparison::{Comparison, ComparisonSpec, Conclusion, Pair, Scale};
+use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::look;
 use crate::args::state_dir::StateDir;
@@ -24,7 +24,7 @@ pub(super) fn clock() -> u64 {
 
 /// One comparison of two settings.
 pub(super) struct Trial<'a> {
-    pub(super) question: Question,
+    pub(super) question: ComparisonSpec,
     pub(super) warm_up: usize,
     pub(super) settle: Duration,
     pub(super) stop: &'a AtomicBool,
@@ -96,7 +96,7 @@ impl Trial<'_> {
             "pair {pos} of at most {len} {wide_bar} at most {eta} left  {msg}",
         );
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-        ProgressBar::new(self.question.rules.most as u64).with_style(style)
+        ProgressBar::new(self.question.rules.max_pairs as u64).with_style(style)
     }
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn verify(
     state: &StateDir,
     window: Duration,
 ) -> Result<Option<Comparison>> {
-    let measure = Measure::CpuPerMegabyte;
+    let measure = WorkloadMeasure::CpuPerMegabyte;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in
         [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
@@ -115,9 +115,9 @@ pub(crate) fn verify(
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
     }
     let mut measurement = Measurement::Workload { measure, window };
-    let rules = Rules { most: 12, matters: 0.02, ..Rules::default() };
+    let rules = Rules { max_pairs: 12, smallest_relevant: 0.02, ..Rules::default() };
     let question =
-        Question { rules, scale: measure.scale(), better: measure.better(), seed: clock() };
+        ComparisonSpec { rules, scale: measure.scale(), better: measure.better(), seed: clock() };
     let trial = Trial { question, warm_up: 0, settle: window / 4, stop: &stop };
     let comparison = match trial.run([None, Some(plan.clone())], state, &mut measurement) {
         Err(error) if error.downcast_ref().is_some_and(NoValue::because_nothing_was_received) => {
@@ -138,5 +138,5 @@ pub(crate) fn verification_line(comparison: Option<&Comparison>) -> (String, boo
     };
     let words =
         format!("CPU time per received megabyte: {}", views::ab::verdict(comparison, Scale::Ratio));
-    (words, comparison.verdict != Verdict::Worse)
+    (words, comparison.verdict != Conclusion::Worse)
 }

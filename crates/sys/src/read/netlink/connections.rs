@@ -34,13 +34,13 @@ pub(crate) fn read(netdevs: &[Netdev]) -> io::Result<Connections> {
             let (message, attributes) = reply?;
             let Some(connection) = connection(&message, &attributes, &owners) else { continue };
             connections.seen += 1;
-            connections.kept.push(connection);
-            if connections.kept.len() >= 2 * Connections::KEPT {
-                keep_largest(&mut connections.kept);
+            connections.busiest.push(connection);
+            if connections.busiest.len() >= 2 * Connections::MAX_LISTED {
+                keep_largest(&mut connections.busiest);
             }
         }
     }
-    keep_largest(&mut connections.kept);
+    keep_largest(&mut connections.busiest);
     Ok(connections)
 }
 
@@ -48,7 +48,7 @@ fn keep_largest(kept: &mut Vec<Connection>) {
     let moved =
         |connection: &Connection| connection.bytes_received.saturating_add(connection.bytes_acked);
     kept.sort_by_key(|connection| (std::cmp::Reverse(moved(connection)), connection.cookie));
-    kept.truncate(Connections::KEPT);
+    kept.truncate(Connections::MAX_LISTED);
 }
 
 /// The netdev of each address.
@@ -124,7 +124,7 @@ mod tests {
             |cookie, bytes_received| Connection { cookie, bytes_received, ..Connection::default() };
         let mut kept: Vec<Connection> = (0..300).map(|at| moved(at, at * 10)).collect();
         keep_largest(&mut kept);
-        assert_eq!(kept.len(), Connections::KEPT);
+        assert_eq!(kept.len(), Connections::MAX_LISTED);
         assert_eq!((kept[0].cookie, kept[255].cookie), (299, 44));
     }
 

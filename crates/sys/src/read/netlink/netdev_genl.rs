@@ -5,8 +5,8 @@ use std::io;
 
 use netlink_bindings::netdev::{IterableNapi, IterableQueue, QueueType, Request};
 use netlink_socket2::NetlinkSocket;
-use netsilo_model::machine::reading::Part;
-use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue, QueueOwner};
+use netsilo_model::machine::reading::Reading;
+use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue, QueueHolder};
 use rustix::io::Errno;
 
 /// Why a kernel that has the family did not answer.
@@ -20,16 +20,16 @@ pub enum NetdevGenlError {
     Napis(#[source] io::Error),
 }
 
-/// Reads all queues and NAPIs; a kernel without the family (before 6.8) yields `Part::Absent`, not
+/// Reads all queues and NAPIs; a kernel without the family (before 6.8) yields `Reading::Absent`, not
 /// an error.
-pub fn read() -> Result<Part<NetdevGenl>, NetdevGenlError> {
+pub fn read() -> Result<Reading<NetdevGenl>, NetdevGenlError> {
     let mut socket = NetlinkSocket::new();
     let queues = match queues(&mut socket) {
-        Err(error) if is_unknown(&error) => return Ok(Part::Absent(TOO_OLD.into())),
+        Err(error) if is_unknown(&error) => return Ok(Reading::Absent(TOO_OLD.into())),
         other => other.map_err(NetdevGenlError::Queues)?,
     };
     let napis = napis(&mut socket).map_err(NetdevGenlError::Napis)?;
-    Ok(Part::Value(NetdevGenl { queues, napis }))
+    Ok(Reading::Value(NetdevGenl { queues, napis }))
 }
 
 const TOO_OLD: &str = "not available: kernel < 6.8 (no netdev queue-get)";
@@ -63,10 +63,10 @@ fn queue(attributes: &IterableQueue<'_>) -> Option<Queue> {
         QueueType::Rx => Direction::Rx,
         QueueType::Tx => Direction::Tx,
     };
-    let xsk = attributes.get_xsk().ok().map(|_| QueueOwner::Xsk);
-    let io_uring = attributes.get_io_uring().ok().map(|_| QueueOwner::IoUring);
-    let dmabuf = attributes.get_dmabuf().ok().map(QueueOwner::Dmabuf);
-    let lease = attributes.get_lease().ok().map(|lease| QueueOwner::Lease {
+    let xsk = attributes.get_xsk().ok().map(|_| QueueHolder::Xsk);
+    let io_uring = attributes.get_io_uring().ok().map(|_| QueueHolder::IoUring);
+    let dmabuf = attributes.get_dmabuf().ok().map(QueueHolder::Dmabuf);
+    let lease = attributes.get_lease().ok().map(|lease| QueueHolder::Lease {
         ifindex: lease.get_ifindex().ok(),
         queue: lease.get_queue().ok().and_then(|queue| queue.get_id().ok()),
         netns_id: lease.get_netns_id().ok(),
@@ -113,7 +113,7 @@ mod tests {
         let lease = [number(1, 7), attribute(2, &[number(1, 3), number(2, 0)].concat())].concat();
         let bytes = [number(1, 5), number(2, 4), number(3, 0), attribute(8, &lease)].concat();
         let leased = queue(&netlink_bindings::netdev::Queue::new(&bytes)).unwrap();
-        let owner = QueueOwner::Lease { ifindex: Some(7), queue: Some(3), netns_id: None };
+        let owner = QueueHolder::Lease { ifindex: Some(7), queue: Some(3), netns_id: None };
         assert_eq!((leased.id, leased.direction, leased.napi_id), (5, Direction::Rx, None));
         assert_eq!(leased.owners, [owner]);
     }
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn this_kernel_answers_or_is_too_old() {
         match read().unwrap() {
-            Part::Value(parsed) => assert!(parsed.napis.iter().all(|napi| napi.id > 0)),
-            Part::Absent(reason) => assert_eq!(reason, TOO_OLD),
+            Reading::Value(parsed) => assert!(parsed.napis.iter().all(|napi| napi.id > 0)),
+            Reading::Absent(reason) => assert_eq!(reason, TOO_OLD),
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use netlink_bindings::inet_diag::{self, IterableReplyAttrs, Msg, ReqV2, TcpState};
 use netlink_bindings::rt_addr::{self, Ifaddrmsg};
 use netlink_socket2::NetlinkSocket;
-use netsilo_model::derive::sock_diag::{Sample, TcpSocket, read_bytes};
+use netsilo_model::derive::sock_diag::{SocketSample, TcpSocket, read_bytes};
 use netsilo_model::parse::schedstat;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -37,15 +37,15 @@ pub enum SockDiagError {
 
 /// Samples all connected TCP sockets; also reads the NAPI of those that received data since
 /// `before`.
-pub fn sample(before: Option<&Sample>) -> Result<Sample, SockDiagError> {
+pub fn sample(before: Option<&SocketSample>) -> Result<SocketSample, SockDiagError> {
     let proc = Path::new("/proc");
     let mut socket = NetlinkSocket::new();
-    let mut sample = Sample {
+    let mut sample = SocketSample {
         at: since_boot(),
         netns: netns(proc).map_err(SockDiagError::Proc)?,
         sockets: tcp_sockets(&mut socket).map_err(SockDiagError::Sockets)?,
         addresses: addresses(&mut socket).map_err(SockDiagError::Addresses)?,
-        ..Sample::default()
+        ..SocketSample::default()
     };
     let inodes: BTreeSet<u32> =
         sample.sockets.values().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
@@ -154,7 +154,7 @@ pub(crate) fn addresses(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u32,
 /// Reads the NAPI of sockets with new data; returns the last refusal, if any process refused.
 fn ask_incoming(
     sockets: &mut BTreeMap<u64, TcpSocket>,
-    before: &Sample,
+    before: &SocketSample,
     holders: &Holders,
 ) -> Result<(), Errno> {
     let mut result = Ok(());

@@ -3,7 +3,7 @@
 use netsilo_model::change::{Change, Knob as _, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::counters;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::ethtool::Limit;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
@@ -23,8 +23,8 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
 
 fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
     let Judged { analysis, ledger, .. } = judged;
-    let places = [Place::Nic, Place::Ring];
-    let of = |place: Place| {
+    let places = [LossStage::Nic, LossStage::Ring];
+    let of = |place: LossStage| {
         ledger.stage(place).and_then(|stage| {
             stage.by_subject().get(&Subject::Netdev(netdev.name.clone())).copied()
         })
@@ -50,7 +50,7 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
         evidence.extend(load.evidence().into_iter().map(of_cpu));
     }
     let full = pollers.iter().find(|load| load.is_full());
-    let before_ring = of(Place::Ring).is_none()
+    let before_ring = of(LossStage::Ring).is_none()
         && counters::ring_apart(netdev.driver.as_deref().unwrap_or_default());
     let mut remedies = vec![if before_ring {
         not_its_ring(analysis, lost)
@@ -163,7 +163,7 @@ fn larger_ring(
 }
 
 fn rings(analysis: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
-    let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
+    let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(netdev) };
     let Some(old) = knob.value_in(&analysis.observation.after) else { return Vec::new() };
     let new = old.clone().with("rx", wanted);
     vec![Change::new(knob, old, new, reason)]

@@ -2,7 +2,7 @@
 
 use netsilo_model::change::{Change, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
@@ -19,7 +19,7 @@ pub(super) fn sysctl_number(analysis: &Analysis<'_>, name: &str) -> Option<u64> 
 }
 
 /// The counters of a subject at a stage that grew, as evidence.
-pub(super) fn grown(ledger: &Ledger, place: Place, subject: &Subject) -> Vec<Evidence> {
+pub(super) fn grown(ledger: &Ledger, place: LossStage, subject: &Subject) -> Vec<Evidence> {
     let stage = ledger.stage(place);
     let lines = stage.into_iter().flat_map(|stage| stage.grown_counters(subject));
     lines

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 
@@ -19,8 +19,8 @@ const SOCKETS_NAMED: usize = 5;
 pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(protocols(analysis, ledger));
-    findings.extend(sockets(analysis, ledger, SocketKind::TcpListen, Place::Listen));
-    findings.extend(sockets(analysis, ledger, SocketKind::Udp, Place::Socket));
+    findings.extend(sockets(analysis, ledger, SocketKind::TcpListen, LossStage::Listen));
+    findings.extend(sockets(analysis, ledger, SocketKind::Udp, LossStage::Socket));
     findings
 }
 
@@ -55,7 +55,7 @@ fn sockets(
     analysis: &Analysis<'_>,
     ledger: &Ledger,
     kind: SocketKind,
-    place: Place,
+    place: LossStage,
 ) -> Vec<Finding> {
     let Some(stage) = ledger.stage(place).filter(|stage| stage.count > 0) else {
         return Vec::new();
@@ -99,13 +99,13 @@ fn sockets(
 /// The counters of a subject that grew, and the losses of each socket of the port.
 fn counters(
     ledger: &Ledger,
-    place: Place,
+    place: LossStage,
     subject: &Subject,
     losers: &Losers<'_>,
 ) -> Vec<Evidence> {
     let mut evidence = grown(ledger, place, subject);
     for (socket, lost) in losers.sockets.iter().take(SOCKETS_NAMED) {
-        let source = if place == Place::Listen { "sock_diag" } else { "/proc/net/udp" };
+        let source = if place == LossStage::Listen { "sock_diag" } else { "/proc/net/udp" };
         evidence.push(Evidence::new(
             format!("dropped by {}", socket.subject()),
             Measure::Count(*lost),
@@ -123,7 +123,7 @@ fn buffer(
     losers: &Losers<'_>,
     lost: u64,
 ) -> Finding {
-    let mut evidence = counters(ledger, Place::Socket, subject, losers);
+    let mut evidence = counters(ledger, LossStage::Socket, subject, losers);
     let socket = losers.worst();
     evidence.extend(socket.map(|socket| {
         Evidence::new(
@@ -213,7 +213,7 @@ fn listen(
     losers: &Losers<'_>,
     lost: u64,
 ) -> Finding {
-    let mut evidence = counters(ledger, Place::Listen, subject, losers);
+    let mut evidence = counters(ledger, LossStage::Listen, subject, losers);
     let socket = losers.worst();
     let bound = sysctl_number(analysis, "net.core.somaxconn");
     let limit = socket.and_then(|socket| socket.limit).map(u64::from);
@@ -286,13 +286,13 @@ fn listen(
 
 /// Packets dropped by IP, fragment reassembly or checksum validation.
 fn protocols(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    let Some(stage) = ledger.stage(Place::Protocol) else { return Vec::new() };
+    let Some(stage) = ledger.stage(LossStage::Protocol) else { return Vec::new() };
     let finding = |(subject, lost): (&Subject, u64)| Finding {
         id: FindingId::ProtocolDrops,
         severity: Severity::Critical,
         subject: subject.clone(),
         title: format!("{lost} packets were dropped"),
-        evidence: grown(ledger, Place::Protocol, subject),
+        evidence: grown(ledger, LossStage::Protocol, subject),
         remedies: vec![Remedy {
             what: advice(subject).into(),
             gain: all_of(analysis, lost, "all packets dropped there"),

@@ -28,7 +28,7 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
     }
     let netdev: NetdevIdentity = silo.netdev.clone();
     let queue = silo.queue?;
-    let (old, new) = (CpuSet::of(target), CpuSet::new());
+    let (old, new) = (CpuSet::from_cpu(target), CpuSet::new());
     let reason =
         format!("{} is polled on cpu {target}, which is also its only RPS target", silo.label());
     Some(Finding {

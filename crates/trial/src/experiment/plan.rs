@@ -1,0 +1,251 @@
+//! The plan of an experiment: its settings, its loads, and the order of its steps.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use fastrand::Rng;
+use netsilo_model::change::Change;
+use serde::{Deserialize, Serialize};
+
+use crate::traffic::Spec;
+
+/// The kind of an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Settings under requests and responses of several sizes and instance counts.
+    Matrix,
+    /// A machine that forwards between two others.
+    Forward,
+    /// One-way streams: MTUs, sizes, offloads, buffers.
+    Stream,
+    /// One stream whose interrupt is placed near its reader and far from it.
+    Silo,
+    /// RPS in a guest with few CPUs, busy with a service.
+    RpsGuest,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Matrix => "matrix",
+            Self::Forward => "forward",
+            Self::Stream => "stream",
+            Self::Silo => "silo",
+            Self::RpsGuest => "rps-guest",
+        })
+    }
+}
+
+/// The plan of an experiment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// Schema of this document: 1.
+    pub schema: u32,
+    /// Kind of experiment.
+    pub kind: Kind,
+    /// Version of netsilo.
+    pub netsilo: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// Start time, in seconds since 1970.
+    pub started_s: u64,
+    /// The settings; the others are compared with the first.
+    pub settings: Vec<Setting>,
+    /// The loads.
+    pub loads: Vec<Load>,
+    /// Number of rounds; each setting meets each load once per round.
+    pub rounds: u32,
+    /// Idle time of the machine before each trial.
+    pub pause: Duration,
+    /// Seed of the random order.
+    pub seed: u64,
+    /// The machine under test.
+    pub machine: MachineSummary,
+}
+
+/// A summary of the machine under test; the bundle in the same folder has the details.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MachineSummary {
+    /// Host name.
+    pub hostname: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Number of online CPUs.
+    pub cpus: u32,
+    /// CPU model, as the kernel reports it.
+    pub model: Option<String>,
+    /// Netdevs under test with driver and rx queues (`eth0: igb, 8 rx queues`).
+    pub netdevs: Vec<String>,
+    /// Names of the netdevs of a forwarding machine whose received packets are counted.
+    pub counted: Vec<String>,
+    /// Why times and time shares are meaningless here, but counts are not (`CPUs are emulated`);
+    /// `None` when times are valid.
+    #[serde(rename = "times_invalid")]
+    pub times_invalid: Option<String>,
+}
+
+/// A state of the machine under test, applied before a trial and reverted after it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    /// Name (`rps+rfs`).
+    pub name: String,
+    /// One-line description.
+    pub what: String,
+    /// The changes to write; for a command, the changes that it was observed to make.
+    pub changes: Vec<Change>,
+    /// The command for `sh` that applies it, when netsilo does not.
+    pub command: Option<String>,
+}
+
+/// The load on the machine under test.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// Name (`TCP_RR 256 B x 500`, `bridge, two-way`).
+    pub name: String,
+    /// The specification of each sender.
+    pub spec: Spec,
+    /// Number of concurrent senders with this specification: two for both directions, or for two
+    /// senders to one receiver.
+    pub senders: u32,
+    /// Whether the machine under test drops the traffic at ingress, before connection tracking,
+    /// routing and bridging: nothing arrives.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub early_drop: bool,
+}
+
+/// One step of the plan.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Step {
+    /// Round, from 0.
+    pub round: u32,
+    /// Name of the load.
+    pub load: String,
+    /// Name of the setting.
+    pub setting: String,
+}
+
+impl Experiment {
+    /// All steps in execution order.
+    pub fn steps(&self) -> Vec<Step> {
+        let mut rng = Rng::with_seed(self.seed);
+        let mut steps = Vec::new();
+        for round in 0..self.rounds {
+            let mut loads: Vec<&Load> = self.loads.iter().collect();
+            rng.shuffle(&mut loads);
+            for load in loads {
+                let mut settings: Vec<&Setting> = self.settings.iter().collect();
+                rng.shuffle(&mut settings);
+                let step = |setting: &Setting| Step {
+                    round,
+                    load: load.name.clone(),
+                    setting: setting.name.clone(),
+                };
+                steps.extend(settings.into_iter().map(step));
+            }
+        }
+        steps
+    }
+
+    /// Checks the plan: error for an unknown format version, duplicate names, or nothing to run.
+    pub fn check(&self) -> Result<(), String> {
+        if self.schema != 1 {
+            return Err(format!("unknown schema {}: this netsilo reads schema 1", self.schema));
+        }
+        let mut names = BTreeSet::new();
+        let settings = self.settings.iter().map(|it| ("setting", &it.name));
+        let twice = settings
+            .chain(self.loads.iter().map(|it| ("load", &it.name)))
+            .find(|name| !names.insert(*name));
+        if let Some((what, name)) = twice {
+            return Err(format!("duplicate {what} {name}"));
+        }
+        if self.settings.is_empty() || self.loads.is_empty() || self.rounds == 0 {
+            return Err("an experiment needs a setting, a load and a round".into());
+        }
+        self.loads.iter().try_for_each(|load| {
+            load.spec.check().map_err(|why| format!("load {}: {why}", load.name))
+        })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::traffic::Test;
+
+    /// Four settings, three loads, three rounds.
+    pub(in crate::experiment) fn experiment() -> Experiment {
+        let setting = |name: &str| Setting {
+            name: name.into(),
+            what: String::new(),
+            changes: vec![],
+            command: None,
+        };
+        let load = |name: &str| Load {
+            name: name.into(),
+            spec: Spec::default_for(Test::TcpRr, Duration::from_secs(1)),
+            senders: 1,
+            early_drop: false,
+        };
+        Experiment {
+            schema: 1,
+            kind: Kind::Matrix,
+            netsilo: "0".into(),
+            command: vec![],
+            started_s: 0,
+            settings: ["none", "irq-affinity", "rps+rfs", "both"].map(setting).into(),
+            loads: ["a", "b", "c"].map(load).into(),
+            rounds: 3,
+            pause: Duration::ZERO,
+            seed: 7,
+            machine: MachineSummary::default(),
+        }
+    }
+
+    #[test]
+    fn each_round_has_every_setting_and_load_once_grouped_by_load() {
+        let steps = experiment().steps();
+        assert_eq!(steps.iter().collect::<BTreeSet<_>>().len(), 3 * 3 * 4);
+        assert!(steps.is_sorted_by_key(|step| step.round));
+        assert!(steps.chunks(4).all(|four| four.iter().all(|step| step.load == four[0].load)));
+        let orders: BTreeSet<Vec<&str>> = steps
+            .chunks(4)
+            .map(|four| four.iter().map(|step| step.setting.as_str()).collect())
+            .collect();
+        assert!(orders.len() > 4, "always in the same order: {orders:?}");
+        assert_eq!(steps, experiment().steps());
+        assert_ne!(steps, Experiment { seed: 8, ..experiment() }.steps());
+    }
+
+    #[test]
+    fn an_inconsistent_file_is_an_error() {
+        assert_eq!(experiment().check(), Ok(()));
+        let wrong = |change: fn(&mut Experiment)| {
+            let mut experiment = experiment();
+            change(&mut experiment);
+            experiment.check().unwrap_err()
+        };
+        assert_eq!(wrong(|it| it.settings[1].name = "none".into()), "duplicate setting none");
+        assert_eq!(
+            wrong(|it| it.loads.clear()),
+            "an experiment needs a setting, a load and a round"
+        );
+        assert_eq!(
+            wrong(|it| it.loads[2].spec.instances = 0),
+            "load c: instances must be 1 to 20000, not 0"
+        );
+        assert_eq!(wrong(|it| it.schema = 2), "unknown schema 2: this netsilo reads schema 1");
+    }
+
+    #[test]
+    fn a_plan_round_trips() {
+        let text = serde_json::to_string(&experiment()).unwrap();
+        assert_eq!(serde_json::from_str::<Experiment>(&text).unwrap(), experiment());
+    }
+}
