@@ -33,7 +33,7 @@ const FOLDERS: [(&str, &str); 4] = [
         "sys",
         "files < ethtool, bpf < read < bundle < transaction < consumer < cost < daemon < observe",
     ),
-    ("netsilo", "tell < args < views < temporary_changes < verbs, bench, report, daemon < cli"),
+    ("netsilo", "tell < args < views < temporary_changes < daemon < verbs < bench < report < cli"),
 ];
 
 /// The folder of the workspace.

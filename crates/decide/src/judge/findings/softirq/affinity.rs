@@ -27,7 +27,7 @@ pub(super) fn find(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         analysis.silos.queues.iter().filter_map(|silo| elsewhere(analysis, silo)).collect();
     findings.extend(crowded(judged, load));
-    findings.extend(load.iter().filter_map(|it| set_apart(judged, it)));
+    findings.extend(load.iter().filter_map(|it| isolated_or_tickless(judged, it)));
     findings
 }
 
@@ -190,7 +190,7 @@ fn crowd(
 }
 
 /// Receive work on an isolated or tickless CPU.
-fn set_apart(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
+fn isolated_or_tickless(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
     let topology = &judged.analysis.observation.after.topology;
     let (what, source) = if topology.isolated.contains(load.cpu) {
         ("isolated", "/sys/devices/system/cpu/isolated")
