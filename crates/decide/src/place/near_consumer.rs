@@ -249,7 +249,7 @@ impl<'a> Placement<'a> {
         }
     }
 
-    /// Returns the best place for a vector that is at `at` and whose load is not counted in `loads`.
+    /// Returns the best place for a vector that is at `at` and whose load is not in the CPU loads.
     fn place(
         &self,
         preference: &Preference<'_>,
