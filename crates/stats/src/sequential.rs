@@ -121,8 +121,8 @@ impl Rules {
     /// Whether more pairs cannot change the result.
     ///
     /// True when an estimate larger by two deviations would still lie within the interval expected
-    /// from all pairs, and that interval would not be below `smallest_relevant`. This can only make the
-    /// comparison show a difference less often.
+    /// from all pairs, and that interval would not be below `smallest_relevant`. This can only make
+    /// the comparison show a difference less often.
     fn is_hopeless(&self, pairs: usize, estimate: &Estimate, error_rate: f64) -> bool {
         let used = pairs as f64 / self.max_pairs as f64;
         let half = (estimate.high - estimate.low) / 2.0;

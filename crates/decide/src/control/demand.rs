@@ -103,8 +103,8 @@ impl Want {
         (early && self.is_fresh() || same) && (self.is_fresh() || workload != Workload::Changed)
     }
 
-    /// Windows in a row that are needed. One want that was given up is forgiven: its window may have
-    /// been half of the old workload and half of the new.
+    /// Windows in a row that are needed. One want that was given up is forgiven: its window may
+    /// have been half of the old workload and half of the new.
     pub(super) fn windows_needed(&self, abandoned: u32) -> u32 {
         match self.workload {
             Workload::Changed => {

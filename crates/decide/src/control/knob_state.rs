@@ -277,8 +277,8 @@ impl Knob {
 
     fn planned(mut self, context: &Context<'_>, planned: &Planned<'_>) -> Self {
         let now = context.now;
-        if matches!(&self.state, KnobState::Reset(it) if it.noticed_at.saturating_add(MEMORY) <= now)
-        {
+        let is_over = |since: Duration| since.saturating_add(MEMORY) <= now;
+        if matches!(&self.state, KnobState::Reset(it) if is_over(it.noticed_at)) {
             self.state = KnobState::Free;
         }
         let (demand, gave_up) = self.demand.planned(now, planned, self.history.abandoned);

@@ -88,8 +88,8 @@ pub(super) struct World {
     pub(super) scheduler: Scheduler,
     /// The largest relative error of each measure.
     pub(super) noise: f64,
-    /// The factor by which polling on another CPU than an interrupt's first one costs more; the cost
-    /// model does not know it.
+    /// The factor by which polling on another CPU than an interrupt's first one costs more; the
+    /// cost model does not know it.
     pub(super) penalty: f64,
     pub(super) now: Duration,
     pub(super) made: Vec<Made>,

@@ -66,14 +66,28 @@ fn has(log: &[LogEntry], kind: LogKind) -> bool {
     log.iter().any(|entry| entry.kind == kind)
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
+/// Without shrinking: a world follows from its seed, and another seed is no smaller world.
+fn worlds(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 0,
+        ..ProptestConfig::default()
+    }
+}
 
-    /// A cycle is one window. The first window that is wholly of the new workload is followed by one
-    /// that confirms it; at the end of that one all is written. PROPTEST_CASES=5000 in a release
-    /// build takes a minute.
+proptest! {
+    #![proptest_config(worlds(ProptestConfig::default().cases))]
+
+    /// A cycle is one window. The first window that is wholly of the new workload is followed by
+    /// one that confirms it; at the end of that one all is written. PROPTEST_CASES=5000 in a
+    /// release build takes a minute.
     #[test]
-    fn after_a_lasting_change_all_is_settled_within_two_cycles(seed: u64, algorithm in algorithms(), xps: bool) {
+    fn after_a_lasting_change_all_is_settled_within_two_cycles(
+        seed: u64,
+        algorithm in algorithms(),
+        xps: bool,
+    ) {
         let mut world = World::random(with_xps(policy(algorithm), xps), seed);
         for _ in 0..2 {
             world.steps(2);
@@ -91,7 +105,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
+    #![proptest_config(worlds(ProptestConfig::default().cases / 4))]
 
     /// 64 hours; PROPTEST_CASES=20000 makes it 5000.
     #[test]
@@ -106,18 +120,24 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
+    #![proptest_config(worlds(24))]
 
     #[test]
-    fn no_minute_ever_holds_more_changes_than_the_budget(seed: u64, algorithm in algorithms(), most in 1u32..5) {
-        let mut world = World::random(Policy { changes_per_minute: most, ..policy(algorithm) }, seed);
+    fn no_minute_ever_holds_more_changes_than_the_budget(
+        seed: u64,
+        algorithm in algorithms(),
+        most in 1u32..5,
+    ) {
+        let policy = Policy { changes_per_minute: most, ..policy(algorithm) };
+        let mut world = World::random(policy, seed);
         world.scheduler = Scheduler { pull: 0.2, push: 0.2, flee: 0.2, wander: 0.1 };
         for _ in 0..10 {
             world.steps(10);
             world.shift();
         }
         for made in &world.made {
-            let within = world.made.iter().filter(|other| other.at >= made.at && other.at < made.at + Duration::from_secs(60));
+            let minute = made.at..made.at + Duration::from_secs(60);
+            let within = world.made.iter().filter(|other| minute.contains(&other.at));
             prop_assert!(within.count() <= most as usize);
         }
     }

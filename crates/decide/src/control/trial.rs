@@ -1,9 +1,10 @@
 //! Phase three: whether a batch of writes made it better or worse.
 //!
-//! BeforeAfter is the cost of a received megabyte (of forwarded packets, where these are more) and the
-//! locality, in the windows before the batch and after it, on the same CPUs: those between which
-//! something moved and those that read it. The interval is Student's, with a common variance, as
-//! there may be only two windows before; of the logarithm for costs, so that it is one of a ratio.
+//! Compared are the cost of a received megabyte (of forwarded packets, where these are more) and
+//! the locality, in the windows before the batch and after it, on the same CPUs: those between
+//! which something moved and those that read it. The interval is Student's, with a common variance,
+//! as there may be only two windows before; of the logarithm for costs, so that it is one of a
+//! ratio.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -410,7 +411,8 @@ fn in_words(
     let near = locality
         .map(|l| format!("; {:.0}% -> {:.0}% of it on one llc", l.before * 100.0, l.after * 100.0));
     format!(
-        "{change}: {:.2} -> {:.2} ms of cpu time, {:+.0}% to {:+.0}% (99%, {} windows before, {} after){}",
+        "{change}: {:.2} -> {:.2} ms of cpu time, {:+.0}% to {:+.0}% \
+         (99%, {} windows before, {} after){}",
         cost.before / 1e6,
         cost.after / 1e6,
         percent(cost.low),

@@ -249,7 +249,7 @@ impl<'a> Placement<'a> {
         }
     }
 
-    /// Returns the best place for a vector that is at `at` and whose load is not in the CPU loads.
+    /// Returns the best place for a vector that is at `at` and whose load `loads` does not count.
     fn place(
         &self,
         preference: &Preference<'_>,

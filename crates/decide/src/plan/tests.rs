@@ -243,7 +243,9 @@ proptest! {
             prop_assert_eq!(change.target.value_in(&observation.after), Some(change.old.clone()));
             prop_assert_ne!(&change.old, &change.new);
             prop_assert!(!change.reason.is_empty());
-            if let (Target::IrqAffinity(_) | Target::NapiThread(_), Value::Cpus(cpus)) = (&change.target, &change.new) {
+            if let (Target::IrqAffinity(_) | Target::NapiThread(_), Value::Cpus(cpus)) =
+                (&change.target, &change.new)
+            {
                 prop_assert_eq!(cpus.len(), 1);
                 prop_assert!(cpus.is_subset(&allowed) && cpus.is_subset(&topology.online));
                 prop_assert!(!cpus.intersects(&topology.isolated));
@@ -293,7 +295,7 @@ proptest! {
         let threaded = scene.netdevs.iter().any(|netdev| netdev.threaded);
         let follows = |target: &Target| match target {
             Target::NapiThread(_) => false,
-            Target::IrqAffinity(knobs::IrqAffinity { irq, .. }) => threaded || irq.0 >= FIRST_TX_IRQ,
+            Target::IrqAffinity(knob) => threaded || knob.irq.0 >= FIRST_TX_IRQ,
             _ => true,
         };
         let was_moved = |target: &Target| first.changes.iter().any(|it| it.target == *target);
@@ -322,8 +324,8 @@ proptest! {
         let queues = scene.netdevs.iter().flat_map(|netdev| &netdev.queues);
         let readers: CpuSet =
             queues.flat_map(|queue| &queue.readers).map(|reader| reader.cpu).collect();
-        let is_busy = |cpu: CpuId, busy: &CpuLoad| busy.cpus.contains(cpu) && busy.usr >= IDLE_BELOW;
-        let busy = |cpu: CpuId| scene.busy.iter().any(|busy| is_busy(cpu, busy));
+        let is_busy = |load: &CpuLoad, cpu| load.cpus.contains(cpu) && load.usr >= IDLE_BELOW;
+        let busy = |cpu: CpuId| scene.busy.iter().any(|load| is_busy(load, cpu));
         for (core, loads) in placed.iter().filter(|(core, _)| moved.contains(core)) {
             if loads.iter().filter(|load| **load >= IDLE_BELOW).count() < 2 {
                 continue;

@@ -18,8 +18,8 @@ use crate::snapshot::netdev::NetdevIdentity;
 /// Devices are identified by what survives a renumbering (path, queue, action name), so that a
 /// journal can tell whether the knob is still the same.
 ///
-/// To add a knob: write its type and its `impl` in a file of [`knobs`](crate::change::knobs), and list it
-/// there.
+/// To add a knob: write its type and its `impl` in a file of [`knobs`](crate::change::knobs), and
+/// list it there.
 pub trait Knob: Clone + Into<Target> {
     /// The type of its value: a change with another type does not compile.
     type Value: Kind;

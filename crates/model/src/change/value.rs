@@ -461,7 +461,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_ethtool_is_told_makes_the_table(buckets in 1..512usize, weights in proptest::collection::vec(0..9u32, 1..16)) {
+        fn what_ethtool_is_told_makes_the_table(
+            buckets in 1..512usize,
+            weights in proptest::collection::vec(0..9u32, 1..16),
+        ) {
             prop_assume!(weights.iter().any(|weight| *weight > 0));
             // The kernel's command: next queue while bucket >= buckets * partial / sum.
             let sum: u32 = weights.iter().sum();

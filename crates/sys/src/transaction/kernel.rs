@@ -1,7 +1,8 @@
 //! The few operations that a transaction needs from a kernel, so that tests can replace it by one
 //! that fails, rounds or dies.
 //!
-//! No decisions here: [`crate::transaction::knob`] knows which file, what text and what a failure means.
+//! No decisions here: [`crate::transaction::knob`] knows which file, what text and what a failure
+//! means.
 
 use std::io;
 use std::time::Duration;

@@ -333,7 +333,8 @@ mod tests {
         let message = |target| read(&kernel, &target).unwrap_err().to_string();
         assert_eq!(
             message(rps("ens3", None)),
-            "ens3 rx-0 rps_cpus: ens3 is another device now (/devices/pci0000:00/0000:00:03.0, not a virtual one)"
+            "ens3 rx-0 rps_cpus: ens3 is another device now \
+             (/devices/pci0000:00/0000:00:03.0, not a virtual one)"
         );
         assert_eq!(message(rps("veth9", None)), "veth9 rx-0 rps_cpus: no netdev veth9 here");
         assert_eq!(message(rps("../x", None)), "../x rx-0 rps_cpus: no netdev can have this name");

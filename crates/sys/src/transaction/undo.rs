@@ -11,7 +11,7 @@ use crate::transaction::kernel::Kernel;
 use crate::transaction::knob::{self, KnobError};
 use crate::transaction::record::{Entry, Origin, RestoredBy, Transaction};
 
-/// UndoScope transactions to undo.
+/// Which transactions to undo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UndoScope {
     /// All of this boot, back to the values before the first.

@@ -3,7 +3,7 @@
 /// A file for another program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportedFile {
-    /// ExportedFile name, without folder.
+    /// File name, without folder.
     pub name: String,
     /// Content.
     pub text: String,

@@ -73,8 +73,8 @@ impl Knob for IrqAffinity {
     }
 }
 
-const PLACED_BY_KERNEL: &str = "the kernel or its interrupt controller places this interrupt itself \
-     (a managed one, or no affinity support); leave it out";
+const PLACED_BY_KERNEL: &str = "the kernel or its interrupt controller places this interrupt \
+     itself (a managed one, or no affinity support); leave it out";
 const NO_VECTOR: &str =
     "no free interrupt vector on these cpus (there are about 200 per cpu); choose other cpus";
 

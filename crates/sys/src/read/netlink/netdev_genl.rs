@@ -20,8 +20,8 @@ pub enum NetdevGenlError {
     Napis(#[source] io::Error),
 }
 
-/// Reads all queues and NAPIs; a kernel without the family (before 6.8) yields `Reading::Absent`, not
-/// an error.
+/// Reads all queues and NAPIs; a kernel without the family (before 6.8) yields `Reading::Absent`,
+/// not an error.
 pub fn read() -> Result<Reading<NetdevGenl>, NetdevGenlError> {
     let mut socket = NetlinkSocket::new();
     let queues = match queues(&mut socket) {
