@@ -9,14 +9,16 @@ use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use netsilo_decide::judge::findings::check;
-use netsilo_decide::judge::why::{Subject, why};
+use netsilo_decide::judge::why::why;
 use netsilo_decide::plan::{Goal, Plan, plan};
 use netsilo_decide::report::Report;
 use netsilo_decide::report::rss::netdev_rss;
 use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::synthetic::scene::Scene;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 

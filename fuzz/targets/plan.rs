@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Refusal, Unchanged, Xps};
+use netsilo_decide::plan::{AlgorithmName, Goal, Plan, Refusal, RefusalCause, Unchanged, Xps};
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::knob_state::Planned;
 use super::pattern::Workload;
+use super::planned::Planned;
 use netsilo_model::change::{Change, Value};
 
 /// Windows in a row that have to want a change before it is written.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::demand::WINDOWS_OF_NOISE;
 use super::hold::Hold;
-use super::knob_state::Planned;
+use super::planned::Planned;
 use super::policy::Policy;
 use netsilo_model::change::Value;
 

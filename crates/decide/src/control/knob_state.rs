@@ -13,9 +13,9 @@ use super::demand::{Demand, WINDOWS_WANTED, Want};
 use super::events::{GRACE, MEMORY, describe};
 use super::history::History;
 use super::hold::Hold;
-use super::pattern::Workload;
+use super::owner::likely_owner;
+use super::planned::Planned;
 use super::policy::Policy;
-use super::reconcile::likely_owner;
 use netsilo_model::snapshot::event::Event;
 use netsilo_model::snapshot::host::KnobOwner;
 
@@ -119,18 +119,6 @@ pub(super) enum Input<'a> {
         read_there: Option<f64>,
         outcome: &'a WriteOutcome,
     },
-}
-
-/// What one window's plan says of a knob.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Planned<'a> {
-    /// The wanted change; `None` means the value is kept.
-    pub(super) change: Option<&'a Change>,
-    /// Whether it is as good as the change that was wanted before.
-    pub(super) same: bool,
-    pub(super) workload: Workload,
-    /// Share of the data that is read on the core of our value's CPU.
-    pub(super) read_there: Option<f64>,
 }
 
 /// What a request is for.

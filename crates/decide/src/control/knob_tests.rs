@@ -4,6 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::super::pattern::Workload;
 use super::*;
 use netsilo_model::change::knobs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};

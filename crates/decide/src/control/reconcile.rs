@@ -1,15 +1,11 @@
 //! Phase two: compares what each knob shows with what we wrote.
 
-use std::mem::take;
-
-use super::Controller;
 use super::decision::Conflict;
-use super::knob_state::{Action, Context, Input, Yielded};
+use super::knob_state::{Input, Yielded};
+use super::memory::Memory;
 use super::view::Window;
-use netsilo_model::change::Target;
-use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
 
-impl Controller {
+impl Memory {
     /// Gives each knob the value that the window shows, and forgets knobs without a history.
     pub(super) fn reconcile(&mut self, window: &Window<'_>) {
         for target in self.knobs.keys().cloned().collect::<Vec<_>>() {
@@ -22,22 +18,6 @@ impl Controller {
             }
         }
         self.knobs.retain(|_, knob| !knob.is_blank());
-    }
-
-    /// Gives a knob an input and executes its actions.
-    pub(super) fn step(&mut self, target: &Target, input: Input<'_>) {
-        let Some(knob) = self.knobs.get_mut(target) else { return };
-        let context = Context { now: self.now, target, policy: &self.policy, owners: &self.owners };
-        let (next, actions) = take(knob).step(&context, input);
-        *knob = next;
-        for action in actions {
-            match action {
-                Action::Log(kind, why) => self.log(Some(target), kind, why),
-                Action::EndTrials => self.ended.extend(self.trials.end_of(target)),
-                Action::Replan => self.rest = None,
-                Action::Forget => drop(self.knobs.remove(target)),
-            }
-        }
     }
 
     /// The knobs that are left to other programs.
@@ -54,20 +34,4 @@ impl Controller {
             })
             .collect()
     }
-}
-
-/// The program on this machine that likely wrote such a knob.
-pub(super) fn likely_owner(owners: &[KnobOwner], target: &Target) -> String {
-    let kind = match target {
-        Target::IrqAffinity(_) | Target::DefaultSmpAffinity(_) => Some(OwnedKnob::IrqAffinity),
-        Target::RpsCpus(_) | Target::RpsFlowCnt(_) => Some(OwnedKnob::Rps),
-        Target::RpsSockFlowEntries(_) | Target::RpsDefaultMask(_) => Some(OwnedKnob::Rps),
-        Target::XpsCpus(_) => Some(OwnedKnob::Xps),
-        Target::Sysctl(_) => Some(OwnedKnob::Sysctls),
-        _ => None,
-    };
-    let owners =
-        owners.iter().filter(|owner| kind.is_some_and(|kind| owner.writes.contains(&kind)));
-    let names: Vec<&str> = owners.map(|owner| owner.name.as_str()).collect();
-    if names.is_empty() { "unknown".into() } else { names.join(", ") }
 }

@@ -3,40 +3,24 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::candidate::Candidate;
 use super::demand::WINDOWS_WANTED;
 use super::hold::Hold;
-use super::knob_state::{Input, Knob, Planned};
+use super::knob_state::{Input, Knob};
+use super::memory::Memory;
+use super::planned::Planned;
 use super::view::{self, Window};
-use super::{Controller, is_xps};
 use crate::plan::{AlgorithmName, Plan};
 use netsilo_model::change::{Change, Target, Value};
 
-/// A wanted change, and the reason if it is held.
-pub(super) struct Candidate<'p> {
-    pub(super) change: &'p Change,
-    pub(super) hold: Option<Hold>,
-}
-
-impl Controller {
-    /// Tracks what is wanted of each knob; returns the plan with XPS for where the interrupts will
-    /// be.
-    pub(super) fn track_wants(
+impl Memory {
+    /// Gives each of these knobs its part of the plan.
+    pub(super) fn track(
         &mut self,
         window: &Window<'_>,
-        plan: Plan,
-        revert: &[Change],
-    ) -> Plan {
-        self.track(window, &plan, |target| !is_xps(target));
-        let plan = match self.rest {
-            Some(_) => plan,
-            None => self.plan_xps(window, plan, revert),
-        };
-        self.track(window, &plan, is_xps);
-        plan
-    }
-
-    /// Gives each of these knobs its part of the plan.
-    fn track(&mut self, window: &Window<'_>, plan: &Plan, these: impl Fn(&Target) -> bool) {
+        plan: &Plan,
+        these: impl Fn(&Target) -> bool,
+    ) {
         let changes = plan.changes.iter().filter(|change| these(&change.target));
         let wanted: BTreeMap<&Target, &Change> =
             changes.map(|change| (&change.target, change)).collect();

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use super::candidate::Candidate;
 use super::hold::Hold;
 use super::pattern::Pattern;
-use super::release::Candidate;
 use super::view::Window;
 use crate::place::Capacity;
 use crate::plan::Plan;

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Controller, Decision, Policy, WINDOW, WriteOutcome};
+use super::controller::Controller;
+use super::decision::{Decision, WriteOutcome};
+use super::policy::{Policy, WINDOW};
 use crate::plan::plan;
 use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::derive::analysis::Analysis;

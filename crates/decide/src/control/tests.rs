@@ -2,17 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::decision::{ControllerState, Decision, Effect, LogEntry, LogKind, WriteOutcome};
+use super::policy::Policy;
 use super::simulate::{Scheduler, World};
-use super::*;
-use crate::plan::{AlgorithmName, Xps};
-use netsilo_model::change::{Value, knobs};
+use crate::plan::{AlgorithmName, Goal, Xps};
+use netsilo_model::change::{Change, Target, Value, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::OwnedKnob;
+use netsilo_model::snapshot::event::Event;
+use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
@@ -505,7 +508,7 @@ fn interrupts_with_new_numbers_are_placed_at_once_and_the_old_ones_forgotten() {
     let decision = world.step();
     assert!(has(&decision.log, LogKind::Gone));
     assert_eq!(decision.writes.changes.len(), 2, "{:?}", decision.held);
-    assert_eq!(world.controller.knobs.len(), 2);
+    assert_eq!(world.controller.memory.knobs.len(), 2);
 }
 
 #[test]
@@ -515,7 +518,7 @@ fn of_a_netdev_that_is_gone_nothing_is_remembered() {
     world.scene.netdevs.clear();
     world.settings = world.scene.settings();
     world.steps(2);
-    assert!(world.controller.knobs.is_empty());
+    assert!(world.controller.memory.knobs.is_empty());
 }
 
 #[test]

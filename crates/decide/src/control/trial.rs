@@ -1,4 +1,4 @@
-//! Phase three: whether a batch of writes made it better or worse.
+//! Trials: whether a batch of writes made it better or worse.
 //!
 //! Compared are the cost of a received megabyte (of forwarded packets, where these are more) and
 //! the locality, in the windows before the batch and after it, on the same CPUs: those between
@@ -10,8 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Controller;
-use super::decision::{BeforeAfter, Effect, LogKind, TrialResult};
+use super::decision::{BeforeAfter, Effect, TrialResult};
 use super::policy::Policy;
 use super::view::{self, Window};
 use netsilo_model::change::{Change, Target};
@@ -184,7 +183,7 @@ impl Sample {
 #[derive(Debug, Clone)]
 pub(super) struct Trial {
     written_at: Duration,
-    changes: Vec<Change>,
+    pub(super) changes: Vec<Change>,
     napis: BTreeSet<NapiId>,
     cpus: CpuSet,
     before: Vec<Arc<Sample>>,
@@ -200,41 +199,9 @@ pub(super) struct Trials {
     fresh_from: Duration,
 }
 
-impl Controller {
-    /// Adds the window to the trials, judges those that have ended, and marks what made it worse to
-    /// be reverted.
-    pub(super) fn judge_trials(&mut self, window: &Window<'_>) -> Vec<TrialResult> {
-        self.ended.extend(self.trials.sample(window, &self.policy));
-        let ended = std::mem::take(&mut self.ended);
-        ended.into_iter().map(|trial| self.judge(&trial)).collect()
-    }
-
-    fn judge(&mut self, trial: &Trial) -> TrialResult {
-        let result = trial.result(&self.policy);
-        let kind = match result.result {
-            Effect::Better => LogKind::Confirm,
-            Effect::NoDifference => LogKind::NoDifference,
-            Effect::Unknown => LogKind::NotVerified,
-            Effect::Worse => LogKind::Revert,
-        };
-        if result.result == Effect::Worse {
-            self.to_revert.extend(trial.changes.iter().rev().map(|change| {
-                let reason = format!("reverted: {} ({})", result.words, change.reason);
-                change.inverse().because(reason)
-            }));
-        }
-        let target = match trial.changes.as_slice() {
-            [change] => Some(&change.target),
-            _ => None,
-        };
-        self.log(target, kind, result.words.clone());
-        result
-    }
-}
-
 impl Trials {
     /// Adds a window; returns the trials that have all their windows.
-    fn sample(&mut self, window: &Window<'_>, policy: &Policy) -> Vec<Trial> {
+    pub(super) fn sample(&mut self, window: &Window<'_>, policy: &Policy) -> Vec<Trial> {
         let sample = Arc::new(Sample::new(window));
         for trial in &mut self.open {
             trial.after.push(sample.clone());
@@ -290,7 +257,8 @@ impl Trials {
 }
 
 impl Trial {
-    fn result(&self, policy: &Policy) -> TrialResult {
+    /// What its windows show.
+    pub(super) fn result(&self, policy: &Policy) -> TrialResult {
         let unknown = |why: String| self.as_result(Effect::Unknown, None, None, why);
         let all = || self.before.iter().chain(&self.after);
         let cpus =

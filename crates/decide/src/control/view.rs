@@ -139,3 +139,8 @@ pub(super) fn cpu_of(value: &Value) -> Option<CpuId> {
         _ => None,
     }
 }
+
+/// Whether the knob is the XPS of a tx queue.
+pub(super) fn is_xps(target: &Target) -> bool {
+    matches!(target, Target::XpsCpus { .. })
+}

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::hold::Hold;
-use super::view::Window;
-use super::{Controller, is_xps};
+use super::memory::Memory;
+use super::view::{Window, is_xps};
 use crate::judge::annotate::plan_with_verdicts;
 use crate::plan::{Goal, Override, Plan, plan, plan_xps};
 use netsilo_model::change::{Change, Target, apply_to, ordered};
@@ -14,7 +14,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 
-impl Controller {
+impl Memory {
     /// All that is wanted: the plan of the rest if it goes on, else a new one.
     pub(super) fn want(&mut self, window: &Window<'_>) -> Plan {
         let rest = self.rest.take().filter(|_| self.to_revert.is_empty());

@@ -13,10 +13,10 @@ use crate::place::vector::Vector;
 
 /// A move must gain at least the sum of three parts; this one is fixed (ns/s): 0.5% of one CPU.
 const MOVING_LEAST: f64 = 0.005 * SECOND_NS;
-/// Reading of the least gain as a share of the vector's load, because loads vary that much between
+/// Part of the least gain as a share of the vector's load, because loads vary that much between
 /// measurements.
 const MOVING_LOAD: f64 = 0.10;
-/// Reading of the least gain as a share of the vector's present cost.
+/// Part of the least gain as a share of the vector's present cost.
 const MOVING_COST: f64 = 0.10;
 
 /// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.

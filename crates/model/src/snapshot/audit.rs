@@ -216,9 +216,9 @@ pub struct Connection {
     pub total_retrans: u32,
     /// Time with data to send, in microseconds.
     pub busy_usecs: u64,
-    /// Reading of it limited by the peer's receive window.
+    /// Part of it limited by the peer's receive window.
     pub rwnd_limited_usecs: u64,
-    /// Reading of it limited by the local send buffer.
+    /// Part of it limited by the local send buffer.
     pub sndbuf_limited_usecs: u64,
     /// `sk_rcvbuf`.
     pub rcvbuf_bytes: Option<u32>,

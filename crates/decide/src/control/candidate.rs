@@ -1,0 +1,10 @@
+//! A wanted change that is held or released.
+
+use super::hold::Hold;
+use netsilo_model::change::Change;
+
+/// A wanted change, and the reason if it is held.
+pub(super) struct Candidate<'p> {
+    pub(super) change: &'p Change,
+    pub(super) hold: Option<Hold>,
+}

@@ -1,0 +1,149 @@
+//! The controller: runs the phases of each window over what it remembers.
+
+use std::mem::take;
+use std::time::Duration;
+
+use super::candidate::Candidate;
+use super::decision::{ControllerState, Decision, WriteOutcome};
+use super::events::covers;
+use super::hold::Hold;
+use super::knob_state::Input;
+use super::memory::Memory;
+use super::policy::Policy;
+use super::rest::Rest;
+use super::view::{Window, is_xps};
+use crate::plan::{Goal, Plan};
+use netsilo_model::change::{Change, Target};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::event::Event;
+use netsilo_model::snapshot::observation::Observation;
+
+/// The controller, with what it remembers from window to window.
+#[derive(Debug, Clone)]
+pub struct Controller {
+    pub(super) memory: Memory,
+}
+
+impl Controller {
+    /// A controller without a history.
+    pub fn new(policy: Policy) -> Self {
+        Self { memory: Memory::new(policy) }
+    }
+
+    /// Sets another policy; knobs that were left to other programs are ours to write again.
+    pub fn reconfigure(&mut self, policy: Policy) {
+        self.memory.policy = policy;
+        self.memory.restart();
+        for target in self.memory.knobs.keys().cloned().collect::<Vec<_>>() {
+            self.memory.step(&target, Input::Return { why: "the configuration was loaded again" });
+        }
+    }
+
+    /// Sets another goal under the same policy: netdevs came or went that rules of the
+    /// configuration match.
+    pub fn set_goal(&mut self, goal: Goal) {
+        self.memory.policy.goal = goal;
+        self.memory.restart();
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.memory.policy
+    }
+
+    /// The kernel announced an event.
+    pub fn note_event(&mut self, now: Duration, event: &Event) {
+        self.memory.now = now;
+        let covered = self.memory.knobs.keys().filter(|target| covers(event, target));
+        let covered: Vec<Target> = covered.cloned().collect();
+        // Netdevs of containers come and go all the time: they cover no knob of ours.
+        if !covered.is_empty() {
+            self.memory.restart();
+        }
+        for target in covered {
+            self.memory.step(&target, Input::Announced(event));
+        }
+        self.memory.events.note(now, event.clone());
+    }
+
+    /// Decides after an observation window that ended `now`, in time since boot.
+    pub fn tick(&mut self, now: Duration, observation: &Observation) -> Decision {
+        let costs = self.memory.policy.goal.costs.clone();
+        let analysis = Analysis::new(observation, &costs);
+        let window = Window::new(now, &analysis);
+        self.observe(&window);
+        self.memory.reconcile(&window);
+        let trials = self.memory.judge_trials(&window);
+        let plan = self.memory.want(&window);
+        let revert = self.memory.revert(&window);
+        let plan = self.track_wants(&window, plan, &revert);
+        let candidates = self.memory.candidates(&window, &plan);
+        let state = self.state(&plan, &candidates, &revert);
+        self.remember(&window, &plan, &candidates, &revert);
+        let (writes, held) = self.memory.write(&window, &plan, &candidates);
+        let (conflicts, log) = (self.memory.conflicts(), take(&mut self.memory.log));
+        let locality = analysis.silos.locality();
+        Decision { plan, writes, revert, log, state, conflicts, held, trials, locality }
+    }
+
+    /// The outcomes of the last decision's writes and reverts; due before the next window.
+    pub fn wrote(&mut self, now: Duration, outcomes: &[(Target, WriteOutcome)]) {
+        self.memory.wrote(now, outcomes);
+    }
+
+    /// Phase one: takes what later phases compare the knobs with.
+    fn observe(&mut self, window: &Window<'_>) {
+        self.memory.now = window.now;
+        self.memory.owners.clone_from(&window.after().writers);
+        self.memory.requests.clear();
+        self.memory.workload.observe(window.now, &window.pattern, self.memory.policy.calm);
+    }
+
+    /// Tracks what is wanted of each knob; returns the plan with XPS for where the interrupts will
+    /// be.
+    fn track_wants(&mut self, window: &Window<'_>, plan: Plan, revert: &[Change]) -> Plan {
+        self.memory.track(window, &plan, |target| !is_xps(target));
+        let plan = match self.memory.rest {
+            Some(_) => plan,
+            None => self.memory.plan_xps(window, plan, revert),
+        };
+        self.memory.track(window, &plan, is_xps);
+        plan
+    }
+
+    /// What the controller is doing.
+    fn state(
+        &self,
+        plan: &Plan,
+        candidates: &[Candidate<'_>],
+        revert: &[Change],
+    ) -> ControllerState {
+        let any = |is: fn(Option<&Hold>) -> bool| candidates.iter().any(|it| is(it.hold.as_ref()));
+        if plan.placements.is_empty() && plan.changes.is_empty() {
+            ControllerState::Observing
+        } else if !revert.is_empty() || any(|hold| hold.is_none_or(Hold::is_short)) {
+            ControllerState::Settling
+        } else if any(|hold| hold.is_some_and(Hold::is_timed)) {
+            ControllerState::HoldOff
+        } else if self.memory.trials.is_open() {
+            ControllerState::Verifying
+        } else {
+            ControllerState::Settled
+        }
+    }
+
+    /// Keeps what the next window's plan depends on.
+    fn remember(
+        &mut self,
+        window: &Window<'_>,
+        plan: &Plan,
+        candidates: &[Candidate<'_>],
+        revert: &[Change],
+    ) {
+        let held = candidates.iter().filter(|it| it.hold.as_ref().is_some_and(|it| !it.is_short()));
+        self.memory.held_queues = held.filter_map(|it| window.queue(&it.change.target)).collect();
+        if self.memory.rest.is_none() && revert.is_empty() {
+            self.memory.rest = Rest::begin(plan, candidates, window);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What lasts from window to window, and the step of one knob in it.
+//!
+//! The phases of a window are methods of [`Memory`] in files of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
+use std::time::Duration;
+
+use super::budget::Budget;
+use super::decision::{LogEntry, LogKind};
+use super::events::Events;
+use super::knob_state::{Action, Context, Input, Knob, WriteKind};
+use super::pattern::WorkloadHistory;
+use super::policy::Policy;
+use super::rest::Rest;
+use super::trial::{Trial, Trials};
+use netsilo_model::change::{Change, Target};
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::host::KnobOwner;
+
+/// The state that lasts from window to window.
+#[derive(Debug, Clone)]
+pub(super) struct Memory {
+    pub(super) policy: Policy,
+    /// The newest time that was given.
+    pub(super) now: Duration,
+    pub(super) knobs: BTreeMap<Target, Knob>,
+    pub(super) events: Events,
+    pub(super) workload: WorkloadHistory,
+    pub(super) trials: Trials,
+    /// Trials that have ended since the last window, not yet judged.
+    pub(super) ended: Vec<Trial>,
+    /// Changes that made it worse, inverted, until the budget allows them.
+    pub(super) to_revert: Vec<Change>,
+    pub(super) budget: Budget,
+    /// The last decision's writes and reverts, until their outcome is known.
+    pub(super) requests: BTreeMap<Target, Request>,
+    /// The plan to reuse while nothing changes.
+    pub(super) rest: Option<Rest>,
+    /// The rx queues whose interrupts were held in the last window.
+    pub(super) held_queues: BTreeSet<(String, u32)>,
+    /// Other programs that write knobs, as of the last window.
+    pub(super) owners: Vec<KnobOwner>,
+    /// Decisions since the last window.
+    pub(super) log: Vec<LogEntry>,
+}
+
+/// A write that was requested.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) kind: WriteKind,
+    pub(super) change: Change,
+    /// Share of the data that is read on the core of the new value's CPU.
+    pub(super) read_there: Option<f64>,
+    pub(super) napis: BTreeSet<NapiId>,
+}
+
+impl Memory {
+    /// The memory without a history.
+    pub(super) fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            now: Duration::ZERO,
+            knobs: BTreeMap::new(),
+            events: Events::default(),
+            workload: WorkloadHistory::default(),
+            trials: Trials::default(),
+            ended: Vec::new(),
+            to_revert: Vec::new(),
+            budget: Budget::default(),
+            requests: BTreeMap::new(),
+            rest: None,
+            held_queues: BTreeSet::new(),
+            owners: Vec::new(),
+            log: Vec::new(),
+        }
+    }
+
+    /// Makes a new plan in the next window, which counts as a change of the workload.
+    pub(super) fn restart(&mut self) {
+        self.workload.restart();
+        self.rest = None;
+    }
+
+    /// Gives a knob an input and executes its actions.
+    pub(super) fn step(&mut self, target: &Target, input: Input<'_>) {
+        let Some(knob) = self.knobs.get_mut(target) else { return };
+        let context = Context { now: self.now, target, policy: &self.policy, owners: &self.owners };
+        let (next, actions) = take(knob).step(&context, input);
+        *knob = next;
+        for action in actions {
+            match action {
+                Action::Log(kind, why) => self.log(Some(target), kind, why),
+                Action::EndTrials => self.ended.extend(self.trials.end_of(target)),
+                Action::Replan => self.rest = None,
+                Action::Forget => drop(self.knobs.remove(target)),
+            }
+        }
+    }
+
+    pub(super) fn log(&mut self, target: Option<&Target>, kind: LogKind, why: String) {
+        self.log.push(LogEntry { at: self.now, target: target.cloned(), kind, why });
+    }
+}

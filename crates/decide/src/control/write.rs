@@ -1,0 +1,90 @@
+//! Phase six: requests reverts and writes, and takes their outcomes.
+
+use std::collections::BTreeSet;
+use std::mem::take;
+use std::time::Duration;
+
+use super::candidate::Candidate;
+use super::decision::{Held, WriteOutcome};
+use super::knob_state::{Input, Knob, WriteKind};
+use super::memory::{Memory, Request};
+use super::view::{self, Window};
+use crate::plan::Plan;
+use netsilo_model::change::{Change, Target};
+
+impl Memory {
+    /// Requests the reverts of values that are still ours, as far as the budget allows.
+    pub(super) fn revert(&mut self, window: &Window<'_>) -> Vec<Change> {
+        let ours = |change: &Change| {
+            let knob = self.knobs.get(&change.target);
+            knob.is_some_and(|knob| knob.ours() == Some(&change.old))
+                && change.target.value_in(window.after()).as_ref() == Some(&change.old)
+        };
+        let mut revert: Vec<Change> = take(&mut self.to_revert).into_iter().filter(ours).collect();
+        let room = self.budget.left(window.now, self.policy.changes_per_minute).min(revert.len());
+        self.to_revert = revert.split_off(room);
+        self.budget.spend(window.now, revert.len());
+        for change in &revert {
+            let (kind, napis) = (WriteKind::Revert, BTreeSet::new());
+            let request = Request { kind, change: change.clone(), read_there: None, napis };
+            self.requests.insert(change.target.clone(), request);
+        }
+        revert
+    }
+
+    /// Requests the released changes, and reports the held ones.
+    pub(super) fn write(
+        &mut self,
+        window: &Window<'_>,
+        plan: &Plan,
+        candidates: &[Candidate<'_>],
+    ) -> (Plan, Vec<Held>) {
+        let mut writes = Plan { even_if_owned: plan.even_if_owned, ..Plan::default() };
+        let mut held = Vec::new();
+        for Candidate { change, hold } in candidates {
+            let target = &change.target;
+            if let Some(hold) = hold {
+                self.step(target, Input::Held(hold));
+                held.push(Held { target: target.clone(), why: hold.to_string() });
+                continue;
+            }
+            self.step(target, Input::Requested(change));
+            let reset = self.knobs.get(target).is_some_and(Knob::is_reset);
+            let request = Request {
+                kind: if reset { WriteKind::Reapply } else { WriteKind::Write },
+                change: (*change).clone(),
+                read_there: view::cpu_of(&change.new)
+                    .and_then(|cpu| window.read_on_core_of(target, cpu)),
+                napis: window.napis([target]),
+            };
+            self.requests.insert(target.clone(), request);
+            writes.changes.push((*change).clone());
+        }
+        self.budget.spend(window.now, writes.changes.len());
+        (writes, held)
+    }
+
+    /// The outcomes of the last decision's writes and reverts.
+    pub(super) fn wrote(&mut self, now: Duration, outcomes: &[(Target, WriteOutcome)]) {
+        self.now = now;
+        let (mut batch, mut napis, mut since) = (Vec::new(), BTreeSet::new(), now);
+        for (target, outcome) in outcomes {
+            let Some(request) = self.requests.remove(target) else { continue };
+            let Request { kind, change, read_there, napis: behind } = request;
+            let wanted_since = self.knobs.get(target).and_then(Knob::wanted_since);
+            self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(now, false));
+            self.step(
+                target,
+                Input::Written { request: kind, change: &change, read_there, outcome },
+            );
+            if matches!(outcome, WriteOutcome::InForce(_)) && kind == WriteKind::Write {
+                since = since.min(wanted_since.unwrap_or(now));
+                napis.extend(behind);
+                batch.push(change);
+            }
+        }
+        if !batch.is_empty() {
+            self.ended.extend(self.trials.begin(now, since, batch, napis, &self.policy));
+        }
+    }
+}
