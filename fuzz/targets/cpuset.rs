@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::{Target, Value, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet, CpuSetError, MAX_CPUS, Spelling};
 
 fuzz_target!(|text: &str| {
@@ -53,7 +53,7 @@ fn spellings(set: &CpuSet) {
         );
     }
     assert_eq!(
-        netsilo_sys::transaction::knob::parse(&Target::DefaultSmpAffinity, &set.to_mask(1)).ok(),
+        Target::from(knobs::DefaultSmpAffinity).parse(&set.to_mask(1)).ok(),
         Some(Value::Cpus(set.clone()))
     );
     let json = serde_json::to_string(set).expect("a string");

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::{Target, Value, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
-use netsilo_sys::transaction::compact::fold;
-use netsilo_sys::transaction::record::{By, Entry, History, Origin, Record, VERSION};
+use netsilo_sys::transaction::compact::compact;
+use netsilo_sys::transaction::record::{Entry, History, Origin, Record, RestoredBy, VERSION};
 
 fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |bytes: &[u8]| {
     let Ok(history) = History::replay(bytes) else { return };
@@ -26,14 +26,16 @@ fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |bytes: &[u8]|
         let record: Record = serde_json::from_slice(line).expect("the line was replayed");
         let printed = serde_json::to_vec(&record).expect("a record");
         assert_eq!(serde_json::from_slice::<Record>(&printed).ok(), Some(record.clone()));
-        records.take(record).expect("the line was replayed");
+        records.add_record(record).expect("the line was replayed");
     }
     assert_eq!(records, history);
-    // folding reaches a fixed point, and the result is a journal
-    if let Some(folded) = fold(&history, &|_| false, &|_| None) {
+    // compaction reaches a fixed point, and the result is a journal
+    if let Some(compacted) = compact(&history, &|_| false, &|_| None) {
         let mut again = History::default();
-        folded.into_iter().for_each(|record| again.take(record).expect("a folded journal"));
-        assert_eq!(fold(&again, &|_| false, &|_| None), None);
+        for record in compacted {
+            again.add_record(record).expect("a compacted journal");
+        }
+        assert_eq!(compact(&again, &|_| false, &|_| None), None);
     }
     // a crash within the last line: as if that line had never begun
     let last = lines.last().map_or(0, |line| line.len());
@@ -56,28 +58,30 @@ fn seeds() -> Vec<String> {
         device_path: Some("/devices/pci0000:00/0000:00:04.0".into()),
     };
     let cpus = |cpu| Value::Cpus(CpuSet::from_cpu(CpuId(cpu)));
-    let entry = |target, old, new: Value| Entry {
+    let entry = |target: Target, old, new: Value| Entry {
         target,
         old,
         old_raw: "00000000,00000001\n".into(),
         settles_as: new.clone(),
         new,
         reason: "rx-0's consumer runs there".into(),
-        whatever: false,
+        restore_any_value: false,
     };
     let irq =
-        Target::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-0".into(), netdev: Some(eth0()) };
-    let thread = Target::NapiThread { pid: 812, comm: "napi/eth0-8193".into(), start_time: 4000 };
-    let rfs = |netdev| Target::RpsFlowCnt { netdev, queue: 0 };
+        knobs::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-0".into(), netdev: Some(eth0()) };
+    let thread = knobs::NapiThread { pid: 812, comm: "napi/eth0-8193".into(), start_time: 4000 };
+    let rps = knobs::RpsCpus { netdev: eth0(), queue: 0 };
+    let rfs = knobs::RpsFlowCnt { netdev: eth0(), queue: 0 };
+    let xps = knobs::XpsCpus { netdev: eth0(), queue: 1 };
     let entries = vec![
-        entry(irq, cpus(0), cpus(2)),
-        entry(Target::RpsCpus { netdev: eth0(), queue: 0 }, Value::Cpus(CpuSet::new()), cpus(3)),
-        entry(rfs(eth0()), Value::Count(0), Value::Count(1000)),
-        entry(Target::XpsCpus { netdev: eth0(), queue: 1 }, cpus(1), cpus(0)),
-        entry(thread, cpus(0), cpus(1)),
-        entry(Target::RpsSockFlowEntries, Value::Count(0), Value::Count(32768)),
-        entry(Target::DefaultSmpAffinity, cpus(0), cpus(1)),
-        entry(Target::RpsDefaultMask, cpus(0), cpus(1)),
+        entry(irq.into(), cpus(0), cpus(2)),
+        entry(rps.into(), Value::Cpus(CpuSet::new()), cpus(3)),
+        entry(rfs.into(), Value::Count(0), Value::Count(1000)),
+        entry(xps.into(), cpus(1), cpus(0)),
+        entry(thread.into(), cpus(0), cpus(1)),
+        entry(knobs::RpsSockFlowEntries.into(), Value::Count(0), Value::Count(32768)),
+        entry(knobs::DefaultSmpAffinity.into(), cpus(0), cpus(1)),
+        entry(knobs::RpsDefaultMask.into(), cpus(0), cpus(1)),
     ];
     let by = |origin, transaction, confirm_by| Record::Begin {
         transaction,
@@ -98,7 +102,7 @@ fn seeds() -> Vec<String> {
         Record::Confirmed { transaction: 1 },
         begin(2, None),
         Record::Failed { transaction: 2, why: "EIO".into() },
-        Record::Undone { transaction: 2, by: By::Apply },
+        Record::Undone { transaction: 2, by: RestoredBy::Apply },
     ];
     let print = |records: &[Record]| -> String {
         records

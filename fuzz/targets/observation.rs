@@ -98,7 +98,7 @@ fn changes_make_sense(after: &Snapshot, plan: &Plan) {
         assert!(!change.reason.is_empty());
         let placed = matches!(
             change.target,
-            Target::IrqAffinity { .. } | Target::NapiThread { .. } | Target::DefaultSmpAffinity
+            Target::IrqAffinity(_) | Target::NapiThread(_) | Target::DefaultSmpAffinity(_)
         );
         if let Value::Cpus(cpus) = &change.new {
             assert!(cpus.is_subset(&after.topology.online), "{} on {cpus}", change.target);
@@ -115,8 +115,7 @@ fn changes_make_sense(after: &Snapshot, plan: &Plan) {
 fn owners_are_left_alone(after: &Snapshot, plan: &Plan) {
     let irqs_owned =
         after.writers.iter().any(|writer| writer.writes.contains(&OwnedKnob::IrqAffinity));
-    let moves =
-        plan.changes.iter().any(|change| matches!(change.target, Target::IrqAffinity { .. }));
+    let moves = plan.changes.iter().any(|change| matches!(change.target, Target::IrqAffinity(_)));
     assert!(!(irqs_owned && moves), "the plan moves interrupts that another program owns");
 }
 

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use netsilo_decide::plan::{AlgorithmName, Goal, Plan, Refusal, RefusalCause, Unchanged, Xps};
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
@@ -14,7 +14,7 @@ fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |text: &str| {
     comes_back::<Goal>(text);
     let Some(plan) = comes_back::<Plan>(text) else { return };
     for change in &plan.changes {
-        let twice = Change { reason: change.reason.clone(), ..change.inverse().inverse() };
+        let twice = change.inverse().inverse().because(change.reason.clone());
         assert_eq!(&twice, change);
         assert!(!change.target.to_string().is_empty() && !change.new.to_string().is_empty());
     }
@@ -47,24 +47,21 @@ fn seeds() -> Vec<String> {
         ..Goal::default()
     };
     let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
-    let targets = [
-        Target::IrqAffinity {
-            irq: Irq(27),
-            action: "eth0-TxRx-0".into(),
-            netdev: Some(netdev.clone()),
-        },
-        Target::RpsFlowCnt { netdev: netdev.clone(), queue: 0 },
-        Target::XpsCpus { netdev, queue: 0 },
-        Target::NapiThread { pid: 812, comm: "napi/eth0-8193".into(), start_time: 4000 },
-    ];
-    let change = |target| Change {
-        target,
-        old: Value::Cpus(cpus("0")),
-        new: Value::Count(4),
-        reason: "near".into(),
+    let irq = knobs::IrqAffinity {
+        irq: Irq(27),
+        action: "eth0-TxRx-0".into(),
+        netdev: Some(netdev.clone()),
     };
+    let rfs = knobs::RpsFlowCnt { netdev: netdev.clone(), queue: 0 };
+    let thread = knobs::NapiThread { pid: 812, comm: "napi/eth0-8193".into(), start_time: 4000 };
+    let changes = vec![
+        Change::new(irq, cpus("0"), cpus("4"), "near"),
+        Change::new(rfs, 0, 4, "near"),
+        Change::new(knobs::XpsCpus { netdev, queue: 0 }, cpus("0"), cpus(""), "near"),
+        Change::new(thread, cpus("0"), cpus("1"), "near"),
+    ];
     let plan = Plan {
-        changes: targets.map(change).into(),
+        changes,
         unchanged: vec![Unchanged { subject: "eth0 rx-1".into(), reason: "it is there".into() }],
         even_if_owned: true,
         refusals: vec![Refusal {

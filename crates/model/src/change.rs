@@ -91,7 +91,7 @@ impl Change {
     /// A change of a knob whose type is known.
     ///
     /// ```
-    /// use crate::change::{Change, knobs};
+    /// use netsilo_model::change::{Change, knobs};
     ///
     /// let change = Change::new(knobs::RpsSockFlowEntries, 0, 32_768, "RFS");
     /// assert_eq!(change.target.to_string(), "rps_sock_flow_entries");
@@ -100,8 +100,8 @@ impl Change {
     /// A value of another type does not compile:
     ///
     /// ```compile_fail,E0308
-    /// use crate::change::{Change, knobs};
-    /// use crate::machine::cpuset::CpuSet;
+    /// use netsilo_model::change::{Change, knobs};
+    /// use netsilo_model::machine::cpuset::CpuSet;
     ///
     /// Change::new(knobs::RpsSockFlowEntries, CpuSet::new(), CpuSet::first(4), "RFS");
     /// ```
