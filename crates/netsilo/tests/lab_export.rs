@@ -31,7 +31,7 @@ struct Guest {
 }
 
 /// A change to this value; exports do not use the old one.
-fn to<K: Knob>(knob: K, new: K::Value) -> Change {
+fn to<K: Knob + Into<Target>>(knob: K, new: K::Value) -> Change {
     Change::new(knob, new.clone(), new, "test")
 }
 

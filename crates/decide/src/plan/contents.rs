@@ -1,6 +1,6 @@
 //! [`Plan`]: what will be written, what stays, what is refused, and what would help beyond that.
 
-use netsilo_model::change::{Change, Knob};
+use netsilo_model::change::{Change, Knob, Target};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
@@ -36,7 +36,13 @@ pub struct Plan {
 
 impl Plan {
     /// Adds a change, if the new value differs from the old one.
-    pub(crate) fn set<K: Knob>(&mut self, knob: K, old: K::Value, new: K::Value, reason: String) {
+    pub(crate) fn set<K: Knob + Into<Target>>(
+        &mut self,
+        knob: K,
+        old: K::Value,
+        new: K::Value,
+        reason: String,
+    ) {
         if old != new {
             self.changes.push(Change::new(knob, old, new, reason));
         }

@@ -75,7 +75,12 @@ fn rules(netdev: &Netdev, steering: &PortSteering, plan: &mut Plan) {
 }
 
 /// Adds the change of a switch to on, unless the plan already has a change of it.
-fn switch_on(plan: &mut Plan, knob: impl Knob<Value = bool>, old: bool, reason: String) {
+fn switch_on(
+    plan: &mut Plan,
+    knob: impl Knob<Value = bool> + Into<Target>,
+    old: bool,
+    reason: String,
+) {
     let target: Target = knob.clone().into();
     if !plan.changes.iter().any(|change| change.target == target) {
         plan.set(knob, old, true, reason);

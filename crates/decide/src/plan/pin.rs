@@ -1,7 +1,7 @@
 //! Plans which CPUs a consumer may run on, when the operator restricts it: from the observed
 //! threads or cgroup to a [`Plan`].
 
-use netsilo_model::change::{Change, Knob, knobs};
+use netsilo_model::change::{Change, Knob, Target, knobs};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::consumer::{Cgroup, Thread};
@@ -54,7 +54,12 @@ pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
     plan
 }
 
-fn pin(plan: &mut Plan, knob: impl Knob<Value = CpuSet>, old: &CpuSet, new: &CpuSet) {
+fn pin(
+    plan: &mut Plan,
+    knob: impl Knob<Value = CpuSet> + Into<Target>,
+    old: &CpuSet,
+    new: &CpuSet,
+) {
     if old == new {
         let reason = "it already has these cpus".into();
         plan.unchanged.push(Unchanged { subject: knob.name(), reason });

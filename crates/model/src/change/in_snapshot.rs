@@ -1,6 +1,6 @@
 //! A snapshot as it would be after some changes.
 
-use crate::change::Change;
+use crate::change::one_change::Change;
 use crate::snapshot::host::Snapshot;
 
 /// The snapshot after these changes; counters and everything else stay. A change of a knob that the

@@ -1,17 +1,14 @@
 //! The descriptor of a knob: the trait [`Knob`], whose implementors are the rows of the table in
 //! [`knobs`](crate::change::knobs).
 //!
-//! A knob that is not of this table cannot be written. All code outside of the table asks a
-//! [`Target`] and does not know the knobs one by one.
+//! A knob that is not of this table cannot be written: it is no [`Target`](crate::change::Target).
+//! All code outside of the table asks a target and does not know the knobs one by one.
 
-use crate::change::Target;
-use crate::change::location::Location;
-use crate::change::order::{Step, Traffic};
+use crate::change::location::{Location, Setting};
+use crate::change::step::{Step, Traffic};
 use crate::change::value::{Kind, Value};
 use crate::machine::cpuset::CpuSet;
 use crate::snapshot::host::Snapshot;
-use crate::snapshot::netdev::Netdev;
-use crate::snapshot::netdev::NetdevIdentity;
 
 /// A knob that netsilo may write. The fields of the type are its identity.
 ///
@@ -19,8 +16,8 @@ use crate::snapshot::netdev::NetdevIdentity;
 /// journal can tell whether the knob is still the same.
 ///
 /// To add a knob: write its type and its `impl` in a file of [`knobs`](crate::change::knobs), and
-/// list it there.
-pub trait Knob: Clone + Into<Target> {
+/// list it there, which makes it a [`Target`](crate::change::Target).
+pub trait Knob: Clone {
     /// The type of its value: a change with another type does not compile.
     type Value: Kind;
 
@@ -69,13 +66,14 @@ pub trait Knob: Clone + Into<Target> {
         self.location().netdev().is_some_and(|identity| identity.name == netdev)
     }
 
-    /// Whether a change of `other` in the same plan takes away what a change of this knob sets.
+    /// Whether a change of the knob at `other` in the same plan takes away what a change of this
+    /// knob sets.
     ///
     /// After a change of channels the driver sets up queues, interrupts and their threads anew, and
     /// chooses their settings itself.
-    fn is_void_after(&self, other: &Target) -> bool {
-        let Target::Channels(channels) = other else { return false };
-        Self::ROW.names_queues && self.is_of(&channels.netdev.name)
+    fn is_void_after(&self, other: &Location<'_>) -> bool {
+        let Location::Ethtool { netdev, setting: Setting::Channels } = other else { return false };
+        Self::ROW.names_queues && self.is_of(&netdev.name)
     }
 
     /// The value that the kernel's text means.
@@ -203,7 +201,7 @@ pub(super) trait AnyKnob {
     fn set_in(&self, snapshot: &mut Snapshot, value: &Value) -> Option<()>;
     fn step(&self, off: bool) -> Step;
     fn is_of(&self, netdev: &str) -> bool;
-    fn is_void_after(&self, other: &Target) -> bool;
+    fn is_void_after(&self, other: &Location<'_>) -> bool;
     fn check(&self, value: &Value) -> Result<(), WrongValue>;
     fn parse(&self, text: &str) -> Result<Value, String>;
     fn text(&self, value: &Value) -> Option<String>;
@@ -244,7 +242,7 @@ impl<K: Knob> AnyKnob for K {
         Knob::is_of(self, netdev)
     }
 
-    fn is_void_after(&self, other: &Target) -> bool {
+    fn is_void_after(&self, other: &Location<'_>) -> bool {
         Knob::is_void_after(self, other)
     }
 
@@ -276,18 +274,6 @@ impl<K: Knob> AnyKnob for K {
 
     fn ethtool(&self, old: &Value, new: &Value) -> Option<String> {
         Knob::ethtool(self, K::Value::of(old)?, K::Value::of(new)?)
-    }
-}
-
-impl NetdevIdentity {
-    /// The netdev in a snapshot.
-    pub(super) fn find<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
-        snapshot.netdevs.iter().find(|netdev| self.is(netdev))
-    }
-
-    /// The same, to be changed.
-    pub(super) fn find_mut<'a>(&self, snapshot: &'a mut Snapshot) -> Option<&'a mut Netdev> {
-        snapshot.netdevs.iter_mut().find(|netdev| self.is(netdev))
     }
 }
 

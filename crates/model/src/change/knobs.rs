@@ -6,6 +6,7 @@ mod affinity;
 mod ethtool;
 mod irq;
 mod napi;
+mod netdev;
 mod rss;
 mod steering;
 mod sysctl;
@@ -25,7 +26,6 @@ pub use sysctl::*;
 use crate::change::knob::{AnyKnob, Knob};
 use crate::change::value::Kind;
 use crate::snapshot::host::Snapshot;
-use crate::snapshot::netdev::NetdevIdentity;
 
 macro_rules! knobs {
     ($($(#[$attribute:meta])* $knob:ident,)*) => {
@@ -104,15 +104,4 @@ knobs! {
     NapiThread,
     ThreadAffinity,
     CgroupCpuset,
-}
-
-/// A knob of each netdev.
-fn netdevs<K>(snapshot: &Snapshot, knob: impl Fn(NetdevIdentity) -> K) -> Vec<K> {
-    snapshot.netdevs.iter().map(|netdev| knob(NetdevIdentity::from_netdev(netdev))).collect()
-}
-
-/// A knob of each netdev that has ethtool settings.
-fn ethtools<K>(snapshot: &Snapshot, knob: impl Fn(NetdevIdentity) -> K) -> Vec<K> {
-    let netdevs = snapshot.netdevs.iter().filter(|netdev| netdev.ethtool.is_some());
-    netdevs.map(|netdev| knob(NetdevIdentity::from_netdev(netdev))).collect()
 }

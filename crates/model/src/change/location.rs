@@ -1,6 +1,6 @@
 //! Where a knob lies: the few ways in which the kernel edge reads and writes settings.
 
-use crate::change::FlowRule;
+use crate::change::rule::FlowRule;
 use crate::machine::cpuset::CpuSet;
 use crate::machine::ids::Irq;
 use crate::snapshot::ethtool::FlowType;

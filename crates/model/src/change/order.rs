@@ -1,102 +1,12 @@
-//! Which change comes before which, which changes stop traffic for a moment, and which would be
-//! void in one plan.
+//! Which change comes before which, and which would be void in one plan.
 
-use std::fmt;
-
-use crate::change::{Change, Target};
+use crate::change::knobs::Target;
+use crate::change::one_change::Change;
 
 /// The order in which changes are made; undo goes the other way.
 pub fn ordered(mut changes: Vec<Change>) -> Vec<Change> {
     changes.sort_by_key(|change| change.target.step(change.new.is_off()));
     changes
-}
-
-/// When a change is made: an earlier variant comes before a later one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
-    /// The default for interrupts that a later step creates.
-    DefaultAffinity,
-    /// The driver sets up queues and interrupts anew, which takes other settings away.
-    Channels,
-    /// The driver sets up its rings anew.
-    Rings,
-    /// Threaded polling makes the kthreads that a later step moves.
-    Threads,
-    /// Steering ends: rules first, then the contexts that they lead to, then the offload.
-    RulesOff,
-    /// See [`Step::RulesOff`].
-    ContextsOff,
-    /// See [`Step::RulesOff`].
-    SteeringOff,
-    /// All other offloads.
-    Offloads,
-    /// How the device moderates its interrupts.
-    Moderation,
-    /// The hash function and key.
-    Hash,
-    /// Which fields are hashed.
-    HashFields,
-    /// The table that the hash leads into.
-    HashTable,
-    /// The CPUs of interrupts.
-    Interrupts,
-    /// Each kthread after the interrupt that wakes it.
-    Kthreads,
-    /// The tx queue of each CPU, when the completions of the queue arrive at their new CPU.
-    Xps,
-    /// The CPUs of RPS.
-    Rps,
-    /// The RFS table exists before the queues count flows into it.
-    FlowTable,
-    /// The flow counts of the queues.
-    FlowCounts,
-    /// The RFS table goes when no queue counts into it.
-    FlowTableOff,
-    /// Steering begins, the other way round than it ends, when all tables are there.
-    SteeringOn,
-    /// See [`Step::SteeringOn`].
-    ContextsOn,
-    /// See [`Step::SteeringOn`].
-    RulesOn,
-    /// Limits and budgets.
-    Sysctls,
-    /// Consumers come last: a cgroup before its threads, whose CPUs it may narrow.
-    Cgroups,
-    /// The threads of consumers.
-    Consumers,
-}
-
-/// Whether a change stops the traffic of its device for a moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Interruption {
-    /// With some drivers, which set themselves up anew.
-    Sometimes,
-    /// The driver sets up its queues anew: frames in them are lost, and the link may be down for
-    /// seconds.
-    Always,
-}
-
-/// What a change does to the traffic of its device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Traffic {
-    /// Nothing beyond the change itself.
-    Unchanged,
-    /// Flows move to another queue; some of their packets may arrive out of order.
-    FlowsMove,
-    /// Traffic stops for a moment.
-    Stops(Interruption),
-}
-
-/// As in the table of `docs/knobs.md`.
-impl fmt::Display for Traffic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unchanged => "no",
-            Self::FlowsMove => "flows move",
-            Self::Stops(Interruption::Sometimes) => "with some drivers",
-            Self::Stops(Interruption::Always) => "**interrupted**",
-        })
-    }
 }
 
 /// Changes that can be made together, and changes that another one of them would make void: those
@@ -119,7 +29,7 @@ mod tests {
         NetdevIdentity { name: name.into(), device_path: None }
     }
 
-    fn to<K: Knob>(knob: K, new: K::Value) -> Change {
+    fn to<K: Knob + Into<Target>>(knob: K, new: K::Value) -> Change {
         Change::new(knob, new.clone(), new, "")
     }
 

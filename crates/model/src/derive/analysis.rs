@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::machine::cpuset::CpuId;
 
-use crate::change::{Change, Knob};
+use crate::change::{Change, Knob, Target};
 use crate::cost::weights::Costs;
 use crate::derive::rates::{Rates, rates};
 use crate::derive::silo::{Silos, silos};
@@ -166,7 +166,12 @@ impl<'a> Analysis<'a> {
     }
 
     /// The change of a knob to a value; empty when the knob is missing or already has the value.
-    pub fn change<K: Knob>(&self, knob: K, new: K::Value, reason: &str) -> Vec<Change> {
+    pub fn change<K: Knob + Into<Target>>(
+        &self,
+        knob: K,
+        new: K::Value,
+        reason: &str,
+    ) -> Vec<Change> {
         Change::of(self.after(), knob, new, reason).into_iter().collect()
     }
 }

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::subject::Subject;
-
 /// A socket that has dropped at least one packet or connection since it was opened.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LosingSocket {
@@ -45,19 +43,6 @@ pub struct Holder {
 }
 
 impl LosingSocket {
-    /// Protocol and port, which several sockets may share (`SO_REUSEPORT`).
-    pub fn port_subject(&self) -> Subject {
-        Subject::Port(self.kind, self.port)
-    }
-
-    /// [`Self::port_subject`] with the holder, if it is known.
-    pub fn subject(&self) -> Subject {
-        match &self.holder {
-            Some(holder) => Subject::Socket(self.kind, self.port, holder.clone()),
-            None => self.port_subject(),
-        }
-    }
-
     /// Drops since an earlier list of all losing sockets.
     ///
     /// A socket missing from `before` had no drops yet, or did not exist.

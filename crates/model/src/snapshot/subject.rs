@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::{Irq, NapiId};
 use crate::snapshot::host::OwnedKnob;
-use crate::snapshot::sockets::{Holder, SocketKind};
+use crate::snapshot::sockets::{Holder, LosingSocket, SocketKind};
 
 /// A part of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -176,6 +176,21 @@ impl Subject {
             ),
             Self::Port(kind, _) | Self::Socket(kind, ..) => *kind == SocketKind::TcpListen,
             _ => false,
+        }
+    }
+}
+
+impl LosingSocket {
+    /// Protocol and port, which several sockets may share (`SO_REUSEPORT`).
+    pub fn port_subject(&self) -> Subject {
+        Subject::Port(self.kind, self.port)
+    }
+
+    /// [`Self::port_subject`] with the holder, if it is known.
+    pub fn subject(&self) -> Subject {
+        match &self.holder {
+            Some(holder) => Subject::Socket(self.kind, self.port, holder.clone()),
+            None => self.port_subject(),
         }
     }
 }

@@ -141,7 +141,7 @@ fn all() -> Vec<Row> {
 }
 
 fn ethtool(
-    knob: impl Knob,
+    knob: impl Knob + Into<Target>,
     says: &'static str,
     settle: fn(&str) -> io::Result<String>,
     ours: fn(u32) -> Value,
@@ -154,7 +154,7 @@ fn ethtool(
 }
 
 /// A number in a file of the netdev.
-fn sysfs(knob: impl Knob<Value = u32>, says: &'static str) -> Row {
+fn sysfs(knob: impl Knob<Value = u32> + Into<Target>, says: &'static str) -> Row {
     let target: Target = knob.into();
     let Location::Netdev { file, .. } = target.location() else { unreachable!("{target}") };
     let path = format!("sys/devices/pci0000:00/0000:00:03.0/net/eth0/{file}");

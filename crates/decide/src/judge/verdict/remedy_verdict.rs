@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use netsilo_model::change::{Change, Knob};
+use netsilo_model::change::{Change, Knob, Target};
 use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +137,7 @@ impl RemedyVerdict {
     }
 
     /// Adds the change of one knob, if the snapshot has the knob and `edit` yields another value.
-    pub(super) fn writes<K: Knob>(
+    pub(super) fn writes<K: Knob + Into<Target>>(
         mut self,
         work: &NetdevWork<'_>,
         knob: K,

@@ -4,7 +4,7 @@
 //! A setting name that ethtool does not know is an error; it is never dropped.
 
 use crate::change::ethtool::settings::{CHANNELS, COALESCE, RINGS};
-use crate::change::{Key, Settings, Table};
+use crate::change::value::{Key, Settings, Table};
 use crate::snapshot::ethtool::{Coalesce, FlowType, HashFields};
 
 /// `ETH_RXFH_INDIR_NO_CHANGE`: keeps the indirection table.

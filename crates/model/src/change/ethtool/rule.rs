@@ -3,7 +3,7 @@
 
 use core::net::IpAddr;
 
-use crate::change::{FlowRule, Steer};
+use crate::change::rule::{FlowRule, Steer};
 use crate::machine::cpuset::CpuSet;
 use crate::parse::ethtool_decode::RXNFC_LEN;
 use crate::snapshot::ethtool::FlowType;

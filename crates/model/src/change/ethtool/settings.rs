@@ -1,7 +1,7 @@
 //! Channels, rings, coalescing and hash as [`Settings`] and words, with the names of ethtool's
 //! command line.
 
-use crate::change::{Settings, Words};
+use crate::change::value::{Settings, Words};
 use crate::snapshot::ethtool::{Channels, Coalesce, HashFunction, Limit, Rings, Rss};
 
 /// The fields of `struct ethtool_coalesce`, in struct order.

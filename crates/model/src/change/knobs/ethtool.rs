@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::change::knob::{Errno, Knob, Row, put, quoted};
-use crate::change::knobs::{ethtools, netdevs};
+use crate::change::knobs::netdev::{ethtool, ethtool_mut, ethtools, netdevs};
 use crate::change::location::{Location, Setting};
-use crate::change::order::{Interruption, Step, Traffic};
-use crate::change::{Settings, Target};
+use crate::change::step::{Interruption, Step, Traffic};
+use crate::change::value::Settings;
 use crate::machine::reading::Reading;
 use crate::snapshot::ethtool;
 use crate::snapshot::host::Snapshot;
@@ -254,8 +254,9 @@ impl Knob for TxUsecs {
         }
     }
 
-    fn is_void_after(&self, other: &Target) -> bool {
-        matches!(other, Target::Coalesce(coalesce) if coalesce.netdev == self.netdev)
+    fn is_void_after(&self, other: &Location<'_>) -> bool {
+        let Location::Ethtool { netdev, setting: Setting::Coalesce } = other else { return false };
+        **netdev == self.netdev
     }
 
     fn ethtool(&self, _: &u32, usecs: &u32) -> Option<String> {
@@ -345,22 +346,6 @@ impl Knob for Offload {
     fn ethtool(&self, _: &bool, on: &bool) -> Option<String> {
         Some(format!("-K {} {}", quoted(&self.feature), if *on { "on" } else { "off" }))
     }
-}
-
-/// The ethtool settings of a netdev in a snapshot.
-pub(super) fn ethtool<'a>(
-    snapshot: &'a Snapshot,
-    netdev: &NetdevIdentity,
-) -> Option<&'a ethtool::Ethtool> {
-    netdev.find(snapshot)?.ethtool.as_ref()
-}
-
-/// The same, to be changed.
-pub(super) fn ethtool_mut<'a>(
-    snapshot: &'a mut Snapshot,
-    netdev: &NetdevIdentity,
-) -> Option<&'a mut ethtool::Ethtool> {
-    netdev.find_mut(snapshot)?.ethtool.as_mut()
 }
 
 /// The settings that change, as ethtool takes them: `'rx' '4096'`.

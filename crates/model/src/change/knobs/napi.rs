@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::change::knob::{Capability, Errno, Knob, Row, put};
-use crate::change::knobs::netdevs;
+use crate::change::knobs::netdev::netdevs;
 use crate::change::location::Location;
-use crate::change::order::Step;
+use crate::change::step::Step;
 use crate::machine::cpuset::CpuSet;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::change::knob::{Errno, Knob, Row, quoted};
-use crate::change::knobs::ethtool::{ethtool, ethtool_mut};
-use crate::change::knobs::ethtools;
+use crate::change::knobs::netdev::{ethtool, ethtool_mut, ethtools};
 use crate::change::location::{Location, Setting};
-use crate::change::order::{Interruption, Step, Traffic};
-use crate::change::{FlowRule, Key, Table, Words};
+use crate::change::rule::FlowRule;
+use crate::change::step::{Interruption, Step, Traffic};
+use crate::change::value::{Key, Table, Words};
 use crate::machine::cpuset::CpuSet;
 use crate::machine::reading::Reading;
 use crate::snapshot::ethtool::{FlowType, HashFields, Rss};

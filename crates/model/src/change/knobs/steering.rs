@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::knob::{Capability, Errno, Knob, Row, put};
 use crate::change::location::Location;
-use crate::change::order::Step;
+use crate::change::step::Step;
 use crate::machine::cpuset::CpuSet;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::Words;
 use crate::change::knob::{Capability, Knob, Row};
 use crate::change::location::Location;
-use crate::change::order::Step;
+use crate::change::step::Step;
 use crate::change::sysctl::{SYSCTLS, sysctl_path};
+use crate::change::value::Words;
 use crate::snapshot::host::Snapshot;
 
 /// A sysctl of [`SYSCTLS`].

@@ -7,7 +7,8 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 use rustix::io::Errno;
 
 use crate::transaction::kernel::{Kernel, Place};
-use crate::transaction::knob::{Doing, KnobError};
+use crate::transaction::knob::error::KnobError;
+use crate::transaction::knob::refusal::Doing;
 
 /// Where a knob lives now, if it still belongs to the same device, interrupt or thread.
 pub(super) fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobError> {

@@ -3,13 +3,33 @@
 //! The knob's row has what is special about it; here is what an errno means for every knob, or for
 //! every setting of ethtool's.
 
+use std::fmt;
 use std::io;
 
 use netsilo_model::change::{Location, Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
 use rustix::io::Errno;
 
-use crate::transaction::knob::Doing;
+/// What was tried on a knob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Doing {
+    /// Reading it.
+    Read,
+    /// Writing this value.
+    Write(Value),
+    /// Writing back this text.
+    Restore(String),
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read => f.write_str("read"),
+            Self::Write(value) => write!(f, "write {value}"),
+            Self::Restore(raw) => write!(f, "restore {}", raw.trim_end()),
+        }
+    }
+}
 
 /// What a refusal means for this knob and what to do next.
 pub(super) fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<&'static str> {

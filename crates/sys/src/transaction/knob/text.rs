@@ -4,7 +4,7 @@ use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
 
 use crate::transaction::kernel::Kernel;
-use crate::transaction::knob::KnobError;
+use crate::transaction::knob::error::KnobError;
 
 /// The value that the text of a knob means.
 pub fn parse(target: &Target, raw: &str) -> Result<Value, KnobError> {

@@ -1,0 +1,84 @@
+//! What can be asked of any knob.
+
+use std::fmt;
+
+use crate::change::knob::{Row, WrongValue};
+use crate::change::knobs::Target;
+use crate::change::location::Location;
+use crate::change::step::{Interruption, Step, Traffic};
+use crate::change::value::Value;
+use crate::snapshot::host::Snapshot;
+use crate::snapshot::netdev::NetdevIdentity;
+
+impl Target {
+    /// What is the same for all knobs of this type.
+    pub fn row(&self) -> &'static Row {
+        self.knob().row()
+    }
+
+    /// Where it lies.
+    pub fn location(&self) -> Location<'_> {
+        self.knob().location()
+    }
+
+    /// The value in a snapshot; `None` when the snapshot does not have this knob, or has another
+    /// one in its place.
+    pub fn value_in(&self, snapshot: &Snapshot) -> Option<Value> {
+        self.knob().value_in(snapshot)
+    }
+
+    /// The value that the kernel's text means; the error is the reason.
+    pub fn parse(&self, text: &str) -> Result<Value, String> {
+        self.knob().parse(text)
+    }
+
+    /// Whether the knob takes values of this type.
+    pub fn check(&self, value: &Value) -> Result<(), WrongValue> {
+        self.knob().check(value)
+    }
+
+    /// Whether the driver may have made `now` of the value `requested`.
+    pub fn may_round_to(&self, requested: &Value, now: &Value) -> bool {
+        self.knob().may_round_to(requested, now) == Some(true)
+    }
+
+    /// The step in which it is written; `off` means that the new value switches it off.
+    pub fn step(&self, off: bool) -> Step {
+        self.knob().step(off)
+    }
+
+    /// Whether writing it stops the traffic of its device for a moment; `None` where it does not.
+    pub fn interrupts_traffic(&self) -> Option<Interruption> {
+        match self.row().traffic {
+            Traffic::Stops(interruption) => Some(interruption),
+            Traffic::Unchanged | Traffic::FlowsMove => None,
+        }
+    }
+
+    /// The device that it belongs to, if it has one.
+    pub fn netdev(&self) -> Option<&NetdevIdentity> {
+        self.location().netdev()
+    }
+
+    /// Whether a driver takes or refuses it, through ethtool.
+    pub fn is_of_ethtool(&self) -> bool {
+        matches!(self.location(), Location::Ethtool { .. })
+    }
+
+    /// Whether it belongs to the netdev of this name.
+    pub fn is_of(&self, netdev: &str) -> bool {
+        self.knob().is_of(netdev)
+    }
+
+    /// Whether a change of `self` makes a change of `other` void in the same plan.
+    pub fn voids(&self, other: &Self) -> bool {
+        other.knob().is_void_after(&self.location())
+    }
+}
+
+/// The knob as a person calls it (`irq 27 (virtio0-input.1)`, `eth0 rx-3 rps_cpus`).
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.knob().name())
+    }
+}

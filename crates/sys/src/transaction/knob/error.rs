@@ -1,0 +1,125 @@
+//! Why a knob cannot be read or written, in plain words.
+
+use std::fmt;
+use std::io;
+
+use netsilo_model::change::Target;
+use rustix::io::Errno;
+
+use crate::transaction::kernel::{Kernel, Place, Setting};
+use crate::transaction::knob::refusal::{Doing, hint};
+
+/// Why a knob cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum KnobError {
+    /// The interrupt, device or thread is another one now.
+    #[error("{target}: {why}")]
+    Gone {
+        /// The knob.
+        target: Box<Target>,
+        /// What is there instead.
+        why: String,
+    },
+    /// The kernel refused, or the file cannot be read.
+    #[error("{target}: cannot {doing}: {source}{hint}")]
+    Refused {
+        /// The knob.
+        target: Box<Target>,
+        /// What was tried.
+        doing: Doing,
+        /// What the kernel answered.
+        source: io::Error,
+        /// What the answer means here and what to do next, after a colon; may be empty.
+        hint: Hint,
+    },
+    /// The text has no meaning for this knob.
+    #[error("{target}: {raw:?} is not a value that netsilo understands: {why}")]
+    Unreadable {
+        /// The knob.
+        target: Box<Target>,
+        /// The text.
+        raw: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl KnobError {
+    /// The knob.
+    pub fn target(&self) -> &Target {
+        match self {
+            Self::Gone { target, .. }
+            | Self::Refused { target, .. }
+            | Self::Unreadable { target, .. } => target,
+        }
+    }
+
+    /// Whether this process lacks the right to write.
+    pub fn is_permission(&self) -> bool {
+        let Self::Refused { source, .. } = self else { return false };
+        matches!(Errno::from_io_error(source), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
+    }
+
+    /// Whether the knob, or its owner, does not exist any more.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::Gone { .. } => true,
+            Self::Refused { source, .. } => {
+                matches!(
+                    Errno::from_io_error(source),
+                    Some(Errno::NOENT | Errno::NODEV | Errno::SRCH)
+                )
+            }
+            Self::Unreadable { .. } => false,
+        }
+    }
+
+    pub(super) fn refused(target: &Target, doing: Doing, source: io::Error) -> Self {
+        let hint = Hint(hint(target, &doing, &source).map(str::to_owned));
+        Self::Refused { target: Box::new(target.clone()), doing, source, hint }
+    }
+
+    /// The same, with the limits that the driver reports.
+    pub(super) fn refused_at(
+        kernel: &dyn Kernel,
+        place: &Place,
+        target: &Target,
+        doing: Doing,
+        source: io::Error,
+    ) -> Self {
+        let invalid = Errno::from_io_error(&source) == Some(Errno::INVAL);
+        let mut refused = Self::refused(target, doing, source);
+        if let (Some(most), true, Self::Refused { hint: Hint(hint), .. }) =
+            (most(kernel, place), invalid, &mut refused)
+        {
+            let known = hint.take().map(|hint| format!("; {hint}")).unwrap_or_default();
+            *hint = Some(format!("its driver takes at most {}{known}", most.trim()));
+        }
+        refused
+    }
+
+    pub(super) fn gone(target: &Target, why: impl Into<String>) -> Self {
+        Self::Gone { target: Box::new(target.clone()), why: why.into() }
+    }
+}
+
+/// What a refusal means and what to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hint(Option<String>);
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |hint| write!(f, ": {hint}"))
+    }
+}
+
+/// The most that the driver takes, where it reports limits.
+fn most(kernel: &dyn Kernel, place: &Place) -> Option<String> {
+    let Place::Ethtool(netdev, setting) = place else { return None };
+    let most = match setting {
+        Setting::Channels => Setting::MostChannels,
+        Setting::Rings => Setting::MostRings,
+        _ => return None,
+    };
+    kernel.get(&Place::Ethtool(netdev.clone(), most)).ok()
+}
