@@ -5,6 +5,11 @@
 //! `TMPDIR=/dev/shm cargo bench -p netsilo-sys --bench cycle`. Everything between `observe` and the
 //! plan is pure.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "only the library is pure; this reads files"
+)]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
 #[path = "../../sys/tests/trees/big_host.rs"]

@@ -10,6 +10,11 @@
 //! `heap CPUS IRQS` prints the peak heap use of such cycles in bytes.
 
 #![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "only the library is pure; this reads files"
+)]
+#![allow(
     missing_docs,
     clippy::panic,
     clippy::unwrap_used,

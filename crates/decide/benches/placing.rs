@@ -5,6 +5,11 @@
 //!
 //! `cargo bench -p netsilo-sys --bench placing`.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "only the library is pure; this reads files"
+)]
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 #[path = "../tests/placing/exact.rs"]

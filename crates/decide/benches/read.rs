@@ -3,6 +3,11 @@
 //! `cargo bench -p netsilo-sys --bench read`. The tree is on this machine's disk, or better in
 //! memory: set `TMPDIR`. On a live kernel each file also costs the kernel's formatting.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "only the library is pure; this reads files"
+)]
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
 #[path = "../../sys/tests/trees/big_host.rs"]

@@ -1,5 +1,10 @@
 //! The audit's readers on an extended fixture, and the diagnosis on every fixture.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "only the library is pure; this reads files"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;

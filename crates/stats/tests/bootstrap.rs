@@ -1,4 +1,5 @@
 //! Coverage of the bootstrap's intervals.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use netsilo_stats::bootstrap::{Draws, interval};
 use netsilo_stats::simulate::{Noise, share};

@@ -7,6 +7,11 @@
 //! SEEDS`.
 
 #![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "only the library is pure; this reads files"
+)]
+#![allow(
     missing_docs,
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -21,7 +21,7 @@ pub(super) enum Demand {
     #[default]
     Content,
     /// Yes.
-    Wanted(Want),
+    Wanted(Box<Want>),
 }
 
 /// A change that is wanted.
@@ -58,7 +58,7 @@ impl Demand {
         };
         match (previous, planned.change) {
             (Some(want), Some(change)) if want.goes_on(planned, abandoned) => {
-                (Self::Wanted(want.next(change, planned.workload)), false)
+                (Self::Wanted(Box::new(want.next(change, planned.workload))), false)
             }
             (previous, change) => {
                 let young = |want: &Want| want.windows < want.windows_needed(abandoned);
@@ -66,7 +66,7 @@ impl Demand {
                 let first = |change| Want::first(now, change, planned.workload, was_content);
                 let requested = previous.and_then(|want| want.requested);
                 let want = change.map(|change| Want { requested, ..first(change) });
-                (want.map_or(Self::Content, Self::Wanted), gave_up)
+                (want.map_or(Self::Content, |want| Self::Wanted(Box::new(want))), gave_up)
             }
         }
     }

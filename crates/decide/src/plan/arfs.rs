@@ -70,14 +70,13 @@ pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: 
             }
             Some(feature) => {
                 let reason = match on {
-                    true => format!(
+                    true => {
                         "aRFS: the device steers each flow to the queue whose interrupt is on \
                          its reader's cpu"
-                    ),
-                    false => {
-                        "aRFS off: the device's hash chooses the queue of each flow".to_owned()
                     }
+                    false => "aRFS off: the device's hash chooses the queue of each flow",
                 };
+                let reason = reason.to_owned();
                 let knob = knobs::Offload {
                     netdev: NetdevIdentity::from_netdev(netdev),
                     feature: NTUPLE_FILTER.into(),

@@ -1,5 +1,10 @@
 //! Placement on topologies of real and regular machines: near the optimum, and within the rules.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "only the library is pure; this reads files"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod exact;
