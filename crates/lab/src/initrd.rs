@@ -59,7 +59,7 @@ pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Builds the archive uncompressed: the guest would take longer to unpack it than QEMU to copy it.
+/// Builds the archive uncompressed: unpacking in the guest takes longer than copying by QEMU.
 fn archive(image: &Image, busybox: &[u8]) -> Result<Vec<u8>> {
     let mut cpio = Cpio::default();
     for dir in ["bin", "sbin", "dev", "proc", "sys", "modules"] {

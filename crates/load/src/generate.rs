@@ -13,7 +13,7 @@ const AT_ONCE: usize = 2;
 
 /// Generates loads for other machines.
 ///
-/// Without further permission only against the requesting address.
+/// Sends only to the requesting address, unless other addresses were permitted.
 #[derive(Debug)]
 pub(super) struct Generator {
     also_against: Vec<IpAddr>,

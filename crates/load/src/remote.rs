@@ -1,4 +1,4 @@
-//! The requesting end of a load that another machine generates.
+//! The client that requests a load from another machine.
 
 use std::net::{IpAddr, SocketAddr};
 

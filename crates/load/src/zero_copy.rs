@@ -37,7 +37,7 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const ORIGIN: u8 = 5;
 const COPIED: u8 = 1;
 
-/// A thread with one or many sockets.
+/// Sends on one or more sockets from one thread.
 pub(super) fn stream(sockets: Vec<Socket>, spec: &Spec, tally: &Tally<'_>) -> io::Result<()> {
     let buffer = vec![0; spec.send_bytes];
     let mut notifications = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);

@@ -1,10 +1,10 @@
 //! An experiment: settings compared under loads, in rounds; its plan and its files.
 //!
 //! In each round every setting meets every load once. The order of the loads, and of the settings
-//! under each load, is random, so that drift affects all settings alike. Only trials of one load in
-//! one round are compared, which ran directly after each other. A run on disk is a folder:
-//! [`EXPERIMENT`] is an [`Experiment`]; [`RECORDS`] has one [`Record`] per line in order of
-//! completion.
+//! under each load, is random, so that drift affects all settings alike. Trials are compared only
+//! if they belong to one load and one round: these ran one directly after the other. A run on disk
+//! is a folder: [`EXPERIMENT`] is an [`Experiment`]; [`RECORDS`] has one [`Record`] per line in
+//! order of completion.
 //!
 //! Files, each using only those before it: `folder`, `plan`, `records`; from a record `measure`,
 //! `latency` and `flow_map`; from all rounds of a load `compared` and `stage_costs`; then

@@ -1,4 +1,4 @@
-//! Pairs of items, one of which passes packets to the other, and the savings from shared places.
+//! Pairs of items, and the savings from shared places: one item passes packets to the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -444,7 +444,7 @@ impl Knob {
 }
 
 impl Ours {
-    /// Whether an event of then explains that the knob has another value now.
+    /// Whether an event announced at that time explains why the knob now has another value.
     fn is_explained_by(&self, announced_at: Duration) -> bool {
         let past = self.reset.is_some_and(|it| it.over && announced_at <= it.announced_at);
         announced_at.saturating_add(GRACE) >= self.seen_at && !past

@@ -131,8 +131,8 @@ fn wait_for_interrupts(window: &Window<'_>, candidates: &mut [Candidate<'_>]) {
     }
 }
 
-/// What a move gains by the cost model, in CPU-nanoseconds per second; `None` if another algorithm
-/// than the one that uses the model chose the place.
+/// The gain of a move by the cost model, in CPU-nanoseconds per second; `None` if an algorithm
+/// without the cost model chose the place.
 fn gain(window: &Window<'_>, plan: &Plan, change: &Change) -> Option<i64> {
     let irq = window.irq(&change.target)?;
     let placement = plan.placements.iter().find(|placement| placement.irq == Some(irq))?;

@@ -59,7 +59,7 @@ struct NetdevSettings {
     napis: Vec<Napi>,
 }
 
-/// A plan of which nothing can be written, and its basis.
+/// A plan without a change that can be written, and its basis.
 #[derive(Debug, Clone)]
 pub(super) struct Rest {
     plan: Plan,

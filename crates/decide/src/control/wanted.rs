@@ -94,8 +94,8 @@ impl Memory {
         wanted
     }
 
-    /// The plan, with XPS for where the interrupts will be: those that are held for longer stay
-    /// where they are.
+    /// The plan with XPS for the CPUs that the interrupts will have; interrupts that are held for
+    /// longer keep their CPUs.
     pub(super) fn plan_xps(&self, window: &Window<'_>, plan: Plan, revert: &[Change]) -> Plan {
         if self.policy.goal.xps.is_none() {
             return plan;

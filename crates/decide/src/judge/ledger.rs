@@ -148,7 +148,8 @@ fn stage(place: LossStage, mut lines: Vec<LossCounter>, seconds: f64) -> StageLo
     StageLosses { place, count, per_s, since_boot, lines }
 }
 
-/// The `statistics` of every netdev that count losses. Driver counters are in [`nic_counters`].
+/// The `statistics` of every netdev that count losses. Driver counters are in
+/// [`netsilo_model::drivers::counters`].
 const STATISTICS: &[(&str, LossStage, &str)] = &[
     ("rx_crc_errors", LossStage::Wire, ""),
     ("rx_frame_errors", LossStage::Wire, ""),

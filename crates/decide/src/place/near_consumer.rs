@@ -1,7 +1,7 @@
 //! Near the weighted consumers on the closest shared cache, never on their CPU or its SMT sibling.
 //!
-//! The order of preference is: an idle core on the consumers' last-level cache that nobody reads
-//! on; the least busy core there that is not a consumer's; the same two on the rest of the node;
+//! The order of preference is: an idle core on the consumers' last-level cache on which nobody
+//! reads; the least busy core there that is not a consumer's; the same two on the rest of the node;
 //! else the vector stays, with the reason. Ties prefer a core without a queue, then the same level
 //! 2 cache, then the present CPU, then the lowest CPU.
 //!

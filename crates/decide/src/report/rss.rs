@@ -46,7 +46,7 @@ pub struct NetdevRss {
 pub struct TableLoadReport {
     /// Packets that followed the table.
     pub packets: u64,
-    /// Packets received by another queue than the table's, or with an unknown entry.
+    /// Packets that arrived on a queue other than the table's, or whose entry is unknown.
     pub outside: u64,
     /// Packets of flows without room in the flow table.
     pub missed: u64,

@@ -1,8 +1,8 @@
 //! The descriptor of a knob: the trait [`Knob`], whose implementors are the rows of the table in
 //! [`knobs`](crate::change::knobs).
 //!
-//! A knob that is not of this table cannot be written: it is no [`Target`](crate::change::Target).
-//! All code outside of the table asks a target and does not know the knobs one by one.
+//! A knob that is not in this table cannot be written: it is no [`Target`](crate::change::Target).
+//! Code outside the table calls methods of a target and names no single knob.
 
 use crate::change::location::{Location, Setting};
 use crate::change::step::{Step, Traffic};
@@ -12,8 +12,8 @@ use crate::snapshot::host::Snapshot;
 
 /// A knob that netsilo may write. The fields of the type are its identity.
 ///
-/// Devices are identified by what survives a renumbering (path, queue, action name), so that a
-/// journal can tell whether the knob is still the same.
+/// Devices are identified by values that survive a renumbering (path, queue, action name), so that
+/// a journal can tell whether the knob is still the same.
 ///
 /// To add a knob: write its type and its `impl` in a file of [`knobs`](crate::change::knobs), and
 /// list it there, which makes it a [`Target`](crate::change::Target).
@@ -86,18 +86,19 @@ pub trait Knob: Clone {
         value.text()
     }
 
-    /// What the kernel makes of a value; `reserved` are the CPUs set apart at boot.
+    /// The value that the kernel stores for a written value; `reserved` returns the CPUs set apart
+    /// at boot.
     fn settles_as(value: &Self::Value, _reserved: &dyn Fn() -> CpuSet) -> Self::Value {
         value.clone()
     }
 
-    /// Whether the driver may have made `now` of the value `requested`.
+    /// Whether the driver may have rounded the value `requested` to `now`.
     fn may_round_to(_requested: &Self::Value, _now: &Self::Value) -> bool {
         false
     }
 
-    /// The option and arguments of `ethtool` that set the new value, quoted for a shell; `None`
-    /// where ethtool has none that can run twice.
+    /// The option and arguments of `ethtool` that set the new value, quoted for a shell; `None` if
+    /// ethtool has no such command, or none that is safe to repeat.
     fn ethtool(&self, _old: &Self::Value, _new: &Self::Value) -> Option<String> {
         None
     }

@@ -58,9 +58,9 @@ pub struct CpuPlace {
 pub struct Item {
     /// Load, as a share of the fastest CPU's time.
     pub load: f64,
-    /// Index of its present place.
+    /// Index of its current place.
     pub home: Option<usize>,
-    /// Cost of leaving its present place, in ns/s.
+    /// Cost of leaving its current place, in ns/s.
     pub moving: f64,
 }
 

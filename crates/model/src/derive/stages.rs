@@ -184,7 +184,7 @@ pub struct Stages {
     pub cpus: Vec<StagesLine>,
     /// Samples whose stack was lost.
     pub lost: u64,
-    /// Why there are no samples, or only `other`.
+    /// Why there are no samples, or only samples of `other`.
     pub refused: Option<String>,
 }
 

@@ -200,8 +200,8 @@ pub fn rule_count(bytes: &[u8]) -> Result<u32, TooShort> {
     word(bytes, 184)
 }
 
-/// The number of words per link mode mask that the kernel expects; it answers `-n` to a request
-/// with 0.
+/// The number of words in each link mode mask; a request with 0 makes the kernel answer with the
+/// negated number.
 pub fn link_mode_words(bytes: &[u8]) -> Result<u8, TooShort> {
     byte(bytes, 15).map(|words| (words as i8).unsigned_abs())
 }

@@ -216,9 +216,9 @@ pub struct Connection {
     pub total_retrans: u32,
     /// Time with data to send, in microseconds.
     pub busy_usecs: u64,
-    /// Part of it limited by the peer's receive window.
+    /// Busy time in which the peer's receive window was the limit, in microseconds.
     pub rwnd_limited_usecs: u64,
-    /// Part of it limited by the local send buffer.
+    /// Busy time in which the local send buffer was the limit, in microseconds.
     pub sndbuf_limited_usecs: u64,
     /// `sk_rcvbuf`.
     pub rcvbuf_bytes: Option<u32>,

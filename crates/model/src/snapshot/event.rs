@@ -1,10 +1,10 @@
-//! Events that the kernel announces: netdevs, CPUs, suspend.
+//! Events that the kernel reports: netdevs, CPUs, suspend.
 
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuId;
 
-/// An announcement of the kernel.
+/// A notification from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {

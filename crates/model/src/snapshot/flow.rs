@@ -244,7 +244,7 @@ impl Outer {
         )
     }
 
-    /// Whether it is UDP to a NIC.
+    /// Whether a NIC sees the flow as UDP.
     pub fn is_udp(self) -> bool {
         matches!(self, Self::Udp | Self::Vxlan | Self::Geneve | Self::GtpU | Self::EspInUdp)
     }

@@ -181,7 +181,7 @@ pub enum Confidence {
     Certain,
 }
 
-/// What a network device is recognised by.
+/// The attributes that identify a network device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NetdevIdentity {
     /// Interface name.

@@ -15,7 +15,7 @@ use crate::snapshot::flow::{Flow, FlowSpec, Outer};
 pub struct SceneRss {
     /// Number of entries of the indirection table, which assigns the queues in turn.
     pub entries: usize,
-    /// The table itself, if it differs from that.
+    /// The table, if it does not assign the queues in turn.
     pub table: Vec<u32>,
     /// The hash key, if the driver shows it.
     pub key: Option<Key>,

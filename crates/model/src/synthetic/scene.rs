@@ -139,7 +139,7 @@ pub struct SceneQueue {
     pub packets_per_s: u64,
     /// Packets that each poll returns; 0 stands for 4.
     pub packets_per_poll: u64,
-    /// Share of a CPU that polling it takes.
+    /// Share of a CPU that polling the queue takes.
     pub load: f64,
     /// Share of a CPU that its packets take after RPS handed them on, on all receiving CPUs
     /// together.

@@ -17,7 +17,7 @@ pub(super) struct Definition {
     pub(super) loads: Vec<Load>,
 }
 
-/// What an experiment is defined from.
+/// The inputs from which an experiment is defined.
 pub(super) struct Setup<'a> {
     /// The machine before anything was written.
     pub(super) observation: Observation,

@@ -1,5 +1,5 @@
-//! Loads that the forwarding machine drops on arrival: the difference to the forwarded load is what
-//! the rest of the path costs.
+//! Loads that the forwarding machine drops on arrival: the difference to the forwarded load is the
+//! cost of the rest of the path.
 
 use std::sync::atomic::Ordering;
 

@@ -215,8 +215,8 @@ impl LoadTargets<'_> {
         load::request_load(agent, &order, watch)
     }
 
-    /// Runs a load from all its senders at once; the second value is what this machine did when it
-    /// is neither client nor server.
+    /// Runs a load from all its senders at once; the second value is this machine's measurement if
+    /// it is neither client nor server.
     fn make(
         &self,
         load: &Load,

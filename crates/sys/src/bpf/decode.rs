@@ -1,4 +1,4 @@
-//! Decodes the words of `bpf/*.h` into the values of `core::attribution`.
+//! Decodes the words of `bpf/*.h` into the values of `netsilo_model::snapshot::attribution`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;

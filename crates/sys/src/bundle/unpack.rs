@@ -121,7 +121,7 @@ mod tests {
         file
     }
 
-    /// A header with an unchecked path: the library refuses to write hostile ones.
+    /// A header with an unchecked path: the library refuses to write hostile paths.
     fn header(path: &str, kind: tar::EntryType, link: &str, size: u64) -> tar::Header {
         let mut header = tar::Header::new_gnu();
         header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());

@@ -77,7 +77,7 @@ impl Refresher {
         Ok(snapshot)
     }
 
-    /// The snapshot after `last`, which must be the one that this returned before.
+    /// The snapshot after `last`; `last` must be the snapshot that the previous call returned.
     pub fn next(&mut self, root: &Root, last: &Snapshot) -> Result<Snapshot, ReadError> {
         match self.opened.as_mut().map(|opened| opened.next(root, last)) {
             Some(Ok(snapshot)) => Ok(snapshot),

@@ -37,7 +37,7 @@ pub fn compact(
     let mut from = 0;
     for group in open.chunk_by(|a, b| a.origin == Origin::Daemon && b.origin == Origin::Daemon) {
         from += group.len();
-        // The value that undo finds here after it has undone all newer transactions.
+        // The value of the knob after undo has undone all newer transactions.
         let found = |target: &Target| {
             let newer = open[from..]
                 .iter()

@@ -66,11 +66,11 @@ fn cannot<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> GuardErr
 /// How a guard's watch ended.
 #[derive(Debug)]
 pub enum GuardResult {
-    /// Restored by another process.
+    /// The transaction was confirmed.
     Confirmed,
-    /// Restored by the guard, possibly incompletely.
+    /// Another process restored the old values.
     Undone(RestoredBy),
-    /// The guard restored it; some of it may be left.
+    /// The guard restored the old values, possibly incompletely.
     Restored(Undone),
 }
 

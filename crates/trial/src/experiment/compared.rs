@@ -124,7 +124,7 @@ impl CellResult {
         matches!(self, Self::Better | Self::Worse | Self::Higher | Self::Lower)
     }
 
-    /// Whether it follows from an interval.
+    /// Whether it was concluded from a confidence interval.
     pub(super) fn is_given(self) -> bool {
         self.differs() || self == Self::NoDifferenceShown
     }

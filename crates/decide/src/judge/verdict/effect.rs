@@ -7,10 +7,10 @@ use crate::judge::verdict::bottleneck::{Bottleneck, Loads, Resource};
 use crate::judge::verdict::remedy_verdict::Outcome;
 use crate::judge::verdict::work::{NetdevWork, Range, Scenario};
 
-/// Minimum gain in the worst scenario for a remedy to help: measurements vary by as much.
+/// Minimum gain in the worst scenario for a remedy to help; smaller differences are noise.
 pub(super) const CLEAR: f64 = 0.05;
 
-/// Likely loss from which a remedy that cannot gain hurts.
+/// Minimum likely loss for a remedy that cannot gain to count as harmful.
 pub(super) const LOSS: f64 = 0.01;
 
 /// The effect of a remedy on the bottleneck.

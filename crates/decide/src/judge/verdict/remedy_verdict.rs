@@ -56,7 +56,7 @@ pub enum RemedyName {
     RpsAndRfs,
     /// Let the device steer flows to the queue nearest their reader.
     Arfs,
-    /// LossStage each queue's interrupt on its own CPU.
+    /// Place each queue's interrupt on its own CPU.
     SpreadInterrupts,
     /// Use more queues.
     MoreQueues,

@@ -44,9 +44,9 @@ pub struct CpuWhy {
 /// The activity of a ksoftirqd, as shares of the interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ksoftirqd {
-    /// Time that it ran softirq work deferred to it.
+    /// Time in which it ran deferred softirq work.
     pub ran: f64,
-    /// Time that it waited behind other threads, and delayed all softirq work of the CPU.
+    /// Time in which it waited behind other threads and so delayed all softirq work of the CPU.
     pub waited: f64,
 }
 

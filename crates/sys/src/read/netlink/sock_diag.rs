@@ -1,8 +1,8 @@
 //! Samples all TCP sockets of this thread's network namespace, for attribution without eBPF.
 //!
 //! `sock_diag` has bytes and inodes, `/proc` the holders, `pidfd_getfd` the NAPI. Two samples make
-//! an attribution: `core::sock_diag::attribute`. Listing sockets needs no privilege; other users'
-//! processes need root.
+//! an attribution ([`netsilo_model::derive::sock_diag`]). Listing sockets needs no privilege; other
+//! users' processes need root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,7 +1,7 @@
 //! The kernel's refusals in plain words: what an errno means for a knob, and what to do next.
 //!
-//! The knob's row has what is special about it; here is what an errno means for every knob, or for
-//! every setting of ethtool's.
+//! Meanings that hold for one knob only are in the knob's row. This file has the meanings that hold
+//! for every knob, or for every ethtool setting.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use netsilo_model::change::{Location, Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
 use rustix::io::Errno;
 
-/// What was tried on a knob.
+/// The operation that failed on a knob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Doing {
     /// Reading it.
