@@ -153,8 +153,7 @@ fn a_backlog_that_is_too_short(lab: &Lab) {
     assert!(lost(&check, "backlog") > 0, "{check:#}");
     let why = lab.sh(&format!("{NETSILO} why cpu5 --interval 2s")).unwrap();
     assert!(
-        why.contains("backlog (RPS, loopback, veth)")
-            && why.contains("is cpu 5: the flow's hash"),
+        why.contains("backlog (RPS, loopback, veth)") && why.contains("is cpu 5: the flow's hash"),
         "{why}"
     );
     sender.stop().unwrap();
