@@ -3,7 +3,7 @@
 //! Compares the solver, `spread`, a balancer's least-loaded rule and a vendor script's round-robin
 //! with the optimum where it can be computed; and measures the solver at 512 CPUs.
 //!
-//! `cargo bench -p netsilo-sys --bench placing`.
+//! `cargo bench -p netsilo-decide --bench placing`.
 
 #![allow(
     clippy::disallowed_methods,
