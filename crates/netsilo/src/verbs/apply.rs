@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use netsilo_decide::plan::Plan;
+use netsilo_sys::read::process::THIS_PROGRAM;
 use netsilo_sys::transaction::apply::{Applied, ApplyEvent, TransactionOptions};
 use netsilo_sys::transaction::guard;
 use netsilo_sys::transaction::verify::{self, Arrival};
@@ -129,7 +130,7 @@ fn refuse_conflicting_changes(plan: &Plan) -> Result<()> {
 
 /// The command that runs this same executable as the guard, even if its file was replaced.
 fn guard_command(state: &StateDir, dir: &Path, transaction: u64) -> Command {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(THIS_PROGRAM);
     command
         .arg("guard")
         .arg(transaction.to_string())
