@@ -1,5 +1,5 @@
 # demo: the main job on real traffic in a small virtual machine.
-# check: the tests that boot no guest, in 4 minutes.   test: all that continuous integration runs.
+# check: the tests that boot no guest.   test: all that continuous integration runs.
 # test-long: before a release, what is too slow for test.
 # Each installs what it needs (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local

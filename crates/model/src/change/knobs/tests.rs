@@ -45,7 +45,7 @@ fn set(text: &str) -> CpuSet {
 /// A machine that has every knob which a snapshot holds.
 fn host() -> Snapshot {
     let limit = |current| Some(Limit { current, max: 4096 });
-    let absent = || "not asked for".to_owned();
+    let absent = || "not requested".to_owned();
     let ethtool = Ethtool {
         driver: Reading::Absent(absent()),
         channels: Reading::Value(ethtool::Channels {
