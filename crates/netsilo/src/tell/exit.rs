@@ -33,6 +33,8 @@ pub(crate) enum Exit {
     OtherOwner,
     /// 77: a privilege is missing.
     NoPermission,
+    /// 78: the daemon's configuration is bad; `EX_CONFIG` of sysexits.h.
+    BadConfiguration,
 }
 
 impl Exit {
@@ -48,6 +50,7 @@ impl Exit {
             Self::RestoreIncomplete => 21,
             Self::OtherOwner => 30,
             Self::NoPermission => 77,
+            Self::BadConfiguration => 78,
         }
     }
 

@@ -138,6 +138,15 @@ pub(crate) enum Metrics {
     At(SocketAddr),
 }
 
+impl Metrics {
+    pub(crate) fn address(self) -> Option<SocketAddr> {
+        match self {
+            Self::Off => None,
+            Self::At(address) => Some(address),
+        }
+    }
+}
+
 /// An error in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BadConfig {
