@@ -329,3 +329,32 @@ fn a_plan_of_a_bundle_is_exported_in_each_format() {
         "2 netsilo: --suggest needs the format irqbalance-policy"
     );
 }
+
+#[test]
+fn a_signal_removes_the_temporary_folder_which_only_its_owner_can_read() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let folders = || -> Vec<_> {
+        std::fs::read_dir(dir.path().join("tmp")).unwrap().map(|it| it.unwrap().path()).collect()
+    };
+    std::fs::create_dir(dir.path().join("tmp")).unwrap();
+    let fifo = dir.path().join("bundle");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let capture = ["capture", "--no-bpf", "-i", "1h", "-o", "/dev/null"];
+    let from = ["show", "--from", fifo.to_str().unwrap()];
+    for arguments in [&capture[..], &from] {
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let mut child = netsilo(arguments)
+                .env("TMPDIR", dir.path().join("tmp"))
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let made = netsilo_lab::until("a folder", folders, |made| !made.is_empty()).unwrap();
+            let mode = made[0].metadata().unwrap().permissions().mode() & 0o777;
+            kill_process(Pid::from_child(&child), signal).unwrap();
+            let status = child.wait().unwrap();
+            assert_eq!((mode, folders()), (0o700, vec![]), "{arguments:?} {signal:?}: {status}");
+        }
+    }
+}
