@@ -85,7 +85,7 @@ pub(super) struct ExperimentArgs {
         long,
         value_name = "TIME",
         default_value = "10s",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     duration: Duration,
     /// Time each trial runs before it counts
@@ -93,7 +93,7 @@ pub(super) struct ExperimentArgs {
         long,
         value_name = "TIME",
         default_value = "1s",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     warm_up: Duration,
     /// Idle time before each trial
@@ -101,7 +101,7 @@ pub(super) struct ExperimentArgs {
         long,
         value_name = "TIME",
         default_value = "2s",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     pause: Duration,
     /// Seed of the random order of trials [default: random]

@@ -52,7 +52,7 @@ pub(crate) struct LoadArgs {
         long,
         value_name = "TIME",
         default_value = "200ms",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     lost_after: Duration,
     /// Send a lost UDP request again instead of the next one
@@ -63,7 +63,7 @@ pub(crate) struct LoadArgs {
         long,
         value_name = "TIME",
         default_value = "1s",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     warm_up: Duration,
     /// Time the load counts
@@ -72,7 +72,7 @@ pub(crate) struct LoadArgs {
         long,
         value_name = "TIME",
         default_value = "10s",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     duration: Duration,
 }

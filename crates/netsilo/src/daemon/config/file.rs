@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use toml::de::Error;
 use toml::{Spanned, Table};
 
-use crate::args::parse::some_cpus;
+use crate::args::parse::{duration, some_cpus};
 
 /// The keys of one file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -259,7 +259,7 @@ fn some<'de, D: Deserializer<'de>, T>(
 }
 
 fn between(text: &str, least: Duration, most: Duration) -> anyhow::Result<Duration> {
-    let time = humantime::parse_duration(text)?;
+    let time = duration(text).map_err(anyhow::Error::msg)?;
     let shown = humantime::format_duration;
     anyhow::ensure!(
         (least..=most).contains(&time),
