@@ -11,6 +11,8 @@ use anyhow::{Context as _, Result, ensure};
 pub(crate) const CONFIGURATION: u64 = 1 << 20;
 pub(crate) const PLAN: u64 = 16 << 20;
 
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
 /// Reads a file or pipe of at most `most` bytes.
 pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     let cannot = || format!("cannot read {}", path.display());
@@ -42,9 +44,14 @@ fn take(file: File, most: u64) -> Result<Vec<u8>> {
     Ok(contents)
 }
 
+/// Whether a file or folder belongs to this user and nobody else can write to it.
+pub(crate) fn is_own(path: &Path) -> Result<bool> {
+    let of = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(of.uid() == rustix::process::geteuid().as_raw() && of.mode() & WRITABLE_BY_OTHERS == 0)
+}
+
 /// Refuses for root what others can change; in a folder like /tmp only owners can.
 fn trusted(of: &Metadata) -> Result<()> {
-    const WRITABLE_BY_OTHERS: u32 = 0o022;
     const STICKY: u32 = 0o1000;
     let is_shared = of.is_dir() && of.mode() & STICKY != 0;
     let others_write = of.mode() & WRITABLE_BY_OTHERS != 0 && !is_shared;

@@ -71,6 +71,9 @@ pub(super) struct ExperimentArgs {
     /// Resume the run in this folder with its recorded options; run only the missing trials
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
+    /// With --resume: run the commands of a folder that belongs to others
+    #[arg(long, requires = "resume")]
+    trust: bool,
     /// Number of trials of each setting under each load; below 6 there is no exact 95% interval
     #[arg(
         long,
@@ -217,7 +220,7 @@ impl ExperimentArgs {
         stop: &AtomicBool,
         asking: &AtomicBool,
     ) -> Result<Exit> {
-        let (folder, experiment, options, records) = Folder::open(dir)?;
+        let (folder, experiment, options, records) = Folder::open(dir, self.trust)?;
         ensure!(
             experiment.kind == kind,
             "{} holds a run of bench {}",
