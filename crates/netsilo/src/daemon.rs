@@ -350,7 +350,7 @@ impl<'a> Daemon<'a> {
     /// Records a decision in the log and the totals, and prints it.
     fn decided(&mut self, entry: LogEntry) {
         use netsilo_decide::control::LogKind;
-        eprint_line(views::status::decision_line(&entry));
+        eprint_line(views::status::decision_line(&entry, &self.status.mode));
         let totals = &mut self.status.totals;
         match entry.kind {
             LogKind::Revert => totals.reverts += 1,

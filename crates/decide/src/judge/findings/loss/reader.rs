@@ -13,6 +13,9 @@ use crate::judge::findings::id::FindingId;
 use crate::judge::findings::loss::lost::{all_of, grown, sysctl, sysctl_number};
 use crate::judge::ledger::Ledger;
 
+/// Default of net.core.somaxconn since 5.4.
+const SOMAXCONN: u64 = 4096;
+
 /// Maximum number of sockets of a port that are listed.
 const SOCKETS_NAMED: usize = 5;
 
@@ -231,7 +234,10 @@ fn listen(
         Evidence::new("maximum of that limit", Measure::Count(bound), "net.core.somaxconn")
     }));
     let reader = losers.reader();
-    let at_bound = limit.zip(bound).is_some_and(|(limit, bound)| limit >= bound);
+    // What `listen` asked for is cut to the maximum. Without tcp_diag either may be the one that
+    // binds.
+    let binding = bound.filter(|bound| limit.is_none_or(|limit| limit >= *bound));
+    let larger = |bound: u64| bound.saturating_mul(2).max(SOMAXCONN);
     let reason = format!("{subject} rejected {lost} connections");
     let gain = || Gain::AtMost {
         measure: Measure::PerSecond(analysis.per_s(lost)),
@@ -249,13 +255,17 @@ fn listen(
         interrupts_traffic: false,
     };
     let longer = Remedy {
-        what: match (at_bound, bound) {
-            (true, Some(bound)) => format!(
-                "allow {} waiting connections; {reader} must call \
-                 listen again with a larger backlog",
-                bound.saturating_mul(2)
+        what: match binding {
+            Some(bound) => format!(
+                "allow {} waiting connections; {reader} must call listen again, \
+                 with that backlog{}",
+                larger(bound),
+                if limit.is_none() { " (which it asked for now was not read)" } else { "" }
             ),
-            _ => format!(
+            None if limit.is_none() => {
+                format!("make {reader} call listen with a larger backlog, up to net.core.somaxconn")
+            }
+            None => format!(
                 "make {reader} call listen with a larger backlog: the kernel would allow it"
             ),
         },
@@ -266,12 +276,9 @@ fn listen(
         ),
         cost: Some("connections may wait longer before they are served".into()),
         not_when: Some(format!("{reader} accepts more slowly than connections arrive on average")),
-        changes: match (at_bound, bound) {
-            (true, Some(bound)) => {
-                sysctl(analysis, "net.core.somaxconn", bound.saturating_mul(2), &reason)
-            }
-            _ => Vec::new(),
-        },
+        changes: binding.map_or_else(Vec::new, |bound| {
+            sysctl(analysis, "net.core.somaxconn", larger(bound), &reason)
+        }),
         interrupts_traffic: false,
     };
     Finding {
@@ -280,7 +287,11 @@ fn listen(
         subject: subject.clone(),
         title: format!("{reader} accepts too slowly: {lost} connections found its queue full"),
         evidence,
-        remedies: vec![faster, longer],
+        // A limit below the kernel's default is the likelier cause.
+        remedies: match binding {
+            Some(bound) if bound < SOMAXCONN => vec![longer, faster],
+            _ => vec![faster, longer],
+        },
     }
 }
 
