@@ -32,15 +32,23 @@ pub(crate) fn render(plan: &Plan) -> String {
     if let Some(predicted) =
         plan.predicted.as_ref().filter(|_| plan.placements.iter().any(|it| it.moves))
     {
-        let share = |ns: u64| format!("{:.1}%", ns as f64 / 1e7);
-        let (before, after) = (share(predicted.before_ns_per_s), share(predicted.after_ns_per_s));
+        let pair = |before: u64, after: u64| format!("{} -> {}", share(before), share(after));
         let _ = writeln!(
             text,
-            "expected: {before} -> {after} of a cpu for distance, wakeups and crowding; {}",
+            "expected: {} of a cpu for wakeups and cache lines, work waits {}; {}",
+            pair(predicted.before_cpu_ns_per_s, predicted.after_cpu_ns_per_s),
+            pair(
+                predicted.before_ns_per_s.saturating_sub(predicted.before_cpu_ns_per_s),
+                predicted.after_ns_per_s.saturating_sub(predicted.after_cpu_ns_per_s)
+            ),
             predicted.distances
         );
     }
     text
+}
+
+fn share(ns_per_s: u64) -> String {
+    format!("{:.1}%", ns_per_s as f64 / 1e7)
 }
 
 /// A change as text: `irq 27 (virtio0-input.1): 0 -> 6`.
