@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use netsilo_decide::place::model::Parts;
 use netsilo_decide::plan::Plan;
 use netsilo_model::change::{Change, Interruption, Target};
 
@@ -46,6 +47,53 @@ pub(crate) fn render(plan: &Plan) -> String {
     }
     text
 }
+
+/// Renders what each queue costs where it will be, and on the CPUs that were not chosen.
+pub(crate) fn alternatives(plan: &Plan) -> String {
+    let mut text = String::new();
+    for placement in &plan.placements {
+        let _ = writeln!(
+            text,
+            "{} on cpu {}: {}",
+            placement.label,
+            placement.cpus,
+            parts(&placement.cost)
+        );
+        for other in &placement.alternatives {
+            let distance =
+                other.distance.map_or(String::new(), |distance| format!(" ({})", distance.label()));
+            let _ =
+                writeln!(text, "  not on cpu {}{distance}: {}", other.cpu.0, parts(&other.cost));
+        }
+    }
+    text
+}
+
+/// The parts of a cost that are not zero, the largest first.
+fn parts(cost: &Parts) -> String {
+    let mut parts = [
+        ("wakeups", cost.wakeups),
+        ("cache lines", cost.lines),
+        ("lines from the device's node", cost.device),
+        ("slow core", cost.slow),
+        ("handing on", cost.handing),
+        ("others wait", cost.waiting),
+        ("crowding", cost.crowding),
+    ];
+    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let told: Vec<String> = parts
+        .iter()
+        .filter(|(_, ns)| *ns >= LEAST)
+        .map(|(name, ns)| format!("{name} {:.2}%", ns / 1e7))
+        .collect();
+    match told.is_empty() {
+        true => "nothing".to_owned(),
+        false => format!("{:.2}% of a cpu: {}", cost.total() / 1e7, told.join(", ")),
+    }
+}
+
+/// Parts below this (ns/s) are not told.
+const LEAST: f64 = 5e4;
 
 fn share(ns_per_s: u64) -> String {
     format!("{:.1}%", ns_per_s as f64 / 1e7)
