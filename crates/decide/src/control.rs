@@ -38,8 +38,3 @@ pub use self::decision::{
     WriteOutcome,
 };
 pub use self::policy::{Policy, WINDOW};
-
-#[cfg(test)]
-mod simulate;
-#[cfg(test)]
-mod tests;

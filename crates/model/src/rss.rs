@@ -7,3 +7,6 @@ pub mod load;
 pub mod model;
 pub mod rebalance;
 pub mod toeplitz;
+
+#[cfg(test)]
+mod suite;

@@ -12,6 +12,8 @@
 //! Each algorithm has a case, each finding and each knob a folder, and no folder lacks a file or
 //! has another one.
 
+mod exports;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -137,9 +139,9 @@ fn every_export_is_as_recorded() {
             prepend_module_to_snapshot => false,
             omit_expression => true,
         }, {
-            insta::assert_snapshot!("export", crate::verbs::export::tests::all(&plan));
+            insta::assert_snapshot!("export", exports::all(&plan));
         });
-        crate::verbs::export::tests::checked(&plan);
+        exports::checked(&plan);
     }
 }
 
@@ -155,13 +157,13 @@ fn every_knob_is_shown_and_exported_as_it_was() {
         let case = cases().join("knobs").join(kind);
         let KnobCase { change } = read(&case.join("knob.json"));
         let plan = Plan { changes: vec![change], ..Plan::default() };
-        let text = views::plan::render(&plan) + &crate::verbs::export::tests::of_knob(&plan);
+        let text = views::plan::render(&plan) + &exports::of_knob(&plan);
         insta::with_settings!({
             snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true
         }, {
             insta::assert_snapshot!("knob", text);
         });
-        crate::verbs::export::tests::checked(&plan);
+        exports::checked(&plan);
     }
 }
 

@@ -3,9 +3,6 @@
 
 mod args;
 mod bench;
-
-#[cfg(test)]
-mod cases;
 mod cli;
 mod daemon;
 mod report;
@@ -13,6 +10,9 @@ mod tell;
 mod temporary_changes;
 mod verbs;
 mod views;
+
+#[cfg(test)]
+mod cases;
 
 use std::process::ExitCode;
 

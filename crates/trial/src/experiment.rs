@@ -23,3 +23,6 @@ pub mod stage_costs;
 pub use folder::{COMMANDS, EXPERIMENT, MACHINE, RECORDS};
 pub use plan::{Experiment, Kind, Load, MachineSummary, Setting, Step};
 pub use records::{Failed, Record, Sampled, SiloMap, Trial};
+
+#[cfg(test)]
+mod samples;

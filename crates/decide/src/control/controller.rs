@@ -51,6 +51,11 @@ impl Controller {
         &self.memory.policy
     }
 
+    /// The knobs with a history: those that are planned now, and those that were.
+    pub fn tracked(&self) -> impl Iterator<Item = &Target> {
+        self.memory.knobs.keys()
+    }
+
     /// The kernel announced an event.
     pub fn note_event(&mut self, now: Duration, event: &Event) {
         self.memory.now = now;

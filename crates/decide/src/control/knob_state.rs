@@ -458,5 +458,4 @@ impl Yielded {
 }
 
 #[cfg(test)]
-#[path = "knob_tests.rs"]
 mod tests;

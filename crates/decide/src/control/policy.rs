@@ -114,3 +114,21 @@ mod seconds {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_read_in_seconds_and_an_unknown_key_refused() {
+        let policy: Policy = serde_json::from_str(r#"{ "dwell": 30, "yield-for": 600 }"#).unwrap();
+        assert_eq!(
+            (policy.dwell, policy.yield_for),
+            (Duration::from_secs(30), Some(Duration::from_secs(600)))
+        );
+        assert_eq!(policy.hold_off, Policy::default().hold_off);
+        assert!(serde_json::from_str::<Policy>(r#"{ "dwel": 30 }"#).is_err());
+        let json = serde_json::to_string(&Policy::default()).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), Policy::default());
+    }
+}

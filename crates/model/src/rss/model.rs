@@ -289,7 +289,7 @@ impl NicSteering {
 mod tests {
     use super::*;
     use crate::machine::reading::Reading;
-    use crate::rss::toeplitz::tests::{KEY, SUITE};
+    use crate::rss::suite::{KEY, SUITE};
     use crate::snapshot::ethtool::{Driver, Rss};
 
     fn ethtool(driver: &str, key: Option<&[u8]>, fields: &str, input_xfrm: u8) -> Ethtool {

@@ -1,9 +1,6 @@
 //! After a kernel event a short window starts at once, to restore soon what a driver has reset.
 
 use std::collections::BTreeSet;
-
-#[cfg(test)]
-use std::path::Path;
 use std::time::Duration;
 
 use netsilo_model::snapshot::event::Event;
@@ -75,7 +72,8 @@ mod tests {
 
     fn window_after(events: &[Event], at: u64, reconcile: &mut Reconcile) -> (bool, Duration) {
         let interval = Duration::from_secs(10);
-        let root = Root::at(Path::new("/nonexistent-for-this-test")).unwrap_or(Root::live());
+        let nothing = tempfile::tempdir().unwrap();
+        let root = Root::at(nothing.path()).unwrap();
         let disturbed = reconcile.discards_window(&root, events, Duration::from_secs(at), interval);
         (disturbed, reconcile.window(interval))
     }

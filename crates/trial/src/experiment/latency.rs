@@ -54,28 +54,9 @@ fn read(latency: &Latency) -> Option<Histogram<u64>> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
-
+mod tests {
     use super::*;
-
-    /// The latency record of a run with these response times.
-    pub(in crate::experiment) fn latency(values_ns: impl IntoIterator<Item = u64>) -> Latency {
-        let mut histogram = Histogram::<u64>::new_with_bounds(1, 3_600_000_000_000, 3).unwrap();
-        values_ns.into_iter().for_each(|ns| histogram.record(ns).unwrap());
-        let mut bytes = Vec::new();
-        V2DeflateSerializer::new().serialize(&histogram, &mut bytes).unwrap();
-        let at = |percent: &str| {
-            (percent.to_owned(), histogram.value_at_percentile(percent.parse().unwrap()))
-        };
-        Latency {
-            count: histogram.len(),
-            mean_ns: histogram.mean(),
-            max_ns: histogram.max(),
-            percentiles_ns: ["50", "99"].map(at).into(),
-            histogram: STANDARD.encode(&bytes),
-        }
-    }
+    use crate::experiment::samples::latency;
 
     #[test]
     fn each_response_counts_once_in_any_number_of_rounds() {

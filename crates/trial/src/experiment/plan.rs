@@ -191,38 +191,9 @@ impl Experiment {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::traffic::Test;
-
-    /// Four settings, three loads, three rounds.
-    pub(in crate::experiment) fn experiment() -> Experiment {
-        let setting = |name: &str| Setting {
-            name: name.into(),
-            what: String::new(),
-            changes: vec![],
-            command: None,
-        };
-        let load = |name: &str| Load {
-            name: name.into(),
-            spec: Spec::default_for(Test::TcpRr, Duration::from_secs(1)),
-            senders: 1,
-            early_drop: false,
-        };
-        Experiment {
-            schema: 1,
-            kind: Kind::Matrix,
-            netsilo: "0".into(),
-            command: vec![],
-            started_s: 0,
-            settings: ["none", "irq-affinity", "rps+rfs", "both"].map(setting).into(),
-            loads: ["a", "b", "c"].map(load).into(),
-            rounds: 3,
-            pause: Duration::ZERO,
-            seed: 7,
-            machine: MachineSummary::default(),
-        }
-    }
+    use crate::experiment::samples::experiment;
 
     #[test]
     fn each_round_has_every_setting_and_load_once_grouped_by_load() {

@@ -102,7 +102,7 @@ impl Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::plan::tests::experiment;
+    use crate::experiment::samples::experiment;
 
     #[test]
     fn a_step_with_a_result_is_not_repeated() {

@@ -6,10 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::controller::Controller;
-use super::decision::{Decision, WriteOutcome};
-use super::policy::{Policy, WINDOW};
-use crate::plan::plan;
+use netsilo_decide::control::{Controller, Decision, Policy, WINDOW, WriteOutcome};
+use netsilo_decide::plan::plan;
 use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};

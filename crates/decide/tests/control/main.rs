@@ -1,0 +1,67 @@
+//! What holds of the controller, in a closed loop with a synthetic machine: the laws of
+//! `docs/controller.md`, over simulated hours and days.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod other_programs;
+mod stability;
+mod trials;
+mod world;
+
+use netsilo_decide::control::{LogEntry, LogKind, Policy};
+use netsilo_decide::plan::{AlgorithmName, Goal, Xps};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::synthetic::grid::Grid;
+use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
+use world::World;
+
+/// Windows per hour.
+const HOUR: usize = 360;
+
+fn policy(algorithm: AlgorithmName) -> Policy {
+    Policy { goal: Goal { algorithm, ..Goal::default() }, ..Policy::default() }
+}
+
+/// The same, and the CPUs of each tx queue (XPS) follow its completion interrupt.
+fn with_xps(policy: Policy, wanted: bool) -> Policy {
+    Policy { goal: Goal { xps: wanted.then_some(Xps::Near), ..policy.goal }, ..policy }
+}
+
+/// Two sockets of four cores; each queue's interrupt on cpu 0, its reader on the other socket.
+fn scene(queues: u32) -> Scene {
+    let queue = |at: u32| SceneQueue {
+        irq: Some(30 + at),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        xps_cpus: Some(CpuSet::new()),
+        packets_per_s: 50_000,
+        load: 0.2,
+        readers: vec![Reader {
+            comm: "redis".into(),
+            cpu: CpuId(4 + at),
+            bytes_per_s: 20_000_000,
+            ..Reader::default()
+        }],
+        ..SceneQueue::default()
+    };
+    let queues = (0..queues).map(queue).collect();
+    let netdev =
+        SceneNetdev { name: "eth0".into(), driver: "igb".into(), queues, ..SceneNetdev::default() };
+    Scene {
+        grid: Grid { nodes: 2, l2s: 4, ..Grid::default() },
+        netdevs: vec![netdev],
+        ..Scene::default()
+    }
+}
+
+fn small(queues: u32, seed: u64) -> World {
+    World::new(scene(queues), policy(AlgorithmName::NearConsumer), seed)
+}
+
+fn has(log: &[LogEntry], kind: LogKind) -> bool {
+    log.iter().any(|entry| entry.kind == kind)
+}
+
+fn by_someone_else(world: &mut World, irq: u32, cpu: u32) {
+    world.settings.irqs.get_mut(&Irq(irq)).unwrap().requested = Some(CpuSet::from_cpu(CpuId(cpu)));
+}

@@ -1,0 +1,191 @@
+//! Knobs that other programs, drivers and the kernel change, and writes that fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::world::World;
+use super::{HOUR, by_someone_else, has, policy, scene, small};
+use netsilo_decide::control::{Decision, LogKind, Policy, WriteOutcome};
+use netsilo_decide::plan::AlgorithmName;
+use netsilo_model::change::{Change, Target, Value, knobs};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::event::Event;
+use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
+
+#[test]
+fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
+    let mut world = small(2, 5);
+    world.steps(10);
+    let made = world.made.len();
+    let tuned = KnobOwner { name: "tuned".into(), pid: 7, writes: vec![OwnedKnob::IrqAffinity] };
+    world.settings.writers = vec![tuned];
+    by_someone_else(&mut world, 30, 1);
+    let decision = world.step();
+    assert!(has(&decision.log, LogKind::Yield));
+    let [conflict] = decision.conflicts.as_slice() else { panic!("{:?}", decision.conflicts) };
+    assert_eq!(
+        (conflict.writer.as_str(), &conflict.theirs),
+        ("tuned", &Value::Cpus(CpuSet::from_cpu(CpuId(1))))
+    );
+    world.settings.writers = Vec::new();
+    world.steps(HOUR);
+    world.shift();
+    let decision = world.steps(HOUR);
+    assert_eq!(decision.conflicts.len(), 1);
+    assert!(world.made[made..].iter().all(|made| !matches!(
+        made.target,
+        Target::IrqAffinity(knobs::IrqAffinity { irq: Irq(30), .. })
+    )));
+    let policy = world.controller.policy().clone();
+    world.controller.reconfigure(policy);
+    world.scene.netdevs[0].queues[0].readers[0].cpu = CpuId(6);
+    let decision = world.steps(3);
+    assert_eq!(decision.conflicts, []);
+    let cpu = world.settings.irqs[&Irq(30)].requested.as_ref().and_then(CpuSet::single).unwrap();
+    assert!(cpu.0 >= 4 && cpu.0 != 6, "placed again: {cpu}");
+}
+
+#[test]
+fn what_was_yielded_for_a_time_is_taken_back_after_it() {
+    let yield_for = Some(Duration::from_secs(600));
+    let mut world =
+        World::new(scene(1), Policy { yield_for, ..policy(AlgorithmName::NearConsumer) }, 5);
+    world.steps(10);
+    by_someone_else(&mut world, 30, 1);
+    assert_eq!(world.step().conflicts[0].writer, "unknown");
+    assert_eq!(world.steps(59).conflicts.len(), 1);
+    assert!(has(&world.step().log, LogKind::Regain));
+}
+
+#[test]
+fn what_a_reset_undid_is_written_again_at_once_and_is_no_conflict() {
+    let mut world = small(2, 5);
+    world.steps(10);
+    let ours = world.settings.irqs.clone();
+    for event in [
+        Event::LinkUp("eth0".into()),
+        Event::CpuOnline(CpuId(3)),
+        Event::Resumed,
+        Event::Reset("eth0".into()),
+    ] {
+        for irq in [30, 31] {
+            by_someone_else(&mut world, irq, 0);
+        }
+        world.controller.note_event(world.now, &event);
+        let decision = world.step();
+        assert_eq!(decision.conflicts, [], "{event:?}");
+        assert_eq!(world.settings.irqs, ours, "{event:?}");
+        assert!(has(&decision.log, LogKind::Reset) && has(&decision.log, LogKind::Reapply));
+        world.steps(10);
+    }
+    assert_eq!(world.settings.irqs, ours, "and none of it counted as restlessness");
+}
+
+#[test]
+fn what_someone_writes_after_a_reset_was_repaired_is_theirs() {
+    let mut world = small(1, 5);
+    world.steps(10);
+    by_someone_else(&mut world, 30, 0);
+    world.controller.note_event(world.now, &Event::Reset("eth0".into()));
+    assert!(has(&world.step().log, LogKind::Reapply));
+    by_someone_else(&mut world, 30, 0);
+    assert!(has(&world.step().log, LogKind::Reapply), "the driver may take more than one step");
+    assert_eq!(world.step().conflicts, []);
+    by_someone_else(&mut world, 30, 1);
+    assert_eq!(
+        world.step().conflicts.len(),
+        1,
+        "30 s after the event, but a window has shown our value since"
+    );
+}
+
+#[test]
+fn an_event_of_another_netdev_explains_nothing() {
+    let mut world = small(1, 5);
+    world.steps(10);
+    by_someone_else(&mut world, 30, 0);
+    world.controller.note_event(world.now, &Event::LinkUp("eth1".into()));
+    assert_eq!(world.step().conflicts.len(), 1);
+}
+
+#[test]
+fn an_event_that_comes_after_its_effect_was_seen_takes_the_conflict_back() {
+    let mut world = small(1, 5);
+    world.steps(10);
+    by_someone_else(&mut world, 30, 0);
+    assert_eq!(world.step().conflicts.len(), 1);
+    world.controller.note_event(world.now + Duration::from_secs(5), &Event::Reset("eth0".into()));
+    let decision = world.step();
+    assert_eq!(decision.conflicts, []);
+    assert!(has(&decision.log, LogKind::Reapply));
+}
+
+#[test]
+fn interrupts_with_new_numbers_are_placed_at_once_and_the_old_ones_forgotten() {
+    let mut world = small(2, 5);
+    world.steps(10);
+    for (at, queue) in world.scene.netdevs[0].queues.iter_mut().enumerate() {
+        queue.irq = Some(70 + at as u32);
+    }
+    world.settings = world.scene.settings();
+    world.controller.note_event(world.now, &Event::Reset("eth0".into()));
+    let decision = world.step();
+    assert!(has(&decision.log, LogKind::Gone));
+    assert_eq!(decision.writes.changes.len(), 2, "{:?}", decision.held);
+    assert_eq!(world.controller.tracked().count(), 2);
+}
+
+#[test]
+fn of_a_netdev_that_is_gone_nothing_is_remembered() {
+    let mut world = small(2, 5);
+    world.steps(4);
+    world.scene.netdevs.clear();
+    world.settings = world.scene.settings();
+    world.steps(2);
+    assert_eq!(world.controller.tracked().count(), 0);
+}
+
+#[test]
+fn an_interrupt_whose_cpu_went_offline_is_placed_anew() {
+    let mut world = small(1, 5);
+    world.steps(10);
+    let cpu = world.settings.irqs[&Irq(30)].requested.as_ref().and_then(CpuSet::single).unwrap();
+    Arc::make_mut(&mut world.settings.topology).online.remove(cpu);
+    world.settings.irqs.get_mut(&Irq(30)).unwrap().requested =
+        Some(world.settings.topology.online.clone());
+    world.controller.note_event(world.now, &Event::CpuOffline(cpu));
+    let decision = world.step();
+    assert_eq!(decision.conflicts, []);
+    assert_eq!(decision.writes.changes.len(), 1);
+}
+
+#[test]
+fn a_refused_knob_is_tried_again_ever_more_rarely() {
+    let mut world = small(1, 5);
+    let mut tries = Vec::new();
+    for _ in 0..HOUR {
+        let decision = world.look();
+        let refused =
+            |change: &Change| (change.target.clone(), WriteOutcome::Refused("EIO".into()));
+        let outcomes: Vec<_> = decision.writes.changes.iter().map(refused).collect();
+        if !outcomes.is_empty() {
+            tries.push(world.now);
+        }
+        world.controller.wrote(world.now, &outcomes);
+    }
+    let gaps: Vec<u64> = tries.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
+    assert_eq!(gaps, [60, 120, 240, 480, 960], "{tries:?}");
+}
+
+#[test]
+fn writes_that_nobody_makes_are_asked_for_again_and_told_once() {
+    let mut world = small(1, 5);
+    let decisions: Vec<Decision> = (0..4).map(|_| world.look()).collect();
+    assert_eq!(
+        decisions.iter().map(|it| it.writes.changes.len()).collect::<Vec<_>>(),
+        [0, 1, 1, 1]
+    );
+    let told: Vec<bool> = decisions.iter().map(|it| has(&it.log, LogKind::Write)).collect();
+    assert_eq!(told, [false, true, false, false], "and told once");
+}

@@ -1,0 +1,128 @@
+//! Plans in the formats of other programs, as golden text, and what those programs say of them.
+
+use std::fs;
+use std::path::Path;
+
+use netsilo_decide::plan::Plan;
+use netsilo_decide::plan::export::{self, ExportedFile};
+
+/// All formats of a plan as golden text.
+///
+/// Without reasons, which belong to the algorithms and change with them.
+pub(super) fn all(plan: &Plan) -> String {
+    let mut plan = plan.clone();
+    plan.placements.iter_mut().for_each(|it| it.basis = "because".into());
+    plan.changes.iter_mut().for_each(|it| *it = it.clone().because("because"));
+    let (links, beyond) = export::systemd_link(&plan);
+    let files = [export::script(&plan), export::irqbalance_policy(&plan), export::tuned(&plan)];
+    let beyond: String =
+        beyond.iter().map(|what| format!("not in .link files: {what}\n")).collect();
+    beyond
+        + &files
+            .into_iter()
+            .chain(links)
+            .map(|file| format!("==== {}\n{}", file.name, own_lines(&file.text)))
+            .collect::<String>()
+}
+
+/// The lines that a change adds to each format.
+pub(super) fn of_knob(plan: &Plan) -> String {
+    let (links, beyond) = export::systemd_link(plan);
+    let lines = |file: &export::ExportedFile, without: &str| {
+        let common: Vec<&str> = without.lines().collect();
+        let own =
+            own_lines(&file.text).lines().filter(|line| !line.is_empty() && !common.contains(line));
+        own.map(|line| format!("{}: {line}\n", file.name)).collect::<String>()
+    };
+    let nothing = Plan::default();
+    lines(&export::script(plan), &export::script(&nothing).text)
+        + &lines(&export::tuned(plan), &export::tuned(&nothing).text)
+        + &links.iter().map(|link| lines(link, "")).collect::<String>()
+        + &beyond.iter().map(|what| format!("not in .link files: {what}\n")).collect::<String>()
+}
+
+/// Cuts off the script's functions, which are the same in every script.
+fn own_lines(text: &str) -> &str {
+    text.rsplit_once("cannot be moved to cpus $3\"\n    fi\n}\n\n").map_or(text, |(_, own)| own)
+}
+
+fn accepts(program: &str, arguments: &[&str], file: &ExportedFile) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(&file.name);
+    fs::write(&path, &file.text).unwrap();
+    match std::process::Command::new(program).args(arguments).arg(&path).output() {
+        Ok(output) => {
+            let output_text = String::from_utf8_lossy(&output.stdout).into_owned()
+                + &String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{program} on {}: {output_text}", file.name);
+        }
+        Err(e) if std::env::var_os("NETSILO_NO_SKIP").is_none() => {
+            println!("SKIPPED: {program}: {e}")
+        }
+        Err(e) => panic!("{program}: {e}"),
+    }
+}
+
+/// Checks that dash accepts the scripts and shellcheck has no complaint.
+pub(super) fn checked(plan: &Plan) {
+    for file in
+        [export::script(plan), export::irqbalance_policy(plan), export::irqbalance_suggest()]
+    {
+        accepts("dash", &["-n"], &file);
+        accepts("shellcheck", &["--shell=sh"], &file);
+    }
+}
+
+/// A plan whose every name and text tries to run `touch FILE` in each format.
+fn hostile(file: &Path) -> Plan {
+    use netsilo_model::change::{Change, Words, knobs};
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
+    let touch = format!("touch {}", file.display());
+    let text = format!(
+        "e'; {touch}; '$({touch})`{touch}`\n{touch}\nexit 0\n[sysctl]\n${{f:exec:{touch}}}"
+    );
+    let cpus = CpuSet::first(2);
+    let netdev = || NetdevIdentity { name: text.as_str().into(), device_path: Some(text.clone()) };
+    let netdevs = [netdev(), NetdevIdentity { device_path: None, ..netdev() }];
+    let mut changes = Vec::new();
+    for netdev in netdevs {
+        let rps = knobs::RpsCpus { netdev: netdev.clone(), queue: 0 };
+        changes.push(Change::new(rps, CpuSet::new(), cpus.clone(), text.as_str()));
+        let offload = knobs::Offload { netdev, feature: text.as_str().into() };
+        changes.push(Change::new(offload, false, true, text.as_str()));
+    }
+    let sysctl = knobs::Sysctl { name: text.as_str().into() };
+    changes.push(Change::new(sysctl, Words::default(), Words::new(&text), text.as_str()));
+    let known = knobs::Sysctl { name: "net.ipv4.tcp_rmem".into() };
+    changes.push(Change::new(known, Words::default(), Words::new(&text), text.as_str()));
+    let irq = knobs::IrqAffinity {
+        irq: netsilo_model::machine::ids::Irq(7),
+        action: text.as_str().into(),
+        netdev: None,
+    };
+    changes.push(Change::new(irq, CpuSet::new(), cpus, text.as_str()));
+    Plan { changes, ..Plan::default() }
+}
+
+#[test]
+fn no_name_of_a_plan_becomes_code_in_any_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = dir.path().join("made");
+    let plan = hostile(&made);
+    let script = export::script(&plan);
+    for file in [&script, &export::irqbalance_policy(&plan)] {
+        let path = dir.path().join(&file.name);
+        // its functions are replaced: nothing on this machine is written
+        let own = own_lines(&file.text);
+        let stubs = "put() { :; }; interrupt() { :; }; queue() { :; }; setting() { :; }\n\
+            device() { :; }; kthread() { :; }; failed=0\n";
+        fs::write(&path, format!("{stubs}{own}")).unwrap();
+        let ran = std::process::Command::new("sh").arg(&path).arg("").arg("0").status().unwrap();
+        assert!(ran.success() && !made.exists(), "{own}");
+    }
+    assert_eq!(export::systemd_link(&plan).0, []);
+    let tuned = export::tuned(&plan).text;
+    let is_code = |line: &&str| !line.starts_with('#') && line.contains("touch");
+    assert_eq!(tuned.lines().find(is_code), None, "{tuned}");
+}
