@@ -47,6 +47,12 @@ impl Drop for PrivateDir {
     }
 }
 
+/// Keeps folders from being removed by a signal meanwhile. Who makes a folder with those above it
+/// holds this: otherwise it could come back between its removal and the end of the process.
+pub(crate) fn hold() -> impl Drop {
+    folders()
+}
+
 fn folders() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::files::error::ReadError;
+use crate::files::private_dir;
 use crate::files::tree_facts::{TREE_FACTS, TreeFacts};
 
 /// Writes a tree.
@@ -20,6 +21,7 @@ pub struct Recorder {
 
 impl Recorder {
     pub(crate) fn new(dir: &Path) -> Result<Self, ReadError> {
+        let _hold = private_dir::hold();
         fs::create_dir_all(dir).map_err(|source| save_error(&dir.to_string_lossy(), source))?;
         Ok(Self { dir: dir.to_owned(), facts: Mutex::default() })
     }
@@ -54,6 +56,7 @@ impl Recorder {
 
     pub(crate) fn directory(&self, path: &str) -> Result<(), ReadError> {
         let at = self.place(path)?;
+        let _hold = private_dir::hold();
         fs::create_dir_all(at).map_err(|source| save_error(path, source))
     }
 
@@ -84,6 +87,7 @@ impl Recorder {
     /// The location of `path` in the tree; creates its parent directories.
     fn place(&self, path: &str) -> Result<PathBuf, ReadError> {
         let at = self.dir.join(path.trim_start_matches('/'));
+        let _hold = private_dir::hold();
         if let Some(parent) = at.parent() {
             fs::create_dir_all(parent).map_err(|source| save_error(path, source))?;
         }
