@@ -56,7 +56,7 @@ fn a_ring_that_bursts_overflow(lab: &Lab) {
     )
     .unwrap();
     let finding = of(&found, FindingId::NicDrops).unwrap();
-    let counted = finding.evidence.iter().any(|it| it.what.contains("pkts rx OOB"));
+    let counted = finding.evidence.iter().any(|it| it.quantity.contains("pkts rx OOB"));
     assert!(
         finding.subject.to_string() == "eth0" && finding.severity == Severity::Critical && counted,
         "{finding:#?}"
