@@ -61,7 +61,8 @@ fn quality() {
         for seed in 0..SEEDS {
             let (vectors, cpus) = [(3, 8), (4, 8), (5, 6), (6, 6)][seed as usize % 4];
             let work = Work::new(&topology, 1000 + seed, vectors, cpus);
-            let model = Model::new(&work.capacity(&topology), &work.vectors);
+            let capacity = work.capacity(&topology);
+            let model = Model::new(&capacity, &work.vectors);
             let best = total(&model.problem, &exact::solve(&model.problem));
             let costs = ways(&work, &topology, &model).map(|at| total(&model.problem, &at));
             sums[0] += best;

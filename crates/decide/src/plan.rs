@@ -20,10 +20,13 @@ pub mod pin;
 mod placement;
 mod places;
 mod port_steering;
+mod predict;
 pub mod selection;
 mod vectors;
 
-pub use contents::{Advice, Placement, Plan, Predicted, Refusal, RefusalCause, Unchanged};
+pub use contents::{
+    Advice, Alternative, Placement, Plan, Predicted, Refusal, RefusalCause, Unchanged,
+};
 pub use goal::{Goal, Override, Xps};
 pub use make::plan;
 pub(crate) use make::plan_xps;

@@ -124,7 +124,8 @@ fn main() {
 
 fn case(topology: &Topology, queues: usize, cpus: usize, seed: u64, limit: Duration) -> Case {
     let work = Work::new(topology, seed, queues, cpus);
-    let model = Model::new(&work.capacity(topology), &work.vectors);
+    let capacity = work.capacity(topology);
+    let model = Model::new(&capacity, &work.vectors);
     let started = Instant::now();
     std::hint::black_box(solver::solve(&model.problem));
     let solver = started.elapsed();

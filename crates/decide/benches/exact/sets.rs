@@ -65,24 +65,14 @@ impl<'a> Ground<'a> {
 struct Crowd<'a> {
     problem: &'a Problem,
     places: &'a [usize],
-    busy: Vec<f64>,
-    /// Load of the core's CPUs that no item may use.
-    beside: f64,
+    /// Load of the items on each CPU.
+    loads: Vec<f64>,
 }
 
 impl<'a> Crowd<'a> {
     fn of(ground: &'a Ground<'a>, core: usize) -> Self {
         let (problem, places) = (ground.problem, ground.cores[core].as_slice());
-        let level = problem.places[places[0]].levels[0];
-        let others = (0..problem.places.len()).filter(|at| problem.places[*at].levels[0] == level);
-        let beside =
-            others.filter(|at| !places.contains(at)).map(|at| problem.places[at].busy).sum();
-        Self {
-            problem,
-            places,
-            busy: places.iter().map(|at| problem.places[*at].busy).collect(),
-            beside,
-        }
+        Self { problem, places, loads: vec![0.0; places.len()] }
     }
 
     fn thread(&self, place: usize) -> usize {
@@ -91,23 +81,25 @@ impl<'a> Crowd<'a> {
 
     /// The cost of one more item on this thread.
     fn price(&self, item: usize, thread: usize) -> f64 {
-        let (place, busy) = (self.places[thread], self.busy[thread]);
+        let (place, before) = (self.places[thread], self.loads[thread]);
         let load = self.problem.load(item, place);
-        let others = self.busy.iter().sum::<f64>() - busy + self.beside;
+        let beside = self.loads.iter().sum::<f64>() - before;
+        let busy = self.problem.places[place].busy + before;
         let known = &self.problem.items[item];
         let moving = if known.home.is_some_and(|home| home != place) { known.moving } else { 0.0 };
-        let crowd = pressure(busy + load) - pressure(busy) + SMT_LOSS * load * others;
+        let crowd = pressure(busy + load, before + load) - pressure(busy, before)
+            + SMT_LOSS * load * beside;
         (self.problem.fixed(item, place) + moving + crowd * SECOND_NS) / UNIT
     }
 
     fn sit(&mut self, item: usize, thread: usize) -> f64 {
         let price = self.price(item, thread);
-        self.busy[thread] += self.problem.load(item, self.places[thread]);
+        self.loads[thread] += self.problem.load(item, self.places[thread]);
         price
     }
 
     fn leave(&mut self, item: usize, thread: usize) {
-        self.busy[thread] -= self.problem.load(item, self.places[thread]);
+        self.loads[thread] -= self.problem.load(item, self.places[thread]);
     }
 }
 

@@ -144,6 +144,9 @@ pub struct TrialResult {
     pub result: Effect,
     /// CPU time per received megabyte, or per thousand forwarded packets, before and after.
     pub cost: Option<BeforeAfter>,
+    /// Wakeups of threads that slept on another CPU than the waker's, for the same amount of work.
+    #[serde(default)]
+    pub wakeups: Option<BeforeAfter>,
     /// Share of the bytes read under the last-level cache where the protocol ran, before and after.
     pub locality: Option<BeforeAfter>,
     /// In one line, for people.
@@ -154,11 +157,11 @@ pub struct TrialResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// A megabyte, or a forwarded packet, costs less.
+    /// A megabyte, or a forwarded packet, costs less CPU time or fewer wakeups across CPUs.
     Better,
     /// No difference shown.
     NoDifference,
-    /// A megabyte costs more, beyond noise.
+    /// A megabyte costs more, beyond noise; or it is read farther away for no gain.
     Worse,
     /// It could not be judged.
     Unknown,
@@ -175,8 +178,8 @@ pub struct BeforeAfter {
     pub before: f64,
     /// Mean after.
     pub after: f64,
-    /// Lower end of the 99% interval of after relative to before (costs: ratio; locality:
-    /// difference).
+    /// Lower end of the 99% interval of after relative to before (costs and wakeups: ratio;
+    /// locality: difference).
     pub low: f64,
     /// Upper end.
     pub high: f64,

@@ -1,10 +1,14 @@
 //! Trials: whether a batch of writes made it better or worse.
 //!
-//! Compared are the cost of a received megabyte (of forwarded packets, where these are more) and
-//! the locality, in the windows before the batch and after it, on the same CPUs: those between
-//! which something moved and those that read it. The interval is Student's, with a common variance,
-//! as there may be only two windows before; of the logarithm for costs, so that it is one of a
-//! ratio.
+//! Compared are the cost of a received megabyte (of forwarded packets, where these are more), the
+//! wakeups across CPUs for it, and the locality, in the windows before the batch and after it, on
+//! the same CPUs: those between which something moved and those that read it. The interval is
+//! Student's, with a common variance, as there may be only two windows before; of the logarithm for
+//! costs and wakeups, so that it is one of a ratio.
+//!
+//! CPU time is noisy, counts are not. So a batch is also better if it needs fewer wakeups across
+//! CPUs, and worse if data that was read under one last-level cache no longer is, or if it needs
+//! more wakeups, unless its CPU time is less.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,6 +17,7 @@ use std::time::Duration;
 use super::decision::{BeforeAfter, Effect, TrialResult};
 use super::policy::Policy;
 use super::view::{self, Window};
+use crate::place::AlgorithmName;
 use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::rates::CpuRates;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -29,6 +34,18 @@ const LEAST_DEVIATION: f64 = 0.01;
 /// Loads that differ by more than this factor are not compared.
 const SAME_LOAD: f64 = 2.0;
 
+/// Locality that falls by more than this is lost; a placement that promises it is taken back.
+const LOST_LOCALITY: f64 = 0.10;
+
+/// Wakeups across CPUs that change by less than this factor prove nothing.
+const WAKEUPS: f64 = 1.25;
+
+/// An interval of costs wider than this factor says nothing.
+const TELLS_NOTHING: f64 = 16.0;
+
+/// Readers that read this share of the data on other CPUs than before have moved.
+const READERS_MOVED: f64 = 0.2;
+
 /// The least number of windows on either side.
 const LEAST_WINDOWS: usize = 2;
 
@@ -42,6 +59,8 @@ pub(super) struct Sample {
     read: Vec<(DataPath, f64)>,
     /// Packets and bytes that were forwarded.
     forwarded: Vec<(DataPath, Forwards)>,
+    /// Wakeups per second of a thread that slept on another CPU: waker, sleeper, rate.
+    wakeups: Vec<(CpuId, CpuId, f64)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -139,7 +158,20 @@ impl Sample {
         }
         let (read, forwarded) = (read.into_iter().collect(), forwarded.into_iter().collect());
         let cpus = window.analysis.rates.cpus.iter().filter_map(cost).collect();
-        Self { ended: window.now, cpus, read, forwarded }
+        let remote = attribution.wakeups.iter().filter(|it| it.waker_cpu != it.sleeper_cpu);
+        let wakeups = remote
+            .filter(|_| seconds > 0.0)
+            .map(|it| (it.waker_cpu, it.sleeper_cpu, it.count as f64 / seconds))
+            .collect();
+        Self { ended: window.now, cpus, read, forwarded, wakeups }
+    }
+
+    /// Wakeups per second between CPUs of which one is among these.
+    fn remote_wakeups(&self, cpus: &CpuSet) -> f64 {
+        let here = |(waker, sleeper, _): &&(CpuId, CpuId, f64)| {
+            cpus.contains(*waker) || cpus.contains(*sleeper)
+        };
+        self.wakeups.iter().filter(here).map(|(.., rate)| rate).sum()
     }
 
     /// The CPUs where data of these NAPIs is processed, read or sent on.
@@ -259,7 +291,7 @@ impl Trials {
 impl Trial {
     /// What its windows show.
     pub(super) fn result(&self, policy: &Policy) -> TrialResult {
-        let unknown = |why: String| self.as_result(Effect::Unknown, None, None, why);
+        let unknown = |why: String| self.as_result(Effect::Unknown, None, why);
         let all = || self.before.iter().chain(&self.after);
         let cpus =
             all().fold(self.cpus.clone(), |cpus, sample| cpus.or(&sample.cpus_of(&self.napis)));
@@ -289,24 +321,84 @@ impl Trial {
             return unknown("not verified: no interval".into());
         };
         let locality = each(|measure| measure.locality);
+        let wakeups = each(|measure| measure.wakeups.ln()).map(BeforeAfter::exp);
+        let measures = Measures { cost, wakeups, locality };
+        if cost.high > cost.low * TELLS_NOTHING && measures.by_counts(self, policy).is_none() {
+            return unknown(format!(
+                "not verified: the cost differs too much from window to window, {}",
+                interval_in_words(&cost)
+            ));
+        }
         let effect = match cost {
             BeforeAfter { low, .. } if low > 1.0 + policy.worse_by => Effect::Worse,
             BeforeAfter { high, .. } if high < 1.0 => Effect::Better,
-            _ => Effect::NoDifference,
+            _ => measures.by_counts(self, policy).unwrap_or(Effect::NoDifference),
         };
-        let words = in_words(effect, work, &cost, locality.as_ref());
-        self.as_result(effect, Some(cost), locality, words)
+        let words = in_words(effect, work, &measures);
+        self.as_result(effect, Some(measures), words)
     }
 
-    fn as_result(
-        &self,
-        result: Effect,
-        cost: Option<BeforeAfter>,
-        locality: Option<BeforeAfter>,
-        words: String,
-    ) -> TrialResult {
-        let targets = self.changes.iter().map(|change| change.target.clone()).collect();
-        TrialResult { written_at: self.written_at, targets, result, cost, locality, words }
+    /// Whether the readers of the data are on other CPUs since the batch.
+    fn readers_moved(&self) -> bool {
+        let shares = |samples: &[Arc<Sample>]| {
+            let mut on: BTreeMap<CpuId, f64> = BTreeMap::new();
+            let rows = samples.iter().flat_map(|sample| &sample.read);
+            let own = |row: &DataPath| row.napi.is_some_and(|napi| self.napis.contains(&napi));
+            for (row, bytes) in rows.filter(|(row, _)| own(row)) {
+                *on.entry(row.consumer).or_default() += bytes;
+            }
+            let all: f64 = on.values().sum();
+            on.values_mut().for_each(|bytes| *bytes /= all);
+            on
+        };
+        let (before, after) = (shares(&self.before), shares(&self.after));
+        let came = |(cpu, share): (&CpuId, &f64)| {
+            (share - before.get(cpu).copied().unwrap_or(0.0)).max(0.0)
+        };
+        after.iter().map(came).sum::<f64>() > READERS_MOVED
+    }
+
+    fn as_result(&self, result: Effect, measures: Option<Measures>, words: String) -> TrialResult {
+        TrialResult {
+            written_at: self.written_at,
+            targets: self.changes.iter().map(|change| change.target.clone()).collect(),
+            result,
+            cost: measures.as_ref().map(|it| it.cost),
+            wakeups: measures.as_ref().and_then(|it| it.wakeups),
+            locality: measures.and_then(|it| it.locality),
+            words,
+        }
+    }
+}
+
+/// The measures of a trial, before and after.
+struct Measures {
+    cost: BeforeAfter,
+    wakeups: Option<BeforeAfter>,
+    locality: Option<BeforeAfter>,
+}
+
+impl Measures {
+    /// What the counts prove, whatever the CPU time is; `None` if nothing.
+    ///
+    /// Data and readers move together, so that readers that moved prove nothing about the batch.
+    fn by_counts(&self, trial: &Trial, policy: &Policy) -> Option<Effect> {
+        use AlgorithmName::{Auto, NearConsumer, RfsMaxWeight, SameCpu};
+        let algorithm = policy.goal.algorithm;
+        if !matches!(algorithm, Auto | NearConsumer | RfsMaxWeight | SameCpu)
+            || trial.readers_moved()
+        {
+            return None;
+        }
+        if self.locality.is_some_and(|it| it.high < -LOST_LOCALITY) {
+            return Some(Effect::Worse);
+        }
+        // The other two accept wakeups across CPUs.
+        match self.wakeups.filter(|_| matches!(algorithm, Auto | SameCpu))? {
+            BeforeAfter { low, .. } if low > WAKEUPS => Some(Effect::Worse),
+            BeforeAfter { high, .. } if high < 1.0 / WAKEUPS => Some(Effect::Better),
+            _ => None,
+        }
     }
 }
 
@@ -316,6 +408,8 @@ struct WindowMeasure {
     cost: f64,
     /// Units per second.
     units: f64,
+    /// Wakeups across CPUs per unit of work.
+    wakeups: f64,
     locality: f64,
 }
 
@@ -326,6 +420,8 @@ impl WindowMeasure {
         (done > 0.0 && cost > 0.0).then(|| Self {
             cost: cost / units,
             units,
+            // Half a wakeup more, so that none has a logarithm.
+            wakeups: (sample.remote_wakeups(cpus) + 0.5) / units,
             locality: near / done,
         })
     }
@@ -358,16 +454,18 @@ impl BeforeAfter {
     }
 }
 
-fn in_words(
-    effect: Effect,
-    work: WorkKind,
-    cost: &BeforeAfter,
-    locality: Option<&BeforeAfter>,
-) -> String {
+fn in_words(effect: Effect, work: WorkKind, measures: &Measures) -> String {
+    let Measures { cost, wakeups, locality } = measures;
     let unit = work.unit_costs();
+    let by_cost = cost.low > 1.0 || cost.high < 1.0;
     let change = match effect {
-        Effect::Better => format!("{unit} less"),
-        Effect::Worse => format!("{unit} more"),
+        Effect::Better if by_cost => format!("{unit} less"),
+        Effect::Better => "fewer wakeups across cpus".to_owned(),
+        Effect::Worse if by_cost => format!("{unit} more"),
+        Effect::Worse if locality.is_some_and(|it| it.high < -LOST_LOCALITY) => {
+            "data is no longer read under the cache where it arrives, and nothing is gained".into()
+        }
+        Effect::Worse => "more wakeups across cpus, and nothing is gained".to_owned(),
         Effect::NoDifference | Effect::Unknown if work == WorkKind::Read => {
             "no difference shown".to_owned()
         }
@@ -375,18 +473,126 @@ fn in_words(
             format!("no difference shown in what {unit}")
         }
     };
-    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    let woken = wakeups
+        .filter(|it| it.before.max(it.after) >= 1.0)
+        .map(|it| format!("; {:.0} -> {:.0} wakeups across cpus", it.before, it.after));
     let near = locality
         .map(|l| format!("; {:.0}% -> {:.0}% of it on one llc", l.before * 100.0, l.after * 100.0));
     format!(
-        "{change}: {:.2} -> {:.2} ms of cpu time, {:+.0}% to {:+.0}% \
-         (99%, {} windows before, {} after){}",
+        "{change}: {}{}{}",
+        interval_in_words(cost),
+        woken.unwrap_or_default(),
+        near.unwrap_or_default()
+    )
+}
+
+/// Formats `1.20 -> 1.10 ms of cpu time, -12% to -4% (99%, 2 windows before, 6 after)`.
+fn interval_in_words(cost: &BeforeAfter) -> String {
+    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    format!(
+        "{:.2} -> {:.2} ms of cpu time, {:+.0}% to {:+.0}% (99%, {} windows before, {} after)",
         cost.before / 1e6,
         cost.after / 1e6,
         percent(cost.low),
         percent(cost.high),
         cost.windows_before,
         cost.windows_after,
-        near.unwrap_or_default()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Goal;
+    use netsilo_model::change::{Value, knobs};
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
+    use netsilo_model::machine::ids::Irq;
+    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
+
+    /// Two sockets; one queue on CPU `at`, read on CPU `reader`.
+    fn scene(at: u32, reader: u32) -> Scene {
+        let reader = Reader { cpu: CpuId(reader), bytes_per_s: 20_000_000, ..Reader::default() };
+        let queue = SceneQueue {
+            irq: Some(30),
+            cpus: CpuSet::from_cpu(CpuId(at)),
+            packets_per_s: 50_000,
+            load: 0.2,
+            wakeups_per_s: 10_000,
+            readers: vec![reader],
+            ..SceneQueue::default()
+        };
+        let netdev = SceneNetdev {
+            name: "eth0".into(),
+            driver: "igb".into(),
+            queues: vec![queue],
+            ..SceneNetdev::default()
+        };
+        Scene {
+            grid: Grid { nodes: 2, l2s: 4, ..Grid::default() },
+            netdevs: vec![netdev],
+            ..Scene::default()
+        }
+    }
+
+    /// What a trial of a move between the two scenes shows under this algorithm.
+    fn trial(before: &Scene, after: &Scene, algorithm: AlgorithmName) -> TrialResult {
+        let policy = Policy { goal: Goal { algorithm, ..Goal::default() }, ..Policy::default() };
+        let (observations, costs) = ([before.observation(), after.observation()], Costs::default());
+        let [old, new] = observations.each_ref().map(|it| Analysis::new(it, &costs));
+        let target = Target::from(knobs::IrqAffinity {
+            irq: Irq(30),
+            action: "eth0-TxRx-0".into(),
+            netdev: None,
+        });
+        let cpus = |scene: &Scene| Value::Cpus(scene.netdevs[0].queues[0].cpus.clone());
+        let change = Change::untyped(target, cpus(before), cpus(after), "a test").unwrap();
+        let napis = {
+            let window = Window::new(Duration::ZERO, &old);
+            window.napis([&change.target])
+        };
+        let mut trials = Trials::default();
+        for second in 1..4 {
+            trials.sample(&Window::new(Duration::from_secs(second), &old), &policy);
+        }
+        trials.begin(Duration::from_secs(3), Duration::ZERO, vec![change], napis, &policy);
+        (4..20)
+            .find_map(|second| {
+                let window = Window::new(Duration::from_secs(second), &new);
+                trials.sample(&window, &policy).pop()
+            })
+            .unwrap()
+            .result(&policy)
+    }
+
+    #[test]
+    fn data_that_is_read_on_another_socket_for_no_gain_is_a_reason_to_go_back() {
+        let (near, far) = (scene(4, 5), scene(0, 5));
+        let result = trial(&near, &far, AlgorithmName::Auto);
+        assert_eq!(result.result, Effect::Worse, "{}", result.words);
+        assert!(result.words.starts_with("data is no longer read under"), "{}", result.words);
+        let back = trial(&far, &near, AlgorithmName::Auto);
+        assert_ne!(back.result, Effect::Worse, "{}", back.words);
+        let wanted = trial(&near, &far, AlgorithmName::LeastLoaded);
+        assert_eq!(wanted.result, Effect::NoDifference, "{}", wanted.words);
+    }
+
+    #[test]
+    fn readers_that_moved_themselves_prove_nothing() {
+        let result = trial(&scene(4, 5), &scene(6, 1), AlgorithmName::Auto);
+        assert_eq!(result.result, Effect::NoDifference, "{}", result.words);
+    }
+
+    #[test]
+    fn wakeups_across_cpus_tell_what_cpu_time_does_not() {
+        let (apart, same) = (scene(4, 5), scene(5, 5));
+        let result = trial(&apart, &same, AlgorithmName::Auto);
+        assert_eq!(result.result, Effect::Better, "{}", result.words);
+        assert!(result.words.starts_with("fewer wakeups across cpus"), "{}", result.words);
+        let back = trial(&same, &apart, AlgorithmName::Auto);
+        assert_eq!(back.result, Effect::Worse, "{}", back.words);
+        let accepted = trial(&same, &apart, AlgorithmName::NearConsumer);
+        assert_eq!(accepted.result, Effect::NoDifference, "{}", accepted.words);
+    }
 }

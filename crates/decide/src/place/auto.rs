@@ -5,6 +5,8 @@
 //! free core at the same distance. It stays if nothing gains. The reason names the algorithm that
 //! would choose the same CPU.
 
+use std::fmt::Write as _;
+
 use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::cost::solver::solve;
 use netsilo_model::derive::reader_spread::ReaderSpread;
@@ -13,7 +15,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
 
 use crate::place::capacity::Capacity;
-use crate::place::model::Model;
+use crate::place::model::{Model, Parts};
 use crate::place::suggestion::Suggestion;
 use crate::place::vector::Vector;
 use crate::place::words::{bytes_per_s, consumer_in_words};
@@ -24,7 +26,6 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
         .into_iter()
         .map(|place| place.map(|place| model.cpus[place]))
         .collect();
-    let gains = model.gains(&at);
     let llcs = capacity.topology.llc_groups().len();
     let mut suggestion = |(index, vector): (usize, &Vector)| {
         if let Some(reason) = vector.quiet() {
@@ -35,17 +36,33 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
         if vector.present == Some(cpu) {
             return Suggestion::Keep(cpu, format!("no other cpu gains enough: {basis}"));
         }
-        let gain = gains[index]
-            .map_or_else(String::new, |gain| format!("; saves {} of a cpu", share(gain)));
+        let parts = model.parts(&at, index);
+        let on = |cpu: &CpuId| Some(parts[model.cpus.binary_search(cpu).ok()?]);
+        let both = vector.present.as_ref().and_then(on).zip(on(&cpu));
+        let gain = both.map_or_else(String::new, |(before, after)| gain_in_words(before, after));
         Suggestion::Move(cpu, format!("{basis}{gain}"))
     };
     vectors.iter().enumerate().map(&mut suggestion).collect()
 }
 
-/// Formats CPU-nanoseconds per second as a share of one CPU: `3.1%`.
-fn share(ns_per_s: f64) -> String {
-    format!("{:.1}%", ns_per_s / SECOND_NS * 100.0)
+/// What a move changes: the CPU time that it saves or costs, and how much work waits.
+fn gain_in_words(before: Parts, after: Parts) -> String {
+    let share = |ns_per_s: f64| format!("{:.1}%", ns_per_s / SECOND_NS * 100.0);
+    let mut text = String::new();
+    let saved = before.cpu_time() - after.cpu_time();
+    if saved.abs() >= TOLD {
+        let word = if saved > 0.0 { "saves" } else { "costs" };
+        let _ = write!(text, "; {word} {} of a cpu", share(saved.abs()));
+    }
+    let waits = |parts: Parts| parts.waiting + parts.crowding;
+    if (waits(before) - waits(after)).abs() >= TOLD {
+        let _ = write!(text, "; work waits {} -> {}", share(waits(before)), share(waits(after)));
+    }
+    text
 }
+
+/// A difference below this (ns/s) is not worth a word.
+const TOLD: f64 = 0.0005 * SECOND_NS;
 
 /// Names the algorithm that would choose the same CPU, with its numbers.
 fn basis(
@@ -81,7 +98,7 @@ fn basis(
                 busy(reader)
             ),
             Distance::Smt => format!(
-                "same-cpu: its consumer {consumer}, on the other thread of the core ({})",
+                "its consumer {consumer} ({}); cpu {cpu} is the other thread of that core",
                 busy(reader)
             ),
             Distance::L2 | Distance::Llc => {
@@ -94,13 +111,10 @@ fn basis(
                     busy(cpu)
                 )
             }
-            Distance::Node | Distance::Remote => {
-                format!(
-                    "least-loaded: its consumer {consumer}, where every cpu costs more; cpu {cpu} \
-                     is {}",
-                    busy(cpu)
-                )
-            }
+            Distance::Node | Distance::Remote => format!(
+                "its consumer {consumer}, near which every cpu costs more; cpu {cpu} is {}",
+                busy(cpu)
+            ),
         };
     }
     let place_of = |other: usize| match at[other] {

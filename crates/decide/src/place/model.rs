@@ -2,22 +2,37 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS};
+use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS, SMT_LOSS, pressure};
 use netsilo_model::cost::solver;
-use netsilo_model::cost::weights::{ByDistance, Costs};
+use netsilo_model::cost::weights::ByDistance;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, NodeId, Topology};
+
+use serde::{Deserialize, Serialize};
 
 use crate::place::capacity::Capacity;
 use crate::place::vector::Vector;
 
-/// A move must gain at least the sum of three parts; this one is fixed (ns/s): 0.5% of one CPU.
-const MOVING_LEAST: f64 = 0.005 * SECOND_NS;
+/// A move must gain at least the sum of these parts; this one is fixed (ns/s): 0.1% of one CPU.
+const MOVING_LEAST: f64 = 0.001 * SECOND_NS;
 /// Part of the least gain as a share of the vector's load, because loads vary that much between
 /// measurements.
 const MOVING_LOAD: f64 = 0.10;
 /// Part of the least gain as a share of the vector's present cost.
 const MOVING_COST: f64 = 0.10;
+
+/// A CPU's busy time differs by this share between measurements; for a kthread, whose turns depend
+/// on it, a move must gain that much more.
+const BUSY_NOISE: f64 = 0.05;
+
+/// Delay of work on the same CPU for each second of polling that finds it running: the softirq
+/// preempts it, so it waits for as long as the poll takes.
+const PREEMPTED: f64 = 1.0;
+
+/// Wait of a NAPI kthread that wakes while another thread runs on its CPU (ns): it gets its turn
+/// like any other thread. Half of the least slice (`sysctl_sched_base_slice`, 3 ms on four CPUs or
+/// more up to eight; `kernel/sched/fair.c`, Linux 6.6).
+const TURN_NS: f64 = 1.5e6;
 
 /// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.
 const EFFICIENCY_CORE: f64 = 1.6;
@@ -26,42 +41,29 @@ const EFFICIENCY_CORE: f64 = 1.6;
 const FULL_CAPACITY: f64 = 1024.0;
 
 /// The problem of a host, and the CPU of each of its places.
-pub struct Model {
+pub struct Model<'a> {
     /// The places, the items and the costs.
     pub problem: Problem,
     /// The CPU of each place.
     pub cpus: Vec<CpuId>,
+    capacity: &'a Capacity<'a>,
+    vectors: &'a [Vector],
+    ground: Ground,
 }
 
-impl Model {
+impl<'a> Model<'a> {
     /// Builds the problem of placing these vectors.
-    pub fn new(capacity: &Capacity<'_>, vectors: &[Vector]) -> Self {
+    pub fn new(capacity: &'a Capacity<'a>, vectors: &'a [Vector]) -> Self {
         let topology = capacity.topology;
         let cpus: Vec<CpuId> =
             topology.online.iter().filter(|cpu| topology.cpus.contains_key(cpu)).collect();
         let places: Vec<CpuPlace> = cpus.iter().map(|cpu| place(*cpu, capacity)).collect();
         let fixed = Vec::with_capacity(vectors.len() * places.len());
-        let mut problem = Problem { places, fixed, ..Problem::default() };
-        let ground = Ground::of(&problem.places, &cpus, topology);
+        let ground = Ground::of(&places, &cpus, vectors, topology);
+        let problem = Problem { places, fixed, ..Problem::default() };
+        let mut model = Self { problem, cpus, capacity, vectors, ground };
         for vector in vectors {
-            let home = vector.present.and_then(|cpu| cpus.binary_search(&cpu).ok());
-            if vector.quiet().is_some() {
-                // A vector without traffic stays where it is.
-                let at_home = |place| if Some(place) == home { 0.0 } else { f32::INFINITY };
-                problem.fixed.extend((0..cpus.len()).map(at_home));
-                problem.items.push(Item { load: vector.load, home, moving: 0.0 });
-                continue;
-            }
-            let first = problem.fixed.len();
-            problem.fixed.extend(Row::of(vector, capacity, topology).costs_on(
-                &cpus,
-                &problem.places,
-                &ground,
-            ));
-            let here = home.map_or(0.0, |home| f64::from(problem.fixed[first + home]));
-            let here = if here.is_finite() { here } else { 0.0 };
-            let moving = MOVING_LEAST + MOVING_LOAD * vector.load * SECOND_NS + MOVING_COST * here;
-            problem.items.push(Item { load: vector.load, home, moving });
+            model.add(vector);
         }
         let lines = capacity.costs.lines_per_packet;
         for (from, vector) in vectors.iter().enumerate() {
@@ -70,9 +72,69 @@ impl Model {
                 to: *to,
                 cost: capacity.costs.line_ns.map(|ns| ns * lines * rate),
             };
-            problem.pairs.extend(vector.completed_by.iter().map(pair));
+            model.problem.pairs.extend(vector.completed_by.iter().map(pair));
         }
-        Self { problem, cpus }
+        model
+    }
+
+    fn add(&mut self, vector: &Vector) {
+        let load = vector.load / self.capacity.dilation;
+        let home = vector.present.and_then(|cpu| self.cpus.binary_search(&cpu).ok());
+        if vector.quiet().is_some() {
+            // A vector without traffic stays where it is.
+            let at_home = |place| if Some(place) == home { 0.0 } else { f32::INFINITY };
+            self.problem.fixed.extend((0..self.cpus.len()).map(at_home));
+            self.problem.items.push(Item { load, home, moving: 0.0 });
+            return;
+        }
+        let row = self.row(vector);
+        let allowed = |(place, parts): (usize, &Parts)| match vector.pool.contains(self.cpus[place])
+        {
+            // Rounding of the summed differences must not make a zero cost negative.
+            true => parts.total().max(0.0) as f32,
+            false => f32::INFINITY,
+        };
+        let row: Vec<f32> = row.iter().enumerate().map(allowed).collect();
+        let here = home.map_or(0.0, |home| f64::from(row[home]));
+        let here = if here.is_finite() { here } else { 0.0 };
+        let turns = if vector.threaded { BUSY_NOISE * vector.polls_per_s * TURN_NS } else { 0.0 };
+        let moving = MOVING_LEAST + MOVING_LOAD * load * SECOND_NS + MOVING_COST * here + turns;
+        self.problem.fixed.extend(row);
+        self.problem.items.push(Item { load, home, moving });
+    }
+
+    /// The parts of a vector's cost on each place, without those that depend on other vectors.
+    fn row(&self, vector: &Vector) -> Vec<Parts> {
+        Row::of(vector, self.capacity, &self.ground).parts(&self.cpus, &self.problem.places)
+    }
+
+    /// The parts of a vector's cost on each of [`Self::cpus`], with all others at `at`.
+    pub fn parts(&self, at: &[Option<CpuId>], vector: usize) -> Vec<Parts> {
+        let places = self.places(at);
+        let problem = &self.problem;
+        let mut loads = vec![0.0; problem.places.len()];
+        for (other, at) in places.iter().enumerate().filter(|(other, _)| *other != vector) {
+            at.iter().for_each(|at| loads[*at] += problem.load(other, *at));
+        }
+        let partner = |pair: &Pair| {
+            let other = if pair.from == vector { pair.to } else { pair.from };
+            Some((places[other].filter(|_| other != vector)?, pair.cost))
+        };
+        let tied = |pair: &&Pair| pair.from == vector || pair.to == vector;
+        let partners: Vec<(usize, ByDistance)> =
+            problem.pairs.iter().filter(tied).filter_map(partner).collect();
+        let mut row = self.row(&self.vectors[vector]);
+        for (place, parts) in row.iter_mut().enumerate() {
+            let (load, before) = (problem.load(vector, place), loads[place]);
+            let busy = problem.places[place].busy + before;
+            let crowd = pressure(busy + load, before + load) - pressure(busy, before);
+            let beside: f64 =
+                self.ground.siblings(place, &problem.places).map(|at| loads[at]).sum();
+            parts.crowding = (crowd + SMT_LOSS * load * beside) * SECOND_NS;
+            let handed = |(at, cost): &(usize, ByDistance)| cost.at(problem.distance(place, *at));
+            parts.handing = partners.iter().map(handed).sum();
+        }
+        row
     }
 
     /// Gain of each vector at `at` compared with its present CPU (ns/s), with all others at `at`;
@@ -85,9 +147,9 @@ impl Model {
         at.iter().map(|cpu| cpu.and_then(|cpu| self.cpus.binary_search(&cpu).ok())).collect()
     }
 
-    /// Cost of a placement (ns/s); vectors without a place, or on a CPU that is not online, are
-    /// left out.
-    pub fn cost(&self, at: &[Option<CpuId>]) -> f64 {
+    /// Cost of a placement (ns/s), and the part of it that takes CPU time; vectors without a place,
+    /// or on a CPU that is not online, are left out.
+    pub fn cost(&self, at: &[Option<CpuId>]) -> (f64, f64) {
         let at = self.places(at);
         let known: Vec<usize> = (0..at.len()).filter(|item| at[*item].is_some()).collect();
         let number = |item: usize| known.binary_search(&item).ok();
@@ -106,14 +168,22 @@ impl Model {
             pairs: problem.pairs.iter().filter_map(pair).collect(),
         };
         let places: Vec<usize> = at.iter().flatten().copied().collect();
-        part.cost(&places)
+        let moving = |item: &usize| self.vectors[*item].quiet().is_none();
+        let parts = known
+            .iter()
+            .filter(|item| moving(item))
+            .filter_map(|item| Some(self.row(&self.vectors[*item])[at[*item]?].cpu_time()));
+        let handed =
+            |pair: &Pair| pair.cost.at(problem.distance(places[pair.from], places[pair.to]));
+        let cpu_time = parts.sum::<f64>() + part.pairs.iter().map(handed).sum::<f64>();
+        (part.cost(&places), cpu_time)
     }
 }
 
 fn place(cpu: CpuId, capacity: &Capacity<'_>) -> CpuPlace {
     let known = capacity.topology.cpus.get(&cpu);
     // A CPU without data counts as busy.
-    let busy = capacity.busy.get(&cpu).copied().unwrap_or(1.0);
+    let busy = capacity.busy.get(&cpu).map_or(1.0, |busy| busy / capacity.dilation);
     CpuPlace {
         levels: known.map_or([cpu.0; 4], |known| levels(cpu, known)),
         busy,
@@ -139,49 +209,103 @@ fn slowdown(cpu: &Cpu) -> f64 {
     }
 }
 
-/// Places grouped by shared level, so that no row looks them up again.
+/// The cost of one vector on one CPU, by what causes it, in CPU-nanoseconds per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    /// IPIs of wakeups on other CPUs.
+    pub wakeups: f64,
+    /// Cache lines that the readers fetch.
+    pub lines: f64,
+    /// Cache lines fetched from the device's node.
+    pub device: f64,
+    /// Slower work on a slow core.
+    pub slow: f64,
+    /// Packets that one vector hands to another.
+    pub handing: f64,
+    /// Work of others on that CPU, or on its core, that waits while the vector is polled; a NAPI
+    /// kthread's own waits.
+    pub waiting: f64,
+    /// Vectors that share a CPU or core, and CPUs that are full.
+    pub crowding: f64,
+}
+
+impl Parts {
+    /// All parts.
+    pub fn total(&self) -> f64 {
+        self.cpu_time() + self.waiting + self.crowding
+    }
+
+    /// What takes CPU time; the rest delays work.
+    pub fn cpu_time(&self) -> f64 {
+        self.wakeups + self.lines + self.device + self.slow + self.handing
+    }
+
+    /// Whole nanoseconds.
+    pub fn rounded(mut self) -> Self {
+        for part in [
+            &mut self.wakeups,
+            &mut self.lines,
+            &mut self.device,
+            &mut self.slow,
+            &mut self.handing,
+            &mut self.waiting,
+            &mut self.crowding,
+        ] {
+            // Adding 0 makes -0 positive.
+            *part = part.round() + 0.0;
+        }
+        self
+    }
+}
+
+/// Places grouped by shared level, and what is read on each, so that no row looks them up again.
 struct Ground {
     /// By level, then by its number.
     sharers: [BTreeMap<u32, Vec<usize>>; 4],
     nodes: Vec<Option<NodeId>>,
+    /// Bytes per second that are read on each CPU, from all vectors.
+    read_on: BTreeMap<CpuId, f64>,
 }
 
 impl Ground {
-    fn of(places: &[CpuPlace], cpus: &[CpuId], topology: &Topology) -> Self {
+    fn of(places: &[CpuPlace], cpus: &[CpuId], vectors: &[Vector], topology: &Topology) -> Self {
         let mut sharers: [BTreeMap<u32, Vec<usize>>; 4] = Default::default();
         for (at, place) in places.iter().enumerate() {
             for (level, number) in sharers.iter_mut().zip(place.levels) {
                 level.entry(number).or_default().push(at);
             }
         }
+        let mut read_on = BTreeMap::new();
+        for (cpu, bytes) in vectors.iter().flat_map(|vector| &vector.read_on) {
+            *read_on.entry(*cpu).or_default() += bytes;
+        }
         let node = |cpu: &CpuId| topology.cpus.get(cpu).and_then(|known| known.node);
-        Self { sharers, nodes: cpus.iter().map(node).collect() }
+        Self { sharers, nodes: cpus.iter().map(node).collect(), read_on }
+    }
+
+    /// The other threads of a place's core.
+    fn siblings(&self, place: usize, places: &[CpuPlace]) -> impl Iterator<Item = usize> {
+        let core = self.sharers[0].get(&places[place].levels[0]);
+        core.into_iter().flatten().copied().filter(move |other| *other != place)
     }
 }
 
 /// The cost of one vector by its place.
 struct Row<'a> {
     vector: &'a Vector,
-    costs: &'a Costs,
-    /// Cost by the level shared with each reader, summed over the readers: on their CPU, on each of
-    /// their cores, caches and nodes, and anywhere.
-    on: BTreeMap<CpuId, f64>,
-    levels: [BTreeMap<u32, f64>; 4],
-    anywhere: f64,
-    topology: &'a Topology,
+    capacity: &'a Capacity<'a>,
+    ground: &'a Ground,
+    lines: Spread,
+    wakeups: Spread,
+    /// Share of a CPU's busy time that never waits for this vector: its own readers sleep until it
+    /// has been polled.
+    own: BTreeMap<CpuId, f64>,
 }
 
 impl<'a> Row<'a> {
-    fn of(vector: &'a Vector, capacity: &Capacity<'a>, topology: &'a Topology) -> Self {
-        let costs = capacity.costs;
-        let mut row = Self {
-            vector,
-            costs,
-            on: BTreeMap::new(),
-            levels: Default::default(),
-            anywhere: 0.0,
-            topology,
-        };
+    fn of(vector: &'a Vector, capacity: &'a Capacity<'a>, ground: &'a Ground) -> Self {
+        let (costs, topology) = (&capacity.costs, capacity.topology);
+        let (mut lines, mut wakeups) = (Spread::default(), Spread::default());
         // With RPS, the protocol and the wakeup run on the CPUs to which packets are handed on.
         let rps_cpus: BTreeMap<CpuId, f64> =
             vector.rps_targets.iter().map(|cpu| (cpu, 1.0)).collect();
@@ -189,15 +313,68 @@ impl<'a> Row<'a> {
         let all: f64 = receivers.values().sum();
         for (cpu, weight) in receivers.iter().filter(|_| all > 0.0) {
             let packets = (vector.packets_per_s - vector.forwarded_per_s).max(0.0) * weight / all;
-            row.add(*cpu, &costs.line_ns, packets * costs.lines_per_packet);
-            row.add(*cpu, &costs.ipi_ns, vector.wakeups_from(*cpu, weight / all, capacity));
+            lines.add(*cpu, topology, &costs.line_ns, packets * costs.lines_per_packet);
+            let woken = vector.wakeups_from(*cpu, weight / all, capacity);
+            wakeups.add(*cpu, topology, &costs.ipi_ns, woken);
         }
-        row
+        let own = |(cpu, bytes): (&CpuId, &f64)| {
+            let share = bytes / ground.read_on.get(cpu)?;
+            Some((*cpu, share.min(1.0) * vector.finds_asleep(*cpu, bytes / all, capacity)))
+        };
+        let own = if rps_cpus.is_empty() {
+            vector.read_on.iter().filter_map(own).collect()
+        } else {
+            BTreeMap::new()
+        };
+        Self { vector, capacity, ground, lines, wakeups, own }
     }
 
-    /// Adds a cost that depends on the distance from one CPU, as differences between levels.
-    fn add(&mut self, cpu: CpuId, cost: &ByDistance, times: f64) {
-        let Some(known) = self.topology.cpus.get(&cpu) else { return };
+    fn parts(&self, cpus: &[CpuId], places: &[CpuPlace]) -> Vec<Parts> {
+        let vector = self.vector;
+        let lines = self.lines.on(cpus, self.ground);
+        let wakeups = self.wakeups.on(cpus, self.ground);
+        let line = self.capacity.costs.line_ns;
+        let fetched = vector.packets_per_s * self.capacity.costs.device_lines_per_packet;
+        let far = fetched * (line.remote - line.llc).max(0.0);
+        let load = vector.load / self.capacity.dilation;
+        // Share of the time in which a CPU runs what waits for this vector.
+        let contending = |place: usize| {
+            let own = self.own.get(&cpus[place]).copied().unwrap_or(0.0);
+            places[place].busy * (1.0 - own)
+        };
+        let parts = |place: usize| {
+            let nodes = (vector.node, self.ground.nodes[place]);
+            let is_far = matches!(nodes, (Some(device), Some(node)) if device != node);
+            let load = load * places[place].slowdown;
+            let (here, beside) =
+                (contending(place), self.ground.siblings(place, places).map(contending).sum());
+            let turns = if vector.threaded { vector.polls_per_s * TURN_NS * here } else { 0.0 };
+            let delayed: f64 = PREEMPTED * load * here + SMT_LOSS * load * f64::min(beside, 1.0);
+            Parts {
+                wakeups: wakeups[place],
+                lines: lines[place],
+                device: if is_far { far } else { 0.0 },
+                slow: load * (1.0 - 1.0 / places[place].slowdown) * SECOND_NS,
+                waiting: delayed * SECOND_NS + turns,
+                ..Parts::default()
+            }
+        };
+        (0..places.len()).map(parts).collect()
+    }
+}
+
+/// A cost that depends on the distance from several CPUs, as differences between the levels that
+/// a CPU shares with them: on those CPUs, on each of their cores, caches and nodes, and anywhere.
+#[derive(Default)]
+struct Spread {
+    on: BTreeMap<CpuId, f64>,
+    levels: [BTreeMap<u32, f64>; 4],
+    anywhere: f64,
+}
+
+impl Spread {
+    fn add(&mut self, cpu: CpuId, topology: &Topology, cost: &ByDistance, times: f64) {
+        let Some(known) = topology.cpus.get(&cpu) else { return };
         let at = |distance: Distance| cost.at(distance) * times;
         let steps = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node, Distance::Remote];
         self.anywhere += at(Distance::Remote);
@@ -209,32 +386,18 @@ impl<'a> Row<'a> {
         *self.on.entry(cpu).or_default() += at(Distance::SameCpu) - at(Distance::Smt);
     }
 
-    fn costs_on(&self, cpus: &[CpuId], places: &[CpuPlace], ground: &Ground) -> Vec<f32> {
-        let mut shared = vec![0.0; places.len()];
+    /// The cost on each place.
+    fn on(&self, cpus: &[CpuId], ground: &Ground) -> Vec<f64> {
+        let mut costs = vec![self.anywhere; cpus.len()];
         for (level, sharers) in self.levels.iter().zip(&ground.sharers) {
             for (number, cost) in level {
-                sharers.get(number).into_iter().flatten().for_each(|place| shared[*place] += cost);
+                sharers.get(number).into_iter().flatten().for_each(|place| costs[*place] += cost);
             }
         }
-        let mut on = vec![0.0; places.len()];
         for (cpu, cost) in &self.on {
-            cpus.binary_search(cpu).into_iter().for_each(|place| on[place] = *cost);
+            cpus.binary_search(cpu).into_iter().for_each(|place| costs[place] += cost);
         }
-        let line = self.costs.line_ns;
-        let lines = self.vector.packets_per_s * self.costs.device_lines_per_packet;
-        let far = lines * (line.remote - line.llc).max(0.0);
-        let cost = |place: usize| {
-            if !self.vector.pool.contains(cpus[place]) {
-                return f32::INFINITY;
-            }
-            let nodes = (self.vector.node, ground.nodes[place]);
-            let is_far = matches!(nodes, (Some(device), Some(node)) if device != node);
-            let readers = self.anywhere + shared[place] + on[place];
-            let slow = self.vector.load * (places[place].slowdown - 1.0) * SECOND_NS;
-            // Rounding of the summed differences must not make a zero cost negative.
-            (readers + if is_far { far } else { 0.0 } + slow).max(0.0) as f32
-        };
-        (0..places.len()).map(cost).collect()
+        costs
     }
 }
 
@@ -242,10 +405,29 @@ impl Vector {
     /// Wakeups per second of readers that sleep on a CPU: the counted rate, or else one per poll
     /// that finds them asleep.
     fn wakeups_from(&self, cpu: CpuId, share: f64, capacity: &Capacity<'_>) -> f64 {
-        if let Some(wakes) = self.wakeups_on.as_ref().filter(|_| self.rps_targets.is_empty()) {
-            return wakes.get(&cpu).copied().unwrap_or(0.0);
+        match self.counted_wakeups(cpu) {
+            Some(wakeups) => wakeups,
+            None => self.deliveries(share) * capacity.idle(cpu),
         }
-        let asleep = 1.0 - capacity.busy.get(&cpu).copied().unwrap_or(1.0);
-        self.polls_per_s.min(self.packets_per_s) * share * asleep.max(0.0)
+    }
+
+    /// Share of the polls that find the readers on a CPU asleep, so that they and the poll never
+    /// want the CPU at the same time; `share` of the packets go there.
+    fn finds_asleep(&self, cpu: CpuId, share: f64, capacity: &Capacity<'_>) -> f64 {
+        match self.counted_wakeups(cpu) {
+            Some(wakeups) if wakeups > 0.0 => (wakeups / self.deliveries(share)).min(1.0),
+            Some(_) => 0.0,
+            None => capacity.idle(cpu),
+        }
+    }
+
+    fn counted_wakeups(&self, cpu: CpuId) -> Option<f64> {
+        let counted = self.wakeups_on.as_ref().filter(|_| self.rps_targets.is_empty())?;
+        Some(counted.get(&cpu).copied().unwrap_or(0.0))
+    }
+
+    /// Polls per second that deliver packets to the readers of this share.
+    fn deliveries(&self, share: f64) -> f64 {
+        self.polls_per_s.min(self.packets_per_s) * share
     }
 }

@@ -31,6 +31,8 @@ pub struct Vector {
     pub hint: Option<CpuSet>,
     /// The present CPU by the settings; `None` if they allow several CPUs.
     pub present: Option<CpuId>,
+    /// Whether a NAPI kthread polls it, which gets its turn like any other thread.
+    pub threaded: bool,
     /// Whether any packet arrived.
     pub traffic: bool,
     /// Share of one CPU's time that polling takes.
@@ -95,6 +97,7 @@ impl Vector {
             node,
             present: kthread
                 .map_or_else(|| affinity.or_else(in_force), |thread| thread.cpus.single()),
+            threaded: kthread.is_some(),
             traffic: silos.iter().any(|silo| silo.has_traffic()),
             load: silos.iter().map(|silo| sum(silo)).sum(),
             packets_per_s: silos.iter().map(|silo| packets(silo)).sum(),
@@ -119,7 +122,7 @@ impl Vector {
     }
 
     /// Returns why the vector is left alone under every algorithm: no traffic, or almost none.
-    pub(super) fn quiet(&self) -> Option<String> {
+    pub fn quiet(&self) -> Option<String> {
         match self.traffic {
             false => Some("no traffic seen".into()),
             true if self.packets_per_s < TRAFFIC_FROM && self.load < LOAD_FROM => {

@@ -1,16 +1,18 @@
 //! [`Plan`]: what will be written, what stays, what is refused, and what would help beyond that.
 
 use netsilo_model::change::{Change, Knob, Target};
-use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
 use crate::place::AlgorithmName;
+use crate::place::model::Parts;
 
 /// What `apply` will write, and what it leaves unchanged.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Writes, in the order in which `apply` makes them.
     pub changes: Vec<Change>,
@@ -62,7 +64,7 @@ impl Plan {
 }
 
 /// Where an interrupt or NAPI kthread will be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Placement {
     /// Name in reports (`eth0 rx-3`).
     pub label: Subject,
@@ -83,6 +85,24 @@ pub struct Placement {
     /// Gain of the move by the cost model, in CPU-nanoseconds per second, with everything else
     /// where the plan puts it; negative if the move costs.
     pub gain_ns_per_s: i64,
+    /// The parts of its cost there.
+    #[serde(default)]
+    pub cost: Parts,
+    /// CPUs that were considered and not chosen, the cheapest first: the present one, and the
+    /// cheapest at each distance from the reader.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Alternative>,
+}
+
+/// A CPU that was not chosen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Alternative {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// Its distance from the CPU that reads most; `None` without a known reader.
+    pub distance: Option<Distance>,
+    /// The parts of the cost there.
+    pub cost: Parts,
 }
 
 /// Cost of a placement by the model ([`netsilo_model::cost::weights`]), in CPU-nanoseconds per
@@ -95,6 +115,12 @@ pub struct Predicted {
     pub before_ns_per_s: u64,
     /// Cost of the planned placement.
     pub after_ns_per_s: u64,
+    /// The part of the present cost that takes CPU time; the rest delays work.
+    #[serde(default)]
+    pub before_cpu_ns_per_s: u64,
+    /// The part of the planned cost that takes CPU time.
+    #[serde(default)]
+    pub after_cpu_ns_per_s: u64,
     /// Source of the cost weights, in words.
     pub distances: String,
 }

@@ -1,5 +1,4 @@
-//! Places interrupts and NAPI kthreads: asks the algorithm for a CPU for each vector, and predicts
-//! the cost.
+//! Places interrupts and NAPI kthreads: asks the algorithm for a CPU for each vector.
 
 use netsilo_model::change::{Target, Value};
 use netsilo_model::derive::analysis::Analysis;
@@ -7,12 +6,12 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::place::model::Model;
 use crate::place::{AlgorithmName, Capacity, Suggestion, Vector, suggest};
-use crate::plan::contents::{Plan, Predicted};
+use crate::plan::contents::Plan;
 use crate::plan::goal::Goal;
 use crate::plan::irq_changes::{accept, follow};
 use crate::plan::places::{Places, present_places};
+use crate::plan::predict::predict;
 use crate::plan::vectors::{Group, VectorRules, add_completed_by, groups};
 
 /// Adds the changes that move interrupts and kthreads where the algorithm wants them; returns the
@@ -41,10 +40,10 @@ pub(super) fn place(
         vectors.into_iter().map(split_group).unzip();
     let algorithms: Vec<AlgorithmName> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
     let suggestions = suggest_each(&capacity, &vectors, &algorithms);
-    let gains = predict(&capacity, &vectors, &suggestions, plan);
+    let judged = predict(&capacity, &vectors, &suggestions, plan);
     let (mut changes, mut settled) = (Vec::new(), Places::new());
-    for ((((group, algorithm), vector), suggestion), gain) in
-        groups.iter().zip(&vectors).zip(suggestions).zip(gains)
+    for ((((group, algorithm), vector), suggestion), judged) in
+        groups.iter().zip(&vectors).zip(suggestions).zip(judged)
     {
         let (cpu, basis, moves) = match suggestion {
             Suggestion::Leave(reason) => {
@@ -63,7 +62,7 @@ pub(super) fn place(
             changes
                 .extend(group.interrupt_to_kthread(after, cpu, &vector.label).filter(|_| threaded));
         }
-        plan.placements.push(group.placement(after, vector, *algorithm, cpu, basis, gain));
+        plan.placements.push(group.placement(after, vector, *algorithm, cpu, basis, judged));
         settled.extend(group.irq.map(|irq| (irq, cpu)));
     }
     changes.extend(follow(after, netdevs, &settled, plan));
@@ -117,34 +116,4 @@ fn suggest_each(
         }
     }
     suggestions
-}
-
-/// Adds the predicted cost to the plan if anything moves; returns the gain of each vector (ns/s).
-fn predict(
-    capacity: &Capacity<'_>,
-    vectors: &[Vector],
-    suggestions: &[Suggestion],
-    plan: &mut Plan,
-) -> Vec<f64> {
-    if !suggestions.iter().any(|suggestion| matches!(suggestion, Suggestion::Move(..))) {
-        return vec![0.0; vectors.len()];
-    }
-    let model = Model::new(capacity, vectors);
-    let after: Vec<Option<CpuId>> = vectors
-        .iter()
-        .zip(suggestions)
-        .map(|(vector, suggestion)| suggestion.cpu().or(vector.present))
-        .collect();
-    let before: Vec<Option<CpuId>> =
-        vectors.iter().zip(&after).map(|(vector, after)| vector.present.or(*after)).collect();
-    let gains = model.gains(&after).into_iter().map(|gain| gain.unwrap_or(0.0)).collect();
-    let (before, after) = (model.cost(&before), model.cost(&after));
-    if !vectors.is_empty() && before.is_finite() && after.is_finite() {
-        plan.predicted = Some(Predicted {
-            before_ns_per_s: before.round() as u64,
-            after_ns_per_s: after.round() as u64,
-            distances: capacity.costs.source_in_words(),
-        });
-    }
-    gains
 }

@@ -16,6 +16,7 @@ use crate::place::{AlgorithmName, Vector};
 use crate::plan::contents::{Placement, Plan, RefusalCause};
 use crate::plan::goal::{Goal, Override};
 use crate::plan::irq_changes::{affinity, refusal};
+use crate::plan::predict::Judged;
 use crate::plan::selection;
 
 /// Queues that are placed together: they share an interrupt, or have a kthread and no interrupt.
@@ -239,7 +240,7 @@ impl Group<'_> {
         algorithm: AlgorithmName,
         cpu: CpuId,
         basis: String,
-        gain_ns_per_s: f64,
+        judged: Judged,
     ) -> Placement {
         let state = self.irq.and_then(|irq| snapshot.irqs.get(&irq));
         Placement {
@@ -251,7 +252,9 @@ impl Group<'_> {
             algorithm,
             basis,
             moves: vector.present != Some(cpu),
-            gain_ns_per_s: gain_ns_per_s.round() as i64,
+            gain_ns_per_s: judged.gain.round() as i64,
+            cost: judged.cost,
+            alternatives: judged.alternatives,
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, microlp, variable};
-use netsilo_model::cost::problem::{CROWDED, Problem, SECOND_NS, SMT_LOSS};
+use netsilo_model::cost::problem::{FULL, Problem, QUEUED, SECOND_NS, SMT_LOSS};
 use netsilo_model::machine::topology::Distance;
 
 /// The library gets costs in hundredths of a CPU, so that its tolerances are suitable.
@@ -56,7 +56,7 @@ struct Program {
     at_most: Vec<(Expression, Expression)>,
 }
 
-/// The cost of load beyond each threshold of a CPU, and of load next to busy sibling threads.
+/// The cost of load beyond each threshold of a CPU.
 fn crowding(
     problem: &Problem,
     place: usize,
@@ -67,16 +67,13 @@ fn crowding(
     let busy = problem.places[place].busy;
     let load: Expression =
         here().map(|((item, _), chosen)| *chosen * problem.load(*item, place)).sum();
-    for (from, slope) in CROWDED {
+    let steps = FULL.map(|step| (step, busy)).into_iter().chain(QUEUED.map(|step| (step, 0.0)));
+    for ((from, slope), busy) in steps {
         let beyond = program.variables.add(variable().min(0.0));
         program.cost +=
             beyond * (slope * SECOND_NS / UNIT) - (busy - from).max(0.0) * slope * SECOND_NS / UNIT;
         program.at_most.push((load.clone() + (busy - from), beyond.into()));
     }
-    let siblings =
-        (0..problem.places.len()).filter(|other| problem.distance(place, *other) == Distance::Smt);
-    let beside: f64 = siblings.map(|other| problem.places[other].busy).sum();
-    program.cost += load * (SMT_LOSS * beside * SECOND_NS / UNIT);
 }
 
 /// The cost of two items by their places: on two threads of a core, and for packets passed between

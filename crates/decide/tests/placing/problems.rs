@@ -102,7 +102,13 @@ impl Work {
     }
 
     pub(crate) fn capacity<'a>(&'a self, topology: &'a Topology) -> Capacity<'a> {
-        Capacity { topology, costs: &self.costs, busy: self.busy.clone() }
+        Capacity {
+            topology,
+            costs: self.costs.clone(),
+            source: String::new(),
+            busy: self.busy.clone(),
+            dilation: 1.0,
+        }
     }
 }
 

@@ -4,8 +4,9 @@
 //! The cost of a placement is the sum of
 //! - the cost of each vector on its CPU, independent of the other vectors ([`Problem::fixed`]: data
 //!   carried to its readers, wakeups sent to them, lines fetched from the device's node, slow
-//!   cores);
-//! - the cost of crowding a CPU ([`pressure`]) or two hardware threads of one core ([`SMT_LOSS`]);
+//!   cores, work on that CPU and core that waits for it);
+//! - the cost of vectors that crowd a CPU ([`pressure`]) or two hardware threads of one core
+//!   ([`SMT_LOSS`]);
 //! - the cost of packets that one vector hands to another ([`Pair`]: forwarding);
 //! - the cost of moving ([`Item::moving`]).
 //!
@@ -20,26 +21,36 @@ use crate::machine::topology::Distance;
 /// CPU-nanoseconds in one second of one CPU.
 pub const SECOND_NS: f64 = 1e9;
 
-/// Crowding costs of a CPU: each pair is a busy share of its time and the extra cost per further
-/// share above it.
+/// Cost of a full CPU: each pair is a busy share of its time, all work included, and the extra cost
+/// per further share above it.
 ///
-/// - Above 25%, polls sometimes wait for each other and for the application; above 50%, often.
-/// - Above 80%, added work takes the same amount of time from an application that needs it.
+/// - Above 80%, added work takes the same amount of time from work that needs it.
 /// - Above 100%, the time does not exist: packets wait in the ring and are lost.
-pub const CROWDED: [(f64, f64); 4] = [(0.25, 0.05), (0.50, 0.30), (0.80, 0.65), (1.0, 3.0)];
+pub const FULL: [(f64, f64); 2] = [(0.80, 1.0), (1.0, 3.0)];
+
+/// Cost of items that wait for each other on one CPU, by the share of its time that all of them
+/// take; in the form of [`FULL`].
+pub const QUEUED: [(f64, f64); 2] = [(0.25, 0.05), (0.50, 0.30)];
 
 /// Work lost while both hardware threads of a core are busy: together they do 1.25 times the work
 /// of one thread, not 2 times.
 pub const SMT_LOSS: f64 = 0.75;
 
-/// Cost of crowding at this busy share of a CPU, in shares of a CPU.
-pub fn pressure(busy: f64) -> f64 {
-    CROWDED.iter().map(|(from, slope)| slope * (busy - from).max(0.0)).sum()
+/// Crowding cost of a CPU, in shares of a CPU: `busy` is the share of its time that all work takes,
+/// `items` that of the items among it.
+pub fn pressure(busy: f64, items: f64) -> f64 {
+    let beyond = |steps: [(f64, f64); 2], share: f64| -> f64 {
+        steps.iter().map(|(from, slope)| slope * (share - from).max(0.0)).sum()
+    };
+    beyond(FULL, busy) + beyond(QUEUED, items)
 }
 
-/// Extra crowding cost per further share of busy time.
-pub fn slope(busy: f64) -> f64 {
-    CROWDED.iter().filter(|(from, _)| busy >= *from).map(|(_, slope)| slope).sum()
+/// Crowding cost of the next share of load, in the terms of [`pressure`].
+pub fn slope(busy: f64, items: f64) -> f64 {
+    let beyond = |steps: [(f64, f64); 2], share: f64| -> f64 {
+        steps.iter().filter(|(from, _)| share >= *from).map(|(_, slope)| slope).sum()
+    };
+    beyond(FULL, busy) + beyond(QUEUED, items)
 }
 
 /// A CPU; two CPUs share a level if they have the same number for it.
@@ -116,21 +127,19 @@ impl Problem {
     /// Cost of a placement in ns/s, without moving costs; infinite if an item is where it may not
     /// be.
     pub fn cost(&self, at: &[usize]) -> f64 {
-        let mut busy: Vec<f64> = self.places.iter().map(|place| place.busy).collect();
+        let mut loads = vec![0.0; self.places.len()];
         let mut cost = 0.0;
         for (item, place) in at.iter().enumerate() {
             cost += self.fixed(item, *place);
-            busy[*place] += self.load(item, *place);
+            loads[*place] += self.load(item, *place);
         }
-        for (place, now) in self.places.iter().zip(&busy) {
-            cost += (pressure(*now) - pressure(place.busy)) * SECOND_NS;
+        for (place, load) in self.places.iter().zip(&loads) {
+            cost += (pressure(place.busy + load, *load) - pressure(place.busy, 0.0)) * SECOND_NS;
         }
         for core in self.cores() {
             for (i, a) in core.iter().enumerate() {
-                for b in &core[i + 1..] {
-                    let before = self.places[*a].busy * self.places[*b].busy;
-                    cost += (busy[*a] * busy[*b] - before) * SMT_LOSS * SECOND_NS;
-                }
+                let beside: f64 = core[i + 1..].iter().map(|b| loads[*b]).sum();
+                cost += loads[*a] * beside * SMT_LOSS * SECOND_NS;
             }
         }
         let pair = |pair: &Pair| pair.cost.at(self.distance(at[pair.from], at[pair.to]));

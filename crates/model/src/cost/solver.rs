@@ -136,7 +136,8 @@ struct Search<'a> {
     /// Number of allowed places, summed over all items.
     choices: usize,
     at: Vec<usize>,
-    busy: Vec<f64>,
+    /// Load of the items on each CPU.
+    loads: Vec<f64>,
     /// Crowding cost of the first share of load added to each CPU, including its slowdown (ns/s).
     crowd: Vec<f64>,
     /// The other CPUs of each CPU's core.
@@ -160,7 +161,6 @@ impl<'a> Search<'a> {
             pairs[pair.from].push(*pair);
             pairs[pair.to].push(*pair);
         }
-        let busy = problem.places.iter().map(|place| place.busy).collect();
         let crowd = vec![0.0; problem.places.len()];
         let choices = problem.fixed.iter().filter(|cost| cost.is_finite()).count();
         let mut search = Self {
@@ -168,7 +168,7 @@ impl<'a> Search<'a> {
             homes,
             choices,
             at: vec![NOWHERE; problem.items.len()],
-            busy,
+            loads: vec![0.0; problem.places.len()],
             crowd,
             siblings,
             pairs,
@@ -178,17 +178,23 @@ impl<'a> Search<'a> {
     }
 
     fn update_crowd(&mut self, place: usize) {
-        let beside: f64 = self.siblings[place].iter().map(|other| self.busy[*other]).sum();
-        let first = slope(self.busy[place]) + SMT_LOSS * beside;
+        let load = self.loads[place];
+        let busy = self.problem.places[place].busy + load;
+        let first = slope(busy, load) + SMT_LOSS * self.beside(place);
         self.crowd[place] = first * self.problem.places[place].slowdown * SECOND_NS;
     }
 
     fn add_load(&mut self, place: usize, load: f64) {
-        self.busy[place] += load;
+        self.loads[place] += load;
         self.update_crowd(place);
         for other in 0..self.siblings[place].len() {
             self.update_crowd(self.siblings[place][other]);
         }
+    }
+
+    /// Load of the items on the other threads of a CPU's core.
+    fn beside(&self, place: usize) -> f64 {
+        self.siblings[place].iter().map(|other| self.loads[*other]).sum()
     }
 
     /// Lower bound of the cost of any placement, computed while no item is placed.
@@ -210,12 +216,12 @@ impl<'a> Search<'a> {
     fn total(&self) -> f64 {
         let alone: f64 =
             self.at.iter().enumerate().map(|(item, place)| self.alone(item, *place)).sum();
-        let crowd: f64 = self.busy.iter().map(|busy| pressure(*busy)).sum();
-        let beside = |(place, busy): (usize, &f64)| {
-            busy * self.siblings[place].iter().map(|at| self.busy[*at]).sum::<f64>()
-        };
+        let loads = || self.loads.iter().enumerate();
+        let crowd: f64 = loads()
+            .map(|(place, load)| pressure(self.problem.places[place].busy + load, *load))
+            .sum();
         // Each pair is counted from both ends.
-        let beside: f64 = self.busy.iter().enumerate().map(beside).sum::<f64>() / 2.0;
+        let beside: f64 = loads().map(|(place, load)| load * self.beside(place)).sum::<f64>() / 2.0;
         let pair =
             |pair: &Pair| pair.cost.at(self.problem.distance(self.at[pair.from], self.at[pair.to]));
         let pairs: f64 = self.pairs.iter().flatten().map(pair).sum::<f64>() / 2.0;
@@ -241,7 +247,7 @@ impl<'a> Search<'a> {
 
     /// [`Self::alone`] for all places.
     fn row(&self, item: usize) -> impl Iterator<Item = f64> {
-        let width = self.busy.len();
+        let width = self.loads.len();
         let (home, way) = self.way(item);
         let row = self.problem.fixed[item * width..(item + 1) * width].iter().enumerate();
         row.map(move |(place, cost)| f64::from(*cost) + if place == home { 0.0 } else { way })
@@ -258,14 +264,15 @@ impl<'a> Search<'a> {
     /// Full cost of adding an item that is not placed.
     fn price(&self, item: usize, place: usize) -> f64 {
         let load = self.problem.load(item, place);
-        let crowd = pressure(self.busy[place] + load) - pressure(self.busy[place]);
-        let core: f64 = self.siblings[place].iter().map(|other| self.busy[*other]).sum();
+        let before = self.loads[place];
+        let busy = self.problem.places[place].busy + before;
+        let crowd = pressure(busy + load, before + load) - pressure(busy, before);
         let pair = |pair: &Pair| {
             let other = self.at[if pair.from == item { pair.to } else { pair.from }];
             if other == NOWHERE { 0.0 } else { pair.cost.at(self.problem.distance(place, other)) }
         };
         let pairs: f64 = self.pairs[item].iter().map(pair).sum();
-        self.alone(item, place) + (crowd + SMT_LOSS * load * core) * SECOND_NS + pairs
+        self.alone(item, place) + (crowd + SMT_LOSS * load * self.beside(place)) * SECOND_NS + pairs
     }
 
     /// Returns the best place for an item that is not placed, with its price; `at` if no place is

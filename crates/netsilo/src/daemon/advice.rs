@@ -51,6 +51,7 @@ impl Advice {
 
 #[cfg(test)]
 mod tests {
+    use netsilo_decide::place::model::Parts;
     use netsilo_decide::plan::AlgorithmName;
     use netsilo_model::change::knobs;
     use netsilo_model::machine::cpuset::CpuSet;
@@ -74,6 +75,8 @@ mod tests {
             basis: String::new(),
             moves,
             gain_ns_per_s: 0,
+            cost: Parts::default(),
+            alternatives: Vec::new(),
         }
     }
 

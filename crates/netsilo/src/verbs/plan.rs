@@ -16,6 +16,9 @@ pub(crate) struct Args {
     /// Exit with 10 if there are changes to make
     #[arg(long)]
     detailed_exitcode: bool,
+    /// Also print what each queue costs there, and on the CPUs that were not chosen
+    #[arg(short, long)]
+    verbose: bool,
     /// Print the plan as JSON, as `netsilo apply --plan` reads it
     #[arg(short, long)]
     json: bool,
@@ -28,6 +31,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         out::json(&plan)?;
     } else {
         out::text(&views::plan::render(&plan))?;
+        if args.verbose {
+            out::text(&views::plan::alternatives(&plan))?;
+        }
     }
     Ok(exit(&plan, args.detailed_exitcode))
 }

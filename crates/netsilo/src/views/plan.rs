@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use netsilo_decide::place::model::Parts;
 use netsilo_decide::plan::Plan;
 use netsilo_model::change::{Change, Interruption, Target};
 
@@ -32,15 +33,70 @@ pub(crate) fn render(plan: &Plan) -> String {
     if let Some(predicted) =
         plan.predicted.as_ref().filter(|_| plan.placements.iter().any(|it| it.moves))
     {
-        let share = |ns: u64| format!("{:.1}%", ns as f64 / 1e7);
-        let (before, after) = (share(predicted.before_ns_per_s), share(predicted.after_ns_per_s));
+        let pair = |before: u64, after: u64| format!("{} -> {}", share(before), share(after));
         let _ = writeln!(
             text,
-            "expected: {before} -> {after} of a cpu for distance, wakeups and crowding; {}",
+            "expected: {} of a cpu for wakeups and cache lines, work waits {}; {}",
+            pair(predicted.before_cpu_ns_per_s, predicted.after_cpu_ns_per_s),
+            pair(
+                predicted.before_ns_per_s.saturating_sub(predicted.before_cpu_ns_per_s),
+                predicted.after_ns_per_s.saturating_sub(predicted.after_cpu_ns_per_s)
+            ),
             predicted.distances
         );
     }
     text
+}
+
+/// Renders what each queue costs where it will be, and on the CPUs that were not chosen.
+pub(crate) fn alternatives(plan: &Plan) -> String {
+    let mut text = String::new();
+    for placement in &plan.placements {
+        let _ = writeln!(
+            text,
+            "{} on cpu {}: {}",
+            placement.label,
+            placement.cpus,
+            parts(&placement.cost)
+        );
+        for other in &placement.alternatives {
+            let distance =
+                other.distance.map_or(String::new(), |distance| format!(" ({})", distance.label()));
+            let _ =
+                writeln!(text, "  not on cpu {}{distance}: {}", other.cpu.0, parts(&other.cost));
+        }
+    }
+    text
+}
+
+/// The parts of a cost that are not zero, the largest first.
+fn parts(cost: &Parts) -> String {
+    let mut parts = [
+        ("wakeups", cost.wakeups),
+        ("cache lines", cost.lines),
+        ("lines from the device's node", cost.device),
+        ("slow core", cost.slow),
+        ("handing on", cost.handing),
+        ("others wait", cost.waiting),
+        ("crowding", cost.crowding),
+    ];
+    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let told: Vec<String> = parts
+        .iter()
+        .filter(|(_, ns)| *ns >= LEAST)
+        .map(|(name, ns)| format!("{name} {:.2}%", ns / 1e7))
+        .collect();
+    match told.is_empty() {
+        true => "nothing".to_owned(),
+        false => format!("{:.2}% of a cpu: {}", cost.total() / 1e7, told.join(", ")),
+    }
+}
+
+/// Parts below this (ns/s) are not told.
+const LEAST: f64 = 5e4;
+
+fn share(ns_per_s: u64) -> String {
+    format!("{:.1}%", ns_per_s as f64 / 1e7)
 }
 
 /// A change as text: `irq 27 (virtio0-input.1): 0 -> 6`.

@@ -1,0 +1,96 @@
+//! What the cost model says of a placement: its cost, the gain of each move, and the CPUs that were
+//! not chosen.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::derive::silo::heaviest;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::topology::{Distance, Topology};
+
+use crate::place::model::{Model, Parts};
+use crate::place::{Capacity, Suggestion, Vector};
+use crate::plan::contents::{Alternative, Plan, Predicted};
+
+/// What the model says of a vector where the plan puts it.
+pub(super) struct Judged {
+    /// Gain of the move (ns/s).
+    pub(super) gain: f64,
+    pub(super) cost: Parts,
+    pub(super) alternatives: Vec<Alternative>,
+}
+
+/// Returns what the model says of each vector, and adds the predicted cost to the plan if anything
+/// moves.
+pub(super) fn predict(
+    capacity: &Capacity<'_>,
+    vectors: &[Vector],
+    suggestions: &[Suggestion],
+    plan: &mut Plan,
+) -> Vec<Judged> {
+    let model = Model::new(capacity, vectors);
+    let after: Vec<Option<CpuId>> = vectors
+        .iter()
+        .zip(suggestions)
+        .map(|(vector, suggestion)| suggestion.cpu().or(vector.present))
+        .collect();
+    let before: Vec<Option<CpuId>> =
+        vectors.iter().zip(&after).map(|(vector, after)| vector.present.or(*after)).collect();
+    if suggestions.iter().any(|suggestion| matches!(suggestion, Suggestion::Move(..))) {
+        let (old, new) = (model.cost(&before), model.cost(&after));
+        if old.0.is_finite() && new.0.is_finite() {
+            plan.predicted = Some(Predicted {
+                before_ns_per_s: old.0.round() as u64,
+                after_ns_per_s: new.0.round() as u64,
+                before_cpu_ns_per_s: old.1.round() as u64,
+                after_cpu_ns_per_s: new.1.round() as u64,
+                distances: capacity.source.clone(),
+            });
+        }
+    }
+    let gains = model.gains(&after);
+    let judged = |(index, vector): (usize, &Vector)| {
+        let parts = model.parts(&after, index);
+        let place = |cpu: CpuId| model.cpus.binary_search(&cpu).ok();
+        let cost = after[index].and_then(place).map(|at| parts[at].rounded()).unwrap_or_default();
+        let alternatives = match vector.quiet() {
+            Some(_) => Vec::new(),
+            None => alternatives(&model, &parts, vector, after[index], capacity.topology),
+        };
+        Judged { gain: gains[index].unwrap_or(0.0), cost, alternatives }
+    };
+    vectors.iter().enumerate().map(judged).collect()
+}
+
+/// The present CPU, and the cheapest one at each distance from the main reader, without the chosen
+/// one.
+fn alternatives(
+    model: &Model<'_>,
+    parts: &[Parts],
+    vector: &Vector,
+    chosen: Option<CpuId>,
+    topology: &Topology,
+) -> Vec<Alternative> {
+    let reader = heaviest(vector.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes)));
+    let mut cheapest: BTreeMap<Option<Distance>, Alternative> = BTreeMap::new();
+    let mut present = None;
+    for (cpu, cost) in model.cpus.iter().zip(parts).filter(|(cpu, _)| vector.pool.contains(**cpu)) {
+        let distance = reader.map(|reader| topology.distance(*cpu, reader));
+        let this = Alternative { cpu: *cpu, distance, cost: cost.rounded() };
+        if Some(*cpu) == chosen {
+            continue;
+        }
+        if Some(*cpu) == vector.present {
+            present = Some(this.clone());
+        }
+        match cheapest.get(&distance) {
+            Some(known) if known.cost.total() <= this.cost.total() => {}
+            _ => {
+                cheapest.insert(distance, this);
+            }
+        }
+    }
+    let mut all: Vec<Alternative> = cheapest.into_values().collect();
+    all.extend(present.filter(|it| !all.contains(it)));
+    all.sort_by(|a, b| a.cost.total().total_cmp(&b.cost.total()).then(a.cpu.cmp(&b.cpu)));
+    all
+}
