@@ -23,8 +23,8 @@ const MOVING_LOAD: f64 = 0.10;
 /// Part of the least gain as a share of the vector's present cost.
 const MOVING_COST: f64 = 0.10;
 
-/// A vector that is on its readers' last-level cache must gain this much more (ns/s) to leave it: 5%
-/// of one CPU.
+/// A vector that is on its readers' last-level cache must gain this much more (ns/s) to leave it:
+/// 5% of one CPU.
 const LEAVING_CACHE: f64 = 0.05 * SECOND_NS;
 
 /// A CPU's busy time differs by this share between measurements; for a kthread, whose turns depend
