@@ -95,6 +95,10 @@ fn seeds() -> Vec<String> {
         entry("0/a/up/up/escaped", '0', "x"),
         entry("0/hard", '1', "x"),
         entry("0/device", '3', ""),
+        entry("././@LongLink", 'L', &"a/".repeat(60)),
+        entry("././@LongLink", 'K', "../x"),
+        entry("pax", 'x', "27 path=0/sys/../../escaped\n"),
+        entry("pax", 'g', "20 size=99999999999\n"),
     ];
     let json = |entries: &[Entry]| serde_json::to_string(entries).expect("plain values");
     let mut seeds: Vec<String> =

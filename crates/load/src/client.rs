@@ -23,9 +23,9 @@ impl Control {
     pub(super) fn connect(server: SocketAddr) -> Result<Self, LoadError> {
         let stream = TcpStream::connect_timeout(&server, PATIENCE)
             .map_err(|source| LoadError::NoServer { address: server, source })?;
-        stream.set_read_timeout(Some(ANSWER)).map_err(LoadError::Control)?;
-        let mut control =
-            Self { lines: Lines::new(stream, SERVER_LINE).map_err(LoadError::Control)?, server };
+        stream.set_write_timeout(Some(PATIENCE)).map_err(LoadError::Control)?;
+        let lines = Lines::new(stream, SERVER_LINE, ANSWER).map_err(LoadError::Control)?;
+        let mut control = Self { lines, server };
         match control.ask(&Request::Hello { version: VERSION })? {
             Reply::Welcome { version: VERSION } => Ok(control),
             _ => Err(LoadError::NotNetsilo(server)),

@@ -1,7 +1,8 @@
 //! The control protocol of client and server: JSON lines of bounded length, the version first.
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use netsilo_trial::traffic::{InstancesAs, LoadResult, ServerResult, Spec};
 use serde::de::DeserializeOwned;
@@ -94,12 +95,14 @@ pub(super) enum Reply {
 pub(super) struct Lines {
     reader: BufReader<TcpStream>,
     longest: u64,
+    /// Time for a whole line, however slowly its bytes come.
+    patience: Duration,
 }
 
 impl Lines {
-    pub(super) fn new(stream: TcpStream, longest: u64) -> io::Result<Self> {
+    pub(super) fn new(stream: TcpStream, longest: u64, patience: Duration) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self { reader: BufReader::new(stream), longest })
+        Ok(Self { reader: BufReader::new(stream), longest, patience })
     }
 
     pub(super) fn stream(&self) -> &TcpStream {
@@ -121,10 +124,24 @@ impl Lines {
     ///
     /// A line that is too long or invalid is `InvalidData`.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
-        let mut line = Vec::new();
-        let length = self.reader.by_ref().take(self.longest).read_until(b'\n', &mut line)?;
-        if length == 0 {
-            return Ok(None);
+        let (mut line, until) = (Vec::new(), Instant::now() + self.patience);
+        while line.last() != Some(&b'\n') && (line.len() as u64) < self.longest {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream().set_read_timeout(Some(left))?;
+            let some = self.reader.fill_buf()?;
+            let some = &some[..some.len().min(self.longest as usize - line.len())];
+            let end = some.iter().position(|byte| *byte == b'\n').map_or(some.len(), |at| at + 1);
+            line.extend_from_slice(&some[..end]);
+            self.reader.consume(end);
+            if end == 0 && line.is_empty() {
+                return Ok(None);
+            }
+            if end == 0 {
+                break;
+            }
         }
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
         if line.last() != Some(&b'\n') {
@@ -144,7 +161,8 @@ mod tests {
     fn a_line_is_read_and_an_endless_line_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut server = Lines::new(listener.accept().unwrap().0, 100).unwrap();
+        let patience = Duration::from_millis(500);
+        let mut server = Lines::new(listener.accept().unwrap().0, 100, patience).unwrap();
         client.write_all(b"{\"hello\":{\"version\":1}}\n\"end\"\nnonsense\n").unwrap();
         assert_eq!(server.receive().unwrap(), Some(Request::Hello { version: 1 }));
         assert_eq!(server.receive().unwrap(), Some(Request::End));
@@ -152,5 +170,13 @@ mod tests {
         client.write_all(&[b'x'; 300]).unwrap();
         let error = server.receive::<Request>().unwrap_err().to_string();
         assert_eq!(error, "a line that does not end within 100 bytes");
+        let (mut client, stream) = (
+            TcpStream::connect(listener.local_addr().unwrap()).unwrap(),
+            listener.accept().unwrap().0,
+        );
+        let mut server = Lines::new(stream, 100, patience).unwrap();
+        client.write_all(b"\"en").unwrap();
+        let late = server.receive::<Request>().unwrap_err().kind();
+        assert!(matches!(late, io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{late}");
     }
 }

@@ -9,7 +9,7 @@ use netsilo_trial::traffic::Spec;
 use rustix::event::epoll::EventFlags;
 
 use crate::shared_counters::add;
-use crate::socket::{Poll, Socket, is_later};
+use crate::socket::{PATIENCE, Poll, Socket, is_later};
 use crate::tally::Tally;
 
 /// Maximum bytes per read or write.
@@ -143,6 +143,7 @@ pub(super) fn many(sockets: Vec<Socket>, spec: &Spec, tally: &mut Tally<'_>) -> 
     }
     let mut looked_at = Instant::now();
     let look_every = (spec.lost_after / 8).max(Duration::from_millis(1));
+    let mut stopped_at = None;
     loop {
         let ready: Vec<usize> = poll.wait()?.collect();
         let stopped = tally.is_stopped();
@@ -164,6 +165,9 @@ pub(super) fn many(sockets: Vec<Socket>, spec: &Spec, tally: &mut Tally<'_>) -> 
         }
         if stopped && flows.iter().all(|flow| !flow.asked) {
             return Ok(());
+        }
+        if stopped && stopped_at.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not answer"));
         }
     }
 }

@@ -27,6 +27,9 @@ use crate::work::Work;
 /// Maximum concurrent clients.
 const CLIENTS: usize = 16;
 
+/// Longest silence of a client between its requests, besides the time of its load.
+const SILENCE: Duration = Duration::from_secs(60);
+
 /// Stack size of a worker in bytes; there may be thousands.
 const STACK: usize = 128 << 10;
 
@@ -115,14 +118,24 @@ impl Server {
                 }
                 // ignore a client that has disconnected already
                 let Ok((stream, from)) = self.listener.accept() else { continue };
+                let before = clients.fetch_add(1, Ordering::Relaxed);
                 let clients = &clients;
-                scope.spawn(move || {
-                    let busy = clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS;
-                    if let Err(why) = self.client(stream, from, busy, stop, tell) {
+                let serve = move || {
+                    if let Err(why) = self.client(stream, from, before >= CLIENTS, stop, tell) {
                         tell(Event::Ended(from, why));
                     }
                     clients.fetch_sub(1, Ordering::Relaxed);
-                });
+                };
+                // Those beyond the refused ones are dropped without a word.
+                let started = if before < 2 * CLIENTS {
+                    thread::Builder::new().name("bench-client".into()).spawn_scoped(scope, serve)
+                } else {
+                    Err(io::Error::other("too many clients"))
+                };
+                if let Err(error) = started {
+                    clients.fetch_sub(1, Ordering::Relaxed);
+                    tell(Event::Ended(from, format!("cannot serve it: {error}")));
+                }
             }
             Ok(())
         })
@@ -141,11 +154,11 @@ impl Server {
         stream.set_nonblocking(false).map_err(text)?;
         sockopt::set_socket_keepalive(&stream, true).map_err(|error| error.to_string())?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(text)?;
-        let mut lines = Lines::new(stream, CLIENT_LINE).map_err(text)?;
+        let mut lines = Lines::new(stream, CLIENT_LINE, PATIENCE).map_err(text)?;
         let mut session = Session { server: self, from, stop, run: None };
         let welcomed =
             |request: &Request| matches!(request, Request::Hello { version: VERSION }) && !busy;
-        let first = next_request(&mut lines, stop, Some(PATIENCE))?;
+        let first = next_request(&mut lines, stop, PATIENCE)?;
         match first {
             Some(request) if welcomed(&request) => {
                 lines.send(&Reply::Welcome { version: VERSION }).map_err(text)?;
@@ -168,7 +181,7 @@ impl Server {
             Some(_) => return refuse(&mut lines, "the first request must be the version".into()),
             None => return Ok(()),
         }
-        while let Some(request) = next_request(&mut lines, stop, None)? {
+        while let Some(request) = next_request(&mut lines, stop, session.patience())? {
             let reply = session.answer(request, &mut lines, tell);
             match reply {
                 Ok(Some(reply)) => lines.send(&reply).map_err(text)?,
@@ -192,15 +205,15 @@ fn refuse(lines: &mut Lines, why: String) -> Result<(), String> {
 fn next_request(
     lines: &mut Lines,
     stop: &AtomicBool,
-    timeout: Option<Duration>,
+    patience: Duration,
 ) -> Result<Option<Request>, String> {
     let began = Instant::now();
     loop {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        if timeout.is_some_and(|timeout| began.elapsed() > timeout) {
-            return Err("sent nothing".into());
+        if began.elapsed() > patience {
+            return Err(format!("sent nothing for {} s", patience.as_secs()));
         }
         let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         if lines.has_more()
@@ -209,7 +222,6 @@ fn next_request(
                 Ok(1..)
             )
         {
-            lines.stream().set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
             return match lines.receive() {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     let _ = refuse(lines, format!("invalid request: {error}"));
@@ -245,6 +257,12 @@ struct Running {
 }
 
 impl Session<'_> {
+    /// How long its client may be silent: during a load it sends nothing until its end.
+    fn patience(&self) -> Duration {
+        let load = |run: &Running| run.spec.warm_up + run.spec.duration;
+        SILENCE + self.run.as_ref().map_or(Duration::ZERO, load)
+    }
+
     /// The reply, unless it was sent already; an error ends the session.
     fn answer(
         &mut self,

@@ -50,6 +50,9 @@ impl Socket {
             stream.set_nodelay(spec.test.has_responses())?;
             // a crashed server machine sends nothing, not even a reset
             sockopt::set_tcp_user_timeout(&stream, UNHEARD.as_millis() as u32)?;
+            // a program that is silent or does not read acknowledges data nevertheless
+            stream.set_read_timeout(Some(UNHEARD))?;
+            stream.set_write_timeout(Some(UNHEARD))?;
             return Ok(Some(Self::Tcp(stream)));
         }
         let any: IpAddr =

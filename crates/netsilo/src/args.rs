@@ -6,6 +6,7 @@
 pub(crate) mod ab_setting;
 pub(crate) mod apply_options;
 pub(crate) mod costs;
+pub(crate) mod file;
 pub(crate) mod goal;
 pub(crate) mod goal_keys;
 pub(crate) mod look;

@@ -210,3 +210,19 @@ fn every_finding_fires_and_almost_does_not() {
         assert_eq!(almost.findings, [], "{id}: found in almost.json too");
     }
 }
+
+#[test]
+fn a_full_listener_whose_limit_was_not_read_gets_the_limit_of_the_kernel_as_a_fix() {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/check/listen-overflow/fires.json");
+    let read = fs::read_to_string(path).unwrap();
+    let unread = read.replace("\"limit\": 128", "\"limit\": null");
+    assert_ne!(read, unread);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("unread.json");
+    fs::write(&path, unread).unwrap();
+    let found = Host::found(&path, FindingId::ListenOverflow);
+    let remedy = &found.findings[0].remedies[0];
+    assert!(remedy.what.contains("asked for now was not read"), "{}", remedy.what);
+    assert_eq!(remedy.changes[0].target.to_string(), "net.core.somaxconn");
+}

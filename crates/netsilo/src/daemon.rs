@@ -12,6 +12,7 @@ mod reconcile;
 mod write;
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -37,12 +38,12 @@ use sd_notify::NotifyState;
 
 use crate::args::state_dir::StateDir;
 use crate::daemon::advice::Advice;
-use crate::daemon::config::{Config, Metrics};
+use crate::daemon::config::Config;
 use crate::daemon::metrics::ReadBytes;
-use crate::daemon::publish::{MetricsServer, Published, SharedStatus, StatusSocket};
+use crate::daemon::publish::{MetricsServer, SharedStatus, StatusSocket};
 use crate::daemon::reconcile::Reconcile;
 use crate::daemon::write::Stopped;
-use crate::tell::exit::Exit;
+use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::eprint_line;
 use crate::tell::status::{AttributionStatus, ConfigStatus, Mode, SCHEMA, SOCKET, Status, Totals};
 use crate::tell::words::plural;
@@ -98,7 +99,9 @@ impl Args {
 
 /// Runs until a signal ends the daemon.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let config = args.load()?;
+    let config = args
+        .load()
+        .context(ExitError(Exit::BadConfiguration, "cannot use the configuration".into()))?;
     let dir = args.state.absolute()?;
     let mut notes = Vec::new();
     let instance = match Instance::take(&dir) {
@@ -136,7 +139,7 @@ struct Daemon<'a> {
     read: ReadBytes,
     shared: SharedStatus,
     metrics: Option<MetricsServer>,
-    _socket: Option<StatusSocket>,
+    socket: Option<StatusSocket>,
 }
 
 impl<'a> Daemon<'a> {
@@ -180,7 +183,7 @@ impl<'a> Daemon<'a> {
             controller: Controller::new(config.policy()),
             costs: args.costs(&root, &mut notes),
             status: first_status(&kernel, mode, notes),
-            config,
+            config: Config::default(),
             dir,
             root,
             kernel,
@@ -194,9 +197,9 @@ impl<'a> Daemon<'a> {
             read: ReadBytes::default(),
             shared,
             metrics: None,
-            _socket: socket,
+            socket,
         };
-        daemon.configured(has_state)?;
+        daemon.configure(config)?;
         for note in &daemon.status.notes {
             eprint_line(note);
         }
@@ -205,32 +208,49 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
-    /// Applies the configuration, except the controller's part.
-    fn configured(&mut self, has_state: bool) -> Result<()> {
+    /// Applies a configuration, except the controller's part; a failure changes nothing.
+    fn configure(&mut self, config: Config) -> Result<()> {
+        let has_state = self.socket.is_some();
+        let new_hints = if config.hints && has_state && self.hints.is_none() {
+            Some(Hints::new(&self.dir).context("cannot publish hints")?)
+        } else {
+            None
+        };
+        if self.metrics.as_ref().map(|server| server.address) != config.metrics.address() {
+            // The old one is dropped only if the new one has its port.
+            self.metrics = self.metrics_at(config.metrics.address())?;
+        }
+        self.hints = new_hints.or(self.hints.take()).filter(|_| config.hints);
         if !matches!(self.status.mode, Mode::ObserveOnly(_)) {
-            self.status.mode = if self.config.hints_only { Mode::HintsOnly } else { Mode::Placing };
+            self.status.mode = if config.hints_only { Mode::HintsOnly } else { Mode::Placing };
         }
-        self.status.config = ConfigStatus {
-            files: self.config.files.clone(),
-            interval: self.config.interval,
-            error: None,
-        };
-        if !self.config.hints || !has_state {
-            self.hints = None;
-        } else if self.hints.is_none() {
-            self.hints = Some(Hints::new(&self.dir).context("cannot publish hints")?);
-        }
-        let address = match self.config.metrics {
-            Metrics::Off => None,
-            Metrics::At(address) => Some(address),
-        };
-        if self.metrics.as_ref().map(|server| server.address) != address {
-            self.metrics = None;
-            self.metrics = address
-                .map(|address| MetricsServer::open(address, self.shared.clone()))
-                .transpose()?;
-        }
+        self.status.config =
+            ConfigStatus { files: config.files.clone(), interval: config.interval, error: None };
+        self.config = config;
         Ok(())
+    }
+
+    fn metrics_at(&self, address: Option<SocketAddr>) -> Result<Option<MetricsServer>> {
+        address.map(|address| MetricsServer::open(address, self.shared.clone())).transpose()
+    }
+
+    /// Notes what keeps readers from an answer; starts a server of metrics that ended again.
+    fn check_readers(&mut self) {
+        let status = self.socket.as_ref().and_then(StatusSocket::trouble);
+        let metrics = self.metrics.as_ref().and_then(MetricsServer::trouble);
+        status.into_iter().chain(metrics).for_each(|trouble| self.note(trouble));
+        if let Some(ended) = self.metrics.take_if(|server| server.has_ended()) {
+            self.note(format!(
+                "the server of metrics at {} ended: starting it again",
+                ended.address
+            ));
+        }
+        if self.metrics.is_none() {
+            match self.metrics_at(self.config.metrics.address()) {
+                Ok(server) => self.metrics = server,
+                Err(error) => self.note(format!("{error:#}")),
+            }
+        }
     }
 
     /// Runs one window after another until a signal ends the daemon.
@@ -251,6 +271,7 @@ impl<'a> Daemon<'a> {
             if reload {
                 self.reload()?;
             }
+            self.check_readers();
             let now = self.kernel.now();
             for event in &events {
                 self.controller.note_event(now, event);
@@ -329,7 +350,7 @@ impl<'a> Daemon<'a> {
     /// Records a decision in the log and the totals, and prints it.
     fn decided(&mut self, entry: LogEntry) {
         use netsilo_decide::control::LogKind;
-        eprint_line(views::status::decision_line(&entry));
+        eprint_line(views::status::decision_line(&entry, &self.status.mode));
         let totals = &mut self.status.totals;
         match entry.kind {
             LogKind::Revert => totals.reverts += 1,
@@ -386,39 +407,31 @@ impl<'a> Daemon<'a> {
         status.at = self.kernel.now();
         status.own = self_cost();
         status.log = self.log.iter().cloned().collect();
-        self.shared.put(Published { status: status.clone(), read: self.read.clone(), window });
+        self.shared.put(status.clone(), self.read.clone(), window);
         let changes = plural(status.totals.changes as usize, "write");
         tell_systemd(&[NotifyState::Status(&format!("{:?}, {changes}", status.state))]);
     }
 
-    /// Reads the configuration again; an invalid one changes nothing.
+    /// Reads the configuration again; one that cannot be applied changes nothing.
     fn reload(&mut self) -> Result<()> {
-        match self.args.load() {
-            Ok(config) => {
-                let counting_changes = config.counting() != self.config.counting();
-                let metrics = std::mem::replace(&mut self.config, config).metrics;
-                if let Err(error) = self.configured(self._socket.is_some()) {
-                    // For example, the port is taken: keep the old metrics server, apply the rest.
-                    self.config.metrics = metrics;
-                    self.note(format!("{error:#}"));
-                }
-                let mut notes = Vec::new();
-                self.costs = self.args.costs(&self.root, &mut notes);
-                notes.into_iter().for_each(|note| self.note(note));
-                self.controller.reconfigure(self.config.policy());
-                if counting_changes {
-                    self.observer = Observer::start_light(&self.root, self.config.counting())?;
-                }
-                self.status.totals.reloads += 1;
-                eprint_line("configuration reloaded");
-            }
-            Err(error) => {
-                let error = format!("{error:#}");
-                eprint_line(format_args!("configuration not reloaded, the old one stays: {error}"));
-                self.status.config.error = Some(error);
-                self.status.totals.bad_reloads += 1;
-            }
+        let counting = self.config.counting();
+        if let Err(error) = self.args.load().and_then(|config| self.configure(config)) {
+            let error = format!("{error:#}");
+            eprint_line(format_args!("configuration not reloaded, the old one stays: {error}"));
+            self.status.config.error = Some(error);
+            self.status.totals.bad_reloads += 1;
+            self.publish(Duration::ZERO);
+            return Ok(());
         }
+        let mut notes = Vec::new();
+        self.costs = self.args.costs(&self.root, &mut notes);
+        notes.into_iter().for_each(|note| self.note(note));
+        self.controller.reconfigure(self.config.policy());
+        if counting != self.config.counting() {
+            self.observer = Observer::start_light(&self.root, self.config.counting())?;
+        }
+        self.status.totals.reloads += 1;
+        eprint_line("configuration reloaded");
         self.publish(Duration::ZERO);
         Ok(())
     }

@@ -11,6 +11,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 
+use netsilo_lab::output_of;
 use netsilo_trial::traffic::{InstancesAs, LoadResult, Test};
 
 /// Most memory that 1500 instances may take at either end, in bytes.
@@ -406,4 +407,48 @@ fn each_test_adds_up_over_a_veth() {
             eprintln!("{stream}, {room} bytes for notices: {:?}", run.totals);
         }
     }
+}
+
+/// Speaks the control protocol as a server, and answers no data.
+fn silent_server(listener: &TcpListener) {
+    let mut control = BufReader::new(listener.accept().unwrap().0);
+    let data = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut connections = Vec::new();
+    let mut line = String::new();
+    while control.read_line(&mut line).is_ok_and(|length| length > 0) {
+        let request: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let reply = match request.as_str() {
+            Some("end") => r#""ended""#.to_owned(),
+            Some(_) => return,
+            None if request.get("hello").is_some() => r#"{"welcome":{"version":1}}"#.into(),
+            None if request.get("prepare").is_some() => {
+                let port = data.local_addr().unwrap().port();
+                format!(r#"{{"ready":{{"ports":[{port}],"instances_as":"multiplexed"}}}}"#)
+            }
+            None => r#""begun""#.into(),
+        };
+        let accepts = reply.contains("ready");
+        writeln!(control.get_mut(), "{reply}").unwrap();
+        if accepts {
+            connections.push(data.accept().unwrap());
+        }
+        line.clear();
+    }
+}
+
+#[test]
+fn a_peer_that_accepts_and_is_silent_ends_the_run_with_an_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = std::thread::spawn(move || silent_server(&listener));
+    let run = Command::new(env!("CARGO_BIN_EXE_netsilo"))
+        .args(["bench", "run", &address, "-t", "TCP_RR", "-n", "1", "-d", "1s"])
+        .args(["--warm-up", "0s", "--instances-as", "multiplexed"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let (code, text) = output_of(&run);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("the server does not answer"), "{text}");
+    server.join().unwrap();
 }

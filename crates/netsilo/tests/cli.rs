@@ -329,3 +329,68 @@ fn a_plan_of_a_bundle_is_exported_in_each_format() {
         "2 netsilo: --suggest needs the format irqbalance-policy"
     );
 }
+
+#[test]
+fn a_signal_removes_the_temporary_folder_which_only_its_owner_can_read() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let folders = || -> Vec<_> {
+        std::fs::read_dir(dir.path().join("tmp")).unwrap().map(|it| it.unwrap().path()).collect()
+    };
+    std::fs::create_dir(dir.path().join("tmp")).unwrap();
+    let fifo = dir.path().join("bundle");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let capture = ["capture", "--no-bpf", "-i", "1h", "-o", "/dev/null"];
+    let from = ["show", "--from", fifo.to_str().unwrap()];
+    for arguments in [&capture[..], &from] {
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+            let mut child = netsilo(arguments)
+                .env("TMPDIR", dir.path().join("tmp"))
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let made = netsilo_lab::until("a folder", folders, |made| !made.is_empty()).unwrap();
+            let mode = made[0].metadata().unwrap().permissions().mode() & 0o777;
+            kill_process(Pid::from_child(&child), signal).unwrap();
+            let status = child.wait().unwrap();
+            assert_eq!((mode, folders()), (0o700, vec![]), "{arguments:?} {signal:?}: {status}");
+        }
+    }
+}
+
+#[test]
+fn a_time_that_no_clock_can_add_is_a_usage_error() {
+    for arguments in [
+        &["show", "-i", "18446744073709551615s"][..],
+        &["capture", "-i", "31days"],
+        &["bench", "run", "127.0.0.1", "-d", "18446744073709551615s"],
+    ] {
+        let error = refusal(arguments);
+        assert!(error.starts_with("2 ") && error.contains("at most 30 days"), "{error}");
+    }
+}
+
+#[test]
+fn no_control_character_of_a_file_reaches_the_terminal_through_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a\u{1b}[2J.toml");
+    std::fs::write(&path, "\"\u{9b}2J\\u001b[2J\" = 1").unwrap();
+    let name = path.to_str().unwrap();
+    let missing = format!("{name}.zst");
+    for arguments in
+        [&["check-config", name][..], &["apply", "--plan", name], &["show", "--from", &missing]]
+    {
+        let error = refusal(arguments);
+        let is_escape = |c: char| c.is_control() && c != '\n';
+        assert!(error.starts_with("1 ") && !error.contains(is_escape), "{error:?}");
+        assert!(error.contains("\\u001b[2J"), "{error:?}");
+    }
+}
+
+#[test]
+fn a_folder_without_configuration_says_that_the_defaults_apply() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = run(&["check-config", dir.path().to_str().unwrap()]);
+    assert!(stdout(&output).contains("the daemon uses its defaults"), "{}", stdout(&output));
+}

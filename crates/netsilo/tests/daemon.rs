@@ -16,7 +16,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use netsilo_lab::{output_of, until};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::Value as Json;
 
 /// A host, its daemon's configuration and its state folder.
@@ -165,7 +165,7 @@ fn a_second_daemon_is_refused_with_the_pid_of_the_first() {
 fn an_invalid_configuration_is_refused_at_the_start_and_ignored_later() {
     let host = Host::new("metric = \"off\"");
     let (code, text) = output_of(&host.command().output().unwrap());
-    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(code, Some(78), "{text}");
     assert!(text.contains("netsilo.toml:4: unknown key metric; did you mean metrics?"), "{text}");
     host.configure("");
     let daemon = host.start();
@@ -222,12 +222,32 @@ fn a_transaction_that_a_dead_daemon_left_unfinished_is_restored_at_the_start() {
 
 /// Sends a GET request; returns head and body of the response.
 fn get(address: &str, path: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    (head.to_owned(), body.to_owned())
+    scrape(address, &format!("GET {path} HTTP/1.0\r\n\r\n")).unwrap()
+}
+
+/// Sends a request as a scraper does; returns head and body of the response.
+fn scrape(address: &str, request: &str) -> Result<(String, String), String> {
+    let exchange = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(request.as_bytes())?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = exchange().map_err(|error| error.to_string())?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(|| format!("answer: {text}"))?;
+    Ok((head.to_owned(), body.to_owned()))
+}
+
+/// As Prometheus asks.
+const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: text/plain\r\n\r\n";
+
+fn assert_scraped(address: &str, beside: &str) {
+    let scraped = scrape(address, SCRAPE);
+    let (head, body) = scraped.unwrap_or_else(|error| panic!("beside {beside}: {error}"));
+    assert!(head.starts_with("HTTP/1.1 200"), "beside {beside}: {head}");
+    assert!(body.contains("process_cpu_seconds_total "), "beside {beside}: {body}");
 }
 
 /// Returns an address that was free a moment ago.
@@ -274,6 +294,102 @@ fn promtool_accepts_the_metrics_and_they_count() {
     daemon.signal(Signal::HUP);
     host.until("taken", |status| status["totals"]["reloads"] == 1);
     until("the port is closed", || TcpStream::connect(&address).is_ok(), |open| !open).unwrap();
+}
+
+#[test]
+fn hostile_readers_of_the_metrics_delay_no_scrape_and_cost_no_memory() {
+    let address = free_address();
+    let host = Host::new(&format!("metrics = \"{address}\""));
+    // As a service starts by default.
+    let mut command = host.command();
+    command.stderr(std::fs::File::create(host.path("log")).unwrap());
+    let daemon = Daemon(command.spawn().unwrap());
+    limit_descriptors(Some(&daemon), 1024);
+    host.until("the first window", |status| status["windows"].as_u64() > Some(0));
+    let open = |sent: &str| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        // The server may have closed it already.
+        let _ = stream.write_all(sent.as_bytes());
+        stream
+    };
+
+    let announced = "POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999\r\n\r\nab";
+    let (head, _) = scrape(&address, announced).unwrap();
+    assert!(head.starts_with("HTTP/1.1 405"), "{head}");
+    let _body = open("GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nab");
+    assert_scraped(&address, "a short body");
+    let _pipelining = open(&SCRAPE.repeat(1000));
+    assert_scraped(&address, "requests whose answers nobody reads");
+    let _long = open(&format!("GET /metrics HTTP/1.1\r\nA: {}", "a".repeat(1 << 20)));
+    assert_scraped(&address, "a header without end");
+
+    limit_descriptors(None, 6000);
+    let mut half_open = Vec::new();
+    for i in 0..5000 {
+        half_open.push(open(if i % 2 == 0 { "" } else { "GET /metrics HTTP/1.1\r\nHo" }));
+        if i % 100 == 99 {
+            assert_scraped(&address, &format!("{i} requests that never end"));
+        }
+    }
+    let mut slow = half_open.pop().unwrap();
+    slow.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(slow.read(&mut [0; 1]).unwrap_or_default(), 0, "the header's deadline is over");
+    assert_scraped(&address, "the deadline of others");
+
+    let status = host.until("a window after it", |status| status["windows"].as_u64() > Some(2));
+    assert!(!status["notes"].to_string().contains("metrics"), "{}", status["notes"]);
+    let resident = status["own"]["resident_bytes"].as_u64().unwrap();
+    assert!(resident < 64 << 20, "{resident} bytes");
+}
+
+#[test]
+fn a_listener_without_descriptors_says_so_and_goes_on() {
+    let address = free_address();
+    let host = Host::new(&format!("metrics = \"{address}\""));
+    let daemon = host.start();
+    let fds = format!("/proc/{}/fd", daemon.0.id());
+    let used = std::fs::read_dir(&fds).unwrap().count();
+    let before = limit_descriptors(Some(&daemon), used as u64 / 2);
+    let waiting = TcpStream::connect(&address).unwrap();
+    let reported = |log: &String| log.contains(&format!("cannot serve metrics at {address}: "));
+    until("it reports what is missing", || host.log(), reported).unwrap();
+    limit_descriptors(Some(&daemon), before);
+    drop(waiting);
+    assert_scraped(&address, "a lack of descriptors that has ended");
+    let status = host.until("an answer", |status| status["windows"].as_u64() > Some(0));
+    let note =
+        |note: &Json| note.as_str().is_some_and(|note| note.contains("cannot serve metrics"));
+    assert!(status["notes"].as_array().unwrap().iter().any(note), "{}", status["notes"]);
+}
+
+/// Sets the soft limit of open files, of this process without a daemon; returns the one before.
+fn limit_descriptors(daemon: Option<&Daemon>, most: u64) -> u64 {
+    let pid = daemon.map(|daemon| Pid::from_child(&daemon.0));
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let new = Rlimit { current: Some(most), maximum };
+    prlimit(pid, Resource::Nofile, new).unwrap().current.unwrap()
+}
+
+#[test]
+fn a_reload_whose_port_is_taken_keeps_the_old_one_and_fails() {
+    let address = free_address();
+    let host = Host::new(&format!("metrics = \"{address}\""));
+    let daemon = host.start();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = taken.local_addr().unwrap();
+    host.configure(&format!("metrics = \"{other}\"\nhints-only = true"));
+    daemon.signal(Signal::HUP);
+    let status = host.until("refused", |status| status["totals"]["bad_reloads"] == 1);
+    let error = status["config"]["error"].as_str().unwrap();
+    assert!(error.contains(&format!("cannot serve metrics at {other}")), "{error}");
+    assert_eq!((&status["totals"]["reloads"], &status["mode"]), (&0.into(), &"placing".into()));
+    let (_, metrics) = get(&address, "/metrics");
+    assert!(metrics.contains("netsilo_config_reload_success 0"), "{metrics}");
+    drop(taken);
+    daemon.signal(Signal::HUP);
+    host.until("accepted", |status| status["totals"]["reloads"] == 1);
+    assert_scraped(&other.to_string(), "nothing");
+    assert!(TcpStream::connect(&address).is_err(), "the old port is closed");
 }
 
 #[test]

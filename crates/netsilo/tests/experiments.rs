@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -177,6 +178,14 @@ fn each_step_is_recorded_in_order_and_nothing_remains() {
         .unwrap();
     assert!(shown.status.success(), "{}", output_of(&shown).1);
     let (code, text) = output_of(&bench.resume());
+    assert!(code == Some(0) && text.contains("no trial is missing"), "{text}");
+    // in a folder that others can write to, they may have written the commands
+    let mode = |mode| std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(bench.folder().join("experiment.json"), mode(0o666)).unwrap();
+    let (code, text) = output_of(&bench.resume());
+    assert!(code == Some(1) && text.contains("use --trust"), "{text}");
+    let (code, text) =
+        output_of(&bench.run(&["--trust", "--resume", bench.folder().to_str().unwrap()]));
     assert!(code == Some(0) && text.contains("no trial is missing"), "{text}");
 }
 

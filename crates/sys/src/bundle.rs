@@ -20,12 +20,16 @@ use serde::{Deserialize, Serialize};
 use crate::bundle::redact::Redaction;
 use crate::bundle::unpack::{UnpackError, unpack};
 use crate::files::error::ReadError;
+use crate::files::private_dir::PrivateDir;
 use crate::files::recorder::Recorder;
 use crate::files::root::Root;
 use crate::read::snapshot::snapshot;
 
 /// The schema version that this netsilo writes and the newest that it reads.
 pub const SCHEMA: u32 = 1;
+
+/// Largest `manifest.json` and `attribution.json` in bytes;
+const MOST_JSON: usize = 16 << 20;
 
 /// Why a bundle could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -92,14 +96,14 @@ pub enum Addresses {
 /// A capture in progress.
 #[derive(Debug)]
 pub struct Capture {
-    dir: tempfile::TempDir,
+    dir: PrivateDir,
     samples: Vec<Arc<Recorder>>,
 }
 
 impl Capture {
     /// Starts a capture; its trees are in a temporary directory until it is written or dropped.
     pub fn start() -> Result<Self, BundleError> {
-        let dir = tempfile::Builder::new().prefix("netsilo-capture").tempdir();
+        let dir = PrivateDir::new("netsilo-capture");
         let dir = dir.map_err(|source| BundleError::File { path: std::env::temp_dir(), source })?;
         Ok(Self { dir, samples: Vec::new() })
     }
@@ -152,7 +156,7 @@ impl Capture {
 /// Opens a bundle and reads it as the machine itself would be read.
 pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
     let path = path.as_ref();
-    let dir = tempfile::Builder::new().prefix("netsilo-bundle").tempdir();
+    let dir = PrivateDir::new("netsilo-bundle");
     let dir = dir.map_err(|source| BundleError::File { path: std::env::temp_dir(), source })?;
     let file = File::open(path).map_err(|source| file_error(path, source))?;
     unpack(file, dir.path())?;
@@ -257,6 +261,9 @@ fn save(dir: &Path, part: &'static str, value: &impl Serialize) -> Result<(), Bu
 fn load<T: for<'a> Deserialize<'a>>(dir: &Path, part: &'static str) -> Result<T, BundleError> {
     let error = |source| BundleError::Reading { part, source };
     let json = fs::read(dir.join(part)).map_err(error)?;
+    if json.len() > MOST_JSON {
+        return Err(error(io::Error::other("it is too large")));
+    }
     serde_json::from_slice(&json).map_err(|e| error(io::Error::other(e)))
 }
 

@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod error;
 pub mod lines;
+pub(crate) mod private_dir;
 pub mod recorder;
 pub mod root;
 pub mod tree_facts;

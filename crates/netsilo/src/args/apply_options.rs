@@ -22,7 +22,7 @@ pub(crate) struct ApplyOptions {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "1s",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     pub(crate) verify: Option<Duration>,
     /// Print the outcome as JSON
@@ -46,7 +46,7 @@ impl ApplyOptions {
 
 /// Parses a confirmation time between one second and one day.
 fn confirm_time(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|e| e.to_string())?;
+    let time = crate::args::parse::duration(text)?;
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(24 * 60 * 60));
     if (least..=most).contains(&time) { Ok(time) } else { Err("choose between 1s and 1day".into()) }
 }

@@ -8,6 +8,7 @@ use netsilo_sys::cost::store::{self, COSTS_DIR};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::machine::machine_identity;
 
+use crate::args::file::{CONFIGURATION, read};
 use crate::tell::out;
 
 /// Returns the weights measured on this machine, or the defaults; prints a note if stored ones
@@ -28,9 +29,7 @@ pub(crate) fn costs_for(is_bundle: bool) -> Result<Costs> {
 
 /// Reads a file of weights; those that it leaves out have their default.
 pub(crate) fn read_costs(path: &Path) -> Result<Costs> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let costs: Costs = serde_json::from_str(&text)
+    let costs: Costs = serde_json::from_slice(&read(path, CONFIGURATION)?)
         .with_context(|| format!("{} contains no costs", path.display()))?;
     costs.check().map_err(|wrong| anyhow::anyhow!("{}: {wrong}", path.display()))?;
     Ok(Costs { source: CostSource::Configured, ..costs })

@@ -54,14 +54,14 @@ impl BundleArg {
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LiveArgs {
     /// Time to observe (500ms, 2s, 1m) [default: 1s; check: 5s]
-    #[arg(short, long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = crate::args::parse::duration)]
     interval: Option<Duration>,
     /// Attach eBPF only for this long at the end of each interval: costs less, but byte counts are
     /// lower bounds [default: the whole interval]
     #[arg(
         long,
         value_name = "TIME",
-        value_parser = humantime::parse_duration,
+        value_parser = crate::args::parse::duration,
         conflicts_with = "no_bpf"
     )]
     window: Option<Duration>,

@@ -1,4 +1,6 @@
-//! Parsers of values that have no name: sets of CPUs, numbers, on or off.
+//! Parsers of values that have no name: sets of CPUs, numbers, times, on or off.
+
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -11,5 +13,15 @@ pub(crate) fn on_or_off(text: &str) -> Result<bool> {
         "on" => Ok(true),
         "off" => Ok(false),
         _ => anyhow::bail!("write on or off"),
+    }
+}
+
+/// Parses a time (`500ms`, `2s`, `1m`) that can be added to any clock.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    const MOST: Duration = Duration::from_secs(30 * 24 * 3600);
+    match humantime::parse_duration(text) {
+        Ok(time) if time <= MOST => Ok(time),
+        Ok(_) => Err("write at most 30 days".into()),
+        Err(error) => Err(error.to_string()),
     }
 }

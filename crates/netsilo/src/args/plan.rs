@@ -6,12 +6,11 @@ use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
 
 use crate::args::goal::GoalArgs;
-use crate::args::look;
+use crate::args::{file, look};
 
 /// Reads a plan from a file that `plan --json` printed or a person wrote.
 pub(crate) fn load(path: &Path) -> Result<Plan> {
-    let text =
-        std::fs::read(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
+    let text = file::read(path, file::PLAN).context("cannot read the plan")?;
     serde_json::from_slice(&text).with_context(|| format!("{} is not a plan", path.display()))
 }
 

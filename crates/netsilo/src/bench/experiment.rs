@@ -72,6 +72,9 @@ pub(super) struct ExperimentArgs {
     /// Resume the run in this folder with its recorded options; run only the missing trials
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
+    /// With --resume: run the commands of a folder that belongs to others
+    #[arg(long, requires = "resume")]
+    trust: bool,
     /// Number of trials of each setting under each load; below 6 there is no exact 95% interval
     #[arg(
         long,
@@ -87,7 +90,7 @@ pub(super) struct ExperimentArgs {
         long,
         value_name = "TIME",
         default_value = "2s",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     pause: Duration,
     /// Seed of the random order of trials [default: random]
@@ -203,7 +206,7 @@ impl ExperimentArgs {
         stop: &AtomicBool,
         asking: &AtomicBool,
     ) -> Result<Exit> {
-        let (folder, experiment, options, records) = Folder::open(dir)?;
+        let (folder, experiment, options, records) = Folder::open(dir, self.trust)?;
         ensure!(
             experiment.kind == kind,
             "{} holds a run of bench {}",

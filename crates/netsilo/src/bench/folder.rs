@@ -11,6 +11,11 @@ use netsilo_trial::experiment::{COMMANDS, EXPERIMENT, Experiment, RECORDS, Recor
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::args::file;
+
+/// Most bytes of each file: 10,000 trials have 100 MB of records.
+const MOST_BYTES: u64 = 256 << 20;
+
 /// File with the options of a run: a [`RunOptions`].
 const OPTIONS: &str = "how.json";
 
@@ -108,7 +113,17 @@ impl Folder {
     }
 
     /// Opens a folder to resume its run; truncates an incomplete last record.
-    pub(super) fn open(path: &Path) -> Result<(Self, Experiment, RunOptions, Vec<Record>)> {
+    ///
+    /// Its commands run and its changes are written: unless trusted, it must be the user's own.
+    pub(super) fn open(
+        path: &Path,
+        trust: bool,
+    ) -> Result<(Self, Experiment, RunOptions, Vec<Record>)> {
+        for it in [path, &path.join(EXPERIMENT), &path.join(OPTIONS)].into_iter().filter(|_| !trust)
+        {
+            let why = "others may have written the commands in it: read them, then use --trust";
+            ensure!(file::is_own(it)?, "{}: {why}", it.display());
+        }
         let RunFolder { experiment, records, whole, .. } = read(path)?;
         let options = read_json(&path.join(OPTIONS))?;
         let folder = Self::append_to(path)?;
@@ -158,10 +173,12 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
 }
 
 fn bytes(path: &Path, unless_there: &str) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => {
-            anyhow!("{} does not exist: {unless_there}", path.display())
+    file::read(path, MOST_BYTES).map_err(|error| {
+        match error.downcast_ref::<std::io::Error>().map(std::io::Error::kind) {
+            Some(ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                anyhow!("{} does not exist: {unless_there}", path.display())
+            }
+            _ => error,
         }
-        _ => anyhow!(error).context(format!("cannot read {}", path.display())),
     })
 }

@@ -18,7 +18,7 @@ pub(super) struct TimeArgs {
         long,
         value_name = "TIME",
         default_value = "10s",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     duration: Duration,
     /// Time the load runs before it counts
@@ -26,7 +26,7 @@ pub(super) struct TimeArgs {
         long,
         value_name = "TIME",
         default_value = "1s",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     warm_up: Duration,
 }
@@ -81,7 +81,7 @@ pub(crate) struct LoadArgs {
         long,
         value_name = "TIME",
         default_value = "200ms",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     lost_after: Duration,
     /// Send a lost UDP request again instead of the next one

@@ -39,7 +39,7 @@ pub(super) struct LoadLists {
         long,
         value_name = "TIME",
         default_value = "200ms",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     lost_after: Duration,
 }

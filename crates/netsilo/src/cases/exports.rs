@@ -1,6 +1,7 @@
 //! Plans in the formats of other programs, as golden text, and what those programs say of them.
 
 use std::fs;
+use std::path::Path;
 
 use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::export::{self, ExportedFile};
@@ -70,4 +71,58 @@ pub(super) fn checked(plan: &Plan) {
         accepts("dash", &["-n"], &file);
         accepts("shellcheck", &["--shell=sh"], &file);
     }
+}
+
+/// A plan whose every name and text tries to run `touch FILE` in each format.
+fn hostile(file: &Path) -> Plan {
+    use netsilo_model::change::{Change, Words, knobs};
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
+    let touch = format!("touch {}", file.display());
+    let text = format!(
+        "e'; {touch}; '$({touch})`{touch}`\n{touch}\nexit 0\n[sysctl]\n${{f:exec:{touch}}}"
+    );
+    let cpus = CpuSet::first(2);
+    let netdev = || NetdevIdentity { name: text.as_str().into(), device_path: Some(text.clone()) };
+    let netdevs = [netdev(), NetdevIdentity { device_path: None, ..netdev() }];
+    let mut changes = Vec::new();
+    for netdev in netdevs {
+        let rps = knobs::RpsCpus { netdev: netdev.clone(), queue: 0 };
+        changes.push(Change::new(rps, CpuSet::new(), cpus.clone(), text.as_str()));
+        let offload = knobs::Offload { netdev, feature: text.as_str().into() };
+        changes.push(Change::new(offload, false, true, text.as_str()));
+    }
+    let sysctl = knobs::Sysctl { name: text.as_str().into() };
+    changes.push(Change::new(sysctl, Words::default(), Words::new(&text), text.as_str()));
+    let known = knobs::Sysctl { name: "net.ipv4.tcp_rmem".into() };
+    changes.push(Change::new(known, Words::default(), Words::new(&text), text.as_str()));
+    let irq = knobs::IrqAffinity {
+        irq: netsilo_model::machine::ids::Irq(7),
+        action: text.as_str().into(),
+        netdev: None,
+    };
+    changes.push(Change::new(irq, CpuSet::new(), cpus, text.as_str()));
+    Plan { changes, ..Plan::default() }
+}
+
+#[test]
+fn no_name_of_a_plan_becomes_code_in_any_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = dir.path().join("made");
+    let plan = hostile(&made);
+    let script = export::script(&plan);
+    for file in [&script, &export::irqbalance_policy(&plan)] {
+        let path = dir.path().join(&file.name);
+        // its functions are replaced: nothing on this machine is written
+        let own = own_lines(&file.text);
+        let stubs = "put() { :; }; interrupt() { :; }; queue() { :; }; setting() { :; }\n\
+            device() { :; }; kthread() { :; }; failed=0\n";
+        fs::write(&path, format!("{stubs}{own}")).unwrap();
+        let ran = std::process::Command::new("sh").arg(&path).arg("").arg("0").status().unwrap();
+        assert!(ran.success() && !made.exists(), "{own}");
+    }
+    assert_eq!(export::systemd_link(&plan).0, []);
+    let tuned = export::tuned(&plan).text;
+    let is_code = |line: &&str| !line.starts_with('#') && line.contains("touch");
+    assert_eq!(tuned.lines().find(is_code), None, "{tuned}");
 }

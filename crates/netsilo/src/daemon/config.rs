@@ -17,6 +17,7 @@ use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::observe::CountingMode;
 
+use crate::args::file::read_configuration;
 use file::Yield;
 pub(crate) use file::{Metrics, Window};
 
@@ -71,8 +72,7 @@ impl Default for Config {
 pub(crate) fn load(path: &Path) -> Result<Config> {
     let mut config = Config::default();
     for file in files(path)? {
-        let text = std::fs::read_to_string(&file)
-            .with_context(|| format!("cannot read {}", file.display()))?;
+        let text = read_configuration(&file)?;
         config.take(file::parse(&text, &file)?);
         config.files.push(file);
     }

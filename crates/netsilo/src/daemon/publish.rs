@@ -1,39 +1,68 @@
-//! Serves the daemon's last status on a socket and its metrics over HTTP, both read-only, each in
-//! its own thread, so that a slow reader delays nothing.
+//! Serves the daemon's last status on a socket and its metrics over HTTP, both read-only.
+//!
+//! Readers are not trusted. Each listener has a thread of its own, which waits for no reader. A
+//! connection carries one answer and ends at a deadline; if there are too many, the oldest ends.
 
-use std::io::Write as _;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use tiny_http::{Header, Method, Request, Response, Server};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
 
 use crate::daemon::metrics::{self, ReadBytes};
 use crate::tell::status::Status;
 
-/// Longest time to write an answer to a reader.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest time from a connection to the end of its request's header.
+const HEADER_DEADLINE: Duration = Duration::from_secs(2);
 
-/// What is published; text is rendered on request.
+/// Longest life of a connection, with request and answer.
+const LIFETIME: Duration = Duration::from_secs(5);
+
+/// Connections that a listener has at a time; a service may usually have 1024 descriptors.
+const CONNECTIONS: usize = 256;
+
+/// Bytes that a request's header may have.
+const HEADER_BYTES: usize = 16 << 10;
+
+/// Time before the next attempt to accept a connection after a failure.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// What is published; each text is rendered on the first request for it.
 #[derive(Debug)]
 pub(crate) struct Published {
-    pub(crate) status: Status,
-    pub(crate) read: ReadBytes,
-    /// Length of the last window.
-    pub(crate) window: Duration,
+    status: Status,
+    read: ReadBytes,
+    window: Duration,
+    status_text: OnceLock<String>,
+    metrics_text: OnceLock<String>,
 }
 
 impl Published {
-    fn status(&self) -> String {
-        serde_json::to_string(&self.status).unwrap_or_default() + "\n"
+    fn status(&self) -> &str {
+        let render = || serde_json::to_string(&self.status).unwrap_or_default() + "\n";
+        self.status_text.get_or_init(render)
     }
 
-    fn metrics(&self) -> String {
-        metrics::render(&self.status, &self.read, self.window.as_secs_f64())
+    fn metrics(&self) -> &str {
+        let render = || metrics::render(&self.status, &self.read, self.window.as_secs_f64());
+        self.metrics_text.get_or_init(render)
     }
 }
 
@@ -42,98 +71,216 @@ impl Published {
 pub(crate) struct SharedStatus(Arc<Mutex<Option<Arc<Published>>>>);
 
 impl SharedStatus {
-    /// Replaces the published state.
-    pub(crate) fn put(&self, shown: Published) {
+    /// Replaces the published state; `window` is the length of the last window.
+    pub(crate) fn put(&self, status: Status, read: ReadBytes, window: Duration) {
+        let (status_text, metrics_text) = Default::default();
+        let shown = Published { status, read, window, status_text, metrics_text };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shown));
     }
 
-    fn text(&self, of: impl Fn(&Published) -> String) -> String {
-        let shown = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        shown.map(|shown| of(&shown)).unwrap_or_default()
+    fn get(&self) -> Option<Arc<Published>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// A thread that answers all readers of one listener; ends when dropped.
+#[derive(Debug)]
+struct Answering {
+    task: AbortHandle,
+    trouble: Trouble,
+}
+
+/// Why a listener could not accept a connection last.
+#[derive(Debug, Clone, Default)]
+struct Trouble(Arc<Mutex<Option<String>>>);
+
+impl Trouble {
+    fn put(&self, why: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
+    fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Answering {
+    /// Starts the thread, on a runtime that has only this listener.
+    fn start(
+        name: &str,
+        runtime: Runtime,
+        listener: Listener,
+        shared: SharedStatus,
+    ) -> Result<Self> {
+        let trouble = Trouble::default();
+        let accepting = runtime.spawn(accept(listener, shared, trouble.clone()));
+        let task = accepting.abort_handle();
+        std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || runtime.block_on(accepting))
+            .context("cannot start a thread")?;
+        Ok(Self { task, trouble })
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn runtime() -> Result<Runtime> {
+    Builder::new_current_thread().enable_all().build().context("cannot wait for connections")
+}
+
+/// Where readers connect.
+enum Listener {
+    Status(UnixListener),
+    Metrics(TcpListener),
+}
+
+/// What answers one connection.
+type Answer = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Listener {
+    /// Waits for a connection.
+    async fn accept(&self, shared: &SharedStatus) -> io::Result<Answer> {
+        let shared = shared.clone();
+        Ok(match self {
+            Self::Status(listener) => Box::pin(send_status(listener.accept().await?.0, shared)),
+            Self::Metrics(listener) => Box::pin(answer_http(listener.accept().await?.0, shared)),
+        })
+    }
+}
+
+/// Accepts connections for ever. Failures, for example a lack of descriptors, may pass.
+async fn accept(listener: Listener, shared: SharedStatus, trouble: Trouble) {
+    let mut connections: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        match listener.accept(&shared).await {
+            Ok(answer) => {
+                if connections.len() == CONNECTIONS {
+                    connections.retain(|connection| !connection.is_finished());
+                }
+                if connections.len() == CONNECTIONS
+                    && let Some(oldest) = connections.pop_front()
+                {
+                    oldest.abort();
+                }
+                let answer = tokio::spawn(timeout(LIFETIME, answer));
+                connections.push_back(answer.abort_handle());
+            }
+            Err(error) => {
+                trouble.put(error.to_string());
+                sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+async fn send_status(mut stream: UnixStream, shared: SharedStatus) {
+    if let Some(shown) = shared.get() {
+        // A reader that disconnects is no failure.
+        let _ = stream.write_all(shown.status().as_bytes()).await;
+    }
+}
+
+async fn answer_http(stream: TcpStream, shared: SharedStatus) {
+    let answer = service_fn(|request| {
+        let response = response(&request, &shared);
+        async { Ok::<_, Infallible>(response) }
+    });
+    // A reader that disconnects is no failure.
+    let _ = http1::Builder::new()
+        .keep_alive(false)
+        .title_case_headers(true)
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_DEADLINE)
+        .max_buf_size(HEADER_BYTES)
+        .serve_connection(TokioIo::new(stream), answer)
+        .await;
+}
+
+/// Answers a request; nobody reads its body.
+fn response(request: &Request<Incoming>, shared: &SharedStatus) -> Response<String> {
+    let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    let (status, body) = match (request.method(), request.uri().path()) {
+        (&Method::GET | &Method::HEAD, "/metrics") => {
+            let shown = shared.get();
+            (StatusCode::OK, shown.map(|shown| shown.metrics().to_owned()).unwrap_or_default())
+        }
+        (&Method::GET | &Method::HEAD, _) => {
+            (StatusCode::NOT_FOUND, "metrics are at /metrics\n".into())
+        }
+        _ => (StatusCode::METHOD_NOT_ALLOWED, "read-only\n".into()),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, text);
+    response
 }
 
 /// A socket that sends the status to whoever connects; removed when dropped.
 #[derive(Debug)]
-pub(crate) struct StatusSocket(PathBuf);
+pub(crate) struct StatusSocket {
+    path: PathBuf,
+    answering: Answering,
+}
 
 impl StatusSocket {
     /// Opens the socket and replaces a dead daemon's; only the holder of the instance lock may call
     /// this.
     pub(crate) fn open(path: &Path, shared: SharedStatus) -> Result<Self> {
         let _ = std::fs::remove_file(path);
-        let listener = UnixListener::bind(path)
-            .with_context(|| format!("cannot listen at {}", path.display()))?;
+        let runtime = runtime()?;
+        let listener = {
+            let _context = runtime.enter();
+            UnixListener::bind(path)
+                .with_context(|| format!("cannot listen at {}", path.display()))?
+        };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
             .context("cannot make the status socket accessible")?;
-        let serve = move || {
-            for stream in listener.incoming() {
-                let Ok(mut stream) = stream else { return };
-                let _ = stream.set_write_timeout(Some(PATIENCE));
-                let _ = stream.write_all(shared.text(Published::status).as_bytes());
-            }
-        };
-        std::thread::Builder::new()
-            .name("status".into())
-            .spawn(serve)
-            .context("cannot start a thread")?;
-        Ok(Self(path.to_owned()))
+        let answering = Answering::start("status", runtime, Listener::Status(listener), shared)?;
+        Ok(Self { path: path.to_owned(), answering })
+    }
+
+    /// Why connections could not be accepted since the last call.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.answering.trouble.take().map(|why| format!("cannot answer `netsilo status`: {why}"))
     }
 }
 
 impl Drop for StatusSocket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// An HTTP server of metrics; stops when dropped.
+/// An HTTP server of metrics at `/metrics`; stops when dropped.
+#[derive(Debug)]
 pub(crate) struct MetricsServer {
     pub(crate) address: SocketAddr,
-    server: Arc<Server>,
+    answering: Answering,
 }
 
 impl MetricsServer {
-    /// Serves the metrics at `/metrics`.
     pub(crate) fn open(address: SocketAddr, shared: SharedStatus) -> Result<Self> {
-        let server = Server::http(address)
-            .map_err(|error| anyhow::anyhow!("cannot serve metrics at {address}: {error}"))?;
-        let server = Arc::new(server);
-        let requests = Arc::clone(&server);
-        let serve = move || {
-            for request in requests.incoming_requests() {
-                // A reader that disconnects is no failure.
-                let _ = answer(request, &shared);
-            }
-        };
-        std::thread::Builder::new()
-            .name("metrics".into())
-            .spawn(serve)
-            .context("cannot start a thread")?;
-        Ok(Self { address, server })
+        let runtime = runtime()?;
+        let listener = runtime
+            .block_on(TcpListener::bind(address))
+            .with_context(|| format!("cannot serve metrics at {address}"))?;
+        let answering = Answering::start("metrics", runtime, Listener::Metrics(listener), shared)?;
+        Ok(Self { address, answering })
     }
-}
 
-impl Drop for MetricsServer {
-    fn drop(&mut self) {
-        self.server.unblock();
+    /// Why connections could not be accepted since the last call.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let why = self.answering.trouble.take()?;
+        Some(format!("cannot serve metrics at {}: {why}", self.address))
     }
-}
 
-fn answer(request: Request, shared: &SharedStatus) -> std::io::Result<()> {
-    let path = request.url().split('?').next().unwrap_or_default();
-    match (request.method(), path) {
-        (Method::Get | Method::Head, "/metrics") => {
-            let mut text = Response::from_string(shared.text(Published::metrics));
-            if let Ok(kind) =
-                Header::from_bytes("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            {
-                text.add_header(kind);
-            }
-            request.respond(text)
-        }
-        (Method::Get | Method::Head, _) => request
-            .respond(Response::from_string("metrics are at /metrics\n").with_status_code(404)),
-        _ => request.respond(Response::from_string("read-only\n").with_status_code(405)),
+    /// Whether the thread ended by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.answering.task.is_finished()
     }
 }

@@ -1,12 +1,13 @@
 //! Consent before a write: the user's, and that of other programs that own the same knobs.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _};
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
 use netsilo_sys::files::root::Root;
 
 use crate::tell::exit::{Exit, ExitError};
+use crate::tell::out::eprint;
 
 /// Refuses a plan if another program now owns one of its settings; a saved plan may be old.
 pub(crate) fn refuse_owned(plan: &Plan, root: &Root) -> Result<()> {
@@ -34,7 +35,7 @@ pub(crate) fn confirmed_by_user(to: &str) -> Result<bool> {
             "cannot ask: standard input is not a terminal; use --yes to apply without asking";
         return Err(ExitError(Exit::Usage, message.into()).into());
     }
-    let _ = write!(io::stderr(), "{to}? [y/N] ");
+    eprint(format_args!("{to}? [y/N] "));
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer).context("cannot read the answer")?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))

@@ -1,6 +1,5 @@
 //! Exit codes (`docs/exit-codes.md`), and the single place that prints an error.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
@@ -9,6 +8,8 @@ use netsilo_sys::daemon::instance::InstanceError;
 use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_sys::transaction::guard::ConfirmError;
 use netsilo_sys::transaction::journal::JournalError;
+
+use crate::tell::out::note;
 
 /// How a verb ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub(crate) enum Exit {
     OtherOwner,
     /// 77: a privilege is missing.
     NoPermission,
+    /// 78: the daemon's configuration is bad; `EX_CONFIG` of sysexits.h.
+    BadConfiguration,
 }
 
 impl Exit {
@@ -48,6 +51,7 @@ impl Exit {
             Self::RestoreIncomplete => 21,
             Self::OtherOwner => 30,
             Self::NoPermission => 77,
+            Self::BadConfiguration => 78,
         }
     }
 
@@ -96,8 +100,7 @@ impl std::error::Error for ExitError {}
 /// Returns the process's exit code; prints an error with its causes on stderr.
 pub(crate) fn code(result: Result<Exit>) -> ExitCode {
     let exit = result.unwrap_or_else(|error| {
-        // Printing may fail if the terminal is gone; the exit code stays the same.
-        let _ = writeln!(std::io::stderr(), "netsilo: {}", in_words(&error));
+        note(&in_words(&error));
         Exit::from_error(&error)
     });
     ExitCode::from(exit.code())

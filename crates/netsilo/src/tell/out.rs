@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// Prints a result.
 pub(crate) fn text(text: &str) -> Result<()> {
-    exit_on_broken_pipe(io::stdout().lock().write_all(printable(text).as_bytes()))
+    exit_on_broken_pipe(Printable::new(text).write_to(io::stdout().lock()))
 }
 
 /// Prints the next of several results: clears a terminal first, separates by a line otherwise.
@@ -36,8 +36,30 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
 
 /// Prints a message on stderr and ignores failure.
 pub(crate) fn note(message: &str) {
-    // the terminal may be gone
-    let _ = writeln!(io::stderr(), "netsilo: {}", printable(message));
+    eprint_line(format_args!("netsilo: {message}"));
+}
+
+/// Prints a line on stderr and ignores failure: the terminal may be gone.
+pub(crate) fn eprint_line(message: impl Display) {
+    eprint(format_args!("{message}\n"));
+}
+
+/// Prints a text on stderr and ignores failure.
+pub(crate) fn eprint(text: impl Display) {
+    let _ = Printable::new(&text.to_string()).write_to(io::stderr());
+}
+
+/// A text without control characters but newline and tab; all output is one, errors too.
+struct Printable<'a>(Cow<'a, str>);
+
+impl<'a> Printable<'a> {
+    fn new(text: &'a str) -> Self {
+        Self(printable(text))
+    }
+
+    fn write_to(&self, mut stream: impl io::Write) -> io::Result<()> {
+        stream.write_all(self.0.as_bytes())
+    }
 }
 
 /// Escapes every control character but newline and tab, so that names cannot control a terminal.
@@ -60,11 +82,6 @@ fn exit_on_broken_pipe(written: io::Result<()>) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.context("cannot write to stdout"),
     }
-}
-
-/// Prints a line on stderr and ignores failure.
-pub(crate) fn eprint_line(message: impl Display) {
-    let _ = writeln!(io::stderr(), "{message}");
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub(crate) struct Args {
         long,
         value_name = "TIME",
         default_value = "2s",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     each: Duration,
     /// Measure at most this many pairs; stop earlier when the result is clear or out of reach
@@ -71,7 +71,7 @@ pub(crate) struct Args {
         long,
         value_name = "TIME",
         default_value = "500ms",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     settle: Duration,
     /// Smallest difference that matters; smaller ones count as none

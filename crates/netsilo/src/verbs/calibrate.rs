@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 /// Parses a measuring time that is long enough for each pair of CPUs.
 fn bounded(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|e| e.to_string())?;
+    let time = crate::args::parse::duration(text)?;
     let (least, most) = (Duration::from_millis(100), Duration::from_secs(300));
     if (least..=most).contains(&time) {
         Ok(time)

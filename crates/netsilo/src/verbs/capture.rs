@@ -25,7 +25,7 @@ pub(crate) struct Args {
         long,
         value_name = "TIME",
         default_value = "1s",
-        value_parser = humantime::parse_duration
+        value_parser = crate::args::parse::duration
     )]
     interval: Duration,
     /// Observe without eBPF: attribute TCP only, by sock_diag

@@ -23,6 +23,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     for file in &config.files {
         out::text(&format!("{}\n", file.display()))?;
     }
+    if config.files.is_empty() {
+        let why = "neither netsilo.toml nor conf.d/*.toml is there: the daemon uses its defaults";
+        out::text(&format!("{}: {why}\n", args.path.display()))?;
+        return Ok(Exit::Ok);
+    }
     out::text(&format!("{}: no error\n", plural(config.files.len(), "file")))?;
     Ok(Exit::Ok)
 }

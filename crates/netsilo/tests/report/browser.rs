@@ -105,7 +105,11 @@ fn a_browser_shows_the_recorded_figures() {
     let open = "<script>document.body.dataset.first = document.querySelectorAll('svg').length;
         document.querySelectorAll('details').forEach((it) => { it.open = true; });</script></body>";
     let all = folder.path().join("all.html");
-    std::fs::write(&all, text.replace("</body>", open)).unwrap();
+    // As any script of another's: it does not run without the page's nonce.
+    let (_, nonce) = text.split_once("script-src 'nonce-").unwrap();
+    let (nonce, _) = nonce.split_once('\'').unwrap();
+    let open = open.replace("<script>", &format!("<script nonce='{nonce}'>"));
+    std::fs::write(&all, text.replace("</body>", &open)).unwrap();
     let dom = browse(&chromium, &all, &["--dump-dom"]);
 
     let places = text.matches(" data-chart=").count();

@@ -1,6 +1,7 @@
 //! Removes addresses and host names from a capture; equal addresses get equal replacements.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::{fs, io};
 
@@ -39,7 +40,9 @@ const CMDLINE_WORDS: &[&str] = &[
 #[derive(Debug, Default)]
 pub(crate) struct Redaction {
     /// Hardware addresses and their replacements, with colons and without, as in `enx0123456789ab`.
-    replaced: BTreeMap<String, String>,
+    replaced: HashMap<String, String>,
+    /// The lengths of these addresses.
+    lengths: BTreeSet<usize>,
 }
 
 impl Redaction {
@@ -58,12 +61,47 @@ impl Redaction {
             redaction.replaced.insert(mac.replace(':', ""), synthetic.replace(':', ""));
             redaction.replaced.insert(mac, synthetic);
         }
+        redaction.lengths = redaction.replaced.keys().map(String::len).collect();
         Ok(redaction)
     }
 
     /// Replaces addresses in a text (a path, a link's target, a small file).
     pub(crate) fn text(&self, text: &str) -> String {
-        self.replaced.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+        String::from_utf8_lossy(&self.bytes(text.as_bytes())).into_owned()
+    }
+
+    /// Replaces addresses in one pass, however many there are.
+    fn bytes<'a>(&self, text: &'a [u8]) -> Cow<'a, [u8]> {
+        let Some(&shortest) = self.lengths.first() else { return Cow::Borrowed(text) };
+        let (mut out, mut copied, mut at) = (Vec::new(), 0, 0);
+        // An address lies in a run of hexadecimal digits and colons.
+        for run in text.split(|byte| !byte.is_ascii_hexdigit() && *byte != b':') {
+            let end = at + run.len();
+            while at + shortest <= end {
+                let Some((length, to)) = self.address_at(&text[at..end]) else {
+                    at += 1;
+                    continue;
+                };
+                out.extend_from_slice(&text[copied..at]);
+                out.extend_from_slice(to.as_bytes());
+                at += length;
+                copied = at;
+            }
+            at = end + 1;
+        }
+        if copied == 0 {
+            return Cow::Borrowed(text);
+        }
+        out.extend_from_slice(&text[copied..]);
+        Cow::Owned(out)
+    }
+
+    /// The length of the address with which the run begins, and its replacement; the longest one.
+    fn address_at(&self, run: &[u8]) -> Option<(usize, &str)> {
+        self.lengths.iter().rev().find_map(|&length| {
+            let address = str::from_utf8(run.get(..length)?).ok()?;
+            Some((length, self.replaced.get(address)?.as_str()))
+        })
     }
 
     /// Redacts a file of a sample (`0/proc/cmdline`).
@@ -81,15 +119,8 @@ impl Redaction {
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
                 self.text(&command(&text)).into_bytes()
             }
-            // device interrupts have netdevs' names, which may have addresses; one scan per address
-            _ if self
-                .replaced
-                .keys()
-                .any(|from| memchr::memmem::find(&contents, from.as_bytes()).is_some()) =>
-            {
-                self.text(&text).into_bytes()
-            }
-            _ => contents,
+            // device interrupts have netdevs' names, which may have addresses
+            _ => self.bytes(&contents).into_owned(),
         }
     }
 
@@ -228,6 +259,11 @@ mod tests {
             .file("0/proc/interrupts", b" 30: 1 chip 1-edge enx525400abcdef-rx-0".to_vec());
         assert_eq!(row, b" 30: 1 chip 1-edge enx020000000000-rx-0");
         assert_eq!(with("00:00:00:00:00:00").text("00:00:00:00:00:00"), "00:00:00:00:00:00");
+        let text = "a52:54:00:ab:cd:ef52:54:00:ab:cd:ef:52:54:00:ab:cd:e 525400abcdef";
+        assert_eq!(
+            redaction.text(text),
+            "a02:00:00:00:00:0002:00:00:00:00:00:52:54:00:ab:cd:e 020000000000"
+        );
     }
 
     #[test]

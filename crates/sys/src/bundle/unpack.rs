@@ -1,14 +1,25 @@
 //! Unpacks an untrusted bundle: writes and links nothing outside of it, within size limits.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 
-/// In bytes; ten times the size for a machine of 512 CPUs and 4000 interrupts.
-const MOST_BYTES: u64 = 1 << 30;
-const MOST_ENTRIES: usize = 1_000_000;
+use tar::EntryType;
+
+/// What one bundle may hold: several times a machine of 512 CPUs and 4000 interrupts.
+const LIMITS: Limits =
+    Limits { bytes: 256 << 20, file_bytes: 64 << 20, entries: 80_000, name_bytes: 16 << 20 };
+
+/// Longest path in bytes, and how many names it may have; those of sysfs are below 250 and 25.
+const MOST_PATH: u64 = 1024;
+const MOST_DEPTH: usize = 40;
+
+/// The decoder's memory as a power of two: 8 MiB. A bundle needs 2 MiB, `zstd -19` takes 8.
+const WINDOW_LOG: u32 = 23;
 
 /// Why a bundle was refused.
 #[derive(Debug, thiserror::Error)]
@@ -25,60 +36,162 @@ pub enum UnpackError {
         why: &'static str,
     },
     /// It exceeds the size limits.
-    #[error("it unpacks to more than {MOST_BYTES} bytes or {MOST_ENTRIES} entries")]
+    #[error(
+        "it unpacks to more than {} MiB, a file of {} MiB, or {} entries",
+        LIMITS.bytes >> 20, LIMITS.file_bytes >> 20, LIMITS.entries
+    )]
     TooLarge,
 }
 
-/// Unpacks a bundle into an empty directory.
-pub(crate) fn unpack(file: File, dir: &Path) -> Result<(), UnpackError> {
-    unpack_within(file, dir, MOST_BYTES, MOST_ENTRIES)
+/// What may still be unpacked.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Bytes of the archive. Headers count too: an archive bomb may consist of headers only.
+    bytes: u64,
+    /// Bytes of one file.
+    file_bytes: u64,
+    /// Entries, and folders that no entry names.
+    entries: u64,
+    /// Bytes of all names, which stay in memory.
+    name_bytes: u64,
 }
 
-fn unpack_within(
-    file: File,
-    dir: &Path,
-    mut bytes_left: u64,
-    most_entries: usize,
-) -> Result<(), UnpackError> {
-    // headers count too: an archive bomb may consist of headers only
-    let unpacked = zstd::Decoder::new(file)?.take(bytes_left);
-    let mut archive = tar::Archive::new(unpacked);
-    let mut links = BTreeSet::new();
-    for (number, entry) in archive.entries()?.enumerate() {
+/// Unpacks a bundle into an empty directory. One that exceeds a limit is refused before it is
+/// written, unless it comes through a pipe.
+pub(crate) fn unpack(file: File, dir: &Path) -> Result<(), UnpackError> {
+    unpack_within(file, dir, LIMITS)
+}
+
+fn unpack_within(mut file: File, dir: &Path, limits: Limits) -> Result<(), UnpackError> {
+    if file.stream_position().is_ok() {
+        go_through(&file, None, limits)?;
+        file.rewind()?;
+    }
+    go_through(&file, Some(dir), limits)
+}
+
+/// Checks all entries, and writes them to the directory, if there is one.
+fn go_through(file: &File, dir: Option<&Path>, limits: Limits) -> Result<(), UnpackError> {
+    let mut decoder = zstd::Decoder::new(file)?;
+    decoder.window_log_max(WINDOW_LOG)?;
+    let mut archive = tar::Archive::new(decoder.take(limits.bytes));
+    let mut target = Target { dir, left: limits, folders: HashSet::new() };
+    let (mut long_name, mut long_link) = (None, None);
+    // raw: the library would read an extension header of any size into memory
+    for entry in archive.entries()?.raw(true) {
         let mut entry = entry?;
-        if number >= most_entries || entry.size() > bytes_left {
-            return Err(UnpackError::TooLarge);
+        let kind = entry.header().entry_type();
+        if matches!(kind, EntryType::GNULongName | EntryType::GNULongLink) {
+            let name = Some(read_name(&mut entry)?);
+            *(if kind == EntryType::GNULongName { &mut long_name } else { &mut long_link }) = name;
+            continue;
         }
-        bytes_left -= entry.size();
-        let path = entry.path()?.into_owned();
-        let refuse = |why| UnpackError::Refused { entry: path.to_string_lossy().into_owned(), why };
-        let inner =
-            plain(&path).ok_or_else(|| refuse("its path is absolute or contains \"..\""))?;
-        if inner.ancestors().skip(1).any(|parent| links.contains(parent)) {
-            return Err(refuse("its path goes through a link"));
+        let path = match long_name.take() {
+            Some(path) => path,
+            None => entry.path()?.into_owned(),
+        };
+        let link = match long_link.take() {
+            None => entry.link_name()?.map(|link| link.into_owned()),
+            link => link,
+        };
+        target.put(&mut entry, &path, link)?;
+    }
+    Ok(())
+}
+
+/// What the entries make.
+struct Target<'a> {
+    dir: Option<&'a Path>,
+    left: Limits,
+    /// All folders in it; everything else there is a file or a link.
+    folders: HashSet<PathBuf>,
+}
+
+impl Target<'_> {
+    /// Writes one entry.
+    fn put(
+        &mut self,
+        entry: &mut tar::Entry<'_, impl Read>,
+        path: &Path,
+        link: Option<PathBuf>,
+    ) -> Result<(), UnpackError> {
+        let refuse = |why| refused(path, why);
+        let inner = plain(path).ok_or_else(|| refuse("its path is absolute or contains \"..\""))?;
+        if inner.components().count() > MOST_DEPTH {
+            return Err(refuse("its path has too many folders"));
         }
-        let place = dir.join(&inner);
-        if let Some(parent) = place.parent() {
-            fs::create_dir_all(parent)?;
-        }
+        let place = self.dir.map(|dir| dir.join(&inner));
         match entry.header().entry_type() {
-            tar::EntryType::Directory => fs::create_dir_all(&place)?,
-            tar::EntryType::Regular => {
-                let mut file = File::create_new(&place)?;
-                io::copy(&mut entry, &mut file)?;
+            EntryType::Directory => self.folder(&inner)?,
+            EntryType::Regular => {
+                self.parent(&inner)?;
+                self.take(&inner, entry.size())?;
+                if let Some(place) = place {
+                    io::copy(entry, &mut File::create_new(place)?)?;
+                }
             }
-            tar::EntryType::Symlink => {
-                let target = entry.link_name()?.ok_or_else(|| refuse("it links to nothing"))?;
-                if !stays_inside(&inner, &target) {
+            EntryType::Symlink => {
+                self.parent(&inner)?;
+                let link = link.ok_or_else(|| refuse("it links to nothing"))?;
+                if !stays_inside(&inner, &link) {
                     return Err(refuse("it links out of the bundle"));
                 }
-                symlink(target, &place)?;
-                links.insert(inner);
+                self.take(&link, 0)?;
+                if let Some(place) = place {
+                    symlink(link, place)?;
+                }
             }
             _ => return Err(refuse("it is not a file, directory or symbolic link")),
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Makes a folder and those above it, once.
+    fn folder(&mut self, inner: &Path) -> Result<(), UnpackError> {
+        if inner.as_os_str().is_empty() || self.folders.contains(inner) {
+            return Ok(());
+        }
+        self.parent(inner)?;
+        self.take(inner, 0)?;
+        match self.dir.map_or(Ok(()), |dir| fs::create_dir(dir.join(inner))) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(refused(inner, "its path goes through a link or a file"));
+            }
+            made => made?,
+        }
+        self.folders.insert(inner.to_owned());
+        Ok(())
+    }
+
+    fn parent(&mut self, inner: &Path) -> Result<(), UnpackError> {
+        self.folder(inner.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Takes an entry with its name and its bytes from the limits.
+    fn take(&mut self, name: &Path, bytes: u64) -> Result<(), UnpackError> {
+        let left = &mut self.left;
+        let fits = |left: u64, used: u64| left.checked_sub(used).ok_or(UnpackError::TooLarge);
+        fits(left.file_bytes, bytes)?;
+        left.bytes = fits(left.bytes, bytes)?;
+        left.entries = fits(left.entries, 1)?;
+        left.name_bytes = fits(left.name_bytes, name.as_os_str().len() as u64)?;
+        Ok(())
+    }
+}
+
+fn refused(entry: &Path, why: &'static str) -> UnpackError {
+    UnpackError::Refused { entry: entry.to_string_lossy().into_owned(), why }
+}
+
+/// Reads an extension header, which holds the next entry's path or target.
+fn read_name(entry: &mut tar::Entry<'_, impl Read>) -> Result<PathBuf, UnpackError> {
+    if entry.size() > MOST_PATH {
+        return Err(refused(Path::new("(long name)"), "it is too long"));
+    }
+    let mut name = Vec::new();
+    entry.read_to_end(&mut name)?;
+    name.truncate(memchr::memchr(0, &name).unwrap_or(name.len()));
+    Ok(OsString::from_vec(name).into())
 }
 
 /// The path, if all its components are plain names.
@@ -189,13 +302,42 @@ mod tests {
                 .append(&header("0/y", tar::EntryType::Regular, "", 9000), &[0; 9000][..])
                 .unwrap();
         });
-        assert!(unpack_within(long, dir.path(), 10_000, 10).is_err());
+        let limits = Limits { bytes: 10_000, ..LIMITS };
+        assert!(unpack_within(long, dir.path(), limits).is_err());
         let many = bundle(|archive| {
             for name in ["0/p", "0/q", "0/r"] {
                 archive.append(&header(name, tar::EntryType::Regular, "", 0), io::empty()).unwrap();
             }
         });
-        assert!(matches!(unpack_within(many, dir.path(), 1 << 20, 2), Err(UnpackError::TooLarge)));
+        let dir = tempfile::tempdir().unwrap();
+        let limits = Limits { entries: 3, ..LIMITS };
+        assert!(matches!(unpack_within(many, dir.path(), limits), Err(UnpackError::TooLarge)));
+    }
+
+    #[test]
+    fn long_names_are_bounded_and_count_their_folders() {
+        let dir = tempfile::tempdir().unwrap();
+        let named = |name: &[u8]| {
+            bundle(|archive| {
+                let size = name.len() as u64;
+                let long = header("././@LongLink", EntryType::GNULongName, "", size);
+                archive.append(&long, name).unwrap();
+                archive.append(&header("x", EntryType::Regular, "", 0), io::empty()).unwrap();
+            })
+        };
+        let long = format!("0/{}/x\0", "a".repeat(200));
+        unpack(named(long.as_bytes()), dir.path()).unwrap();
+        assert!(dir.path().join(long.trim_end_matches('\0')).is_file());
+        let refused = |name: &[u8]| unpack(named(name), dir.path()).unwrap_err().to_string();
+        assert!(refused(&[b'a'; 2000]).contains("too long"));
+        assert!(refused("b/".repeat(400).as_bytes()).contains("too many folders"));
+        let limits = Limits { entries: 9, ..LIMITS };
+        let deep = unpack_within(named("c/".repeat(10).as_bytes()), dir.path(), limits);
+        assert!(matches!(deep, Err(UnpackError::TooLarge)));
+        let pax = bundle(|archive| {
+            archive.append(&header("p", EntryType::XHeader, "", 0), io::empty()).unwrap();
+        });
+        assert!(unpack(pax, dir.path()).unwrap_err().to_string().contains("it is not a file"));
     }
 
     #[test]

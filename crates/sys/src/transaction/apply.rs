@@ -348,7 +348,7 @@ fn roll_back(
     let _ = journal.failed(transaction, why.to_string());
     let knobs = journal.transaction(transaction).cloned();
     let undone = knobs.map_or(Undone { transaction, knobs: Vec::new() }, |knobs| {
-        restore_transaction(kernel, &knobs, &[], &mut |target, result| {
+        restore_transaction(kernel, &knobs, &Default::default(), &mut |target, result| {
             watch(ApplyEvent::Restored(target, result))
         })
     });

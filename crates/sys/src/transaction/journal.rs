@@ -60,10 +60,22 @@ pub enum JournalError {
         /// The line.
         source: BadLine,
     },
+    /// A newer netsilo wrote it.
+    #[error(
+        "{} has format {found}, this netsilo reads up to {VERSION}: use the newer netsilo that \
+         wrote it for undo; nothing was changed",
+        path.display()
+    )]
+    TooNew {
+        /// The journal.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
     /// Other users may write there.
     #[error(
         "{} can be written by others than its owner, or is another user's: \
-         give it mode 0700 or choose another --state-dir",
+         remove these permissions or choose another --state-dir",
         path.display()
     )]
     Insecure {
@@ -298,8 +310,22 @@ fn load(file: &mut File, path: &Path) -> Result<History, JournalError> {
     file.rewind()
         .and_then(|()| file.read_to_end(&mut bytes))
         .map_err(JournalError::io("read", path))?;
+    // Its other records may have any form.
+    if let Some(found) = format(&bytes).filter(|found| *found > VERSION) {
+        return Err(JournalError::TooNew { path: path.to_owned(), found });
+    }
     History::replay(&bytes)
         .map_err(|source| JournalError::Corrupt { path: path.to_owned(), source })
+}
+
+/// The format that the first record names.
+fn format(bytes: &[u8]) -> Option<u32> {
+    #[derive(serde::Deserialize)]
+    struct Boot {
+        version: u32,
+    }
+    let first = bytes.split(|byte| *byte == b'\n').next()?;
+    Some(serde_json::from_slice::<Boot>(first).ok()?.version)
 }
 
 pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
@@ -317,6 +343,17 @@ pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
         } else {
             JournalError::io("use", dir)(io::ErrorKind::PermissionDenied.into())
         });
+    }
+    // Who can write to a folder above could put another one in its place.
+    let whole = dir.canonicalize().map_err(JournalError::io("examine", dir))?;
+    for above in whole.ancestors().skip(1) {
+        let metadata = above.metadata().map_err(JournalError::io("examine", above))?;
+        let is_shared = metadata.mode() & 0o1000 != 0;
+        // 65534 stands for owners outside of a user namespace.
+        let trusted = [0, owner, 65534].contains(&metadata.uid());
+        if !trusted || metadata.mode() & 0o022 != 0 && !is_shared {
+            return Err(JournalError::Insecure { path: above.to_owned() });
+        }
     }
     Ok(())
 }
@@ -402,6 +439,37 @@ mod tests {
         assert_eq!((mode(&state), mode(&state.join("journal"))), (0o700, 0o600));
         std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(Journal::open(&kernel, &state), Err(JournalError::Insecure { .. })));
+    }
+
+    #[test]
+    fn who_can_write_to_a_folder_above_could_replace_the_journal() {
+        let (dir, state, kernel) = host("a");
+        std::fs::create_dir_all(&state).unwrap();
+        let mode = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(dir.path().join("run"), mode).unwrap();
+        };
+        std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o755)).unwrap();
+        mode(0o777);
+        let error = Journal::open(&kernel, &state).unwrap_err();
+        assert!(error.to_string().contains("run can be written by others"), "{error}");
+        mode(0o1777);
+        Journal::open(&kernel, &state).unwrap();
+        assert_eq!(state.metadata().unwrap().mode() & 0o777, 0o755, "an existing mode is kept");
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_with_what_to_do() {
+        let (_dir, state, kernel) = host("a");
+        drop(Journal::open(&kernel, &state).unwrap());
+        let newer = b"{\"record\":\"boot\",\"version\":9,\"boot_id\":\"a\",\"x\":1}\n{\"y\":2}\n";
+        std::fs::write(state.join("journal"), newer).unwrap();
+        let error = Journal::open(&kernel, &state).unwrap_err().to_string();
+        assert!(
+            error.contains("has format 9, this netsilo reads up to 1: use the newer"),
+            "{error}"
+        );
+        assert_eq!(std::fs::read(state.join("journal")).unwrap(), newer);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub enum Place {
 
 /// What a transaction needs from a kernel.
 pub trait Kernel {
-    /// The text of a file, whole.
+    /// The text of a file, whole. What is not UTF-8, as a thread's name may be, is replaced.
     fn read(&self, path: &str) -> io::Result<String>;
     /// Where a symbolic link points to.
     fn read_link(&self, path: &str) -> io::Result<String>;
@@ -73,7 +73,8 @@ fn no_ioctl() -> io::Error {
 
 impl Kernel for Live {
     fn read(&self, path: &str) -> io::Result<String> {
-        std::fs::read_to_string(self.root.path(path))
+        std::fs::read(self.root.path(path))
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn read_link(&self, path: &str) -> io::Result<String> {

@@ -291,7 +291,7 @@ impl History {
             Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
                 let today = entries.into_iter().map(|entry| entry.upgrade().checked());
                 let entries = today.collect::<Result<Vec<Entry>, String>>()?;
-                if self.transactions.iter().any(|t| t.id >= id) {
+                if self.transactions.last().is_some_and(|t| t.id >= id) {
                     return Err(format!("transaction {id} is not newer than the earlier ones"));
                 }
                 let written = vec![None; entries.len()];
@@ -325,10 +325,11 @@ impl History {
     }
 
     fn find(&mut self, id: u64) -> Result<&mut Transaction, String> {
-        self.transactions
-            .iter_mut()
-            .find(|t| t.id == id)
-            .ok_or_else(|| format!("transaction {id} has no begin record"))
+        // each number is larger than the one before
+        match self.transactions.binary_search_by_key(&id, |t| t.id) {
+            Ok(at) => Ok(&mut self.transactions[at]),
+            Err(_) => Err(format!("transaction {id} has no begin record")),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! All errors are collected; restoring never stops at the first one.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use netsilo_model::change::{Target, Value};
@@ -95,13 +96,14 @@ pub fn undo(
         UndoScope::Only(id) => open.filter(|t| t.id == id).cloned().collect(),
     };
     let mut all: Vec<Undone> = Vec::new();
+    let mut stuck = HashSet::new();
     for transaction in chosen {
-        let stuck: Vec<Target> = all.iter().flat_map(Undone::failures).cloned().collect();
         let undone = restore_transaction(kernel, &transaction, &stuck, watch);
+        stuck.extend(undone.failures().cloned());
         all.push(undone);
         // Values chain: the value of an older transaction is visible only after all newer ones are
         // undone.
-        if all.iter().all(Undone::is_complete) || forget {
+        if stuck.is_empty() || forget {
             journal.undone(transaction.id, by)?;
         }
     }
@@ -113,7 +115,7 @@ pub fn undo(
 pub(crate) fn restore_transaction(
     kernel: &dyn Kernel,
     transaction: &Transaction,
-    stuck: &[Target],
+    stuck: &HashSet<Target>,
     watch: &mut dyn FnMut(&Target, &RestoreResult),
 ) -> Undone {
     let mut knobs = Vec::new();

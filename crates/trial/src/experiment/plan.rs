@@ -130,6 +130,11 @@ pub struct Step {
     pub setting: String,
 }
 
+/// Most rounds of an experiment, trials in all of them, and senders of a load.
+const MOST_ROUNDS: u32 = 10_000;
+const MOST_TRIALS: u64 = 1_000_000;
+const MOST_SENDERS: u32 = 2;
+
 impl Experiment {
     /// All steps in execution order.
     pub fn steps(&self) -> Vec<Step> {
@@ -152,7 +157,8 @@ impl Experiment {
         steps
     }
 
-    /// Checks the plan: error for an unknown format version, duplicate names, or nothing to run.
+    /// Checks the plan, which may come from a stranger: error for an unknown format version,
+    /// duplicate names, nothing to run, or numbers beyond all use.
     pub fn check(&self) -> Result<(), String> {
         if self.schema != 1 {
             return Err(format!("unknown schema {}: this netsilo reads schema 1", self.schema));
@@ -168,7 +174,17 @@ impl Experiment {
         if self.settings.is_empty() || self.loads.is_empty() || self.rounds == 0 {
             return Err("an experiment needs a setting, a load and a round".into());
         }
+        let trials = self.settings.len() as u64 * self.loads.len() as u64 * u64::from(self.rounds);
+        if self.rounds > MOST_ROUNDS || trials > MOST_TRIALS {
+            return Err(format!(
+                "{} rounds of {trials} trials: at most {MOST_ROUNDS} and {MOST_TRIALS} are read",
+                self.rounds
+            ));
+        }
         self.loads.iter().try_for_each(|load| {
+            if !(1..=MOST_SENDERS).contains(&load.senders) {
+                return Err(format!("load {}: senders must be 1 or 2", load.name));
+            }
             load.spec.check().map_err(|why| format!("load {}: {why}", load.name))
         })
     }
@@ -202,6 +218,8 @@ mod tests {
             change(&mut experiment);
             experiment.check().unwrap_err()
         };
+        assert!(wrong(|it| it.rounds = 1 << 31).contains("at most 10000 and 1000000 are read"));
+        assert!(wrong(|it| it.loads[0].senders = u32::MAX).contains("senders must be 1 or 2"));
         assert_eq!(wrong(|it| it.settings[1].name = "none".into()), "duplicate setting none");
         assert_eq!(
             wrong(|it| it.loads.clear()),

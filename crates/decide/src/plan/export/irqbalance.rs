@@ -1,12 +1,10 @@
 //! Policy scripts for `irqbalance --policyscript`: keys as in irqbalance(1) 1.9.2 (`ban`,
 //! `balance_level`, `numa_node`).
 
-use std::fmt::Write as _;
-
 use netsilo_model::change::quoted;
 
 use crate::plan::contents::Plan;
-use crate::plan::export::file::ExportedFile;
+use crate::plan::export::file::{ExportedFile, add_line};
 use crate::plan::export::interrupts::interrupts;
 
 const NAME: &str = "netsilo-irqbalance-policy";
@@ -24,7 +22,7 @@ pub fn irqbalance_policy(plan: &Plan) -> ExportedFile {
     actions.sort();
     actions.dedup();
     for action in &actions {
-        let _ = writeln!(text, "{}) echo ban=true ;;", quoted(action));
+        add_line(&mut text, &format!("{}) echo ban=true ;;", quoted(action)));
     }
     text.push_str(LAST);
     ExportedFile { name: NAME.into(), text, executable: true }

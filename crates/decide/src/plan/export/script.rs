@@ -1,12 +1,10 @@
 //! A plain shell script that writes the plan's settings where they differ.
 
-use std::fmt::Write as _;
-
 use netsilo_model::change::{Change, Interruption, Location, Value, quoted};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 use crate::plan::contents::Plan;
-use crate::plan::export::file::{ExportedFile, one_line};
+use crate::plan::export::file::{ExportedFile, add_line, one_line};
 use crate::plan::export::interrupts::interrupts;
 
 /// Shell functions at the start of the script.
@@ -18,62 +16,66 @@ pub fn script(plan: &Plan) -> ExportedFile {
     // Changes that reset a netdev come first, because the reset undoes other settings.
     let resets =
         |change: &&Change| change.target.interrupts_traffic() == Some(Interruption::Always);
-    for change in plan.changes.iter().filter(resets) {
-        text.push_str(&lines(change));
-    }
+    plan.changes.iter().filter(resets).for_each(|change| add(&mut text, change));
     for it in interrupts(plan) {
         let (action, mask, cpus) = (quoted(it.action), it.cpus.to_mask(1), it.cpus);
-        let _ = writeln!(text, "# {}\ninterrupt {action} {mask} '{cpus}'", one_line(it.why));
+        add_line(&mut text, &format!("# {}", one_line(it.why)));
+        add_line(&mut text, &format!("interrupt {action} {mask} '{cpus}'"));
     }
-    for change in plan.changes.iter().filter(|change| !resets(change)) {
-        text.push_str(&lines(change));
-    }
+    plan.changes.iter().filter(|change| !resets(change)).for_each(|change| add(&mut text, change));
     text.push_str("exit $failed\n");
     ExportedFile { name: "netsilo-placement.sh".into(), text, executable: true }
 }
 
-/// The lines of one change: its reason and its command, or a comment that it is left out.
-fn lines(change: &Change) -> String {
+/// Adds the lines of one change: its reason and its command, or a comment that it is left out.
+fn add(text: &mut String, change: &Change) {
     let location = change.target.location();
     let line = match location {
         // Interrupts were written before; consumers belong to no device.
-        Location::Irq { .. } | Location::Cgroup(_) | Location::Thread { comm: None, .. } => {
-            return String::new();
-        }
+        Location::Irq { .. } | Location::Cgroup(_) | Location::Thread { comm: None, .. } => return,
         _ => line(change, &location),
     };
     match line {
-        Some(line) => format!("# {}\n{line}\n", one_line(&change.reason)),
+        Some(line) => {
+            add_line(text, &format!("# {}", one_line(&change.reason)));
+            add_line(text, &line);
+        }
         None => {
-            format!("# left out, ethtool has no repeatable command for it: {}\n", change.target)
+            let why = "left out, ethtool has no repeatable command for it";
+            add_line(text, &format!("# {why}: {}", change.target));
         }
     }
 }
 
+/// The command; each value is one word.
 fn line(change: &Change, location: &Location<'_>) -> Option<String> {
     let what = quoted(&change.target.to_string());
     let value = change.settled_text();
+    let value = if matches!(change.new, Value::Words(_)) { quoted(&value) } else { word(&value) };
     let device = |netdev: &NetdevIdentity| {
         let path = netdev.device_path.as_deref().unwrap_or_default();
         format!("{} {}", quoted(&netdev.name), quoted(path))
     };
     Some(match location {
-        Location::File(path) if matches!(change.new, Value::Words(_)) => {
-            format!("put {path} {} {what}", quoted(&value))
-        }
-        Location::File(path) => format!("put {path} {value} {what}"),
+        Location::File(path) => format!("put {} {value} {what}", word(path)),
         Location::Netdev { netdev, file } => match file.strip_prefix("queues/") {
-            Some(file) => format!("queue {} {file} {value} {what}", device(netdev)),
-            None => format!("setting {} {file} {value} {what}", device(netdev)),
+            Some(file) => format!("queue {} {} {value} {what}", device(netdev), word(file)),
+            None => format!("setting {} {} {value} {what}", device(netdev), word(file)),
         },
         Location::Ethtool { netdev, .. } => {
             format!("device {} {what} {}", device(netdev), change.ethtool()?)
         }
         Location::Thread { comm, .. } => {
-            format!("kthread {} {value} '{}'", quoted((*comm)?), change.new)
+            format!("kthread {} {value} {}", quoted((*comm)?), quoted(&change.new.to_string()))
         }
         Location::Irq { .. } | Location::Cgroup(_) | Location::Refused(_) => return None,
     })
+}
+
+/// One word of the shell, quoted unless it is plain.
+fn word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { quoted(text) }
 }
 
 #[cfg(test)]

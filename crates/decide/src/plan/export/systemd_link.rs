@@ -12,7 +12,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 use crate::plan::contents::Plan;
-use crate::plan::export::file::ExportedFile;
+use crate::plan::export::file::{ExportedFile, is_plain};
 use crate::plan::export::interrupts::interrupts;
 
 /// Returns one file per netdev with an expressible setting, and the list of what cannot be
@@ -91,6 +91,10 @@ impl LinkSettings<'_> {
             }
         };
         if rps.is_none() && self.ntuple.is_none() {
+            return None;
+        }
+        if !is_plain(&netdev.name) {
+            self.not_expressible.insert("a netdev of this name");
             return None;
         }
         let mut text = format!("# Written by `netsilo export systemd-link` for {}.\n", netdev.name);

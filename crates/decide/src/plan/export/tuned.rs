@@ -10,7 +10,7 @@ use netsilo_model::change::{Location, Target, Value};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 use crate::plan::contents::Plan;
-use crate::plan::export::file::{ExportedFile, one_line};
+use crate::plan::export::file::{ExportedFile, add_line, is_plain, one_line};
 use crate::plan::export::interrupts::interrupts;
 
 /// Builds the profile's `tuned.conf`.
@@ -28,27 +28,41 @@ pub fn tuned(plan: &Plan) -> ExportedFile {
         }
     }
     for (name, features) in offloads(plan) {
-        let _ = write!(
-            text,
-            "\n[net_{name}]\ntype=net\ndevices={name}\nfeatures={}\n",
-            features.join(" ")
-        );
+        let features = features.join(" ");
+        if is_plain(name) && features.split(' ').all(is_plain) {
+            let _ = write!(text, "\n[net_{name}]\ntype=net\ndevices={name}\nfeatures={features}\n");
+        } else {
+            text.push('\n');
+            leave_out(&mut text, &format!("{name} {features}"));
+        }
     }
     for change in plan.changes.iter().filter(|change| is_left_out(&change.target)) {
-        let _ =
-            writeln!(text, "\n# left out, use `netsilo export script` for it: {}", change.target);
+        text.push('\n');
+        leave_out(&mut text, &change.target.to_string());
     }
     text.push_str(&irqs(plan));
     let threads: Vec<&str> =
         plan.changes.iter().filter_map(|change| kthread(&change.target)).collect();
     if !threads.is_empty() {
-        let _ = writeln!(
-            text,
-            "\n# not expressible here, their names change with each reset: kthreads {}",
-            threads.join(", ")
-        );
+        let what = "not expressible here, their names change with each reset: kthreads";
+        text.push('\n');
+        add_line(&mut text, &format!("# {what} {}", threads.join(", ")));
     }
     ExportedFile { name: "tuned.conf".into(), text, executable: false }
+}
+
+/// A setting. tuned would expand variables and call functions in it (`${f:exec:...}`).
+fn setting(lines: &mut String, key: &str, value: &str) {
+    let plain_key = key.split('/').all(|name| name.is_empty() || name == "*" || is_plain(name));
+    if plain_key && value.split([' ', ',']).all(|word| word.is_empty() || is_plain(word)) {
+        let _ = writeln!(lines, "{key}={value}");
+    } else {
+        leave_out(lines, &format!("{key}={value}"));
+    }
+}
+
+fn leave_out(text: &mut String, what: &str) {
+    add_line(text, &format!("# left out, use `netsilo export script` for it: {what}"));
 }
 
 /// Offload settings (`rx-gro off`) by netdev: a section may appear only once.
@@ -69,7 +83,7 @@ fn sysctl(plan: &Plan) -> String {
         let Location::File(path) = change.target.location() else { continue };
         let Some(path) = path.strip_prefix("/proc/sys/") else { continue };
         let name = path.replace('/', ".");
-        let _ = writeln!(lines, "{name}={}", change.settled_text());
+        setting(&mut lines, &name, &change.settled_text());
     }
     lines
 }
@@ -79,7 +93,7 @@ fn sysfs(plan: &Plan) -> String {
     let mut lines = String::new();
     for change in &plan.changes {
         let Location::Netdev { netdev, file } = change.target.location() else { continue };
-        let _ = writeln!(lines, "{}/{file}={}", folder(netdev), change.settled_text());
+        setting(&mut lines, &format!("{}/{file}", folder(netdev)), &change.settled_text());
     }
     lines
 }
@@ -114,7 +128,7 @@ fn irqs(plan: &Plan) -> String {
     }
     for it in interrupts {
         let (irq, cpus) = (it.irq, it.cpus);
-        let _ = writeln!(text, "# {}: {}", it.action, one_line(it.why));
+        add_line(&mut text, &format!("# {}: {}", it.action, one_line(it.why)));
         let _ = writeln!(text, "[irq_{irq}]\ntype=irq\ndevices=irq{irq}\naffinity={cpus}");
     }
     text

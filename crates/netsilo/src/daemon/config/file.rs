@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use toml::de::Error;
 
 use crate::args::goal_keys::GoalKeys;
-use crate::args::parse::some_cpus;
+use crate::args::parse::{duration, some_cpus};
 
 /// The keys of one file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -121,6 +121,15 @@ pub(crate) enum Metrics {
     At(SocketAddr),
 }
 
+impl Metrics {
+    pub(crate) fn address(self) -> Option<SocketAddr> {
+        match self {
+            Self::Off => None,
+            Self::At(address) => Some(address),
+        }
+    }
+}
+
 /// An error in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BadConfig {
@@ -208,7 +217,7 @@ fn some<'de, D: Deserializer<'de>, T>(
 }
 
 fn between(text: &str, least: Duration, most: Duration) -> anyhow::Result<Duration> {
-    let time = humantime::parse_duration(text)?;
+    let time = duration(text).map_err(anyhow::Error::msg)?;
     let shown = humantime::format_duration;
     anyhow::ensure!(
         (least..=most).contains(&time),

@@ -306,3 +306,33 @@ fn configured_weights_override_measured_ones() {
         @"netsilo.toml:2: unknown key remotte; did you mean remote?"
     );
 }
+
+#[test]
+fn only_regular_files_are_read_and_for_root_only_those_that_nobody_else_can_change() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("netsilo.toml");
+    let refusal = || format!("{:#}", load(dir.path()).unwrap_err());
+    let fifo = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(fifo.success() && refusal().contains("not a regular file"), "{}", refusal());
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "#".repeat((1 << 20) + 1)).unwrap();
+    assert!(refusal().contains("more than 1 MiB"), "{}", refusal());
+    std::fs::write(&path, "hints = true").unwrap();
+    load(dir.path()).unwrap();
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&path, 0o664);
+    assert!(refusal().contains("others than root can change it"), "{}", refusal());
+    mode(&path, 0o644);
+    mode(dir.path(), 0o777);
+    assert!(refusal().contains("its folder: others than root"), "{}", refusal());
+    mode(dir.path(), 0o1777);
+    load(dir.path()).unwrap();
+    std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+    assert!(refusal().contains("others than root can change it"), "{}", refusal());
+}

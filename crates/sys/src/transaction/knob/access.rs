@@ -212,6 +212,17 @@ mod tests {
     }
 
     #[test]
+    fn a_threads_name_need_not_be_utf8() {
+        let (dir, kernel) = tree(&[], &[]);
+        std::fs::create_dir_all(dir.path().join("proc/70")).unwrap();
+        let stat = b"70 (gr\xc3\xb6\xc3) S 2 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
+        std::fs::write(dir.path().join("proc/70/stat"), stat).unwrap();
+        std::fs::write(dir.path().join("proc/70/comm"), b"gr\xc3\xb6\xc3\n").unwrap();
+        let name = "gr\u{f6}\u{fffd}".to_owned();
+        assert_eq!(thread_identity(&kernel, 70).unwrap(), (name, 4242));
+    }
+
+    #[test]
     fn refusals_of_the_kernel_say_what_to_do_next() {
         let message = |target: &Target, value: Value, errno: Errno| {
             KnobError::refused(target, Doing::Write(value), errno.into()).to_string()

@@ -14,6 +14,9 @@ use crate::judge::findings::id::FindingId;
 use crate::judge::findings::loss::lost::{all_of, grown, sysctl, sysctl_number};
 use crate::judge::ledger::Ledger;
 
+/// Default of net.core.somaxconn since 5.4.
+const SOMAXCONN: u64 = 4096;
+
 /// Maximum number of sockets of a port that are listed.
 const SOCKETS_NAMED: usize = 5;
 
@@ -147,6 +150,8 @@ struct Words {
     not_when: String,
     /// The changes that make the queue longer.
     changes: Vec<Change>,
+    /// Whether a longer queue is the first remedy.
+    longer_first: bool,
 }
 
 impl Full<'_> {
@@ -174,7 +179,10 @@ impl Full<'_> {
             subject: self.subject.clone(),
             title: words.title,
             evidence: self.evidence,
-            remedies: vec![faster, longer],
+            remedies: match words.longer_first {
+                true => vec![longer, faster],
+                false => vec![faster, longer],
+            },
         }
     }
 }
@@ -231,6 +239,7 @@ fn buffer(mut full: Full<'_>) -> Finding {
              fills up. Open sockets keep their buffer size"
         ),
         changes: changes.unwrap_or_default(),
+        longer_first: false,
     })
 }
 
@@ -250,9 +259,10 @@ fn listen(mut full: Full<'_>) -> Finding {
     }));
     let reader = losers.reader();
     let reason = format!("{subject} rejected {lost} connections");
-    let at_bound = limit.zip(bound).is_some_and(|(limit, bound)| limit >= bound);
-    let doubled = bound.filter(|_| at_bound).map(|bound| bound.saturating_mul(2));
-    let changes = doubled.map(|doubled| sysctl(analysis, "net.core.somaxconn", doubled, &reason));
+    // What `listen` asked for is cut to the maximum. Without tcp_diag either may be the one that
+    // binds.
+    let binding = bound.filter(|bound| limit.is_none_or(|limit| limit >= *bound));
+    let larger = |bound: u64| bound.saturating_mul(2).max(SOMAXCONN);
     full.finding(Words {
         id: FindingId::ListenOverflow,
         title: format!("{reader} accepts too slowly: {lost} connections found its queue full"),
@@ -264,20 +274,32 @@ fn listen(mut full: Full<'_>) -> Finding {
             of: "connections rejected".into(),
             basis: "all connections that found the queue full".into(),
         },
-        longer: match doubled {
-            Some(doubled) => format!(
-                "allow {doubled} waiting connections; {reader} must call listen again with a \
-                 larger backlog"
+        longer: match binding {
+            Some(bound) => format!(
+                "allow {} waiting connections; {reader} must call listen again, \
+                 with that backlog{}",
+                larger(bound),
+                if limit.is_none() { " (which it asked for now was not read)" } else { "" }
             ),
-            None => format!(
-                "make {reader} call listen with a larger backlog: the kernel would allow it"
-            ),
+            None => {
+                format!(
+                    "make {reader} call listen with a larger backlog{}",
+                    match limit {
+                        None => ", up to net.core.somaxconn",
+                        Some(_) => ": the kernel would allow it",
+                    }
+                )
+            }
         },
         unknown: "a longer queue holds bursts; whether the connections arrived in bursts was not \
                   measured",
         cost: "connections may wait longer before they are served",
         not_when: format!("{reader} accepts more slowly than connections arrive on average"),
-        changes: changes.unwrap_or_default(),
+        changes: binding.map_or_else(Vec::new, |bound| {
+            sysctl(analysis, "net.core.somaxconn", larger(bound), &reason)
+        }),
+        // A limit below the kernel's default is the likelier cause.
+        longer_first: binding.is_some_and(|bound| bound < SOMAXCONN),
     })
 }
 

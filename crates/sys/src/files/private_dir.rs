@@ -1,0 +1,85 @@
+//! Temporary folders that only their owner can read, and that do not survive a signal.
+
+use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tempfile::TempDir;
+
+/// The folders that exist now. A signal is for the whole process, so this is too.
+static FOLDERS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+static WATCH: Once = Once::new();
+
+/// A temporary folder with mode 0700; removed when dropped, or before SIGHUP, SIGINT or SIGTERM
+/// ends the process.
+///
+/// A program that handles these signals itself does so before it makes such a folder.
+#[derive(Debug)]
+pub(crate) struct PrivateDir(TempDir);
+
+impl PrivateDir {
+    pub(crate) fn new(prefix: &str) -> io::Result<Self> {
+        let mut started = Ok(());
+        WATCH.call_once(|| started = watch());
+        started?;
+        // Locked, so that no signal comes between the folder and its entry here.
+        let mut folders = folders();
+        let private = Permissions::from_mode(0o700);
+        let dir = tempfile::Builder::new().prefix(prefix).permissions(private).tempdir()?;
+        folders.insert(dir.path().to_owned());
+        Ok(Self(dir))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for PrivateDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0.path());
+        folders().remove(self.0.path());
+    }
+}
+
+fn folders() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    FOLDERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes all folders before a signal ends the process, if nothing else handles the signal.
+fn watch() -> io::Result<()> {
+    let handled = handled_signals()?;
+    let mine =
+        [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| handled >> (signal - 1) & 1 == 0);
+    let mut signals = Signals::new(mine)?;
+    let end = move || {
+        for signal in &mut signals {
+            let folders = folders();
+            for folder in folders.iter() {
+                // Another thread may still write to it.
+                while std::fs::remove_dir_all(folder)
+                    .is_err_and(|error| error.kind() == io::ErrorKind::DirectoryNotEmpty)
+                {
+                }
+            }
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(end)?;
+    Ok(())
+}
+
+/// The signals that this process ignores or handles, as a mask: bit 0 is signal 1.
+fn handled_signals() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let mask = |name| {
+        let text = status.lines().find_map(|line| line.strip_prefix(name));
+        u64::from_str_radix(text.unwrap_or_default().trim(), 16).unwrap_or(0)
+    };
+    Ok(mask("SigIgn:") | mask("SigCgt:"))
+}
