@@ -1,24 +1,18 @@
-//! `make demo`: netsilo's main task on real traffic, from a bad placement to a better one and back.
+//! `make demo`: netsilo's main task with servers that readers know, from the problem to the proof,
+//! and back.
+
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets};
-use netsilo_lab::traffic::{self, Proto, RrReport};
-use netsilo_lab::{Accel, Job, Kernel, Lab, NicModel, PeerJob, Spec};
-use std::io::{Write, stdout};
-use std::path::PathBuf;
-use std::time::Duration;
+use netsilo_lab::{Accel, Kernel, Lab, NicModel, Spec, Threads, irqbalance};
 
-use crate::counters::Counters;
-use crate::counters::Spent;
+use crate::servers::{Measured, Servers};
 
-/// CPUs that the servers are pinned to: two on each socket, four different cores.
-const SERVER_CPUS: &str = "1,2,5,6";
-/// Port and connections: eight of each protocol to each server.
-const TCP_PORT: u16 = 7000;
-const UDP_PORT: u16 = 7100;
-const CONNECTIONS: u32 = 32;
-/// Longest duration of the traffic that netsilo observes.
-const WATCHED: Duration = Duration::from_secs(90);
+/// Longest time that the servers are busy while netsilo or irqbalance observes them.
+const WATCHED_SECONDS: u32 = 90;
 
 /// Arguments of the demo.
 #[derive(Debug, Clone, clap::Args)]
@@ -26,123 +20,120 @@ pub(crate) struct Demo {
     /// Kernel to boot
     #[arg(long, value_enum, default_value_t = Kernel::V6_1)]
     kernel: Kernel,
-    /// Seconds to measure each protocol in each placement
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=30))]
-    seconds: u32,
+    /// Leave out the last part, which looks at this machine without changing it
+    #[arg(long)]
+    no_own_machine: bool,
 }
 
 /// The measurements of one placement.
-struct Measured {
+struct Placement {
     name: &'static str,
-    tcp: Spent,
-    udp: Spent,
-    locality: Vec<(String, f64)>,
+    measured: Measured,
+    /// Share of the bytes read on the CPU that processed them, and on another socket.
+    same_cpu: f64,
+    remote: f64,
 }
 
-/// The guest with its servers, and the path of netsilo.
-struct DemoGuest {
-    lab: Lab,
+struct DemoGuest<'a> {
+    lab: &'a Lab,
+    servers: Servers<'a>,
     netsilo: String,
-    traffic: String,
-    seconds: u32,
-    _servers: Vec<Job>,
 }
 
 /// Runs the demo.
 pub(crate) fn run(demo: &Demo) -> Result<()> {
-    say("netsilo's main task on a real kernel: show, plan, apply, verify, undo")?;
-    let guest = DemoGuest::set(demo)?;
-    let before = guest.settings()?;
+    say("netsilo's main task: find the problem, plan, apply, prove, undo")?;
+    say("A guest with 8 CPUs on 2 sockets and a virtio NIC with 4 queues. redis runs on CPUs 1")?;
+    say("and 2, nginx's workers on CPUs 5 and 6; redis-benchmark and wrk run outside.")?;
+    // Side by side: one at a time, a queue away from its reader is polled late and in batches that
+    // no real machine has.
+    let spec = Spec { threads: Threads::Multi, ..Spec::new(demo.kernel, NicModel::VirtioNet) };
+    let lab = Lab::boot(&spec)?;
+    let netsilo = built_beside("netsilo")?.display().to_string();
+    let guest = DemoGuest { lab: &lab, servers: Servers::start(&lab)?, netsilo };
 
-    chapter("as booted: every interrupt of the NIC on cpu 0, the servers on cpus 1, 2, 5 and 6")?;
-    let booted = guest.look("as booted", &["show", "plan --algorithm near-consumer"], &[])?;
-    chapter("near-consumer: close to the reader, on another core of its cache")?;
-    let near = guest.look("near-consumer", &["show"], &["near-consumer"])?;
-    chapter("rfs-max-weight: on the heaviest reader's own cpu")?;
-    let own = guest.look("rfs-max-weight", &["show"], &["rfs-max-weight"])?;
+    chapter("interrupts as booted")?;
+    let booted = guest.placement("as booted")?;
+    chapter("as Debian's irqbalance places them")?;
+    guest.irqbalance()?;
+    let before = guest.settings()?;
+    let balanced = guest.placement("irqbalance")?;
+
+    chapter("netsilo")?;
+    let busy = guest.servers.keep_busy(WATCHED_SECONDS)?;
+    guest.check()?;
+    guest.netsilo("plan --interval 2s")?;
+    guest.netsilo("apply --yes --confirm-within 60s --interval 2s")?;
+    guest.netsilo("confirm")?;
+    for job in busy {
+        job.stop()?;
+    }
+    let placed = guest.placement("netsilo")?;
+
+    chapter("what came of it")?;
+    say(&comparison(&[booted, balanced, placed]))?;
+    say(caveat(&lab))?;
 
     chapter("undo")?;
     guest.netsilo("undo")?;
     let after = guest.settings()?;
     ensure!(after == before, "not all settings are restored:\n{}", differences(&before, &after));
     say(&format!("all {} settings are restored, byte for byte", before.lines().count()))?;
-
-    chapter("before and after")?;
-    say(&comparison(&[booted, near, own]))?;
-    say(&caveats(&guest.lab))
+    if demo.no_own_machine {
+        return Ok(());
+    }
+    drop(guest);
+    drop(lab);
+    chapter("your own machine, two seconds each, nothing is changed")?;
+    on_this_machine()
 }
 
-impl DemoGuest {
-    fn set(demo: &Demo) -> Result<Self> {
-        // Threads::Multi would run the CPUs in parallel but stalls at times; the counts are the
-        // same.
-        let lab = Lab::boot(&Spec::new(demo.kernel, NicModel::VirtioNet))?;
-        let traffic = traffic::program()?.display().to_string();
-        let netsilo = built_beside("netsilo")?.display().to_string();
-        let serve = |proto: Proto, port: u16| {
-            lab.spawn(&format!(
-                "exec {traffic} traffic rr-server --proto {proto} --port {port} \
-                 --cpus {SERVER_CPUS}"
-            ))
-        };
-        let servers = vec![serve(Proto::Tcp, TCP_PORT)?, serve(Proto::Udp, UDP_PORT)?];
-        lab.sh("for irq in $(ls $(readlink -f /sys/class/net/eth0/device)/../msi_irqs); do \
-                echo 1 >/proc/irq/$irq/smp_affinity; done")?;
-        Ok(Self { lab, netsilo, traffic, seconds: demo.seconds, _servers: servers })
-    }
-
-    /// Applies these algorithms and runs these verbs under traffic, then measures without netsilo.
-    fn look(&self, name: &'static str, verbs: &[&str], algorithms: &[&str]) -> Result<Measured> {
-        let traffic = [self.client(Proto::Tcp, WATCHED)?, self.client(Proto::Udp, WATCHED)?];
-        for algorithm in algorithms {
-            self.netsilo(&format!("apply --yes --interval 2s --algorithm {algorithm}"))?;
-        }
-        for verb in verbs {
-            self.netsilo(&format!("{verb} --interval 2s"))?;
-        }
+impl DemoGuest<'_> {
+    /// Measures without netsilo, then lets it look at where the data is read.
+    fn placement(&self, name: &'static str) -> Result<Placement> {
+        let measured = self.servers.measure()?;
+        let busy = self.servers.keep_busy(WATCHED_SECONDS)?;
         let report: serde_json::Value =
-            serde_json::from_str(&self.netsilo_quietly("show --interval 2s --json")?)?;
-        for client in traffic {
-            client.stop()?;
+            serde_json::from_str(&self.lab.sh(&format!("{} show -i 2s -j", self.netsilo))?)?;
+        for job in busy {
+            job.stop()?;
         }
-        let locality = report["totals"]["locality"]["shares"]
-            .as_object()
-            .context("a report without locality")?;
-        let locality = locality
-            .iter()
-            .map(|(what, share)| (what.clone(), share.as_f64().unwrap_or(0.0)))
-            .collect();
-        Ok(Measured {
-            name,
-            tcp: self.measure(Proto::Tcp)?,
-            udp: self.measure(Proto::Udp)?,
-            locality,
-        })
+        let shares = &report["totals"]["locality"]["shares"];
+        ensure!(shares.is_object(), "a report without locality: {report}");
+        let share = |distance: &str| shares[distance].as_f64().unwrap_or(0.0);
+        say(&format!(
+            "measured: redis {:.0}/s, nginx {:.0}/s",
+            measured.redis.0, measured.nginx.0
+        ))?;
+        Ok(Placement { name, measured, same_cpu: share("same_cpu"), remote: share("remote") })
     }
 
-    /// Measures transactions of one protocol, and what the kernel counted meanwhile.
-    fn measure(&self, proto: Proto) -> Result<Spent> {
-        let before = self.counters()?;
-        let output =
-            self.client(proto, Duration::from_secs(self.seconds.into()))?.wait(WATCHED)?.ok()?;
-        let report: RrReport = serde_json::from_slice(&output.stdout)?;
-        ensure!(report.transactions > 0, "no {proto} transaction was completed");
-        Ok(self.counters()?.since(&before, &report))
+    /// Lets irqbalance place the interrupts once, under load.
+    fn irqbalance(&self) -> Result<()> {
+        let busy = self.servers.keep_busy(WATCHED_SECONDS)?;
+        let program = irqbalance()?.display().to_string();
+        say("# irqbalance --oneshot")?;
+        self.lab.run(&format!("{program} --foreground --oneshot --interval=2"))?.ok()?;
+        for job in busy {
+            job.stop()?;
+        }
+        Ok(())
     }
 
-    fn counters(&self) -> Result<Counters> {
-        Counters::parse(&self.lab.sh("cat /proc/softirqs /proc/interrupts")?)
-    }
-
-    fn client(&self, proto: Proto, duration: Duration) -> Result<PeerJob> {
-        let port = if proto == Proto::Tcp { TCP_PORT } else { UDP_PORT };
-        self.lab.peer(0)?.spawn(&format!(
-            "exec {} traffic rr-client --proto {proto} --dest {} --port {port} --ports 4 \
-             --connections {CONNECTIONS} --duration {}",
-            self.traffic,
-            Lab::guest_address(0),
-            duration.as_secs(),
-        ))
+    /// Prints what `check` says of the placement, and the first lines of its other findings.
+    fn check(&self) -> Result<()> {
+        say("# netsilo check --interval 2s     (shortened)")?;
+        let output = self.lab.run(&format!("{} check --interval 2s 2>&1", self.netsilo))?;
+        // 10 and 11: there are findings.
+        ensure!([0, 10, 11].contains(&output.status), "check failed: {}", output.text());
+        let text = output.text();
+        let findings = text.split("\n\n").filter(|it| !it.starts_with("ok:"));
+        for finding in findings.take_while(|it| !it.contains("packets lost  ")) {
+            let whole = finding.contains("[far-from-consumers]");
+            let lines = finding.lines().take(if whole { usize::MAX } else { 1 });
+            say(&lines.collect::<Vec<_>>().join("\n"))?;
+        }
+        Ok(())
     }
 
     /// Runs netsilo in the guest and prints command and output.
@@ -156,10 +147,6 @@ impl DemoGuest {
         Ok(())
     }
 
-    fn netsilo_quietly(&self, arguments: &str) -> Result<String> {
-        self.lab.sh(&format!("{} {arguments}", self.netsilo))
-    }
-
     /// Reads every setting that netsilo may write, as the kernel prints it.
     fn settings(&self) -> Result<String> {
         self.lab.sh("cd /; grep -H . \
@@ -167,6 +154,20 @@ impl DemoGuest {
              sys/class/net/eth0/queues/*/rps_* sys/class/net/eth0/queues/*/xps_* \
              sys/class/net/eth0/threaded")
     }
+}
+
+/// Shows and checks this machine.
+fn on_this_machine() -> Result<()> {
+    for verb in ["show", "check"] {
+        say(&format!("# netsilo {verb} --interval 2s"))?;
+        let output = Command::new(built_beside("netsilo")?)
+            .args([verb, "--interval", "2s"])
+            .output()
+            .with_context(|| format!("cannot run netsilo {verb}"))?;
+        say(&String::from_utf8_lossy(&output.stdout))?;
+        say(&String::from_utf8_lossy(&output.stderr))?;
+    }
+    Ok(())
 }
 
 /// Returns the path of a program in the same folder as this one.
@@ -181,60 +182,59 @@ fn differences(before: &str, after: &str) -> String {
     changed.map(|(old, new)| format!("  {old} became {new}")).collect::<Vec<_>>().join("\n")
 }
 
-/// One column per placement, one row per figure.
-fn comparison(placements: &[Measured]) -> String {
+/// One column per placement and one row per figure; the last column compares the last placement
+/// with the best of the others.
+fn comparison(placements: &[Placement]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(std::iter::once("").chain(placements.iter().map(|placement| placement.name)));
+    let names = placements.iter().map(|placement| placement.name);
+    table.set_header(std::iter::once("").chain(names).chain(["beside the best other"]));
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let mut row = |what: &str, figure: &dyn Fn(&Measured) -> String| {
-        table.add_row(std::iter::once(what.to_owned()).chain(placements.iter().map(figure)));
+    let mut row = |what: &str, unit: &str, more_is_better: bool, of: fn(&Placement) -> f64| {
+        let figures: Vec<f64> = placements.iter().map(of).collect();
+        let digits = if unit.is_empty() { 3 } else { 0 };
+        let cells = figures.iter().map(|figure| format!("{figure:.digits$}{unit}"));
+        let beside = beside_best(&figures, more_is_better);
+        table.add_row(std::iter::once(what.to_owned()).chain(cells).chain([beside]));
     };
-    for distance in ["same_cpu", "smt", "l2", "llc", "node", "remote"] {
-        let share = |placement: &Measured| {
-            let share = placement
-                .locality
-                .iter()
-                .find(|(what, _)| what == distance)
-                .map_or(0.0, |(_, share)| *share);
-            format!("{:.0}%", share * 100.0)
-        };
-        row(&format!("bytes read at distance {}", distance.replace('_', " ")), &share);
-    }
-    for cpu in 0..placements[0].tcp.net_rx.len() {
-        row(&format!("NET_RX on cpu {cpu}"), &|it| {
-            (it.tcp.net_rx[cpu] + it.udp.net_rx[cpu]).to_string()
-        });
-    }
-    let per_transaction =
-        |spent: &Spent, count: u64| format!("{:.3}", spent.per_transaction(count));
-    for kind in ["TCP_RR", "UDP_RR"] {
-        let spent = |it: &Measured| if kind == "TCP_RR" { it.tcp.clone() } else { it.udp.clone() };
-        row(&format!("{kind} IPIs per transaction"), &|it| {
-            per_transaction(&spent(it), spent(it).ipis)
-        });
-        let softirqs = |it: &Measured| per_transaction(&spent(it), spent(it).net_rx.iter().sum());
-        row(&format!("{kind} NET_RX softirqs per transaction"), &softirqs);
-        row(&format!("{kind} transactions/s"), &|it| {
-            format!("{:.0}", spent(it).transactions_per_s())
-        });
-    }
+    row("redis requests/s", "/s", true, |it| it.measured.redis.0);
+    row("redis p99", " ms", false, |it| it.measured.redis.1);
+    row("nginx requests/s", "/s", true, |it| it.measured.nginx.0);
+    row("nginx p99", " ms", false, |it| it.measured.nginx.1);
+    row("IPIs per request", "", false, |it| it.measured.ipis);
+    row("NET_RX softirqs per request", "", false, |it| it.measured.softirqs);
+    row("bytes read on the CPU that processed them", "%", true, |it| it.same_cpu * 100.0);
+    row("bytes read on the other socket", "%", false, |it| it.remote * 100.0);
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-fn caveats(lab: &Lab) -> String {
-    if lab.accel() == Accel::Kvm {
-        return "The guest's CPUs are real (KVM); its NIC is virtio.".to_owned();
+/// The last figure beside the best of the others: `+21% better`.
+fn beside_best(figures: &[f64], more_is_better: bool) -> String {
+    let Some((last, others)) = figures.split_last() else { return String::new() };
+    let better = if more_is_better { f64::max } else { f64::min };
+    let Some(best) = others.iter().copied().reduce(better) else { return String::new() };
+    if best == 0.0 {
+        return if *last == 0.0 { "same".into() } else { "worse".into() };
     }
-    "Emulated: the CPUs and their caches (QEMU without KVM). The kernel, its driver, the NIC's \
-     queues and the traffic are real.\n\
-     Valid here: where packets are processed and read; softirqs, interrupts and IPIs, also per \
-     transaction.\n\
-     Not valid here: times and shares of time (transactions/s, %usr .. %idle, measured irq and \
-     softirq): run it on your machine."
-        .to_owned()
+    let change = (last / best - 1.0) * 100.0;
+    let word = match change {
+        _ if change.abs() < 3.0 => "same",
+        _ if (change > 0.0) == more_is_better => "better",
+        _ => "worse",
+    };
+    format!("{change:+.0}% {word}")
+}
+
+fn caveat(lab: &Lab) -> &'static str {
+    match lab.accel() {
+        Accel::Kvm => "The guest's CPUs are real (KVM); its NIC is virtio.",
+        _ => {
+            "Emulated CPUs: counts and shares of bytes hold anywhere, times and requests/s only \
+             beside each other, in this table."
+        }
+    }
 }
 
 fn chapter(title: &str) -> Result<()> {
@@ -246,4 +246,17 @@ fn say(text: &str) -> Result<()> {
     writeln!(out, "{}", text.trim_end())?;
     out.flush()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_figure_is_compared_with_the_best_other() {
+        assert_eq!(beside_best(&[100.0, 120.0, 180.0], true), "+50% better");
+        assert_eq!(beside_best(&[0.2, 0.1, 0.05], false), "-50% better");
+        assert_eq!(beside_best(&[0.2, 0.1, 0.2], false), "+100% worse");
+        assert_eq!(beside_best(&[0.0, 70.0, 0.0], false), "same");
+    }
 }

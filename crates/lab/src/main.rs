@@ -3,6 +3,7 @@
 mod cli;
 mod counters;
 mod demo;
+mod servers;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -1,11 +1,11 @@
 //! Debian's programs that tests run in a guest; installing them on this machine would start them.
 
-use crate::apt::Suite;
+use crate::apt::{Suite, closure};
 use crate::cache;
 use crate::cache::Cache;
 use crate::command::output;
 use anyhow::{Context, Result, bail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Unpacks Debian 12's irqbalance in the cache; returns its path, which a guest sees too.
@@ -25,6 +25,61 @@ pub fn tuned() -> Result<PathBuf> {
     Ok(unpacked("tuned")?.join("usr/lib/python3/dist-packages"))
 }
 
+/// A program with the libraries that this machine may lack.
+#[derive(Debug, Clone)]
+pub struct Program {
+    path: PathBuf,
+    libraries: PathBuf,
+}
+
+impl Program {
+    /// The command of a shell that runs it.
+    pub fn command(&self) -> String {
+        format!("LD_LIBRARY_PATH={} {}", self.libraries.display(), self.path.display())
+    }
+}
+
+/// Unpacks Debian 12's redis; returns the server and `redis-benchmark`.
+pub fn redis() -> Result<(Program, Program)> {
+    let root = with_libraries("redis-server", &["redis-tools"])?;
+    Ok((in_root(&root, "usr/bin/redis-server"), in_root(&root, "usr/bin/redis-benchmark")))
+}
+
+/// Unpacks Debian 12's nginx.
+pub fn nginx() -> Result<Program> {
+    Ok(in_root(&with_libraries("nginx", &[])?, "usr/sbin/nginx"))
+}
+
+/// Unpacks Debian 12's wrk, a load generator for HTTP.
+pub fn wrk() -> Result<Program> {
+    Ok(in_root(&with_libraries("wrk", &[])?, "usr/bin/wrk"))
+}
+
+fn in_root(root: &Path, path: &str) -> Program {
+    Program { path: root.join(path), libraries: root.join("usr/lib/x86_64-linux-gnu") }
+}
+
+/// Unpacks a package with its libraries and these other packages; the C library and the
+/// compiler's are this machine's.
+fn with_libraries(package: &str, others: &[&str]) -> Result<PathBuf> {
+    let cache = Cache::open()?;
+    let build = || {
+        let suite = Suite::new(&cache, "bookworm")?;
+        suite.update(false)?;
+        let mut prefixes = vec!["lib"];
+        prefixes.extend(others);
+        let mut packages = closure(&suite, package, &prefixes)?;
+        let own = ["libc6", "libgcc-s1", "libstdc++6", "libcrypt1"];
+        packages.retain(|package| !own.contains(&package.name.as_str()));
+        let first = packages.first().context("a closure without its first package")?;
+        // A colon would end a path in LD_LIBRARY_PATH.
+        let version = first.version.replace(':', "_");
+        let place = format!("with-libraries/{}/{version}", first.name);
+        cache.build(&place, |dir| suite.unpack(&packages, dir))
+    };
+    build().or_else(|error| cached(&cache, &format!("with-libraries/{package}"), error))
+}
+
 fn program(package: &str, path: &str) -> Result<PathBuf> {
     let program = unpacked(package)?.join(path);
     let libraries = output(Command::new("ldd").arg(&program))?;
@@ -40,21 +95,15 @@ fn program(package: &str, path: &str) -> Result<PathBuf> {
 /// Unpacks the newest version of a package; without a network, uses the cached one.
 fn unpacked(package: &str) -> Result<PathBuf> {
     let cache = Cache::open()?;
-    match download(&cache, package) {
-        Ok(root) => Ok(root),
-        Err(error) => {
-            match cache::oldest_first(&cache.path(package)).into_iter().rfind(|path| path.is_dir())
-            {
-                Some(root) => {
-                    crate::message::note(&format!(
-                        "{package}: using the cached version: {error:#}"
-                    ));
-                    Ok(root)
-                }
-                None => Err(error),
-            }
-        }
-    }
+    download(&cache, package).or_else(|error| cached(&cache, package, error))
+}
+
+/// The newest version of what is in the cache, if fetching failed.
+fn cached(cache: &Cache, package: &str, error: anyhow::Error) -> Result<PathBuf> {
+    let versions = cache::oldest_first(&cache.path(package));
+    let Some(root) = versions.into_iter().rfind(|path| path.is_dir()) else { return Err(error) };
+    crate::message::note(&format!("{package}: using the cached version: {error:#}"));
+    Ok(root)
 }
 
 fn download(cache: &Cache, package: &str) -> Result<PathBuf> {

@@ -110,7 +110,7 @@ pub fn instance(task: &str) -> Result<(), InstanceError> {
     // end with the parent process, which stops instances
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     let Task { spec, to, row, rows } = serde_json::from_str(task)?;
-    let counters = SharedCounters::of(io::stdin().as_fd().try_clone_to_owned()?, rows)?;
+    let counters = SharedCounters::map(io::stdin().as_fd().try_clone_to_owned()?, rows)?;
     let row =
         counters.rows().get(row).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let latencies = Latencies::new().ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;

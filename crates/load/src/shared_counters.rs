@@ -88,11 +88,11 @@ impl SharedCounters {
     pub(super) fn new(rows: usize) -> io::Result<Self> {
         let memory = memfd_create("netsilo-load", MemfdFlags::CLOEXEC)?;
         ftruncate(&memory, length(rows) as u64)?;
-        Self::of(memory, rows)
+        Self::map(memory, rows)
     }
 
     /// Maps the counters of another process, which must have at least `rows` rows.
-    pub(super) fn of(memory: OwnedFd, rows: usize) -> io::Result<Self> {
+    pub(super) fn map(memory: OwnedFd, rows: usize) -> io::Result<Self> {
         let length = length(rows);
         if rustix::fs::fstat(&memory)?.st_size.unsigned_abs() < length as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory has fewer rows"));
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_waiter_at_one_mapping_begins_when_another_mapping_says_go() {
         let counters = SharedCounters::new(1).unwrap();
-        let other = SharedCounters::of(counters.memory().try_clone().unwrap(), 1).unwrap();
+        let other = SharedCounters::map(counters.memory().try_clone().unwrap(), 1).unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| other.wait());
             counters.go();
@@ -193,12 +193,12 @@ mod tests {
     #[test]
     fn counts_through_another_mapping_are_visible() {
         let counters = SharedCounters::new(3).unwrap();
-        let other = SharedCounters::of(counters.memory().try_clone().unwrap(), 3).unwrap();
+        let other = SharedCounters::map(counters.memory().try_clone().unwrap(), 3).unwrap();
         add(&other.rows()[2].responses, 5);
         add(&counters.rows()[0].responses, 2);
         assert_eq!(counters.totals(), Totals { responses: 7, ..Totals::default() });
         counters.stop();
         assert!(other.is_stopped());
-        assert!(SharedCounters::of(counters.memory().try_clone().unwrap(), 4).is_err());
+        assert!(SharedCounters::map(counters.memory().try_clone().unwrap(), 4).is_err());
     }
 }

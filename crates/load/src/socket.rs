@@ -19,7 +19,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 const UNHEARD: Duration = Duration::from_secs(60);
 
 /// How often waiting threads check whether to stop.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+pub(super) const STOP_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// The data socket of one instance.
 #[derive(Debug)]
@@ -87,13 +87,13 @@ impl Poll {
         Ok(epoll::modify(&self.epoll, socket, EventData::new_u64(key as u64), flags)?)
     }
 
-    /// The keys of the ready sockets; empty after [`LOOK`].
+    /// The keys of the ready sockets; empty after [`STOP_CHECK_INTERVAL`].
     pub(super) fn wait(&mut self) -> io::Result<impl Iterator<Item = usize> + '_> {
         self.events.clear();
         match epoll::wait(
             &self.epoll,
             rustix::buffer::spare_capacity(&mut self.events),
-            Some(&LOOK),
+            Some(&STOP_CHECK_INTERVAL),
         ) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

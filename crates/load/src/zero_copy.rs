@@ -14,12 +14,12 @@ use netsilo_trial::traffic::Spec;
 use nix::cmsg_space;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use rustix::event::epoll::EventFlags;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 use crate::shared_counters::add;
-use crate::socket::{PATIENCE, Poll, Socket};
+use crate::socket::{PATIENCE, Poll, STOP_CHECK_INTERVAL, Socket};
 use crate::stream::Pace;
 use crate::tally::Tally;
 
@@ -29,9 +29,6 @@ const OUTSTANDING: u64 = 1024;
 
 /// Maximum sends of one socket before other sockets are served.
 const BURST: usize = 16;
-
-/// Timeout of a wait for a notification, after which the deadline is checked.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// `SO_EE_ORIGIN_ZEROCOPY` and `SO_EE_CODE_ZEROCOPY_COPIED` of `linux/errqueue.h`.
 const ORIGIN: u8 = 5;
@@ -190,7 +187,10 @@ impl Flow {
         let until = Instant::now() + PATIENCE;
         self.read_completions(notifications, tally)?;
         while self.outstanding > 0 && Instant::now() < until {
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(&LOOK)) {
+            match poll(
+                &mut [PollFd::new(&self.socket, PollFlags::empty())],
+                Some(&STOP_CHECK_INTERVAL),
+            ) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }

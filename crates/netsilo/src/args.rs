@@ -8,6 +8,7 @@ pub(crate) mod apply_options;
 pub(crate) mod costs;
 pub(crate) mod file;
 pub(crate) mod goal;
+pub(crate) mod goal_keys;
 pub(crate) mod look;
 pub(crate) mod named;
 pub(crate) mod parse;

@@ -1,7 +1,5 @@
 //! Tests on vmxnet3 on a real kernel: LRO on a forwarding machine and a ring that bursts overflow
 //! are found, fixed and restored.
-//!
-//! This program also runs on the guest's peer, where it sends the bursts.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,13 +8,9 @@
     reason = "clippy lets only functions marked as tests do so"
 )]
 
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::{Duration, Instant};
-
 use netsilo_decide::judge::findings::{Check, Finding, FindingId, Severity};
 use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec, until};
-use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, sendto, socket};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const LRO: &str = "ethtool -k eth0 | sed -n 's/^large-receive-offload: //p'";
@@ -62,7 +56,7 @@ fn a_ring_that_bursts_overflow(lab: &Lab) {
     )
     .unwrap();
     let finding = of(&found, FindingId::NicDrops).unwrap();
-    let counted = finding.evidence.iter().any(|it| it.what.contains("pkts rx OOB"));
+    let counted = finding.evidence.iter().any(|it| it.quantity.contains("pkts rx OOB"));
     assert!(
         finding.subject.to_string() == "eth0" && finding.severity == Severity::Critical && counted,
         "{finding:#?}"
@@ -103,34 +97,11 @@ fn lost(lab: &Lab) -> u64 {
     count() - before
 }
 
+/// The command that sends this many bursts.
 fn sender(bursts: u64) -> String {
-    let program = std::env::current_exe().unwrap();
-    format!(
-        "NETSILO_BURSTS={bursts} exec '{}' --ignored --exact burst_sender --nocapture",
-        program.display()
-    )
-}
-
-#[test]
-#[ignore = "runs at the guest's peer"]
-fn burst_sender() {
-    let bursts: u64 = std::env::var("NETSILO_BURSTS").unwrap().parse().unwrap();
-    // a protocol number for experiments, which the guest does not handle
-    let protocol = Protocol::from_raw(253_u32.try_into().unwrap());
-    let socket = socket(AddressFamily::INET, SocketType::RAW, Some(protocol)).unwrap();
-    let guest: Ipv4Addr = Lab::guest_address(0);
-    let deadline = Instant::now() + Duration::from_secs(240);
-    for _ in 0..bursts {
-        for _ in 0..BURST {
-            // while the neighbour's address is unknown this returns an error
-            let _ = sendto(&socket, &[0; 64], SendFlags::empty(), &SocketAddrV4::new(guest, 0));
-        }
-        if Instant::now() > deadline {
-            break;
-        }
-        // gives the guest time to take the packets
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let helper = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "guest_helper").unwrap();
+    let guest = Lab::guest_address(0);
+    format!("exec '{}' bursts {guest} {BURST} {bursts}", helper.display())
 }
 
 fn lro_of_a_router(lab: &Lab) {

@@ -1,15 +1,9 @@
 //! Faults provoked on a real kernel: each is found at the right stage, fixed by the plan that its
 //! finding offers, and undone.
-//!
-//! This program also runs in the guest, as a listener that never accepts.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::Duration;
-
 use netsilo_lab::{Job, Kernel, Lab, NicModel, PeerJob, Signal, Spec, until};
-use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
@@ -165,8 +159,8 @@ fn a_backlog_that_is_too_short(lab: &Lab) {
 fn a_listener_that_accepts_nobody(lab: &Lab) {
     const SETTING: &str = "cat /proc/sys/net/core/somaxconn";
     lab.sh("echo 1 >/proc/sys/net/core/somaxconn").unwrap();
-    let program = std::env::current_exe().unwrap();
-    let listener = format!("exec '{}' --ignored --exact listener --nocapture", program.display());
+    let helper = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "guest_helper").unwrap();
+    let listener = format!("exec '{}' listener 7200", helper.display());
     let listener = lab.spawn(&listener).unwrap();
     let to = format!("/dev/tcp/{}/7200", Lab::guest_address(0));
     // accepted connections stay open; each other client tries for a moment
@@ -193,14 +187,4 @@ fn a_listener_that_accepts_nobody(lab: &Lab) {
     assert_eq!(lab.sh(SETTING).unwrap().trim(), "1");
     clients.stop().unwrap();
     listener.stop().unwrap();
-}
-
-#[test]
-#[ignore = "runs in the guest"]
-fn listener() {
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7200)).unwrap();
-    listen(&socket, 128).unwrap();
-    // until the test ends this process, or at the latest by itself
-    std::thread::sleep(Duration::from_secs(360));
 }

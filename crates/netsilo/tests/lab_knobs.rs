@@ -33,21 +33,11 @@ const SHOWN: &str = "cd /sys/class/net; for d in eth*; do \
 /// Offloads that are toggled if the driver allows it.
 const OFFLOADS: [&str; 4] = ["rx-lro", "rx-gro", "tx-tcp-segmentation", "rx-checksum"];
 
-/// Prints netsilo's snapshot of the guest; runs in the guest.
-#[test]
-#[ignore = "runs in the guest"]
-fn snapshot_of_the_guest() {
-    let snapshot = netsilo_sys::snapshot(&netsilo_sys::files::root::Root::live()).unwrap();
-    println!("\n{}", serde_json::to_string(&snapshot).unwrap());
-}
-
+/// Returns netsilo's snapshot of the guest.
 fn snapshot(lab: &Lab) -> Snapshot {
-    let program = std::env::current_exe().unwrap();
-    let run =
-        format!("exec '{}' --ignored --exact snapshot_of_the_guest --nocapture", program.display());
-    let output = lab.sh(&run).unwrap();
-    let line = output.lines().find(|line| line.starts_with('{')).unwrap();
-    serde_json::from_str(line).unwrap()
+    let helper = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "guest_helper").unwrap();
+    let output = lab.sh(&format!("exec '{}' snapshot", helper.display())).unwrap();
+    serde_json::from_str(&output).unwrap()
 }
 
 /// Returns another value within the driver's limits, if there is one.

@@ -1,7 +1,5 @@
 //! RSS on real kernels: every flow arrives on its predicted queue, with any table and fields; UDP
 //! and tunnels on a single queue are found, and fixed where the NIC allows it.
-//!
-//! This program also runs on the guest's peer, where it sends GRE.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,11 +8,8 @@
 )]
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::{Duration, Instant};
 
 use netsilo_lab::{Job, Kernel, Lab, Nic, NicModel, PeerJob, Spec, until};
-use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, sendto, socket};
 use serde_json::Value;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
@@ -239,12 +234,14 @@ fn netsilo_check(lab: &Lab, interval: &str) -> Value {
 
 fn udp_and_tunnels_on_one_queue_are_found(lab: &Lab) {
     let vxlan = udp(lab, 4789, 8, TUNNEL_RATE);
-    let program = std::env::current_exe().unwrap();
-    let send = |nic, sender| {
-        let send = format!("exec '{}' --ignored --exact {sender} --nocapture", program.display());
-        lab.peer(nic).unwrap().spawn(&send).unwrap()
+    let helper = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "guest_helper").unwrap();
+    let send = |nic: u8, protocols: &[u32]| {
+        let (helper, guest) = (helper.display(), Lab::guest_address(nic));
+        let protocols: String = protocols.iter().map(|number| format!(" {number}")).collect();
+        let send = format!("exec '{helper}' tunnels {guest} {TUNNEL_RATE}{protocols}");
+        lab.peer(nic.into()).unwrap().spawn(&send).unwrap()
     };
-    let senders = [send(0, "gre_sender"), send(1, "ipip_and_esp_sender")];
+    let senders = [send(0, &[GRE]), send(1, &[IPIP, ESP])];
     let wanted = [("GRE: ", "eth0"), ("VXLAN: ", "eth0"), ("IPIP: ", "eth1"), ("ESP: ", "eth1")];
     let all = |check: &Value| {
         let tunnels = of_id(check, "tunnel-one-queue");
@@ -274,42 +271,6 @@ fn udp_and_tunnels_on_one_queue_are_found(lab: &Lab) {
         sender.stop().unwrap();
     }
     drop(vxlan);
-}
-
-#[test]
-#[ignore = "runs at the guest's peer"]
-fn gre_sender() {
-    send(0, &[GRE]);
-}
-
-#[test]
-#[ignore = "runs at the guest's peer"]
-fn ipip_and_esp_sender() {
-    send(1, &[IPIP, ESP]);
-}
-
-/// Sends packets of these protocols to the guest's NIC in turn, at an even rate, for ten minutes.
-fn send(nic: u8, protocols: &[u32]) {
-    let raw = |number: &u32| {
-        let protocol = Protocol::from_raw((*number).try_into().unwrap());
-        (*number, socket(AddressFamily::INET, SocketType::RAW, Some(protocol)).unwrap())
-    };
-    let sockets: Vec<_> = protocols.iter().map(raw).collect();
-    let guest: Ipv4Addr = Lab::guest_address(nic);
-    // GRE version 0 without options; its payload looks like IPv4
-    let gre = [&[0, 0, 8, 0], [0x45; 100].as_slice()].concat();
-    let started = Instant::now();
-    for n in 0..u32::MAX {
-        let due = Duration::from_secs(n.into()) / TUNNEL_RATE;
-        if due > Duration::from_secs(600) {
-            break;
-        }
-        std::thread::sleep(due.saturating_sub(started.elapsed()));
-        let (number, socket) = &sockets[n as usize % sockets.len()];
-        let packet = if *number == GRE { &gre } else { &gre[4..] };
-        // while the neighbour's address is unknown this returns an error
-        let _ = sendto(socket, packet, SendFlags::empty(), &SocketAddrV4::new(guest, 0));
-    }
 }
 
 fn udp_is_fixed(lab: &Lab) {

@@ -35,7 +35,8 @@ pub(super) struct Want {
     pub(super) since: Duration,
     /// What the workload did in the first of them.
     workload: Workload,
-    /// It began without a change of the workload that could be the reason.
+    /// It began without a change of the workload that could be the reason, or was held together
+    /// with one that did.
     pub(super) noise: bool,
     /// An earlier window of this workload kept the value.
     was_content: bool,
@@ -114,8 +115,8 @@ impl Want {
         }
     }
 
-    /// Whether it began with a change of the workload.
+    /// Whether it began with a change of the workload, and is no noise.
     fn is_fresh(&self) -> bool {
-        self.workload == Workload::Changed
+        self.workload == Workload::Changed && !self.noise
     }
 }

@@ -275,7 +275,12 @@ impl Knob {
         self
     }
 
+    /// A want that is held as noise with its silo is noise itself: a later plan may, by noise,
+    /// leave out what it was held for.
     fn held(mut self, hold: &Hold) -> Step {
+        if let (Hold::Noise, Demand::Wanted(want)) = (hold, &mut self.demand) {
+            want.noise = true;
+        }
         if !hold.is_logged() {
             return (self, Vec::new());
         }

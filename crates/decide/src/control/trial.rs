@@ -381,20 +381,18 @@ struct Measures {
 impl Measures {
     /// What the counts prove, whatever the CPU time is; `None` if nothing.
     ///
-    /// Data and readers move together, so that readers that moved prove nothing about the batch.
+    /// Only for algorithms that move a queue for its distance and wakeups alone; the others accept
+    /// both. Readers that moved themselves prove nothing about the batch.
     fn by_counts(&self, trial: &Trial, policy: &Policy) -> Option<Effect> {
-        use AlgorithmName::{Auto, NearConsumer, RfsMaxWeight, SameCpu};
-        let algorithm = policy.goal.algorithm;
-        if !matches!(algorithm, Auto | NearConsumer | RfsMaxWeight | SameCpu)
-            || trial.readers_moved()
-        {
+        let by_distance =
+            matches!(policy.goal.algorithm, AlgorithmName::Auto | AlgorithmName::SameCpu);
+        if !by_distance || trial.readers_moved() {
             return None;
         }
         if self.locality.is_some_and(|it| it.high < -LOST_LOCALITY) {
             return Some(Effect::Worse);
         }
-        // The other two accept wakeups across CPUs.
-        match self.wakeups.filter(|_| matches!(algorithm, Auto | SameCpu))? {
+        match self.wakeups? {
             BeforeAfter { low, .. } if low > WAKEUPS => Some(Effect::Worse),
             BeforeAfter { high, .. } if high < 1.0 / WAKEUPS => Some(Effect::Better),
             _ => None,

@@ -97,5 +97,5 @@ impl PacketSteering {
 }
 
 fn note(verdict: RemedyVerdict) -> String {
-    format!(" ({}: {})", verdict.outcome, verdict.because)
+    format!(" ({}: {})", verdict.outcome, verdict.reason)
 }

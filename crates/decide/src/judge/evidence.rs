@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// The measured quantity.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub quantity: String,
     /// The value.
     pub measure: Measure,
     /// Where it was read or counted (`/proc/net/softnet_stat`, `tp_btf/napi_poll`).
@@ -73,7 +74,7 @@ pub enum Gain {
 
 impl Evidence {
     /// Creates an evidence from a quantity, its value and its source.
-    pub fn new(what: impl Into<String>, measure: Measure, source: impl Into<String>) -> Self {
-        Self { what: what.into(), measure, source: source.into() }
+    pub fn new(quantity: impl Into<String>, measure: Measure, source: impl Into<String>) -> Self {
+        Self { quantity: quantity.into(), measure, source: source.into() }
     }
 }

@@ -11,7 +11,7 @@ mod explanation;
 
 pub(crate) use cpu::ksoftirqd;
 pub use explain::why;
-pub use explanation::{Cause, CpuWhy, Ksoftirqd, Step, Why, WhyError};
+pub use explanation::{CpuWhy, Ksoftirqd, LoadCause, Step, SubjectError, Why};
 
 #[cfg(test)]
 mod tests;

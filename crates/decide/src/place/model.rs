@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS, SMT_LOSS, pressure};
 use netsilo_model::cost::solver;
 use netsilo_model::cost::weights::ByDistance;
+use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, NodeId, Topology};
 
@@ -13,13 +14,18 @@ use serde::{Deserialize, Serialize};
 use crate::place::capacity::Capacity;
 use crate::place::vector::Vector;
 
-/// A move must gain at least the sum of these parts; this one is fixed (ns/s): 0.1% of one CPU.
-const MOVING_LEAST: f64 = 0.001 * SECOND_NS;
+/// A move must gain at least the sum of these parts; this one is fixed (ns/s): 0.05% of one CPU.
+const MOVING_LEAST: f64 = 0.0005 * SECOND_NS;
 /// Part of the least gain as a share of the vector's load, because loads vary that much between
-/// measurements.
+/// measurements; not for a move nearer to the readers, whose gain is counted and does not vary with
+/// loads.
 const MOVING_LOAD: f64 = 0.10;
 /// Part of the least gain as a share of the vector's present cost.
 const MOVING_COST: f64 = 0.10;
+
+/// A vector that is on its readers' last-level cache must gain this much more (ns/s) to leave it:
+/// 5% of one CPU.
+const LEAVING_CACHE: f64 = 0.05 * SECOND_NS;
 
 /// A CPU's busy time differs by this share between measurements; for a kthread, whose turns depend
 /// on it, a move must gain that much more.
@@ -87,20 +93,32 @@ impl<'a> Model<'a> {
             self.problem.items.push(Item { load, home, moving: 0.0 });
             return;
         }
-        let row = self.row(vector);
-        let allowed = |(place, parts): (usize, &Parts)| match vector.pool.contains(self.cpus[place])
-        {
+        let parts = self.row(vector);
+        let here = home.map_or(Parts::default(), |home| parts[home]);
+        let near = home.and_then(|home| self.cache_not_to_leave(vector, home));
+        let cost = |(place, parts): (usize, &Parts)| {
+            let cpu = self.cpus[place];
+            if !vector.pool.contains(cpu) {
+                return f32::INFINITY;
+            }
+            let nearer = Some(place) == home || parts.cpu_time() < here.cpu_time();
+            let by_load = if nearer { 0.0 } else { MOVING_LOAD * load * SECOND_NS };
+            let leaving = near.as_ref().is_some_and(|near| !near.contains(cpu));
+            let leaving = if leaving { LEAVING_CACHE } else { 0.0 };
             // Rounding of the summed differences must not make a zero cost negative.
-            true => parts.total().max(0.0) as f32,
-            false => f32::INFINITY,
+            (parts.total() + by_load + leaving).max(0.0) as f32
         };
-        let row: Vec<f32> = row.iter().enumerate().map(allowed).collect();
-        let here = home.map_or(0.0, |home| f64::from(row[home]));
-        let here = if here.is_finite() { here } else { 0.0 };
+        self.problem.fixed.extend(parts.iter().enumerate().map(cost));
         let turns = if vector.threaded { BUSY_NOISE * vector.polls_per_s * TURN_NS } else { 0.0 };
-        let moving = MOVING_LEAST + MOVING_LOAD * load * SECOND_NS + MOVING_COST * here + turns;
-        self.problem.fixed.extend(row);
+        let moving = MOVING_LEAST + MOVING_COST * here.total().max(0.0) + turns;
         self.problem.items.push(Item { load, home, moving });
+    }
+
+    /// The last-level cache of a vector's main reader, if the vector is there.
+    fn cache_not_to_leave(&self, vector: &Vector, home: usize) -> Option<CpuSet> {
+        let reader = heaviest(vector.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes)))?;
+        let near = self.capacity.topology.llc_of(reader);
+        near.contains(self.cpus[home]).then_some(near)
     }
 
     /// The parts of a vector's cost on each place, without those that depend on other vectors.
@@ -157,22 +175,20 @@ impl<'a> Model<'a> {
         let width = problem.places.len();
         let pair =
             |pair: &Pair| Some(Pair { from: number(pair.from)?, to: number(pair.to)?, ..*pair });
+        // Without what a move must gain.
+        let row = |item: &usize| match self.vectors[*item].quiet() {
+            Some(_) => vec![Parts::default(); width],
+            None => self.row(&self.vectors[*item]),
+        };
+        let rows: Vec<Vec<Parts>> = known.iter().map(row).collect();
         let part = Problem {
             places: problem.places.clone(),
             items: known.iter().map(|item| problem.items[*item].clone()).collect(),
-            fixed: known
-                .iter()
-                .flat_map(|item| &problem.fixed[item * width..(item + 1) * width])
-                .copied()
-                .collect(),
+            fixed: rows.iter().flatten().map(|parts| parts.total() as f32).collect(),
             pairs: problem.pairs.iter().filter_map(pair).collect(),
         };
         let places: Vec<usize> = at.iter().flatten().copied().collect();
-        let moving = |item: &usize| self.vectors[*item].quiet().is_none();
-        let parts = known
-            .iter()
-            .filter(|item| moving(item))
-            .filter_map(|item| Some(self.row(&self.vectors[*item])[at[*item]?].cpu_time()));
+        let parts = rows.iter().zip(&places).map(|(row, place)| row[*place].cpu_time());
         let handed =
             |pair: &Pair| pair.cost.at(problem.distance(places[pair.from], places[pair.to]));
         let cpu_time = parts.sum::<f64>() + part.pairs.iter().map(handed).sum::<f64>();

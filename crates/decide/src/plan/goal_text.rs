@@ -57,7 +57,7 @@ pub(super) fn cpus_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<CpuSet,
 }
 
 /// A number of entries, or `off`; 0 is off, as a goal is serialized.
-pub(super) fn entries<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+pub fn entries<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     #[derive(serde::Deserialize)]
     #[serde(untagged, expecting = "write a number of entries (32768) or \"off\"")]
     enum Entries {

@@ -74,6 +74,19 @@ proptest! {
     }
 }
 
+/// A kthread was wanted elsewhere since the workload changed, and its interrupt a window later. The
+/// plan of five minutes later left the interrupt where it was, and the kthread was moved alone.
+#[test]
+fn what_was_held_as_noise_with_its_silo_is_not_written_when_the_rest_of_it_is_content() {
+    let seed = 5_648_973_563_940_459_997;
+    let mut world = World::random(policy(AlgorithmName::NearConsumer), seed);
+    world.noise = 0.05;
+    world.steps(2);
+    let made = world.made.len();
+    world.steps(HOUR);
+    assert_eq!(world.made[made..], []);
+}
+
 proptest! {
     #![proptest_config(worlds(24))]
 

@@ -23,6 +23,7 @@ use crate::args::state_dir::StateDir;
 use crate::bench::commands::commands;
 use crate::bench::defined::{Definition, Setup};
 use crate::bench::folder::{Folder, RunOptions, Sender};
+use crate::bench::load_args::TimeArgs;
 use crate::bench::runner::{self, Runner};
 use crate::bench::settings::TuningArgs;
 use crate::tell::consent::{confirmed_by_user, refuse_owned};
@@ -82,23 +83,8 @@ pub(super) struct ExperimentArgs {
         value_parser = clap::value_parser!(u32).range(1..=10_000)
     )]
     rounds: u32,
-    /// Time each trial counts
-    #[arg(
-        short,
-        long,
-        value_name = "TIME",
-        default_value = "10s",
-        value_parser = crate::args::parse::duration
-    )]
-    duration: Duration,
-    /// Time each trial runs before it counts
-    #[arg(
-        long,
-        value_name = "TIME",
-        default_value = "1s",
-        value_parser = crate::args::parse::duration
-    )]
-    warm_up: Duration,
+    #[command(flatten)]
+    times: TimeArgs,
     /// Idle time before each trial
     #[arg(
         long,
@@ -289,7 +275,7 @@ impl ExperimentArgs {
         instances: usize,
         instances_as: Option<InstancesAs>,
     ) -> Spec {
-        let spec = Spec { warm_up: self.warm_up, ..Spec::default_for(test, self.duration) };
+        let spec = self.times.spec(test);
         crate::bench::load_args::with_instances(spec, instances, instances_as)
     }
 }

@@ -9,6 +9,35 @@ use anyhow::{Context as _, Result};
 use netsilo_load::PORT;
 use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
+/// How long a load runs.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct TimeArgs {
+    /// Time the load counts, in each trial of an experiment
+    #[arg(
+        short,
+        long,
+        value_name = "TIME",
+        default_value = "10s",
+        value_parser = crate::args::parse::duration
+    )]
+    duration: Duration,
+    /// Time the load runs before it counts
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "1s",
+        value_parser = crate::args::parse::duration
+    )]
+    warm_up: Duration,
+}
+
+impl TimeArgs {
+    /// The default load of a kind, for this time.
+    pub(super) fn spec(&self, test: Test) -> Spec {
+        Spec { warm_up: self.warm_up, ..Spec::default_for(test, self.duration) }
+    }
+}
+
 /// Arguments that describe a load.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LoadArgs {
@@ -58,29 +87,14 @@ pub(crate) struct LoadArgs {
     /// Send a lost UDP request again instead of the next one
     #[arg(long)]
     resend: bool,
-    /// Time the load runs before it counts
-    #[arg(
-        long,
-        value_name = "TIME",
-        default_value = "1s",
-        value_parser = crate::args::parse::duration
-    )]
-    warm_up: Duration,
-    /// Time the load counts
-    #[arg(
-        short,
-        long,
-        value_name = "TIME",
-        default_value = "10s",
-        value_parser = crate::args::parse::duration
-    )]
-    duration: Duration,
+    #[command(flatten)]
+    times: TimeArgs,
 }
 
 impl LoadArgs {
     /// Returns the load that the arguments describe.
     pub(super) fn spec(&self) -> Spec {
-        let usual = Spec::default_for(self.test, self.duration);
+        let usual = self.times.spec(self.test);
         let spec = with_instances(
             usual.clone(),
             self.instances.unwrap_or(usual.instances),
@@ -96,7 +110,6 @@ impl LoadArgs {
             rate_per_s: self.rate,
             lost_after: self.lost_after,
             resend: self.resend,
-            warm_up: self.warm_up,
             ..spec
         }
     }

@@ -6,6 +6,7 @@ mod file;
 #[cfg(test)]
 mod tests;
 
+use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,7 +16,6 @@ use netsilo_decide::plan::{Goal, Override};
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::observe::CountingMode;
-use serde::Deserialize as _;
 
 use crate::args::file::read_configuration;
 use file::Yield;
@@ -45,8 +45,6 @@ pub(crate) struct Config {
     pub(crate) files: Vec<PathBuf>,
     costs: Option<Costs>,
     manage: bool,
-    /// The goal's keys that files set; `policy.goal` is made from them.
-    goal_keys: toml::Table,
     policy: Policy,
     netdevs: Vec<file::Netdev>,
 }
@@ -64,7 +62,6 @@ impl Default for Config {
             files: Vec::new(),
             costs: None,
             manage: true,
-            goal_keys: toml::Table::new(),
             policy: Policy::default(),
             netdevs: Vec::new(),
         }
@@ -76,7 +73,7 @@ pub(crate) fn load(path: &Path) -> Result<Config> {
     let mut config = Config::default();
     for file in files(path)? {
         let text = read_configuration(&file)?;
-        config.take(file::parse(&text, &file)?)?;
+        config.take(file::parse(&text, &file)?);
         config.files.push(file);
     }
     config.check()?;
@@ -118,7 +115,7 @@ fn set<T>(value: &mut T, new: Option<T>) {
 
 impl Config {
     /// Overrides values with those of one more file.
-    fn take(&mut self, file: file::File) -> Result<()> {
+    fn take(&mut self, file: file::File) {
         set(&mut self.interval, file.interval);
         set(&mut self.window, file.window);
         set(&mut self.bpf, file.bpf);
@@ -128,18 +125,10 @@ impl Config {
         set(&mut self.metrics, file.metrics);
         let costs = file.costs.map(|costs| Costs { source: CostSource::Configured, ..costs });
         self.costs = costs.or(self.costs.take());
-        self.take_goal(file.goal)?;
+        set(&mut self.manage, file.goal.manage);
+        self.policy.goal = file.goal.over(take(&mut self.policy.goal));
         self.take_controller(file.controller);
         self.netdevs.extend(file.netdev);
-        Ok(())
-    }
-
-    /// Overrides the goal key by key.
-    fn take_goal(&mut self, mut keys: toml::Table) -> Result<()> {
-        set(&mut self.manage, keys.remove("manage").and_then(|manage| manage.as_bool()));
-        self.goal_keys.extend(keys);
-        self.policy.goal = Goal::deserialize(self.goal_keys.clone())?;
-        Ok(())
     }
 
     fn take_controller(&mut self, new: file::Controller) {

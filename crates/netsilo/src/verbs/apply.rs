@@ -30,7 +30,7 @@ use crate::views::undone::restore_result;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Apply exactly the plan in this file, as printed by `netsilo plan --json`
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "LiveArgs"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "GoalKeys", "LiveArgs"])]
     plan: Option<PathBuf>,
     #[command(flatten)]
     goal: GoalArgs,

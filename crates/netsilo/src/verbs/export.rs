@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long)]
     suggest: bool,
     /// Export the plan in this file, as printed by `netsilo plan --json`, instead of making one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "ObserveArgs"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "GoalKeys", "ObserveArgs"])]
     plan: Option<PathBuf>,
     /// Write the files to this folder instead of printing them
     #[arg(long, value_name = "DIR")]

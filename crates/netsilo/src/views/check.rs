@@ -94,13 +94,17 @@ fn stage_row(stage: &StageLosses) -> Vec<String> {
 fn one(text: &mut String, finding: &Finding) {
     let Finding { id, severity, subject, title, .. } = finding;
     let _ = writeln!(text, "{}: {subject}: {title} [{id}]", severity.as_str());
-    let width =
-        finding.evidence.iter().map(|evidence| evidence.what.chars().count()).max().unwrap_or(0);
+    let width = finding
+        .evidence
+        .iter()
+        .map(|evidence| evidence.quantity.chars().count())
+        .max()
+        .unwrap_or(0);
     for evidence in &finding.evidence {
         let _ = writeln!(
             text,
             "  {:width$}  {} ({})",
-            evidence.what,
+            evidence.quantity,
             measure(&evidence.measure),
             evidence.source
         );

@@ -21,7 +21,7 @@ pub(crate) fn render(check: &Check, all: bool) -> String {
             format!("  {}", it.remedy),
             it.subject.to_string(),
             it.outcome.to_string(),
-            it.because.clone(),
+            it.reason.clone(),
         ]);
     }
     let mut text = format!("\nwhat each remedy would do\n{}\n", trim_lines(&rows));
@@ -36,12 +36,13 @@ pub(crate) fn render(check: &Check, all: bool) -> String {
 
 fn reasons(text: &mut String, verdict: &RemedyVerdict) {
     let _ = writeln!(text, "\n{} on {}: {}", verdict.remedy, verdict.subject, verdict.outcome);
-    let width = verdict.reasons.iter().map(|reason| reason.what.chars().count()).max().unwrap_or(0);
+    let width =
+        verdict.reasons.iter().map(|reason| reason.quantity.chars().count()).max().unwrap_or(0);
     for reason in &verdict.reasons {
         let _ = writeln!(
             text,
             "  {:width$}  {} ({})",
-            reason.what,
+            reason.quantity,
             measure(&reason.measure),
             reason.source
         );

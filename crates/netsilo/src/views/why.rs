@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use netsilo_decide::judge::why::{Cause, CpuWhy, Step, Why};
+use netsilo_decide::judge::why::{CpuWhy, LoadCause, Step, Why};
 use netsilo_model::derive::cpu_time::{CpuTimeShares, Measured};
 use netsilo_model::derive::rates::Shares;
 
@@ -88,24 +88,24 @@ fn ticks(it: &Shares) -> String {
     format!("softirq {softirq}, irq {irq}, usr {usr}, sys {sys}, idle {idle}")
 }
 
-fn cause(text: &mut String, cause: &Cause) {
+fn cause(text: &mut String, cause: &LoadCause) {
     let share = cause.share.map_or_else(
         || "share unknown".to_owned(),
         |share| format!("{}{}", if cause.estimated { "about " } else { "" }, percent(share)),
     );
-    let _ = writeln!(text, "\n{}: {share}", cause.what);
+    let _ = writeln!(text, "\n{}: {share}", cause.name);
     let width =
-        cause.evidence.iter().map(|evidence| evidence.what.chars().count()).max().unwrap_or(0);
+        cause.evidence.iter().map(|evidence| evidence.quantity.chars().count()).max().unwrap_or(0);
     for evidence in &cause.evidence {
         let _ = writeln!(
             text,
             "  {:width$}  {} ({})",
-            evidence.what,
+            evidence.quantity,
             measure(&evidence.measure),
             evidence.source
         );
     }
-    for Step { text: step, source } in &cause.because {
+    for Step { text: step, source } in &cause.steps {
         let _ = writeln!(text, "  - {step} ({source})");
     }
 }

@@ -136,11 +136,11 @@ pub struct CpuMean {
     /// Shares of its clock ticks.
     pub shares: Option<Shares>,
     /// Measured share of the time in device interrupts; `None` without eBPF.
-    pub true_irq: Option<f64>,
+    pub hardirq_share: Option<f64>,
     /// Measured share of the time in softirqs.
-    pub true_softirq: Option<f64>,
+    pub softirq_share: Option<f64>,
     /// Measured share of the time in call-function IPIs.
-    pub true_ipi: Option<f64>,
+    pub ipi_share: Option<f64>,
     /// NET_RX softirqs raised per second.
     pub net_rx_per_s: Option<f64>,
     /// Function-call IPIs received per second (`CAL`).
@@ -290,7 +290,7 @@ fn cpus(trials: &[&Trial]) -> BTreeMap<CpuId, CpuMean> {
         sides.iter().flat_map(|side| side.rates.cpus.keys().copied()).collect();
     let mean_of = |cpu: CpuId| {
         let rates = || sides.iter().filter_map(move |side| side.rates.cpus.get(&cpu));
-        let true_share = |of: fn(&netsilo_model::snapshot::attribution::CpuTime) -> u64| {
+        let measured_share = |of: fn(&netsilo_model::snapshot::attribution::CpuTime) -> u64| {
             let seen = sides
                 .iter()
                 .filter(|side| !side.true_times.is_empty() && !side.true_elapsed.is_zero());
@@ -306,9 +306,9 @@ fn cpus(trials: &[&Trial]) -> BTreeMap<CpuId, CpuMean> {
         };
         CpuMean {
             shares: mean_shares(&rates().filter_map(|it| it.shares).collect::<Vec<_>>()),
-            true_irq: true_share(|time| time.hardirq_ns),
-            true_softirq: true_share(|time| time.softirq_ns()),
-            true_ipi: true_share(|time| time.ipi_ns),
+            hardirq_share: measured_share(|time| time.hardirq_ns),
+            softirq_share: measured_share(|time| time.softirq_ns()),
+            ipi_share: measured_share(|time| time.ipi_ns),
             net_rx_per_s: rate(|cpu| cpu.net_rx_per_s),
             cal_per_s: rate(|cpu| cpu.cal_per_s),
             processed_per_s: rate(|cpu| softnet(cpu).processed_per_s),

@@ -202,7 +202,7 @@ impl TrialMeasure {
             Self::Received => received(),
             Self::CpuReceived => of(side()?.busy_cpus(), received()?).map(|seconds| seconds * 1e9),
             Self::SoftirqReceived => {
-                of(true_softirq(side()?), received()?).map(|seconds| seconds * 1e9)
+                of(measured_softirq(side()?), received()?).map(|seconds| seconds * 1e9)
             }
             Self::NetRx => each(sum(side()?, |cpu| cpu.net_rx_per_s)),
             Self::Ipis => each(sum(side()?, |cpu| cpu.cal_per_s)),
@@ -231,7 +231,7 @@ fn received(trial: &Trial, counted: &[String]) -> Option<f64> {
 }
 
 /// Softirq time measured by eBPF, in CPUs; `None` when eBPF did not measure.
-fn true_softirq(side: &EndMachine) -> Option<f64> {
+fn measured_softirq(side: &EndMachine) -> Option<f64> {
     let all: u64 = side.true_times.values().map(CpuTime::softirq_ns).sum();
     (all > 0 && !side.true_elapsed.is_zero())
         .then(|| all as f64 / 1e9 / side.true_elapsed.as_secs_f64())

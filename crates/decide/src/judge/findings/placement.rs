@@ -14,6 +14,9 @@ use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::plan::{Placement, Plan};
 
+/// A gain from this share of a CPU on is a warning; a smaller one an opportunity.
+const WARNS: f64 = 0.01;
+
 /// One finding per netdev whose queues `plan` would move; `placed-well` when it would move none.
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
@@ -49,7 +52,7 @@ fn far(analysis: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &
     let distances = plan.predicted.as_ref().map_or("", |predicted| predicted.distances.as_str());
     Finding {
         id: FindingId::FarFromConsumers,
-        severity: Severity::Warning,
+        severity: if gain >= WARNS { Severity::Warning } else { Severity::Info },
         subject: Subject::Netdev(netdev.to_owned()),
         title: format!("{} would cost less on other cpus", queues.join(", ")),
         evidence,
@@ -177,9 +180,11 @@ mod tests {
     fn a_heavy_queue_is_moved_off_its_busy_readers_core_to_an_idle_core() {
         let found = findings_with_reader_on(1, 0.6, 0.9);
         assert_eq!(found[0].id, FindingId::FarFromConsumers, "{found:#?}");
+        assert_eq!(found[0].severity, Severity::Warning, "{found:#?}");
         assert_eq!(found[0].remedies[0].changes.len(), 1, "{found:#?}");
         let light = findings_with_reader_on(1, 0.05, 0.1);
-        assert_eq!(light[0].id, FindingId::PlacementFits, "{light:#?}");
+        assert_eq!(light[0].severity, Severity::Info, "{light:#?}");
+        assert!(light[0].title.starts_with("eth0 rx-0 would cost less"), "{light:#?}");
         let parted = findings_with_reader_on(2, 0.6, 0.9);
         assert_eq!(parted[0].id, FindingId::PlacementFits, "{parted:#?}");
     }

@@ -19,7 +19,8 @@ pub struct RemedyVerdict {
     /// The predicted effect.
     pub outcome: Outcome,
     /// The reason, in one line.
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
     /// The upper bound of the gain.
     pub bound: Gain,
     /// The measurements that support the verdict.
@@ -109,18 +110,18 @@ impl RemedyVerdict {
         work: &NetdevWork<'_>,
         remedy: RemedyName,
         outcome: Outcome,
-        because: impl Into<String>,
+        reason: impl Into<String>,
     ) -> Self {
-        let because = because.into();
+        let reason = reason.into();
         let bound = match outcome {
-            Outcome::Unknown => Gain::Unknown(because.clone()),
-            _ => Gain::Nothing(because.clone()),
+            Outcome::Unknown => Gain::Unknown(reason.clone()),
+            _ => Gain::Nothing(reason.clone()),
         };
         Self {
             remedy,
             subject: Subject::Netdev(work.netdev.name.clone()),
             outcome,
-            because,
+            reason,
             bound,
             reasons: Vec::new(),
             changes: Vec::new(),

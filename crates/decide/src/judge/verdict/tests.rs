@@ -83,7 +83,7 @@ fn with_flows(mut observation: Observation, flows: u32) -> Observation {
 fn bound(verdict: &RemedyVerdict) -> f64 {
     match &verdict.bound {
         Gain::AtMost { measure: Measure::Share(share), .. } => *share,
-        other => panic!("{}: {other:?}", verdict.because),
+        other => panic!("{}: {other:?}", verdict.reason),
     }
 }
 
@@ -201,7 +201,7 @@ fn one_byte_tcp_gains_from_rps_with_rfs_and_from_spread_interrupts() {
                 verdicts[&remedy].outcome,
                 Outcome::Help,
                 "{polls} a poll: {}",
-                verdicts[&remedy].because
+                verdicts[&remedy].reason
             );
         }
         // Measured: +200% and +443%. With unchanged work per packet the CPUs can carry 5.2 times
@@ -228,7 +228,7 @@ fn tcp_of_256_bytes_gains_until_the_wire_is_full_with_any_remedy() {
         for (remedy, measured) in
             [(RemedyName::RpsAndRfs, 0.89), (RemedyName::SpreadInterrupts, 0.88)]
         {
-            assert_eq!(verdicts[&remedy].outcome, Outcome::Help, "{}", verdicts[&remedy].because);
+            assert_eq!(verdicts[&remedy].outcome, Outcome::Help, "{}", verdicts[&remedy].reason);
             assert!(
                 (bound(&verdicts[&remedy]) - measured).abs() < 0.02,
                 "{remedy}: {:?}",
@@ -256,17 +256,17 @@ fn udp_without_hashed_ports_gains_from_rps_but_not_from_spread_interrupts() {
             verdicts[&RemedyName::Rps].outcome,
             Outcome::Help,
             "{}",
-            verdicts[&RemedyName::Rps].because
+            verdicts[&RemedyName::Rps].reason
         );
         assert_eq!(
             verdicts[&RemedyName::RpsAndRfs].outcome,
             Outcome::Help,
             "{}",
-            verdicts[&RemedyName::RpsAndRfs].because
+            verdicts[&RemedyName::RpsAndRfs].reason
         );
         let rfs = &verdicts[&RemedyName::Rfs];
         assert_eq!(rfs.outcome, Outcome::NoClearChange);
-        assert!(rfs.because.contains("unconnected"), "{}", rfs.because);
+        assert!(rfs.reason.contains("unconnected"), "{}", rfs.reason);
     }
 }
 
@@ -279,7 +279,7 @@ fn rps_does_not_help_where_spread_interrupts_already_saturate_all_cpus() {
             assert!(
                 [Outcome::Hurt, Outcome::NoClearChange].contains(&verdicts[&remedy].outcome),
                 "{}",
-                verdicts[&remedy].because
+                verdicts[&remedy].reason
             );
         }
     }
@@ -406,7 +406,7 @@ fn rps_helps_one_saturated_cpu_with_many_flows_but_not_with_one_or_unknown_flows
     assert_eq!(many.changes.len(), 1);
     let one = rps(&with_flows(saturated(0.95), 1));
     assert_eq!(one.outcome, Outcome::NoClearChange, "{one:?}");
-    assert!(one.because.contains("at best pipeline it"), "{}", one.because);
+    assert!(one.reason.contains("at best pipeline it"), "{}", one.reason);
     assert_eq!(rps(&saturated(0.95)).outcome, Outcome::Unknown);
     let queues = |observation: &Observation| eth0(observation)[&RemedyName::MoreQueues].clone();
     assert_eq!(queues(&with_flows(saturated(0.95), 500)).outcome, Outcome::Help);

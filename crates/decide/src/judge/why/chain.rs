@@ -8,21 +8,21 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, Writable};
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::why::explanation::{Cause, Step};
+use crate::judge::why::explanation::{LoadCause, Step};
 
 /// The cause of a queue on one CPU.
-pub(super) fn queue(analysis: &Analysis<'_>, silo: &Silo, cpu: CpuId) -> Cause {
-    Cause {
-        what: silo.label(),
+pub(super) fn queue(analysis: &Analysis<'_>, silo: &Silo, cpu: CpuId) -> LoadCause {
+    LoadCause {
+        name: silo.label(),
         share: silo.own_share.get(&cpu).copied(),
         estimated: true,
         evidence: evidence(analysis, silo, Some(cpu)),
-        because: chain(analysis, silo, Some(cpu)),
+        steps: chain(analysis, silo, Some(cpu)),
     }
 }
 
 /// The cause of a queue on the CPU that polls it most, else on the one with most of its interrupts.
-pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> Cause {
+pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> LoadCause {
     let polled = heaviest(
         silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s.max(rate.polls_per_s))),
     );
@@ -30,23 +30,23 @@ pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> Cause {
         || heaviest(silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate)));
     let cpu = polled.or_else(interrupted);
     let place = cpu.map_or_else(|| "idle".to_owned(), |cpu| format!("on cpu {cpu}"));
-    Cause {
-        what: format!("{} {place}", silo.label()),
+    LoadCause {
+        name: format!("{} {place}", silo.label()),
         share: cpu.and_then(|cpu| silo.own_share.get(&cpu).copied()),
         estimated: true,
         evidence: evidence(analysis, silo, cpu),
-        because: chain(analysis, silo, cpu),
+        steps: chain(analysis, silo, cpu),
     }
 }
 
 /// The cause of an interrupt without a known rx queue; `None` when the interrupt does not exist.
-pub(super) fn interrupt(analysis: &Analysis<'_>, irq: Irq) -> Option<Cause> {
+pub(super) fn interrupt(analysis: &Analysis<'_>, irq: Irq) -> Option<LoadCause> {
     let state = analysis.observation.after.irqs.get(&irq)?;
     let per_s = analysis.rates.irqs.get(&irq).map(|rates| &rates.per_s);
     let cpu = per_s.and_then(|per_s| heaviest(per_s.iter().map(|(cpu, rate)| (*cpu, *rate))));
     let rows = per_s.into_iter().flatten();
-    Some(Cause {
-        what: format!("irq {irq} ({})", state.actions.join(", ")),
+    Some(LoadCause {
+        name: format!("irq {irq} ({})", state.actions.join(", ")),
         share: None,
         estimated: false,
         evidence: rows
@@ -58,7 +58,7 @@ pub(super) fn interrupt(analysis: &Analysis<'_>, irq: Irq) -> Option<Cause> {
                 )
             })
             .collect(),
-        because: placed(analysis, irq, state, cpu),
+        steps: placed(analysis, irq, state, cpu),
     })
 }
 

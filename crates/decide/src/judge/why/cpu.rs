@@ -13,7 +13,7 @@ use netsilo_model::snapshot::attribution::Poll;
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::chain;
 use crate::judge::why::chain::cpus;
-use crate::judge::why::explanation::{Cause, CpuWhy, Ksoftirqd, Step, heaviest_first};
+use crate::judge::why::explanation::{CpuWhy, Ksoftirqd, LoadCause, Step, heaviest_first};
 
 /// Maximum number of interrupts that are listed.
 const IRQS_NAMED: usize = 5;
@@ -44,14 +44,14 @@ pub(crate) fn ksoftirqd(analysis: &Analysis<'_>, cpu: CpuId) -> Option<Ksoftirqd
 }
 
 /// All causes of a CPU's load, in descending order of CPU time.
-pub(super) fn causes(analysis: &Analysis<'_>, cpu: CpuId) -> Vec<Cause> {
+pub(super) fn causes(analysis: &Analysis<'_>, cpu: CpuId) -> Vec<LoadCause> {
     let split = CpuTimeShares::from_observation(analysis.observation, &analysis.rates, cpu);
     let on_it = |silo: &&Silo| {
         let interrupted =
             silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));
         silo.polls.contains_key(&cpu) || (silo.packets_per_s.is_none() && interrupted)
     };
-    let mut causes: Vec<Cause> = analysis
+    let mut causes: Vec<LoadCause> = analysis
         .silos
         .queues
         .iter()
@@ -116,7 +116,7 @@ fn backlog(
     cpu: CpuId,
     polls: &Polls<'_>,
     net_rx: Option<f64>,
-) -> Option<Cause> {
+) -> Option<LoadCause> {
     let softnet = analysis.rates.cpus.get(&cpu).and_then(|rates| rates.softnet).unwrap_or_default();
     let rps_wakeups = softnet.received_rps_per_s.filter(|rate| *rate > 0.0);
     let aimed = |silo: &&Silo| {
@@ -147,7 +147,7 @@ fn backlog(
             "/proc/net/softnet_stat",
         )
     }));
-    let mut because: Vec<Step> = sources
+    let mut steps: Vec<Step> = sources
         .iter()
         .map(|silo| {
             let targets = silo.rps_cpus.as_ref().map(cpus).unwrap_or_default();
@@ -159,19 +159,19 @@ fn backlog(
         })
         .collect();
     if rps_wakeups.is_none() || sources.is_empty() {
-        because.push(Step::new(
+        steps.push(Step::new(
             "packets sent through loopback or a veth without GRO are received on the sender's cpu, \
              through its backlog",
             "net/core/dev.c:enqueue_to_backlog",
         ));
     }
     let share = polls.share(polls.backlog, net_rx);
-    Some(Cause {
-        what: "backlog (RPS, loopback, veth)".into(),
+    Some(LoadCause {
+        name: "backlog (RPS, loopback, veth)".into(),
         share,
         estimated: true,
         evidence,
-        because,
+        steps,
     })
 }
 
@@ -181,10 +181,10 @@ fn other_poll(
     poll: &Poll,
     polls: &Polls<'_>,
     net_rx: Option<f64>,
-) -> Cause {
+) -> LoadCause {
     let seconds = analysis.observation.attribution.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     let foreign = poll.netns != 0 && poll.netns != analysis.observation.after.machine.netns;
-    let (what, because) = match (poll.napi.0, foreign) {
+    let (what, steps) = match (poll.napi.0, foreign) {
         (0, false) => (format!("{} transmit completions", poll.netdev), transmit(analysis, poll)),
         (_, true) => {
             let text = "it is in another network namespace: run netsilo there to see its queues";
@@ -209,14 +209,20 @@ fn other_poll(
             "tp_btf/napi_poll",
         ),
     ];
-    Cause { what, share: polls.share(poll.packets, net_rx), estimated: true, evidence, because }
+    LoadCause {
+        name: what,
+        share: polls.share(poll.packets, net_rx),
+        estimated: true,
+        evidence,
+        steps,
+    }
 }
 
 /// Explains transmit completions by the completion interrupts that arrive on this CPU.
 fn transmit(analysis: &Analysis<'_>, poll: &Poll) -> Vec<Step> {
     let netdev =
         analysis.observation.after.netdevs.iter().find(|netdev| netdev.name == poll.netdev);
-    let mut because = Vec::new();
+    let mut steps = Vec::new();
     for tx in netdev.into_iter().flat_map(|netdev| &netdev.tx_queues) {
         let Some(irq) = tx.irq.as_ref().map(|edge| edge.to) else { continue };
         let came =
@@ -224,23 +230,23 @@ fn transmit(analysis: &Analysis<'_>, poll: &Poll) -> Vec<Step> {
         if came {
             let text =
                 format!("the completion interrupt of tx-{}, irq {irq}, arrives here", tx.index);
-            because.push(Step::new(text, format!("/proc/irq/{irq}/effective_affinity_list")));
+            steps.push(Step::new(text, format!("/proc/irq/{irq}/effective_affinity_list")));
         }
     }
-    if because.is_empty() {
-        because.push(Step::new(
+    if steps.is_empty() {
+        steps.push(Step::new(
             "sent packets are freed on the cpu that polls their completion",
             "net/core/dev.c:napi_schedule",
         ));
     }
-    because
+    steps
 }
 
 /// The cause of NET_TX softirqs.
-fn net_tx(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
+fn net_tx(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<LoadCause> {
     let rate = analysis.rates.cpus.get(&cpu)?.net_tx_per_s.filter(|rate| *rate > 0.0)?;
-    Some(Cause {
-        what: "NET_TX".into(),
+    Some(LoadCause {
+        name: "NET_TX".into(),
         share: Some(measured.net_tx),
         estimated: false,
         evidence: vec![Evidence::new(
@@ -248,7 +254,7 @@ fn net_tx(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Cau
             Measure::PerSecond(rate),
             "/proc/softirqs",
         )],
-        because: vec![Step::new(
+        steps: vec![Step::new(
             "delayed qdiscs send, and sent packets are freed, on the cpu that rescheduled the \
              qdisc or ran the completion",
             "net/core/dev.c:net_tx_action",
@@ -257,7 +263,7 @@ fn net_tx(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Cau
 }
 
 /// The cause of softirqs other than NET_RX and NET_TX.
-fn other_softirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
+fn other_softirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<LoadCause> {
     let (old, new) =
         (analysis.observation.before.cpus.get(&cpu)?, analysis.observation.after.cpus.get(&cpu)?);
     let seconds = analysis.rates.elapsed.as_secs_f64();
@@ -295,12 +301,12 @@ fn other_softirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Op
             _ => return None,
         })
     };
-    let because = rates
+    let steps = rates
         .iter()
         .filter_map(|(name, _)| reason(name))
         .map(|(text, source)| Step::new(text, source));
-    (!rates.is_empty() || measured.other_softirq > 0.0).then(|| Cause {
-        what: "other softirqs".into(),
+    (!rates.is_empty() || measured.other_softirq > 0.0).then(|| LoadCause {
+        name: "other softirqs".into(),
         share: Some(measured.other_softirq),
         estimated: false,
         evidence: rates
@@ -309,12 +315,12 @@ fn other_softirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Op
                 Evidence::new(name.clone(), Measure::PerSecond(*rate), "/proc/softirqs")
             })
             .collect(),
-        because: because.collect(),
+        steps: steps.collect(),
     })
 }
 
 /// The cause of device interrupt handlers that run on this CPU.
-fn hardirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<Cause> {
+fn hardirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<LoadCause> {
     let rate = |(irq, rates): (&Irq, &netsilo_model::derive::rates::IrqRates)| {
         Some((*irq, *rates.per_s.get(&cpu)?))
     };
@@ -338,22 +344,22 @@ fn hardirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Option<Measured>) -> 
             *spread.entry(wide).or_default() += 1;
             spread
         });
-    let mut because = Vec::new();
+    let mut steps = Vec::new();
     if let Some(wide) = spread.get(&true) {
         let text = format!(
             "{wide} of these interrupts are requested on several cpus; the interrupt controller \
              chose this one"
         );
-        because.push(Step::new(text, "/proc/irq/*/effective_affinity_list"));
+        steps.push(Step::new(text, "/proc/irq/*/effective_affinity_list"));
     }
     if let Some(one) = spread.get(&false) {
-        because.push(Step::new(
+        steps.push(Step::new(
             format!("{one} of these interrupts are requested on one cpu"),
             "/proc/irq/*/smp_affinity_list",
         ));
     }
-    (!rates.is_empty()).then(|| Cause {
-        what: "handlers of device interrupts".into(),
+    (!rates.is_empty()).then(|| LoadCause {
+        name: "handlers of device interrupts".into(),
         share: measured.map(|it| it.hardirq),
         estimated: false,
         evidence: rates
@@ -367,12 +373,12 @@ fn hardirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Option<Measured>) -> 
                 )
             })
             .collect(),
-        because,
+        steps,
     })
 }
 
 /// The cause of call-function inter-processor interrupts.
-fn ipis(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
+fn ipis(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<LoadCause> {
     let seconds = analysis.observation.attribution.elapsed.as_secs_f64();
     let count = analysis.observation.attribution.cpu_time.get(&cpu)?.ipis;
     let rates = analysis.rates.cpus.get(&cpu).cloned().unwrap_or_default();
@@ -392,22 +398,22 @@ fn ipis(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Cause
             .cal_per_s
             .map(|rate| Evidence::new("CAL", Measure::PerSecond(rate), "/proc/interrupts")),
     );
-    let mut because = Vec::new();
+    let mut steps = Vec::new();
     if rps > 0.0 {
-        because.push(Step::new(
+        steps.push(Step::new(
             "another cpu queued packets on this cpu's backlog (RPS)",
             "net/core/dev.c:net_rps_send_ipi",
         ));
     }
-    because.push(Step::new(
+    steps.push(Step::new(
         "another cpu woke a thread on this cpu, or unmapped memory",
         "kernel/smp.c:smp_call_function_many_cond",
     ));
-    (count > 0 && seconds > 0.0).then(|| Cause {
-        what: "call-function IPIs".into(),
+    (count > 0 && seconds > 0.0).then(|| LoadCause {
+        name: "call-function IPIs".into(),
         share: Some(measured.ipi),
         estimated: false,
         evidence,
-        because,
+        steps,
     })
 }

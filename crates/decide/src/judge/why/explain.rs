@@ -5,28 +5,28 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::subject::Subject;
 
-use crate::judge::why::explanation::{Cause, Why, WhyError, heaviest_first};
+use crate::judge::why::explanation::{LoadCause, SubjectError, Why, heaviest_first};
 use crate::judge::why::{chain, cpu};
 
 /// Explains a subject. Fails when the subject does not exist.
-pub fn why(analysis: &Analysis<'_>, subject: &Subject) -> Result<Why, WhyError> {
+pub fn why(analysis: &Analysis<'_>, subject: &Subject) -> Result<Why, SubjectError> {
     let (after, silos) = (analysis.after(), &analysis.silos);
     let (cpu, causes) = match subject {
         Subject::Cpu(cpu) if !after.topology.online.contains(*cpu) => {
-            return Err(WhyError::NoCpu(*cpu, after.topology.online.clone()));
+            return Err(SubjectError::NoCpu(*cpu, after.topology.online.clone()));
         }
         Subject::Cpu(cpu) => (Some(cpu::cpu_why(analysis, *cpu)), cpu::causes(analysis, *cpu)),
         Subject::Irq(irq) => {
             let of_irq = |silo: &&Silo| silo.irq.as_ref().is_some_and(|edge| edge.to == *irq);
             let mut causes = queues(analysis, silos.queues.iter().filter(of_irq));
             if causes.is_empty() {
-                causes.push(chain::interrupt(analysis, *irq).ok_or(WhyError::NoIrq(*irq))?);
+                causes.push(chain::interrupt(analysis, *irq).ok_or(SubjectError::NoIrq(*irq))?);
             }
             (None, causes)
         }
         Subject::Netdev(name) => (None, netdev_causes(analysis, name, None)?),
         Subject::Queue(name, queue) => (None, netdev_causes(analysis, name, Some(*queue))?),
-        other => return Err(WhyError::NotExplained(other.clone())),
+        other => return Err(SubjectError::NotExplained(other.clone())),
     };
     let notes = netsilo_model::derive::notes::notes(analysis.observation, &analysis.rates, silos);
     Ok(Why {
@@ -43,11 +43,11 @@ fn netdev_causes(
     analysis: &Analysis<'_>,
     name: &str,
     queue: Option<u32>,
-) -> Result<Vec<Cause>, WhyError> {
+) -> Result<Vec<LoadCause>, SubjectError> {
     let netdevs = &analysis.after().netdevs;
     if !netdevs.iter().any(|netdev| netdev.name == name) {
         let names: Vec<&str> = netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
-        return Err(WhyError::NoNetdev(name.to_owned(), names.join(", ")));
+        return Err(SubjectError::NoNetdev(name.to_owned(), names.join(", ")));
     }
     let of_netdev = || analysis.silos.queues.iter().filter(|silo| silo.netdev.name == name);
     let causes =
@@ -55,15 +55,16 @@ fn netdev_causes(
     match queue {
         Some(queue) if causes.is_empty() => {
             let queues = of_netdev().filter_map(|silo| silo.queue).map(CpuId).collect();
-            Err(WhyError::NoQueue(name.to_owned(), queue, queues))
+            Err(SubjectError::NoQueue(name.to_owned(), queue, queues))
         }
         _ => Ok(causes),
     }
 }
 
 /// The cause of each queue on the CPU that polls it most, in descending order of CPU time.
-fn queues<'a>(analysis: &Analysis<'_>, silos: impl Iterator<Item = &'a Silo>) -> Vec<Cause> {
-    let mut causes: Vec<Cause> = silos.map(|silo| chain::queue_anywhere(analysis, silo)).collect();
+fn queues<'a>(analysis: &Analysis<'_>, silos: impl Iterator<Item = &'a Silo>) -> Vec<LoadCause> {
+    let mut causes: Vec<LoadCause> =
+        silos.map(|silo| chain::queue_anywhere(analysis, silo)).collect();
     heaviest_first(&mut causes);
     causes
 }

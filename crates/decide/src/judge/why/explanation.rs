@@ -19,7 +19,7 @@ pub struct Why {
     /// The CPU's time; `None` when the subject is not a CPU.
     pub cpu: Option<CpuWhy>,
     /// The causes, the one with the most CPU time first.
-    pub causes: Vec<Cause>,
+    pub causes: Vec<LoadCause>,
     /// Notes on the measurement.
     pub notes: Vec<String>,
 }
@@ -52,17 +52,19 @@ pub struct Ksoftirqd {
 
 /// One cause of a CPU's load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Cause {
-    /// The name of the cause (`eth0 rx-3`, `backlog (RPS, loopback, veth)`).
-    pub what: String,
+pub struct LoadCause {
+    /// Its name (`eth0 rx-3`, `backlog (RPS, loopback, veth)`).
+    #[serde(rename = "what")]
+    pub name: String,
     /// Share of the CPU's time; `None` when not known.
     pub share: Option<f64>,
     /// Whether the share is estimated, by packets or interrupts, instead of measured.
     pub estimated: bool,
     /// The measurements of the cause.
     pub evidence: Vec<Evidence>,
-    /// Why the work runs on this CPU, step by step.
-    pub because: Vec<Step>,
+    /// Why the work runs on this CPU.
+    #[serde(rename = "because")]
+    pub steps: Vec<Step>,
 }
 
 /// One step of an explanation.
@@ -82,7 +84,7 @@ impl Step {
 
 /// The subject does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WhyError {
+pub enum SubjectError {
     /// The CPU is not online.
     #[error("cpu {0} is not online: the online cpus are {1}")]
     NoCpu(CpuId, CpuSet),
@@ -101,6 +103,6 @@ pub enum WhyError {
 }
 
 /// Sorts causes in descending order of CPU time; unknown shares come last.
-pub(super) fn heaviest_first(causes: &mut [Cause]) {
+pub(super) fn heaviest_first(causes: &mut [LoadCause]) {
     causes.sort_by(|a, b| b.share.unwrap_or(-1.0).total_cmp(&a.share.unwrap_or(-1.0)));
 }

@@ -35,8 +35,8 @@ fn explained(observation: &Observation, subject: &str) -> Why {
     why(&Analysis::new(observation, &Costs::default()), &subject.parse().unwrap()).unwrap()
 }
 
-fn reasons(cause: &Cause) -> String {
-    cause.because.iter().map(|step| step.text.as_str()).collect::<Vec<_>>().join("\n")
+fn reasons(cause: &LoadCause) -> String {
+    cause.steps.iter().map(|step| step.text.as_str()).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -44,10 +44,10 @@ fn causes_are_in_descending_order_of_cpu_time() {
     let observation =
         scene(vec![queue(30, "0", 1000, 0.1), queue(31, "0", 3000, 0.3)]).observation();
     let why = explained(&observation, "cpu0");
-    let queues: Vec<&Cause> =
-        why.causes.iter().filter(|cause| cause.what.starts_with("eth0")).collect();
+    let queues: Vec<&LoadCause> =
+        why.causes.iter().filter(|cause| cause.name.starts_with("eth0")).collect();
     assert_eq!(
-        queues.iter().map(|cause| cause.what.as_str()).collect::<Vec<_>>(),
+        queues.iter().map(|cause| cause.name.as_str()).collect::<Vec<_>>(),
         ["eth0 rx-1", "eth0 rx-0"]
     );
     assert!((queues[0].share.unwrap() - 0.3).abs() < 1e-9);
@@ -116,11 +116,11 @@ fn an_rps_target_is_explained_by_the_queues_that_steer_to_it() {
     let why = explained(&observation, "cpu2");
     let backlog = &why.causes[0];
     assert_eq!(
-        (backlog.what.as_str(), backlog.share),
+        (backlog.name.as_str(), backlog.share),
         ("backlog (RPS, loopback, veth)", Some(0.4))
     );
     assert!(reasons(backlog).contains("rps_cpus of eth0 rx-0 is cpus 2-3"), "{}", reasons(backlog));
-    assert!(why.causes.iter().any(|cause| cause.what == "call-function IPIs"));
+    assert!(why.causes.iter().any(|cause| cause.name == "call-function IPIs"));
     let source = reasons(&explained(&observation, "cpu0").causes[0]);
     assert!(source.contains("RPS steers its packets to cpus 2-3 by their hash"), "{source}");
 }
@@ -157,7 +157,7 @@ fn a_netdev_is_explained_queue_by_queue() {
     let observation = scene(vec![queue(30, "0", 1000, 0.1), queue(31, "1", 0, 0.0)]).observation();
     let why = explained(&observation, "eth0");
     assert_eq!(
-        why.causes.iter().map(|cause| cause.what.as_str()).collect::<Vec<_>>(),
+        why.causes.iter().map(|cause| cause.name.as_str()).collect::<Vec<_>>(),
         ["eth0 rx-0 on cpu 0", "eth0 rx-1 idle"]
     );
     assert!(why.cpu.is_none());

@@ -1,20 +1,19 @@
 //! One configuration file: its keys, all optional, and its errors with their line.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use netsilo_decide::plan::AlgorithmName;
 use netsilo_decide::plan::selection::nearest;
-use netsilo_decide::plan::{AlgorithmName, Goal};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::CpuSet;
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use toml::de::Error;
-use toml::{Spanned, Table};
 
+use crate::args::goal_keys::GoalKeys;
 use crate::args::parse::{duration, some_cpus};
 
 /// The keys of one file.
@@ -32,27 +31,11 @@ pub(crate) struct File {
     #[serde(deserialize_with = "address")]
     pub(crate) metrics: Option<Metrics>,
     pub(crate) costs: Option<Costs>,
-    /// Section `[goal]` as [`parse`] checked it.
-    pub(crate) goal: Table,
+    /// The goal for all netdevs.
+    pub(crate) goal: GoalKeys,
     pub(crate) controller: Controller,
     pub(crate) netdev: Vec<Netdev>,
 }
-
-/// Keys of section `[goal]`, the goal for all netdevs: `manage`, and keys of [`Goal`].
-const GOAL_KEYS: [&str; 12] = [
-    "manage",
-    "algorithm",
-    "cpus",
-    "exclude",
-    "irqs",
-    "rps",
-    "rfs",
-    "arfs",
-    "xps",
-    "default-smp-affinity",
-    "rps-default-mask",
-    "even-if-owned",
-];
 
 /// Section `[controller]`: how quickly and how cautiously the daemon acts.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -179,12 +162,6 @@ pub(crate) fn parse(text: &str, file: &Path) -> Result<File, BadConfig> {
     };
     let wrong = |error: Error| bad(error.span().map(|span| span.start), in_words(error.message()));
     let parsed: File = toml::from_str(text).map_err(wrong)?;
-    let sections: Sections = toml::from_str(text).map_err(wrong)?;
-    for (key, value) in sections.goal {
-        check_goal(key.get_ref(), value.get_ref()).map_err(|(is_key, why)| {
-            bad(Some(if is_key { key.span().start } else { value.span().start }), why)
-        })?;
-    }
     if parsed
         .netdev
         .iter()
@@ -194,30 +171,6 @@ pub(crate) fn parse(text: &str, file: &Path) -> Result<File, BadConfig> {
         return Err(bad(at, "a [[netdev]] needs a condition: name, mac, driver or path".into()));
     }
     Ok(parsed)
-}
-
-/// The sections whose keys are checked one by one, each with its place in the text.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Sections {
-    goal: BTreeMap<Spanned<String>, Spanned<toml::Value>>,
-}
-
-/// Checks a key of section `[goal]`; an error is about the key if its first value is true.
-fn check_goal(key: &str, value: &toml::Value) -> Result<(), (bool, String)> {
-    if !GOAL_KEYS.contains(&key) {
-        return Err((true, unknown_key(key, &GOAL_KEYS)));
-    }
-    let wrong = |error: Error| (false, in_words(error.message()));
-    if key == "manage" {
-        return bool::deserialize(value.clone()).map(drop).map_err(wrong);
-    }
-    let goal = Goal::deserialize(Table::from_iter([(key.to_owned(), value.clone())]));
-    let goal = goal.map_err(wrong)?;
-    match goal.cpus.iter().chain(&goal.default_smp_affinity).any(CpuSet::is_empty) {
-        true => Err((false, "\"\": write at least one cpu, or leave the key out".into())),
-        false => Ok(()),
-    }
 }
 
 /// Shortens serde's message; an unknown key gets the nearest known one.
@@ -236,6 +189,11 @@ fn in_words(message: &str) -> String {
 }
 
 fn unknown_key(unknown: &str, known: &[&str]) -> String {
+    match unknown {
+        "overrides" => return "unknown key overrides; write [[netdev]] rules instead".to_owned(),
+        "costs" => return "unknown key costs; write it above [goal], or as [costs]".to_owned(),
+        _ => {}
+    }
     match nearest(unknown, known) {
         Some(nearest) => format!("unknown key {unknown}; did you mean {nearest}?"),
         None => format!("unknown key {unknown}; known are {}", known.join(", ")),

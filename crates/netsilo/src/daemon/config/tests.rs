@@ -8,7 +8,7 @@ use super::*;
 fn parse(text: &str) -> Result<Config, String> {
     let mut config = Config::default();
     let file = file::parse(text, Path::new("netsilo.toml")).map_err(|bad| bad.to_string())?;
-    config.take(file).map_err(|error| error.to_string())?;
+    config.take(file);
     config.check().map_err(|error| error.to_string())?;
     Ok(config)
 }
@@ -96,8 +96,16 @@ fn an_invalid_value_is_refused_with_its_line() {
         @r#"netsilo.toml:3: "far": known are off, near"#
     );
     insta::assert_snapshot!(
-        refusal("[goal]\noverrides = []").split(';').next().unwrap(),
-        @"netsilo.toml:2: unknown key overrides"
+        refusal("[goal]\noverrides = []"),
+        @"netsilo.toml:2: unknown key overrides; write [[netdev]] rules instead"
+    );
+    insta::assert_snapshot!(
+        refusal("[goal]\ncosts = {}"),
+        @"netsilo.toml:2: unknown key costs; write it above [goal], or as [costs]"
+    );
+    insta::assert_snapshot!(
+        refusal("[goal]\nsteer = [\"443=2\"]"),
+        @"netsilo.toml:2: `443=2`: write a port, its protocol and rx queues, like 443/tcp=2-3"
     );
     insta::assert_snapshot!(
         refusal("metrics = \"9798\""),
@@ -128,6 +136,41 @@ fn contradictory_keys_are_refused() {
         refusal("hints = false\nhints-only = true"),
         @"hints-only without hints writes nothing: set hints = true"
     );
+}
+
+/// Each key of a goal has the same meaning in a file and on the command line.
+#[test]
+fn a_file_and_the_command_line_make_the_same_goal() {
+    #[derive(clap::Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        keys: crate::args::goal_keys::GoalKeys,
+    }
+    let goal = |text: &str| parse(text).unwrap().policy.goal;
+    let arguments = |line: &str| {
+        let line = ["goal"].into_iter().chain(line.split_whitespace());
+        <CommandLine as clap::Parser>::parse_from(line).keys.over(Goal::default())
+    };
+    assert_eq!(arguments(""), Goal::default());
+    for (key, argument) in [
+        ("netdevs = [\"eth0\", \"eth1\"]", "--netdev eth0,eth1"),
+        ("cpus = \"0-3\"", "--cpus 0-3"),
+        ("exclude = \"1\"", "--exclude 1"),
+        ("algorithm = \"spread\"", "--algorithm spread"),
+        ("irqs = false", "--no-irqs"),
+        ("rps = \"off\"", "--rps off"),
+        ("rfs = 4096", "--rfs 4096"),
+        ("arfs = true", "--arfs on"),
+        ("steer = [\"443/tcp=2-3\", \"53/udp=1\"]", "--steer 443/tcp=2-3 --steer 53/udp=1"),
+        ("xps = \"near\"", "--xps near"),
+        ("default-smp-affinity = \"0\"", "--default-smp-affinity 0"),
+        ("rps-default-mask = \"f\"", "--rps-default-mask f"),
+        ("even-if-owned = true", "--even-if-owned"),
+    ] {
+        let from_file = goal(&format!("[goal]\n{key}"));
+        assert_ne!(from_file, Goal::default(), "{key}");
+        assert_eq!(from_file, arguments(argument), "{key}");
+    }
 }
 
 #[test]

@@ -108,7 +108,7 @@ pub(super) fn measure(loads: &[&UnderLoad], measure: TrialMeasure) -> Markup {
 /// Time shares and rates: one row per setting and CPU.
 pub(super) fn cpus(load: &UnderLoad) -> Markup {
     let all = || load.settings.iter().flat_map(|cell| cell.cpus.values());
-    let is_measured = all().any(|cpu| cpu.true_softirq.is_some());
+    let is_measured = all().any(|cpu| cpu.softirq_share.is_some());
     html! {
         table {
             thead { tr {
@@ -133,7 +133,7 @@ pub(super) fn cpus(load: &UnderLoad) -> Markup {
                         }
                     }
                     @if is_measured {
-                        @for share in [cpu.true_irq, cpu.true_softirq, cpu.true_ipi] {
+                        @for share in [cpu.hardirq_share, cpu.softirq_share, cpu.ipi_share] {
                             td { (or_dash(share, percent)) }
                         }
                     }

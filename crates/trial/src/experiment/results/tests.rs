@@ -287,7 +287,7 @@ fn latencies_of_all_rounds_are_one_histogram_and_cpus_are_means() {
     assert_eq!((merged.count, merged.unreadable), (200, 0));
     let cpu = cell.cpus[&CpuId(0)];
     assert_eq!(
-        (cpu.net_rx_per_s, cpu.shares.unwrap().idle, cpu.true_irq),
+        (cpu.net_rx_per_s, cpu.shares.unwrap().idle, cpu.hardirq_share),
         (Some(500.0), 0.75, None)
     );
     let broken = Latency { histogram: "?".into(), ..Latency::default() };

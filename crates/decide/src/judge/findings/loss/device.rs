@@ -44,7 +44,7 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
     let pollers: Vec<CpuWork<'_>> = pollers(analysis, netdev);
     for load in &pollers {
         let of_cpu = |evidence: Evidence| Evidence {
-            what: format!("{}: {}", load.subject(), evidence.what),
+            quantity: format!("{}: {}", load.subject(), evidence.quantity),
             ..evidence
         };
         evidence.extend(load.evidence().into_iter().map(of_cpu));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
@@ -80,9 +81,13 @@ fn sockets(
             losers.sockets.sort_by_key(|(_, lost)| std::cmp::Reverse(*lost));
         }
     }
-    let finding = |subject: &Subject, losers: &Losers<'_>, lost: u64| match kind {
-        SocketKind::Udp => buffer(analysis, ledger, subject, losers, lost),
-        SocketKind::TcpListen => listen(analysis, ledger, subject, losers, lost),
+    let finding = |subject: &Subject, losers: &Losers<'_>, lost: u64| {
+        let evidence = counters(ledger, place, subject, losers);
+        let full = Full { analysis, subject, losers, lost, evidence };
+        match kind {
+            SocketKind::Udp => buffer(full),
+            SocketKind::TcpListen => listen(full),
+        }
     };
     let mut findings: Vec<Finding> =
         ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
@@ -118,22 +123,76 @@ fn counters(
     evidence
 }
 
-/// The receive buffer of a socket is full.
-fn buffer(
-    analysis: &Analysis<'_>,
-    ledger: &Ledger,
-    subject: &Subject,
-    losers: &Losers<'_>,
+/// A full queue of sockets of a subject, and the evidence of its losses.
+struct Full<'a> {
+    analysis: &'a Analysis<'a>,
+    subject: &'a Subject,
+    losers: &'a Losers<'a>,
     lost: u64,
-) -> Finding {
-    let mut evidence = counters(ledger, LossStage::Socket, subject, losers);
-    let socket = losers.worst();
-    evidence.extend(socket.map(|socket| {
-        Evidence::new(
-            "bytes waiting to be read",
-            Measure::Bytes(socket.queued.into()),
-            "/proc/net/udp",
-        )
+    evidence: Vec<Evidence>,
+}
+
+/// What distinguishes a full receive buffer from a full accept queue.
+struct Words {
+    id: FindingId,
+    title: String,
+    /// How the reader gets faster.
+    faster: String,
+    /// What a faster reader gains.
+    gain: Gain,
+    /// How the queue gets longer.
+    longer: String,
+    /// What is not known of a longer queue.
+    unknown: &'static str,
+    /// What a longer queue costs.
+    cost: &'static str,
+    /// When a longer queue does not help.
+    not_when: String,
+    /// The changes that make the queue longer.
+    changes: Vec<Change>,
+    /// Whether a longer queue is the first remedy.
+    longer_first: bool,
+}
+
+impl Full<'_> {
+    /// The finding: a faster reader, or else a longer queue.
+    fn finding(self, words: Words) -> Finding {
+        let faster = Remedy {
+            what: words.faster,
+            gain: words.gain,
+            cost: None,
+            not_when: None,
+            changes: Vec::new(),
+            interrupts_traffic: false,
+        };
+        let longer = Remedy {
+            what: words.longer,
+            gain: Gain::Unknown(words.unknown.into()),
+            cost: Some(words.cost.into()),
+            not_when: Some(words.not_when),
+            changes: words.changes,
+            interrupts_traffic: false,
+        };
+        Finding {
+            id: words.id,
+            severity: Severity::Critical,
+            subject: self.subject.clone(),
+            title: words.title,
+            evidence: self.evidence,
+            remedies: match words.longer_first {
+                true => vec![longer, faster],
+                false => vec![faster, longer],
+            },
+        }
+    }
+}
+
+/// The receive buffer of a socket is full.
+fn buffer(mut full: Full<'_>) -> Finding {
+    let Full { analysis, subject, losers, lost, .. } = full;
+    full.evidence.extend(losers.worst().map(|socket| {
+        let queued = Measure::Bytes(socket.queued.into());
+        Evidence::new("bytes waiting to be read", queued, "/proc/net/udp")
     }));
     let tcp = subject.is_tcp();
     let bounds: &[&str] = match tcp {
@@ -142,157 +201,106 @@ fn buffer(
     };
     for name in bounds {
         let value = analysis.observation.after.net.sysctls.get(*name);
-        evidence.extend(value.map(|value| {
+        full.evidence.extend(value.map(|value| {
             Evidence::new("limit of the buffer", Measure::Text(value.replace('\t', " ")), *name)
         }));
     }
     let reader = losers.reader();
-    let faster = Remedy {
-        what: format!(
+    let reason = format!("{subject} lost {lost} packets because its buffer was full");
+    let default = sysctl_number(analysis, "net.core.rmem_default").filter(|_| !tcp);
+    let max = sysctl_number(analysis, "net.core.rmem_max");
+    let doubled = default.map(|default| default.saturating_mul(2));
+    let changes = doubled.zip(max).map(|(doubled, max)| {
+        let mut names = vec!["net.core.rmem_default"];
+        names.extend((max < doubled).then_some("net.core.rmem_max"));
+        names.into_iter().flat_map(|name| sysctl(analysis, name, doubled, &reason)).collect()
+    });
+    full.finding(Words {
+        id: FindingId::SocketBufferOverflow,
+        title: format!("{reader} reads too slowly: {lost} packets found its buffer full"),
+        faster: format!(
             "make {reader} read faster: more threads or sockets (SO_REUSEPORT), batches \
              (recvmmsg), a cpu with idle time"
         ),
         gain: all_of(analysis, lost, "all packets that found the buffer full"),
-        cost: None,
-        not_when: None,
-        changes: Vec::new(),
-        interrupts_traffic: false,
-    };
-    let default = sysctl_number(analysis, "net.core.rmem_default").filter(|_| !tcp);
-    let max = sysctl_number(analysis, "net.core.rmem_max");
-    let reason = format!("{subject} lost {lost} packets because its buffer was full");
-    let larger = Remedy {
-        what: match default {
-            Some(default) => format!(
-                "a default buffer of {} bytes, for sockets opened from now on that do not set \
-                 SO_RCVBUF",
-                default.saturating_mul(2)
+        longer: match doubled {
+            Some(doubled) => format!(
+                "a default buffer of {doubled} bytes, for sockets opened from now on that do not \
+                 set SO_RCVBUF"
             ),
             None => "a larger buffer: the application sets it (SO_RCVBUF) up to net.core.rmem_max"
                 .into(),
         },
-        gain: Gain::Unknown(
-            "a larger buffer holds bursts; whether the packets arrived in bursts was not measured"
-                .into(),
-        ),
-        cost: Some("more memory for each socket, and packets may wait longer".into()),
-        not_when: Some(format!(
+        unknown: "a larger buffer holds bursts; whether the packets arrived in bursts was not \
+                  measured",
+        cost: "more memory for each socket, and packets may wait longer",
+        not_when: format!(
             "{reader} reads more slowly than packets arrive on average: then a buffer of any size \
              fills up. Open sockets keep their buffer size"
-        )),
-        changes: match (default, max) {
-            (Some(default), Some(max)) => {
-                let mut changes =
-                    sysctl(analysis, "net.core.rmem_default", default.saturating_mul(2), &reason);
-                if max < default.saturating_mul(2) {
-                    changes.extend(sysctl(
-                        analysis,
-                        "net.core.rmem_max",
-                        default.saturating_mul(2),
-                        &reason,
-                    ));
-                }
-                changes
-            }
-            _ => Vec::new(),
-        },
-        interrupts_traffic: false,
-    };
-    Finding {
-        id: FindingId::SocketBufferOverflow,
-        severity: Severity::Critical,
-        subject: subject.clone(),
-        title: format!("{reader} reads too slowly: {lost} packets found its buffer full"),
-        evidence,
-        remedies: vec![faster, larger],
-    }
+        ),
+        changes: changes.unwrap_or_default(),
+        longer_first: false,
+    })
 }
 
 /// The accept queue of a listening socket is full.
-fn listen(
-    analysis: &Analysis<'_>,
-    ledger: &Ledger,
-    subject: &Subject,
-    losers: &Losers<'_>,
-    lost: u64,
-) -> Finding {
-    let mut evidence = counters(ledger, LossStage::Listen, subject, losers);
+fn listen(mut full: Full<'_>) -> Finding {
+    let Full { analysis, subject, losers, lost, .. } = full;
     let socket = losers.worst();
     let bound = sysctl_number(analysis, "net.core.somaxconn");
     let limit = socket.and_then(|socket| socket.limit).map(u64::from);
-    evidence.extend(socket.map(|socket| {
-        Evidence::new(
-            "connections waiting to be accepted",
-            Measure::Count(socket.queued.into()),
-            "sock_diag",
-        )
-    }));
-    evidence.extend(limit.map(|limit| {
-        Evidence::new("limit of the accept queue", Measure::Count(limit), "sock_diag")
-    }));
-    evidence.extend(bound.map(|bound| {
-        Evidence::new("maximum of that limit", Measure::Count(bound), "net.core.somaxconn")
+    let shown = [
+        ("connections waiting to be accepted", socket.map(|it| u64::from(it.queued)), "sock_diag"),
+        ("limit of the accept queue", limit, "sock_diag"),
+        ("maximum of that limit", bound, "net.core.somaxconn"),
+    ];
+    full.evidence.extend(shown.into_iter().filter_map(|(quantity, value, source)| {
+        Some(Evidence::new(quantity, Measure::Count(value?), source))
     }));
     let reader = losers.reader();
+    let reason = format!("{subject} rejected {lost} connections");
     // What `listen` asked for is cut to the maximum. Without tcp_diag either may be the one that
     // binds.
     let binding = bound.filter(|bound| limit.is_none_or(|limit| limit >= *bound));
     let larger = |bound: u64| bound.saturating_mul(2).max(SOMAXCONN);
-    let reason = format!("{subject} rejected {lost} connections");
-    let gain = || Gain::AtMost {
-        measure: Measure::PerSecond(analysis.per_s(lost)),
-        of: "connections rejected".into(),
-        basis: "all connections that found the queue full".into(),
-    };
-    let faster = Remedy {
-        what: format!(
+    full.finding(Words {
+        id: FindingId::ListenOverflow,
+        title: format!("{reader} accepts too slowly: {lost} connections found its queue full"),
+        faster: format!(
             "make {reader} accept faster: more threads, or several listeners (SO_REUSEPORT)"
         ),
-        gain: gain(),
-        cost: None,
-        not_when: None,
-        changes: Vec::new(),
-        interrupts_traffic: false,
-    };
-    let longer = Remedy {
-        what: match binding {
+        gain: Gain::AtMost {
+            measure: Measure::PerSecond(analysis.per_s(lost)),
+            of: "connections rejected".into(),
+            basis: "all connections that found the queue full".into(),
+        },
+        longer: match binding {
             Some(bound) => format!(
                 "allow {} waiting connections; {reader} must call listen again, \
                  with that backlog{}",
                 larger(bound),
                 if limit.is_none() { " (which it asked for now was not read)" } else { "" }
             ),
-            None if limit.is_none() => {
-                format!("make {reader} call listen with a larger backlog, up to net.core.somaxconn")
+            None => {
+                format!(
+                    "make {reader} call listen with a larger backlog{}",
+                    match limit {
+                        None => ", up to net.core.somaxconn",
+                        Some(_) => ": the kernel would allow it",
+                    }
+                )
             }
-            None => format!(
-                "make {reader} call listen with a larger backlog: the kernel would allow it"
-            ),
         },
-        gain: Gain::Unknown(
-            "a longer queue holds bursts; whether the connections arrived in \
-             bursts was not measured"
-                .into(),
-        ),
-        cost: Some("connections may wait longer before they are served".into()),
-        not_when: Some(format!("{reader} accepts more slowly than connections arrive on average")),
+        unknown: "a longer queue holds bursts; whether the connections arrived in bursts was not \
+                  measured",
+        cost: "connections may wait longer before they are served",
+        not_when: format!("{reader} accepts more slowly than connections arrive on average"),
         changes: binding.map_or_else(Vec::new, |bound| {
             sysctl(analysis, "net.core.somaxconn", larger(bound), &reason)
         }),
-        interrupts_traffic: false,
-    };
-    Finding {
-        id: FindingId::ListenOverflow,
-        severity: Severity::Critical,
-        subject: subject.clone(),
-        title: format!("{reader} accepts too slowly: {lost} connections found its queue full"),
-        evidence,
         // A limit below the kernel's default is the likelier cause.
-        remedies: match binding {
-            Some(bound) if bound < SOMAXCONN => vec![longer, faster],
-            _ => vec![faster, longer],
-        },
-    }
+        longer_first: binding.is_some_and(|bound| bound < SOMAXCONN),
+    })
 }
 
 /// Packets dropped by IP, fragment reassembly or checksum validation.

@@ -1,0 +1,112 @@
+//! The keys of a goal, as the command line and section `[goal]` of the configuration give them.
+
+use std::fmt::Display;
+
+use netsilo_decide::plan::{AlgorithmName, Goal, PortSteering, Xps, goal_text};
+use netsilo_model::machine::cpuset::CpuSet;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+
+use crate::args::named;
+use crate::args::parse::{cpus_or_off, entries_or_off, on_or_off, some_cpus};
+
+/// What is said of a goal; the rest is as it was.
+#[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct GoalKeys {
+    /// Only in a file: whether netdevs without a rule are placed.
+    #[arg(skip)]
+    pub(crate) manage: Option<bool>,
+    /// Place only the queues of these netdevs [default: all]
+    #[arg(id = "netdev", short, long = "netdev", value_name = "NAME,..", value_delimiter = ',')]
+    netdevs: Option<Vec<String>>,
+    /// Place only on these CPUs (list or mask) [default: all but isolated and nohz_full]
+    #[arg(short, long, value_name = "CPUS", value_parser = some_cpus)]
+    #[serde(deserialize_with = "file_cpus")]
+    cpus: Option<CpuSet>,
+    /// Never place on these CPUs (list or mask) [default: none]
+    #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
+    #[serde(deserialize_with = "file_cpus_or_off")]
+    exclude: Option<CpuSet>,
+    /// Algorithm that places interrupts [default: auto]
+    #[arg(short, long, value_name = "NAME", value_parser = named::algorithms())]
+    algorithm: Option<AlgorithmName>,
+    /// Do not move interrupts and NAPI kthreads
+    #[arg(id = "no_irqs", long = "no-irqs", action = clap::ArgAction::SetFalse)]
+    irqs: Option<bool>,
+    /// Set RPS: CPUs for every rx queue, or off [default: unchanged]
+    #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
+    #[serde(deserialize_with = "file_cpus_or_off")]
+    rps: Option<CpuSet>,
+    /// Set RFS: entries of the flow table, divided among the queues, or off [default: unchanged]
+    #[arg(long, value_name = "ENTRIES|off", value_parser = entries_or_off)]
+    #[serde(deserialize_with = "goal_text::entries")]
+    rfs: Option<u32>,
+    /// Set aRFS, where the device steers flows by the RFS table [default: unchanged]
+    #[arg(long, value_name = "on|off", value_parser = on_or_off)]
+    arfs: Option<bool>,
+    /// Steer flows to a port to these rx queues by rules of the device (443/tcp=2-3) [default:
+    /// unchanged]
+    #[arg(long, value_name = "PORT/PROTO=QUEUES")]
+    steer: Option<Vec<PortSteering>>,
+    /// Set XPS: each CPU sends through the nearest tx queue, or off [default: unchanged]
+    #[arg(long, value_name = "WHICH", value_parser = named::xps())]
+    xps: Option<Xps>,
+    /// Set the CPUs of interrupts that are activated later [default: unchanged]
+    #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
+    #[serde(deserialize_with = "file_cpus")]
+    default_smp_affinity: Option<CpuSet>,
+    /// Set the RPS CPUs of netdevs that appear later (a container's veth), or off [default:
+    /// unchanged]
+    #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
+    #[serde(deserialize_with = "file_cpus_or_off")]
+    rps_default_mask: Option<CpuSet>,
+    /// Plan changes even if another program (irqbalance) writes the same knobs
+    #[arg(long, action = clap::ArgAction::SetTrue)]
+    even_if_owned: Option<bool>,
+}
+
+impl GoalKeys {
+    /// The goal with these keys; it keeps the others, and its overrides and weights.
+    pub(crate) fn over(self, goal: Goal) -> Goal {
+        let Goal { overrides, costs, .. } = goal;
+        Goal {
+            netdevs: self.netdevs.unwrap_or(goal.netdevs),
+            cpus: self.cpus.or(goal.cpus),
+            exclude: self.exclude.unwrap_or(goal.exclude),
+            algorithm: self.algorithm.unwrap_or(goal.algorithm),
+            overrides,
+            costs,
+            irqs: self.irqs.unwrap_or(goal.irqs),
+            rps: self.rps.or(goal.rps),
+            rfs: self.rfs.or(goal.rfs),
+            arfs: self.arfs.or(goal.arfs),
+            steer: self.steer.unwrap_or(goal.steer),
+            xps: self.xps.or(goal.xps),
+            default_smp_affinity: self.default_smp_affinity.or(goal.default_smp_affinity),
+            rps_default_mask: self.rps_default_mask.or(goal.rps_default_mask),
+            even_if_owned: self.even_if_owned.unwrap_or(goal.even_if_owned),
+        }
+    }
+}
+
+/// Deserializes a text that the command line would parse with `parse`.
+fn file_text<'de, D: Deserializer<'de>, T, E: Display>(
+    from: D,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Option<T>, D::Error> {
+    let text = String::deserialize(from)?;
+    let wrong = |why| D::Error::custom(format!("{text:?}: {why}"));
+    if text.is_empty() {
+        return Err(D::Error::custom("\"\": write at least one cpu, or leave the key out"));
+    }
+    parse(&text).map(Some).map_err(wrong)
+}
+
+fn file_cpus<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CpuSet>, D::Error> {
+    file_text(from, some_cpus)
+}
+
+fn file_cpus_or_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CpuSet>, D::Error> {
+    file_text(from, cpus_or_off)
+}
