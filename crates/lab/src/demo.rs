@@ -194,9 +194,13 @@ fn comparison(placements: &[Placement]) -> String {
     }
     let mut row = |what: &str, unit: &str, more_is_better: bool, of: fn(&Placement) -> f64| {
         let figures: Vec<f64> = placements.iter().map(of).collect();
-        let digits = if unit.is_empty() { 3 } else { 0 };
-        let cells = figures.iter().map(|figure| format!("{figure:.digits$}{unit}"));
-        let beside = beside_best(&figures, more_is_better);
+        let digits: usize = if unit.is_empty() { 3 } else { 0 };
+        let shown = |figure: f64| format!("{figure:.digits$}{unit}");
+        let cells: Vec<String> = figures.iter().copied().map(shown).collect();
+        // What is shown alike is alike.
+        let scale = 10_f64.powi(digits as i32);
+        let rounded: Vec<f64> = figures.iter().map(|it| (it * scale).round() / scale).collect();
+        let beside = beside_best(&rounded, more_is_better);
         table.add_row(std::iter::once(what.to_owned()).chain(cells).chain([beside]));
     };
     row("redis requests/s", "/s", true, |it| it.measured.redis.0);

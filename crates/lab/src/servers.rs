@@ -19,8 +19,11 @@ const REDIS_PORT: u32 = 6379;
 /// Requests to each redis server in one measurement.
 const REDIS_REQUESTS: u64 = 4000;
 
-/// Connections to each redis server, and to nginx.
+/// Connections to each redis server, and to nginx, in a measurement.
 const CONNECTIONS: [u32; 2] = [8, 16];
+
+/// The same while netsilo or irqbalance observes: emulated CPUs also have to run these.
+const FEW_CONNECTIONS: [u32; 2] = [2, 4];
 
 /// Duration of the requests to nginx in one measurement.
 const NGINX_SECONDS: u32 = 4;
@@ -70,12 +73,13 @@ END
         Ok(Self { lab, benchmark, wrk: wrk()? })
     }
 
-    /// Keeps all servers busy until the returned jobs are stopped, for these seconds at most.
+    /// Keeps all servers in use until the returned jobs are stopped, for these seconds at most.
     pub(crate) fn keep_busy(&self, seconds: u32) -> Result<Vec<PeerJob>> {
         let peer = self.lab.peer(0)?;
-        let mut jobs = vec![peer.spawn(&format!("exec env {}", self.wrk(seconds)))?];
+        let mut jobs =
+            vec![peer.spawn(&format!("exec env {}", self.wrk(FEW_CONNECTIONS[1], seconds)))?];
         for port in (REDIS_PORT..).take(REDIS_CPUS.len()) {
-            let requests = self.benchmark(port, 1_000_000);
+            let requests = self.benchmark(port, FEW_CONNECTIONS[0], 1_000_000);
             jobs.push(peer.spawn(&format!("exec timeout {seconds} env {requests}"))?);
         }
         Ok(jobs)
@@ -87,13 +91,15 @@ END
         let before = self.counters()?;
         let both: Vec<String> = (REDIS_PORT..)
             .take(REDIS_CPUS.len())
-            .map(|port| format!("env {} &", self.benchmark(port, REDIS_REQUESTS)))
+            .map(|port| format!("env {} &", self.benchmark(port, CONNECTIONS[0], REDIS_REQUESTS)))
             .collect();
         let limit = Duration::from_secs(60);
         let redis = peer.run_for(&format!("{} wait", both.join(" ")), limit)?.ok()?;
         let rows = redis.text().lines().filter_map(redis_row).collect::<Vec<_>>();
         anyhow::ensure!(rows.len() == REDIS_CPUS.len(), "redis-benchmark said: {}", redis.text());
-        let nginx = peer.run_for(&format!("env {}", self.wrk(NGINX_SECONDS)), limit)?.ok()?;
+        let nginx = peer
+            .run_for(&format!("env {}", self.wrk(CONNECTIONS[1], NGINX_SECONDS)), limit)?
+            .ok()?;
         let (per_s, p99, requests) =
             wrk_report(&nginx.text()).with_context(|| format!("wrk said: {}", nginx.text()))?;
         let spent = self.counters()?.since(&before);
@@ -113,20 +119,18 @@ END
         Counters::parse(&self.lab.sh("cat /proc/softirqs /proc/interrupts")?)
     }
 
-    fn benchmark(&self, port: u32, requests: u64) -> String {
+    fn benchmark(&self, port: u32, connections: u32, requests: u64) -> String {
         format!(
-            "{} -h {} -p {port} -t get -n {requests} -c {} --csv",
+            "{} -h {} -p {port} -t get -n {requests} -c {connections} --csv",
             self.benchmark.command(),
-            Lab::guest_address(0),
-            CONNECTIONS[0]
+            Lab::guest_address(0)
         )
     }
 
-    fn wrk(&self, seconds: u32) -> String {
+    fn wrk(&self, connections: u32, seconds: u32) -> String {
         format!(
-            "{} --threads 1 --connections {} --duration {seconds}s --latency http://{}/",
+            "{} --threads 1 --connections {connections} --duration {seconds}s --latency http://{}/",
             self.wrk.command(),
-            CONNECTIONS[1],
             Lab::guest_address(0)
         )
     }
