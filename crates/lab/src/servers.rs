@@ -16,8 +16,11 @@ const NGINX_CPUS: &str = "100000 1000000";
 /// Port of the first redis server; the second has the next one.
 const REDIS_PORT: u32 = 6379;
 
-/// Requests to each redis server in one measurement.
-const REDIS_REQUESTS: u64 = 4000;
+/// Rounds of a measurement; their median counts.
+const ROUNDS: usize = 3;
+
+/// Requests to each redis server in one round.
+const REDIS_REQUESTS: u64 = 2000;
 
 /// Connections to each redis server, and to nginx, in a measurement.
 const CONNECTIONS: [u32; 2] = [8, 16];
@@ -25,8 +28,8 @@ const CONNECTIONS: [u32; 2] = [8, 16];
 /// The same while netsilo or irqbalance observes: emulated CPUs also have to run these.
 const FEW_CONNECTIONS: [u32; 2] = [2, 4];
 
-/// Duration of the requests to nginx in one measurement.
-const NGINX_SECONDS: u32 = 4;
+/// Duration of the requests to nginx in one round.
+const NGINX_SECONDS: u32 = 2;
 
 /// The running servers, and their clients.
 pub(crate) struct Servers<'a> {
@@ -85,8 +88,24 @@ END
         Ok(jobs)
     }
 
-    /// Measures redis, then nginx.
+    /// Measures some rounds; the median of each figure.
     pub(crate) fn measure(&self) -> Result<Measured> {
+        let rounds = (0..ROUNDS).map(|_| self.round()).collect::<Result<Vec<Measured>>>()?;
+        let median = |of: fn(&Measured) -> f64| {
+            let mut figures: Vec<f64> = rounds.iter().map(of).collect();
+            figures.sort_by(f64::total_cmp);
+            figures[ROUNDS / 2]
+        };
+        Ok(Measured {
+            redis: (median(|it| it.redis.0), median(|it| it.redis.1)),
+            nginx: (median(|it| it.nginx.0), median(|it| it.nginx.1)),
+            ipis: median(|it| it.ipis),
+            softirqs: median(|it| it.softirqs),
+        })
+    }
+
+    /// Measures redis, then nginx.
+    fn round(&self) -> Result<Measured> {
         let peer = self.lab.peer(0)?;
         let before = self.counters()?;
         let both: Vec<String> = (REDIS_PORT..)
