@@ -66,16 +66,18 @@ fn with_libraries(package: &str, others: &[&str]) -> Result<PathBuf> {
     let build = || {
         let suite = Suite::new(&cache, "bookworm")?;
         suite.update(false)?;
-        let mut prefixes = vec!["lib"];
-        prefixes.extend(others);
-        let mut packages = closure(&suite, package, &prefixes)?;
-        let own = ["libc6", "libgcc-s1", "libstdc++6", "libcrypt1"];
-        packages.retain(|package| !own.contains(&package.name.as_str()));
-        let first = packages.first().context("a closure without its first package")?;
+        let first =
+            suite.package(package)?.with_context(|| format!("bookworm has no {package}"))?;
         // A colon would end a path in LD_LIBRARY_PATH.
         let version = first.version.replace(':', "_");
-        let place = format!("with-libraries/{}/{version}", first.name);
-        cache.build(&place, |dir| suite.unpack(&packages, dir))
+        cache.build(&format!("with-libraries/{package}/{version}"), |dir| {
+            let mut prefixes = vec!["lib"];
+            prefixes.extend(others);
+            let mut packages = closure(&suite, package, &prefixes)?;
+            let own = ["libc6", "libgcc-s1", "libstdc++6", "libcrypt1"];
+            packages.retain(|package| !own.contains(&package.name.as_str()));
+            suite.unpack(&packages, dir)
+        })
     };
     build().or_else(|error| cached(&cache, &format!("with-libraries/{package}"), error))
 }

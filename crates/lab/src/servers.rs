@@ -20,7 +20,7 @@ const REDIS_PORT: u32 = 6379;
 const ROUNDS: usize = 3;
 
 /// Requests to each redis server in one round.
-const REDIS_REQUESTS: u64 = 2000;
+const REDIS_REQUESTS: u64 = 1500;
 
 /// Connections to each redis server, and to nginx, in a measurement.
 const CONNECTIONS: [u32; 2] = [8, 16];
@@ -29,7 +29,7 @@ const CONNECTIONS: [u32; 2] = [8, 16];
 const FEW_CONNECTIONS: [u32; 2] = [2, 4];
 
 /// Duration of the requests to nginx in one round.
-const NGINX_SECONDS: u32 = 2;
+const NGINX_SECONDS: u32 = 1;
 
 /// The running servers, and their clients.
 pub(crate) struct Servers<'a> {

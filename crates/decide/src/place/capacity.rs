@@ -73,21 +73,25 @@ impl<'a> Capacity<'a> {
     }
 }
 
-/// How many times longer a packet takes than it could on the queue where it takes the least.
+/// How many times longer a packet takes than it could, on average over the queues.
 ///
 /// The CPUs of such a guest do not have a fixed speed each: they share what the hypervisor gives
 /// all of them, so that two loads fit on one CPU although their times add up to more than 100%.
 fn dilation(analysis: &Analysis<'_>, placed: &[&Silo]) -> f64 {
-    let per_packet_ns = |silo: &&Silo| {
-        let packets = silo.packets_per_s.filter(|packets| *packets >= ENOUGH_PACKETS)?;
-        let load = silo.own_share.values().sum::<f64>();
-        Some(load * SECOND_NS / packets)
-    };
     if analysis.after().machine.virtual_machine != Some(true) {
         return 1.0;
     }
-    let least = placed.iter().filter_map(per_packet_ns).min_by(f64::total_cmp);
-    (least.unwrap_or(0.0) / LONGEST_PACKET_NS).max(1.0)
+    let polled = |silo: &&Silo| {
+        Some((silo.packets_per_s?, silo.own_share.values().sum::<f64>() * SECOND_NS))
+    };
+    let (packets, ns) = placed
+        .iter()
+        .filter_map(polled)
+        .fold((0.0, 0.0), |sum, queue| (sum.0 + queue.0, sum.1 + queue.1));
+    if packets < ENOUGH_PACKETS {
+        return 1.0;
+    }
+    (ns / packets / LONGEST_PACKET_NS).max(1.0)
 }
 
 /// The weights of the cost model with what was seen of IPIs, and their source in words.

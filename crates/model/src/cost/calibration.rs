@@ -21,6 +21,11 @@ const STARTS: usize = 64;
 /// A spread above this share of its median is wide: the machine was busy, or its pairs differ.
 const WIDE: f64 = 0.25;
 
+/// The longest that a line or an interrupt takes between two CPUs that run (ns), some ten times
+/// what is usual. A longer time is a wait for the hypervisor or the emulator.
+const LONGEST_LINE: f64 = 5e3;
+const LONGEST_IPI: f64 = 2e5;
+
 /// A measured time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -44,6 +49,11 @@ impl Measured {
         let (low, median_ns, high) =
             (quantile(&sorted, 0.25)?, quantile(&sorted, 0.5)?, quantile(&sorted, 0.75)?);
         Some(Self { median_ns, spread_ns: high - low, pairs, rounds })
+    }
+
+    /// Whether it is noise: longer than it can be, or spread wider than its median.
+    fn is_noise(&self, longest: f64) -> bool {
+        self.median_ns > longest || self.spread_ns > self.median_ns
     }
 
     /// Whether the spread is too wide to compare two machines by this time.
@@ -79,14 +89,36 @@ impl Calibration {
     /// CPU time of a wakeup on both CPUs beyond a wakeup on the same CPU, in nanoseconds.
     ///
     /// It is the sum of the waker's extra time (never below 0) and of the time that the interrupt
-    /// takes from the other CPU. `None` unless both were measured, and the line transfer too:
+    /// takes from the other CPU. `None` unless both were measured beyond noise, the transfer too:
     /// without a transfer the two CPUs did not run side by side (emulation), and the other times
     /// are waiting.
     pub fn ipi_ns(&self, distance: Distance) -> Option<f64> {
-        self.transfer.get(&distance)?;
+        self.line_ns(distance)?;
         let here = self.wakeup.get(&Distance::SameCpu)?.waker.median_ns;
-        let more = (self.wakeup.get(&distance)?.waker.median_ns - here).max(0.0);
-        Some(more + self.interrupted.get(&distance)?.median_ns)
+        let waker = self.wakeup.get(&distance)?.waker;
+        let interrupted = self.interrupted.get(&distance)?;
+        if waker.is_noise(LONGEST_IPI) || interrupted.is_noise(LONGEST_IPI) {
+            return None;
+        }
+        Some((waker.median_ns - here).max(0.0) + interrupted.median_ns)
+    }
+
+    /// Time of a line's transfer; `None` unless measured, and beyond noise.
+    fn line_ns(&self, distance: Distance) -> Option<f64> {
+        let transfer = self.transfer.get(&distance)?;
+        (!transfer.is_noise(LONGEST_LINE)).then_some(transfer.median_ns)
+    }
+
+    /// Distances of which a time was measured and refused as noise.
+    pub fn noise(&self) -> Vec<Distance> {
+        let refused = |distance: &Distance| {
+            let line = self.transfer.get(distance);
+            let waker = self.wakeup.get(distance).map(|it| &it.waker);
+            let interrupted = self.interrupted.get(distance);
+            line.is_some_and(|it| it.is_noise(LONGEST_LINE))
+                || waker.into_iter().chain(interrupted).any(|it| it.is_noise(LONGEST_IPI))
+        };
+        Distance::ALL[1..].iter().copied().filter(refused).collect()
     }
 
     /// Returns cost model weights: the measured values, and those of `table` where nothing was
@@ -96,7 +128,7 @@ impl Calibration {
         let mut defaulted = Vec::new();
         for distance in Distance::ALL.into_iter().filter(|distance| *distance != Distance::SameCpu)
         {
-            let line = self.transfer.get(&distance).map(|it| it.median_ns);
+            let line = self.line_ns(distance);
             let ipi = self.ipi_ns(distance);
             if line.is_none() || ipi.is_none() {
                 defaulted.push(distance);
@@ -281,6 +313,20 @@ mod tests {
         let mut apart = measured();
         apart.transfer.remove(&Distance::Llc);
         assert_eq!(apart.ipi_ns(Distance::Llc), None);
+    }
+
+    #[test]
+    fn noise_is_refused_and_keeps_the_default() {
+        let time = |median_ns, spread_ns| Measured { median_ns, spread_ns, pairs: 1, rounds: 5 };
+        let mut noisy = measured();
+        noisy.interrupted.insert(Distance::Llc, time(7.3e6, 2.4e6));
+        noisy.transfer.insert(Distance::Smt, time(12.0, 40.0));
+        assert_eq!(noisy.noise(), [Distance::Smt, Distance::Llc]);
+        let table = Costs::default();
+        let costs = noisy.costs(table.clone(), "2026-01-02T03:04:05Z", &machine());
+        assert_eq!((costs.ipi_ns.llc, costs.line_ns.llc), (table.ipi_ns.llc, 61.0));
+        assert_eq!((costs.ipi_ns.smt, costs.line_ns.smt), (table.ipi_ns.smt, table.line_ns.smt));
+        assert!(measured().noise().is_empty());
     }
 
     #[test]

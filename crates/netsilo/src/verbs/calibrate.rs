@@ -121,6 +121,16 @@ fn render(measurement: &Measurement) -> String {
             classes.join(", ")
         );
     }
+    let noise = measured.noise();
+    if !noise.is_empty() {
+        let classes: Vec<&str> = noise.iter().map(|distance| distance.label()).collect();
+        let _ = writeln!(
+            text,
+            "note: refused as noise (a line of more than 5 us, an ipi of more than 200 us, or a \
+             spread wider than the time; an emulated or busy machine): {}",
+            classes.join(", ")
+        );
+    }
     if guest {
         let _ = writeln!(
             text,
