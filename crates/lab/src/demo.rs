@@ -20,6 +20,10 @@ pub(crate) struct Demo {
     /// Kernel to boot
     #[arg(long, value_enum, default_value_t = Kernel::V6_1)]
     kernel: Kernel,
+    /// How the emulator runs the CPUs: one at a time, a queue away from its reader is polled late
+    /// and in batches that no real machine has
+    #[arg(long, value_enum, default_value_t = Threads::Multi)]
+    threads: Threads,
     /// Leave out the last part, which looks at this machine without changing it
     #[arg(long)]
     no_own_machine: bool,
@@ -45,9 +49,7 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
     say("netsilo's main task: find the problem, plan, apply, prove, undo")?;
     say("A guest with 8 CPUs on 2 sockets and a virtio NIC with 4 queues. redis runs on CPUs 1")?;
     say("and 2, nginx's workers on CPUs 5 and 6; redis-benchmark and wrk run outside.")?;
-    // Side by side: one at a time, a queue away from its reader is polled late and in batches that
-    // no real machine has.
-    let spec = Spec { threads: Threads::Multi, ..Spec::new(demo.kernel, NicModel::VirtioNet) };
+    let spec = Spec { threads: demo.threads, ..Spec::new(demo.kernel, NicModel::VirtioNet) };
     let lab = Lab::boot(&spec)?;
     let netsilo = built_beside("netsilo")?.display().to_string();
     let guest = DemoGuest { lab: &lab, servers: Servers::start(&lab)?, netsilo };
@@ -70,7 +72,7 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
     }
     let placed = guest.placement("netsilo")?;
 
-    chapter("what came of it")?;
+    chapter("results")?;
     say(&comparison(&[booted, balanced, placed]))?;
     say(caveat(&lab))?;
 

@@ -98,24 +98,28 @@ impl Guest {
     }
 
     /// Waits until all interrupts with traffic are at their placement, on these CPUs, in the status
-    /// and in the kernel.
+    /// and in the kernel, and the next window places the same: the first one after a workload's
+    /// start may have seen a single packet.
     fn until_placed(&self, what: &str, allowed: &str) -> BTreeMap<u64, String> {
-        let windows = self.status().and_then(|status| status["windows"].as_u64()).unwrap_or(0);
+        let windows = |status: &Json| status["windows"].as_u64().unwrap();
+        let started = self.status().as_ref().map_or(0, windows);
         let allowed = CpuSet::parse_list(allowed).unwrap();
         let there = |cpus: &String| CpuSet::parse_list(cpus).unwrap().is_subset(&allowed);
-        let mut last = BTreeMap::new();
+        let mut last = (started, BTreeMap::new());
         self.until(what, |status| {
+            if windows(status) == last.0 {
+                return false;
+            }
             let moves = array(status, "placements").iter().any(|it| it["moves"] == true);
-            let settled = status["windows"].as_u64() > Some(windows) && !moves;
+            let before = std::mem::replace(&mut last, (windows(status), placed(status))).1;
             // The status is of the last window; the kernel's files are of now.
-            let all_there = |placed: &BTreeMap<u64, String>| {
+            let all_there = || {
                 let now = self.affinities();
-                placed.iter().all(|(irq, cpus)| there(cpus) && now[irq] == *cpus)
+                last.1.iter().all(|(irq, cpus)| there(cpus) && now[irq] == *cpus)
             };
-            last = placed(status);
-            settled && !last.is_empty() && all_there(&last)
+            !moves && !last.1.is_empty() && last.1 == before && all_there()
         });
-        last
+        last.1
     }
 
     fn knobs(&self) -> BTreeMap<String, String> {

@@ -323,16 +323,19 @@ impl Trial {
         let locality = each(|measure| measure.locality);
         let wakeups = each(|measure| measure.wakeups.ln()).map(BeforeAfter::exp);
         let measures = Measures { cost, wakeups, locality };
-        if cost.high > cost.low * TELLS_NOTHING && measures.by_counts(self, policy).is_none() {
-            return unknown(format!(
-                "not verified: the cost differs too much from window to window, {}",
-                interval_in_words(&cost)
-            ));
-        }
         let effect = match cost {
             BeforeAfter { low, .. } if low > 1.0 + policy.worse_by => Effect::Worse,
             BeforeAfter { high, .. } if high < 1.0 => Effect::Better,
-            _ => measures.by_counts(self, policy).unwrap_or(Effect::NoDifference),
+            _ => match measures.by_counts(self, policy) {
+                Some(effect) => effect,
+                None if cost.high > cost.low * TELLS_NOTHING => {
+                    return unknown(format!(
+                        "not verified: the cost differs too much from window to window, {}",
+                        interval_in_words(&cost)
+                    ));
+                }
+                None => Effect::NoDifference,
+            },
         };
         let words = in_words(effect, work, &measures);
         self.as_result(effect, Some(measures), words)

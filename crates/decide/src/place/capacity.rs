@@ -112,7 +112,7 @@ fn costs(analysis: &Analysis<'_>) -> (Costs, String) {
     let (ns, count) = times.fold((0_u64, 0_u64), |(ns, count), time| {
         (ns.saturating_add(time.ipi_ns), count.saturating_add(time.ipis))
     });
-    if count < ENOUGH_IPIS {
+    if count < ENOUGH_IPIS || ns == 0 {
         let source = costs.source_in_words();
         return (costs, source);
     }

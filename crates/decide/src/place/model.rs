@@ -8,7 +8,6 @@ use netsilo_model::cost::weights::ByDistance;
 use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, NodeId, Topology};
-
 use serde::{Deserialize, Serialize};
 
 use crate::place::capacity::Capacity;
