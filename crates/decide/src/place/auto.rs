@@ -84,8 +84,14 @@ fn basis(
         let spread = ReaderSpread::from_reads(&vector.read_on, topology)
             .is_some_and(|it| it.is_spread(llcs));
         let consumer = consumer_in_words(vector);
-        let distance = topology.distance(cpu, reader);
-        return match distance {
+        let near = |level: &str| {
+            format!(
+                "near-consumer: its consumer {consumer} ({}); cpu {cpu} on the same {level} is {}",
+                busy(reader),
+                busy(cpu)
+            )
+        };
+        return match topology.distance(cpu, reader) {
             _ if spread => {
                 let cpus = vector.read_on.len();
                 format!(
@@ -101,16 +107,9 @@ fn basis(
                 "its consumer {consumer} ({}); cpu {cpu} is the other thread of that core",
                 busy(reader)
             ),
-            Distance::L2 | Distance::Llc => {
-                let cache =
-                    if distance == Distance::L2 { "level 2 cache" } else { "last-level cache" };
-                format!(
-                    "near-consumer: its consumer {consumer} ({}); cpu {cpu} on the same {cache} \
-                     is {}",
-                    busy(reader),
-                    busy(cpu)
-                )
-            }
+            Distance::L2 => near("level 2 cache"),
+            Distance::Llc => near("last-level cache"),
+            Distance::Node if topology.near(reader).contains(cpu) => near("node"),
             Distance::Node | Distance::Remote => format!(
                 "its consumer {consumer}, near which every cpu costs more; cpu {cpu} is {}",
                 busy(cpu)
@@ -123,7 +122,10 @@ fn basis(
     };
     if let Some((to, rate)) = vector.completed_by.iter().max_by(|a, b| a.1.total_cmp(&b.1)) {
         let there = place_of(*to);
-        return format!("forwarding: hands {rate:.0} packets/s to {}{there}", vectors[*to].label);
+        return format!(
+            "forwarding: hands {rate:.0} packets/s to {}{there}",
+            vectors[*to].label
+        );
     }
     if let Some((from, rate)) = fed_by(vectors, index) {
         let there = place_of(from);

@@ -7,7 +7,7 @@ use netsilo_model::cost::solver;
 use netsilo_model::cost::weights::ByDistance;
 use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, NodeId, Topology};
+use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, LOCAL, NodeId, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::place::capacity::Capacity;
@@ -200,20 +200,10 @@ fn place(cpu: CpuId, capacity: &Capacity<'_>) -> CpuPlace {
     // A CPU without data counts as busy.
     let busy = capacity.busy.get(&cpu).map_or(1.0, |busy| busy / capacity.dilation);
     CpuPlace {
-        levels: known.map_or([cpu.0; 4], |known| levels(cpu, known)),
+        levels: known.map_or([cpu.0; 4], |known| known.levels(cpu)),
         busy,
         slowdown: known.map_or(1.0, slowdown),
     }
-}
-
-/// Numbers of the levels that a CPU shares: the lowest CPU of its core and caches, and its node.
-fn levels(cpu: CpuId, known: &Cpu) -> [u32; 4] {
-    /// Offset of package numbers, which stand in for nodes if the kernel shows none, so that the
-    /// two never collide.
-    const PACKAGES: u32 = 1 << 16;
-    let first = |cpus: &CpuSet| cpus.lowest().unwrap_or(cpu).0;
-    let node = known.node.map_or_else(|| PACKAGES + first(&known.package), |NodeId(node)| node);
-    [first(&known.siblings), first(&known.l2), first(&known.llc), node]
 }
 
 fn slowdown(cpu: &Cpu) -> f64 {
@@ -277,7 +267,8 @@ impl Parts {
 struct Ground {
     /// By level, then by its number.
     sharers: [BTreeMap<u32, Vec<usize>>; 4],
-    nodes: Vec<Option<NodeId>>,
+    /// Whether each place is on another node than a device, by the device's node.
+    far: BTreeMap<Option<NodeId>, Vec<bool>>,
     /// Bytes per second that are read on each CPU, from all vectors.
     read_on: BTreeMap<CpuId, f64>,
 }
@@ -294,8 +285,12 @@ impl Ground {
         for (cpu, bytes) in vectors.iter().flat_map(|vector| &vector.read_on) {
             *read_on.entry(*cpu).or_default() += bytes;
         }
-        let node = |cpu: &CpuId| topology.cpus.get(cpu).and_then(|known| known.node);
-        Self { sharers, nodes: cpus.iter().map(node).collect(), read_on }
+        let mut far = BTreeMap::new();
+        for device in vectors.iter().map(|vector| vector.node) {
+            let is_far = |cpu: &CpuId| topology.distance_from_device(device, *cpu) > LOCAL;
+            far.entry(device).or_insert_with(|| cpus.iter().map(is_far).collect());
+        }
+        Self { sharers, far, read_on }
     }
 
     /// The other threads of a place's core.
@@ -358,8 +353,6 @@ impl<'a> Row<'a> {
             places[place].busy * (1.0 - own)
         };
         let parts = |place: usize| {
-            let nodes = (vector.node, self.ground.nodes[place]);
-            let is_far = matches!(nodes, (Some(device), Some(node)) if device != node);
             let load = load * places[place].slowdown;
             let (here, beside) =
                 (contending(place), self.ground.siblings(place, places).map(contending).sum());
@@ -368,7 +361,7 @@ impl<'a> Row<'a> {
             Parts {
                 wakeups: wakeups[place],
                 lines: lines[place],
-                device: if is_far { far } else { 0.0 },
+                device: if self.ground.far[&vector.node][place] { far } else { 0.0 },
                 slow: load * (1.0 - 1.0 / places[place].slowdown) * SECOND_NS,
                 waiting: delayed * SECOND_NS + turns,
                 ..Parts::default()
@@ -394,7 +387,7 @@ impl Spread {
         let steps = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node, Distance::Remote];
         self.anywhere += at(Distance::Remote);
         for ((level, number), step) in
-            self.levels.iter_mut().zip(levels(cpu, known)).zip(steps.windows(2))
+            self.levels.iter_mut().zip(known.levels(cpu)).zip(steps.windows(2))
         {
             *level.entry(number).or_default() += at(step[0]) - at(step[1]);
         }
