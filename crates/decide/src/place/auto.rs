@@ -124,7 +124,7 @@ fn basis(
         let there = place_of(*to);
         return format!(
             "forwarding: hands {rate:.0} packets/s to {}{there}",
-            vectors[*to].label
+            vectors[*to].completing()
         );
     }
     if let Some((from, rate)) = fed_by(vectors, index) {

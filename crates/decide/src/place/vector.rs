@@ -51,6 +51,8 @@ pub struct Vector {
     /// Packets per second that it hands to other vectors of the same list, which complete their
     /// transmission.
     pub completed_by: Vec<(usize, f64)>,
+    /// The tx queue whose completions it processes for packets of other vectors.
+    pub completes: Option<Subject>,
     /// Bytes per second by the CPU that reads them.
     pub read_on: BTreeMap<CpuId, f64>,
     /// The consumer that reads most.
@@ -113,6 +115,7 @@ impl Vector {
                 .sum(),
             rps_targets: CpuSet::new(),
             completed_by: Vec::new(),
+            completes: None,
             pool: CpuSet::new(),
             hint: None,
             read_on: heaviest.read_on(),
@@ -124,12 +127,20 @@ impl Vector {
     /// Returns why the vector is left alone under every algorithm: no traffic, or almost none.
     pub fn quiet(&self) -> Option<String> {
         match self.traffic {
-            false => Some("no traffic seen".into()),
+            false => Some(match &self.completes {
+                Some(queue) => format!("it receives nothing and completes what {queue} sends"),
+                None => "no traffic seen".into(),
+            }),
             true if self.packets_per_s < TRAFFIC_FROM && self.load < LOAD_FROM => {
                 Some(format!("almost no traffic ({:.1} packets/s)", self.packets_per_s))
             }
             true => None,
         }
+    }
+
+    /// Its name where it receives forwarded packets from another vector.
+    pub(super) fn completing(&self) -> &Subject {
+        self.completes.as_ref().filter(|_| !self.traffic).unwrap_or(&self.label)
     }
 
     /// Returns why no reader is known.

@@ -8,11 +8,14 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{OwnedKnob, Snapshot, Writable};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, RxQueue};
+use netsilo_model::snapshot::subject::Subject;
 
-use crate::plan::contents::{Plan, RefusalCause};
+use crate::place::AlgorithmName;
+use crate::place::model::Parts;
+use crate::plan::contents::{Placement, Plan, RefusalCause};
 use crate::plan::goal::Goal;
 use crate::plan::owners;
-use crate::plan::places::{Places, present};
+use crate::plan::places::present;
 
 /// Why an interrupt cannot be moved.
 pub(super) fn refusal(writable: &Writable) -> Option<(RefusalCause, &'static str)> {
@@ -47,39 +50,52 @@ pub(super) fn affinity(
     Change::of(snapshot, knob, CpuSet::from_cpu(cpu), reason)
 }
 
-/// Adds the interrupts of tx queues that have their own: each follows the rx queue of the same
+/// Places the interrupts of tx queues that have their own: each follows the rx queue of the same
 /// number.
-pub(super) fn follow(
-    snapshot: &Snapshot,
-    netdevs: &[&Netdev],
-    settled: &Places,
-    plan: &mut Plan,
-) -> Vec<Change> {
+pub(super) fn follow(snapshot: &Snapshot, netdevs: &[&Netdev], plan: &mut Plan) -> Vec<Change> {
     let rx_queues = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
     let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
+    let placed = |it: &Placement| Some((it.irq?, (it.cpus.single()?, it.algorithm)));
+    let placed: BTreeMap<Irq, (CpuId, AlgorithmName)> =
+        plan.placements.iter().filter_map(placed).collect();
     let mut changes = Vec::new();
     for netdev in netdevs.iter().filter(|netdev| netdev.up) {
-        let rx = |rx: &RxQueue| Some((rx.index, settled.get(&rx.irq.as_ref()?.to)?));
-        let rx: BTreeMap<u32, &CpuId> = netdev.rx_queues.iter().filter_map(rx).collect();
+        let rx = |rx: &RxQueue| Some((rx.index, *placed.get(&rx.irq.as_ref()?.to)?));
+        let rx: BTreeMap<u32, (CpuId, AlgorithmName)> =
+            netdev.rx_queues.iter().filter_map(rx).collect();
         for tx in &netdev.tx_queues {
-            let cpu = rx.get(&tx.index).copied();
-            let irq = tx.irq.as_ref().map(|edge| edge.to);
-            let (Some(&cpu), Some(irq)) = (cpu, irq.filter(|irq| !done.contains(irq))) else {
+            let irq = tx.irq.as_ref().map(|edge| edge.to).filter(|irq| !done.contains(irq));
+            let (Some((cpu, algorithm)), Some(irq)) = (rx.get(&tx.index).copied(), irq) else {
                 continue;
             };
             done.insert(irq);
-            if present(snapshot, irq) == Some(cpu) {
-                continue;
-            }
-            let label = format!("{} tx-{}", netdev.name, tx.index);
+            let label = Subject::TxQueue(netdev.name.clone(), tx.index);
+            let state = snapshot.irqs.get(&irq);
+            let moves = present(snapshot, irq) != Some(cpu);
             if let Some((cause, reason)) =
-                snapshot.irqs.get(&irq).and_then(|state| refusal(&state.writable))
+                state.and_then(|state| refusal(&state.writable)).filter(|_| moves)
             {
                 plan.refuse(&format!("{label} (irq {irq})"), cause, reason.into());
                 continue;
             }
-            let reason = format!("{label}: completions of the queue pair follow rx-{}", tx.index);
-            changes.extend(affinity(snapshot, irq, netdev, cpu, reason));
+            let basis = format!("completions of the queue pair follow rx-{}", tx.index);
+            if moves {
+                let reason = format!("{label}: {basis}");
+                changes.extend(affinity(snapshot, irq, netdev, cpu, reason));
+            }
+            plan.placements.push(Placement {
+                label,
+                netdev: NetdevIdentity::from_netdev(netdev),
+                irq: Some(irq),
+                action: state.map(|state| state.actions.join(",")).unwrap_or_default(),
+                cpus: CpuSet::from_cpu(cpu),
+                algorithm,
+                basis,
+                moves,
+                gain_ns_per_s: 0,
+                cost: Parts::default(),
+                alternatives: Vec::new(),
+            });
         }
     }
     changes

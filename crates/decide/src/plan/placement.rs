@@ -41,7 +41,7 @@ pub(super) fn place(
     let algorithms: Vec<AlgorithmName> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
     let suggestions = suggest_each(&capacity, &vectors, &algorithms);
     let judged = predict(&capacity, &vectors, &suggestions, plan);
-    let (mut changes, mut settled) = (Vec::new(), Places::new());
+    let mut changes = Vec::new();
     for ((((group, algorithm), vector), suggestion), judged) in
         groups.iter().zip(&vectors).zip(suggestions).zip(judged)
     {
@@ -63,9 +63,8 @@ pub(super) fn place(
                 .extend(group.interrupt_to_kthread(after, cpu, &vector.label).filter(|_| threaded));
         }
         plan.placements.push(group.placement(after, vector, *algorithm, cpu, basis, judged));
-        settled.extend(group.irq.map(|irq| (irq, cpu)));
     }
-    changes.extend(follow(after, netdevs, &settled, plan));
+    changes.extend(follow(after, netdevs, plan));
     for change in accept(after, goal, changes, plan) {
         if let (Target::IrqAffinity(knob), Value::Cpus(cpus)) = (&change.target, &change.new) {
             places.extend(cpus.single().map(|cpu| (knob.irq, cpu)));

@@ -121,14 +121,20 @@ pub(super) fn add_completed_by(
         let irq = netdev.tx_queues.iter().find(|tx| tx.index == egress.tx_queue)?.irq.as_ref()?.to;
         by_irq.get(&irq).or_else(|| by_queue.get(&(netdev.ifindex, egress.tx_queue))).copied()
     };
+    let mut completes_of: BTreeMap<usize, Subject> = BTreeMap::new();
     for (index, (group, vector, _)) in vectors.iter_mut().enumerate() {
         let mut completed_by: BTreeMap<usize, f64> = BTreeMap::new();
         for egress in group.silos.iter().flat_map(|silo| &silo.forwards) {
             if let Some(to) = completes(egress).filter(|to| *to != index) {
                 *completed_by.entry(to).or_default() += egress.packets_per_s;
+                let tx = || Subject::TxQueue(egress.egress.clone(), egress.tx_queue);
+                completes_of.entry(to).or_insert_with(tx);
             }
         }
         vector.completed_by = completed_by.into_iter().collect();
+    }
+    for (index, tx) in completes_of {
+        vectors[index].1.completes = Some(tx);
     }
 }
 
