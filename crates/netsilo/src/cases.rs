@@ -1,6 +1,6 @@
 //! Golden cases: each folder of `cases/` holds a host (`before.json`, a [`Scene`], or
-//! `before.tar.zst`, a bundle), a `goal.json`, and the plan as printed (`plan.snap`). To add a case,
-//! add a folder with the first two files; `cargo insta review` writes the third.
+//! `before.tar.zst`, a bundle), a `goal.json`, and the plan as printed (`plan.snap`). To add a
+//! case, add a folder with the first two files; `cargo insta review` writes the third.
 //!
 //! `cases/check/<id>/` belongs to a finding: `fires.json` and `almost.json` each hold a [`Scene`]
 //! and, for what a scene cannot express, a JSON Patch (RFC 6902) on its observation. The finding

@@ -135,8 +135,9 @@ impl Distance {
 /// Distance of a node from itself (SLIT).
 pub const LOCAL: u32 = 10;
 
-/// Numbers of the core, level 2 cache, last-level cache and node of a CPU; two CPUs share a level if
-/// they have the same number for it.
+/// Numbers of the core, level 2 cache, last-level cache and node of a CPU.
+///
+/// Two CPUs share a level if they have the same number for it.
 pub type Levels = [u32; 4];
 
 impl Cpu {
