@@ -434,9 +434,9 @@ fn cpus_possible() -> u32 {
     highest.map_or(1, |cpu| cpu.0 + 1)
 }
 
-/// Slots per CPU of a full table, 80 bytes each.
+/// Slots per CPU of a full table, 88 bytes each.
 ///
-/// Two full tables and two of half the slots, each doubled: 480 KB per CPU up to 64 CPUs, 31 MB in
+/// Two full tables and two of half the slots, each doubled: 528 KB per CPU up to 64 CPUs, 34 MB in
 /// total up to 256.
 fn slots(cpus: u32) -> u32 {
     (65536 / cpus.next_power_of_two()).clamp(256, 1024)
