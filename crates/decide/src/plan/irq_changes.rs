@@ -17,21 +17,22 @@ use crate::plan::goal::Goal;
 use crate::plan::owners;
 use crate::plan::places::present;
 
-/// Why an interrupt cannot be moved.
-pub(super) fn refusal(writable: &Writable) -> Option<(RefusalCause, &'static str)> {
-    match writable {
-        Writable::Yes => None,
-        Writable::Managed => Some((
-            RefusalCause::ManagedIrq,
-            "the kernel manages its affinity and refuses writes; RPS or threaded NAPI can move \
-             the work that it triggers",
-        )),
-        Writable::Unsupported => Some((
-            RefusalCause::NoAffinitySupport,
-            "its interrupt controller cannot direct it; RPS or threaded NAPI can move the work \
-             that it triggers",
-        )),
-    }
+/// Why an interrupt cannot be moved, and what can be moved instead.
+pub(super) fn refusal(snapshot: &Snapshot, irq: Irq) -> Option<(RefusalCause, String)> {
+    let (cause, reason) = match snapshot.irqs.get(&irq)?.writable {
+        Writable::Yes => return None,
+        Writable::Managed => {
+            (RefusalCause::ManagedIrq, "the kernel manages its affinity and refuses writes")
+        }
+        Writable::Unsupported => {
+            (RefusalCause::NoAffinitySupport, "its interrupt controller cannot direct it")
+        }
+    };
+    let instead = match snapshot.topology.online.len() {
+        ..2 => "",
+        _ => "; RPS or threaded NAPI can move the work that it triggers",
+    };
+    Some((cause, format!("{reason}{instead}")))
 }
 
 pub(super) fn affinity(
@@ -72,10 +73,8 @@ pub(super) fn follow(snapshot: &Snapshot, netdevs: &[&Netdev], plan: &mut Plan) 
             let label = Subject::TxQueue(netdev.name.clone(), tx.index);
             let state = snapshot.irqs.get(&irq);
             let moves = present(snapshot, irq) != Some(cpu);
-            if let Some((cause, reason)) =
-                state.and_then(|state| refusal(&state.writable)).filter(|_| moves)
-            {
-                plan.refuse(&format!("{label} (irq {irq})"), cause, reason.into());
+            if let Some((cause, reason)) = refusal(snapshot, irq).filter(|_| moves) {
+                plan.refuse(&format!("{label} (irq {irq})"), cause, reason);
                 continue;
             }
             let basis = format!("completions of the queue pair follow rx-{}", tx.index);

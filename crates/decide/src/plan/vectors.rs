@@ -193,6 +193,11 @@ pub(super) fn groups<'a>(
                 None if irq.is_none() && silo.kthread.is_none() => {
                     plan.leave(&silo.label(), "its interrupt is not known");
                 }
+                None if silos.may_receive_nothing(silo) => {
+                    let reason = "data arrives, and the queue of most of it was not found: this \
+                                  queue's interrupts may announce nothing but completions";
+                    plan.leave(&silo.label(), reason);
+                }
                 None => {
                     by_irq.extend(irq.map(|irq| (irq, groups.len())));
                     groups.push(Group { netdev, irq, silos: vec![silo] });
@@ -225,14 +230,14 @@ impl Group<'_> {
     ///
     /// A kthread can always be moved, even if its interrupt cannot.
     pub(super) fn movable(&self, snapshot: &Snapshot, plan: &mut Plan) -> bool {
-        let Some(state) = self.irq.and_then(|irq| snapshot.irqs.get(&irq)) else { return true };
         let threaded = self.kthread().is_some();
-        let Some((cause, reason)) = refusal(&state.writable) else { return true };
+        let refused = self.irq.and_then(|irq| refusal(snapshot, irq));
+        let Some((cause, reason)) = refused else { return true };
         if !threaded {
             plan.refuse(
                 &format!("{} (irq {})", self.label(), self.irq.unwrap_or_default()),
                 cause,
-                reason.into(),
+                reason,
             );
         }
         threaded

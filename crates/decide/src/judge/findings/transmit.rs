@@ -243,7 +243,7 @@ fn stalled(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         severity: if waiting > 0 { Severity::Critical } else { Severity::Warning },
         subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
-            "tx queue {queues} completed nothing in {seconds:.1} s, and the device holds packets of it"
+            "tx queue {queues} completed nothing of what the device holds in {seconds:.1} s"
         ),
         evidence: vec![
             Evidence::new(
