@@ -201,6 +201,16 @@ impl Topology {
         groups
     }
 
+    /// Whether the kernel shows no cache that these CPUs of a group share.
+    pub fn is_guess(&self, llc: &CpuSet) -> bool {
+        llc.lowest().and_then(|cpu| self.cpus.get(&cpu)).is_some_and(|cpu| cpu.llc_is_guess)
+    }
+
+    /// The nodes with CPUs: not those of memory alone (of a GPU, or CXL).
+    pub fn nodes_with_cpus(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().filter(|(_, node)| !node.cpus.is_empty()).map(|(id, node)| (*id, node))
+    }
+
     /// The online CPUs of a node; none when there is no such node.
     pub fn node_cpus(&self, node: NodeId) -> CpuSet {
         self.nodes.get(&node).map(|node| node.cpus.and(&self.online)).unwrap_or_default()
