@@ -262,3 +262,17 @@ fn a_full_listener_whose_limit_was_not_read_gets_the_limit_of_the_kernel_as_a_fi
     assert!(remedy.what.contains("asked for now was not read"), "{}", remedy.what);
     assert_eq!(remedy.changes[0].target.to_string(), "net.core.somaxconn");
 }
+
+#[test]
+fn a_stalled_tx_queue_is_named_before_the_readers_that_it_delays() {
+    let case = |id: FindingId| cases().join("check").join(id.as_str()).join("fires.json");
+    let mut host: Host = read(&case(FindingId::TxStalled));
+    let delayed: Host = read(&case(FindingId::SocketBufferOverflow));
+    host.patch.0.extend(delayed.patch.0);
+    let mut observation = serde_json::to_value(host.scene.observation()).unwrap();
+    json_patch::patch(&mut observation, &host.patch).unwrap();
+    let observation = serde_json::from_value(observation).unwrap();
+    let check = check(&Analysis::new(&observation, &Costs::default()));
+    let at = |id| check.findings.iter().position(|finding| finding.id == id).unwrap();
+    assert!(at(FindingId::TxStalled) < at(FindingId::SocketBufferOverflow));
+}

@@ -149,7 +149,9 @@ impl Cpu {
         let first = |cpus: &CpuSet| cpus.lowest().unwrap_or(cpu).0;
         let l2 = first(&self.l2);
         let llc = if self.llc_is_guess { l2 } else { first(&self.llc) };
-        let node = self.node.map_or_else(|| PACKAGES + first(&self.package), |NodeId(node)| node);
+        let node = self
+            .node
+            .map_or_else(|| PACKAGES.saturating_add(first(&self.package)), |NodeId(node)| node);
         [first(&self.siblings), l2, llc, node]
     }
 }
