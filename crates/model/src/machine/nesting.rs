@@ -182,6 +182,7 @@ mod tests {
         let nodes: Vec<String> =
             topology.nodes.values().map(|node| node.cpus.to_string()).collect();
         assert_eq!(nodes, ["0-3", "4-7", ""]);
+        assert_eq!(topology.nodes_with_cpus().count(), 2);
     }
 
     #[test]
