@@ -28,7 +28,8 @@ fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
     for entry in entries {
         match merged.get_mut(&(entry.cpu, entry.key)) {
             Some(earlier) => {
-                earlier.sums.iter_mut().zip(entry.sums).for_each(|(sum, more)| *sum += more);
+                let sums = earlier.sums.iter_mut().zip(entry.sums);
+                sums.for_each(|(sum, more)| *sum = sum.saturating_add(more));
             }
             None => _ = merged.insert((entry.cpu, entry.key), entry),
         }
@@ -206,16 +207,45 @@ pub(crate) fn since(
     let growth = |(cpu, now): (&CpuId, &CpuTime)| {
         let before = before.get(cpu).copied().unwrap_or_default();
         let growth = CpuTime {
-            net_rx_ns: now.net_rx_ns - before.net_rx_ns,
-            net_tx_ns: now.net_tx_ns - before.net_tx_ns,
-            other_softirq_ns: now.other_softirq_ns - before.other_softirq_ns,
-            hardirq_ns: now.hardirq_ns - before.hardirq_ns,
-            ipi_ns: now.ipi_ns - before.ipi_ns,
-            net_rx_runs: now.net_rx_runs - before.net_rx_runs,
-            hardirqs: now.hardirqs - before.hardirqs,
-            ipis: now.ipis - before.ipis,
+            net_rx_ns: now.net_rx_ns.saturating_sub(before.net_rx_ns),
+            net_tx_ns: now.net_tx_ns.saturating_sub(before.net_tx_ns),
+            other_softirq_ns: now.other_softirq_ns.saturating_sub(before.other_softirq_ns),
+            hardirq_ns: now.hardirq_ns.saturating_sub(before.hardirq_ns),
+            ipi_ns: now.ipi_ns.saturating_sub(before.ipi_ns),
+            net_rx_runs: now.net_rx_runs.saturating_sub(before.net_rx_runs),
+            hardirqs: now.hardirqs.saturating_sub(before.hardirqs),
+            ipis: now.ipis.saturating_sub(before.ipis),
         };
         (*cpu, growth)
     };
     now.iter().map(growth).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_words_decode(
+            words in prop::collection::vec((0..3u32, any::<[u64; 5]>(), any::<[u64; 3]>()), 0..6),
+        ) {
+            let entry = |(cpu, key, sums): (u32, [u64; 5], [u64; 3])| Entry {
+                cpu: CpuId(cpu),
+                // Few keys, so that some are in two slots.
+                key: key.map(|word| word & 0x0101_0101_0101_0101),
+                label: "eth0".into(),
+                sums,
+            };
+            let entries: Vec<Entry> = words.into_iter().map(entry).collect();
+            let rows = merged(entries.clone()).count();
+            prop_assert!(polls(entries.clone()).len() == rows);
+            prop_assert!(wakeups(entries.clone()).len() == rows);
+            prop_assert!(forwarded(entries.clone()).len() == rows);
+            let read = |entry| Read::of(entry).map(|read| read.consumption(None, |_| None));
+            prop_assert!(merged(entries).filter_map(read).count() <= rows);
+        }
+    }
 }

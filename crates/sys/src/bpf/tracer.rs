@@ -246,7 +246,8 @@ impl Tracer {
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;
             let lost = tables.lost()? + self.loaded.iter().map(Loaded::missed).sum::<u64>();
-            attribution.lost_events = lost - self.before.lost;
+            // The count of a program that cannot be read is 0.
+            attribution.lost_events = lost.saturating_sub(self.before.lost);
             self.before.lost = lost;
             attribution.forwarded = forwarded(tables.forwards.drain()?);
             if self.options.arrivals {
