@@ -6,7 +6,7 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::place::{AlgorithmName, Capacity, Suggestion, Vector, suggest};
+use crate::place::{AlgorithmName, Capacity, Completion, Suggestion, Vector, suggest};
 use crate::plan::contents::Plan;
 use crate::plan::goal::Goal;
 use crate::plan::irq_changes::{accept, follow};
@@ -31,7 +31,7 @@ pub(super) fn place(
     let rules = VectorRules::new(after, goal, pool, plan);
     let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
         groups.into_iter().filter_map(|group| rules.vector(group, after, plan)).collect();
-    add_completed_by(after, &mut vectors);
+    add_completed_by(after, goal, &mut vectors);
     let placed: Vec<&Silo> =
         vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
     let capacity = Capacity::new(analysis, &placed);
@@ -102,11 +102,9 @@ fn suggest_each(
         }
         let number = |index: &usize| mine.binary_search(index).ok();
         let own = |index: &usize| {
-            let completed_by = vectors[*index]
-                .completed_by
-                .iter()
-                .filter_map(|(to, rate)| Some((number(to)?, *rate)))
-                .collect();
+            let renumbered =
+                |it: &Completion| Some(Completion { to: number(&it.to)?, ..it.clone() });
+            let completed_by = vectors[*index].completed_by.iter().filter_map(renumbered).collect();
             Vector { completed_by, ..vectors[*index].clone() }
         };
         let own: Vec<Vector> = mine.iter().map(own).collect();
