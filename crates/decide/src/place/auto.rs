@@ -84,8 +84,14 @@ fn basis(
         let spread = ReaderSpread::from_reads(&vector.read_on, topology)
             .is_some_and(|it| it.is_spread(llcs));
         let consumer = consumer_in_words(vector);
-        let distance = topology.distance(cpu, reader);
-        return match distance {
+        let near = |level: &str| {
+            format!(
+                "near-consumer: its consumer {consumer} ({}); cpu {cpu} on the same {level} is {}",
+                busy(reader),
+                busy(cpu)
+            )
+        };
+        return match topology.distance(cpu, reader) {
             _ if spread => {
                 let cpus = vector.read_on.len();
                 format!(
@@ -101,16 +107,9 @@ fn basis(
                 "its consumer {consumer} ({}); cpu {cpu} is the other thread of that core",
                 busy(reader)
             ),
-            Distance::L2 | Distance::Llc => {
-                let cache =
-                    if distance == Distance::L2 { "level 2 cache" } else { "last-level cache" };
-                format!(
-                    "near-consumer: its consumer {consumer} ({}); cpu {cpu} on the same {cache} \
-                     is {}",
-                    busy(reader),
-                    busy(cpu)
-                )
-            }
+            Distance::L2 => near("level 2 cache"),
+            Distance::Llc => near("last-level cache"),
+            Distance::Node if topology.near(reader).contains(cpu) => near("node"),
             Distance::Node | Distance::Remote => format!(
                 "its consumer {consumer}, near which every cpu costs more; cpu {cpu} is {}",
                 busy(cpu)
@@ -123,11 +122,10 @@ fn basis(
     };
     let from_here = vector.completed_by.iter().filter(|it| it.is_from(Some(cpu)));
     let most = from_here.max_by(|a, b| a.packets_per_s.total_cmp(&b.packets_per_s));
-    if let Some(Completion { to, packets_per_s, senders }) = most {
+    if let Some(Completion { to, queue, packets_per_s, senders }) = most {
         let there = place_of(*to);
         let chosen = if senders.is_some() { ", which XPS chooses on this cpu" } else { "" };
-        let to = &vectors[*to].label;
-        return format!("forwarding: hands {packets_per_s:.0} packets/s to {to}{there}{chosen}");
+        return format!("forwarding: hands {packets_per_s:.0} packets/s to {queue}{there}{chosen}");
     }
     if let Some((from, rate)) = fed_by(vectors, at, index) {
         let there = place_of(from);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS, SMT_LOSS, pressure};
 use netsilo_model::cost::weights::ByDistance;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, NodeId, Topology};
+use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, LOCAL, NodeId, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::place::capacity::Capacity;
@@ -70,7 +70,7 @@ impl<'a> Model<'a> {
         }
         let lines = capacity.costs.lines_per_packet;
         for (from, vector) in vectors.iter().enumerate() {
-            for Completion { to, packets_per_s, senders } in &vector.completed_by {
+            for Completion { to, packets_per_s, senders, .. } in &vector.completed_by {
                 let cost = capacity.costs.line_ns.map(|ns| ns * lines * packets_per_s);
                 let senders = senders.as_ref().map(|senders| model.senders(senders));
                 model.problem.pairs.push(Pair { from, to: *to, cost, senders });
@@ -204,20 +204,10 @@ fn place(cpu: CpuId, capacity: &Capacity<'_>) -> CpuPlace {
     // A CPU without data counts as busy.
     let busy = capacity.busy.get(&cpu).map_or(1.0, |busy| busy / capacity.dilation);
     CpuPlace {
-        levels: known.map_or([cpu.0; 4], |known| levels(cpu, known)),
+        levels: known.map_or([cpu.0; 4], |known| known.levels(cpu)),
         busy,
         slowdown: known.map_or(1.0, slowdown),
     }
-}
-
-/// Numbers of the levels that a CPU shares: the lowest CPU of its core and caches, and its node.
-fn levels(cpu: CpuId, known: &Cpu) -> [u32; 4] {
-    /// Offset of package numbers, which stand in for nodes if the kernel shows none, so that the
-    /// two never collide.
-    const PACKAGES: u32 = 1 << 16;
-    let first = |cpus: &CpuSet| cpus.lowest().unwrap_or(cpu).0;
-    let node = known.node.map_or_else(|| PACKAGES + first(&known.package), |NodeId(node)| node);
-    [first(&known.siblings), first(&known.l2), first(&known.llc), node]
 }
 
 fn slowdown(cpu: &Cpu) -> f64 {
@@ -293,7 +283,8 @@ impl std::ops::AddAssign for Parts {
 struct Ground {
     /// The places of each core, by its number.
     cores: BTreeMap<u32, Vec<usize>>,
-    nodes: Vec<Option<NodeId>>,
+    /// Whether each place is on another node than a device, by the device's node.
+    far: BTreeMap<Option<NodeId>, Vec<bool>>,
     /// Bytes per second that are read on each CPU, from all vectors.
     read_on: BTreeMap<CpuId, f64>,
 }
@@ -308,8 +299,12 @@ impl Ground {
         for (cpu, bytes) in vectors.iter().flat_map(|vector| &vector.read_on) {
             *read_on.entry(*cpu).or_default() += bytes;
         }
-        let node = |cpu: &CpuId| topology.cpus.get(cpu).and_then(|known| known.node);
-        Self { cores, nodes: cpus.iter().map(node).collect(), read_on }
+        let mut far = BTreeMap::new();
+        for device in vectors.iter().map(|vector| vector.node) {
+            let is_far = |cpu: &CpuId| topology.distance_from_device(device, *cpu) > LOCAL;
+            far.entry(device).or_insert_with(|| cpus.iter().map(is_far).collect());
+        }
+        Self { cores, far, read_on }
     }
 
     /// The other threads of a place's core.
@@ -363,8 +358,6 @@ impl<'a> Row<'a> {
         let Self { vector, capacity, ground, .. } = self;
         let (cpu, places) = (model.cpus[place], &model.problem.places);
         let CpuPlace { levels, slowdown, .. } = places[place];
-        let nodes = (vector.node, ground.nodes[place]);
-        let is_far = matches!(nodes, (Some(device), Some(node)) if device != node);
         let line = capacity.costs.line_ns;
         let fetched = vector.packets_per_s * capacity.costs.device_lines_per_packet;
         let load = vector.load / capacity.dilation * slowdown;
@@ -380,7 +373,11 @@ impl<'a> Row<'a> {
         Parts {
             wakeups: self.wakeups.on(cpu, levels),
             lines: self.lines.on(cpu, levels),
-            device: if is_far { fetched * (line.remote - line.llc).max(0.0) } else { 0.0 },
+            device: if ground.far[&vector.node][place] {
+                fetched * (line.remote - line.llc).max(0.0)
+            } else {
+                0.0
+            },
             slow: load * (1.0 - 1.0 / slowdown) * SECOND_NS,
             waiting: delayed * SECOND_NS + turns,
             ..Parts::default()
@@ -404,7 +401,7 @@ impl Spread {
         let steps = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node, Distance::Remote];
         self.anywhere += at(Distance::Remote);
         for ((level, number), step) in
-            self.levels.iter_mut().zip(levels(cpu, known)).zip(steps.windows(2))
+            self.levels.iter_mut().zip(known.levels(cpu)).zip(steps.windows(2))
         {
             *level.entry(number).or_default() += at(step[0]) - at(step[1]);
         }

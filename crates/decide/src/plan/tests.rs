@@ -65,8 +65,9 @@ fn sets(cpus: Vec<u32>, least: usize, most: usize) -> impl Strategy<Value = CpuS
     subsequence(cpus, least.min(most)..=most).prop_map(|cpus| cpus.into_iter().map(CpuId).collect())
 }
 
-/// Loads come from few values, so that ties happen; a packet costs the same on every CPU, as in
-/// netsilo's model.
+/// Loads come from few values, so that ties happen. A packet costs the same on every CPU, as in
+/// netsilo's model; packets of queues cost up to ten times as much as others' where the time of
+/// their polls is measured.
 fn queues(cpus: &[u32], count: usize) -> impl Strategy<Value = Vec<SceneQueue>> + use<> {
     let cpu = select(cpus.to_vec());
     let reader =
@@ -81,13 +82,14 @@ fn queues(cpus: &[u32], count: usize) -> impl Strategy<Value = Vec<SceneQueue>> 
     let writable = prop_oneof![9 => Just(Writable::Yes), 1 => Just(Writable::Managed)];
     let placed = || sets(cpus.to_vec(), 1, 3);
     let packets = select(vec![0u64, 10, 300, 700, 1000, 1000]);
-    let load = move |packets: u64| packets as f64 / 1000.0 * ALL_QUEUES / count as f64;
-    let queue = (placed(), placed(), writable, packets, readers, placed()).prop_map(
-        move |(cpus, tx_cpus, writable, packets_per_s, readers, kthread_cpus)| SceneQueue {
+    let cost = select(vec![0.1, 0.3, 1.0, 1.0]);
+    let queue = (placed(), placed(), writable, packets, readers, placed(), cost).prop_map(
+        move |(cpus, tx_cpus, writable, packets_per_s, readers, kthread_cpus, cost)| SceneQueue {
             cpus,
             tx_cpus,
             writable,
-            load: load(packets_per_s),
+            load: load(packets_per_s, count) * cost,
+            poll_time: true,
             packets_per_s,
             readers: if packets_per_s == 0 { Vec::new() } else { readers },
             kthread_cpus,
@@ -98,6 +100,11 @@ fn queues(cpus: &[u32], count: usize) -> impl Strategy<Value = Vec<SceneQueue>> 
         },
     );
     prop::collection::vec(queue, count)
+}
+
+/// Load of one of `count` queues whose packets all cost the same.
+fn load(packets_per_s: u64, count: usize) -> f64 {
+    packets_per_s as f64 / 1000.0 * ALL_QUEUES / count as f64
 }
 
 fn scenes() -> impl Strategy<Value = Scene> {
@@ -125,6 +132,10 @@ fn scenes() -> impl Strategy<Value = Scene> {
             )| {
                 let count = queues.len();
                 for (i, queue) in queues.iter_mut().enumerate() {
+                    if kind == "threaded" {
+                        // The time of kthreads' polls is not measured.
+                        queue.load = load(queue.packets_per_s, count);
+                    }
                     queue.packets_per_s *= times;
                     queue.wakeups_per_s = queue.packets_per_s * wakeups / 4;
                     if forwards
@@ -611,4 +622,63 @@ fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
             "{algorithm}: {plan:#?}"
         );
     }
+}
+
+#[test]
+fn an_interrupt_of_completions_is_a_placement_whether_it_moves_or_not() {
+    let queue = |irq: u32, cpus: &str, tx_cpus: &str| SceneQueue {
+        irq: Some(irq),
+        cpus: CpuSet::parse_list(cpus).unwrap(),
+        tx_irq: Some(irq + 10),
+        tx_cpus: CpuSet::parse_list(tx_cpus).unwrap(),
+        packets_per_s: 50_000,
+        load: 0.2,
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "virtio_net".into(),
+        queues: vec![queue(30, "0", "0"), queue(31, "1", "3")],
+        ..SceneNetdev::default()
+    };
+    let grid = Grid { l2s: 4, ..Grid::default() };
+    let scene = Scene { grid, netdevs: vec![netdev], ..Scene::default() };
+    let plan = plan(&scene.observation(), &Goal::default());
+    let completions: Vec<(String, u32, String, bool)> = plan
+        .placements
+        .iter()
+        .filter(|it| it.is_of_completions())
+        .map(|it| (it.label.to_string(), it.irq.unwrap().0, it.cpus.to_string(), it.moves))
+        .collect();
+    assert_eq!(
+        completions,
+        [
+            ("eth0 tx-0".to_owned(), 40, "0".to_owned(), false),
+            ("eth0 tx-1".to_owned(), 41, "1".to_owned(), true)
+        ]
+    );
+}
+
+#[test]
+fn one_cpu_is_advised_no_other() {
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        writable: Writable::Managed,
+        packets_per_s: 50_000,
+        load: 0.9,
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "virtio_net".into(),
+        queues: vec![queue],
+        ..SceneNetdev::default()
+    };
+    let mut scene = Scene { netdevs: vec![netdev], ..Scene::default() };
+    let reason =
+        |scene: &Scene| plan(&scene.observation(), &Goal::default()).refusals[0].reason.clone();
+    assert!(!reason(&scene).contains("RPS"), "{}", reason(&scene));
+    scene.grid.l2s = 2;
+    assert!(reason(&scene).contains("RPS"), "{}", reason(&scene));
 }

@@ -8,10 +8,10 @@ use netsilo_model::derive::silo::{Silo, Silos};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{Snapshot, Writable};
-use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity, TxQueue};
+use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
 
-use crate::place::{AlgorithmName, Completion, Vector};
+use crate::place::{AlgorithmName, Vector};
 use crate::plan::contents::{Placement, Plan, RefusalCause};
 use crate::plan::goal::{Goal, Override};
 use crate::plan::irq_changes::{affinity, refusal};
@@ -93,112 +93,6 @@ impl<'a> VectorRules<'a> {
     }
 }
 
-/// Adds to each vector which other vectors complete the transmission of the packets it forwards.
-///
-/// Those are the vectors of the tx queues that it feeds. A tx queue with its own interrupt follows
-/// the rx queue of the same number, so that rx queue's vector counts then.
-pub(super) fn add_completed_by(
-    snapshot: &Snapshot,
-    goal: &Goal,
-    vectors: &mut [(Group<'_>, Vector, AlgorithmName)],
-) {
-    let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
-    let mut by_queue: BTreeMap<(u32, u32), usize> = BTreeMap::new();
-    for (index, (group, ..)) in vectors.iter().enumerate() {
-        by_irq.extend(group.irq.map(|irq| (irq, index)));
-        by_queue.extend(
-            group
-                .silos
-                .iter()
-                .filter_map(|silo| Some(((group.netdev.ifindex, silo.queue?), index))),
-        );
-    }
-    let completes = |netdev: &Netdev, queue: u32| {
-        let irq = netdev.tx_queues.iter().find(|tx| tx.index == queue)?.irq.as_ref()?.to;
-        by_irq.get(&irq).or_else(|| by_queue.get(&(netdev.ifindex, queue))).copied()
-    };
-    for (index, (group, vector, _)) in vectors.iter_mut().enumerate() {
-        let mut all: Vec<Completion> = Vec::new();
-        for (netdev, observed) in by_egress(snapshot, group) {
-            // RPS hands the packets to other CPUs, which send them; and what a goal's XPS will
-            // choose is not known before the interrupts are placed.
-            let ways = match vector.rps_targets.is_empty() && goal.xps.is_none() {
-                true => ways(netdev, observed, &snapshot.topology.online),
-                false => vec![(None, observed)],
-            };
-            for (senders, queues) in ways {
-                for (queue, packets_per_s) in queues {
-                    let Some(to) = completes(netdev, queue).filter(|to| *to != index) else {
-                        continue;
-                    };
-                    match all.iter_mut().find(|it| it.to == to && it.senders == senders) {
-                        Some(known) => known.packets_per_s += packets_per_s,
-                        None => {
-                            all.push(Completion { to, packets_per_s, senders: senders.clone() })
-                        }
-                    }
-                }
-            }
-        }
-        vector.completed_by = all;
-    }
-}
-
-/// The netdevs through which a group's packets leave, and packets per second by tx queue.
-fn by_egress<'a>(
-    snapshot: &'a Snapshot,
-    group: &Group<'_>,
-) -> Vec<(&'a Netdev, BTreeMap<u32, f64>)> {
-    let mut by_egress: Vec<(&Netdev, BTreeMap<u32, f64>)> = Vec::new();
-    for egress in group.silos.iter().flat_map(|silo| &silo.forwards) {
-        let same = |netdev: &&Netdev| {
-            netdev.ifindex == egress.egress_ifindex && netdev.name == egress.egress
-        };
-        let Some(netdev) = snapshot.netdevs.iter().find(same) else { continue };
-        let known = by_egress.iter().position(|(known, _)| known.ifindex == netdev.ifindex);
-        let known = known.unwrap_or_else(|| {
-            by_egress.push((netdev, BTreeMap::new()));
-            by_egress.len() - 1
-        });
-        *by_egress[known].1.entry(egress.tx_queue).or_default() += egress.packets_per_s;
-    }
-    by_egress
-}
-
-/// Packets per second by tx queue, for the CPUs that send them; `None` if the CPU does not matter.
-type Way = (Option<CpuSet>, BTreeMap<u32, f64>);
-
-/// How packets leave through a netdev, whichever CPU forwards them (`netdev_pick_tx`,
-/// `net/core/dev.c`): by XPS through the sending CPU's queues, with a hash if it has several; else
-/// as observed.
-fn ways(netdev: &Netdev, observed: BTreeMap<u32, f64>, online: &CpuSet) -> Vec<Way> {
-    let is_by_rx = |tx: &TxQueue| tx.xps_rxqs.as_ref().is_some_and(|rxqs| !rxqs.is_empty());
-    let mut queues_of: BTreeMap<CpuId, Vec<u32>> = BTreeMap::new();
-    for tx in netdev.tx_queues.iter().filter(|_| !netdev.tx_queues.iter().any(is_by_rx)) {
-        for cpu in tx.xps_cpus.iter().flat_map(CpuSet::iter) {
-            queues_of.entry(cpu).or_default().push(tx.index);
-        }
-    }
-    if queues_of.is_empty() {
-        return vec![(None, observed)];
-    }
-    let rest = online.minus(&queues_of.keys().copied().collect());
-    let mut cpus_of: BTreeMap<Vec<u32>, CpuSet> = BTreeMap::new();
-    for (cpu, queues) in queues_of {
-        cpus_of.entry(queues).or_default().insert(cpu);
-    }
-    let total: f64 = observed.values().sum();
-    let by_xps = |(queues, cpus): (Vec<u32>, CpuSet)| {
-        let each = total / queues.len() as f64;
-        (Some(cpus), queues.into_iter().map(|queue| (queue, each)).collect())
-    };
-    let mut ways: Vec<Way> = cpus_of.into_iter().map(by_xps).collect();
-    if !rest.is_empty() {
-        ways.push((Some(rest), observed));
-    }
-    ways
-}
-
 /// Most interrupts on one x86 CPU: of 256 vectors, 32 are exceptions and about two dozen are the
 /// system's own (`arch/x86/include/asm/irq_vectors.h`).
 ///
@@ -254,6 +148,11 @@ pub(super) fn groups<'a>(
                 None if irq.is_none() && silo.kthread.is_none() => {
                     plan.leave(&silo.label(), "its interrupt is not known");
                 }
+                None if silos.may_receive_nothing(silo) => {
+                    let reason = "data arrives, and the queue of most of it was not found: this \
+                                  queue's interrupts may announce nothing but completions";
+                    plan.leave(&silo.label(), reason);
+                }
                 None => {
                     by_irq.extend(irq.map(|irq| (irq, groups.len())));
                     groups.push(Group { netdev, irq, silos: vec![silo] });
@@ -286,14 +185,14 @@ impl Group<'_> {
     ///
     /// A kthread can always be moved, even if its interrupt cannot.
     pub(super) fn movable(&self, snapshot: &Snapshot, plan: &mut Plan) -> bool {
-        let Some(state) = self.irq.and_then(|irq| snapshot.irqs.get(&irq)) else { return true };
         let threaded = self.kthread().is_some();
-        let Some((cause, reason)) = refusal(&state.writable) else { return true };
+        let refused = self.irq.and_then(|irq| refusal(snapshot, irq));
+        let Some((cause, reason)) = refused else { return true };
         if !threaded {
             plan.refuse(
                 &format!("{} (irq {})", self.label(), self.irq.unwrap_or_default()),
                 cause,
-                reason.into(),
+                reason,
             );
         }
         threaded

@@ -95,7 +95,12 @@ impl Work {
             for (from, vector) in vectors.iter_mut().enumerate().take(count / 2) {
                 let packets_per_s = vector.packets_per_s / 2.0;
                 let to = count - 1 - from;
-                vector.completed_by = vec![Completion { to, packets_per_s, senders: None }];
+                vector.completed_by = vec![Completion {
+                    to,
+                    queue: Subject::default(),
+                    packets_per_s,
+                    senders: None,
+                }];
             }
         }
         let costs =

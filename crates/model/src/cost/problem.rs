@@ -16,7 +16,7 @@
 mod tests;
 
 use crate::cost::weights::ByDistance;
-use crate::machine::topology::Distance;
+use crate::machine::topology::{Distance, Levels};
 
 /// CPU-nanoseconds in one second of one CPU.
 pub const SECOND_NS: f64 = 1e9;
@@ -53,11 +53,11 @@ pub fn slope(busy: f64, items: f64) -> f64 {
     beyond(FULL, busy) + beyond(QUEUED, items)
 }
 
-/// A CPU; two CPUs share a level if they have the same number for it.
+/// A CPU.
 #[derive(Debug, Clone, Default)]
 pub struct CpuPlace {
     /// Numbers of its core, level 2 cache, last-level cache and node.
-    pub levels: [u32; 4],
+    pub levels: Levels,
     /// Share of its time taken by other work than the items.
     pub busy: f64,
     /// Time for the same work relative to the fastest CPU, at least 1.
@@ -120,13 +120,8 @@ impl Problem {
 
     /// Distance between two places.
     pub fn distance(&self, a: usize, b: usize) -> Distance {
-        const LEVELS: [Distance; 4] = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node];
-        if a == b {
-            return Distance::SameCpu;
-        }
-        let shared =
-            self.places[a].levels.iter().zip(self.places[b].levels).position(|(x, y)| *x == y);
-        shared.map_or(Distance::Remote, |level| LEVELS[level])
+        let levels = |place: usize| &self.places[place].levels;
+        if a == b { Distance::SameCpu } else { Distance::between(levels(a), levels(b)) }
     }
 
     /// Cost of a placement in ns/s, without moving costs; infinite if an item is where it may not

@@ -141,6 +141,8 @@ pub struct SceneQueue {
     pub packets_per_poll: u64,
     /// Share of a CPU that polling the queue takes.
     pub load: f64,
+    /// Whether the time of its polls is measured, too.
+    pub poll_time: bool,
     /// Share of a CPU that its packets take after RPS handed them on, on all receiving CPUs
     /// together.
     pub handed_load: f64,
@@ -314,6 +316,8 @@ impl Scene {
                 cpu,
                 polls,
                 packets,
+                ns: (queue.poll_time && !netdev.threaded)
+                    .then_some((queue.load * 1e9) as u64 * SECONDS),
             });
             if !netdev.threaded {
                 let time = attribution.cpu_time.entry(cpu).or_default();
@@ -387,6 +391,9 @@ impl Scene {
                 cpu,
                 polls: polls / each,
                 packets: queue.packets_per_s * SECONDS / each,
+                ns: queue
+                    .poll_time
+                    .then_some((queue.handed_load / each as f64 * 1e9) as u64 * SECONDS),
             });
             let time = attribution.cpu_time.entry(cpu).or_default();
             time.net_rx_ns += (queue.handed_load / each as f64 * 1e9) as u64 * SECONDS;
