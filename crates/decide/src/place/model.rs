@@ -9,7 +9,7 @@ use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, LOCAL, NodeId, T
 use serde::{Deserialize, Serialize};
 
 use crate::place::capacity::Capacity;
-use crate::place::vector::Vector;
+use crate::place::vector::{Completion, Vector};
 
 /// A move must gain at least the sum of these parts; this one is fixed (ns/s): 0.05% of one CPU.
 const MOVING_LEAST: f64 = 0.0005 * SECOND_NS;
@@ -70,14 +70,23 @@ impl<'a> Model<'a> {
         }
         let lines = capacity.costs.lines_per_packet;
         for (from, vector) in vectors.iter().enumerate() {
-            let pair = |(to, rate): &(usize, f64)| Pair {
-                from,
-                to: *to,
-                cost: capacity.costs.line_ns.map(|ns| ns * lines * rate),
-            };
-            model.problem.pairs.extend(vector.completed_by.iter().map(pair));
+            for Completion { to, packets_per_s, senders, .. } in &vector.completed_by {
+                let cost = capacity.costs.line_ns.map(|ns| ns * lines * packets_per_s);
+                let senders = senders.as_ref().map(|senders| model.senders(senders));
+                model.problem.pairs.push(Pair { from, to: *to, cost, senders });
+            }
         }
         model
+    }
+
+    /// The index of a set of CPUs in [`Problem::senders`].
+    fn senders(&mut self, senders: &CpuSet) -> usize {
+        let places: Vec<bool> = self.cpus.iter().map(|cpu| senders.contains(*cpu)).collect();
+        let known = self.problem.senders.iter().position(|known| *known == places);
+        known.unwrap_or_else(|| {
+            self.problem.senders.push(places);
+            self.problem.senders.len() - 1
+        })
     }
 
     fn add(&mut self, vector: &Vector) {
@@ -152,15 +161,8 @@ impl Placed<'_> {
     /// The parts of a vector's cost on each of [`Model::cpus`], with all others where they are.
     pub fn parts(&self, vector: usize) -> Vec<Parts> {
         let Self { model: Model { problem, ground, vectors, .. }, places, loads } = self;
-        let partner = |pair: &Pair| {
-            let other = match (pair.from == vector, pair.to == vector) {
-                (true, false) => pair.to,
-                (false, true) => pair.from,
-                _ => return None,
-            };
-            Some((places[other]?, pair.cost))
-        };
-        let partners: Vec<(usize, ByDistance)> = problem.pairs.iter().filter_map(partner).collect();
+        let is_partner = |pair: &&Pair| (pair.from == vector) != (pair.to == vector);
+        let partners: Vec<&Pair> = problem.pairs.iter().filter(is_partner).collect();
         let others = |place: usize| {
             let own = if places[vector] == Some(place) { problem.load(vector, place) } else { 0.0 };
             loads[place] - own
@@ -172,8 +174,11 @@ impl Placed<'_> {
             let crowd = pressure(busy + load, before + load) - pressure(busy, before);
             let beside: f64 = ground.siblings(place, &problem.places).map(others).sum();
             parts.crowding = (crowd + SMT_LOSS * load * beside) * SECOND_NS;
-            let handed = |(at, cost): &(usize, ByDistance)| cost.at(problem.distance(place, *at));
-            parts.handing = partners.iter().map(handed).sum();
+            let handed = |pair: &&Pair| match pair.from == vector {
+                true => Some(problem.handed(pair, place, places[pair.to]?)),
+                false => Some(problem.handed(pair, places[pair.from]?, place)),
+            };
+            parts.handing = partners.iter().filter_map(handed).sum();
         }
         row
     }
@@ -188,10 +193,7 @@ impl Placed<'_> {
                 cost += Row::of(vector, capacity, ground).at(model, *place);
             }
         }
-        let handed = |pair: &Pair| {
-            let distance = problem.distance(places[pair.from]?, places[pair.to]?);
-            Some(pair.cost.at(distance))
-        };
+        let handed = |pair: &Pair| Some(problem.handed(pair, places[pair.from]?, places[pair.to]?));
         cost.handing = problem.pairs.iter().filter_map(handed).sum();
         cost
     }

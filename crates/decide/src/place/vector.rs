@@ -48,9 +48,8 @@ pub struct Vector {
     pub rps_targets: CpuSet,
     /// Packets per second that are forwarded, with no reader on this host.
     pub forwarded_per_s: f64,
-    /// Packets per second that it hands to other vectors of the same list, which complete their
-    /// transmission.
-    pub completed_by: Vec<(usize, f64)>,
+    /// The vectors of the same list that complete the transmission of the packets it forwards.
+    pub completed_by: Vec<Completion>,
     /// The tx queue whose completions it processes for packets of other vectors.
     pub completes: Option<Subject>,
     /// Bytes per second by the CPU that reads them.
@@ -59,6 +58,26 @@ pub struct Vector {
     pub consumer: Option<ConsumerShare>,
     /// Softirq time of the CPU that polls the vector now.
     pub softirq: Option<SoftirqShare>,
+}
+
+/// Forwarded packets whose transmission another vector completes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Completion {
+    /// Index of that vector in the same list.
+    pub to: usize,
+    /// The tx queue.
+    pub queue: Subject,
+    /// Packets per second.
+    pub packets_per_s: f64,
+    /// The CPUs that send through that vector's queue, if the CPU decides (XPS).
+    pub senders: Option<CpuSet>,
+}
+
+impl Completion {
+    /// Whether a vector on this CPU hands its packets there; `None` is anywhere.
+    pub(super) fn is_from(&self, cpu: Option<CpuId>) -> bool {
+        self.senders.as_ref().zip(cpu).is_none_or(|(senders, cpu)| senders.contains(cpu))
+    }
 }
 
 impl Vector {
@@ -136,11 +155,6 @@ impl Vector {
             }
             true => None,
         }
-    }
-
-    /// Its name where it receives forwarded packets from another vector.
-    pub(super) fn completing(&self) -> &Subject {
-        self.completes.as_ref().filter(|_| !self.traffic).unwrap_or(&self.label)
     }
 
     /// Returns the CPU that reads most.

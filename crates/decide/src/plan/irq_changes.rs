@@ -1,21 +1,14 @@
-//! Changes of interrupt affinity: why one is refused, the interrupts of tx queues that follow, and
-//! knobs that another program owns.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! Changes of interrupt affinity: why one is refused, and knobs that another program owns.
 
 use netsilo_model::change::{Change, Target, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{OwnedKnob, Snapshot, Writable};
-use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, RxQueue};
-use netsilo_model::snapshot::subject::Subject;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
-use crate::place::AlgorithmName;
-use crate::place::model::Parts;
-use crate::plan::contents::{Placement, Plan, RefusalCause};
+use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::Goal;
 use crate::plan::owners;
-use crate::plan::places::present;
 
 /// Why an interrupt cannot be moved, and what can be moved instead.
 pub(super) fn refusal(snapshot: &Snapshot, irq: Irq) -> Option<(RefusalCause, String)> {
@@ -49,55 +42,6 @@ pub(super) fn affinity(
         netdev: Some(NetdevIdentity::from_netdev(netdev)),
     };
     Change::of(snapshot, knob, CpuSet::from_cpu(cpu), reason)
-}
-
-/// Places the interrupts of tx queues that have their own: each follows the rx queue of the same
-/// number.
-pub(super) fn follow(snapshot: &Snapshot, netdevs: &[&Netdev], plan: &mut Plan) -> Vec<Change> {
-    let rx_queues = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
-    let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
-    let placed = |it: &Placement| Some((it.irq?, (it.cpus.single()?, it.algorithm)));
-    let placed: BTreeMap<Irq, (CpuId, AlgorithmName)> =
-        plan.placements.iter().filter_map(placed).collect();
-    let mut changes = Vec::new();
-    for netdev in netdevs.iter().filter(|netdev| netdev.up) {
-        let rx = |rx: &RxQueue| Some((rx.index, *placed.get(&rx.irq.as_ref()?.to)?));
-        let rx: BTreeMap<u32, (CpuId, AlgorithmName)> =
-            netdev.rx_queues.iter().filter_map(rx).collect();
-        for tx in &netdev.tx_queues {
-            let irq = tx.irq.as_ref().map(|edge| edge.to).filter(|irq| !done.contains(irq));
-            let (Some((cpu, algorithm)), Some(irq)) = (rx.get(&tx.index).copied(), irq) else {
-                continue;
-            };
-            done.insert(irq);
-            let label = Subject::TxQueue(netdev.name.clone(), tx.index);
-            let state = snapshot.irqs.get(&irq);
-            let moves = present(snapshot, irq) != Some(cpu);
-            if let Some((cause, reason)) = refusal(snapshot, irq).filter(|_| moves) {
-                plan.refuse(&format!("{label} (irq {irq})"), cause, reason);
-                continue;
-            }
-            let basis = format!("completions of the queue pair follow rx-{}", tx.index);
-            if moves {
-                let reason = format!("{label}: {basis}");
-                changes.extend(affinity(snapshot, irq, netdev, cpu, reason));
-            }
-            plan.placements.push(Placement {
-                label,
-                netdev: NetdevIdentity::from_netdev(netdev),
-                irq: Some(irq),
-                action: state.map(|state| state.actions.join(",")).unwrap_or_default(),
-                cpus: CpuSet::from_cpu(cpu),
-                algorithm,
-                basis,
-                moves,
-                gain_ns_per_s: 0,
-                cost: Parts::default(),
-                alternatives: Vec::new(),
-            });
-        }
-    }
-    changes
 }
 
 /// Most `--banirq` arguments that are listed one by one.

@@ -15,6 +15,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::host::{IrqState, Writable};
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
@@ -119,7 +120,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
         let queues = (1usize..7).prop_flat_map(move |count| queues(&online, count));
         let kind = select(vec!["combined", "split", "shared", "threaded"]);
         // Packet rates too low to matter, and rates at which the cost of a packet's path decides.
-        let rate = (select(vec![1u64, 300]), select(vec![0u64, 2]), any::<bool>());
+        let rate = (select(vec![1u64, 300]), select(vec![0u64, 2]), any::<bool>(), any::<bool>());
         (Just((grid, offline, isolated)), queues, busy, kind, any::<bool>(), rate).prop_map(
             |(
                 (grid, offline, isolated),
@@ -127,7 +128,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
                 (cpus, usr),
                 kind,
                 two,
-                (times, wakeups, forwards),
+                (times, wakeups, forwards, xps),
             )| {
                 let count = queues.len();
                 for (i, queue) in queues.iter_mut().enumerate() {
@@ -156,7 +157,14 @@ fn scenes() -> impl Strategy<Value = Scene> {
                     queue.tx_irq = (kind == "split").then_some(FIRST_TX_IRQ + i as u32);
                 }
                 let half = if two && kind != "shared" { queues.len() / 2 } else { 0 };
-                let second = queues.split_off(half);
+                let mut second = queues.split_off(half);
+                // XPS of the egress: each tx queue sends for every second CPU, or every third, ...
+                let count = second.len();
+                for (i, queue) in second.iter_mut().enumerate().filter(|_| xps) {
+                    let cpus = grid.topology().possible;
+                    let own = cpus.iter().filter(|cpu| cpu.0 as usize % count == i);
+                    queue.xps_cpus = Some(own.collect());
+                }
                 let device = |name: &str, node, queues| SceneNetdev {
                     name: name.into(),
                     driver: "igb".into(),
@@ -231,6 +239,73 @@ fn placed(
         cores.entry(core).or_default().push(load);
     }
     cores
+}
+
+/// A router of virtio's shape: each CPU of a socket sends through that socket's tx queue. Moving
+/// the receiving queue to the completions changes the egress queue, and with it the completions.
+#[test]
+fn forwarding_under_xps_settles_in_one_plan() {
+    let queue = |irq, cpu: u32, tx_cpu: u32, xps| SceneQueue {
+        irq: Some(irq),
+        tx_irq: Some(irq + FIRST_TX_IRQ),
+        cpus: CpuSet::from_cpu(CpuId(cpu)),
+        tx_cpus: CpuSet::from_cpu(CpuId(tx_cpu)),
+        xps_cpus: Some(CpuSet::parse_list(xps).unwrap()),
+        ..SceneQueue::default()
+    };
+    let receives = |queue: SceneQueue| SceneQueue {
+        packets_per_s: 50_000,
+        load: 0.16,
+        forwards: vec![SceneForward {
+            to: "eth1".into(),
+            queue: 0,
+            packets_per_s: 50_000,
+            bytes_per_s: 5_000_000,
+        }],
+        ..queue
+    };
+    let device = |name: &str, queues| SceneNetdev {
+        name: name.into(),
+        driver: "virtio_net".into(),
+        queues,
+        ..SceneNetdev::default()
+    };
+    let router = |rx_cpus: [u32; 2], tx_cpus: [u32; 2]| Scene {
+        grid: Grid { nodes: 2, l2s: 2, threads: 2, ..Grid::default() },
+        netdevs: vec![
+            device(
+                "eth0",
+                vec![
+                    receives(queue(30, rx_cpus[0], 0, "0-3")),
+                    receives(queue(31, rx_cpus[1], 4, "4-7")),
+                ],
+            ),
+            device(
+                "eth1",
+                vec![
+                    queue(40, tx_cpus[0], tx_cpus[0], "0-3"),
+                    queue(41, tx_cpus[1], tx_cpus[1], "4-7"),
+                ],
+            ),
+        ],
+        ..Scene::default()
+    };
+    let goal = Goal::default();
+    for (rx_cpus, tx_cpus) in [([0, 1], [4, 2]), ([4, 5], [4, 2]), ([0, 4], [4, 0])] {
+        let scene = router(rx_cpus, tx_cpus);
+        let first = plan(&scene.observation(), &goal);
+        let settings = apply_to(&scene.settings(), &first.changes);
+        let observation = scene.observe(&settings);
+        let again = plan(&observation, &goal).changes;
+        assert_eq!(again, vec![], "rx on {rx_cpus:?}, tx on {tx_cpus:?}, after {first:#?}");
+        let topology = &settings.topology;
+        for forwarded in &observation.attribution.forwarded {
+            let tx = &settings.netdevs[1].tx_queues[forwarded.tx_queue as usize];
+            let completes = settings.irqs[&tx.irq.as_ref().unwrap().to].effective.clone().unwrap();
+            let distance = topology.distance(forwarded.poll_cpu, completes.single().unwrap());
+            assert!(distance < Distance::Remote, "{forwarded:?} is completed on {completes}");
+        }
+    }
 }
 
 proptest! {

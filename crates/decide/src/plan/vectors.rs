@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, knobs};
-use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::silo::{Silo, Silos};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -91,50 +90,6 @@ impl<'a> VectorRules<'a> {
             || group.silos.iter().filter_map(|silo| silo.rps_cpus.clone()).reduce(|a, b| a.or(&b));
         let cpus = self.goal.rps.clone().or_else(present).unwrap_or_default();
         cpus.and(&snapshot.topology.online).minus(&snapshot.topology.isolated_or_tickless())
-    }
-}
-
-/// Adds to each vector which other vectors complete the transmission of the packets it forwards.
-///
-/// Those are the vectors of the tx queues that it feeds. A tx queue with its own interrupt follows
-/// the rx queue of the same number, so that rx queue's vector counts then.
-pub(super) fn add_completed_by(
-    snapshot: &Snapshot,
-    vectors: &mut [(Group<'_>, Vector, AlgorithmName)],
-) {
-    let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
-    let mut by_queue: BTreeMap<(u32, u32), usize> = BTreeMap::new();
-    for (index, (group, ..)) in vectors.iter().enumerate() {
-        by_irq.extend(group.irq.map(|irq| (irq, index)));
-        by_queue.extend(
-            group
-                .silos
-                .iter()
-                .filter_map(|silo| Some(((group.netdev.ifindex, silo.queue?), index))),
-        );
-    }
-    let completes = |egress: &ForwardShare| {
-        let same = |netdev: &&Netdev| {
-            netdev.ifindex == egress.egress_ifindex && netdev.name == egress.egress
-        };
-        let netdev = snapshot.netdevs.iter().find(same)?;
-        let irq = netdev.tx_queues.iter().find(|tx| tx.index == egress.tx_queue)?.irq.as_ref()?.to;
-        by_irq.get(&irq).or_else(|| by_queue.get(&(netdev.ifindex, egress.tx_queue))).copied()
-    };
-    let mut completes_of: BTreeMap<usize, Subject> = BTreeMap::new();
-    for (index, (group, vector, _)) in vectors.iter_mut().enumerate() {
-        let mut completed_by: BTreeMap<usize, f64> = BTreeMap::new();
-        for egress in group.silos.iter().flat_map(|silo| &silo.forwards) {
-            if let Some(to) = completes(egress).filter(|to| *to != index) {
-                *completed_by.entry(to).or_default() += egress.packets_per_s;
-                let tx = || Subject::TxQueue(egress.egress.clone(), egress.tx_queue);
-                completes_of.entry(to).or_insert_with(tx);
-            }
-        }
-        vector.completed_by = completed_by.into_iter().collect();
-    }
-    for (index, tx) in completes_of {
-        vectors[index].1.completes = Some(tx);
     }
 }
 

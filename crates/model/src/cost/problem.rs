@@ -84,6 +84,9 @@ pub struct Pair {
     pub to: usize,
     /// Cost by the distance between the two items, in ns/s.
     pub cost: ByDistance,
+    /// Index in [`Problem::senders`]: it hands them over only from these places; from any if
+    /// `None`.
+    pub senders: Option<usize>,
 }
 
 /// The places, the items and the costs.
@@ -100,6 +103,8 @@ pub struct Problem {
     pub fixed: Vec<f32>,
     /// Pairs of items that hand packets on.
     pub pairs: Vec<Pair>,
+    /// Sets of places that send through the same tx queue (XPS): whether each place is in it.
+    pub senders: Vec<Vec<bool>>,
 }
 
 impl Problem {
@@ -128,8 +133,16 @@ impl Problem {
             cost += self.fixed(item, *place);
             loads[*place] += self.load(item, *place);
         }
-        let pair = |pair: &Pair| pair.cost.at(self.distance(at[pair.from], at[pair.to]));
+        let pair = |pair: &Pair| self.handed(pair, at[pair.from], at[pair.to]);
         cost + self.crowding(&loads) + self.pairs.iter().map(pair).sum::<f64>()
+    }
+
+    /// Cost of a pair whose items are on these places, in ns/s.
+    pub fn handed(&self, pair: &Pair, from: usize, to: usize) -> f64 {
+        match pair.senders {
+            Some(senders) if !self.senders[senders][from] => 0.0,
+            _ => pair.cost.at(self.distance(from, to)),
+        }
     }
 
     /// Cost of items that crowd CPUs and cores in ns/s, by the items' share of each CPU's time.

@@ -160,7 +160,7 @@ pub struct SceneQueue {
 pub struct SceneForward {
     /// Name of the egress netdev.
     pub to: String,
-    /// Tx queue of the egress netdev.
+    /// Tx queue of the egress netdev; without effect where its XPS decides.
     pub queue: u32,
     /// Packets per second.
     pub packets_per_s: u64,
@@ -334,6 +334,7 @@ impl Scene {
             attribution.wakeups.extend(queue.wakeups(protocol));
             attribution.forwarded.extend(queue.forwards.iter().map(|forward| {
                 let egress = self.netdevs.iter().position(|dev| dev.name == forward.to);
+                let by_xps = egress.and_then(|at| xps_queue(settings, at, protocol));
                 Forwarded {
                     napi: Some(napi),
                     rx_queue: Some(index),
@@ -342,7 +343,7 @@ impl Scene {
                     egress: forward.to.clone(),
                     egress_ifindex: egress.map_or(0, |at| at as u32 + 2),
                     egress_netns: NETNS,
-                    tx_queue: forward.queue,
+                    tx_queue: by_xps.unwrap_or(forward.queue),
                     packets: forward.packets_per_s * SECONDS,
                     bytes: forward.bytes_per_s * SECONDS,
                 }
@@ -590,4 +591,10 @@ impl Reader {
             connected: self.unconnected.then_some(false),
         }
     }
+}
+
+/// The first tx queue through which a CPU sends, by `xps_cpus`.
+fn xps_queue(settings: &Snapshot, at: usize, cpu: CpuId) -> Option<u32> {
+    let sends = |tx: &&TxQueue| tx.xps_cpus.as_ref().is_some_and(|cpus| cpus.contains(cpu));
+    Some(settings.netdevs.get(at)?.tx_queues.iter().find(sends)?.index)
 }
