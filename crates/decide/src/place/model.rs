@@ -319,6 +319,8 @@ struct Row<'a> {
     vector: &'a Vector,
     capacity: &'a Capacity<'a>,
     ground: &'a Ground,
+    /// Whether each place is on another node than the device.
+    far: &'a [bool],
     lines: Spread,
     wakeups: Spread,
     /// Share of a CPU's busy time that never waits for this vector: its own readers sleep until it
@@ -350,7 +352,8 @@ impl<'a> Row<'a> {
         } else {
             BTreeMap::new()
         };
-        Self { vector, capacity, ground, lines, wakeups, own }
+        let far = ground.far[&vector.node].as_slice();
+        Self { vector, capacity, ground, far, lines, wakeups, own }
     }
 
     /// The parts on one place, without those that depend on other vectors.
@@ -373,11 +376,7 @@ impl<'a> Row<'a> {
         Parts {
             wakeups: self.wakeups.on(cpu, levels),
             lines: self.lines.on(cpu, levels),
-            device: if ground.far[&vector.node][place] {
-                fetched * (line.remote - line.llc).max(0.0)
-            } else {
-                0.0
-            },
+            device: if self.far[place] { fetched * (line.remote - line.llc).max(0.0) } else { 0.0 },
             slow: load * (1.0 - 1.0 / slowdown) * SECOND_NS,
             waiting: delayed * SECOND_NS + turns,
             ..Parts::default()
