@@ -1,0 +1,511 @@
+//! [`Race`]: takes what was measured and says what to measure next.
+
+use fastrand::Rng;
+use netsilo_stats::sequential::{Look, Stop};
+use netsilo_stats::{Estimate, median, signed_rank};
+
+use crate::race::lane::{Lane, Looks, as_change};
+use crate::race::rails::{Breach, Limits, Peek, Rail};
+use crate::race::record::{RacePlan, RaceRecord, TurnEnd};
+use crate::race::rules::{REFERENCE_TURNS, RaceRules};
+use crate::race::standing::{OutReason, RaceResult, Standing, Status};
+
+/// Consecutive parts of a window beyond a limit that break it, except that of the objective.
+const STREAK: usize = 2;
+
+/// Consecutive rounds in which a candidate is worse than tolerated that put it out.
+const ROUNDS: usize = 3;
+
+/// A window to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// Index of the candidate; 0 is the present state.
+    pub candidate: usize,
+    purpose: Purpose,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Of the present state, for the first limits.
+    Reference,
+    /// Counts in a round.
+    Round,
+    /// Of the present state directly after this candidate broke a guard rail.
+    Control(usize),
+}
+
+/// A race between candidates.
+#[derive(Debug, Clone)]
+pub struct Race {
+    rules: RaceRules,
+    claims: Looks,
+    drops: Looks,
+    coin: Rng,
+    lanes: Vec<Lane>,
+    limits: Limits,
+    /// Number of complete rounds.
+    round: u32,
+    /// The candidates that this round still has to measure, the next one last.
+    to_measure: Vec<usize>,
+    /// Number of windows so far.
+    turns: usize,
+    now: Option<Turn>,
+    /// Consecutive parts of this window beyond a limit.
+    beyond: Vec<Breach>,
+    /// The candidate that broke a guard rail, until the present state has been measured.
+    suspect: Option<(usize, Breach)>,
+    is_over: bool,
+}
+
+impl Race {
+    /// Starts a race of this many candidates, with the present state among them.
+    pub fn new(rules: RaceRules, candidates: usize) -> Self {
+        Self {
+            claims: Looks::new(rules.claims(candidates)),
+            drops: Looks::new(rules.drops()),
+            coin: Rng::with_seed(rules.seed),
+            lanes: vec![Lane::new(); candidates],
+            limits: Limits::default(),
+            round: 0,
+            to_measure: Vec::new(),
+            turns: 0,
+            now: None,
+            beyond: Vec::new(),
+            suspect: None,
+            is_over: false,
+            rules,
+        }
+    }
+
+    /// Resumes a race after these records; an error names the record that does not belong to it.
+    pub fn replay(plan: &RacePlan, records: &[RaceRecord]) -> Result<Self, String> {
+        let mut race = Self::new(plan.rules, plan.candidates.len());
+        for (number, record) in (1..).zip(records) {
+            let turn = race.next().ok_or_else(|| format!("record {number}: the race is over"))?;
+            if turn.candidate != record.candidate {
+                let (wanted, is) = (turn.candidate, record.candidate);
+                return Err(format!("record {number} is of candidate {is}, not of {wanted}"));
+            }
+            for peek in &record.peeks {
+                // the record has the breach that ended the window
+                let _ = race.peek(peek);
+            }
+            race.end(record.end.clone());
+        }
+        Ok(race)
+    }
+
+    /// The next window to measure; `None` when the race is over or the budget is spent.
+    ///
+    /// The same until [`Race::end`] is called.
+    pub fn next(&mut self) -> Option<Turn> {
+        if self.now.is_none() {
+            self.now = self.choose();
+        }
+        self.now
+    }
+
+    fn choose(&mut self) -> Option<Turn> {
+        self.beyond.clear();
+        if let Some((suspect, _)) = self.suspect {
+            return Some(Turn { candidate: 0, purpose: Purpose::Control(suspect) });
+        }
+        if self.is_over || self.turns >= self.rules.turns {
+            return None;
+        }
+        if self.turns < REFERENCE_TURNS {
+            return Some(Turn { candidate: 0, purpose: Purpose::Reference });
+        }
+        if self.to_measure.is_empty() {
+            self.to_measure = self.still_in().collect();
+            self.coin.shuffle(&mut self.to_measure);
+        }
+        let candidate = self.to_measure.last().copied()?;
+        Some(Turn { candidate, purpose: Purpose::Round })
+    }
+
+    /// Takes one part of the present window, in order of time.
+    ///
+    /// Returns the guard rail that the candidate broke: the window must end now, with
+    /// [`TurnEnd::Broke`].
+    pub fn peek(&mut self, peek: &Peek) -> Option<Breach> {
+        let turn = self.now?;
+        if turn.candidate != 0 {
+            return self.streak(self.limits.broken(&self.rules, peek));
+        }
+        if let (Purpose::Control(_), Some((_, breach))) = (turn.purpose, self.suspect) {
+            let again = breach.is_broken_by(&self.rules, peek).then_some(breach);
+            if self.streak(again.into_iter().collect()).is_some()
+                && let Some((suspect, _)) = self.suspect.take()
+            {
+                self.excuse(suspect, breach);
+            }
+        }
+        self.limits.learn(&self.rules, peek);
+        None
+    }
+
+    /// Adds breaches to the streaks of their rails and ends the streaks of the others; returns the
+    /// first one that is long enough.
+    fn streak(&mut self, broken: Vec<Breach>) -> Option<Breach> {
+        self.beyond.retain(|it| broken.iter().any(|now| now.rail == it.rail));
+        self.beyond.extend(&broken);
+        let is_long = |now: &&Breach| {
+            let length = self.beyond.iter().filter(|it| it.rail == now.rail).count();
+            length >= if now.rail == Rail::Objective { self.rules.streak } else { STREAK }
+        };
+        broken.iter().find(is_long).copied()
+    }
+
+    /// Something else made the present state break the limit, too: the candidate stays, once.
+    fn excuse(&mut self, candidate: usize, breach: Breach) {
+        if std::mem::replace(&mut self.lanes[candidate].excused, true) {
+            self.out(candidate, OutReason::Rail(breach));
+        }
+    }
+
+    /// Ends the present window.
+    pub fn end(&mut self, end: TurnEnd) {
+        let Some(turn) = self.now.take() else { return };
+        self.turns += 1;
+        match (turn.purpose, end) {
+            (Purpose::Reference, _) => {}
+            (Purpose::Control(_), _) => {
+                if let Some((suspect, breach)) = self.suspect.take() {
+                    self.out(suspect, OutReason::Rail(breach));
+                }
+            }
+            (Purpose::Round, end) => self.end_of_round_window(turn.candidate, end),
+        }
+        if turn.purpose != Purpose::Reference
+            && self.to_measure.is_empty()
+            && self.suspect.is_none()
+        {
+            self.round += 1;
+            self.judge();
+        }
+    }
+
+    fn end_of_round_window(&mut self, candidate: usize, end: TurnEnd) {
+        self.to_measure.pop();
+        match end {
+            TurnEnd::Value(value) if self.rules.accepts(value) => {
+                self.lanes[candidate].values.insert(self.round, value);
+            }
+            TurnEnd::Value(value) => {
+                let why = format!("{value} cannot be compared by a ratio: it must be above 0");
+                self.out(candidate, OutReason::Failed(why));
+            }
+            TurnEnd::Broke(breach) => self.suspect = Some((candidate, breach)),
+            TurnEnd::Lost(_) => {}
+            TurnEnd::Failed(why) => self.out(candidate, OutReason::Failed(why)),
+        }
+    }
+
+    fn out(&mut self, candidate: usize, why: OutReason) {
+        if candidate != 0 {
+            self.lanes[candidate].status = Status::Out { round: self.round, why };
+        }
+    }
+
+    fn still_in(&self) -> impl Iterator<Item = usize> {
+        (0..self.lanes.len()).filter(|it| self.lanes[*it].is_in())
+    }
+
+    /// Looks at all candidates after a round.
+    fn judge(&mut self) {
+        let leader = self.leader();
+        for candidate in self.still_in().skip(1).collect::<Vec<_>>() {
+            if let Some(why) = self.why_out(candidate, leader) {
+                self.out(candidate, why);
+            }
+        }
+        let left: Vec<usize> = self.still_in().skip(1).collect();
+        self.is_over = match left.as_slice() {
+            [] => true,
+            [only] => self.gain(*only).is_some(),
+            _ => false,
+        };
+    }
+
+    /// The candidate with the best estimate; 0 while none is better than the present state.
+    fn leader(&self) -> usize {
+        let loss = |candidate: usize| match candidate {
+            0 => Some(0.0),
+            _ => signed_rank::middle(&self.losses(candidate, 0)),
+        };
+        let estimates = self.still_in().filter_map(|it| Some((it, loss(it)?)));
+        estimates.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(leader, _)| leader)
+    }
+
+    fn losses(&self, candidate: usize, than: usize) -> Vec<f64> {
+        self.lanes[candidate].losses(&self.lanes[than], &self.rules)
+    }
+
+    fn why_out(&self, candidate: usize, leader: usize) -> Option<OutReason> {
+        if let Some(breach) = self.always_beyond(candidate) {
+            return Some(OutReason::Rail(breach));
+        }
+        let matters = self.rules.smallest_relevant;
+        let change = |loss: Estimate| as_change(loss, &self.rules);
+        if let Some(Look { estimate: Some(loss), stop, .. }) =
+            self.drops.due(&self.losses(candidate, 0))
+        {
+            if loss.low > 0.0 {
+                return Some(OutReason::WorseThanPresent(change(loss)));
+            }
+            if loss.low > -matters || stop == Some(Stop::Hopeless) {
+                return Some(OutReason::NothingToGain(change(loss)));
+            }
+        }
+        if leader == 0 || leader == candidate {
+            return None;
+        }
+        let loss = self.drops.due(&self.losses(candidate, leader))?.estimate?;
+        let change = change(loss);
+        if loss.low > 0.0 {
+            return Some(OutReason::WorseThanLeader { leader, change });
+        }
+        let is_alike = loss.low > -matters && loss.high < matters;
+        is_alike.then_some(OutReason::AsGoodAsLeader { leader, change })
+    }
+
+    /// The last of [`ROUNDS`] rounds, if the candidate was worse than tolerated in all of them.
+    fn always_beyond(&self, candidate: usize) -> Option<Breach> {
+        let (lane, present) = (&self.lanes[candidate], &self.lanes[0]);
+        let pairs = lane.values.iter().rev().filter_map(|(round, value)| {
+            let breach = Breach::of_window(&self.rules, *present.values.get(round)?, *value);
+            Some(breach)
+        });
+        let last: Vec<Option<Breach>> = pairs.take(ROUNDS).collect();
+        let all = last.len() == ROUNDS && last.iter().all(Option::is_some);
+        last.first().copied().flatten().filter(|_| all)
+    }
+
+    /// The last interval against the present state that all candidates share the error rate of.
+    fn claim(&self, candidate: usize) -> Option<Estimate> {
+        self.claims.last(&self.losses(candidate, 0)).and_then(|look| look.estimate)
+    }
+
+    /// That interval if it shows a gain.
+    fn gain(&self, candidate: usize) -> Option<Estimate> {
+        self.claim(candidate).filter(|loss| loss.high < 0.0)
+    }
+
+    /// The result so far; final once [`Race::next`] returns `None`.
+    pub fn result(&self) -> RaceResult {
+        let better = self.still_in().skip(1).filter_map(|it| Some((it, self.gain(it)?)));
+        match better.min_by(|a, b| a.1.value.total_cmp(&b.1.value)) {
+            Some((candidate, loss)) => {
+                RaceResult::Won { candidate, change: as_change(loss, &self.rules) }
+            }
+            None => RaceResult::NoDifferenceShown,
+        }
+    }
+
+    /// Where each candidate stands.
+    pub fn standings(&self) -> Vec<Standing> {
+        let standing = |candidate: usize| {
+            let lane = &self.lanes[candidate];
+            let values: Vec<f64> = lane.values.values().copied().collect();
+            let claim = self.claim(candidate).filter(|_| candidate != 0);
+            Standing {
+                candidate,
+                status: lane.status.clone(),
+                windows: values.len(),
+                median: median(&values),
+                change: claim.map(|loss| as_change(loss, &self.rules)),
+                is_better: claim.is_some_and(|loss| loss.high < 0.0),
+            }
+        };
+        (0..self.lanes.len()).map(standing).collect()
+    }
+
+    /// Number of windows so far.
+    pub fn turns(&self) -> usize {
+        self.turns
+    }
+
+    /// Number of candidates that are still measured, with the present state.
+    pub fn candidates_in(&self) -> usize {
+        self.still_in().count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{MachineSummary, Setting};
+    use std::time::Duration;
+
+    const RULES: RaceRules = RaceRules {
+        turns: 100,
+        error_rate: 0.05,
+        smallest_relevant: 0.01,
+        never_worse: 0.05,
+        streak: 2,
+        scale: crate::comparison::Scale::Ratio,
+        better: crate::comparison::Better::Lower,
+        seed: 3,
+    };
+
+    fn objective(value: f64) -> Peek {
+        Peek { objective: Some(value), ..Peek::default() }
+    }
+
+    /// Measures one window of four parts; `cost` is told the candidate and the number of windows.
+    fn window(race: &mut Race, cost: &mut impl FnMut(usize, usize) -> f64) -> Option<RaceRecord> {
+        let turn = race.next()?;
+        let (mut peeks, mut end) = (Vec::new(), None);
+        for _ in 0..4 {
+            let peek = objective(cost(turn.candidate, race.turns()));
+            peeks.push(peek);
+            if let Some(breach) = race.peek(&peek) {
+                end = Some(TurnEnd::Broke(breach));
+                break;
+            }
+        }
+        let values: Vec<f64> = peeks.iter().filter_map(|peek| peek.objective).collect();
+        let end = end.unwrap_or_else(|| TurnEnd::Value(median(&values).unwrap_or(0.0)));
+        race.end(end.clone());
+        Some(RaceRecord { candidate: turn.candidate, started_ms: 0, peeks, end })
+    }
+
+    fn run(
+        candidates: usize,
+        mut cost: impl FnMut(usize, usize) -> f64,
+    ) -> (Race, Vec<RaceRecord>) {
+        let mut race = Race::new(RULES, candidates);
+        let mut records = Vec::new();
+        while let Some(record) = window(&mut race, &mut cost) {
+            records.push(record);
+        }
+        (race, records)
+    }
+
+    /// Values that are never quite the same.
+    fn wave(window: usize) -> f64 {
+        1.0 + 0.002 * ((window * 7 % 5) as f64 - 2.0)
+    }
+
+    #[test]
+    fn a_clear_winner_ends_the_race_before_the_budget() {
+        let (race, records) = run(3, |it, n| [100.0, 90.0, 103.0][it] * wave(n));
+        let RaceResult::Won { candidate: 1, change } = race.result() else {
+            panic!("{:?}", race.result())
+        };
+        assert!(change.low < -0.05 && change.high < 0.0 && (change.value + 0.1).abs() < 0.01);
+        assert!(records.len() < 60, "{}", records.len());
+        let standings = race.standings();
+        assert_eq!((standings[0].candidate, standings[0].change), (0, None));
+        assert!(standings[1].is_better && standings[1].status == Status::In);
+        let Status::Out { why: OutReason::WorseThanPresent(worse), .. } = standings[2].status
+        else {
+            panic!("{:?}", standings[2])
+        };
+        assert!(worse.low > 0.0);
+    }
+
+    #[test]
+    fn equal_candidates_end_without_a_winner() {
+        let (race, _) = run(3, |it, n| 100.0 * wave(n + it));
+        assert_eq!(race.result(), RaceResult::NoDifferenceShown);
+        let nothing = |it: &Standing| {
+            matches!(it.status, Status::Out { why: OutReason::NothingToGain(_), .. })
+        };
+        assert!(race.standings()[1..].iter().all(nothing), "{:?}", race.standings());
+    }
+
+    #[test]
+    fn a_candidate_that_breaks_a_rail_is_taken_back_within_two_parts_and_is_out() {
+        let (race, records) = run(3, |it, n| [100.0, 90.0, 150.0][it] * wave(n));
+        let broke: Vec<_> = records.iter().filter(|it| it.candidate == 2).collect();
+        assert_eq!((broke.len(), broke[0].peeks.len()), (1, 2));
+        let Status::Out { round, why: OutReason::Rail(breach) } = &race.standings()[2].status
+        else {
+            panic!("{:?}", race.standings()[2])
+        };
+        assert_eq!((*round, breach.rail), (0, Rail::Objective));
+        // the present state is measured directly after it
+        let at = records.iter().position(|it| it.candidate == 2).unwrap();
+        assert_eq!(records[at + 1].candidate, 0);
+        assert!(matches!(race.result(), RaceResult::Won { candidate: 1, .. }));
+    }
+
+    #[test]
+    fn a_candidate_is_excused_once_when_the_present_state_is_beyond_the_limit_too() {
+        // everything is slow in two windows after the first one of candidate 1 has begun
+        let mut slow = None;
+        let (race, records) = run(2, |it, n| {
+            let since = *slow.get_or_insert(if it == 1 { n } else { usize::MAX });
+            if it == 1 && since == usize::MAX {
+                slow = Some(n);
+            }
+            let is_slow = slow.is_some_and(|from| from != usize::MAX && n < from + 2);
+            [100.0, 90.0][it] * wave(n) * if is_slow { 2.0 } else { 1.0 }
+        });
+        assert!(records.iter().any(|it| matches!(it.end, TurnEnd::Broke(_))));
+        assert!(matches!(race.result(), RaceResult::Won { candidate: 1, .. }));
+    }
+
+    #[test]
+    fn a_failed_candidate_is_out_and_a_lost_window_is_not() {
+        let mut race = Race::new(RULES, 3);
+        let mut lost = false;
+        while let Some(turn) = race.next() {
+            race.end(match turn.candidate {
+                2 => TurnEnd::Failed("refused".into()),
+                1 if !std::mem::replace(&mut lost, true) => TurnEnd::Lost("nothing arrived".into()),
+                it => TurnEnd::Value([100.0, 80.0][it] * wave(race.turns())),
+            });
+        }
+        assert!(matches!(race.result(), RaceResult::Won { candidate: 1, .. }));
+        let failed = OutReason::Failed("refused".into());
+        assert_eq!(race.standings()[2].status, Status::Out { round: 0, why: failed });
+    }
+
+    #[test]
+    fn the_same_records_lead_to_the_same_race_and_others_are_refused() {
+        let (mut whole, records) = run(4, |it, n| [100.0, 95.0, 150.0, 101.0][it] * wave(n));
+        let setting = |name: &str| Setting {
+            name: name.into(),
+            what: String::new(),
+            changes: vec![],
+            command: None,
+        };
+        let plan = RacePlan {
+            schema: 1,
+            netsilo: "0".into(),
+            command: vec![],
+            started_s: 0,
+            machine: MachineSummary::default(),
+            objective: "cpu-per-megabyte".into(),
+            load: vec![],
+            unit: None,
+            budget: Duration::from_secs(600),
+            window: Duration::from_secs(2),
+            peek: Duration::from_millis(250),
+            settle: Duration::ZERO,
+            rules: RULES,
+            candidates: ["present", "a", "b", "c"].map(setting).into(),
+        };
+        assert_eq!(plan.check(), Ok(()));
+        let text = serde_json::to_string(&records).unwrap();
+        let records: Vec<RaceRecord> = serde_json::from_str(&text).unwrap();
+        for part in [0, 5, records.len()] {
+            let mut race = Race::replay(&plan, &records[..part]).unwrap();
+            let next = records.get(part).map(|it| it.candidate);
+            assert_eq!(race.next().map(|turn| turn.candidate), next);
+        }
+        let again = Race::replay(&plan, &records).unwrap();
+        assert_eq!((again.result(), again.standings()), (whole.result(), whole.standings()));
+        assert_eq!(whole.next(), None);
+        let wrong = Race::replay(&plan, &records[1..]).unwrap_err();
+        assert!(wrong.starts_with("record ") && wrong.contains("is of candidate"), "{wrong}");
+        let mut plan = plan;
+        plan.rules.turns = 0;
+        assert_eq!(plan.check(), Err("turns must be from 1 to 1000000".into()));
+        plan.candidates.truncate(1);
+        assert_eq!(plan.check(), Err("1 candidates; 2 to 1000 are read".into()));
+    }
+}
