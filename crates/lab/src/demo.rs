@@ -8,11 +8,12 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets};
 use netsilo_lab::{Accel, Kernel, Lab, NicModel, Spec, Threads, irqbalance};
+use netsilo_stats::median;
 
 use crate::servers::{Measured, Servers};
 
-/// Longest time that the servers are busy while netsilo or irqbalance observes them.
-const WATCHED_SECONDS: u32 = 90;
+/// Rounds of the measurement, each of every placement in turn.
+const ROUNDS: usize = 5;
 
 /// Arguments of the demo.
 #[derive(Debug, Clone, clap::Args)]
@@ -29,13 +30,15 @@ pub(crate) struct Demo {
     no_own_machine: bool,
 }
 
-/// The measurements of one placement.
+/// One placement of the interrupts.
 struct Placement {
     name: &'static str,
-    measured: Measured,
+    /// The CPU of each interrupt of the NIC's queues.
+    cpus: Vec<(u32, u32)>,
     /// Share of the bytes read on the CPU that processed them, and on another socket.
     same_cpu: f64,
     remote: f64,
+    rounds: Vec<Measured>,
 }
 
 struct DemoGuest<'a> {
@@ -54,26 +57,27 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
     let netsilo = built_beside("netsilo")?.display().to_string();
     let guest = DemoGuest { lab: &lab, servers: Servers::start(&lab)?, netsilo };
 
-    chapter("interrupts as booted")?;
     let booted = guest.placement("as booted")?;
-    chapter("as Debian's irqbalance places them")?;
+
+    chapter("Debian's irqbalance places them")?;
     guest.irqbalance()?;
     let before = guest.settings()?;
     let balanced = guest.placement("irqbalance")?;
 
     chapter("netsilo")?;
-    let busy = guest.servers.keep_busy(WATCHED_SECONDS)?;
-    guest.check()?;
-    guest.netsilo("plan --interval 2s")?;
-    guest.netsilo("apply --yes --confirm-within 60s --interval 2s")?;
-    guest.netsilo("confirm")?;
-    for job in busy {
-        job.stop()?;
-    }
+    guest.servers.while_busy(|| {
+        guest.check()?;
+        guest.netsilo("plan --interval 2s")?;
+        guest.netsilo("apply --yes --confirm-within 60s --interval 2s")?;
+        guest.netsilo("confirm")
+    })?;
+    let applied = guest.settings()?;
     let placed = guest.placement("netsilo")?;
 
     chapter("results")?;
-    say(&comparison(&[booted, balanced, placed]))?;
+    let placements = guest.measure_in_turn([booted, balanced, placed])?;
+    guest.restore(&applied)?;
+    say(&comparison(&placements))?;
     say(caveat(&lab))?;
 
     chapter("undo")?;
@@ -91,35 +95,70 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
 }
 
 impl DemoGuest<'_> {
-    /// Measures without netsilo, then lets it look at where the data is read.
+    /// Reads where the interrupts are, and lets netsilo look at where the data is read.
     fn placement(&self, name: &'static str) -> Result<Placement> {
-        let measured = self.servers.measure()?;
-        let busy = self.servers.keep_busy(WATCHED_SECONDS)?;
-        let report: serde_json::Value =
-            serde_json::from_str(&self.lab.sh(&format!("{} show -i 2s -j", self.netsilo))?)?;
-        for job in busy {
-            job.stop()?;
-        }
+        let show = format!("{} show --interval 1s --json", self.netsilo);
+        let report = self.servers.while_busy(|| self.lab.sh(&show))?;
+        let report: serde_json::Value = serde_json::from_str(&report)?;
         let shares = &report["totals"]["locality"]["shares"];
         ensure!(shares.is_object(), "a report without locality: {report}");
         let share = |distance: &str| shares[distance].as_f64().unwrap_or(0.0);
-        say(&format!(
-            "measured: redis {:.0}/s, nginx {:.0}/s",
-            measured.redis.0, measured.nginx.0
-        ))?;
-        Ok(Placement { name, measured, same_cpu: share("same_cpu"), remote: share("remote") })
+        let cpus = self
+            .lab
+            .sh("for irq in $(sed -nE 's/^ *([0-9]+):.* virtio[0-9]+-(in|out)put.*/\\1/p' \
+             /proc/interrupts); do echo $irq $(cat /proc/irq/$irq/effective_affinity_list); done")?;
+        ensure!(!cpus.is_empty(), "no interrupts of virtio-net's queues");
+        let numbers = |line: &str| -> Option<(u32, u32)> {
+            let (irq, cpu) = line.split_once(' ')?;
+            Some((irq.parse().ok()?, cpu.parse().ok()?))
+        };
+        let cpus = cpus.lines().map(|line| numbers(line).context(line.to_owned()));
+        let (same_cpu, remote) = (share("same_cpu"), share("remote"));
+        Ok(Placement { name, cpus: cpus.collect::<Result<_>>()?, same_cpu, remote, rounds: vec![] })
+    }
+
+    /// Puts the interrupts where they are in this placement.
+    fn set(&self, placement: &Placement) -> Result<()> {
+        let write =
+            |(irq, cpu): &(u32, u32)| format!("echo {cpu} >/proc/irq/{irq}/smp_affinity_list");
+        let writes: Vec<String> = placement.cpus.iter().map(write).collect();
+        self.lab.sh(&writes.join("; ")).map(drop)
+    }
+
+    /// Writes back what has changed since these settings were read.
+    fn restore(&self, settings: &str) -> Result<()> {
+        let now = self.settings()?;
+        let write = |line: &str| {
+            let (file, value) = line.split_once(':')?;
+            Some(format!("echo {value} >/{file}"))
+        };
+        let changed = settings.lines().zip(now.lines()).filter(|(then, now)| then != now);
+        let writes: Vec<String> = changed.filter_map(|(then, _)| write(then)).collect();
+        self.lab.sh(&writes.join("; ")).map(drop)
+    }
+
+    /// Measures each placement in every round, in another order: a guest's speed changes with time.
+    fn measure_in_turn<const N: usize>(
+        &self,
+        mut placements: [Placement; N],
+    ) -> Result<[Placement; N]> {
+        for round in 0..ROUNDS {
+            for turn in 0..N {
+                let placement = &mut placements[(round + turn) % N];
+                self.set(placement)?;
+                placement.rounds.push(self.servers.measure()?);
+            }
+            say(&format!("round {} of {ROUNDS}: {N} placements measured in turn", round + 1))?;
+        }
+        Ok(placements)
     }
 
     /// Lets irqbalance place the interrupts once, under load.
     fn irqbalance(&self) -> Result<()> {
-        let busy = self.servers.keep_busy(WATCHED_SECONDS)?;
         let program = irqbalance()?.display().to_string();
-        say("# irqbalance --oneshot")?;
-        self.lab.run(&format!("{program} --foreground --oneshot --interval=2"))?.ok()?;
-        for job in busy {
-            job.stop()?;
-        }
-        Ok(())
+        say("# irqbalance --oneshot --interval=2")?;
+        let command = format!("{program} --foreground --oneshot --interval=2");
+        self.servers.while_busy(|| self.lab.run(&command)?.ok().map(drop))
     }
 
     /// Prints what `check` says of the placement, and the first lines of its other findings.
@@ -194,43 +233,58 @@ fn comparison(placements: &[Placement]) -> String {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let mut row = |what: &str, unit: &str, more_is_better: bool, of: fn(&Placement) -> f64| {
-        let figures: Vec<f64> = placements.iter().map(of).collect();
+    let mut row = |what: &str, unit: &str, more_is_better: bool, figures: &[Vec<f64>]| {
         let digits: usize = if unit.is_empty() { 3 } else { 0 };
-        let shown = |figure: f64| format!("{figure:.digits$}{unit}");
-        let cells: Vec<String> = figures.iter().copied().map(shown).collect();
+        let median = |figures: &Vec<f64>| median(figures).unwrap_or(f64::NAN);
+        let cells = figures.iter().map(|it| format!("{:.digits$}{unit}", median(it)));
         // What is shown alike is alike.
         let scale = 10_f64.powi(digits as i32);
-        let rounded: Vec<f64> = figures.iter().map(|it| (it * scale).round() / scale).collect();
-        let beside = beside_best(&rounded, more_is_better);
+        let round = |figure: &f64| (figure * scale).round() / scale;
+        let shown: Vec<Vec<f64>> =
+            figures.iter().map(|rounds| rounds.iter().map(round).collect()).collect();
+        let beside = beside_best(&shown, more_is_better);
         table.add_row(std::iter::once(what.to_owned()).chain(cells).chain([beside]));
     };
-    row("redis requests/s", "/s", true, |it| it.measured.redis.0);
-    row("redis p99", " ms", false, |it| it.measured.redis.1);
-    row("nginx requests/s", "/s", true, |it| it.measured.nginx.0);
-    row("nginx p99", " ms", false, |it| it.measured.nginx.1);
-    row("IPIs per request", "", false, |it| it.measured.ipis);
-    row("NET_RX softirqs per request", "", false, |it| it.measured.softirqs);
-    row("bytes read on the CPU that processed them", "%", true, |it| it.same_cpu * 100.0);
-    row("bytes read on the other socket", "%", false, |it| it.remote * 100.0);
+    let mut measured = |what: &str, unit: &str, more_is_better: bool, of: fn(&Measured) -> f64| {
+        let figures = |it: &Placement| it.rounds.iter().map(of).collect();
+        row(what, unit, more_is_better, &placements.iter().map(figures).collect::<Vec<_>>());
+    };
+    measured("redis requests/s", "/s", true, |it| it.redis.0);
+    measured("redis p99", " ms", false, |it| it.redis.1);
+    measured("nginx requests/s", "/s", true, |it| it.nginx.0);
+    measured("nginx p99", " ms", false, |it| it.nginx.1);
+    measured("IPIs per request", "", false, |it| it.ipis);
+    measured("NET_RX softirqs per request", "", false, |it| it.softirqs);
+    let mut share = |what: &str, more_is_better: bool, of: fn(&Placement) -> f64| {
+        let figures = |it: &Placement| vec![of(it) * 100.0];
+        row(what, "%", more_is_better, &placements.iter().map(figures).collect::<Vec<_>>());
+    };
+    share("bytes read on the CPU that processed them", true, |it| it.same_cpu);
+    share("bytes read on the other socket", false, |it| it.remote);
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// The last figure beside the best of the others: `+21% better`.
-fn beside_best(figures: &[f64], more_is_better: bool) -> String {
+/// The median of the last placement's rounds beside the best median of the others, and in how many
+/// rounds it is so: `+21% better (4 of 5)`.
+fn beside_best(figures: &[Vec<f64>], more_is_better: bool) -> String {
     let Some((last, others)) = figures.split_last() else { return String::new() };
-    let better = if more_is_better { f64::max } else { f64::min };
-    let Some(best) = others.iter().copied().reduce(better) else { return String::new() };
-    if best == 0.0 {
-        return if *last == 0.0 { "same".into() } else { "worse".into() };
+    let is_better = |a: f64, b: f64| if more_is_better { a > b } else { a < b };
+    let of = |rounds: &[f64]| median(rounds).unwrap_or(f64::NAN);
+    let best = others.iter().reduce(|a, b| if is_better(of(b), of(a)) { b } else { a });
+    let Some(best) = best else { return String::new() };
+    let (ours, theirs) = (of(last), of(best));
+    if (ours / theirs - 1.0).abs() < 0.03 || ours == theirs {
+        return "same".into();
     }
-    let change = (last / best - 1.0) * 100.0;
-    let word = match change {
-        _ if change.abs() < 3.0 => "same",
-        _ if (change > 0.0) == more_is_better => "better",
-        _ => "worse",
+    let better = is_better(ours, theirs);
+    let word = if better { "better" } else { "worse" };
+    let change = match theirs {
+        0.0 => word.into(),
+        _ => format!("{:+.0}% {word}", (ours / theirs - 1.0) * 100.0),
     };
-    format!("{change:+.0}% {word}")
+    let rounds = last.len();
+    let agree = last.iter().zip(best).filter(|(a, b)| a != b && is_better(**a, **b) == better);
+    if rounds == 1 { change } else { format!("{change} ({} of {rounds})", agree.count()) }
 }
 
 fn caveat(lab: &Lab) -> &'static str {
@@ -259,10 +313,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_figure_is_compared_with_the_best_other() {
-        assert_eq!(beside_best(&[100.0, 120.0, 180.0], true), "+50% better");
-        assert_eq!(beside_best(&[0.2, 0.1, 0.05], false), "-50% better");
-        assert_eq!(beside_best(&[0.2, 0.1, 0.2], false), "+100% worse");
-        assert_eq!(beside_best(&[0.0, 70.0, 0.0], false), "same");
+    fn the_last_placement_is_compared_with_the_best_other() {
+        let beside = |figures: [&[f64]; 3], more_is_better| {
+            beside_best(&figures.map(<[f64]>::to_vec), more_is_better)
+        };
+        assert_eq!(beside([&[100.0], &[120.0], &[180.0]], true), "+50% better");
+        assert_eq!(beside([&[0.2], &[0.1], &[0.05]], false), "-50% better");
+        assert_eq!(beside([&[0.0], &[70.0], &[0.0]], false), "same");
+        assert_eq!(beside([&[0.0], &[70.0], &[1.0]], false), "worse");
+        let rounds: [&[f64]; 3] = [&[100.0, 100.0, 300.0], &[1.0, 1.0, 1.0], &[120.0, 90.0, 400.0]];
+        assert_eq!(beside(rounds, true), "+20% better (2 of 3)");
+        assert_eq!(beside(rounds, false), "+11900% worse (3 of 3)");
     }
 }

@@ -1,9 +1,11 @@
 //! redis and nginx in a guest, and their clients at its peer: servers that readers know.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use netsilo_lab::{Lab, PeerJob, Program, nginx, redis, wrk};
+use rustix::process::Signal;
 
 use crate::counters::Counters;
 
@@ -16,17 +18,20 @@ const NGINX_CPUS: &str = "100000 1000000";
 /// Port of the first redis server; the second has the next one.
 const REDIS_PORT: u32 = 6379;
 
-/// Rounds of a measurement; their median counts.
-const ROUNDS: usize = 3;
-
 /// Requests to each redis server in one round.
 const REDIS_REQUESTS: u64 = 1500;
 
 /// Connections to each redis server, and to nginx, in a measurement.
 const CONNECTIONS: [u32; 2] = [8, 16];
 
-/// The same while netsilo or irqbalance observes: emulated CPUs also have to run these.
+/// The same while netsilo or irqbalance observes. Emulated CPUs also have to run these, so the
+/// clients send for `BURST` and rest for `PAUSE`.
 const FEW_CONNECTIONS: [u32; 2] = [2, 4];
+const BURST: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Longest time that the servers are busy while somebody observes them.
+const WATCHED_SECONDS: u32 = 90;
 
 /// Duration of the requests to nginx in one round.
 const NGINX_SECONDS: u32 = 1;
@@ -76,36 +81,38 @@ END
         Ok(Self { lab, benchmark, wrk: wrk()? })
     }
 
-    /// Keeps all servers in use until the returned jobs are stopped, for these seconds at most.
-    pub(crate) fn keep_busy(&self, seconds: u32) -> Result<Vec<PeerJob>> {
+    /// Keeps all servers in use while `work` is done.
+    pub(crate) fn while_busy<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let jobs = self.clients()?;
+        let done = AtomicBool::new(false);
+        let result = std::thread::scope(|scope| {
+            let pace = scope.spawn(|| pace(&jobs, &done));
+            let result = work();
+            done.store(true, Ordering::Relaxed);
+            match pace.join() {
+                Ok(paced) => paced.and(result),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })?;
+        for job in jobs {
+            job.stop()?;
+        }
+        Ok(result)
+    }
+
+    fn clients(&self) -> Result<Vec<PeerJob>> {
         let peer = self.lab.peer(0)?;
-        let mut jobs =
-            vec![peer.spawn(&format!("exec env {}", self.wrk(FEW_CONNECTIONS[1], seconds)))?];
+        let wrk = self.wrk(FEW_CONNECTIONS[1], WATCHED_SECONDS);
+        let mut jobs = vec![peer.spawn(&format!("exec env {wrk}"))?];
         for port in (REDIS_PORT..).take(REDIS_CPUS.len()) {
             let requests = self.benchmark(port, FEW_CONNECTIONS[0], 1_000_000);
-            jobs.push(peer.spawn(&format!("exec timeout {seconds} env {requests}"))?);
+            jobs.push(peer.spawn(&format!("exec timeout {WATCHED_SECONDS} env {requests}"))?);
         }
         Ok(jobs)
     }
 
-    /// Measures some rounds; the median of each figure.
-    pub(crate) fn measure(&self) -> Result<Measured> {
-        let rounds = (0..ROUNDS).map(|_| self.round()).collect::<Result<Vec<Measured>>>()?;
-        let median = |of: fn(&Measured) -> f64| {
-            let mut figures: Vec<f64> = rounds.iter().map(of).collect();
-            figures.sort_by(f64::total_cmp);
-            figures[ROUNDS / 2]
-        };
-        Ok(Measured {
-            redis: (median(|it| it.redis.0), median(|it| it.redis.1)),
-            nginx: (median(|it| it.nginx.0), median(|it| it.nginx.1)),
-            ipis: median(|it| it.ipis),
-            softirqs: median(|it| it.softirqs),
-        })
-    }
-
     /// Measures redis, then nginx.
-    fn round(&self) -> Result<Measured> {
+    pub(crate) fn measure(&self) -> Result<Measured> {
         let peer = self.lab.peer(0)?;
         let before = self.counters()?;
         let both: Vec<String> = (REDIS_PORT..)
@@ -153,6 +160,18 @@ END
             Lab::guest_address(0)
         )
     }
+}
+
+/// Lets the clients send in bursts until it is done.
+fn pace(clients: &[PeerJob], done: &AtomicBool) -> Result<()> {
+    let signal = |signal| clients.iter().try_for_each(|client| client.signal(signal));
+    while !done.load(Ordering::Relaxed) {
+        std::thread::sleep(BURST);
+        signal(Signal::STOP)?;
+        std::thread::sleep(PAUSE);
+        signal(Signal::CONT)?;
+    }
+    Ok(())
 }
 
 /// Requests per second and 99th percentile of a row of redis-benchmark's CSV:

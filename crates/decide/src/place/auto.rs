@@ -10,7 +10,6 @@ use std::fmt::Write as _;
 use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::cost::solver::solve;
 use netsilo_model::derive::reader_spread::ReaderSpread;
-use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
 
@@ -26,6 +25,7 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
         .into_iter()
         .map(|place| place.map(|place| model.cpus[place]))
         .collect();
+    let placed = model.placed(&at);
     let llcs = capacity.topology.llc_groups().len();
     let mut suggestion = |(index, vector): (usize, &Vector)| {
         if let Some(reason) = vector.quiet() {
@@ -36,9 +36,9 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
         if vector.present == Some(cpu) {
             return Suggestion::Keep(cpu, format!("no other cpu gains enough: {basis}"));
         }
-        let parts = model.parts(&at, index);
-        let on = |cpu: &CpuId| Some(parts[model.cpus.binary_search(cpu).ok()?]);
-        let both = vector.present.as_ref().and_then(on).zip(on(&cpu));
+        let parts = placed.parts(index);
+        let on = |cpu: CpuId| Some(parts[model.place(&cpu)?]);
+        let both = vector.present.and_then(on).zip(on(cpu));
         let gain = both.map_or_else(String::new, |(before, after)| gain_in_words(before, after));
         Suggestion::Move(cpu, format!("{basis}{gain}"))
     };
@@ -79,7 +79,7 @@ fn basis(
         None => "of unknown load".to_owned(),
         Some(busy) => format!("{:.0}% busy", busy * 100.0),
     };
-    if let Some(reader) = heaviest(vector.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes))) {
+    if let Some(reader) = vector.main_reader() {
         let all: f64 = vector.read_on.values().sum();
         let spread = ReaderSpread::from_reads(&vector.read_on, topology)
             .is_some_and(|it| it.is_spread(llcs));

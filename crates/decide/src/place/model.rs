@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS, SMT_LOSS, pressure};
-use netsilo_model::cost::solver;
 use netsilo_model::cost::weights::ByDistance;
-use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, NodeId, Topology};
 use serde::{Deserialize, Serialize};
@@ -84,7 +82,7 @@ impl<'a> Model<'a> {
 
     fn add(&mut self, vector: &Vector) {
         let load = vector.load / self.capacity.dilation;
-        let home = vector.present.and_then(|cpu| self.cpus.binary_search(&cpu).ok());
+        let home = vector.present.and_then(|cpu| self.place(&cpu));
         if vector.quiet().is_some() {
             // A vector without traffic stays where it is.
             let at_home = |place| if Some(place) == home { 0.0 } else { f32::INFINITY };
@@ -115,38 +113,64 @@ impl<'a> Model<'a> {
 
     /// The last-level cache of a vector's main reader, if the vector is there.
     fn cache_not_to_leave(&self, vector: &Vector, home: usize) -> Option<CpuSet> {
-        let reader = heaviest(vector.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes)))?;
-        let near = self.capacity.topology.llc_of(reader);
+        let near = self.capacity.topology.llc_of(vector.main_reader()?);
         near.contains(self.cpus[home]).then_some(near)
     }
 
     /// The parts of a vector's cost on each place, without those that depend on other vectors.
     fn row(&self, vector: &Vector) -> Vec<Parts> {
-        Row::of(vector, self.capacity, &self.ground).parts(&self.cpus, &self.problem.places)
+        let row = Row::of(vector, self.capacity, &self.ground);
+        (0..self.cpus.len()).map(|place| row.at(self, place)).collect()
     }
 
-    /// The parts of a vector's cost on each of [`Self::cpus`], with all others at `at`.
-    pub fn parts(&self, at: &[Option<CpuId>], vector: usize) -> Vec<Parts> {
-        let places = self.places(at);
-        let problem = &self.problem;
-        let mut loads = vec![0.0; problem.places.len()];
-        for (other, at) in places.iter().enumerate().filter(|(other, _)| *other != vector) {
-            at.iter().for_each(|at| loads[*at] += problem.load(other, *at));
+    /// Puts the vectors on these CPUs; those without one, or on one that is not online, nowhere.
+    pub fn placed(&self, at: &[Option<CpuId>]) -> Placed<'_> {
+        let place = |cpu: &Option<CpuId>| self.place(cpu.as_ref()?);
+        let places: Vec<Option<usize>> = at.iter().map(place).collect();
+        let mut loads = vec![0.0; self.cpus.len()];
+        for (vector, place) in places.iter().enumerate() {
+            place.iter().for_each(|place| loads[*place] += self.problem.load(vector, *place));
         }
+        Placed { model: self, places, loads }
+    }
+
+    /// The place of a CPU.
+    pub fn place(&self, cpu: &CpuId) -> Option<usize> {
+        self.cpus.binary_search(cpu).ok()
+    }
+}
+
+/// All vectors, each on a CPU or nowhere.
+pub struct Placed<'a> {
+    model: &'a Model<'a>,
+    places: Vec<Option<usize>>,
+    /// Share of each place's time that the vectors take.
+    loads: Vec<f64>,
+}
+
+impl Placed<'_> {
+    /// The parts of a vector's cost on each of [`Model::cpus`], with all others where they are.
+    pub fn parts(&self, vector: usize) -> Vec<Parts> {
+        let Self { model: Model { problem, ground, vectors, .. }, places, loads } = self;
         let partner = |pair: &Pair| {
-            let other = if pair.from == vector { pair.to } else { pair.from };
-            Some((places[other].filter(|_| other != vector)?, pair.cost))
+            let other = match (pair.from == vector, pair.to == vector) {
+                (true, false) => pair.to,
+                (false, true) => pair.from,
+                _ => return None,
+            };
+            Some((places[other]?, pair.cost))
         };
-        let tied = |pair: &&Pair| pair.from == vector || pair.to == vector;
-        let partners: Vec<(usize, ByDistance)> =
-            problem.pairs.iter().filter(tied).filter_map(partner).collect();
-        let mut row = self.row(&self.vectors[vector]);
+        let partners: Vec<(usize, ByDistance)> = problem.pairs.iter().filter_map(partner).collect();
+        let others = |place: usize| {
+            let own = if places[vector] == Some(place) { problem.load(vector, place) } else { 0.0 };
+            loads[place] - own
+        };
+        let mut row = self.model.row(&vectors[vector]);
         for (place, parts) in row.iter_mut().enumerate() {
-            let (load, before) = (problem.load(vector, place), loads[place]);
+            let (load, before) = (problem.load(vector, place), others(place));
             let busy = problem.places[place].busy + before;
             let crowd = pressure(busy + load, before + load) - pressure(busy, before);
-            let beside: f64 =
-                self.ground.siblings(place, &problem.places).map(|at| loads[at]).sum();
+            let beside: f64 = ground.siblings(place, &problem.places).map(others).sum();
             parts.crowding = (crowd + SMT_LOSS * load * beside) * SECOND_NS;
             let handed = |(at, cost): &(usize, ByDistance)| cost.at(problem.distance(place, *at));
             parts.handing = partners.iter().map(handed).sum();
@@ -154,44 +178,22 @@ impl<'a> Model<'a> {
         row
     }
 
-    /// Gain of each vector at `at` compared with its present CPU (ns/s), with all others at `at`;
-    /// `None` if not known.
-    pub fn gains(&self, at: &[Option<CpuId>]) -> Vec<Option<f64>> {
-        solver::gains_at(&self.problem, &self.places(at))
-    }
-
-    fn places(&self, at: &[Option<CpuId>]) -> Vec<Option<usize>> {
-        at.iter().map(|cpu| cpu.and_then(|cpu| self.cpus.binary_search(&cpu).ok())).collect()
-    }
-
-    /// Cost of a placement (ns/s), and the part of it that takes CPU time; vectors without a place,
-    /// or on a CPU that is not online, are left out.
-    pub fn cost(&self, at: &[Option<CpuId>]) -> (f64, f64) {
-        let at = self.places(at);
-        let known: Vec<usize> = (0..at.len()).filter(|item| at[*item].is_some()).collect();
-        let number = |item: usize| known.binary_search(&item).ok();
-        let problem = &self.problem;
-        let width = problem.places.len();
-        let pair =
-            |pair: &Pair| Some(Pair { from: number(pair.from)?, to: number(pair.to)?, ..*pair });
-        // Without what a move must gain.
-        let row = |item: &usize| match self.vectors[*item].quiet() {
-            Some(_) => vec![Parts::default(); width],
-            None => self.row(&self.vectors[*item]),
+    /// The cost of all vectors together, without what a move must gain.
+    pub fn cost(&self) -> Parts {
+        let Self { model, places, loads } = self;
+        let Model { problem, vectors, capacity, ground, .. } = model;
+        let mut cost = Parts { crowding: problem.crowding(loads), ..Parts::default() };
+        for (vector, place) in vectors.iter().zip(places) {
+            if let (Some(place), None) = (place, vector.quiet()) {
+                cost += Row::of(vector, capacity, ground).at(model, *place);
+            }
+        }
+        let handed = |pair: &Pair| {
+            let distance = problem.distance(places[pair.from]?, places[pair.to]?);
+            Some(pair.cost.at(distance))
         };
-        let rows: Vec<Vec<Parts>> = known.iter().map(row).collect();
-        let part = Problem {
-            places: problem.places.clone(),
-            items: known.iter().map(|item| problem.items[*item].clone()).collect(),
-            fixed: rows.iter().flatten().map(|parts| parts.total() as f32).collect(),
-            pairs: problem.pairs.iter().filter_map(pair).collect(),
-        };
-        let places: Vec<usize> = at.iter().flatten().copied().collect();
-        let parts = rows.iter().zip(&places).map(|(row, place)| row[*place].cpu_time());
-        let handed =
-            |pair: &Pair| pair.cost.at(problem.distance(places[pair.from], places[pair.to]));
-        let cpu_time = parts.sum::<f64>() + part.pairs.iter().map(handed).sum::<f64>();
-        (part.cost(&places), cpu_time)
+        cost.handing = problem.pairs.iter().filter_map(handed).sum();
+        cost
     }
 }
 
@@ -273,10 +275,22 @@ impl Parts {
     }
 }
 
-/// Places grouped by shared level, and what is read on each, so that no row looks them up again.
+impl std::ops::AddAssign for Parts {
+    fn add_assign(&mut self, other: Self) {
+        self.wakeups += other.wakeups;
+        self.lines += other.lines;
+        self.device += other.device;
+        self.slow += other.slow;
+        self.handing += other.handing;
+        self.waiting += other.waiting;
+        self.crowding += other.crowding;
+    }
+}
+
+/// What all rows share.
 struct Ground {
-    /// By level, then by its number.
-    sharers: [BTreeMap<u32, Vec<usize>>; 4],
+    /// The places of each core, by its number.
+    cores: BTreeMap<u32, Vec<usize>>,
     nodes: Vec<Option<NodeId>>,
     /// Bytes per second that are read on each CPU, from all vectors.
     read_on: BTreeMap<CpuId, f64>,
@@ -284,23 +298,21 @@ struct Ground {
 
 impl Ground {
     fn of(places: &[CpuPlace], cpus: &[CpuId], vectors: &[Vector], topology: &Topology) -> Self {
-        let mut sharers: [BTreeMap<u32, Vec<usize>>; 4] = Default::default();
-        for (at, place) in places.iter().enumerate() {
-            for (level, number) in sharers.iter_mut().zip(place.levels) {
-                level.entry(number).or_default().push(at);
-            }
+        let mut cores: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, CpuPlace { levels: [core, ..], .. }) in places.iter().enumerate() {
+            cores.entry(*core).or_default().push(at);
         }
         let mut read_on = BTreeMap::new();
         for (cpu, bytes) in vectors.iter().flat_map(|vector| &vector.read_on) {
             *read_on.entry(*cpu).or_default() += bytes;
         }
         let node = |cpu: &CpuId| topology.cpus.get(cpu).and_then(|known| known.node);
-        Self { sharers, nodes: cpus.iter().map(node).collect(), read_on }
+        Self { cores, nodes: cpus.iter().map(node).collect(), read_on }
     }
 
     /// The other threads of a place's core.
     fn siblings(&self, place: usize, places: &[CpuPlace]) -> impl Iterator<Item = usize> {
-        let core = self.sharers[0].get(&places[place].levels[0]);
+        let core = self.cores.get(&places[place].levels[0]);
         core.into_iter().flatten().copied().filter(move |other| *other != place)
     }
 }
@@ -344,37 +356,33 @@ impl<'a> Row<'a> {
         Self { vector, capacity, ground, lines, wakeups, own }
     }
 
-    fn parts(&self, cpus: &[CpuId], places: &[CpuPlace]) -> Vec<Parts> {
-        let vector = self.vector;
-        let lines = self.lines.on(cpus, self.ground);
-        let wakeups = self.wakeups.on(cpus, self.ground);
-        let line = self.capacity.costs.line_ns;
-        let fetched = vector.packets_per_s * self.capacity.costs.device_lines_per_packet;
-        let far = fetched * (line.remote - line.llc).max(0.0);
-        let load = vector.load / self.capacity.dilation;
+    /// The parts on one place, without those that depend on other vectors.
+    fn at(&self, model: &Model<'_>, place: usize) -> Parts {
+        let Self { vector, capacity, ground, .. } = self;
+        let (cpu, places) = (model.cpus[place], &model.problem.places);
+        let CpuPlace { levels, slowdown, .. } = places[place];
+        let nodes = (vector.node, ground.nodes[place]);
+        let is_far = matches!(nodes, (Some(device), Some(node)) if device != node);
+        let line = capacity.costs.line_ns;
+        let fetched = vector.packets_per_s * capacity.costs.device_lines_per_packet;
+        let load = vector.load / capacity.dilation * slowdown;
         // Share of the time in which a CPU runs what waits for this vector.
         let contending = |place: usize| {
-            let own = self.own.get(&cpus[place]).copied().unwrap_or(0.0);
+            let own = self.own.get(&model.cpus[place]).copied().unwrap_or(0.0);
             places[place].busy * (1.0 - own)
         };
-        let parts = |place: usize| {
-            let nodes = (vector.node, self.ground.nodes[place]);
-            let is_far = matches!(nodes, (Some(device), Some(node)) if device != node);
-            let load = load * places[place].slowdown;
-            let (here, beside) =
-                (contending(place), self.ground.siblings(place, places).map(contending).sum());
-            let turns = if vector.threaded { vector.polls_per_s * TURN_NS * here } else { 0.0 };
-            let delayed: f64 = PREEMPTED * load * here + SMT_LOSS * load * f64::min(beside, 1.0);
-            Parts {
-                wakeups: wakeups[place],
-                lines: lines[place],
-                device: if is_far { far } else { 0.0 },
-                slow: load * (1.0 - 1.0 / places[place].slowdown) * SECOND_NS,
-                waiting: delayed * SECOND_NS + turns,
-                ..Parts::default()
-            }
-        };
-        (0..places.len()).map(parts).collect()
+        let here = contending(place);
+        let beside: f64 = ground.siblings(place, places).map(contending).sum();
+        let turns = if vector.threaded { vector.polls_per_s * TURN_NS * here } else { 0.0 };
+        let delayed = PREEMPTED * load * here + SMT_LOSS * load * beside.min(1.0);
+        Parts {
+            wakeups: self.wakeups.on(cpu, levels),
+            lines: self.lines.on(cpu, levels),
+            device: if is_far { fetched * (line.remote - line.llc).max(0.0) } else { 0.0 },
+            slow: load * (1.0 - 1.0 / slowdown) * SECOND_NS,
+            waiting: delayed * SECOND_NS + turns,
+            ..Parts::default()
+        }
     }
 }
 
@@ -401,18 +409,11 @@ impl Spread {
         *self.on.entry(cpu).or_default() += at(Distance::SameCpu) - at(Distance::Smt);
     }
 
-    /// The cost on each place.
-    fn on(&self, cpus: &[CpuId], ground: &Ground) -> Vec<f64> {
-        let mut costs = vec![self.anywhere; cpus.len()];
-        for (level, sharers) in self.levels.iter().zip(&ground.sharers) {
-            for (number, cost) in level {
-                sharers.get(number).into_iter().flatten().for_each(|place| costs[*place] += cost);
-            }
-        }
-        for (cpu, cost) in &self.on {
-            cpus.binary_search(cpu).into_iter().for_each(|place| costs[place] += cost);
-        }
-        costs
+    /// The cost on a CPU with these levels.
+    fn on(&self, cpu: CpuId, levels: [u32; 4]) -> f64 {
+        let shared =
+            self.levels.iter().zip(levels).filter_map(|(level, number)| level.get(&number));
+        self.anywhere + shared.chain(self.on.get(&cpu)).sum::<f64>()
     }
 }
 

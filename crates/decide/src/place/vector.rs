@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::derive::silo::{ConsumerShare, Silo, SoftirqShare};
+use netsilo_model::derive::silo::{ConsumerShare, Silo, SoftirqShare, heaviest};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::NodeId;
 use netsilo_model::snapshot::netdev::NapiThread;
@@ -130,6 +130,11 @@ impl Vector {
             }
             true => None,
         }
+    }
+
+    /// Returns the CPU that reads most.
+    pub fn main_reader(&self) -> Option<CpuId> {
+        heaviest(self.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes)))
     }
 
     /// Returns why no reader is known.

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::{Distance, Topology};
 
@@ -35,28 +34,27 @@ pub(super) fn predict(
         .collect();
     let before: Vec<Option<CpuId>> =
         vectors.iter().zip(&after).map(|(vector, after)| vector.present.or(*after)).collect();
+    let placed = model.placed(&after);
     if suggestions.iter().any(|suggestion| matches!(suggestion, Suggestion::Move(..))) {
-        let (old, new) = (model.cost(&before), model.cost(&after));
-        if old.0.is_finite() && new.0.is_finite() {
-            plan.predicted = Some(Predicted {
-                before_ns_per_s: old.0.round() as u64,
-                after_ns_per_s: new.0.round() as u64,
-                before_cpu_ns_per_s: old.1.round() as u64,
-                after_cpu_ns_per_s: new.1.round() as u64,
-                distances: capacity.source.clone(),
-            });
-        }
+        let (old, new) = (model.placed(&before).cost(), placed.cost());
+        plan.predicted = Some(Predicted {
+            before_ns_per_s: old.total().round() as u64,
+            after_ns_per_s: new.total().round() as u64,
+            before_cpu_ns_per_s: old.cpu_time().round() as u64,
+            after_cpu_ns_per_s: new.cpu_time().round() as u64,
+            distances: capacity.source.clone(),
+        });
     }
-    let gains = model.gains(&after);
     let judged = |(index, vector): (usize, &Vector)| {
-        let parts = model.parts(&after, index);
-        let place = |cpu: CpuId| model.cpus.binary_search(&cpu).ok();
-        let cost = after[index].and_then(place).map(|at| parts[at].rounded()).unwrap_or_default();
+        let parts = placed.parts(index);
+        let on = |cpu: Option<CpuId>| Some(parts[model.place(&cpu?)?]);
+        let (here, there) = (on(vector.present), on(after[index]));
+        let gain = here.zip(there).map_or(0.0, |(here, there)| here.total() - there.total());
         let alternatives = match vector.quiet() {
             Some(_) => Vec::new(),
             None => alternatives(&model, &parts, vector, after[index], capacity.topology),
         };
-        Judged { gain: gains[index].unwrap_or(0.0), cost, alternatives }
+        Judged { gain, cost: there.unwrap_or_default().rounded(), alternatives }
     };
     vectors.iter().enumerate().map(judged).collect()
 }
@@ -70,7 +68,7 @@ fn alternatives(
     chosen: Option<CpuId>,
     topology: &Topology,
 ) -> Vec<Alternative> {
-    let reader = heaviest(vector.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes)));
+    let reader = vector.main_reader();
     let mut cheapest: BTreeMap<Option<Distance>, Alternative> = BTreeMap::new();
     let mut present = None;
     for (cpu, cost) in model.cpus.iter().zip(parts).filter(|(cpu, _)| vector.pool.contains(**cpu)) {

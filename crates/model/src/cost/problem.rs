@@ -133,17 +133,21 @@ impl Problem {
             cost += self.fixed(item, *place);
             loads[*place] += self.load(item, *place);
         }
-        for (place, load) in self.places.iter().zip(&loads) {
-            cost += (pressure(place.busy + load, *load) - pressure(place.busy, 0.0)) * SECOND_NS;
-        }
-        for core in self.cores() {
-            for (i, a) in core.iter().enumerate() {
-                let beside: f64 = core[i + 1..].iter().map(|b| loads[*b]).sum();
-                cost += loads[*a] * beside * SMT_LOSS * SECOND_NS;
-            }
-        }
         let pair = |pair: &Pair| pair.cost.at(self.distance(at[pair.from], at[pair.to]));
-        cost + self.pairs.iter().map(pair).sum::<f64>()
+        cost + self.crowding(&loads) + self.pairs.iter().map(pair).sum::<f64>()
+    }
+
+    /// Cost of items that crowd CPUs and cores in ns/s, by the items' share of each CPU's time.
+    pub fn crowding(&self, loads: &[f64]) -> f64 {
+        let on_cpu = |(place, load): (&CpuPlace, &f64)| {
+            pressure(place.busy + load, *load) - pressure(place.busy, 0.0)
+        };
+        let on_core = |core: Vec<usize>| -> f64 {
+            let beside = |i: usize| core[i + 1..].iter().map(|place| loads[*place]).sum::<f64>();
+            (0..core.len()).map(|i| loads[core[i]] * beside(i) * SMT_LOSS).sum()
+        };
+        let on_cpus: f64 = self.places.iter().zip(loads).map(on_cpu).sum();
+        (on_cpus + self.cores().into_iter().map(on_core).sum::<f64>()) * SECOND_NS
     }
 
     /// Cost of moving all items from their present places, in ns/s.

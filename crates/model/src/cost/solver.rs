@@ -53,23 +53,6 @@ pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
     places
 }
 
-/// Gain of each item at its place compared with its home (ns/s), with all other items where they
-/// are.
-pub fn gains_at(problem: &Problem, at: &[Option<usize>]) -> Vec<Option<f64>> {
-    let mut search = Search::new(problem, None);
-    for (item, place) in at.iter().enumerate() {
-        place.iter().for_each(|place| search.put(item, *place));
-    }
-    let mut gain = |(item, place): (usize, &Option<usize>)| {
-        let (place, home) = ((*place)?, problem.items[item].home?);
-        search.leave(item);
-        let gain = search.price(item, home) - search.price(item, place);
-        search.put(item, place);
-        gain.is_finite().then_some(gain)
-    };
-    at.iter().enumerate().map(&mut gain).collect()
-}
-
 /// Returns the problem without items that have no allowed place, and the indices of the remaining
 /// items.
 fn without_unplaceable_items(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>) {
