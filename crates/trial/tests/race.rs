@@ -78,7 +78,7 @@ fn race(mut world: World, turns: usize) -> Ended {
     let rules = RaceRules { turns, seed: world.rng.u64(..), ..RaceRules::default() };
     let mut race = Race::new(rules, world.costs.len());
     let mut losses = Vec::new();
-    while let Some(turn) = race.next() {
+    while let Some(turn) = race.next_turn() {
         let (mut values, mut broke) = (Vec::new(), None);
         while values.len() < PEEKS && broke.is_none() {
             let value = world.measure(turn.candidate);

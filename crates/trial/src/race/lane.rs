@@ -17,11 +17,13 @@ pub(super) struct Lane {
     pub(super) status: Status,
     /// Whether it broke a guard rail when the present state did so too.
     pub(super) excused: bool,
+    /// Number of windows without a value.
+    pub(super) lost: usize,
 }
 
 impl Lane {
     pub(super) fn new() -> Self {
-        Self { values: BTreeMap::new(), status: Status::In, excused: false }
+        Self { values: BTreeMap::new(), status: Status::In, excused: false, lost: 0 }
     }
 
     pub(super) fn is_in(&self) -> bool {

@@ -30,6 +30,8 @@ pub struct Peek {
     pub retransmitted: Option<f64>,
     /// The 99th percentile of the run-queue latency of socket readers, in nanoseconds.
     pub runqueue_p99_ns: Option<f64>,
+    /// Packets that the netdevs received, per second.
+    pub received_per_s: Option<f64>,
 }
 
 /// A quantity with a limit.
@@ -44,6 +46,8 @@ pub enum Rail {
     Retransmits,
     /// [`Peek::runqueue_p99_ns`].
     RunqueueLatency,
+    /// [`Peek::received_per_s`]; its limit is half of the least value.
+    Traffic,
 }
 
 /// A limit that a candidate broke.
@@ -59,8 +63,8 @@ pub struct Breach {
 
 impl Rail {
     /// All rails.
-    pub const ALL: [Self; 4] =
-        [Self::Objective, Self::Drops, Self::Retransmits, Self::RunqueueLatency];
+    pub const ALL: [Self; 5] =
+        [Self::Objective, Self::Drops, Self::Retransmits, Self::RunqueueLatency, Self::Traffic];
 
     fn value(self, peek: &Peek) -> Option<f64> {
         match self {
@@ -68,14 +72,23 @@ impl Rail {
             Self::Drops => peek.lost,
             Self::Retransmits => peek.retransmitted,
             Self::RunqueueLatency => peek.runqueue_p99_ns,
+            Self::Traffic => peek.received_per_s,
         }
+    }
+
+    /// How far a value may be beyond the worst one of the present state.
+    fn tolerated(self, rules: &RaceRules, values: &[f64], worst: f64) -> Option<f64> {
+        if self == Self::Traffic {
+            return Some(worst.abs() / 2.0);
+        }
+        Some(rules.never_worse * median(values)?.abs() + self.negligible())
     }
 
     /// A difference from the present state that never counts, in the unit of the quantity: one
     /// packet of a thousand, a tenth of a millisecond.
     fn negligible(self) -> f64 {
         match self {
-            Self::Objective => 0.0,
+            Self::Objective | Self::Traffic => 0.0,
             Self::Drops | Self::Retransmits => 1e-3,
             Self::RunqueueLatency => 1e5,
         }
@@ -89,6 +102,7 @@ impl fmt::Display for Rail {
             Self::Drops => "packet loss",
             Self::Retransmits => "TCP retransmits",
             Self::RunqueueLatency => "run-queue latency",
+            Self::Traffic => "packets received per second",
         })
     }
 }
@@ -97,9 +111,11 @@ impl Peek {
     /// What an observation shows; the objective where one is measured on the live workload.
     pub fn from_observation(observation: &Observation, measure: Option<WorkloadMeasure>) -> Self {
         let rates = rates(&observation.before, &observation.after);
+        let received = packets_per_s(observation, &rates);
         Self {
+            received_per_s: Some(received),
             objective: measure.and_then(|measure| measure.compute(observation).ok()),
-            lost: share(lost_per_s(&rates), packets_per_s(observation, &rates)),
+            lost: share(lost_per_s(&rates), received),
             retransmitted: share(
                 protocol(&rates, "TcpRetransSegs"),
                 protocol(&rates, "TcpOutSegs"),
@@ -153,7 +169,7 @@ impl Limits {
     /// The limits that a part of a window is beyond.
     ///
     /// A limit is the worst value of the present state, plus the tolerated share of its median,
-    /// plus what never counts.
+    /// plus what never counts; of the traffic half of the least value.
     pub(super) fn broken(&self, rules: &RaceRules, peek: &Peek) -> Vec<Breach> {
         let broken = |rail: Rail| {
             let (values, value) = (self.0.get(&rail)?, rail.value(peek)?);
@@ -162,7 +178,7 @@ impl Limits {
             }
             let values: Vec<f64> = values.iter().copied().collect();
             let worst = values.iter().copied().reduce(f64::max)?;
-            let tolerated = rules.never_worse * median(&values)?.abs() + rail.negligible();
+            let tolerated = rail.tolerated(rules, &values, worst)?;
             let limit = turned(rules, rail, worst + tolerated);
             let breach = Breach { rail, value, limit };
             breach.is_broken_by(rules, peek).then_some(breach)
@@ -190,7 +206,12 @@ impl Breach {
 
 /// The value with higher as worse; its own inverse.
 fn turned(rules: &RaceRules, rail: Rail, value: f64) -> f64 {
-    if rail == Rail::Objective && rules.better == Better::Higher { -value } else { value }
+    let higher_is_better = match rail {
+        Rail::Objective => rules.better == Better::Higher,
+        Rail::Traffic => true,
+        Rail::Drops | Rail::Retransmits | Rail::RunqueueLatency => false,
+    };
+    if higher_is_better { -value } else { value }
 }
 
 #[cfg(test)]
@@ -226,6 +247,21 @@ mod tests {
         let rules = RaceRules::default();
         assert!(learnt(&rules, &[1.0; 3]).broken(&rules, &objective(9.0)).is_empty());
         assert!(learnt(&rules, &[1.0; 4]).broken(&rules, &Peek::default()).is_empty());
+    }
+
+    #[test]
+    fn traffic_that_stops_breaks_its_limit_unless_it_stopped_before() {
+        let rules = RaceRules::default();
+        let received = |per_s: f64| Peek { received_per_s: Some(per_s), ..Peek::default() };
+        let mut limits = Limits::default();
+        for per_s in [900.0, 1000.0, 800.0, 1000.0] {
+            limits.learn(&rules, &received(per_s));
+        }
+        assert!(limits.broken(&rules, &received(401.0)).is_empty());
+        let breach = limits.broken(&rules, &received(0.0)).pop();
+        assert_eq!(breach, Some(Breach { rail: Rail::Traffic, value: 0.0, limit: 400.0 }));
+        limits.learn(&rules, &received(0.0));
+        assert!(limits.broken(&rules, &received(0.0)).is_empty());
     }
 
     #[test]
