@@ -4,9 +4,9 @@
 //!
 //! **What lives here**: everything that says good or bad, with its [`evidence`]. It may use the
 //! model crate, `place` and `plan`. A verdict makes no plan and a plan asks for no verdict;
-//! [`annotate`] alone brings both together;
-//! [`candidates`] collects the plans of both. Reading, writing and formatting for a terminal must not
-//! come in, nor the controller's memory of earlier windows: a judgement knows one analysis.
+//! [`annotate`] alone brings both together, and [`candidates`] collects the plans of both. Reading,
+//! writing and formatting for a terminal must not come in, nor the controller's memory of earlier
+//! windows: a judgement knows one analysis.
 
 pub mod annotate;
 pub mod candidates;

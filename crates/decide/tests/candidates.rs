@@ -13,8 +13,11 @@ use std::path::Path;
 use netsilo_decide::judge::candidates::{
     CandidateOptions, Candidates, Expected, UnknownCandidate, candidates,
 };
+use netsilo_decide::plan::Goal;
+use netsilo_model::change::{Target, Value};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_sys::bundle;
 
 fn made(options: &CandidateOptions) -> Result<Candidates, UnknownCandidate> {
@@ -62,6 +65,22 @@ fn a_knob_that_may_interrupt_traffic_is_tried_only_with_permission() {
     let permission = |it: &&netsilo_decide::plan::Unchanged| it.reason.contains("--allow-interr");
     assert_eq!(interrupts(&bold) > 0, careful.left_out.iter().any(|it| permission(&it)));
     assert!(!bold.left_out.iter().any(|it| permission(&it)));
+}
+
+#[test]
+fn candidates_change_only_the_netdevs_and_cpus_of_the_goal() {
+    let cpus = CpuSet::parse_list("0-3").unwrap();
+    let goal = Goal { netdevs: vec!["eth0".into()], cpus: Some(cpus.clone()), ..Goal::default() };
+    let made = made(&CandidateOptions { goal, ..CandidateOptions::default() }).unwrap();
+    assert!(!made.tried.is_empty());
+    for change in made.tried.iter().flat_map(|it| &it.plan.changes) {
+        let is_table = change.target.to_string() == "rps_sock_flow_entries";
+        assert!(is_table || change.target.is_of("eth0"), "{}", change.target);
+        if let Value::Cpus(to) = &change.new {
+            let is_xps = matches!(change.target, Target::XpsCpus(_));
+            assert!(is_xps || to.is_subset(&cpus), "{}: {to}", change.target);
+        }
+    }
 }
 
 #[test]

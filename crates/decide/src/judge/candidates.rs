@@ -1,12 +1,12 @@
 //! The candidates of `netsilo tune`: every placement and every knob that may help here, singly and
 //! together, with what the model expects of each.
 
-use netsilo_model::change::{Change, ordered};
+use netsilo_model::change::{Change, Value, ordered};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use serde::{Deserialize, Serialize};
 
-use crate::judge::annotate::{plan_with_verdicts, verdicts};
+use crate::judge::annotate::plan_with_verdicts;
 use crate::judge::findings::check;
 use crate::judge::fix::{FixRequest, fix};
 use crate::judge::verdict::{FLOW_ENTRIES, Outcome, RemedyName, RemedyVerdict};
@@ -57,7 +57,7 @@ pub enum Expected {
 pub struct Candidates {
     /// What to try, without the present state.
     pub tried: Vec<Candidate>,
-    /// What is not tried, with the reason.
+    /// What was requested and is not tried, with the reason.
     pub left_out: Vec<Unchanged>,
 }
 
@@ -136,9 +136,8 @@ fn combined(
 
 /// All knobs that `check` judges, as plans.
 fn remedies(analysis: &Analysis<'_>, base: &Goal) -> Vec<Remedy> {
-    let verdicts = verdicts(analysis);
-    let mut all = steering(analysis, base, &verdicts);
-    all.extend(verdicts.iter().filter(|verdict| !is_steering(verdict)).map(|verdict| {
+    let check = check(analysis);
+    let judged = check.verdicts.iter().filter(|it| !is_steering(it)).map(|verdict| {
         let changes = verdict.changes.clone();
         Remedy {
             name: format!("{}:{}", verdict.remedy.to_string().replace(' ', "-"), verdict.subject)
@@ -147,9 +146,8 @@ fn remedies(analysis: &Analysis<'_>, base: &Goal) -> Vec<Remedy> {
             plan: Plan { changes, even_if_owned: base.even_if_owned, ..Plan::default() },
             expected: expected_of(verdict),
         }
-    }));
-    let check = check(analysis);
-    all.extend(check.findings.iter().map(|finding| {
+    });
+    let fixed = check.findings.iter().map(|finding| {
         let request = FixRequest::of(finding);
         Remedy {
             name: request.to_string(),
@@ -157,14 +155,37 @@ fn remedies(analysis: &Analysis<'_>, base: &Goal) -> Vec<Remedy> {
             plan: fix(&check, &[request], analysis.after(), base.even_if_owned),
             expected: Expected::NotEstimated,
         }
-    }));
+    });
+    let allowed = |it: &Remedy| {
+        let mut changes = it.plan.changes.iter();
+        let is_empty = it.plan.changes.is_empty() && it.plan.refusals.is_empty();
+        !is_empty && changes.all(|change| is_within(change, base, analysis))
+    };
+    let mut all = steering(analysis, base, &check.verdicts);
+    all.extend(judged.chain(fixed).filter(allowed));
     all
+}
+
+/// Whether a change is of the goal's netdevs, and onto its CPUs.
+fn is_within(change: &Change, goal: &Goal, analysis: &Analysis<'_>) -> bool {
+    let of_netdev =
+        goal.netdevs.is_empty() || goal.netdevs.iter().any(|it| change.target.is_of(it));
+    let on_cpus = match &change.new {
+        Value::Cpus(cpus) => cpus.is_subset(&allowed_cpus(goal, analysis)),
+        _ => true,
+    };
+    of_netdev && on_cpus
+}
+
+/// The CPUs that a goal may use.
+fn allowed_cpus(goal: &Goal, analysis: &Analysis<'_>) -> CpuSet {
+    let all = || analysis.after().topology.housekeeping();
+    goal.cpus.clone().unwrap_or_else(all).minus(&goal.exclude)
 }
 
 /// Packet steering by the kernel and the device, on all netdevs of the goal.
 fn steering(analysis: &Analysis<'_>, base: &Goal, verdicts: &[RemedyVerdict]) -> Vec<Remedy> {
-    let allowed = || analysis.after().topology.housekeeping();
-    let cpus = base.cpus.clone().unwrap_or_else(allowed).minus(&base.exclude);
+    let cpus = allowed_cpus(base, analysis);
     let base = Goal { irqs: false, ..base.clone() };
     let rps = Goal { rps: Some(cpus), ..base.clone() };
     let rfs = Goal { rfs: Some(FLOW_ENTRIES), ..base.clone() };
@@ -235,19 +256,20 @@ impl Collector<'_> {
             return;
         }
         self.names.push(name.to_owned());
-        match self.why_not(name, &plan, &expected) {
+        let CandidateOptions { only, except, .. } = self.options;
+        let is_in = |names: &[String]| names.iter().any(|it| is_named(name, it));
+        if is_in(except) || !(only.is_empty() || is_in(only)) {
+            return;
+        }
+        match self.why_not(&plan, &expected) {
             None => self.all.tried.push(Candidate { name: name.into(), plan, expected }),
             Some(reason) => self.all.left_out.push(Unchanged { subject: name.into(), reason }),
         }
     }
 
-    /// Why a candidate is not tried.
-    fn why_not(&self, name: &str, plan: &Plan, expected: &Expected) -> Option<String> {
-        let CandidateOptions { only, except, allow_interruption, .. } = self.options;
-        let requested = only.iter().any(|it| is_named(name, it));
-        if except.iter().any(|it| is_named(name, it)) || !(only.is_empty() || requested) {
-            return Some("not requested".into());
-        }
+    /// Why a requested candidate is not tried.
+    fn why_not(&self, plan: &Plan, expected: &Expected) -> Option<String> {
+        let CandidateOptions { only, allow_interruption, .. } = self.options;
         if plan.changes.is_empty() {
             let refusal = plan.refusals.first().map(|it| format!("{}: {}", it.subject, it.reason));
             return Some(refusal.unwrap_or_else(|| "it changes nothing here".into()));
@@ -260,7 +282,7 @@ impl Collector<'_> {
         if let Some(same) = self.all.tried.iter().find(|it| writes_the_same(&it.plan, plan)) {
             return Some(format!("it writes the same as {}", same.name));
         }
-        expected.excluded().filter(|_| !requested)
+        expected.excluded().filter(|_| only.is_empty())
     }
 
     /// The placement of which the model expects the least cost.
