@@ -31,7 +31,7 @@ impl<'a> TemporaryChanges<'a> {
     /// Starts with nothing changed; a guard process restores the changes when this process ends in
     /// any way, and after `within` at the latest.
     pub(crate) fn guarded(state: &'a StateDir, within: Duration) -> Result<Self> {
-        Ok(Self { guarded: Some(within), ..Self::new(state)? })
+        Ok(Self { state, kernel: state.kernel()?, transaction: None, guarded: Some(within) })
     }
 
     /// Replaces the changes in force by others; returns whether anything was written.
