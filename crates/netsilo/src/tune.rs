@@ -1,9 +1,9 @@
 //! `netsilo tune`: tries placements and knobs in a race, and keeps the winner.
 //!
-//! `args` are its arguments; `candidates` observes the machine and makes what is tried; `meter` measures one window; `search`
-//! runs the race, which `netsilo-trial` decides; `folder` keeps its records. May use `verbs`, for
-//! the measurement that it shares with `ab`, and `bench`, for the folder of a run. No figure is
-//! computed here.
+//! `args` are its arguments; `candidates` observes the machine and makes what is tried; `meter`
+//! measures one window; `search` runs the race, which `netsilo-trial` decides; `folder` keeps its
+//! records. May use `verbs`, for the measurement that it shares with `ab`, and `bench`, for the
+//! folder of a run. No figure is computed here.
 
 mod args;
 mod candidates;

@@ -24,8 +24,12 @@ use crate::tell::words::plural;
 use crate::tune::args::Args;
 use crate::tune::meter::{PEEK, while_running};
 
-/// Consecutive parts of a window beyond the limit of the objective: a command has one number.
+/// Consecutive parts of a window beyond the limit of the objective that break it; of a command one,
+/// as it has one number.
 const STREAK: usize = 2;
+
+/// Most windows of a search: the time of a look grows with the square of their number.
+const MOST_TURNS: usize = 2000;
 
 /// What was observed before anything was written.
 pub(super) struct Field {
@@ -95,7 +99,7 @@ pub(super) fn plan(args: &Args, objective: Objective, field: &Field) -> Result<R
     }
     let each = args.settle + field.command.unwrap_or(args.window);
     let rules = RaceRules {
-        turns: (args.budget.as_secs_f64() / each.as_secs_f64()) as usize,
+        turns: ((args.budget.as_secs_f64() / each.as_secs_f64()) as usize).min(MOST_TURNS),
         smallest_relevant: args.matters,
         never_worse: args.never_worse_than,
         streak: if field.command.is_some() { 1 } else { STREAK },

@@ -40,7 +40,7 @@ impl Search<'_> {
 
     fn windows(&mut self, temporary: &mut TemporaryChanges<'_>, bar: &ProgressBar) -> Result<()> {
         let mut lost = 0;
-        while Instant::now() < self.until
+        while (Instant::now() < self.until || self.race.owes_control())
             && let Some(turn) = self.race.next_turn()
         {
             let before = self.race.standings();

@@ -35,6 +35,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         _ => Exit::Ok,
     };
     match end {
+        // temporary changes end in this way all the time
+        GuardResult::Confirmed | GuardResult::Undone(_) if *with_parent => {}
         GuardResult::Confirmed => {
             eprint_line(format_args!("transaction {transaction} was confirmed"))
         }
@@ -42,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             eprint_line(format_args!("transaction {transaction} was restored by {by}"))
         }
         GuardResult::Restored(undone) => {
-            eprint_line("no confirmation in time");
+            eprint_line("no confirmation in time, or the program that wrote it has ended");
             eprint_line(report(&[undone]).trim_end());
         }
     }

@@ -303,7 +303,9 @@ impl Race {
 
     /// The result so far; final once [`Race::next_turn`] returns `None`.
     pub fn result(&self) -> RaceResult {
-        let better = self.still_in().skip(1).filter_map(|it| Some((it, self.gain(it)?)));
+        let is_suspect = |it: &usize| self.suspect.is_some_and(|(suspect, _)| suspect == *it);
+        let challengers = self.still_in().skip(1).filter(|it| !is_suspect(it));
+        let better = challengers.filter_map(|it| Some((it, self.gain(it)?)));
         match better.min_by(|a, b| a.1.value.total_cmp(&b.1.value)) {
             Some((candidate, loss)) => {
                 RaceResult::Won { candidate, change: as_change(loss, &self.rules) }
@@ -328,6 +330,11 @@ impl Race {
             }
         };
         (0..self.lanes.len()).map(standing).collect()
+    }
+
+    /// Whether the present state must still be measured to judge a broken guard rail.
+    pub fn owes_control(&self) -> bool {
+        self.suspect.is_some()
     }
 
     /// Number of windows so far.

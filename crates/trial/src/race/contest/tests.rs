@@ -139,6 +139,26 @@ fn a_candidate_under_which_nothing_arrives_is_out_after_three_windows() {
 }
 
 #[test]
+fn a_candidate_that_broke_a_rail_does_not_win_before_the_present_state_was_measured() {
+    // candidate 2 varies so much that the race goes on after candidate 1 has shown its gain
+    let cost = |race: &Race, candidate: usize| match candidate {
+        0 => 100.0,
+        1 if race.result() == RaceResult::NoDifferenceShown => 90.0,
+        1 => 300.0,
+        _ => 95.0 + 4.0 * ((race.turns() * 7 % 5) as f64 - 2.0),
+    };
+    let mut race = Race::new(RULES, 3);
+    while !race.owes_control() {
+        let Some(turn) = race.next_turn() else { panic!("{:?}", race.standings()) };
+        let value = cost(&race, turn.candidate) * wave(race.turns());
+        let broke = (0..4).find_map(|_| race.peek(&objective(value)));
+        race.end(broke.map_or(TurnEnd::Value(value), TurnEnd::Broke));
+    }
+    assert_eq!(race.result(), RaceResult::NoDifferenceShown);
+    assert!(race.standings()[1].is_better);
+}
+
+#[test]
 fn the_same_records_lead_to_the_same_race_and_others_are_refused() {
     let (mut whole, records) = run(4, |it, n| [100.0, 95.0, 150.0, 101.0][it] * wave(n));
     let setting = |name: &str| Setting {
