@@ -9,8 +9,8 @@
 //!   than the leader, is as good as the leader, or cannot gain enough.
 //! - A candidate that breaks a guard rail ([`rails`]) is taken back at once. The present state is
 //!   measured directly after it: if that is beyond the limit as well, something else was the
-//!   cause, and the candidate stays, once. One that is worse than tolerated in three rounds in a
-//!   row is out as well.
+//!   cause, and the candidate stays, once. One whose windows of three rounds in a row are worse
+//!   than any of the present state, by more than is tolerated, is out as well.
 //! - The winner is the best candidate that is still in and whose interval shows a gain, all
 //!   candidates together at the stated error rate.
 //!

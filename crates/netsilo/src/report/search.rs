@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use maud::{Markup, html};
 use netsilo_stats::Estimate;
-use netsilo_trial::race::{RacePlan, RaceResult, Standing};
+use netsilo_trial::race::{RacePlan, Standing};
 use serde_json::json;
 
 use crate::report::folder::sanitized;
@@ -51,14 +51,6 @@ fn title(plan: &RacePlan) -> String {
     format!("tune on {}", plan.machine.hostname)
 }
 
-/// The outcome of the race; what was written then is in the journal.
-fn outcome(result: &TuneResult<'_>) -> String {
-    match result.result {
-        RaceResult::Won { .. } => result.outcome(),
-        RaceResult::NoDifferenceShown => "no difference shown".into(),
-    }
-}
-
 /// One row per candidate: name, windows, median, change, status, expectation.
 fn rows(result: &TuneResult<'_>) -> Vec<Vec<String>> {
     let change = |standing: &Standing| {
@@ -86,7 +78,7 @@ fn as_markdown(plan: &RacePlan, result: &TuneResult<'_>, notes: &[String]) -> St
         markdown::plain(&result.measured()),
         plural(result.windows, "window"),
         result.rules.seed,
-        markdown::plain(&outcome(result))
+        markdown::plain(&result.outcome())
     );
     for note in notes {
         let _ = writeln!(text, "> {}\n", markdown::plain(note));
@@ -108,7 +100,7 @@ fn page(plan: &RacePlan, result: &TuneResult<'_>, notes: &[String]) -> String {
 
 fn verdict(result: &TuneResult<'_>, notes: &[String]) -> Markup {
     html! {
-        p { b { (outcome(result)) } }
+        p { b { (result.outcome()) } }
         p {
             "Objective: " (result.measured()) ". " (plural(result.windows, "window")) ", seed "
             (result.rules.seed) "."

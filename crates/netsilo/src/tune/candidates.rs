@@ -36,7 +36,22 @@ pub(super) struct Field {
     observation: Observation,
     /// Time that the command took with nothing changed.
     command: Option<Duration>,
+    /// Time of one look at the machine, of which a window has several.
+    look: Duration,
     pub(super) candidates: Candidates,
+}
+
+impl Field {
+    /// Time of one window with the settling time and all looks.
+    fn time_of_window(&self, args: &Args) -> Duration {
+        let window = self.command.unwrap_or(args.window);
+        let looks = match self.command {
+            // looks happen while the command runs
+            Some(_) => 2.0,
+            None => 1.0 + (args.window.as_secs_f64() / PEEK.as_secs_f64()).ceil(),
+        };
+        args.settle + window + self.look.mul_f64(looks)
+    }
 }
 
 /// Observes the machine, under the command if there is one, and makes the candidates.
@@ -61,7 +76,9 @@ pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
     let candidates = candidates(&analysis, &options)
         .map_err(|unknown| ExitError(Exit::Usage, unknown.to_string()))?;
     drop(analysis);
-    Ok(Field { observation, command, candidates })
+    let started = Instant::now();
+    netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
+    Ok(Field { observation, command, look: started.elapsed(), candidates })
 }
 
 fn observe(command: &[String], stop: &AtomicBool) -> Result<(Observation, Option<Duration>)> {
@@ -97,7 +114,7 @@ pub(super) fn plan(args: &Args, objective: Objective, field: &Field) -> Result<R
                        with --netdev? netsilo tune --dry-run gives the reasons)";
         return Err(ExitError(Exit::Refused, message.into()).into());
     }
-    let each = args.settle + field.command.unwrap_or(args.window);
+    let each = field.time_of_window(args);
     let rules = RaceRules {
         turns: ((args.budget.as_secs_f64() / each.as_secs_f64()) as usize).min(MOST_TURNS),
         smallest_relevant: args.matters,

@@ -84,7 +84,12 @@ impl<'a> TuneResult<'a> {
     /// The outcome in one line.
     pub(crate) fn outcome(&self) -> String {
         let RaceResult::Won { candidate, change } = &self.result else {
-            return "no difference shown: nothing remains written".into();
+            let is_in = |it: &&CandidateResult<'_>| it.standing.status == Status::In;
+            let mut left = self.candidates.iter().skip(1).filter(is_in).peekable();
+            let none = left.peek().is_some() && left.all(|it| it.standing.change.is_none());
+            let why =
+                if none { ": too few windows for an interval, search longer (--for)" } else { "" };
+            return format!("no difference shown{why}");
         };
         let name = self.candidates[*candidate].name;
         let sure = 100.0 * (1.0 - self.rules.error_rate);
@@ -118,6 +123,9 @@ pub(crate) fn render(result: &TuneResult<'_>) -> String {
         return text;
     }
     let _ = writeln!(text, "{}", result.outcome());
+    if result.transaction.is_none() {
+        text += "nothing remains written\n";
+    }
     if let Some(transaction) = result.transaction {
         let _ = writeln!(
             text,

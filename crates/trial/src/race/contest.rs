@@ -279,16 +279,14 @@ impl Race {
         is_alike.then_some(OutReason::AsGoodAsLeader { leader, change })
     }
 
-    /// The last of [`ROUNDS`] rounds, if the candidate was worse than tolerated in all of them.
+    /// The last of [`ROUNDS`] rounds, if the candidate was worse than the present state ever was,
+    /// by more than is tolerated, in all of them.
     fn always_beyond(&self, candidate: usize) -> Option<Breach> {
-        let (lane, present) = (&self.lanes[candidate], &self.lanes[0]);
-        let pairs = lane.values.iter().rev().filter_map(|(round, value)| {
-            let breach = Breach::of_window(&self.rules, *present.values.get(round)?, *value);
-            Some(breach)
-        });
-        let last: Vec<Option<Breach>> = pairs.take(ROUNDS).collect();
-        let all = last.len() == ROUNDS && last.iter().all(Option::is_some);
-        last.first().copied().flatten().filter(|_| all)
+        let present: Vec<f64> = self.lanes[0].values.values().copied().collect();
+        let newest = self.lanes[candidate].values.values().rev().take(ROUNDS);
+        let breaches = newest.map(|value| Breach::of_window(&self.rules, &present, *value));
+        let all: Vec<Breach> = breaches.collect::<Option<_>>()?;
+        (all.len() == ROUNDS && present.len() >= ROUNDS).then(|| all[0])
     }
 
     /// The last interval against the present state that all candidates share the error rate of.

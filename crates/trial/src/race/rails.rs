@@ -188,13 +188,15 @@ impl Limits {
 }
 
 impl Breach {
-    /// A window whose objective is worse than that of the present state in the same round by more
-    /// than is tolerated.
-    pub(super) fn of_window(rules: &RaceRules, present: f64, value: f64) -> Option<Self> {
+    /// A window whose objective is worse than the worst window of the present state by more than is
+    /// tolerated.
+    pub(super) fn of_window(rules: &RaceRules, present: &[f64], value: f64) -> Option<Self> {
         let rail = Rail::Objective;
-        let worst = turned(rules, rail, present) + rules.never_worse * present.abs();
-        let breach = Self { rail, value, limit: turned(rules, rail, worst) };
-        (turned(rules, rail, value) > worst).then_some(breach)
+        let present: Vec<f64> = present.iter().map(|it| turned(rules, rail, *it)).collect();
+        let worst = present.iter().copied().reduce(f64::max)?;
+        let most = worst + rail.tolerated(rules, &present, worst)?;
+        let breach = Self { rail, value, limit: turned(rules, rail, most) };
+        (turned(rules, rail, value) > most).then_some(breach)
     }
 
     /// Whether a part of a window is beyond the limit of this breach, too.
