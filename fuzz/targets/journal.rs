@@ -56,6 +56,7 @@ fn seeds() -> Vec<String> {
     let eth0 = || NetdevIdentity {
         name: "eth0".into(),
         device_path: Some("/devices/pci0000:00/0000:00:04.0".into()),
+        ifindex: None,
     };
     let cpus = |cpu| Value::Cpus(CpuSet::from_cpu(CpuId(cpu)));
     let entry = |target: Target, old, new: Value| Entry {

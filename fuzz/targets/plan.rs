@@ -46,7 +46,7 @@ fn seeds() -> Vec<String> {
         rps_default_mask: Some(cpus("2")),
         ..Goal::default()
     };
-    let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
+    let netdev = NetdevIdentity { name: "eth0".into(), device_path: None, ifindex: None };
     let irq = knobs::IrqAffinity {
         irq: Irq(27),
         action: "eth0-TxRx-0".into(),

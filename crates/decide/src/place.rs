@@ -37,4 +37,4 @@ pub use capacity::Capacity;
 pub use suggest::suggest;
 pub use suggestion::Suggestion;
 pub use thresholds::{IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, WORTH_MOVING};
-pub use vector::{CONSUMER_FROM, LOAD_FROM, TRAFFIC_FROM, Vector};
+pub use vector::{CONSUMER_FROM, Completion, LOAD_FROM, TRAFFIC_FROM, Vector};

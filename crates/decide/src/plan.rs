@@ -8,6 +8,7 @@
 
 pub(crate) mod arfs;
 mod by_value;
+mod completions;
 mod contents;
 pub mod export;
 mod flow_rules;

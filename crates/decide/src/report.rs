@@ -282,8 +282,8 @@ fn machine(snapshot: &Snapshot) -> MachineLine {
         isolated: topology.isolated.clone(),
         nohz_full: topology.nohz_full.clone(),
         cores: cores(topology),
-        llcs: topology.llc_groups(),
-        nodes: topology.nodes.values().filter(|node| !node.cpus.is_empty()).count(),
+        llcs: topology.llc_groups().into_iter().filter(|llc| !topology.is_guess(llc)).collect(),
+        nodes: topology.nodes_with_cpus().count(),
     }
 }
 

@@ -6,6 +6,7 @@ pub mod as_text;
 pub mod counts;
 pub mod cpuset;
 pub mod ids;
+mod nesting;
 pub mod reading;
 pub mod topology;
 pub mod words;

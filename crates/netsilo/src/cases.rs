@@ -1,6 +1,6 @@
-//! Golden cases: each folder of `cases/` holds a host (`before.json`, a [`Scene`]), a `goal.json`,
-//! and the plan as printed (`plan.snap`). To add a case, add a folder with the first two files;
-//! `cargo insta review` writes the third.
+//! Golden cases: each folder of `cases/` holds a host (`before.json`, a [`Scene`], or
+//! `before.tar.zst`, a bundle), a `goal.json`, and the plan as printed (`plan.snap`). To add a
+//! case, add a folder with the first two files; `cargo insta review` writes the third.
 //!
 //! `cases/check/<id>/` belongs to a finding: `fires.json` and `almost.json` each hold a [`Scene`]
 //! and, for what a scene cannot express, a JSON Patch (RFC 6902) on its observation. The finding
@@ -28,6 +28,7 @@ use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::scene::Scene;
+use netsilo_sys::bundle;
 
 fn planned(observation: &Observation, goal: &Goal) -> Plan {
     plan_with_verdicts(&Analysis::new(observation, &goal.costs), goal)
@@ -38,6 +39,42 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
         .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
+
+/// The host of a plan's case.
+enum Before {
+    Scene(Scene),
+    Bundle(Box<Observation>),
+}
+
+impl Before {
+    fn read(case: &Path) -> Self {
+        let bundle = case.join(BUNDLE);
+        match bundle.exists() {
+            true => Self::Bundle(Box::new(bundle::open(bundle).unwrap())),
+            false => Self::Scene(read(&case.join("before.json"))),
+        }
+    }
+
+    fn observation(&self) -> Observation {
+        match self {
+            Self::Scene(scene) => scene.observation(),
+            Self::Bundle(observation) => Observation::clone(observation),
+        }
+    }
+
+    /// The host after these changes: a bundle's load stays where it was.
+    fn after(&self, changes: &[Change]) -> Observation {
+        match self {
+            Self::Scene(scene) => scene.observe(&apply_to(&scene.settings(), changes)),
+            Self::Bundle(observation) => {
+                let after = apply_to(&observation.after, changes);
+                Observation { after, ..Observation::clone(observation) }
+            }
+        }
+    }
+}
+
+const BUNDLE: &str = "before.tar.zst";
 
 fn cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases")
@@ -70,7 +107,8 @@ fn no_case_lacks_a_file_or_has_another_one() {
         wrong.extend(present.difference(&files).map(|file| told("not part of a case", file)));
     };
     for case in plans() {
-        let plan = ["before.json", "goal.json", "plan.snap", "export.snap"];
+        let before = if case.join(BUNDLE).exists() { BUNDLE } else { "before.json" };
+        let plan = [before, "goal.json", "plan.snap", "export.snap"];
         let exported = EXPORTED.iter().any(|name| case.ends_with(name));
         expect(&case, &plan[..if exported { 4 } else { 3 }]);
     }
@@ -102,10 +140,9 @@ fn every_algorithm_has_a_case() {
 #[test]
 fn every_case_plans_as_recorded() {
     for case in plans() {
-        let scene: Scene = read(&case.join("before.json"));
+        let before = Before::read(&case);
         let goal: Goal = read(&case.join("goal.json"));
-        let observation = scene.observation();
-        let first = planned(&observation, &goal);
+        let first = planned(&before.observation(), &goal);
         insta::with_settings!({
             snapshot_path => &case,
             prepend_module_to_snapshot => false,
@@ -113,9 +150,8 @@ fn every_case_plans_as_recorded() {
         }, {
             insta::assert_snapshot!("plan", views::plan::render(&first));
         });
-        let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
         assert_eq!(
-            planned(&after, &goal).changes,
+            planned(&before.after(&first.changes), &goal).changes,
             [],
             "{}: after its plan, another plan has changes",
             case.display()
@@ -225,4 +261,18 @@ fn a_full_listener_whose_limit_was_not_read_gets_the_limit_of_the_kernel_as_a_fi
     let remedy = &found.findings[0].remedies[0];
     assert!(remedy.what.contains("asked for now was not read"), "{}", remedy.what);
     assert_eq!(remedy.changes[0].target.to_string(), "net.core.somaxconn");
+}
+
+#[test]
+fn a_stalled_tx_queue_is_named_before_the_readers_that_it_delays() {
+    let case = |id: FindingId| cases().join("check").join(id.as_str()).join("fires.json");
+    let mut host: Host = read(&case(FindingId::TxStalled));
+    let delayed: Host = read(&case(FindingId::SocketBufferOverflow));
+    host.patch.0.extend(delayed.patch.0);
+    let mut observation = serde_json::to_value(host.scene.observation()).unwrap();
+    json_patch::patch(&mut observation, &host.patch).unwrap();
+    let observation = serde_json::from_value(observation).unwrap();
+    let check = check(&Analysis::new(&observation, &Costs::default()));
+    let at = |id| check.findings.iter().position(|finding| finding.id == id).unwrap();
+    assert!(at(FindingId::TxStalled) < at(FindingId::SocketBufferOverflow));
 }

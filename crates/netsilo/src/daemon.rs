@@ -348,9 +348,12 @@ impl<'a> Daemon<'a> {
     }
 
     /// Records a decision in the log and the totals, and prints it.
-    fn decided(&mut self, entry: LogEntry) {
+    fn decided(&mut self, mut entry: LogEntry) {
         use netsilo_decide::control::LogKind;
-        eprint_line(views::status::decision_line(&entry, &self.status.mode));
+        if self.status.mode != Mode::Placing {
+            entry.kind = entry.kind.without_writes();
+        }
+        eprint_line(views::status::decision_line(&entry));
         let totals = &mut self.status.totals;
         match entry.kind {
             LogKind::Revert => totals.reverts += 1,

@@ -79,7 +79,11 @@ impl Guest {
     }
 
     fn netdev(&self) -> NetdevIdentity {
-        NetdevIdentity { name: "eth0".into(), device_path: Some(self.device_path.clone()) }
+        NetdevIdentity {
+            name: "eth0".into(),
+            device_path: Some(self.device_path.clone()),
+            ifindex: None,
+        }
     }
 
     /// Returns a plan that moves the interrupts and changes some more knobs.
@@ -264,6 +268,7 @@ print(json.dumps(units))";
     let netdev = || NetdevIdentity {
         name: "eth0".into(),
         device_path: Some("/devices/pci0000:00/0000:00:04.0".into()),
+        ifindex: None,
     };
     let cpus = |list| CpuSet::parse_list(list).unwrap();
     let irq =

@@ -77,8 +77,11 @@ impl Guest {
 
     /// Returns a plan that changes one knob of each kind and all interrupts, and the files.
     fn plan(&self, knobs: &BTreeMap<String, String>) -> (Plan, Vec<String>) {
-        let netdev =
-            NetdevIdentity { name: "eth0".into(), device_path: Some(self.device_path.clone()) };
+        let netdev = NetdevIdentity {
+            name: "eth0".into(),
+            device_path: Some(self.device_path.clone()),
+            ifindex: None,
+        };
         let queues = "/sys/class/net/eth0/queues";
         let mut wanted: Vec<(Target, String, Value)> = Vec::new();
         for (n, (irq, action)) in self.queue_irqs().into_iter().enumerate() {

@@ -106,6 +106,10 @@ impl Observer {
             Some(refresher) => refresher.first(root)?,
             None => snapshot(root)?,
         });
+        // The counts are of the time from this snapshot on, as in all later windows.
+        if let (CountingMode::Continuous, Counter::Attached(tracer)) = (counting, &mut counter) {
+            tracer.restart()?;
+        }
         Ok(Self { counting, counter, before, refresher })
     }
 
@@ -135,8 +139,9 @@ impl Observer {
                 wait(interval - length);
                 tracer.resume();
                 wait(length);
+                let attribution = tracer.read()?;
                 tracer.pause();
-                tracer.read()?
+                attribution
             }
             (_, counter) => {
                 wait(interval);

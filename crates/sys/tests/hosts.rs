@@ -146,6 +146,22 @@ fn an_offline_cpu_has_neither_counters_nor_a_column() {
     assert!(snapshot.cpus[&six].softnet.is_some());
 }
 
+fn case(name: &str) -> Snapshot {
+    let cases = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../cases"));
+    bundle::open(cases.join(name).join("before.tar.zst")).unwrap().after
+}
+
+#[test]
+fn advisory_files_refuse_no_machine() {
+    let empty = case("cpu-online-file-empty");
+    let gap = empty.gaps.iter().find(|gap| gap.what.ends_with("/online")).unwrap();
+    assert!(gap.why.ends_with("assumed online"), "{}", gap.why);
+    assert!(empty.topology.online.contains(netsilo_model::machine::cpuset::CpuId(0)));
+    let centos = case("nohz-full-of-linux-3.10");
+    assert!(centos.topology.nohz_full.is_empty());
+    assert!(!centos.gaps.iter().any(|gap| gap.what.ends_with("/nohz_full")), "{:?}", centos.gaps);
+}
+
 #[path = "trees/big_host.rs"]
 mod big_host;
 

@@ -31,6 +31,7 @@ impl Ties {
         let levels: Vec<Vec<Vec<usize>>> =
             (0..Distance::ALL.len() - 1).map(|level| groups(problem, level)).collect();
         for pair in &problem.pairs {
+            assert!(pair.senders.is_none(), "pairs that depend on the sending CPU are not bounded");
             if pair.from == pair.to {
                 all.apart += pair.cost.same_cpu / UNIT;
                 continue;

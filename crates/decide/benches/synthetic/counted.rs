@@ -32,6 +32,7 @@ pub(crate) fn attribution(after: &Snapshot, elapsed: Duration) -> Attribution {
         cpu: CpuId(n % cpus),
         polls: 9000,
         packets: 10_000 + u64::from(n) * 100,
+        ns: None,
     };
     let consumption = |(n, napi): (u32, NapiId)| Consumption {
         napi: Some(napi),

@@ -69,6 +69,8 @@ pub struct LogEntry {
 pub enum LogKind {
     /// A change is to be written.
     Write,
+    /// A change is wanted, and is only advice: netsilo writes nothing here.
+    Advise,
     /// A change that a reset removed is to be written again.
     Reapply,
     /// A change is wanted, but not written now.
@@ -93,6 +95,16 @@ pub enum LogKind {
     Revert,
     /// The effect could not be judged.
     NotVerified,
+}
+
+impl LogKind {
+    /// The kind of the same decision where nothing is written.
+    pub fn without_writes(self) -> Self {
+        match self {
+            Self::Write | Self::Reapply | Self::Revert => Self::Advise,
+            other => other,
+        }
+    }
 }
 
 /// A knob that another program has written.

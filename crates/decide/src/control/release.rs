@@ -137,6 +137,7 @@ fn gain(window: &Window<'_>, plan: &Plan, change: &Change) -> Option<i64> {
     let irq = window.irq(&change.target)?;
     let placement = plan.placements.iter().find(|placement| placement.irq == Some(irq))?;
     let estimated = placement.algorithm == AlgorithmName::Auto
+        && !placement.is_of_completions()
         && change.new == Value::Cpus(placement.cpus.clone());
     estimated.then_some(placement.gain_ns_per_s)
 }

@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn changes_that_new_channels_make_void_wait_for_the_next_plan() {
-        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
+        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None, ifindex: None };
         let (old, new) = ("combined=1".parse().unwrap(), "combined=4".parse().unwrap());
         let channels = Change::new(knobs::Channels { netdev: netdev() }, old, new, "");
         let knob = knobs::RpsCpus { netdev: netdev(), queue: 0 };

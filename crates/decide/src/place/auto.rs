@@ -16,7 +16,7 @@ use netsilo_model::machine::topology::Distance;
 use crate::place::capacity::Capacity;
 use crate::place::model::{Model, Parts};
 use crate::place::suggestion::Suggestion;
-use crate::place::vector::Vector;
+use crate::place::vector::{Completion, Vector};
 use crate::place::words::{bytes_per_s, consumer_in_words};
 
 pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
@@ -84,8 +84,14 @@ fn basis(
         let spread = ReaderSpread::from_reads(&vector.read_on, topology)
             .is_some_and(|it| it.is_spread(llcs));
         let consumer = consumer_in_words(vector);
-        let distance = topology.distance(cpu, reader);
-        return match distance {
+        let near = |level: &str| {
+            format!(
+                "near-consumer: its consumer {consumer} ({}); cpu {cpu} on the same {level} is {}",
+                busy(reader),
+                busy(cpu)
+            )
+        };
+        return match topology.distance(cpu, reader) {
             _ if spread => {
                 let cpus = vector.read_on.len();
                 format!(
@@ -101,16 +107,9 @@ fn basis(
                 "its consumer {consumer} ({}); cpu {cpu} is the other thread of that core",
                 busy(reader)
             ),
-            Distance::L2 | Distance::Llc => {
-                let cache =
-                    if distance == Distance::L2 { "level 2 cache" } else { "last-level cache" };
-                format!(
-                    "near-consumer: its consumer {consumer} ({}); cpu {cpu} on the same {cache} \
-                     is {}",
-                    busy(reader),
-                    busy(cpu)
-                )
-            }
+            Distance::L2 => near("level 2 cache"),
+            Distance::Llc => near("last-level cache"),
+            Distance::Node if topology.near(reader).contains(cpu) => near("node"),
             Distance::Node | Distance::Remote => format!(
                 "its consumer {consumer}, near which every cpu costs more; cpu {cpu} is {}",
                 busy(cpu)
@@ -121,11 +120,14 @@ fn basis(
         None => String::new(),
         Some(there) => format!(" on cpu {there}, {}", topology.distance(cpu, there).label()),
     };
-    if let Some((to, rate)) = vector.completed_by.iter().max_by(|a, b| a.1.total_cmp(&b.1)) {
+    let from_here = vector.completed_by.iter().filter(|it| it.is_from(Some(cpu)));
+    let most = from_here.max_by(|a, b| a.packets_per_s.total_cmp(&b.packets_per_s));
+    if let Some(Completion { to, queue, packets_per_s, senders }) = most {
         let there = place_of(*to);
-        return format!("forwarding: hands {rate:.0} packets/s to {}{there}", vectors[*to].label);
+        let chosen = if senders.is_some() { ", which XPS chooses on this cpu" } else { "" };
+        return format!("forwarding: hands {packets_per_s:.0} packets/s to {queue}{there}{chosen}");
     }
-    if let Some((from, rate)) = fed_by(vectors, index) {
+    if let Some((from, rate)) = fed_by(vectors, at, index) {
         let there = place_of(from);
         let label = &vectors[from].label;
         return format!("forwarding: completes {rate:.0} packets/s of {label}{there}");
@@ -133,10 +135,11 @@ fn basis(
     format!("least-loaded: its reader is not known; cpu {cpu} is {} without it", busy(cpu))
 }
 
-fn fed_by(vectors: &[Vector], index: usize) -> Option<(usize, f64)> {
+/// The vector that hands most packets to this one, and how many per second.
+fn fed_by(vectors: &[Vector], at: &[Option<CpuId>], index: usize) -> Option<(usize, f64)> {
     let to_this = |(from, vector): (usize, &Vector)| {
-        let completed_by = vector.completed_by.iter().filter(|(to, _)| *to == index);
-        let rate: f64 = completed_by.map(|(_, rate)| rate).sum();
+        let here = vector.completed_by.iter().filter(|it| it.to == index && it.is_from(at[from]));
+        let rate: f64 = here.map(|it| it.packets_per_s).sum();
         (rate > 0.0).then_some((from, rate))
     };
     vectors.iter().enumerate().filter_map(to_this).max_by(|a, b| a.1.total_cmp(&b.1))

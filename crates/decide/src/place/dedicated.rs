@@ -2,15 +2,17 @@
 //! not interrupted.
 //!
 //! The number of CPUs follows from the measured load. Their choice follows from the device's node,
-//! the reading CPUs, and their other load. The present set stays while it is neither too small nor
-//! much too large.
+//! the reading CPUs, and their other load; devices of different nodes get a set each. The present
+//! set stays while it is neither too small nor much too large.
+
+use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::NodeId;
 use netsilo_model::machine::words::plural;
 
 use crate::place::capacity::Capacity;
 use crate::place::cpu_loads::{CpuLoads, millionths};
-use crate::place::spread;
 use crate::place::suggestion::Suggestion;
 use crate::place::thresholds::WORTH_MOVING;
 use crate::place::vector::Vector;
@@ -26,31 +28,52 @@ const MAX_FILL: f64 = 0.85;
 
 pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let loads = CpuLoads::new(capacity);
-    let placed: Vec<&Vector> = vectors.iter().filter(|vector| vector.quiet().is_none()).collect();
-    let load: f64 = placed.iter().map(|vector| vector.load).sum();
-    let set = in_use(&placed, load, &loads).unwrap_or_else(|| chosen(&placed, load, &loads));
-    let mut seats = set.iter();
-    let mut suggestion = |vector: &Vector| {
-        if let Some(reason) = vector.quiet() {
-            return Suggestion::Leave(reason);
-        }
-        let Some(cpu) = seats.next().copied().flatten() else {
-            return Suggestion::Leave("no cpu is allowed".into());
-        };
+    let mut suggestions: Vec<Suggestion> = vectors
+        .iter()
+        .map(|vector| vector.quiet().unwrap_or_else(|| "no cpu is allowed".into()))
+        .map(Suggestion::Leave)
+        .collect();
+    let mut taken = CpuSet::new();
+    for group in by_node(vectors) {
+        let placed: Vec<&Vector> = group.iter().map(|index| &vectors[*index]).collect();
+        let load: f64 = placed.iter().map(|vector| vector.load).sum();
+        let candidates = candidates(&placed, &loads, &taken);
+        let set = in_use(&placed, load, &loads, &candidates)
+            .unwrap_or_else(|| chosen(&placed, load, &loads, &candidates));
         let cpus: CpuSet = set.iter().flatten().copied().collect();
         let count = plural(cpus.len(), "cpu");
         let basis = format!("{:.0}% of a cpu in total: {count} dedicated ({cpus})", load * 100.0);
-        if vector.present == Some(cpu) {
-            Suggestion::Keep(cpu, basis)
-        } else {
-            Suggestion::Move(cpu, basis)
+        for (index, cpu) in group.into_iter().zip(set) {
+            let Some(cpu) = cpu else { continue };
+            suggestions[index] = match vectors[index].present == Some(cpu) {
+                true => Suggestion::Keep(cpu, basis.clone()),
+                false => Suggestion::Move(cpu, basis.clone()),
+            };
         }
-    };
-    vectors.iter().map(&mut suggestion).collect()
+        taken = cpus.iter().fold(taken, |taken, cpu| taken.or(loads.core(cpu)));
+    }
+    suggestions
+}
+
+/// The vectors with traffic by the node of their device: each node's devices get CPUs of their own.
+///
+/// Devices without a node join those of the first node.
+fn by_node(vectors: &[Vector]) -> Vec<Vec<usize>> {
+    let first = vectors.iter().filter_map(|vector| vector.node).min();
+    let mut nodes: BTreeMap<Option<NodeId>, Vec<usize>> = BTreeMap::new();
+    for (index, vector) in vectors.iter().enumerate().filter(|(_, it)| it.quiet().is_none()) {
+        nodes.entry(vector.node.or(first)).or_default().push(index);
+    }
+    nodes.into_values().collect()
 }
 
 /// Returns the present places, if they are a set of dedicated CPUs that fits.
-fn in_use(vectors: &[&Vector], load: f64, loads: &CpuLoads<'_>) -> Option<Vec<Option<CpuId>>> {
+fn in_use(
+    vectors: &[&Vector],
+    load: f64,
+    loads: &CpuLoads<'_>,
+    candidates: &[Candidate],
+) -> Option<Vec<Option<CpuId>>> {
     let present = |vector: &&Vector| vector.present.filter(|cpu| vector.pool.contains(*cpu));
     let at: Vec<CpuId> = vectors.iter().map(present).collect::<Option<_>>()?;
     let cpus: CpuSet = at.iter().copied().collect();
@@ -60,7 +83,6 @@ fn in_use(vectors: &[&Vector], load: f64, loads: &CpuLoads<'_>) -> Option<Vec<Op
     let even =
         cpus.iter().all(|cpu| is_filled_well(cpu, vectors, &at, MAX_FILL + (KEEP_BELOW - FILL)));
     let apart = cpus.iter().all(|cpu| loads.core(cpu).and(&cpus).len() == 1);
-    let candidates = candidates(vectors, loads);
     let unused = candidates.iter().find(|candidate| !loads.core(candidate.cpu).intersects(&cpus));
     let well_chosen = cpus.iter().all(|cpu| {
         let this = candidates.iter().find(|candidate| candidate.cpu == cpu);
@@ -76,11 +98,15 @@ fn is_filled_well(cpu: CpuId, vectors: &[&Vector], at: &[CpuId], most: f64) -> b
 }
 
 /// Chooses a new set, as small as possible, and the CPU of each vector.
-fn chosen(vectors: &[&Vector], load: f64, loads: &CpuLoads<'_>) -> Vec<Option<CpuId>> {
-    let candidates = candidates(vectors, loads);
+fn chosen(
+    vectors: &[&Vector],
+    load: f64,
+    loads: &CpuLoads<'_>,
+    candidates: &[Candidate],
+) -> Vec<Option<CpuId>> {
     let mut cores = CpuSet::new();
     let mut one_per_core: Vec<CpuId> = Vec::new();
-    for candidate in &candidates {
+    for candidate in candidates {
         if !cores.contains(candidate.cpu) {
             cores = cores.or(loads.core(candidate.cpu));
             one_per_core.push(candidate.cpu);
@@ -144,17 +170,18 @@ impl Candidate {
     }
 }
 
-/// Lists the CPUs that may be dedicated, the best first.
-fn candidates(vectors: &[&Vector], loads: &CpuLoads<'_>) -> Vec<Candidate> {
+/// Lists the CPUs that may be dedicated, the best first: those that devices of other nodes have
+/// taken only if there is no other.
+fn candidates(vectors: &[&Vector], loads: &CpuLoads<'_>, taken: &CpuSet) -> Vec<Candidate> {
     let pool = vectors.iter().fold(CpuSet::new(), |pool, vector| pool.or(&vector.pool));
+    let rest = pool.minus(taken);
+    let is_enough = vectors.iter().all(|vector| vector.pool.intersects(&rest));
+    let pool = if is_enough { rest } else { pool };
     let readers = vectors.iter().fold(CpuSet::new(), |all, vector| all.or(&vector.consumer_cpus()));
+    let node = vectors.iter().find_map(|vector| vector.node);
     let candidate = |cpu: CpuId| Candidate {
         cpu,
-        distance: vectors
-            .iter()
-            .map(|vector| spread::distance(vector.node, loads, cpu))
-            .max()
-            .unwrap_or(0),
+        distance: loads.capacity.topology.distance_from_device(node, cpu),
         read_on: loads.core(cpu).intersects(&readers),
         slow: loads.is_slow(cpu),
         busy: loads.core_busy(cpu),

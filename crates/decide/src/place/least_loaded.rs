@@ -6,7 +6,6 @@ use netsilo_model::machine::cpuset::CpuId;
 
 use crate::place::capacity::Capacity;
 use crate::place::cpu_loads::{CpuLoads, millionths};
-use crate::place::spread;
 use crate::place::suggestion::Suggestion;
 use crate::place::thresholds::WORTH_MOVING;
 use crate::place::vector::Vector;
@@ -44,7 +43,8 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
 
 /// Returns the best CPU for a vector that is at `at` and whose load is not counted in `loads`.
 fn place(vector: &Vector, at: Option<CpuId>, loads: &CpuLoads<'_>) -> Option<CpuId> {
-    let far = |cpu: CpuId| spread::distance(vector.node, loads, cpu);
+    let topology = loads.capacity.topology;
+    let far = |cpu: CpuId| topology.distance_from_device(vector.node, cpu);
     let nearest = vector.pool.iter().map(far).min()?;
     let rank = |cpu: &CpuId| (crowd(loads, *cpu), at != Some(*cpu), *cpu);
     let best = vector.pool.iter().filter(|cpu| far(*cpu) == nearest).min_by_key(rank)?;

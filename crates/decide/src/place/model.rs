@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS, SMT_LOSS, pressure};
 use netsilo_model::cost::weights::ByDistance;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, NodeId, Topology};
+use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, LOCAL, NodeId, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::place::capacity::Capacity;
-use crate::place::vector::Vector;
+use crate::place::vector::{Completion, Vector};
 
 /// A move must gain at least the sum of these parts; this one is fixed (ns/s): 0.05% of one CPU.
 const MOVING_LEAST: f64 = 0.0005 * SECOND_NS;
@@ -70,14 +70,23 @@ impl<'a> Model<'a> {
         }
         let lines = capacity.costs.lines_per_packet;
         for (from, vector) in vectors.iter().enumerate() {
-            let pair = |(to, rate): &(usize, f64)| Pair {
-                from,
-                to: *to,
-                cost: capacity.costs.line_ns.map(|ns| ns * lines * rate),
-            };
-            model.problem.pairs.extend(vector.completed_by.iter().map(pair));
+            for Completion { to, packets_per_s, senders, .. } in &vector.completed_by {
+                let cost = capacity.costs.line_ns.map(|ns| ns * lines * packets_per_s);
+                let senders = senders.as_ref().map(|senders| model.senders(senders));
+                model.problem.pairs.push(Pair { from, to: *to, cost, senders });
+            }
         }
         model
+    }
+
+    /// The index of a set of CPUs in [`Problem::senders`].
+    fn senders(&mut self, senders: &CpuSet) -> usize {
+        let places: Vec<bool> = self.cpus.iter().map(|cpu| senders.contains(*cpu)).collect();
+        let known = self.problem.senders.iter().position(|known| *known == places);
+        known.unwrap_or_else(|| {
+            self.problem.senders.push(places);
+            self.problem.senders.len() - 1
+        })
     }
 
     fn add(&mut self, vector: &Vector) {
@@ -152,15 +161,8 @@ impl Placed<'_> {
     /// The parts of a vector's cost on each of [`Model::cpus`], with all others where they are.
     pub fn parts(&self, vector: usize) -> Vec<Parts> {
         let Self { model: Model { problem, ground, vectors, .. }, places, loads } = self;
-        let partner = |pair: &Pair| {
-            let other = match (pair.from == vector, pair.to == vector) {
-                (true, false) => pair.to,
-                (false, true) => pair.from,
-                _ => return None,
-            };
-            Some((places[other]?, pair.cost))
-        };
-        let partners: Vec<(usize, ByDistance)> = problem.pairs.iter().filter_map(partner).collect();
+        let is_partner = |pair: &&Pair| (pair.from == vector) != (pair.to == vector);
+        let partners: Vec<&Pair> = problem.pairs.iter().filter(is_partner).collect();
         let others = |place: usize| {
             let own = if places[vector] == Some(place) { problem.load(vector, place) } else { 0.0 };
             loads[place] - own
@@ -172,8 +174,11 @@ impl Placed<'_> {
             let crowd = pressure(busy + load, before + load) - pressure(busy, before);
             let beside: f64 = ground.siblings(place, &problem.places).map(others).sum();
             parts.crowding = (crowd + SMT_LOSS * load * beside) * SECOND_NS;
-            let handed = |(at, cost): &(usize, ByDistance)| cost.at(problem.distance(place, *at));
-            parts.handing = partners.iter().map(handed).sum();
+            let handed = |pair: &&Pair| match pair.from == vector {
+                true => Some(problem.handed(pair, place, places[pair.to]?)),
+                false => Some(problem.handed(pair, places[pair.from]?, place)),
+            };
+            parts.handing = partners.iter().filter_map(handed).sum();
         }
         row
     }
@@ -188,10 +193,7 @@ impl Placed<'_> {
                 cost += Row::of(vector, capacity, ground).at(model, *place);
             }
         }
-        let handed = |pair: &Pair| {
-            let distance = problem.distance(places[pair.from]?, places[pair.to]?);
-            Some(pair.cost.at(distance))
-        };
+        let handed = |pair: &Pair| Some(problem.handed(pair, places[pair.from]?, places[pair.to]?));
         cost.handing = problem.pairs.iter().filter_map(handed).sum();
         cost
     }
@@ -202,20 +204,10 @@ fn place(cpu: CpuId, capacity: &Capacity<'_>) -> CpuPlace {
     // A CPU without data counts as busy.
     let busy = capacity.busy.get(&cpu).map_or(1.0, |busy| busy / capacity.dilation);
     CpuPlace {
-        levels: known.map_or([cpu.0; 4], |known| levels(cpu, known)),
+        levels: known.map_or([cpu.0; 4], |known| known.levels(cpu)),
         busy,
         slowdown: known.map_or(1.0, slowdown),
     }
-}
-
-/// Numbers of the levels that a CPU shares: the lowest CPU of its core and caches, and its node.
-fn levels(cpu: CpuId, known: &Cpu) -> [u32; 4] {
-    /// Offset of package numbers, which stand in for nodes if the kernel shows none, so that the
-    /// two never collide.
-    const PACKAGES: u32 = 1 << 16;
-    let first = |cpus: &CpuSet| cpus.lowest().unwrap_or(cpu).0;
-    let node = known.node.map_or_else(|| PACKAGES + first(&known.package), |NodeId(node)| node);
-    [first(&known.siblings), first(&known.l2), first(&known.llc), node]
 }
 
 fn slowdown(cpu: &Cpu) -> f64 {
@@ -291,7 +283,8 @@ impl std::ops::AddAssign for Parts {
 struct Ground {
     /// The places of each core, by its number.
     cores: BTreeMap<u32, Vec<usize>>,
-    nodes: Vec<Option<NodeId>>,
+    /// Whether each place is on another node than a device, by the device's node.
+    far: BTreeMap<Option<NodeId>, Vec<bool>>,
     /// Bytes per second that are read on each CPU, from all vectors.
     read_on: BTreeMap<CpuId, f64>,
 }
@@ -306,8 +299,12 @@ impl Ground {
         for (cpu, bytes) in vectors.iter().flat_map(|vector| &vector.read_on) {
             *read_on.entry(*cpu).or_default() += bytes;
         }
-        let node = |cpu: &CpuId| topology.cpus.get(cpu).and_then(|known| known.node);
-        Self { cores, nodes: cpus.iter().map(node).collect(), read_on }
+        let mut far = BTreeMap::new();
+        for device in vectors.iter().map(|vector| vector.node) {
+            let is_far = |cpu: &CpuId| topology.distance_from_device(device, *cpu) > LOCAL;
+            far.entry(device).or_insert_with(|| cpus.iter().map(is_far).collect());
+        }
+        Self { cores, far, read_on }
     }
 
     /// The other threads of a place's core.
@@ -361,8 +358,6 @@ impl<'a> Row<'a> {
         let Self { vector, capacity, ground, .. } = self;
         let (cpu, places) = (model.cpus[place], &model.problem.places);
         let CpuPlace { levels, slowdown, .. } = places[place];
-        let nodes = (vector.node, ground.nodes[place]);
-        let is_far = matches!(nodes, (Some(device), Some(node)) if device != node);
         let line = capacity.costs.line_ns;
         let fetched = vector.packets_per_s * capacity.costs.device_lines_per_packet;
         let load = vector.load / capacity.dilation * slowdown;
@@ -378,7 +373,11 @@ impl<'a> Row<'a> {
         Parts {
             wakeups: self.wakeups.on(cpu, levels),
             lines: self.lines.on(cpu, levels),
-            device: if is_far { fetched * (line.remote - line.llc).max(0.0) } else { 0.0 },
+            device: if ground.far[&vector.node][place] {
+                fetched * (line.remote - line.llc).max(0.0)
+            } else {
+                0.0
+            },
             slow: load * (1.0 - 1.0 / slowdown) * SECOND_NS,
             waiting: delayed * SECOND_NS + turns,
             ..Parts::default()
@@ -402,7 +401,7 @@ impl Spread {
         let steps = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node, Distance::Remote];
         self.anywhere += at(Distance::Remote);
         for ((level, number), step) in
-            self.levels.iter_mut().zip(levels(cpu, known)).zip(steps.windows(2))
+            self.levels.iter_mut().zip(known.levels(cpu)).zip(steps.windows(2))
         {
             *level.entry(number).or_default() += at(step[0]) - at(step[1]);
         }

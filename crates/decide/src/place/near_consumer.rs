@@ -1,9 +1,11 @@
 //! Near the weighted consumers on the closest shared cache, never on their CPU or its SMT sibling.
 //!
-//! The order of preference is: an idle core on the consumers' last-level cache on which nobody
-//! reads; the least busy core there that is not a consumer's; the same two on the rest of the node;
-//! else the vector stays, with the reason. Ties prefer a core without a queue, then the same level
-//! 2 cache, then the present CPU, then the lowest CPU.
+//! On the node where most is read, the order of preference is: an idle core on the consumers'
+//! last-level cache on which nobody reads; the least busy core there that is not a consumer's; the
+//! same two on the rest of the node; else the vector stays, with the reason. Ties prefer a core
+//! without a queue, then the same level 2 cache, then the present CPU, then the lowest CPU.
+//!
+//! A vector stays on its node, and under its cache, while hardly less is read there than elsewhere.
 //!
 //! **Which vectors move.** First each vector is judged with all others in place. Well placed
 //! vectors stay; the others are placed anew, the heaviest first. Then vectors that became worse off
@@ -12,7 +14,6 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
 
@@ -52,9 +53,13 @@ const JUST_PUT: Threshold = Threshold {
 const ROUNDS: usize = 16;
 
 pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
-    let caches = Caches::of(capacity.topology);
+    let topology = capacity.topology;
+    let shared = Shared {
+        nodes: Groups::of(topology, |cpu| topology.node_of(cpu)),
+        llcs: Groups::of(topology, |cpu| topology.llc_of(cpu)),
+    };
     let preferences: Vec<Result<Preference<'_>, String>> =
-        vectors.iter().map(|vector| Preference::of(vector, capacity, &caches)).collect();
+        vectors.iter().map(|vector| Preference::of(vector, capacity, &shared)).collect();
     let mut placement = Placement::of(capacity, vectors);
     placement
         .settle(&preferences.iter().map(|preference| preference.as_ref().ok()).collect::<Vec<_>>());
@@ -74,87 +79,104 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
     preferences.into_iter().enumerate().map(&mut suggestion).collect()
 }
 
-/// The last-level caches, and the cache of each CPU.
-struct Caches {
-    llcs: Vec<CpuSet>,
+/// The online CPUs that share a level, and the group of each CPU.
+struct Groups {
+    all: Vec<CpuSet>,
     of_cpu: BTreeMap<CpuId, usize>,
 }
 
-impl Caches {
-    fn of(topology: &Topology) -> Self {
-        let llcs = topology.llc_groups();
-        let of_cpu = llcs
-            .iter()
-            .enumerate()
-            .flat_map(|(llc, cpus)| cpus.iter().map(move |cpu| (cpu, llc)))
-            .collect();
-        Self { llcs, of_cpu }
+impl Groups {
+    fn of(topology: &Topology, group: impl Fn(CpuId) -> CpuSet) -> Self {
+        let mut groups = Self { all: Vec::new(), of_cpu: BTreeMap::new() };
+        for cpu in topology.online.iter().filter(|cpu| topology.cpus.contains_key(cpu)) {
+            if !groups.of_cpu.contains_key(&cpu) {
+                let group = group(cpu);
+                groups.of_cpu.extend(group.iter().map(|cpu| (cpu, groups.all.len())));
+                groups.all.push(group);
+            }
+        }
+        groups
     }
+
+    /// The groups under which hardly less is read than under any other, and which have a free CPU;
+    /// the one with most of the reading first.
+    fn zones<'a>(&'a self, read_on: &BTreeMap<CpuId, f64>, free: &CpuSet) -> Vec<Zone<'a>> {
+        let mut read_under: BTreeMap<usize, f64> = BTreeMap::new();
+        for (cpu, bytes) in read_on {
+            if let Some(group) = self.of_cpu.get(cpu) {
+                *read_under.entry(*group).or_default() += bytes;
+            }
+        }
+        let most = read_under.values().copied().fold(0.0, f64::max);
+        let mut enough: Vec<(usize, f64)> = read_under.into_iter().collect();
+        enough.retain(|(_, bytes)| *bytes > 0.0 && *bytes >= most * (1.0 - WORTH_MOVING));
+        enough.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let zone = |(group, _): (usize, f64)| {
+            let cpus = &self.all[group];
+            Zone { cpus, free: cpus.and(free) }
+        };
+        enough.into_iter().map(zone).filter(|zone| !zone.free.is_empty()).collect()
+    }
+}
+
+/// CPUs that share a level with a vector's readers.
+struct Zone<'a> {
+    cpus: &'a CpuSet,
+    /// Those among them where the vector may go: allowed, and on no core of its consumers.
+    free: CpuSet,
+}
+
+/// The nodes, and the last-level caches.
+struct Shared {
+    nodes: Groups,
+    llcs: Groups,
 }
 
 /// What one vector prefers, independent of the other vectors.
 struct Preference<'a> {
     vector: &'a Vector,
-    caches: &'a Caches,
-    /// Allowed CPUs of the node with most of the reading, without its consumers' cores.
-    free: CpuSet,
     /// CPUs that share a level 2 cache with one of its consumers.
     l2: CpuSet,
-    /// Bytes per second read under each last-level cache.
-    read_under: BTreeMap<usize, f64>,
-    /// Index of the last-level cache with most of the reading.
-    best: usize,
+    /// Nodes where it may go, each with its last-level caches where it may go.
+    nodes: Vec<(Zone<'a>, Vec<Zone<'a>>)>,
+    /// The level that CPUs of such a cache share with its readers, in words.
+    near: &'static str,
 }
 
 impl<'a> Preference<'a> {
     /// Returns the preference, or the reason why the vector stays where it is.
-    fn of(vector: &'a Vector, capacity: &Capacity<'_>, caches: &'a Caches) -> Result<Self, String> {
+    fn of(vector: &'a Vector, capacity: &Capacity<'_>, shared: &'a Shared) -> Result<Self, String> {
         if let Some(quiet) = vector.quiet() {
             return Err(quiet);
         }
         let topology = capacity.topology;
-        let mut read_under: BTreeMap<usize, f64> = BTreeMap::new();
-        for (cpu, bytes) in &vector.read_on {
-            if let Some(llc) = caches.of_cpu.get(cpu) {
-                *read_under.entry(*llc).or_default() += bytes;
-            }
-        }
-        let Some(best) = heaviest(read_under.iter().map(|(llc, bytes)| (*llc, *bytes))) else {
-            return Err(vector.no_reader());
-        };
         let own = vector.consumer_cpus();
-        let node = caches.llcs[best].lowest().map(|cpu| node_of(topology, cpu)).unwrap_or_default();
-        let free = vector.pool.and(&node.or(&caches.llcs[best])).minus(&cores_of(topology, &own));
-        let consumer = consumer_in_words(vector);
-        match (free.is_empty(), node.intersects(&vector.pool)) {
-            (false, _) => {
-                let known = own.iter().filter_map(|cpu| topology.cpus.get(&cpu));
-                let l2 = known.fold(own.clone(), |l2, cpu| l2.or(&cpu.l2));
-                Ok(Self { vector, caches, free, l2, read_under, best })
-            }
-            (true, true) => Err(format!(
-                "its consumer {consumer}: all allowed cpus of that node are on its consumers' \
-                 cores; algorithm `spread` ignores consumers"
-            )),
-            (true, false) => {
-                Err(format!("its consumer {consumer}, on a node without an allowed cpu"))
-            }
+        let free = vector.pool.minus(&cores_of(topology, &own));
+        let nodes = shared.nodes.zones(&vector.read_on, &free);
+        if nodes.is_empty() {
+            return Err(stays(vector, shared));
         }
+        let with_llcs = |node: Zone<'a>| {
+            let read_on = vector.read_on.iter().filter(|(cpu, _)| node.cpus.contains(**cpu));
+            let read_on = read_on.map(|(cpu, bytes)| (*cpu, *bytes)).collect();
+            let llcs = shared.llcs.zones(&read_on, &node.free);
+            (node, llcs)
+        };
+        let nodes = nodes.into_iter().map(with_llcs).collect();
+        let known = || own.iter().filter_map(|cpu| topology.cpus.get(&cpu));
+        let l2 = known().fold(own.clone(), |l2, cpu| l2.or(&cpu.l2));
+        let near = if known().any(|cpu| cpu.llc_is_guess) { NODE } else { "the same llc" };
+        Ok(Self { vector, l2, nodes, near })
     }
 
     /// Returns the nearest allowed CPUs, and the level that they share with most of the reading.
-    ///
-    /// The vector's present cache comes first if hardly less is read under it.
     fn zone(&self, at: Option<CpuId>) -> (CpuSet, &'static str) {
-        let best = &self.caches.llcs[self.best];
-        let read = |llc: &usize| self.read_under.get(llc).copied().unwrap_or(0.0);
-        let enough = |llc: &usize| read(llc) >= read(&self.best) * (1.0 - WORTH_MOVING);
-        let present = at.and_then(|cpu| self.caches.of_cpu.get(&cpu).copied()).filter(enough);
-        let home = present.map_or(best, |llc| &self.caches.llcs[llc]);
-        let near = [home, best].map(|llc| self.free.and(llc));
-        match near.into_iter().find(|zone| !zone.is_empty()) {
-            Some(zone) => (zone, "the same llc"),
-            None => (self.free.clone(), "the same node"),
+        let present = |zone: &Zone<'_>| at.is_some_and(|at| zone.cpus.contains(at));
+        let node = self.nodes.iter().find(|(node, _)| present(node)).or(self.nodes.first());
+        let Some((node, llcs)) = node else { return (CpuSet::new(), NODE) };
+        match llcs.iter().find(|llc| present(llc)).or(llcs.first()) {
+            Some(llc) => (llc.free.clone(), self.near),
+            None => (node.free.clone(), NODE),
         }
     }
 
@@ -340,8 +362,17 @@ fn cores_of(topology: &Topology, cpus: &CpuSet) -> CpuSet {
     cpus.iter().fold(CpuSet::new(), |cores, cpu| cores.or(&topology.core_of(cpu)))
 }
 
-/// CPUs of the same node, or of the same package if the kernel shows no nodes.
-fn node_of(topology: &Topology, cpu: CpuId) -> CpuSet {
-    let Some(known) = topology.cpus.get(&cpu) else { return CpuSet::new() };
-    known.node.map_or_else(|| known.package.clone(), |node| topology.node_cpus(node))
+/// Why a vector stays: no reader is known, or no CPU near its readers is free.
+fn stays(vector: &Vector, shared: &Shared) -> String {
+    let consumer = consumer_in_words(vector);
+    match shared.nodes.zones(&vector.read_on, &vector.pool).is_empty() {
+        _ if vector.read_on.is_empty() => vector.no_reader(),
+        true => format!("its consumer {consumer}, on a node without an allowed cpu"),
+        false => format!(
+            "its consumer {consumer}: all allowed cpus of that node are on its consumers' cores; \
+             algorithm `spread` ignores consumers"
+        ),
+    }
 }
+
+const NODE: &str = "the same node";

@@ -54,7 +54,8 @@ fn all_candidates(vector: &Vector, loads: &CpuLoads<'_>) -> Vec<Candidate> {
         let known = loads.capacity.topology.cpus.get(&cpu);
         let sets = known.map(|known| [&known.siblings, &known.llc, &known.l2]);
         let shared = sets.map_or([cpu; 3], |sets| sets.map(|set| set.lowest().unwrap_or(cpu)));
-        let (distance, slow) = (distance(vector.node, loads, cpu), loads.is_slow(cpu));
+        let distance = loads.capacity.topology.distance_from_device(vector.node, cpu);
+        let slow = loads.is_slow(cpu);
         Candidate { cpu, distance, slow, shared }
     };
     vector.pool.iter().map(candidate).collect()
@@ -79,19 +80,6 @@ impl Crowds {
             |counts: &[usize], lowest: CpuId| counts.get(lowest.0 as usize).copied().unwrap_or(0);
         [count(cores, core), count(llcs, llc), count(l2s, l2)]
     }
-}
-
-/// Distance of the CPU's node from the device's node (10 is local); a device without a node is
-/// local everywhere.
-pub(super) fn distance(device: Option<NodeId>, loads: &CpuLoads<'_>, cpu: CpuId) -> u32 {
-    const LOCAL: u32 = 10;
-    const FAR: u32 = 255;
-    let topology = loads.capacity.topology;
-    let node = topology.cpus.get(&cpu).and_then(|cpu| cpu.node);
-    let (Some(device), Some(node)) = (device, node) else { return LOCAL };
-    let place = topology.nodes.keys().position(|known| *known == node);
-    let distance = || topology.nodes.get(&device)?.distances.get(place?).copied();
-    if device == node { LOCAL } else { distance().unwrap_or(FAR) }
 }
 
 fn suggestion(vector: &Vector, cpu: CpuId, loads: &CpuLoads<'_>) -> Suggestion {

@@ -48,15 +48,36 @@ pub struct Vector {
     pub rps_targets: CpuSet,
     /// Packets per second that are forwarded, with no reader on this host.
     pub forwarded_per_s: f64,
-    /// Packets per second that it hands to other vectors of the same list, which complete their
-    /// transmission.
-    pub completed_by: Vec<(usize, f64)>,
+    /// The vectors of the same list that complete the transmission of the packets it forwards.
+    pub completed_by: Vec<Completion>,
+    /// The tx queue whose completions it processes for packets of other vectors.
+    pub completes: Option<Subject>,
     /// Bytes per second by the CPU that reads them.
     pub read_on: BTreeMap<CpuId, f64>,
     /// The consumer that reads most.
     pub consumer: Option<ConsumerShare>,
     /// Softirq time of the CPU that polls the vector now.
     pub softirq: Option<SoftirqShare>,
+}
+
+/// Forwarded packets whose transmission another vector completes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Completion {
+    /// Index of that vector in the same list.
+    pub to: usize,
+    /// The tx queue.
+    pub queue: Subject,
+    /// Packets per second.
+    pub packets_per_s: f64,
+    /// The CPUs that send through that vector's queue, if the CPU decides (XPS).
+    pub senders: Option<CpuSet>,
+}
+
+impl Completion {
+    /// Whether a vector on this CPU hands its packets there; `None` is anywhere.
+    pub(super) fn is_from(&self, cpu: Option<CpuId>) -> bool {
+        self.senders.as_ref().zip(cpu).is_none_or(|(senders, cpu)| senders.contains(cpu))
+    }
 }
 
 impl Vector {
@@ -113,6 +134,7 @@ impl Vector {
                 .sum(),
             rps_targets: CpuSet::new(),
             completed_by: Vec::new(),
+            completes: None,
             pool: CpuSet::new(),
             hint: None,
             read_on: heaviest.read_on(),
@@ -124,7 +146,10 @@ impl Vector {
     /// Returns why the vector is left alone under every algorithm: no traffic, or almost none.
     pub fn quiet(&self) -> Option<String> {
         match self.traffic {
-            false => Some("no traffic seen".into()),
+            false => Some(match &self.completes {
+                Some(queue) => format!("it receives nothing and completes what {queue} sends"),
+                None => "no traffic seen".into(),
+            }),
             true if self.packets_per_s < TRAFFIC_FROM && self.load < LOAD_FROM => {
                 Some(format!("almost no traffic ({:.1} packets/s)", self.packets_per_s))
             }

@@ -109,9 +109,10 @@ pub(super) fn advise(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, 
             continue;
         };
         if spread_queues.iter().map(|silo| bytes(silo)).sum::<f64>() >= all * SPREAD_SHARE {
+            let moves = plan.placements.iter().any(|it| it.moves && it.netdev.is(netdev));
             plan.advice.push(Advice {
                 subject: netdev.name.clone(),
-                text: advice(snapshot, netdev, heaviest, at, goal),
+                text: advice(snapshot, netdev, heaviest, at, goal, moves),
             });
         }
     }
@@ -123,15 +124,19 @@ fn advice(
     silo: &Silo,
     at: ReaderSpread,
     goal: &Goal,
+    moves: bool,
 ) -> String {
     let comm = silo.consumers.first().map_or("its workers", |consumer| consumer.comm.as_str());
     let udp = silo.consumers.iter().any(|consumer| consumer.protocols.contains(&Protocol::Udp));
     let mut text = format!(
-        "its queues feed workers on {} cpus evenly ({:.0}% of {} on the busiest): moving \
-         interrupts gains nothing. Move flows instead",
+        "its queues feed workers on {} cpus evenly ({:.0}% of {} on the busiest): {}",
         at.cpus,
         at.cpu * 100.0,
-        silo.label()
+        silo.label(),
+        match moves {
+            true => "moving interrupts relieves busy cpus only. To shorten ways, move flows",
+            false => "moving interrupts gains nothing. Move flows instead",
+        }
     );
     if !has_table(snapshot, goal) {
         text += ": --rfs 32768 runs the protocol work of each flow on the cpu that last read it, \

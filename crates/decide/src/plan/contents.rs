@@ -94,6 +94,13 @@ pub struct Placement {
     pub alternatives: Vec<Alternative>,
 }
 
+impl Placement {
+    /// Whether it is an interrupt of transmit completions alone, which follows an rx queue.
+    pub fn is_of_completions(&self) -> bool {
+        matches!(self.label, Subject::TxQueue(..))
+    }
+}
+
 /// A CPU that was not chosen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Alternative {

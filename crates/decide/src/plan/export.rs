@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn each_format_switches_flow_steering_and_none_pins_a_consumer() {
-        let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
+        let netdev = NetdevIdentity { name: "eth0".into(), device_path: None, ifindex: None };
         let ntuple = knobs::Offload { netdev, feature: NTUPLE_FILTER.into() };
         let pinned = knobs::CgroupCpuset { path: "/web.slice".into() };
         let changes = vec![

@@ -1,34 +1,31 @@
-//! Changes of interrupt affinity: why one is refused, the interrupts of tx queues that follow, and
-//! knobs that another program owns.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! Changes of interrupt affinity: why one is refused, and knobs that another program owns.
 
 use netsilo_model::change::{Change, Target, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{OwnedKnob, Snapshot, Writable};
-use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, RxQueue};
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::Goal;
 use crate::plan::owners;
-use crate::plan::places::{Places, present};
 
-/// Why an interrupt cannot be moved.
-pub(super) fn refusal(writable: &Writable) -> Option<(RefusalCause, &'static str)> {
-    match writable {
-        Writable::Yes => None,
-        Writable::Managed => Some((
-            RefusalCause::ManagedIrq,
-            "the kernel manages its affinity and refuses writes; RPS or threaded NAPI can move \
-             the work that it triggers",
-        )),
-        Writable::Unsupported => Some((
-            RefusalCause::NoAffinitySupport,
-            "its interrupt controller cannot direct it; RPS or threaded NAPI can move the work \
-             that it triggers",
-        )),
-    }
+/// Why an interrupt cannot be moved, and what can be moved instead.
+pub(super) fn refusal(snapshot: &Snapshot, irq: Irq) -> Option<(RefusalCause, String)> {
+    let (cause, reason) = match snapshot.irqs.get(&irq)?.writable {
+        Writable::Yes => return None,
+        Writable::Managed => {
+            (RefusalCause::ManagedIrq, "the kernel manages its affinity and refuses writes")
+        }
+        Writable::Unsupported => {
+            (RefusalCause::NoAffinitySupport, "its interrupt controller cannot direct it")
+        }
+    };
+    let instead = match snapshot.topology.online.len() {
+        ..2 => "",
+        _ => "; RPS or threaded NAPI can move the work that it triggers",
+    };
+    Some((cause, format!("{reason}{instead}")))
 }
 
 pub(super) fn affinity(
@@ -45,44 +42,6 @@ pub(super) fn affinity(
         netdev: Some(NetdevIdentity::from_netdev(netdev)),
     };
     Change::of(snapshot, knob, CpuSet::from_cpu(cpu), reason)
-}
-
-/// Adds the interrupts of tx queues that have their own: each follows the rx queue of the same
-/// number.
-pub(super) fn follow(
-    snapshot: &Snapshot,
-    netdevs: &[&Netdev],
-    settled: &Places,
-    plan: &mut Plan,
-) -> Vec<Change> {
-    let rx_queues = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
-    let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
-    let mut changes = Vec::new();
-    for netdev in netdevs.iter().filter(|netdev| netdev.up) {
-        let rx = |rx: &RxQueue| Some((rx.index, settled.get(&rx.irq.as_ref()?.to)?));
-        let rx: BTreeMap<u32, &CpuId> = netdev.rx_queues.iter().filter_map(rx).collect();
-        for tx in &netdev.tx_queues {
-            let cpu = rx.get(&tx.index).copied();
-            let irq = tx.irq.as_ref().map(|edge| edge.to);
-            let (Some(&cpu), Some(irq)) = (cpu, irq.filter(|irq| !done.contains(irq))) else {
-                continue;
-            };
-            done.insert(irq);
-            if present(snapshot, irq) == Some(cpu) {
-                continue;
-            }
-            let label = format!("{} tx-{}", netdev.name, tx.index);
-            if let Some((cause, reason)) =
-                snapshot.irqs.get(&irq).and_then(|state| refusal(&state.writable))
-            {
-                plan.refuse(&format!("{label} (irq {irq})"), cause, reason.into());
-                continue;
-            }
-            let reason = format!("{label}: completions of the queue pair follow rx-{}", tx.index);
-            changes.extend(affinity(snapshot, irq, netdev, cpu, reason));
-        }
-    }
-    changes
 }
 
 /// Most `--banirq` arguments that are listed one by one.

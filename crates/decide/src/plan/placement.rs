@@ -6,13 +6,14 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::place::{AlgorithmName, Capacity, Suggestion, Vector, suggest};
+use crate::place::{AlgorithmName, Capacity, Completion, Suggestion, Vector, suggest};
+use crate::plan::completions::{add_completed_by, feeders, follow};
 use crate::plan::contents::Plan;
 use crate::plan::goal::Goal;
-use crate::plan::irq_changes::{accept, follow};
+use crate::plan::irq_changes::accept;
 use crate::plan::places::{Places, present_places};
 use crate::plan::predict::predict;
-use crate::plan::vectors::{Group, VectorRules, add_completed_by, groups};
+use crate::plan::vectors::{Group, VectorRules, groups};
 
 /// Adds the changes that move interrupts and kthreads where the algorithm wants them; returns the
 /// CPU of each interrupt afterwards.
@@ -31,7 +32,7 @@ pub(super) fn place(
     let rules = VectorRules::new(after, goal, pool, plan);
     let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
         groups.into_iter().filter_map(|group| rules.vector(group, after, plan)).collect();
-    add_completed_by(after, &mut vectors);
+    add_completed_by(after, goal, &mut vectors);
     let placed: Vec<&Silo> =
         vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
     let capacity = Capacity::new(analysis, &placed);
@@ -41,7 +42,8 @@ pub(super) fn place(
     let algorithms: Vec<AlgorithmName> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
     let suggestions = suggest_each(&capacity, &vectors, &algorithms);
     let judged = predict(&capacity, &vectors, &suggestions, plan);
-    let (mut changes, mut settled) = (Vec::new(), Places::new());
+    let feeders = feeders(after, goal, &groups, &vectors, &suggestions);
+    let mut changes = Vec::new();
     for ((((group, algorithm), vector), suggestion), judged) in
         groups.iter().zip(&vectors).zip(suggestions).zip(judged)
     {
@@ -63,9 +65,8 @@ pub(super) fn place(
                 .extend(group.interrupt_to_kthread(after, cpu, &vector.label).filter(|_| threaded));
         }
         plan.placements.push(group.placement(after, vector, *algorithm, cpu, basis, judged));
-        settled.extend(group.irq.map(|irq| (irq, cpu)));
     }
-    changes.extend(follow(after, netdevs, &settled, plan));
+    changes.extend(follow(after, netdevs, &feeders, plan));
     for change in accept(after, goal, changes, plan) {
         if let (Target::IrqAffinity(knob), Value::Cpus(cpus)) = (&change.target, &change.new) {
             places.extend(cpus.single().map(|cpu| (knob.irq, cpu)));
@@ -102,11 +103,9 @@ fn suggest_each(
         }
         let number = |index: &usize| mine.binary_search(index).ok();
         let own = |index: &usize| {
-            let completed_by = vectors[*index]
-                .completed_by
-                .iter()
-                .filter_map(|(to, rate)| Some((number(to)?, *rate)))
-                .collect();
+            let renumbered =
+                |it: &Completion| Some(Completion { to: number(&it.to)?, ..it.clone() });
+            let completed_by = vectors[*index].completed_by.iter().filter_map(renumbered).collect();
             Vector { completed_by, ..vectors[*index].clone() }
         };
         let own: Vec<Vector> = mine.iter().map(own).collect();

@@ -15,6 +15,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::host::{IrqState, Writable};
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
@@ -64,8 +65,9 @@ fn sets(cpus: Vec<u32>, least: usize, most: usize) -> impl Strategy<Value = CpuS
     subsequence(cpus, least.min(most)..=most).prop_map(|cpus| cpus.into_iter().map(CpuId).collect())
 }
 
-/// Loads come from few values, so that ties happen; a packet costs the same on every CPU, as in
-/// netsilo's model.
+/// Loads come from few values, so that ties happen. A packet costs the same on every CPU, as in
+/// netsilo's model; packets of queues cost up to ten times as much as others' where the time of
+/// their polls is measured.
 fn queues(cpus: &[u32], count: usize) -> impl Strategy<Value = Vec<SceneQueue>> + use<> {
     let cpu = select(cpus.to_vec());
     let reader =
@@ -80,13 +82,14 @@ fn queues(cpus: &[u32], count: usize) -> impl Strategy<Value = Vec<SceneQueue>> 
     let writable = prop_oneof![9 => Just(Writable::Yes), 1 => Just(Writable::Managed)];
     let placed = || sets(cpus.to_vec(), 1, 3);
     let packets = select(vec![0u64, 10, 300, 700, 1000, 1000]);
-    let load = move |packets: u64| packets as f64 / 1000.0 * ALL_QUEUES / count as f64;
-    let queue = (placed(), placed(), writable, packets, readers, placed()).prop_map(
-        move |(cpus, tx_cpus, writable, packets_per_s, readers, kthread_cpus)| SceneQueue {
+    let cost = select(vec![0.1, 0.3, 1.0, 1.0]);
+    let queue = (placed(), placed(), writable, packets, readers, placed(), cost).prop_map(
+        move |(cpus, tx_cpus, writable, packets_per_s, readers, kthread_cpus, cost)| SceneQueue {
             cpus,
             tx_cpus,
             writable,
-            load: load(packets_per_s),
+            load: load(packets_per_s, count) * cost,
+            poll_time: true,
             packets_per_s,
             readers: if packets_per_s == 0 { Vec::new() } else { readers },
             kthread_cpus,
@@ -97,6 +100,11 @@ fn queues(cpus: &[u32], count: usize) -> impl Strategy<Value = Vec<SceneQueue>> 
         },
     );
     prop::collection::vec(queue, count)
+}
+
+/// Load of one of `count` queues whose packets all cost the same.
+fn load(packets_per_s: u64, count: usize) -> f64 {
+    packets_per_s as f64 / 1000.0 * ALL_QUEUES / count as f64
 }
 
 fn scenes() -> impl Strategy<Value = Scene> {
@@ -112,7 +120,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
         let queues = (1usize..7).prop_flat_map(move |count| queues(&online, count));
         let kind = select(vec!["combined", "split", "shared", "threaded"]);
         // Packet rates too low to matter, and rates at which the cost of a packet's path decides.
-        let rate = (select(vec![1u64, 300]), select(vec![0u64, 2]), any::<bool>());
+        let rate = (select(vec![1u64, 300]), select(vec![0u64, 2]), any::<bool>(), any::<bool>());
         (Just((grid, offline, isolated)), queues, busy, kind, any::<bool>(), rate).prop_map(
             |(
                 (grid, offline, isolated),
@@ -120,10 +128,14 @@ fn scenes() -> impl Strategy<Value = Scene> {
                 (cpus, usr),
                 kind,
                 two,
-                (times, wakeups, forwards),
+                (times, wakeups, forwards, xps),
             )| {
                 let count = queues.len();
                 for (i, queue) in queues.iter_mut().enumerate() {
+                    if kind == "threaded" {
+                        // The time of kthreads' polls is not measured.
+                        queue.load = load(queue.packets_per_s, count);
+                    }
                     queue.packets_per_s *= times;
                     queue.wakeups_per_s = queue.packets_per_s * wakeups / 4;
                     if forwards
@@ -145,7 +157,14 @@ fn scenes() -> impl Strategy<Value = Scene> {
                     queue.tx_irq = (kind == "split").then_some(FIRST_TX_IRQ + i as u32);
                 }
                 let half = if two && kind != "shared" { queues.len() / 2 } else { 0 };
-                let second = queues.split_off(half);
+                let mut second = queues.split_off(half);
+                // XPS of the egress: each tx queue sends for every second CPU, or every third, ...
+                let count = second.len();
+                for (i, queue) in second.iter_mut().enumerate().filter(|_| xps) {
+                    let cpus = grid.topology().possible;
+                    let own = cpus.iter().filter(|cpu| cpu.0 as usize % count == i);
+                    queue.xps_cpus = Some(own.collect());
+                }
                 let device = |name: &str, node, queues| SceneNetdev {
                     name: name.into(),
                     driver: "igb".into(),
@@ -220,6 +239,73 @@ fn placed(
         cores.entry(core).or_default().push(load);
     }
     cores
+}
+
+/// A router of virtio's shape: each CPU of a socket sends through that socket's tx queue. Moving
+/// the receiving queue to the completions changes the egress queue, and with it the completions.
+#[test]
+fn forwarding_under_xps_settles_in_one_plan() {
+    let queue = |irq, cpu: u32, tx_cpu: u32, xps| SceneQueue {
+        irq: Some(irq),
+        tx_irq: Some(irq + FIRST_TX_IRQ),
+        cpus: CpuSet::from_cpu(CpuId(cpu)),
+        tx_cpus: CpuSet::from_cpu(CpuId(tx_cpu)),
+        xps_cpus: Some(CpuSet::parse_list(xps).unwrap()),
+        ..SceneQueue::default()
+    };
+    let receives = |queue: SceneQueue| SceneQueue {
+        packets_per_s: 50_000,
+        load: 0.16,
+        forwards: vec![SceneForward {
+            to: "eth1".into(),
+            queue: 0,
+            packets_per_s: 50_000,
+            bytes_per_s: 5_000_000,
+        }],
+        ..queue
+    };
+    let device = |name: &str, queues| SceneNetdev {
+        name: name.into(),
+        driver: "virtio_net".into(),
+        queues,
+        ..SceneNetdev::default()
+    };
+    let router = |rx_cpus: [u32; 2], tx_cpus: [u32; 2]| Scene {
+        grid: Grid { nodes: 2, l2s: 2, threads: 2, ..Grid::default() },
+        netdevs: vec![
+            device(
+                "eth0",
+                vec![
+                    receives(queue(30, rx_cpus[0], 0, "0-3")),
+                    receives(queue(31, rx_cpus[1], 4, "4-7")),
+                ],
+            ),
+            device(
+                "eth1",
+                vec![
+                    queue(40, tx_cpus[0], tx_cpus[0], "0-3"),
+                    queue(41, tx_cpus[1], tx_cpus[1], "4-7"),
+                ],
+            ),
+        ],
+        ..Scene::default()
+    };
+    let goal = Goal::default();
+    for (rx_cpus, tx_cpus) in [([0, 1], [4, 2]), ([4, 5], [4, 2]), ([0, 4], [4, 0])] {
+        let scene = router(rx_cpus, tx_cpus);
+        let first = plan(&scene.observation(), &goal);
+        let settings = apply_to(&scene.settings(), &first.changes);
+        let observation = scene.observe(&settings);
+        let again = plan(&observation, &goal).changes;
+        assert_eq!(again, vec![], "rx on {rx_cpus:?}, tx on {tx_cpus:?}, after {first:#?}");
+        let topology = &settings.topology;
+        for forwarded in &observation.attribution.forwarded {
+            let tx = &settings.netdevs[1].tx_queues[forwarded.tx_queue as usize];
+            let completes = settings.irqs[&tx.irq.as_ref().unwrap().to].effective.clone().unwrap();
+            let distance = topology.distance(forwarded.poll_cpu, completes.single().unwrap());
+            assert!(distance < Distance::Remote, "{forwarded:?} is completed on {completes}");
+        }
+    }
 }
 
 proptest! {
@@ -536,4 +622,63 @@ fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
             "{algorithm}: {plan:#?}"
         );
     }
+}
+
+#[test]
+fn an_interrupt_of_completions_is_a_placement_whether_it_moves_or_not() {
+    let queue = |irq: u32, cpus: &str, tx_cpus: &str| SceneQueue {
+        irq: Some(irq),
+        cpus: CpuSet::parse_list(cpus).unwrap(),
+        tx_irq: Some(irq + 10),
+        tx_cpus: CpuSet::parse_list(tx_cpus).unwrap(),
+        packets_per_s: 50_000,
+        load: 0.2,
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "virtio_net".into(),
+        queues: vec![queue(30, "0", "0"), queue(31, "1", "3")],
+        ..SceneNetdev::default()
+    };
+    let grid = Grid { l2s: 4, ..Grid::default() };
+    let scene = Scene { grid, netdevs: vec![netdev], ..Scene::default() };
+    let plan = plan(&scene.observation(), &Goal::default());
+    let completions: Vec<(String, u32, String, bool)> = plan
+        .placements
+        .iter()
+        .filter(|it| it.is_of_completions())
+        .map(|it| (it.label.to_string(), it.irq.unwrap().0, it.cpus.to_string(), it.moves))
+        .collect();
+    assert_eq!(
+        completions,
+        [
+            ("eth0 tx-0".to_owned(), 40, "0".to_owned(), false),
+            ("eth0 tx-1".to_owned(), 41, "1".to_owned(), true)
+        ]
+    );
+}
+
+#[test]
+fn one_cpu_is_advised_no_other() {
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        writable: Writable::Managed,
+        packets_per_s: 50_000,
+        load: 0.9,
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "virtio_net".into(),
+        queues: vec![queue],
+        ..SceneNetdev::default()
+    };
+    let mut scene = Scene { netdevs: vec![netdev], ..Scene::default() };
+    let reason =
+        |scene: &Scene| plan(&scene.observation(), &Goal::default()).refusals[0].reason.clone();
+    assert!(!reason(&scene).contains("RPS"), "{}", reason(&scene));
+    scene.grid.l2s = 2;
+    assert!(reason(&scene).contains("RPS"), "{}", reason(&scene));
 }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, knobs};
-use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::silo::{Silo, Silos};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -94,44 +93,6 @@ impl<'a> VectorRules<'a> {
     }
 }
 
-/// Adds to each vector which other vectors complete the transmission of the packets it forwards.
-///
-/// Those are the vectors of the tx queues that it feeds. A tx queue with its own interrupt follows
-/// the rx queue of the same number, so that rx queue's vector counts then.
-pub(super) fn add_completed_by(
-    snapshot: &Snapshot,
-    vectors: &mut [(Group<'_>, Vector, AlgorithmName)],
-) {
-    let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
-    let mut by_queue: BTreeMap<(u32, u32), usize> = BTreeMap::new();
-    for (index, (group, ..)) in vectors.iter().enumerate() {
-        by_irq.extend(group.irq.map(|irq| (irq, index)));
-        by_queue.extend(
-            group
-                .silos
-                .iter()
-                .filter_map(|silo| Some(((group.netdev.ifindex, silo.queue?), index))),
-        );
-    }
-    let completes = |egress: &ForwardShare| {
-        let same = |netdev: &&Netdev| {
-            netdev.ifindex == egress.egress_ifindex && netdev.name == egress.egress
-        };
-        let netdev = snapshot.netdevs.iter().find(same)?;
-        let irq = netdev.tx_queues.iter().find(|tx| tx.index == egress.tx_queue)?.irq.as_ref()?.to;
-        by_irq.get(&irq).or_else(|| by_queue.get(&(netdev.ifindex, egress.tx_queue))).copied()
-    };
-    for (index, (group, vector, _)) in vectors.iter_mut().enumerate() {
-        let mut completed_by: BTreeMap<usize, f64> = BTreeMap::new();
-        for egress in group.silos.iter().flat_map(|silo| &silo.forwards) {
-            if let Some(to) = completes(egress).filter(|to| *to != index) {
-                *completed_by.entry(to).or_default() += egress.packets_per_s;
-            }
-        }
-        vector.completed_by = completed_by.into_iter().collect();
-    }
-}
-
 /// Most interrupts on one x86 CPU: of 256 vectors, 32 are exceptions and about two dozen are the
 /// system's own (`arch/x86/include/asm/irq_vectors.h`).
 ///
@@ -187,6 +148,11 @@ pub(super) fn groups<'a>(
                 None if irq.is_none() && silo.kthread.is_none() => {
                     plan.leave(&silo.label(), "its interrupt is not known");
                 }
+                None if silos.may_receive_nothing(silo) => {
+                    let reason = "data arrives, and the queue of most of it was not found: this \
+                                  queue's interrupts may announce nothing but completions";
+                    plan.leave(&silo.label(), reason);
+                }
                 None => {
                     by_irq.extend(irq.map(|irq| (irq, groups.len())));
                     groups.push(Group { netdev, irq, silos: vec![silo] });
@@ -219,14 +185,14 @@ impl Group<'_> {
     ///
     /// A kthread can always be moved, even if its interrupt cannot.
     pub(super) fn movable(&self, snapshot: &Snapshot, plan: &mut Plan) -> bool {
-        let Some(state) = self.irq.and_then(|irq| snapshot.irqs.get(&irq)) else { return true };
         let threaded = self.kthread().is_some();
-        let Some((cause, reason)) = refusal(&state.writable) else { return true };
+        let refused = self.irq.and_then(|irq| refusal(snapshot, irq));
+        let Some((cause, reason)) = refused else { return true };
         if !threaded {
             plan.refuse(
                 &format!("{} (irq {})", self.label(), self.irq.unwrap_or_default()),
                 cause,
-                reason.into(),
+                reason,
             );
         }
         threaded

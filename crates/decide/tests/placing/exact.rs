@@ -91,7 +91,9 @@ fn together(
     for ((_, x), at_x) in is_at.range((a, 0)..(a + 1, 0)) {
         for ((_, y), at_y) in is_at.range((b, 0)..(b + 1, 0)) {
             let distance = problem.distance(*x, *y);
-            let mut cost: f64 = handed.iter().map(|pair| pair.cost.at(distance)).sum();
+            let at = |item: usize| if item == a { *x } else { *y };
+            let handed = handed.iter().map(|it| problem.handed(it, at(it.from), at(it.to)));
+            let mut cost: f64 = handed.sum();
             if distance == Distance::Smt {
                 cost += SMT_LOSS * problem.load(a, *x) * problem.load(b, *y) * SECOND_NS;
             }

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod exact;
+mod generated;
 mod problems;
 #[path = "../../../sys/tests/trees/hwloc.rs"]
 mod trees;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_decide::place::{Capacity, Vector};
+use netsilo_decide::place::{Capacity, Completion, Vector};
 use netsilo_model::cost::problem::{Problem, SECOND_NS};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -93,7 +93,14 @@ impl Work {
         if numbers.share() < 0.33 {
             let count = vectors.len();
             for (from, vector) in vectors.iter_mut().enumerate().take(count / 2) {
-                vector.completed_by = vec![(count - 1 - from, vector.packets_per_s / 2.0)];
+                let packets_per_s = vector.packets_per_s / 2.0;
+                let to = count - 1 - from;
+                vector.completed_by = vec![Completion {
+                    to,
+                    queue: Subject::default(),
+                    packets_per_s,
+                    senders: None,
+                }];
             }
         }
         let costs =

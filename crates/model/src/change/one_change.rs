@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn of_settings_a_person_sees_those_that_differ() {
-        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
+        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None, ifindex: None };
         let (old, new) = ("rx=256 tx=512".parse().unwrap(), "rx=4096 tx=512".parse().unwrap());
         let rings = Change::new(knobs::Rings { netdev: netdev() }, old, new, "");
         assert_eq!(rings.from_to(), ("rx=256".into(), "rx=4096".into()));
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn the_offload_that_steers_flows_is_the_one_that_had_a_name_of_its_own() {
         let old = r#"{"knob":"ntuple_filter","netdev":{"name":"eth0","device_path":null}}"#;
-        let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
+        let netdev = NetdevIdentity { name: "eth0".into(), device_path: None, ifindex: None };
         let target = Target::Offload(knobs::Offload { netdev, feature: NTUPLE_FILTER.into() });
         assert_eq!(serde_json::from_str::<Target>(old).unwrap(), target);
         let json = serde_json::to_string(&target).unwrap();

@@ -26,7 +26,7 @@ mod tests {
     use crate::snapshot::netdev::NetdevIdentity;
 
     fn netdev(name: &str) -> NetdevIdentity {
-        NetdevIdentity { name: name.into(), device_path: None }
+        NetdevIdentity { name: name.into(), device_path: None, ifindex: None }
     }
 
     fn to<K: Knob + Into<Target>>(knob: K, new: K::Value) -> Change {

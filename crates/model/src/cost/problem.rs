@@ -16,7 +16,7 @@
 mod tests;
 
 use crate::cost::weights::ByDistance;
-use crate::machine::topology::Distance;
+use crate::machine::topology::{Distance, Levels};
 
 /// CPU-nanoseconds in one second of one CPU.
 pub const SECOND_NS: f64 = 1e9;
@@ -53,11 +53,11 @@ pub fn slope(busy: f64, items: f64) -> f64 {
     beyond(FULL, busy) + beyond(QUEUED, items)
 }
 
-/// A CPU; two CPUs share a level if they have the same number for it.
+/// A CPU.
 #[derive(Debug, Clone, Default)]
 pub struct CpuPlace {
     /// Numbers of its core, level 2 cache, last-level cache and node.
-    pub levels: [u32; 4],
+    pub levels: Levels,
     /// Share of its time taken by other work than the items.
     pub busy: f64,
     /// Time for the same work relative to the fastest CPU, at least 1.
@@ -84,6 +84,9 @@ pub struct Pair {
     pub to: usize,
     /// Cost by the distance between the two items, in ns/s.
     pub cost: ByDistance,
+    /// Index in [`Problem::senders`]: it hands them over only from these places; from any if
+    /// `None`.
+    pub senders: Option<usize>,
 }
 
 /// The places, the items and the costs.
@@ -100,6 +103,8 @@ pub struct Problem {
     pub fixed: Vec<f32>,
     /// Pairs of items that hand packets on.
     pub pairs: Vec<Pair>,
+    /// Sets of places that send through the same tx queue (XPS): whether each place is in it.
+    pub senders: Vec<Vec<bool>>,
 }
 
 impl Problem {
@@ -115,13 +120,8 @@ impl Problem {
 
     /// Distance between two places.
     pub fn distance(&self, a: usize, b: usize) -> Distance {
-        const LEVELS: [Distance; 4] = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node];
-        if a == b {
-            return Distance::SameCpu;
-        }
-        let shared =
-            self.places[a].levels.iter().zip(self.places[b].levels).position(|(x, y)| *x == y);
-        shared.map_or(Distance::Remote, |level| LEVELS[level])
+        let levels = |place: usize| &self.places[place].levels;
+        if a == b { Distance::SameCpu } else { Distance::between(levels(a), levels(b)) }
     }
 
     /// Cost of a placement in ns/s, without moving costs; infinite if an item is where it may not
@@ -133,8 +133,16 @@ impl Problem {
             cost += self.fixed(item, *place);
             loads[*place] += self.load(item, *place);
         }
-        let pair = |pair: &Pair| pair.cost.at(self.distance(at[pair.from], at[pair.to]));
+        let pair = |pair: &Pair| self.handed(pair, at[pair.from], at[pair.to]);
         cost + self.crowding(&loads) + self.pairs.iter().map(pair).sum::<f64>()
+    }
+
+    /// Cost of a pair whose items are on these places, in ns/s.
+    pub fn handed(&self, pair: &Pair, from: usize, to: usize) -> f64 {
+        match pair.senders {
+            Some(senders) if !self.senders[senders][from] => 0.0,
+            _ => pair.cost.at(self.distance(from, to)),
+        }
     }
 
     /// Cost of items that crowd CPUs and cores in ns/s, by the items' share of each CPU's time.

@@ -71,6 +71,7 @@ fn without_unplaceable_items(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>
         items: placeable.iter().map(|item| problem.items[*item].clone()).collect(),
         fixed: placeable.iter().flat_map(|item| row(*item)).copied().collect(),
         pairs: problem.pairs.iter().filter_map(pair).collect(),
+        senders: problem.senders.clone(),
     };
     (Cow::Owned(reduced), placeable)
 }
@@ -205,8 +206,7 @@ impl<'a> Search<'a> {
             .sum();
         // Each pair is counted from both ends.
         let beside: f64 = loads().map(|(place, load)| load * self.beside(place)).sum::<f64>() / 2.0;
-        let pair =
-            |pair: &Pair| pair.cost.at(self.problem.distance(self.at[pair.from], self.at[pair.to]));
+        let pair = |pair: &Pair| self.problem.handed(pair, self.at[pair.from], self.at[pair.to]);
         let pairs: f64 = self.pairs.iter().flatten().map(pair).sum::<f64>() / 2.0;
         alone + (crowd + SMT_LOSS * beside) * SECOND_NS + pairs
     }
@@ -250,9 +250,10 @@ impl<'a> Search<'a> {
         let before = self.loads[place];
         let busy = self.problem.places[place].busy + before;
         let crowd = pressure(busy + load, before + load) - pressure(busy, before);
-        let pair = |pair: &Pair| {
-            let other = self.at[if pair.from == item { pair.to } else { pair.from }];
-            if other == NOWHERE { 0.0 } else { pair.cost.at(self.problem.distance(place, other)) }
+        let pair = |pair: &Pair| match (pair.from == item, self.at[pair.from], self.at[pair.to]) {
+            (true, _, NOWHERE) | (false, NOWHERE, _) => 0.0,
+            (true, _, to) => self.problem.handed(pair, place, to),
+            (false, from, _) => self.problem.handed(pair, from, place),
         };
         let pairs: f64 = self.pairs[item].iter().map(pair).sum();
         self.alone(item, place) + (crowd + SMT_LOSS * load * self.beside(place)) * SECOND_NS + pairs

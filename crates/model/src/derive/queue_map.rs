@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::derive::rates::Rates;
+use crate::machine::cpuset::CpuId;
 use crate::machine::ids::NapiId;
 use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, QueueResolution};
 use crate::snapshot::host::Snapshot;
@@ -50,7 +52,7 @@ impl<T> Association<T> {
 
 impl<'a> QueueMap<'a> {
     /// Builds the mapping from a snapshot and the counts of the observation.
-    pub fn new(snapshot: &'a Snapshot, attribution: &Attribution) -> Self {
+    pub fn new(snapshot: &'a Snapshot, attribution: &Attribution, rates: &Rates) -> Self {
         let mut map = Self {
             snapshot,
             devices: BTreeMap::new(),
@@ -72,6 +74,7 @@ impl<'a> QueueMap<'a> {
         map.add_polls(&attribution.polls);
         map.add_packets(attribution);
         map.add_only_queues();
+        map.add_interrupted(attribution, rates);
         for (at, index, edge) in map.queues.values() {
             let sure = map
                 .napis
@@ -181,6 +184,50 @@ impl<'a> QueueMap<'a> {
                     confidence: Confidence::Named,
                 };
                 self.queues.insert(napi, (at, only.index, edge));
+            }
+        }
+    }
+
+    /// Adds NAPIs by where they were polled: a NAPI is polled on the CPU that takes its interrupt.
+    ///
+    /// A pair counts if on some CPU the netdev has one NAPI without a queue and one queue without
+    /// a NAPI. Without counted polls, the CPU that ran the protocol is the one that polled, unless
+    /// RPS is on. A kthread polls anywhere, so that threaded NAPIs are not paired.
+    fn add_interrupted(&mut self, attribution: &Attribution, rates: &Rates) {
+        let known: BTreeSet<(usize, u32)> =
+            self.queues.values().map(|(at, queue, _)| (*at, *queue)).collect();
+        let mut napis: BTreeMap<(usize, CpuId), BTreeSet<NapiId>> = BTreeMap::new();
+        let mut add = |napi: NapiId, cpu: CpuId| {
+            if let Some(at) = self.devices.get(&napi).filter(|_| !self.queues.contains_key(&napi)) {
+                napis.entry((*at, cpu)).or_default().insert(napi);
+            }
+        };
+        for poll in attribution.polls.iter().filter(|poll| poll.packets > 0) {
+            add(poll.napi, poll.cpu);
+        }
+        for row in attribution.consumption.iter().filter(|_| attribution.polls.is_empty()) {
+            row.napi.zip(row.protocol_cpu).into_iter().for_each(|(napi, cpu)| add(napi, cpu));
+        }
+        let mut queues: BTreeMap<(usize, CpuId), BTreeSet<u32>> = BTreeMap::new();
+        for (at, netdev) in self.snapshot.netdevs.iter().enumerate() {
+            let steered = |rx: &RxQueue| rx.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
+            let threaded = netdev.napis.iter().any(|napi| napi.thread.is_some());
+            let is_open =
+                |rx: &&RxQueue| !threaded && !known.contains(&(at, rx.index)) && !steered(rx);
+            for rx in netdev.rx_queues.iter().filter(is_open) {
+                let irq = rx.irq.as_ref().and_then(|edge| rates.irqs.get(&edge.to));
+                for cpu in irq.iter().flat_map(|irq| irq.per_s.keys()) {
+                    queues.entry((at, *cpu)).or_default().insert(rx.index);
+                }
+            }
+        }
+        for (place @ (at, _), napis) in napis {
+            let queues = queues.get(&place).map(|queues| queues.iter().collect::<Vec<_>>());
+            if let (Some(&napi), 1, Some([queue])) = (napis.first(), napis.len(), queues.as_deref())
+            {
+                let (source, confidence) = (AssociationSource::Observed, Confidence::Guess);
+                let edge = Association { to: napi, source, confidence };
+                self.queues.entry(napi).or_insert((at, **queue, edge));
             }
         }
     }

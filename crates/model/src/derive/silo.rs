@@ -75,8 +75,8 @@ pub struct Silo {
     pub softirq: Option<SoftirqShare>,
     /// Estimated share of each CPU's time that polling this queue takes.
     ///
-    /// It is the CPU's NET_RX time (%sys if threaded) in proportion to packets, or to interrupts if
-    /// polls were not counted.
+    /// It is the CPU's NET_RX time (%sys if threaded) in proportion to the time of the polls; to
+    /// packets if that was not measured, to interrupts if polls were not counted.
     pub own_share: BTreeMap<CpuId, f64>,
     /// Bytes of payload read per second; `None` if consumers were not counted.
     pub bytes_per_s: Option<f64>,
@@ -108,6 +108,9 @@ pub struct Silo {
 pub struct PollRate {
     pub polls_per_s: f64,
     pub packets_per_s: f64,
+    /// Time of the polls as a share of the CPU's; `None` when not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_share: Option<f64>,
 }
 
 /// Softirq time of the CPU that polls a queue.
@@ -197,6 +200,16 @@ impl Silo {
 }
 
 impl Silos {
+    /// Whether a queue's only sign of traffic are interrupts, while the queue of most of the data
+    /// that was read, or of polls of its device, was not found.
+    pub fn may_receive_nothing(&self, silo: &Silo) -> bool {
+        let read: f64 = self.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
+        let is_queueless =
+            |it: &Silo| it.queue.is_none() && it.has_traffic() && it.netdev == silo.netdev;
+        let unknown = self.queues.iter().any(is_queueless) || self.unresolved.bytes_per_s > read;
+        unknown && silo.packets_per_s.is_none() && silo.bytes_per_s.unwrap_or(0.0) == 0.0
+    }
+
     /// Locality of all bytes that arrived on a queue.
     pub fn locality(&self) -> Locality {
         let all: f64 = self.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
@@ -217,7 +230,7 @@ impl Silos {
 /// Builds all silos of an observation.
 pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
     let Observation { after, attribution, .. } = observation;
-    let map = QueueMap::new(after, attribution);
+    let map = QueueMap::new(after, attribution, rates);
     let polled = map.polls_by_origin(attribution);
     let index = Index::new(after);
     let mut queues: Vec<Silo> = Vec::new();
@@ -265,21 +278,31 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
 struct PerCpu<'a> {
     rates: &'a Rates,
     attribution: &'a Attribution,
-    /// Packets polled on each CPU, of all devices; `None` if polls were not counted.
-    packets: Option<BTreeMap<CpuId, u64>>,
+    /// What was polled on each CPU, of all devices; `None` if polls were not counted.
+    polled: Option<BTreeMap<CpuId, Polled>>,
+}
+
+/// What was polled on one CPU.
+#[derive(Clone, Copy)]
+struct Polled {
+    packets: u64,
+    /// Time of all polls in nanoseconds; `None` if that of any packet was not measured.
+    ns: Option<u64>,
 }
 
 impl<'a> PerCpu<'a> {
     fn new(rates: &'a Rates, attribution: &'a Attribution) -> Self {
-        let packets = counts_polls(attribution).then(|| {
-            let mut packets = BTreeMap::new();
+        let polled = counts_polls(attribution).then(|| {
+            let mut polled = BTreeMap::new();
             for poll in &attribution.polls {
-                let sum: &mut u64 = packets.entry(poll.cpu).or_default();
-                *sum = sum.saturating_add(poll.packets);
+                let sum = polled.entry(poll.cpu).or_insert(Polled { packets: 0, ns: Some(0) });
+                sum.packets = sum.packets.saturating_add(poll.packets);
+                let ns = poll.ns.or((poll.packets == 0).then_some(0));
+                sum.ns = sum.ns.zip(ns).map(|(sum, ns)| sum.saturating_add(ns));
             }
-            packets
+            polled
         });
-        Self { rates, attribution, packets }
+        Self { rates, attribution, polled }
     }
 
     fn measured_share(
@@ -419,9 +442,11 @@ fn measure(silo: &mut Silo, polls: &[&Poll], per_cpu: &PerCpu<'_>) {
         let rate = silo.polls.entry(poll.cpu).or_default();
         rate.polls_per_s += per_s(poll.polls, seconds);
         rate.packets_per_s += per_s(poll.packets, seconds);
+        let share = poll.ns.map(|ns| per_s(ns, seconds) / 1e9);
+        rate.time_share = share.map(|share| share + rate.time_share.unwrap_or(0.0));
     }
     // Without a known NAPI the queue's packets are unknown: another NAPI may have polled it.
-    let known = per_cpu.packets.is_some() && silo.napi.is_some();
+    let known = per_cpu.polled.is_some() && silo.napi.is_some();
     silo.packets_per_s = known.then(|| silo.polls.values().map(|rate| rate.packets_per_s).sum());
     let irq = silo.irq.as_ref().and_then(|irq| per_cpu.rates.irqs.get(&irq.to));
     silo.interrupts_per_s = irq.map(|rates| rates.per_s.clone());
@@ -457,13 +482,17 @@ fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
     }
     for silo in queues.iter_mut() {
         let of_all = |part: f64, all: f64| if all > 0.0 { (part / all).min(1.0) } else { 0.0 };
-        let parts: Vec<(CpuId, f64)> = match (&per_cpu.packets, silo.packets_per_s) {
-            (Some(packets), Some(_)) => {
-                let all = |cpu| per_s(packets.get(&cpu).copied().unwrap_or(0), seconds);
-                silo.polls
-                    .iter()
-                    .map(|(cpu, rate)| (*cpu, of_all(rate.packets_per_s, all(*cpu))))
-                    .collect()
+        let parts: Vec<(CpuId, f64)> = match (&per_cpu.polled, silo.packets_per_s) {
+            (Some(polled), Some(_)) => {
+                let part = |cpu: &CpuId, rate: &PollRate| {
+                    let all = polled.get(cpu)?;
+                    Some(match all.ns.zip(rate.time_share) {
+                        Some((ns, share)) => of_all(share, per_s(ns, seconds) / 1e9),
+                        None => of_all(rate.packets_per_s, per_s(all.packets, seconds)),
+                    })
+                };
+                let rates = silo.polls.iter();
+                rates.map(|(cpu, rate)| (*cpu, part(cpu, rate).unwrap_or(0.0))).collect()
             }
             _ => {
                 let all = |cpu| interrupts.get(&cpu).copied().unwrap_or(0.0);

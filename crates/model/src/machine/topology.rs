@@ -51,6 +51,7 @@ pub struct Node {
 ///
 /// Shared levels are stored as sets, not as identifiers: `core_id` and cache `id` repeat across
 /// packages and are absent on some machines. The sets always exist, as a CPU shares with itself.
+/// [`Topology::nested`] makes them partitions that nest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
     /// CPUs of the same core, itself included (`topology/core_cpus_list`).
@@ -59,6 +60,9 @@ pub struct Cpu {
     pub l2: CpuSet,
     /// CPUs under the same last-level cache, itself included.
     pub llc: CpuSet,
+    /// Whether `llc` is a guess, because the kernel shows no cache: CPUs of its package and node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub llc_is_guess: bool,
     /// CPUs of the same package (socket), itself included.
     pub package: CpuSet,
     /// NUMA node; `None` if the kernel has no NUMA or does not report it.
@@ -97,7 +101,7 @@ pub enum Distance {
     L2,
     /// Another core under the same last-level cache.
     Llc,
-    /// The same NUMA node (or the same package, where the kernel shows no nodes).
+    /// The same NUMA node (or the same package, for CPUs in no node).
     Node,
     /// Another node.
     Remote,
@@ -107,6 +111,13 @@ impl Distance {
     /// All distances, nearest first.
     pub const ALL: [Self; 6] =
         [Self::SameCpu, Self::Smt, Self::L2, Self::Llc, Self::Node, Self::Remote];
+
+    /// The distance of two different CPUs by the levels that they share.
+    pub fn between(a: &Levels, b: &Levels) -> Self {
+        const SHARED: [Distance; 4] = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node];
+        let shared = a.iter().zip(b).position(|(x, y)| x == y);
+        shared.map_or(Self::Remote, |level| SHARED[level])
+    }
 
     /// Name in reports.
     pub fn label(self) -> &'static str {
@@ -121,29 +132,58 @@ impl Distance {
     }
 }
 
+/// Distance of a node from itself (SLIT).
+pub const LOCAL: u32 = 10;
+
+/// Numbers of the core, level 2 cache, last-level cache and node of a CPU.
+///
+/// Two CPUs share a level if they have the same number for it.
+pub type Levels = [u32; 4];
+
+impl Cpu {
+    /// The numbers of the levels that this CPU, with number `cpu`, shares.
+    pub fn levels(&self, cpu: CpuId) -> Levels {
+        /// Offset of package numbers, which stand in for the node of CPUs in no node, so that the
+        /// two never collide.
+        const PACKAGES: u32 = 1 << 16;
+        let first = |cpus: &CpuSet| cpus.lowest().unwrap_or(cpu).0;
+        let l2 = first(&self.l2);
+        let llc = if self.llc_is_guess { l2 } else { first(&self.llc) };
+        let node = self
+            .node
+            .map_or_else(|| PACKAGES.saturating_add(first(&self.package)), |NodeId(node)| node);
+        [first(&self.siblings), l2, llc, node]
+    }
+}
+
 impl Topology {
     /// Distance between two CPUs; a CPU outside the topology is remote from all others.
     pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
-        if a == b {
-            return Distance::SameCpu;
+        match (self.cpus.get(&a), self.cpus.get(&b)) {
+            _ if a == b => Distance::SameCpu,
+            (Some(cpu), Some(other)) => Distance::between(&cpu.levels(a), &other.levels(b)),
+            _ => Distance::Remote,
         }
-        let (Some(cpu), Some(other)) = (self.cpus.get(&a), self.cpus.get(&b)) else {
-            return Distance::Remote;
-        };
-        let same_node = match (cpu.node, other.node) {
-            (Some(x), Some(y)) => x == y,
-            _ => cpu.package.contains(b),
-        };
-        if cpu.siblings.contains(b) {
-            Distance::Smt
-        } else if cpu.l2.contains(b) {
-            Distance::L2
-        } else if cpu.llc.contains(b) {
-            Distance::Llc
-        } else if same_node {
-            Distance::Node
-        } else {
-            Distance::Remote
+    }
+
+    /// Distance of a CPU from a device by the nodes of both ([`LOCAL`] is local); a device without
+    /// a node is local everywhere, a CPU without one is as far as possible.
+    pub fn distance_from_device(&self, device: Option<NodeId>, cpu: CpuId) -> u32 {
+        const FAR: u32 = 255;
+        let Some(device) = device.filter(|_| !self.nodes.is_empty()) else { return LOCAL };
+        let Some(node) = self.cpus.get(&cpu).and_then(|cpu| cpu.node) else { return FAR };
+        let rank = self.nodes.keys().position(|known| *known == node);
+        let distance = || self.nodes.get(&device)?.distances.get(rank?).copied();
+        if device == node { LOCAL } else { distance().unwrap_or(FAR).max(LOCAL + 1) }
+    }
+
+    /// The online CPUs of a CPU's node; for a CPU in no node, those of its package in no node.
+    pub fn node_of(&self, cpu: CpuId) -> CpuSet {
+        let Some(known) = self.cpus.get(&cpu) else { return CpuSet::new() };
+        let in_no_node = |cpu: &CpuId| self.cpus.get(cpu).is_some_and(|cpu| cpu.node.is_none());
+        match known.node {
+            Some(node) => self.node_cpus(node),
+            None => known.package.and(&self.online).iter().filter(in_no_node).collect(),
         }
     }
 
@@ -161,6 +201,16 @@ impl Topology {
             }
         }
         groups
+    }
+
+    /// Whether the kernel shows no cache that these CPUs of a group share.
+    pub fn is_guess(&self, llc: &CpuSet) -> bool {
+        llc.lowest().and_then(|cpu| self.cpus.get(&cpu)).is_some_and(|cpu| cpu.llc_is_guess)
+    }
+
+    /// The nodes with CPUs: not those of memory alone (of a GPU, or CXL).
+    pub fn nodes_with_cpus(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().filter(|(_, node)| !node.cpus.is_empty()).map(|(id, node)| (*id, node))
     }
 
     /// The online CPUs of a node; none when there is no such node.

@@ -1,7 +1,7 @@
 //! Files that hold a set of CPUs or queues, as a list or as a mask.
 //!
-//! Some kernels append a NUL after the newline to the lists and masks of nodes and caches (seen on
-//! 5.15, arm64).
+//! Some kernels append a NUL: after the newline of the lists and masks of nodes and caches (seen on
+//! 5.15, arm64), or before that of an empty `nohz_full` (3.10 of CentOS 7).
 
 use crate::machine::cpuset::{CpuSet, CpuSetError};
 use crate::parse::error::ParseError;
@@ -10,7 +10,7 @@ use crate::parse::error::ParseError;
 ///
 /// `/sys/devices/system/cpu/nohz_full` prints `(null)` without the boot parameter.
 pub fn list(text: &str) -> Result<CpuSet, ParseError> {
-    let text = text.trim_end_matches('\0');
+    let text = without_nuls(text);
     if text.trim() == "(null)" {
         return Ok(CpuSet::new());
     }
@@ -19,7 +19,11 @@ pub fn list(text: &str) -> Result<CpuSet, ParseError> {
 
 /// Parses a comma-grouped hexadecimal mask.
 pub fn mask(text: &str) -> Result<CpuSet, ParseError> {
-    CpuSet::parse_mask(text.trim_end_matches('\0')).map_err(|error| at(text, error))
+    CpuSet::parse_mask(without_nuls(text)).map_err(|error| at(text, error))
+}
+
+fn without_nuls(text: &str) -> &str {
+    text.trim_end_matches(|c: char| c == '\0' || c.is_whitespace())
 }
 
 /// Converts the error's offset, which starts after leading white space, to a file position.
@@ -42,6 +46,7 @@ mod tests {
     fn null_is_the_empty_set() {
         assert_eq!(list("  (null)\n"), Ok(CpuSet::new()));
         assert_eq!(list("\n"), Ok(CpuSet::new()));
+        assert_eq!(list("\0\n"), Ok(CpuSet::new()));
         assert_eq!(list("0-1\n\0").unwrap().to_string(), "0-1");
     }
 

@@ -106,6 +106,10 @@ pub struct Poll {
     pub polls: u64,
     /// Packets that the polls returned (an LRO or hardware-GRO aggregate counts as one).
     pub packets: u64,
+    /// Time of the polls in NET_RX, without interrupts, in nanoseconds; `None` when not measured
+    /// (no softirq hooks, kthreads, busy polling).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ns: Option<u64>,
 }
 
 /// Bytes of one queue that one consumer read on one CPU.

@@ -188,16 +188,25 @@ pub struct NetdevIdentity {
     pub name: String,
     /// Device path below `/sys`; `None` for virtual devices.
     pub device_path: Option<String>,
+    /// Interface index of a virtual device: another device of the same name has another one, as
+    /// the kernel numbers netdevs upwards (`net/core/dev.c:dev_index_reserve`). `None` for devices
+    /// with a path, and where it was not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ifindex: Option<u32>,
 }
 
 impl NetdevIdentity {
     /// What this netdev is recognised by.
     pub fn from_netdev(netdev: &Netdev) -> Self {
-        Self { name: netdev.name.clone(), device_path: netdev.device_path.clone() }
+        let (name, device_path) = (netdev.name.clone(), netdev.device_path.clone());
+        let ifindex = device_path.is_none().then_some(netdev.ifindex);
+        Self { name, device_path, ifindex }
     }
 
     /// Whether this is it: the same name on the same device.
     pub fn is(&self, netdev: &Netdev) -> bool {
-        self.name == netdev.name && self.device_path == netdev.device_path
+        self.name == netdev.name
+            && self.device_path == netdev.device_path
+            && self.ifindex.is_none_or(|ifindex| ifindex == netdev.ifindex)
     }
 }

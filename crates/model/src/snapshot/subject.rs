@@ -30,6 +30,8 @@ pub enum Subject {
     Direction(String, Direction),
     /// An rx queue: `eth0 rx-3`.
     Queue(String, u32),
+    /// A tx queue: `eth0 tx-3`.
+    TxQueue(String, u32),
     /// A NAPI instance whose rx queue is unknown: `eth0 napi 8197`.
     Napi(String, NapiId),
     /// A protocol, or a part of one: `udp`, `ipv4 fragments`.
@@ -222,6 +224,7 @@ impl fmt::Display for Subject {
             Self::Netdevs(netdevs) => f.write_str(&netdevs.join(" ")),
             Self::Direction(netdev, direction) => write!(f, "{netdev} {}", direction.label()),
             Self::Queue(netdev, queue) => write!(f, "{netdev} rx-{queue}"),
+            Self::TxQueue(netdev, queue) => write!(f, "{netdev} tx-{queue}"),
             Self::Napi(netdev, napi) => write!(f, "{netdev} napi {napi}"),
             Self::Protocol(protocol) => f.write_str(protocol.label()),
             Self::Port(kind, port) => write!(f, "{} port {port}", transport(*kind)),
@@ -291,7 +294,7 @@ fn part_of_netdev(text: &str) -> Option<Subject> {
         return (!text.is_empty()).then(|| Subject::Netdev(text.to_owned()));
     };
     let owned = || netdev.to_owned();
-    let queue = || part.trim().strip_prefix("rx-")?.parse().ok();
+    let queue = |prefix: &str| part.trim().strip_prefix(prefix)?.parse().ok();
     let napi = || part.strip_prefix("napi ")?.parse().ok();
     let direction = [Direction::Rx, Direction::Tx].into_iter().find(|it| it.label() == part);
     let several = || {
@@ -301,7 +304,8 @@ fn part_of_netdev(text: &str) -> Option<Subject> {
     };
     direction
         .map(|direction| Subject::Direction(owned(), direction))
-        .or_else(|| queue().map(|queue| Subject::Queue(owned(), queue)))
+        .or_else(|| queue("rx-").map(|queue| Subject::Queue(owned(), queue)))
+        .or_else(|| queue("tx-").map(|queue| Subject::TxQueue(owned(), queue)))
         .or_else(|| napi().map(|napi| Subject::Napi(owned(), NapiId(napi))))
         .or_else(several)
 }
@@ -334,6 +338,7 @@ mod tests {
             (Subject::Netdevs(vec![eth0(), "eth1".into()]), "eth0 eth1"),
             (Subject::Direction(eth0(), Direction::Tx), "eth0 tx"),
             (Subject::Queue(eth0(), 3), "eth0 rx-3"),
+            (Subject::TxQueue(eth0(), 3), "eth0 tx-3"),
             (Subject::Napi(eth0(), NapiId(8197)), "eth0 napi 8197"),
             (Subject::Port(SocketKind::Udp, 53), "udp port 53"),
             (
@@ -365,7 +370,7 @@ mod tests {
         assert_eq!(["3", "cpu 3"].map(str::parse), [cpu.clone(), cpu]);
         assert_eq!("eth0/rx-3".parse(), Ok(Subject::Queue("eth0".into(), 3)));
         assert_eq!("cpu-bond".parse(), Ok(Subject::Netdev("cpu-bond".into())));
-        for unknown in ["", "eth0/tx-3", " ", "eth0  eth1"] {
+        for unknown in ["", "eth0/tx-x", " ", "eth0  eth1"] {
             assert_eq!(unknown.parse::<Subject>(), Err(UnknownSubject(unknown.into())));
         }
     }

@@ -49,6 +49,7 @@ impl Grid {
             siblings: sharing(cpu, 1),
             l2: sharing(cpu, l2),
             llc: sharing(cpu, llc),
+            llc_is_guess: false,
             package: sharing(cpu, node),
             node: Some(NodeId(core_of(cpu) / node)),
             capacity: None,

@@ -141,6 +141,8 @@ pub struct SceneQueue {
     pub packets_per_poll: u64,
     /// Share of a CPU that polling the queue takes.
     pub load: f64,
+    /// Whether the time of its polls is measured, too.
+    pub poll_time: bool,
     /// Share of a CPU that its packets take after RPS handed them on, on all receiving CPUs
     /// together.
     pub handed_load: f64,
@@ -158,7 +160,7 @@ pub struct SceneQueue {
 pub struct SceneForward {
     /// Name of the egress netdev.
     pub to: String,
-    /// Tx queue of the egress netdev.
+    /// Tx queue of the egress netdev; without effect where its XPS decides.
     pub queue: u32,
     /// Packets per second.
     pub packets_per_s: u64,
@@ -314,6 +316,8 @@ impl Scene {
                 cpu,
                 polls,
                 packets,
+                ns: (queue.poll_time && !netdev.threaded)
+                    .then_some((queue.load * 1e9) as u64 * SECONDS),
             });
             if !netdev.threaded {
                 let time = attribution.cpu_time.entry(cpu).or_default();
@@ -330,6 +334,7 @@ impl Scene {
             attribution.wakeups.extend(queue.wakeups(protocol));
             attribution.forwarded.extend(queue.forwards.iter().map(|forward| {
                 let egress = self.netdevs.iter().position(|dev| dev.name == forward.to);
+                let by_xps = egress.and_then(|at| xps_queue(settings, at, protocol));
                 Forwarded {
                     napi: Some(napi),
                     rx_queue: Some(index),
@@ -338,7 +343,7 @@ impl Scene {
                     egress: forward.to.clone(),
                     egress_ifindex: egress.map_or(0, |at| at as u32 + 2),
                     egress_netns: NETNS,
-                    tx_queue: forward.queue,
+                    tx_queue: by_xps.unwrap_or(forward.queue),
                     packets: forward.packets_per_s * SECONDS,
                     bytes: forward.bytes_per_s * SECONDS,
                 }
@@ -386,6 +391,9 @@ impl Scene {
                 cpu,
                 polls: polls / each,
                 packets: queue.packets_per_s * SECONDS / each,
+                ns: queue
+                    .poll_time
+                    .then_some((queue.handed_load / each as f64 * 1e9) as u64 * SECONDS),
             });
             let time = attribution.cpu_time.entry(cpu).or_default();
             time.net_rx_ns += (queue.handed_load / each as f64 * 1e9) as u64 * SECONDS;
@@ -583,4 +591,10 @@ impl Reader {
             connected: self.unconnected.then_some(false),
         }
     }
+}
+
+/// The first tx queue through which a CPU sends, by `xps_cpus`.
+fn xps_queue(settings: &Snapshot, at: usize, cpu: CpuId) -> Option<u32> {
+    let sends = |tx: &&TxQueue| tx.xps_cpus.as_ref().is_some_and(|cpus| cpus.contains(cpu));
+    Some(settings.netdevs.get(at)?.tx_queues.iter().find(sends)?.index)
 }

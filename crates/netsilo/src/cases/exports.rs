@@ -83,7 +83,11 @@ fn hostile(file: &Path) -> Plan {
         "e'; {touch}; '$({touch})`{touch}`\n{touch}\nexit 0\n[sysctl]\n${{f:exec:{touch}}}"
     );
     let cpus = CpuSet::first(2);
-    let netdev = || NetdevIdentity { name: text.as_str().into(), device_path: Some(text.clone()) };
+    let netdev = || NetdevIdentity {
+        name: text.as_str().into(),
+        device_path: Some(text.clone()),
+        ifindex: None,
+    };
     let netdevs = [netdev(), NetdevIdentity { device_path: None, ..netdev() }];
     let mut changes = Vec::new();
     for netdev in netdevs {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
-use netsilo_model::machine::topology::{NodeId, Topology};
+use netsilo_model::machine::topology::{Cpu, NodeId, Topology};
 use serde::Serialize;
 
 use crate::args::look::BundleArg;
@@ -80,14 +80,18 @@ fn sets(args: &Args, topology: &Topology) -> Result<Vec<(String, CpuSet)>> {
         return match cpu {
             Some(cpu) => {
                 let (cpu, place) = present(cpu, topology)?;
+                known_llc(cpu, place)?;
                 Ok(vec![(format!("llc of cpu {cpu}"), place.llc.clone())])
             }
-            None => Ok(topology
-                .llc_groups()
-                .into_iter()
-                .enumerate()
-                .map(|(i, c)| (format!("llc {i}"), c))
-                .collect()),
+            None => {
+                let mut llcs = topology.llc_groups();
+                llcs.retain(|llc| !topology.is_guess(llc));
+                if llcs.is_empty() {
+                    bail!("the kernel shows no caches; `netsilo mask --node` shows the nodes");
+                }
+                let numbered = llcs.into_iter().enumerate();
+                Ok(numbered.map(|(i, cpus)| (format!("llc {i}"), cpus)).collect())
+            }
         };
     }
     if let Some(node) = args.node {
@@ -103,14 +107,14 @@ fn sets(args: &Args, topology: &Topology) -> Result<Vec<(String, CpuSet)>> {
             },
             None if topology.nodes.is_empty() => bail!("this machine reports no nodes"),
             None => Ok(topology
-                .nodes
-                .iter()
+                .nodes_with_cpus()
                 .map(|(n, node)| (format!("node {n}"), node.cpus.clone()))
                 .collect()),
         };
     }
     let near = args.near.as_deref().unwrap_or_default();
-    let (cpu, _) = present(near, topology)?;
+    let (cpu, place) = present(near, topology)?;
+    known_llc(cpu, place)?;
     let cpus = topology.near(cpu);
     if cpus.is_empty() {
         bail!(
@@ -121,11 +125,16 @@ fn sets(args: &Args, topology: &Topology) -> Result<Vec<(String, CpuSet)>> {
     Ok(vec![(format!("near cpu {cpu}"), cpus)])
 }
 
+/// Refuses a last-level cache that is only a guess.
+fn known_llc(cpu: CpuId, place: &Cpu) -> Result<()> {
+    if place.llc_is_guess {
+        bail!("the kernel shows no caches of cpu {cpu}; `netsilo mask --node` shows its node");
+    }
+    Ok(())
+}
+
 /// Returns the CPU that `cpu5` or `5` names, and its topology.
-fn present<'t>(
-    text: &str,
-    topology: &'t Topology,
-) -> Result<(CpuId, &'t netsilo_model::machine::topology::Cpu)> {
+fn present<'t>(text: &str, topology: &'t Topology) -> Result<(CpuId, &'t Cpu)> {
     let number = text.strip_prefix("cpu").unwrap_or(text);
     let cpu =
         CpuId(number.parse().with_context(|| format!("{text:?} is not a cpu; write 5 or cpu5"))?);

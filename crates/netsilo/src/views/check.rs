@@ -1,14 +1,23 @@
 //! Findings as text: the most severe first, each with its evidence and remedies.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use netsilo_decide::judge::evidence::{Gain, Measure, Remedy};
 use netsilo_decide::judge::findings::{Check, Finding, Severity};
 use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::views::table::{table, trim_lines};
 use crate::views::units;
+
+/// From this number of other findings on, alike findings are printed once.
+const ALIKE: usize = 3;
+
+/// How many subjects of alike findings are named.
+const SUBJECTS_NAMED: usize = 20;
 
 /// How many counters of a loss stage are named.
 const COUNTERS_NAMED: usize = 3;
@@ -24,15 +33,71 @@ pub(crate) fn render(check: &Check) -> String {
         check.release,
         counts(check)
     );
-    for finding in &check.findings {
+    for alike in alike(&check.findings) {
         text.push('\n');
-        one(&mut text, finding);
+        match alike.as_slice() {
+            [first, others @ ..] if others.len() >= ALIKE => {
+                one(&mut text, first);
+                also(&mut text, first, others);
+            }
+            few => few.iter().enumerate().for_each(|(index, finding)| {
+                text.push_str(if index > 0 { "\n" } else { "" });
+                one(&mut text, finding);
+            }),
+        }
     }
     text.push_str(&ledger(&check.ledger));
     if check.findings.iter().any(|finding| finding.severity > Severity::Ok) {
         let _ = writeln!(text, "\nrun netsilo explain ID for the page of a finding");
     }
     text
+}
+
+/// Findings in groups of one id, severity and remedies: an operator treats them alike.
+fn alike(findings: &[Finding]) -> Vec<Vec<&Finding>> {
+    let what = |finding: &Finding| {
+        let remedies: Vec<String> =
+            finding.remedies.iter().map(|remedy| remedy.what.clone()).collect();
+        (finding.id, finding.severity, remedies)
+    };
+    let mut groups: Vec<Vec<&Finding>> = Vec::new();
+    let mut known = BTreeMap::new();
+    for finding in findings {
+        let group = *known.entry(what(finding)).or_insert(groups.len());
+        match groups.get_mut(group) {
+            Some(group) => group.push(finding),
+            None => groups.push(vec![finding]),
+        }
+    }
+    groups
+}
+
+/// Names the other subjects of a finding that is printed once.
+fn also(text: &mut String, first: &Finding, others: &[&Finding]) {
+    let cpu = |finding: &&Finding| match finding.subject {
+        Subject::Cpu(cpu) => Some(cpu),
+        _ => None,
+    };
+    let subjects = match others.iter().map(cpu).collect::<Option<CpuSet>>() {
+        Some(cpus) => format!("cpus {cpus}"),
+        None => {
+            let named = others.iter().take(SUBJECTS_NAMED).map(|it| it.subject.to_string());
+            let more = others.len().saturating_sub(SUBJECTS_NAMED);
+            let more = (more > 0).then(|| format!("{more} more"));
+            named.chain(more).collect::<Vec<_>>().join(", ")
+        }
+    };
+    let _ = writeln!(text, "  the same is true of {} others: {subjects}", others.len());
+    let remedies = || others.iter().chain([&first]).flat_map(|finding| finding.remedies.first());
+    let changes: usize = remedies().map(|remedy| remedy.changes.len()).sum();
+    if changes > 0 {
+        let all = FixRequest { id: first.id, subject: None };
+        let _ = writeln!(
+            text,
+            "      netsilo plan --fix {all} fixes all {} ({changes} settings)",
+            others.len() + 1
+        );
+    }
 }
 
 /// Number of findings by severity: `1 critical, 2 warning, 3 ok`.
@@ -156,5 +221,57 @@ pub(crate) fn measure(measure: &Measure) -> String {
         Measure::Bytes(bytes) => units::bytes(*bytes),
         Measure::BytesPerSecond(rate) => units::bytes_per_s(*rate),
         Measure::Text(text) => text.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_decide::judge::evidence::Evidence;
+    use netsilo_decide::judge::findings::FindingId;
+    use netsilo_model::machine::cpuset::CpuId;
+
+    use super::*;
+
+    fn check_of(subjects: Vec<Subject>) -> Check {
+        let finding = |subject: Subject| Finding {
+            id: FindingId::QueuesShareCore,
+            severity: Severity::Warning,
+            title: format!("2 busy queues are polled on the core of {subject}"),
+            subject,
+            evidence: vec![Evidence::new("idle cores", Measure::Count(9), "/proc/stat")],
+            remedies: vec![Remedy {
+                what: "spread the queues".into(),
+                gain: Gain::Unknown("not measured".into()),
+                cost: None,
+                not_when: None,
+                changes: Vec::new(),
+                interrupts_traffic: false,
+            }],
+        };
+        Check {
+            hostname: "host".into(),
+            release: "6.12".into(),
+            interval: std::time::Duration::from_secs(1),
+            findings: subjects.into_iter().map(finding).collect(),
+            ledger: Ledger::default(),
+            verdicts: Vec::new(),
+            distances: String::new(),
+        }
+    }
+
+    #[test]
+    fn alike_findings_are_printed_once_with_all_their_subjects() {
+        let cpus = |count: u32| (0..count).map(|cpu| Subject::Cpu(CpuId(cpu * 2))).collect();
+        let text = render(&check_of(cpus(128)));
+        assert_eq!(text.matches("[queues-share-core]").count(), 1, "{text}");
+        assert!(text.contains("128 warning\n"), "{text}");
+        assert!(text.contains("the same is true of 127 others: cpus 2,4,6,"), "{text}");
+        assert!(text.lines().count() < 12, "{text}");
+        let few = render(&check_of(cpus(3)));
+        assert_eq!(few.matches("[queues-share-core]").count(), 3, "{few}");
+        let queues = (0..30).map(|queue| Subject::Queue("eth0".into(), queue)).collect();
+        let text = render(&check_of(queues));
+        assert!(text.contains("of 29 others: eth0 rx-1, eth0 rx-2,"), "{text}");
+        assert!(text.contains("eth0 rx-20, 9 more\n"), "{text}");
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn render(plan: &Plan) -> String {
 /// Renders what each queue costs where it will be, and on the CPUs that were not chosen.
 pub(crate) fn alternatives(plan: &Plan) -> String {
     let mut text = String::new();
-    for placement in &plan.placements {
+    for placement in plan.placements.iter().filter(|it| !it.is_of_completions()) {
         let _ = writeln!(
             text,
             "{} on cpu {}: {}",
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn changes_that_interrupt_traffic_are_announced() {
-        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
+        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None, ifindex: None };
         let settings = |text: &str| text.parse().unwrap();
         let channels = knobs::Channels { netdev: netdev() };
         let lro = knobs::Offload { netdev: netdev(), feature: "rx-lro".into() };

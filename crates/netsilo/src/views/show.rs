@@ -56,7 +56,10 @@ fn title(report: &Report) -> String {
         format!("{} {}", machine.hostname, machine.release),
         format!("cpus {}", machine.online),
         plural(machine.cores, "core"),
-        plural(machine.llcs.len(), "llc"),
+        match machine.llcs.len() {
+            0 => "llcs not known".to_owned(),
+            count => plural(count, "llc"),
+        },
         plural(machine.nodes.max(1), "node"),
         format!("{:.1} s by {by}", report.elapsed_s),
     ];

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
-use netsilo_decide::control::{ControllerState, LogEntry, LogKind};
+use netsilo_decide::control::{ControllerState, LogEntry};
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
@@ -147,18 +147,15 @@ fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) 
 }
 
 fn decision(status: &Status, entry: &LogEntry) -> String {
-    format!("{} ago: {}", ago(status, entry.at), decision_line(entry, &status.mode))
+    format!("{} ago: {}", ago(status, entry.at), decision_line(entry))
 }
 
 /// A decision in one line; a write is advice where no knob is written.
-pub(crate) fn decision_line(entry: &LogEntry, mode: &Mode) -> String {
+pub(crate) fn decision_line(entry: &LogEntry) -> String {
     let what = serde_json::to_value(entry.kind)
         .ok()
         .and_then(|what| what.as_str().map(|what| what.replace('_', " ")));
-    let what = match entry.kind {
-        LogKind::Write | LogKind::Reapply if *mode != Mode::Placing => "advise".to_owned(),
-        _ => what.unwrap_or_default(),
-    };
+    let what = what.unwrap_or_default();
     match &entry.target {
         Some(target) => format!("{target}: {what}: {}", entry.why),
         None => format!("{what}: {}", entry.why),
@@ -185,15 +182,17 @@ fn span(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use netsilo_decide::control::LogKind;
+
     use super::*;
 
     #[test]
     fn a_write_is_advice_where_nothing_is_written() {
         let entry =
             |kind| LogEntry { at: Duration::ZERO, target: None, kind, why: "7 -> 0".into() };
-        let line = |kind, mode| decision_line(&entry(kind), &mode);
-        assert_eq!(line(LogKind::Write, Mode::Placing), "write: 7 -> 0");
-        assert_eq!(line(LogKind::Write, Mode::HintsOnly), "advise: 7 -> 0");
-        assert_eq!(line(LogKind::Hold, Mode::HintsOnly), "hold: 7 -> 0");
+        let line = |kind| decision_line(&entry(kind));
+        assert_eq!(line(LogKind::Write), "write: 7 -> 0");
+        assert_eq!(line(LogKind::Write.without_writes()), "advise: 7 -> 0");
+        assert_eq!(line(LogKind::Hold.without_writes()), "hold: 7 -> 0");
     }
 }

@@ -69,6 +69,7 @@ fn attribution() -> Attribution {
         cpu: polled,
         polls: 9000,
         packets: 30_000,
+        ns: None,
     };
     let consumption = Consumption {
         napi: Some(napi),

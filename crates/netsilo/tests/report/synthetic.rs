@@ -214,8 +214,11 @@ fn map(load: &str, setting: usize) -> Record {
                 confidence: Confidence::Certain,
             }),
             packets_per_s: Some(packets),
-            polls: [(CpuId(polled), PollRate { polls_per_s: 900.0, packets_per_s: packets })]
-                .into(),
+            polls: [(
+                CpuId(polled),
+                PollRate { polls_per_s: 900.0, packets_per_s: packets, time_share: None },
+            )]
+            .into(),
             protocol_cpus: if setting == 2 { everywhere() } else { [(CpuId(polled), 1.0)].into() },
             consumers: vec![if setting == 1 { reader(&[polled]) } else { reader(&[1, 3, 5]) }],
             ..Silo::default()

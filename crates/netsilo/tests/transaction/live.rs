@@ -113,3 +113,43 @@ fn queues_of_a_real_netdev_change_and_come_back_byte_for_byte() {
         assert!(!before.contains(&format!("/{line}\n")), "{line} in {before}");
     }
 }
+
+/// Replaces a netdev by another of the same name and settings, and renames the third one.
+const REPLACED: &str = r#"
+set -e
+mount -t sysfs sysfs /sys
+ip link add v0 index 70 numrxqueues 2 type veth peer name v1
+ip link add v2 index 72 numrxqueues 2 type veth peer name v3
+"$NETSILO" apply --yes --plan "$DIR/plan.json" --state-dir "$DIR/state" >&2
+ip link del v0
+ip link add v0 index 80 numrxqueues 2 type veth peer name v1
+echo 3 >/sys/class/net/v0/queues/rx-0/rps_cpus
+ip link set v2 name v4
+"$NETSILO" undo --state-dir "$DIR/state" >&2
+cat /sys/class/net/v0/queues/rx-0/rps_cpus /sys/class/net/v4/queues/rx-0/rps_cpus
+"#;
+
+#[test]
+fn undo_leaves_a_netdev_that_replaced_another_and_finds_a_renamed_one() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let rps = |name: &str, ifindex: u32| {
+        let netdev = json!({ "name": name, "device_path": null, "ifindex": ifindex });
+        let target = json!({ "knob": "rps_cpus", "netdev": netdev, "queue": 0 });
+        let (old, new) = (json!({ "cpus": "" }), json!({ "cpus": "0-1" }));
+        json!({ "target": target, "old": old, "new": new, "reason": "test" })
+    };
+    let plan = json!({ "changes": [rps("v0", 70), rps("v2", 72)] });
+    std::fs::write(dir.path().join("plan.json"), plan.to_string()).unwrap();
+    let mut script = Command::new("unshare");
+    script.args(["--net", "--mount", "sh", "-c", REPLACED]);
+    script.env("DIR", dir.path()).env("NETSILO", env!("CARGO_BIN_EXE_netsilo"));
+    let output = script.output().unwrap();
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "3\n0\n", "{messages}");
+    let why =
+        "v0 is another device now (a virtual one with index 80, not a virtual one with index 70)";
+    assert!(messages.contains(why), "{messages}");
+}

@@ -9,7 +9,7 @@
  * maps), then reads and clears the full one. During that update the kernel waits until no program
  * uses the old table (maybe_wait_bpf_programs).
  *
- * A slot has SLOT_WORDS words: tag (0: free), key, label, two sums. Only one CPU writes it, but
+ * A slot has SLOT_WORDS words: tag (0: free), key, label, three sums. Only one CPU writes it, but
  * another program may interrupt the writer (fentry can be preempted, TCP and UDP share a table),
  * hence the atomic claim and sums.
  *
@@ -18,7 +18,7 @@
 #pragma once
 #include "kernel.h"
 
-enum { PROBES = 4, KEY_WORDS = 5, LABEL_WORDS = 2, SLOT_WORDS = 1 + KEY_WORDS + LABEL_WORDS + 2 };
+enum { PROBES = 4, KEY_WORDS = 5, LABEL_WORDS = 2, SLOT_WORDS = 1 + KEY_WORDS + LABEL_WORDS + 3 };
 
 struct key {
 	u64 word[KEY_WORDS];
@@ -28,7 +28,7 @@ struct slot {
 	u64 tag;
 	struct key key;
 	u64 label[LABEL_WORDS];
-	u64 sum[2];
+	u64 sum[3];
 };
 
 /* Set before loading. */

@@ -13,7 +13,7 @@ use crate::bpf::cgroup::Cgroups;
 use crate::bpf::table::{Entry, Mapped};
 
 /// Words of `struct cpu_time` in `bpf/time.h`.
-pub(crate) const TIME_WORDS: usize = 12;
+pub(crate) const TIME_WORDS: usize = 14;
 /// The first words are sums; the rest holds the starts of open intervals.
 pub(crate) const TIME_SUMS: usize = 8;
 
@@ -28,8 +28,7 @@ fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
     for entry in entries {
         match merged.get_mut(&(entry.cpu, entry.key)) {
             Some(earlier) => {
-                earlier.sums[0] += entry.sums[0];
-                earlier.sums[1] += entry.sums[1];
+                earlier.sums.iter_mut().zip(entry.sums).for_each(|(sum, more)| *sum += more);
             }
             None => _ = merged.insert((entry.cpu, entry.key), entry),
         }
@@ -49,6 +48,7 @@ pub(crate) fn polls(entries: Vec<Entry>) -> Vec<Poll> {
             cpu: entry.cpu,
             polls: entry.sums[0],
             packets: entry.sums[1],
+            ns: Some(entry.sums[2]).filter(|ns| *ns > 0),
         }
     };
     let mut polls: Vec<Poll> = merged(entries).map(poll).collect();

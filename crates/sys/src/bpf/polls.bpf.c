@@ -3,7 +3,26 @@
 #define TABLE polls
 #include "count.h"
 #include "napi.h"
+#include "time.h"
 #include <bpf/bpf_tracing.h>
+
+/*
+ * Time of the poll that ends now: since the softirq began, or its poll before this one ended; 0
+ * outside of NET_RX (kthreads, busy polling).
+ */
+static __always_inline u64 poll_ns(void)
+{
+	struct cpu_time *time = this_cpu();
+	u64 now, irqs, spent;
+
+	if (!time || !in_softirq(time, NET_RX_SOFTIRQ))
+		return 0;
+	now = now_and_irqs(time, &irqs);
+	spent = now - time->poll_since - (irqs - time->poll_irqs_ns);
+	time->poll_since = now;
+	time->poll_irqs_ns = irqs;
+	return spent;
+}
 
 /*
  * `work` is the return value of the driver's poll function: packets; an LRO aggregate counts as
@@ -32,6 +51,7 @@ int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 		note_device(id, dev);
 	}
 	add(slot, 1, work > 0 ? work : 0);
+	__sync_fetch_and_add(&slot->sum[2], poll_ns());
 	return 0;
 }
 

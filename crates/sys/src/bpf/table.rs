@@ -13,8 +13,8 @@ use rustix::mm::{MapFlags as MmapFlags, ProtFlags};
 
 /// `KEY_WORDS` of `bpf/count.h`.
 const KEY_WORDS: usize = 5;
-/// `SLOT_WORDS` of `bpf/count.h`: tag, key, two words of label, two sums.
-const SLOT_WORDS: usize = 1 + KEY_WORDS + 2 + 2;
+/// `SLOT_WORDS` of `bpf/count.h`: tag, key, two words of label, three sums.
+const SLOT_WORDS: usize = 1 + KEY_WORDS + 2 + 3;
 
 /// One slot in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) struct Entry {
     pub(crate) key: [u64; KEY_WORDS],
     /// A name of up to 15 bytes: the netdev's or the thread group's.
     pub(crate) label: String,
-    pub(crate) sums: [u64; 2],
+    pub(crate) sums: [u64; 3],
 }
 
 /// Two arrays of slots: the kernel writes one while user space reads the other.
@@ -76,7 +76,7 @@ impl Table {
                 cpu: CpuId(index as u32 / self.slots),
                 key: std::array::from_fn(|i| word(1 + i)),
                 label: text([word(1 + KEY_WORDS), word(2 + KEY_WORDS)]),
-                sums: [word(3 + KEY_WORDS), word(4 + KEY_WORDS)],
+                sums: std::array::from_fn(|i| word(3 + KEY_WORDS + i)),
             });
             slot[0].store(0, Ordering::Relaxed);
         }

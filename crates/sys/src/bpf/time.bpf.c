@@ -10,29 +10,6 @@
 #include "time.h"
 #include <bpf/bpf_tracing.h>
 
-static __always_inline u64 irqs_ns(const volatile struct cpu_time *time)
-{
-	return time->hardirq_ns + time->ipi_ns;
-}
-
-/*
- * The time now and the interrupt time at the same moment; reads again if an interrupt comes
- * between.
- */
-static __always_inline u64 now_and_irqs(const volatile struct cpu_time *time, u64 *irqs)
-{
-	u64 now;
-
-#pragma unroll
-	for (int i = 0; i < 3; i++) {
-		*irqs = irqs_ns(time);
-		now = bpf_ktime_get_ns();
-		if (irqs_ns(time) == *irqs)
-			break;
-	}
-	return now;
-}
-
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(softirq_entry, u32 vector)
 {
@@ -41,6 +18,8 @@ int BPF_PROG(softirq_entry, u32 vector)
 	if (time) {
 		time->softirq = vector;
 		time->softirq_since = now_and_irqs(time, &time->softirq_irqs_ns);
+		time->poll_since = time->softirq_since;
+		time->poll_irqs_ns = time->softirq_irqs_ns;
 	}
 	return 0;
 }

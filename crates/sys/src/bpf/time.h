@@ -10,6 +10,8 @@ struct cpu_time {
 	u64 softirq_since; /* The same for the softirq, and what irqs_ns() said then. */
 	u64 softirq_irqs_ns;
 	u64 softirq; /* Which softirq that is, or was. */
+	u64 poll_since; /* When the poll that runs in it began, and what irqs_ns() said then. */
+	u64 poll_irqs_ns;
 };
 
 /* Shared by all objects that read it. */
@@ -26,6 +28,29 @@ static __always_inline struct cpu_time *this_cpu(void)
 	u32 cpu = bpf_get_smp_processor_id();
 
 	return bpf_map_lookup_elem(&cpu_times, &cpu);
+}
+
+static __always_inline u64 irqs_ns(const volatile struct cpu_time *time)
+{
+	return time->hardirq_ns + time->ipi_ns;
+}
+
+/*
+ * The time now and the interrupt time at the same moment; reads again if an interrupt comes
+ * between.
+ */
+static __always_inline u64 now_and_irqs(const volatile struct cpu_time *time, u64 *irqs)
+{
+	u64 now;
+
+#pragma unroll
+	for (int i = 0; i < 3; i++) {
+		*irqs = irqs_ns(time);
+		now = bpf_ktime_get_ns();
+		if (irqs_ns(time) == *irqs)
+			break;
+	}
+	return now;
 }
 
 /*

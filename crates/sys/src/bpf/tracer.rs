@@ -158,8 +158,20 @@ impl Tracer {
         if may_forward() {
             tracer.load_forward();
         }
-        tracer.since = Some(Instant::now());
+        tracer.start();
         tracer
+    }
+
+    /// Starts a window: drops what was counted while the hooks were attached one after the other.
+    fn start(&mut self) {
+        self.since = Some(Instant::now());
+        // Where this fails, the next read fails too and reports it.
+        let _ = self.restart();
+    }
+
+    /// Forgets all counts, so that the next read has those from now on.
+    pub fn restart(&mut self) -> Result<(), ReadError> {
+        self.read().map(drop)
     }
 
     fn load_flows(&mut self) {
@@ -213,10 +225,12 @@ impl Tracer {
         }
         self.loaded.iter_mut().for_each(Loaded::attach);
         self.sampler.iter_mut().for_each(Sampler::attach);
-        self.since = Some(Instant::now());
+        self.start();
     }
 
     /// The counts since the last call, or since attaching; takes some milliseconds.
+    ///
+    /// Read before a pause: hooks are detached one after the other, and those that remain count on.
     pub fn read(&mut self) -> Result<Attribution, ReadError> {
         let mut attribution =
             Attribution { hooks: self.hooks(), windowed: self.windowed, ..Attribution::default() };
@@ -328,8 +342,7 @@ fn may_forward() -> bool {
 pub fn observe_window(length: Duration, options: Options) -> Result<Attribution, ReadError> {
     let mut tracer = Tracer::attach(options);
     std::thread::sleep(length);
-    tracer.pause();
-    tracer.read()
+    tracer.read().map(|attribution| Attribution { windowed: true, ..attribution })
 }
 
 impl Tables {
@@ -421,9 +434,9 @@ fn cpus_possible() -> u32 {
     highest.map_or(1, |cpu| cpu.0 + 1)
 }
 
-/// Slots per CPU of a full table, 80 bytes each.
+/// Slots per CPU of a full table, 88 bytes each.
 ///
-/// Two full tables and two of half the slots, each doubled: 480 KB per CPU up to 64 CPUs, 31 MB in
+/// Two full tables and two of half the slots, each doubled: 528 KB per CPU up to 64 CPUs, 34 MB in
 /// total up to 256.
 fn slots(cpus: u32) -> u32 {
     (65536 / cpus.next_power_of_two()).clamp(256, 1024)

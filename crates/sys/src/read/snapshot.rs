@@ -46,7 +46,7 @@ fn look(
     interrupts: impl FnOnce() -> Result<Interrupts, ReadError>,
 ) -> Result<Snapshot, ReadError> {
     let notes = Notes::new(root);
-    let topology = Arc::new(topology::topology(root)?);
+    let topology = Arc::new(topology::noted(&notes)?);
     // counters first and together: rates are computed from `at`
     let at = root.now()?;
     let table = wanted(&notes, interrupts())?.unwrap_or_default();

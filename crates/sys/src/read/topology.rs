@@ -9,24 +9,36 @@ use netsilo_model::parse::{cpu_lists, scalar};
 
 use crate::files::error::ReadError;
 use crate::files::root::Root;
+use crate::read::gaps::Notes;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 
 /// Reads the topology.
+///
+/// An error means that the CPUs themselves are not known. A level that cannot be read is one that
+/// the CPU shares with itself only.
 pub fn topology(root: &Root) -> Result<Topology, ReadError> {
+    let notes = Notes::new(root);
+    let topology = noted(&notes)?;
+    notes.finish()?;
+    Ok(topology)
+}
+
+/// As [`topology`], with what could not be read as gaps.
+pub(crate) fn noted(notes: &Notes<'_>) -> Result<Topology, ReadError> {
+    let root = notes.root;
     let numbered = numbered(&root.unrecorded().list(CPUS)?, "cpu");
     let set = |name: &str| root.optional(&format!("{CPUS}/{name}"), cpu_lists::list);
     let present = set("present")?.unwrap_or_else(|| numbered.iter().copied().map(CpuId).collect());
     let possible = set("possible")?.unwrap_or_else(|| present.clone());
-    let online = match set("online")? {
-        Some(online) => online,
-        None => online_one_by_one(root, &present)?,
-    };
-    let nodes = nodes(root)?;
-    let performance =
-        root.optional("/sys/devices/cpu_core/cpus", cpu_lists::list)?.unwrap_or_default();
-    let efficiency = efficiency_cpus(root)?;
+    let online = set("online")?.unwrap_or_else(|| online_one_by_one(notes, &present));
+    let nodes = nodes(notes);
+    let advisory = |path: &str| notes.get(path, cpu_lists::list).unwrap_or_default();
+    let performance = advisory("/sys/devices/cpu_core/cpus");
+    // Those in `cpu_lowpower` (6.13 and later) are outside the last-level cache.
+    let efficiency =
+        advisory("/sys/devices/cpu_atom/cpus").or(&advisory("/sys/devices/cpu_lowpower/cpus"));
     let mut cpus = BTreeMap::new();
     for cpu in present.iter() {
         let kind = if performance.contains(cpu) && !efficiency.is_empty() {
@@ -37,74 +49,64 @@ pub fn topology(root: &Root) -> Result<Topology, ReadError> {
             CoreKind::Uniform
         };
         let node = nodes.iter().find(|(_, node)| node.cpus.contains(cpu)).map(|(id, _)| *id);
-        let read = if online.contains(cpu) { online_cpu(root, cpu)? } else { offline_cpu(cpu) };
+        let read = if online.contains(cpu) { online_cpu(notes, cpu) } else { alone(cpu) };
         cpus.insert(cpu, Cpu { node, kind, ..read });
     }
-    Ok(Topology {
+    let topology = Topology {
         cpus,
         nr_cpu_ids: possible.or(&present).highest().map_or(0, |cpu| cpu.0 + 1),
         online,
         possible,
-        isolated: set("isolated")?.unwrap_or_default(),
-        nohz_full: set("nohz_full")?.unwrap_or_default(),
+        isolated: advisory(&format!("{CPUS}/isolated")),
+        nohz_full: advisory(&format!("{CPUS}/nohz_full")),
         nodes,
-    })
-}
-
-/// The efficiency cores of hybrid Intel machines.
-///
-/// Those in `cpu_lowpower` (6.13 and later) are outside the last-level cache.
-fn efficiency_cpus(root: &Root) -> Result<CpuSet, ReadError> {
-    let mut cpus = CpuSet::new();
-    for pmu in ["cpu_atom", "cpu_lowpower"] {
-        cpus = cpus.or(&root
-            .optional(&format!("/sys/devices/{pmu}/cpus"), cpu_lists::list)?
-            .unwrap_or_default());
-    }
-    Ok(cpus)
+    };
+    Ok(topology.nested())
 }
 
 /// Kernels before 2.6.29 have no list of online CPUs; each CPU but the first may have a file.
-fn online_one_by_one(root: &Root, present: &CpuSet) -> Result<CpuSet, ReadError> {
-    let mut online = CpuSet::new();
-    for cpu in present.iter() {
-        if root.optional(&format!("{CPUS}/cpu{cpu}/online"), scalar::number::<u32>)? != Some(0) {
-            online.insert(cpu);
-        }
-    }
-    Ok(online)
-}
-
-fn online_cpu(root: &Root, cpu: CpuId) -> Result<Cpu, ReadError> {
-    let alone = CpuSet::from_iter([cpu]);
-    let shared = |new: &str, old: &str| -> Result<CpuSet, ReadError> {
-        for name in [new, old] {
-            if let Some(set) =
-                list_or_mask(root, &format!("{CPUS}/cpu{cpu}/topology/{name}"), "_list", "")?
-            {
-                return Ok(set.or(&alone));
+fn online_one_by_one(notes: &Notes<'_>, present: &CpuSet) -> CpuSet {
+    let is_online = |cpu: &CpuId| {
+        let path = format!("{CPUS}/cpu{cpu}/online");
+        match notes.get(&path, scalar::word).as_deref() {
+            Some("0") => false,
+            None | Some("1") => true,
+            Some(other) => {
+                notes.gap(path, format!("neither 0 nor 1 but {other:?}: assumed online"));
+                true
             }
         }
-        Ok(alone.clone())
     };
-    // the newer names exist since 5.3
-    let siblings = shared("core_cpus", "thread_siblings")?;
-    let package = shared("package_cpus", "core_siblings")?;
-    let caches = caches(root, cpu)?;
-    let l2 = caches.get(&2).map_or_else(|| siblings.clone(), |set| set.or(&alone));
-    // some virtual machines show no cache: assume that the package shares one
-    let llc = caches.last_key_value().map_or_else(|| package.clone(), |(_, set)| set.or(&alone));
-    let capacity = root.optional(&format!("{CPUS}/cpu{cpu}/cpu_capacity"), scalar::number)?;
-    Ok(Cpu { siblings, l2, llc, package, node: None, capacity, kind: CoreKind::Uniform })
+    present.iter().filter(is_online).collect()
 }
 
-/// An offline CPU; the kernel does not show what it shares.
-fn offline_cpu(cpu: CpuId) -> Cpu {
-    let alone = CpuSet::from_iter([cpu]);
+fn online_cpu(notes: &Notes<'_>, cpu: CpuId) -> Cpu {
+    let alone = alone(cpu);
+    let set = |set: Option<CpuSet>| alone.siblings.or(&set.unwrap_or_default());
+    let topology =
+        |name| list_or_mask(notes, &format!("{CPUS}/cpu{cpu}/topology/{name}"), "_list", "");
+    let caches = caches(notes, cpu);
+    let last = caches.values().next_back().filter(|last| !last.is_empty());
+    Cpu {
+        // The newer names exist since 5.3.
+        siblings: set(topology("core_cpus").or_else(|| topology("thread_siblings"))),
+        l2: set(caches.get(&2).cloned()),
+        llc: set(last.cloned()),
+        llc_is_guess: last.is_none(),
+        package: set(topology("package_cpus").or_else(|| topology("core_siblings"))),
+        capacity: notes.get(&format!("{CPUS}/cpu{cpu}/cpu_capacity"), scalar::number),
+        ..alone
+    }
+}
+
+/// A CPU that shares nothing: an offline one, because the kernel does not show what it shares.
+fn alone(cpu: CpuId) -> Cpu {
+    let alone = CpuSet::from_cpu(cpu);
     Cpu {
         siblings: alone.clone(),
         l2: alone.clone(),
         llc: alone.clone(),
+        llc_is_guess: true,
         package: alone,
         node: None,
         capacity: None,
@@ -112,61 +114,40 @@ fn offline_cpu(cpu: CpuId) -> Cpu {
     }
 }
 
-/// The CPUs under each data or unified cache of a CPU, by level.
-fn caches(root: &Root, cpu: CpuId) -> Result<BTreeMap<u32, CpuSet>, ReadError> {
+/// The CPUs under each data or unified cache of a CPU, by level; empty where the kernel names none.
+fn caches(notes: &Notes<'_>, cpu: CpuId) -> BTreeMap<u32, CpuSet> {
     let dir = format!("{CPUS}/cpu{cpu}/cache");
-    let names = match root.unrecorded().list(&dir) {
-        Ok(names) => names,
-        Err(e) if e.is_absent() => return Ok(BTreeMap::new()),
-        Err(e) => return Err(e),
-    };
+    let names = notes.note(notes.root.unrecorded().list(&dir)).unwrap_or_default();
     let mut caches = BTreeMap::new();
     for index in numbered(&names, "index") {
         let index = format!("{dir}/index{index}");
-        let Some(level) = root.optional(&format!("{index}/level"), scalar::number)? else {
-            continue;
-        };
+        let Some(level) = notes.get(&format!("{index}/level"), scalar::number) else { continue };
         if level == 1
-            || root.optional(&format!("{index}/type"), scalar::word)?.as_deref()
-                == Some("Instruction")
+            || notes.get(&format!("{index}/type"), scalar::word).as_deref() == Some("Instruction")
         {
             continue;
         }
-        if let Some(cpus) = list_or_mask(root, &format!("{index}/shared_cpu"), "_list", "_map")? {
-            caches.insert(level, cpus);
-        }
+        let cpus = list_or_mask(notes, &format!("{index}/shared_cpu"), "_list", "_map");
+        caches.insert(level, cpus.unwrap_or_default());
     }
-    Ok(caches)
+    caches
 }
 
-fn nodes(root: &Root) -> Result<BTreeMap<NodeId, Node>, ReadError> {
-    let names = match root.unrecorded().list(NODES) {
-        Ok(names) => names,
-        Err(e) if e.is_absent() => return Ok(BTreeMap::new()),
-        Err(e) => return Err(e),
-    };
-    let mut nodes = BTreeMap::new();
-    for node in numbered(&names, "node") {
+fn nodes(notes: &Notes<'_>) -> BTreeMap<NodeId, Node> {
+    let names = notes.note(notes.root.unrecorded().list(NODES)).unwrap_or_default();
+    let read = |node: u32| {
         let dir = format!("{NODES}/node{node}");
-        let cpus = list_or_mask(root, &format!("{dir}/cpu"), "list", "map")?.unwrap_or_default();
-        let distances =
-            root.optional(&format!("{dir}/distance"), node_distance)?.unwrap_or_default();
-        nodes.insert(NodeId(node), Node { cpus, distances });
-    }
-    Ok(nodes)
+        let cpus = list_or_mask(notes, &format!("{dir}/cpu"), "list", "map").unwrap_or_default();
+        let distances = notes.get(&format!("{dir}/distance"), node_distance).unwrap_or_default();
+        (NodeId(node), Node { cpus, distances })
+    };
+    numbered(&names, "node").into_iter().map(read).collect()
 }
 
 /// Reads the list if it exists, else the mask: old kernels have masks only.
-fn list_or_mask(
-    root: &Root,
-    path: &str,
-    list: &str,
-    mask: &str,
-) -> Result<Option<CpuSet>, ReadError> {
-    match root.optional(&format!("{path}{list}"), cpu_lists::list)? {
-        Some(cpus) => Ok(Some(cpus)),
-        None => root.optional(&format!("{path}{mask}"), cpu_lists::mask),
-    }
+fn list_or_mask(notes: &Notes<'_>, path: &str, list: &str, mask: &str) -> Option<CpuSet> {
+    let read = |suffix, parse: fn(&str) -> _| notes.get(&format!("{path}{suffix}"), parse);
+    read(list, cpu_lists::list).or_else(|| read(mask, cpu_lists::mask))
 }
 
 /// The numbers after `prefix`, ascending.

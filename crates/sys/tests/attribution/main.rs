@@ -13,7 +13,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netsilo_model::snapshot::attribution::{
     Attribution, AttributionSource, Consumption, Protocol, QueueResolution,
@@ -275,6 +275,22 @@ fn each_window_misses_the_first_read_of_each_connection_and_all_between_windows(
                     && window.elapsed > Duration::ZERO
             );
         }
+    });
+}
+
+/// Hooks attach one after the other: without this, polls would be counted for longer than reads.
+#[test]
+fn a_restart_forgets_all_that_was_counted_before() {
+    in_own_netns(|| {
+        let mut reader = Reader::start("recv", 1);
+        let mut tracer = Tracer::attach(Options::default());
+        send(at(reader.port), 1_000_000);
+        assert_eq!(reader.said("read"), 1_000_000);
+        let before = Instant::now();
+        tracer.restart().unwrap();
+        let attribution = tracer.read().unwrap();
+        assert_eq!(bytes(&attribution, reader.tgid()), 0);
+        assert!(attribution.elapsed <= before.elapsed());
     });
 }
 

@@ -171,3 +171,25 @@ fn without_the_softirq_hooks_wakeups_have_a_reason() {
         assert_eq!(attribution.wakeups, []);
     });
 }
+
+/// A softirq that runs during the read may have ended a poll and not itself.
+const RUNNING_NS: u64 = 10_000_000;
+
+#[test]
+fn the_time_of_polls_lies_within_the_time_of_net_rx() {
+    in_own_netns(|| {
+        let mut reader = Reader::start("recv", 1);
+        let mut tracer = Tracer::attach(Options::default());
+        send(at(reader.port), 3_000_017);
+        assert_eq!(reader.said("read"), 3_000_017);
+        let attribution = tracer.read().unwrap();
+        let polled: u64 = attribution.polls.iter().filter_map(|poll| poll.ns).sum();
+        let net_rx: u64 = attribution.cpu_time.values().map(|time| time.net_rx_ns).sum();
+        assert!(polled > 0 && polled <= net_rx + RUNNING_NS, "{polled} of {net_rx}");
+        let without = Options { time: false, ..Options::default() };
+        let mut tracer = Tracer::attach(without);
+        send(at(Reader::start("recv", 1).port), 1_000_000);
+        let attribution = tracer.read().unwrap();
+        assert!(attribution.polls.iter().all(|poll| poll.ns.is_none()));
+    });
+}

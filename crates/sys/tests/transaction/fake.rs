@@ -328,6 +328,7 @@ pub(crate) fn eth0() -> NetdevIdentity {
     NetdevIdentity {
         name: "eth0".into(),
         device_path: Some("/devices/pci0000:00/0000:00:03.0".into()),
+        ifindex: None,
     }
 }
 

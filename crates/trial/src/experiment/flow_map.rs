@@ -247,7 +247,11 @@ mod tests {
         let polls = |cpu| {
             (
                 CpuId(cpu),
-                netsilo_model::derive::silo::PollRate { polls_per_s: 1.0, packets_per_s: 100.0 },
+                netsilo_model::derive::silo::PollRate {
+                    polls_per_s: 1.0,
+                    packets_per_s: 100.0,
+                    time_share: None,
+                },
             )
         };
         let consumer = netsilo_model::derive::silo::ConsumerShare {

@@ -14,11 +14,10 @@ use crate::judge::findings::{
 use crate::judge::ledger::Ledger;
 use crate::judge::verdict::RemedyVerdict;
 
-/// The families, in the order in which they are evaluated.
+/// The families, in the order in which they are evaluated: losses come after what may cause them.
 const FAMILIES: &[fn(&Judged<'_>) -> Vec<Finding>] = &[
     placement::find,
     softirq::find,
-    loss::find,
     rss::find,
     rss_skew::find,
     tunnels::find,
@@ -28,6 +27,7 @@ const FAMILIES: &[fn(&Judged<'_>) -> Vec<Finding>] = &[
     tuning::find,
     cloud::find,
     polling::find,
+    loss::find,
     remedies::find,
 ];
 

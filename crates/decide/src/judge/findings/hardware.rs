@@ -175,7 +175,7 @@ fn node(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let all: f64 = read.values().sum();
     let away = all - read.get(&home).copied().unwrap_or(0.0);
     let packets: f64 = silos.iter().filter_map(|silo| silo.packets_per_s).sum();
-    if topology.nodes.len() < 2 || all < 1e6 || away < 0.5 * all {
+    if topology.nodes_with_cpus().count() < 2 || all < 1e6 || away < 0.5 * all {
         return None;
     }
     let costs = analysis.costs;

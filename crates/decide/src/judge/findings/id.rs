@@ -130,6 +130,8 @@ finding_ids! {
     QdiscOneLock = "qdisc-one-lock";
     /// A tx queue stalled until the transmit watchdog fired.
     TxTimeouts = "tx-timeouts";
+    /// A tx queue completed nothing in the interval, although the device holds bytes of it.
+    TxStalled = "tx-stalled";
     /// A full tx ring stops its queue.
     TxRingStops = "tx-ring-stops";
     /// XPS leaves CPUs without a queue.

@@ -1,9 +1,5 @@
 //! What one check derives before its families look for findings.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::rc::Rc;
-
 use netsilo_model::derive::analysis::Analysis;
 
 use crate::judge::annotate::verdicts;
@@ -17,36 +13,21 @@ pub(super) struct Judged<'a> {
     pub(super) analysis: &'a Analysis<'a>,
     pub(super) ledger: Ledger,
     pub(super) verdicts: Vec<RemedyVerdict>,
-    pub(super) plans: Plans<'a>,
+    /// The placement of all netdevs, from which each finding takes the changes of its queues.
+    ///
+    /// It includes knobs that another program owns: a finding describes the present state, and
+    /// ownership is checked when a knob is written.
+    pub(super) plan: Plan,
 }
 
 impl<'a> Judged<'a> {
     pub(super) fn new(analysis: &'a Analysis<'a>) -> Self {
-        let plans = Plans { analysis, made: RefCell::default() };
-        Self { analysis, ledger: ledger(analysis), verdicts: verdicts(analysis), plans }
+        let plan = plan(analysis, &Goal { even_if_owned: true, ..Goal::default() });
+        Self { analysis, ledger: ledger(analysis), verdicts: verdicts(analysis), plan }
     }
-}
 
-/// Placement plans: one for each set of netdevs, made when the first finding needs it.
-///
-/// Most checks need one or two of the many sets that queues on common CPUs form.
-#[derive(Debug)]
-pub(super) struct Plans<'a> {
-    analysis: &'a Analysis<'a>,
-    made: RefCell<BTreeMap<Vec<String>, Rc<Plan>>>,
-}
-
-impl Plans<'_> {
-    /// The plan for these netdevs, or for all if none is given.
-    ///
-    /// It includes knobs that another program owns: a finding describes the present state, and
-    /// ownership is checked when a knob is written.
-    pub(super) fn of(&self, netdevs: Vec<String>) -> Rc<Plan> {
-        let mut made = self.made.borrow_mut();
-        let made = made.entry(netdevs).or_insert_with_key(|netdevs| {
-            let goal = Goal { netdevs: netdevs.clone(), even_if_owned: true, ..Goal::default() };
-            Rc::new(plan(self.analysis, &goal))
-        });
-        Rc::clone(made)
+    /// Whether there is no second CPU to which packets could be spread.
+    pub(super) fn has_one_cpu(&self) -> bool {
+        self.analysis.after().topology.online.len() < 2
     }
 }

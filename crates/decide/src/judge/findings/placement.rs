@@ -20,18 +20,15 @@ const WARNS: f64 = 0.01;
 /// One finding per netdev whose queues `plan` would move; `placed-well` when it would move none.
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
-    let plan = judged.plans.of(Vec::new());
+    let plan = &judged.plan;
     let mut moved: BTreeMap<&str, Vec<&Placement>> = BTreeMap::new();
-    for placement in plan.placements.iter().filter(|placement| placement.moves) {
+    for placement in plan.placements.iter().filter(|it| it.moves && !it.is_of_completions()) {
         moved.entry(&placement.netdev.name).or_default().push(placement);
     }
     if moved.is_empty() && plan.refusals.is_empty() {
         return placed_well(analysis).into_iter().collect();
     }
-    moved
-        .into_iter()
-        .map(|(netdev, placements)| far(analysis, netdev, &placements, &plan))
-        .collect()
+    moved.into_iter().map(|(netdev, placements)| far(analysis, netdev, &placements, plan)).collect()
 }
 
 fn far(analysis: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan) -> Finding {

@@ -11,12 +11,12 @@ use crate::judge::findings::judged::Judged;
 pub(super) fn own(silo: &Silo, cpu: CpuId) -> Evidence {
     let share = silo.own_share.get(&cpu).copied();
     let measure = share.map_or_else(|| Measure::Text("share unknown".into()), Measure::Share);
-    Evidence::new(format!("{} polled here", silo.label()), measure, "NET_RX time, by packets")
+    Evidence::new(format!("{} polled here", silo.label()), measure, "its part of NET_RX time")
 }
 
 /// The changes of placement that move queues off a CPU, or the reason why there are none.
 pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
-    let plan = judged.plans.of(load.netdevs());
+    let plan = &judged.plan;
     let goes = |silo: &&&Silo| {
         plan.placements
             .iter()
@@ -30,6 +30,7 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         (true, 0) => Gain::Unknown(
             "none of the known rx queues is polled on this cpu: netsilo why lists its work".into(),
         ),
+        (true, _) if judged.has_one_cpu() => Gain::Nothing("there is no other cpu".into()),
         (true, 1) => Gain::Nothing("moving its only queue just makes another cpu busy".into()),
         (true, _) => Gain::Nothing(
             "placement finds no better cpus for these queues: netsilo plan prints the reason"
@@ -38,11 +39,11 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         (false, _) => Gain::AtMost {
             measure: Measure::Share(moved.min(1.0)),
             of: format!("cpu {}'s time", load.cpu),
-            basis: "the time that the moved queues take on this cpu, by their packets".into(),
+            basis: "the part of NET_RX time that the moved queues take on this cpu".into(),
         },
     };
     let what = match (changes.is_empty(), leaving.len()) {
-        (true, _) if load.queues.len() == 1 => {
+        (true, _) if load.queues.len() == 1 && !judged.has_one_cpu() => {
             "use more queues, or RPS onto idle cpus, if there are many flows: one flow stays on \
              one cpu"
                 .to_owned()

@@ -46,7 +46,8 @@ const FIXED_FIELDS: [&str; 1] = ["bnx2"];
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
     let mut found = Vec::new();
-    for netdev in &analysis.observation.after.netdevs {
+    let netdevs = analysis.after().netdevs.iter().filter(|_| !judged.has_one_cpu());
+    for netdev in netdevs {
         for flow_type in [FlowType::Udp4, FlowType::Udp6] {
             found.extend(udp_on_one_queue(analysis, netdev, flow_type));
         }

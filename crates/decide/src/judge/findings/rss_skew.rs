@@ -24,7 +24,8 @@ const WORTH_IT: f64 = 0.2;
 /// Judges the table of each netdev that has one, by the flows that arrived.
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
-    analysis.observation.after.netdevs.iter().flat_map(|netdev| of(analysis, netdev)).collect()
+    let netdevs = analysis.after().netdevs.iter().filter(|_| !judged.has_one_cpu());
+    netdevs.flat_map(|netdev| of(analysis, netdev)).collect()
 }
 
 fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use netsilo_model::change::{Settings, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::table::{Drivers, Knob};
-use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::snapshot::audit::Qdisc;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::audit::{Qdisc, TxLimits};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 use netsilo_model::snapshot::subject::Subject;
 
@@ -53,6 +53,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
         found.extend(drops(analysis, netdev));
         found.extend(requeues(analysis, netdev));
         found.extend(one_lock(analysis, netdev));
+        found.extend(stalled(analysis, netdev));
         found.extend(timeouts(analysis, netdev));
         found.extend(ring_stops(analysis, netdev, &drivers));
         found.extend(xps_gaps(analysis, netdev));
@@ -223,17 +224,68 @@ fn one_lock(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
+/// Tx queues of which the device holds bytes, and completed none in the interval.
+fn stalled(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let (before, after) = analysis.audits()?;
+    let (old, new) = (before.netdevs.get(&netdev.name)?, after.netdevs.get(&netdev.name)?);
+    let held = |(queue, now): (&u32, &TxLimits)| {
+        let bytes = now.inflight_bytes.filter(|bytes| *bytes > 0)?;
+        let unchanged = old.tx_queues.get(queue)?.inflight_bytes == Some(bytes);
+        let (sent, waiting) = sent_and_waiting(analysis, netdev, *queue)?;
+        (unchanged && sent == 0).then_some((CpuId(*queue), bytes, waiting))
+    };
+    let stuck: Vec<(CpuId, u64, u64)> = new.tx_queues.iter().filter_map(held).collect();
+    let queues: CpuSet = stuck.iter().map(|(queue, ..)| *queue).collect();
+    let waiting = sum(stuck.iter().map(|(.., waiting)| *waiting));
+    let seconds = analysis.rates.elapsed.as_secs_f64();
+    (!stuck.is_empty()).then(|| Finding {
+        id: FindingId::TxStalled,
+        severity: if waiting > 0 { Severity::Critical } else { Severity::Warning },
+        subject: Subject::Netdev(netdev.name.clone()),
+        title: format!(
+            "tx queue {queues} completed nothing of what the device holds in {seconds:.1} s"
+        ),
+        evidence: vec![
+            Evidence::new(
+                "bytes handed to the device and not completed",
+                Measure::Bytes(sum(stuck.iter().map(|(_, bytes, _)| *bytes))),
+                "byte_queue_limits/inflight, before and after",
+            ),
+            Evidence::new("packets that wait behind them", Measure::Count(waiting), "tc -s qdisc"),
+        ],
+        remedies: vec![
+            Remedy::new(
+                "check the kernel log for the driver's messages; suspect firmware and driver \
+                 first, then lost interrupts. The watchdog resets the queue after some seconds, \
+                 which the finding tx-timeouts then shows",
+                Gain::Unknown("netsilo cannot see what stalls the device".into()),
+            )
+            .not_when("no packet waits, and the driver frees sent packets only with the next one"),
+        ],
+    })
+}
+
+/// Packets that the discipline of a tx queue sent in the interval, and those in it now; of the
+/// whole device if its queues share one.
+fn sent_and_waiting(analysis: &Analysis<'_>, netdev: &Netdev, queue: u32) -> Option<(u64, u64)> {
+    let (_, root) = root(analysis, netdev)?;
+    // Class `N + 1` of `mq` is tx queue N (`net/sched/sch_mq.c:mq_leaf`).
+    let class = (root.handle & 0xffff_0000) | queue.saturating_add(1);
+    let parent = if root.kind == "mq" { class } else { Qdisc::ROOT };
+    let (old, new) = analysis.qdiscs(netdev).into_iter().find(|(_, it)| it.parent == parent)?;
+    Some((grown(old, new).0, new.qlen.into()))
+}
+
 fn timeouts(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let (before, after) = analysis.audits()?;
     let (old, new) = (before.netdevs.get(&netdev.name)?, after.netdevs.get(&netdev.name)?);
-    let grew = |(queue, now): (&u32, &netsilo_model::snapshot::audit::TxLimits)| {
+    let grew = |(queue, now): (&u32, &TxLimits)| {
         let count = now.tx_timeouts?.checked_sub(old.tx_queues.get(queue)?.tx_timeouts?)?;
         (count > 0).then_some((*queue, count))
     };
     let stuck: Vec<(u32, u64)> = new.tx_queues.iter().filter_map(grew).collect();
     let all = sum(stuck.iter().map(|(_, count)| *count));
-    let queues: CpuSet =
-        stuck.iter().map(|(queue, _)| netsilo_model::machine::cpuset::CpuId(*queue)).collect();
+    let queues: CpuSet = stuck.iter().map(|(queue, _)| CpuId(*queue)).collect();
     (all > 0).then(|| Finding {
         id: FindingId::TxTimeouts,
         severity: Severity::Critical,

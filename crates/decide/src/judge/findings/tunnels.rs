@@ -23,8 +23,8 @@ const MATTERS: f64 = 0.2;
 /// One finding per netdev and kind of tunnel whose packets arrive on one queue.
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
-    let netdevs =
-        analysis.observation.after.netdevs.iter().filter(|netdev| spread_over(netdev) > 1);
+    let is_spread = |netdev: &&Netdev| !judged.has_one_cpu() && spread_over(netdev) > 1;
+    let netdevs = analysis.after().netdevs.iter().filter(is_spread);
     netdevs.flat_map(|netdev| of(analysis, netdev)).collect()
 }
 

@@ -111,6 +111,10 @@ pub(super) fn rfs(work: &NetdevWork<'_>) -> RemedyVerdict {
 /// The verdict on RFS for what it can steer and RPS for the rest.
 pub(super) fn both(work: &NetdevWork<'_>, targets: &CpuSet) -> RemedyVerdict {
     let remedy = RemedyName::RpsAndRfs;
+    if work.analysis.after().topology.online.len() < 2 {
+        let because = "there is no other cpu to steer packets to";
+        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because);
+    }
     if rps_is_on(work) || in_force(work) {
         return RemedyVerdict::new(
             work,

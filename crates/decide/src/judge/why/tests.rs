@@ -107,6 +107,7 @@ fn an_rps_target_is_explained_by_the_queues_that_steer_to_it() {
         cpu: CpuId(2),
         polls: 100,
         packets: 5000,
+        ns: None,
     };
     observation.attribution.polls.push(poll);
     let time = CpuTime { net_rx_ns: 4_000_000_000, ipis: 700, ..CpuTime::default() };

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn changes_become_ethtool_commands_and_the_rest_is_listed() {
-        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
+        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None, ifindex: None };
         let settings = |text: &str| text.parse().unwrap();
         let rule: FlowRule = "tcp4 dst-port 443 action 3".parse().unwrap();
         let table = |queues: &[u32]| Table(queues.to_vec());

@@ -156,6 +156,7 @@ mod tests {
             match_line(&NetdevIdentity {
                 name: "eth0".into(),
                 device_path: path.map(str::to_owned),
+                ifindex: None,
             })
         };
         assert_eq!(

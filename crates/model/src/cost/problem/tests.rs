@@ -42,6 +42,7 @@ prop_compose! {
         ),
         readers in prop::collection::vec((0usize..4, 1e3..1e6f64, 0.0..1e5f64), 5),
         pair in prop::option::of(1e3..1e6f64),
+        senders in any::<bool>(),
     ) -> Problem {
         let places = places(grid, &busy);
         let costs = crate::cost::weights::Costs::default();
@@ -58,7 +59,11 @@ prop_compose! {
             problem.fixed.extend(row);
         }
         if let (Some(rate), true) = (pair, problem.items.len() > 1) {
-            problem.pairs.push(Pair { from: 0, to: 1, cost: line.map(|ns| ns * 8.0 * rate) });
+            let cost = line.map(|ns| ns * 8.0 * rate);
+            // Half of the places send through another tx queue, whose vector is none of these.
+            let half = problem.places.len() / 2;
+            problem.senders.push((0..problem.places.len()).map(|place| place < half).collect());
+            problem.pairs.push(Pair { from: 0, to: 1, cost, senders: senders.then_some(0) });
         }
         problem
     }
@@ -91,8 +96,12 @@ fn items_are_placed_only_on_allowed_places() {
     let places = places(Grid { l2s: 2, ..Grid::default() }, &[0.0]);
     let free = f32::INFINITY;
     let items = vec![Item { load: 0.5, home: Some(0), moving: 1e9 }; 3];
-    let problem =
-        Problem { places, items, fixed: vec![free, 0.0, free, free, 0.0, free], pairs: Vec::new() };
+    let problem = Problem {
+        places,
+        items,
+        fixed: vec![free, 0.0, free, free, 0.0, free],
+        ..Problem::default()
+    };
     assert_eq!(solve(&problem), [Some(1), None, Some(0)]);
 }
 

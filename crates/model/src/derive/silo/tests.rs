@@ -6,7 +6,7 @@ use super::*;
 use crate::derive::rates::rates;
 use crate::machine::topology::Distance;
 use crate::snapshot::attribution::{Consumer, QueueResolution};
-use crate::snapshot::netdev::AssociationSource;
+use crate::snapshot::netdev::{AssociationSource, Confidence};
 use crate::synthetic::grid::Grid;
 use crate::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
@@ -54,6 +54,17 @@ fn a_queue_knows_its_consumers_heaviest_first_and_how_far_they_are() {
 }
 
 #[test]
+fn a_cpus_polling_time_is_divided_by_the_time_of_polls_where_that_was_measured() {
+    let mut scene = scene();
+    for (queue, load) in scene.netdevs[0].queues.iter_mut().zip([0.1, 0.4]) {
+        (queue.load, queue.poll_time) = (load, true);
+    }
+    let silos = silos_of(&scene.observation());
+    let own: Vec<f64> = silos.queues.iter().map(|silo| silo.own_share[&CpuId(0)]).collect();
+    assert!((own[0] - 0.1).abs() < 1e-6 && (own[1] - 0.4).abs() < 1e-6, "{own:?}");
+}
+
+#[test]
 fn a_cpus_polling_time_is_divided_by_packets() {
     let silos = silos_of(&scene().observation());
     let own: Vec<f64> = silos.queues.iter().map(|silo| silo.own_share[&CpuId(0)]).collect();
@@ -81,9 +92,26 @@ fn a_napi_belongs_to_the_queue_of_its_packets() {
     let silos = silos_of(&scene.observation());
     let napi = silos.queues[0].napi.clone().unwrap();
     assert_eq!((napi.to, napi.source), (NapiId(8193), AssociationSource::Observed));
-    assert_eq!(silos.queues[1].packets_per_s, None, "nothing was read, so its napi is not known");
-    assert_eq!(silos.queues[2].label(), "eth0 napi 8194");
-    assert_eq!(silos.queues[2].packets_per_s, Some(100.0));
+}
+
+/// The case of vmxnet3 without a known RSS hash.
+#[test]
+fn a_napi_belongs_to_the_only_open_queue_whose_interrupt_is_on_its_cpu() {
+    let mut scene = scene();
+    scene.netdevs[0].napis_unknown = true;
+    let silos = silos_of(&scene.observation());
+    let queue = &silos.queues[1];
+    let napi = queue.napi.clone().unwrap();
+    assert_eq!((napi.to, napi.confidence), (NapiId(8194), Confidence::Guess));
+    assert_eq!(queue.packets_per_s, Some(100.0));
+    assert!(!silos.may_receive_nothing(queue));
+
+    let mut observation = scene.observation();
+    observation.attribution.consumption.clear();
+    let silos = silos_of(&observation);
+    assert_eq!(silos.queues[1].napi, None, "two open queues have interrupts on that cpu");
+    assert_eq!(silos.queues[2].label(), "eth0 napi 8193");
+    assert!(silos.may_receive_nothing(&silos.queues[1]));
 }
 
 #[test]

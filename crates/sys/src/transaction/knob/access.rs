@@ -133,7 +133,11 @@ mod tests {
     }
 
     fn rps(name: &str, device_path: Option<&str>) -> Target {
-        let netdev = NetdevIdentity { name: name.into(), device_path: device_path.map(Into::into) };
+        let netdev = NetdevIdentity {
+            name: name.into(),
+            device_path: device_path.map(Into::into),
+            ifindex: None,
+        };
         knobs::RpsCpus { netdev, queue: 0 }.into()
     }
 

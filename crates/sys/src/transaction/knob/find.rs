@@ -77,7 +77,7 @@ fn irq_actions(kernel: &dyn Kernel, irq: u32) -> io::Result<Option<String>> {
     }
 }
 
-/// The present name of a netdev: devices on a bus keep their path when they are renamed.
+/// The present name of a netdev: devices keep their path or interface index when they are renamed.
 fn find_netdev(
     kernel: &dyn Kernel,
     target: &Target,
@@ -86,23 +86,24 @@ fn find_netdev(
     if netdev.name.is_empty() || netdev.name.contains('/') || netdev.name.starts_with('.') {
         return Err(KnobError::gone(target, "no netdev can have this name"));
     }
-    let now = device_path(kernel, &netdev.name);
-    if now.as_ref().is_ok_and(|path| *path == netdev.device_path) {
+    let now = device(kernel, netdev, &netdev.name);
+    if now.as_ref().is_ok_and(|now| now == netdev) {
         return Ok(netdev.name.clone());
     }
-    if let Some(path) = netdev.device_path.as_deref() {
+    if netdev.device_path.is_some() || netdev.ifindex.is_some() {
         let names = kernel.names("/sys/class/net").unwrap_or_default();
-        let mut same = names
-            .into_iter()
-            .filter(|n| device_path(kernel, n).is_ok_and(|p| p.as_deref() == Some(path)));
+        let is_same = |name: &String| {
+            let renamed = NetdevIdentity { name: name.clone(), ..netdev.clone() };
+            device(kernel, netdev, name).is_ok_and(|now| now == renamed)
+        };
+        let mut same = names.into_iter().filter(is_same);
         if let (Some(only), None) = (same.next(), same.next()) {
             return Ok(only);
         }
     }
     Err(match now {
         Ok(now) => {
-            let now = now.unwrap_or_else(|| "a virtual one".into());
-            let was = netdev.device_path.as_deref().unwrap_or("a virtual one");
+            let (now, was) = (device_in_words(&now), device_in_words(netdev));
             KnobError::gone(
                 target,
                 format!("{} is another device now ({now}, not {was})", netdev.name),
@@ -113,6 +114,25 @@ fn find_netdev(
         }
         Err(e) => KnobError::refused(target, Doing::Read, e),
     })
+}
+
+/// The device that has this name now, by what `known` is recognised by.
+fn device(kernel: &dyn Kernel, known: &NetdevIdentity, name: &str) -> io::Result<NetdevIdentity> {
+    let ifindex = || {
+        let text = kernel.read(&format!("{}/ifindex", netdev_dir(name)))?;
+        text.trim().parse().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    };
+    let device_path = device_path(kernel, name)?;
+    let ifindex = known.ifindex.map(|_| ifindex()).transpose()?;
+    Ok(NetdevIdentity { name: name.into(), device_path, ifindex })
+}
+
+fn device_in_words(device: &NetdevIdentity) -> String {
+    match (&device.device_path, device.ifindex) {
+        (Some(path), _) => path.clone(),
+        (None, Some(ifindex)) => format!("a virtual one with index {ifindex}"),
+        (None, None) => "a virtual one".into(),
+    }
 }
 
 fn netdev_dir(name: &str) -> String {

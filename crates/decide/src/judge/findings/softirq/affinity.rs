@@ -126,11 +126,8 @@ fn crowd(
     taken: f64,
     free: usize,
 ) -> Finding {
-    let mut netdevs: Vec<String> = queues.iter().map(|silo| silo.netdev.name.clone()).collect();
-    netdevs.dedup();
-    let plan = judged.plans.of(netdevs);
     let changes: Vec<Change> =
-        plan.changes.iter().filter(|change| moves_one_of(change, queues)).cloned().collect();
+        judged.plan.changes.iter().filter(|change| moves_one_of(change, queues)).cloned().collect();
     let all_default = queues
         .iter()
         .all(|silo| silo.requested == judged.analysis.observation.after.default_smp_affinity);
@@ -202,9 +199,13 @@ fn isolated_or_tickless(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Findi
     if load.queues.is_empty() {
         return None;
     }
-    let plan = judged.plans.of(load.netdevs());
-    let changes: Vec<Change> =
-        plan.changes.iter().filter(|change| moves_one_of(change, &load.queues)).cloned().collect();
+    let changes: Vec<Change> = judged
+        .plan
+        .changes
+        .iter()
+        .filter(|change| moves_one_of(change, &load.queues))
+        .cloned()
+        .collect();
     let labels: Vec<String> = load.queues.iter().map(|silo| silo.label()).collect();
     let mut evidence: Vec<Evidence> = load.queues.iter().map(|silo| own(silo, load.cpu)).collect();
     evidence.push(Evidence::new("cpu type", Measure::Text(what.into()), source));
