@@ -326,8 +326,14 @@ mod tests {
         (result.result, result.transaction) = (RaceResult::NoDifferenceShown, None);
         let none = render(&result);
         result.interrupted = true;
-        let last = |text: &str| text.lines().last().unwrap_or_default().to_owned();
-        let texts = format!("{won}\n{}\n{}", last(&none), last(&render(&result)));
+        let interrupted = render(&result);
+        result.candidates.iter_mut().for_each(|it| it.standing.change = None);
+        let short = result.outcome();
+        let end = |text: &str| {
+            let lines: Vec<&str> = text.lines().skip(names.len() + 2).collect();
+            lines.join("\n")
+        };
+        let texts = format!("{won}\n{}\n\n{}\n\n{short}", end(&none), end(&interrupted));
         insta::assert_snapshot!(texts);
     }
 
