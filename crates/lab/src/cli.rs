@@ -5,6 +5,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::demo;
 use crate::demo::Demo;
+use crate::outcome;
+use crate::outcome::Outcome;
 use netsilo_lab::traffic::{self, Traffic};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
@@ -42,6 +44,8 @@ enum Verb {
     Kernels,
     /// Show netsilo's main task on real traffic: show, plan, apply, verify, undo
     Demo(Demo),
+    /// Hold the default's choices to what measures best on this machine's kernel, over a veth
+    Outcome(Outcome),
     /// Send and receive traffic with exact counts, in guests, peers or anywhere else
     #[command(subcommand)]
     Traffic(Traffic),
@@ -114,6 +118,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Shell { machine } => shell(&Lab::boot(&machine.spec())?),
         Verb::Kernels => kernels(),
         Verb::Demo(demo) => demo::run(&demo).map(|()| ExitCode::SUCCESS),
+        Verb::Outcome(args) => outcome::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Traffic(traffic) => traffic::run(&traffic).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -3,6 +3,7 @@
 mod cli;
 mod counters;
 mod demo;
+mod outcome;
 mod servers;
 
 use clap::Parser;

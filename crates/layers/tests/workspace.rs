@@ -33,7 +33,10 @@ const FOLDERS: [(&str, &str); 4] = [
         "sys",
         "files < ethtool, bpf < read < bundle < transaction < consumer < cost < daemon < observe",
     ),
-    ("netsilo", "tell < args < views < temporary_changes < daemon < verbs < bench < report < cli"),
+    (
+        "netsilo",
+        "tell < args < views < temporary_changes < daemon < verbs < bench < tune < report < cli",
+    ),
 ];
 
 /// The folder of the workspace.

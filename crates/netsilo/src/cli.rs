@@ -8,7 +8,7 @@ use crate::verbs::{
     ab, apply, calibrate, capture, check, check_config, confirm, explain, export, guard, mask, pin,
     plan, rss, show, status, undo, why,
 };
-use crate::{bench, daemon, report};
+use crate::{bench, daemon, report, tune};
 
 /// Shows where a Linux machine's network receive work runs, plans where it should run, applies that
 /// plan, and undoes it exactly.
@@ -49,6 +49,8 @@ enum Verb {
     Calibrate(calibrate::Args),
     /// Switch between two settings, measure both repeatedly, and report whether they differ
     Ab(Box<ab::Args>),
+    /// Try placements and knobs on the live workload or under a load, and keep the best
+    Tune(Box<tune::Args>),
     /// Generate or answer a network load, measure both machines, and run experiments
     #[command(subcommand)]
     Bench(bench::Args),
@@ -83,6 +85,7 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Export(args) => export::run(&args),
         Verb::Calibrate(args) => calibrate::run(&args),
         Verb::Ab(args) => ab::run(&args),
+        Verb::Tune(args) => tune::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Mask(args) => mask::run(&args),

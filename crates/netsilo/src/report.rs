@@ -1,61 +1,51 @@
-//! `netsilo report`: the results of an experiment as a page, Markdown or JSON.
+//! `netsilo report`: the results of an experiment or a search as a page, Markdown or JSON.
 //!
-//! It reads a run by `bench::folder`; `netsilo-trial` computes the results. May use `tell`, `views`
-//! and `bench::folder`; nothing here computes a figure.
+//! It reads a run by `bench::folder` or `tune::folder`; `netsilo-trial` computes the results. May
+//! use `tell`, `views` and these folders; nothing here computes a figure.
 
 mod charts;
 mod folder;
 mod markdown;
+mod options;
 mod page;
 mod palette;
+mod search;
 mod words;
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use netsilo_trial::experiment::results::Results;
 
+pub(crate) use crate::report::options::Args;
+use crate::report::options::{Format, json};
 use crate::tell::exit::Exit;
 use crate::tell::out;
-
-/// Arguments of `netsilo report`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Folder of a run of netsilo bench matrix or another experiment
-    #[arg(value_name = "RUN")]
-    run: PathBuf,
-    /// Write a self-contained page (HTML) to this file, or with --markdown or --json that format
-    /// [default: Markdown to standard output]
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Write Markdown
-    #[arg(long, conflicts_with = "json")]
-    markdown: bool,
-    /// Write all figures as JSON (docs/results.md)
-    #[arg(short, long)]
-    json: bool,
-}
+use crate::tune;
 
 /// Reads a run, computes its results and writes them.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let folder = folder::read(&args.run)?;
-    if let Some(note) = &folder.note {
-        out::note(note);
-    }
-    let results = Results::from_records(&folder.experiment, &folder.records);
-    let text = if args.json {
-        serde_json::to_string_pretty(&results).context("cannot serialize JSON")? + "\n"
-    } else if args.markdown || args.output.is_none() {
-        markdown::render(&folder, &results)
-    } else {
-        page::render(&folder, &results)
-    };
+    let text = if tune::folder::is_search(&args.run) { search::text(args)? } else { text(args)? };
     match &args.output {
         None => out::text(&text)?,
         Some(path) => write(path, &text)?,
     }
     Ok(Exit::Ok)
+}
+
+/// The results of an experiment in the requested format.
+fn text(args: &Args) -> Result<String> {
+    let folder = folder::read(&args.run)?;
+    if let Some(note) = &folder.note {
+        out::note(note);
+    }
+    let results = Results::from_records(&folder.experiment, &folder.records);
+    match args.format() {
+        Format::Json => json(&results),
+        Format::Markdown => Ok(markdown::render(&folder, &results)),
+        Format::Page => Ok(page::render(&folder, &results)),
+    }
 }
 
 /// Writes a file completely or not at all: an incomplete page could pass for a complete one.

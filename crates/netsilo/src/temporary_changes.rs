@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use netsilo_model::change::Change;
 use netsilo_sys::transaction::apply::{TransactionOptions, apply};
+use netsilo_sys::transaction::guard::{self, ConfirmResult};
 use netsilo_sys::transaction::kernel::Live;
 use netsilo_sys::transaction::record::RestoredBy;
 use netsilo_sys::transaction::undo::{UndoScope, Undone, undo};
@@ -17,12 +18,20 @@ pub(crate) struct TemporaryChanges<'a> {
     state: &'a StateDir,
     kernel: Live,
     transaction: Option<u64>,
+    /// With a guard: the longest time that changes stay in force.
+    guarded: Option<Duration>,
 }
 
 impl<'a> TemporaryChanges<'a> {
     /// Starts with nothing changed.
     pub(crate) fn new(state: &'a StateDir) -> Result<Self> {
-        Ok(Self { state, kernel: state.kernel()?, transaction: None })
+        Ok(Self { state, kernel: state.kernel()?, transaction: None, guarded: None })
+    }
+
+    /// Starts with nothing changed; a guard process restores the changes when this process ends in
+    /// any way, and after `within` at the latest.
+    pub(crate) fn guarded(state: &'a StateDir, within: Duration) -> Result<Self> {
+        Ok(Self { state, kernel: state.kernel()?, transaction: None, guarded: Some(within) })
     }
 
     /// Replaces the changes in force by others; returns whether anything was written.
@@ -32,10 +41,13 @@ impl<'a> TemporaryChanges<'a> {
             return Ok(taken_back);
         }
         let dir = self.state.absolute()?;
-        let mut no_guard = |_| Ok(());
+        let mut start_guard = |transaction: u64| {
+            let mut command = self.state.guard_command(&dir, transaction);
+            guard::start(command.arg("--with-parent"), &dir)
+        };
         let mut options = TransactionOptions {
-            confirm_within: None,
-            start_guard: &mut no_guard,
+            confirm_within: self.guarded,
+            start_guard: &mut start_guard,
             wait: Duration::ZERO,
         };
         let applied = apply(&self.kernel, &dir, changes, &mut options, &mut |_| {})?;
@@ -49,14 +61,23 @@ impl<'a> TemporaryChanges<'a> {
         Ok(true)
     }
 
-    /// Restores everything; returns whether anything was written.
+    /// Keeps the changes in force, as one transaction that `netsilo undo` restores; returns its
+    /// number. `None` if nothing is in force, or the guard has restored it.
+    pub(crate) fn keep(&mut self) -> Result<Option<u64>> {
+        let Some(transaction) = self.transaction.take() else { return Ok(None) };
+        let kept = guard::confirm(&self.kernel, self.state.path())?;
+        Ok(matches!(kept, ConfirmResult::Kept(id) if id == transaction).then_some(transaction))
+    }
+
+    /// Restores everything; returns whether anything was written: nothing is if the guard was
+    /// first.
     pub(crate) fn restore(&mut self) -> Result<bool> {
         let Some(transaction) = self.transaction.take() else { return Ok(false) };
         let which = UndoScope::Only(transaction);
         let undone =
             undo(&self.kernel, self.state.path(), which, false, RestoredBy::Undo, &mut |_, _| {})?;
         complete(&undone)?;
-        Ok(true)
+        Ok(!undone.is_empty())
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod show;
 pub(crate) mod stages;
 pub(crate) mod status;
 pub(crate) mod table;
+pub(crate) mod tune;
 pub(crate) mod undone;
 pub(crate) mod units;
 pub(crate) mod verdict;

@@ -137,6 +137,7 @@ fn every_verb_has_the_recorded_help() {
         "check-config",
         "why",
         "report",
+        "tune",
     ];
     for verb in verbs {
         let words: Vec<&str> = verb.split_whitespace().chain(["--help"]).collect();
@@ -175,6 +176,30 @@ fn an_invalid_command_line_is_a_usage_error() {
         assert_eq!((code(&output), stdout(&output)), (2, ""), "{line:?}");
     }
     assert!(refusal(&["plan", "-a", "magic"]).contains("possible values: auto, "));
+}
+
+#[test]
+fn an_objective_of_tune_fits_its_command() {
+    let refused = [
+        (&["--objective", "latency"][..], "2 netsilo: latency needs a command that prints it: "),
+        (&["--objective", "locality", "--", "true"], "2 netsilo: locality is measured on the live"),
+        (&["--window", "1ms"], "2 netsilo: --window must be at least 50ms"),
+        (&["--for", "1ms"], "2 netsilo: --for must be at least 50ms"),
+        (&["--resume", "nowhere"], "1 netsilo: cannot read nowhere: No such file"),
+    ];
+    for (line, words) in refused {
+        let refusal = refusal(&[&["tune"], line].concat());
+        assert!(refusal.starts_with(words), "{line:?}: {refusal}");
+    }
+    assert!(refusal(&["tune", "--objective", "magic"]).contains("possible values: cpu-per-mega"));
+    for line in [
+        &["tune", "--dry-run", "--resume", "x"][..],
+        &["tune", "--never-worse-than", "x"],
+        &["tune", "--trust"],
+        &["tune", "-o", "a", "--resume", "b"],
+    ] {
+        assert!(refusal(line).starts_with("2 error: "), "{line:?}");
+    }
 }
 
 #[test]

@@ -86,6 +86,11 @@ impl Rules {
             .unwrap_or_else(|| vec![self.max_pairs])
     }
 
+    /// Whether a look at this many pairs has an interval.
+    pub fn has_interval(&self, pairs: usize) -> bool {
+        pairs >= signed_rank::fewest(self.error_rate / self.looks().len() as f64)
+    }
+
     /// Looks at the differences so far; `None` when no look is due at their number.
     pub fn look(&self, differences: &[f64]) -> Option<Look> {
         let looks = self.looks();

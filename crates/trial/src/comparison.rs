@@ -95,7 +95,7 @@ pub struct Comparison {
 
 impl ComparisonSpec {
     /// The difference of a pair, on the scale used for the statistics.
-    fn difference(&self, pair: &Pair) -> f64 {
+    pub(crate) fn difference(&self, pair: &Pair) -> f64 {
         match self.scale {
             Scale::Ratio => (pair.b / pair.a).ln(),
             Scale::Difference => pair.b - pair.a,

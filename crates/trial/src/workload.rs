@@ -164,7 +164,7 @@ fn bytes_per_s(observation: &Observation, which: impl Fn(&Consumption) -> bool) 
 }
 
 /// Packets per second that the NICs received; without NICs, all devices but loopback.
-fn packets_per_s(observation: &Observation, rates: &Rates) -> f64 {
+pub(crate) fn packets_per_s(observation: &Observation, rates: &Rates) -> f64 {
     let received = |which: &dyn Fn(&Netdev) -> bool| -> f64 {
         let netdevs = observation.after.netdevs.iter().filter(|netdev| which(netdev));
         netdevs.filter_map(|netdev| rates.netdevs.get(&netdev.name)?.get("rx_packets")).sum()

@@ -17,7 +17,7 @@ mod remedy_verdict;
 mod rps_in_force;
 mod work;
 
-pub(crate) use proposals::{Proposal, proposals};
+pub(crate) use proposals::{FLOW_ENTRIES, Proposal, proposals};
 pub use proposals::{arfs, rfs, rps_onto, unsteerable};
 pub use remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
 

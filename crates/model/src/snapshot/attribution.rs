@@ -52,6 +52,28 @@ pub struct Attribution {
     pub lost_events: u64,
 }
 
+impl Attribution {
+    /// Adds the counts of the window that follows directly. Rows of both windows stay apart: sums
+    /// over rows hold, but a row may occur twice. Stages are left out.
+    pub fn append(&mut self, next: Self) {
+        self.elapsed += next.elapsed;
+        self.polls.extend(next.polls);
+        self.consumption.extend(next.consumption);
+        self.wakeups.extend(next.wakeups);
+        self.forwarded.extend(next.forwarded);
+        self.flows.extend(next.flows);
+        self.flows_missed += next.flows_missed;
+        self.lost_events += next.lost_events;
+        self.stages = None;
+        for (cpu, time) in next.cpu_time {
+            self.cpu_time.entry(cpu).or_default().add(time);
+        }
+        if let (Some(all), Some(next)) = (&mut self.runqueue_latency, next.runqueue_latency) {
+            all.append(next);
+        }
+    }
+}
+
 /// The method of counting an attribution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -229,6 +251,17 @@ impl CpuTime {
     /// All softirq time.
     pub fn softirq_ns(&self) -> u64 {
         self.net_rx_ns.saturating_add(self.net_tx_ns).saturating_add(self.other_softirq_ns)
+    }
+
+    fn add(&mut self, more: Self) {
+        self.net_rx_ns += more.net_rx_ns;
+        self.net_tx_ns += more.net_tx_ns;
+        self.other_softirq_ns += more.other_softirq_ns;
+        self.hardirq_ns += more.hardirq_ns;
+        self.ipi_ns += more.ipi_ns;
+        self.net_rx_runs += more.net_rx_runs;
+        self.hardirqs += more.hardirqs;
+        self.ipis += more.ipis;
     }
 
     /// All time taken from tasks: softirqs, interrupts, IPIs.

@@ -15,3 +15,11 @@ pub struct Observation {
     /// NAPI polls and consumers measured between the two snapshots.
     pub attribution: Attribution,
 }
+
+impl Observation {
+    /// Adds the observation that began where this one ended; see [`Attribution::append`].
+    pub fn append(&mut self, next: Self) {
+        self.after = next.after;
+        self.attribution.append(next.attribution);
+    }
+}

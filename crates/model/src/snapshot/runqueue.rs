@@ -28,6 +28,13 @@ impl RunqueueLatency {
         Self { waits: filled.map(|(bucket, count)| (shortest_ns(bucket as u64), count)).collect() }
     }
 
+    /// Adds the waits of another window.
+    pub fn append(&mut self, next: Self) {
+        for (shortest, count) in next.waits {
+            *self.waits.entry(shortest).or_default() += count;
+        }
+    }
+
     /// Number of waits.
     pub fn count(&self) -> u64 {
         self.waits.values().fold(0, |sum, count| sum.saturating_add(*count))

@@ -10,6 +10,8 @@ use netsilo_decide::plan::{AlgorithmName, Xps};
 use netsilo_trial::traffic::{InstancesAs, Test};
 use netsilo_trial::workload::WorkloadMeasure;
 
+use crate::args::objective::Objective;
+
 /// Parser of a value by its name; the types are defined in crates that do not know clap.
 #[derive(Debug, Clone)]
 pub(crate) struct Named<T: 'static> {
@@ -57,6 +59,11 @@ pub(crate) fn xps() -> Named<Xps> {
 /// Measures of the live workload.
 pub(crate) fn measures() -> Named<WorkloadMeasure> {
     Named { values: &WorkloadMeasure::ALL, name: WorkloadMeasure::as_str }
+}
+
+/// Objectives of a search.
+pub(crate) fn objectives() -> Named<Objective> {
+    Named { values: &Objective::ALL, name: Objective::as_str }
 }
 
 /// Kinds of load; a name is accepted in lower case if the argument ignores case.

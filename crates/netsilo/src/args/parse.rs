@@ -1,4 +1,4 @@
-//! Parsers of values that have no name: sets of CPUs, numbers, times, on or off.
+//! Parsers of values that have no name: sets of CPUs, numbers, times, percentages, on or off.
 
 use std::time::Duration;
 
@@ -23,5 +23,31 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         Ok(time) if time <= MOST => Ok(time),
         Ok(_) => Err("write at most 30 days".into()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Parses a percentage as a share from 0 to 1: `1%`, `0.5 %`, `2`.
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let number = text.trim().trim_end_matches('%').trim().parse::<f64>();
+    number
+        .ok()
+        .filter(|it| (0.0..100.0).contains(it))
+        .map(|it| it / 100.0)
+        .ok_or_else(|| "write a percentage (1%)".into())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_percentage_is_read_with_or_without_its_sign() {
+        assert_eq!(
+            (super::percent("1%"), super::percent("0.5 %"), super::percent("2")),
+            (Ok(0.01), Ok(0.005), Ok(0.02))
+        );
+        assert!(
+            super::percent("-1").is_err()
+                && super::percent("x").is_err()
+                && super::percent("nan").is_err()
+        );
     }
 }

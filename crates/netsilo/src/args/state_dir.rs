@@ -1,9 +1,11 @@
 //! The journal's folder and the kernel that a verb works on.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use netsilo_sys::files::root::Root;
+use netsilo_sys::read::process::THIS_PROGRAM;
 use netsilo_sys::transaction::journal::STATE_DIR;
 use netsilo_sys::transaction::kernel::Live;
 
@@ -29,11 +31,6 @@ impl StateDir {
         Ok(Live::new(self.root()?))
     }
 
-    /// Returns the path of the directory that stands for the running kernel.
-    pub(crate) fn root_path(&self) -> &Path {
-        &self.root
-    }
-
     /// Returns the folder of the journal as an absolute path.
     pub(crate) fn absolute(&self) -> Result<PathBuf> {
         std::path::absolute(&self.state_dir)
@@ -43,5 +40,13 @@ impl StateDir {
     /// Returns the folder of the journal.
     pub(crate) fn path(&self) -> &Path {
         &self.state_dir
+    }
+    /// The command that runs this same executable as the guard of a transaction, even if its file
+    /// was replaced; `dir` is the absolute path of the journal's folder.
+    pub(crate) fn guard_command(&self, dir: &Path, transaction: u64) -> Command {
+        let mut command = Command::new(THIS_PROGRAM);
+        command.arg("guard").arg(transaction.to_string());
+        command.arg("--state-dir").arg(dir).arg("--root").arg(&self.root);
+        command
     }
 }

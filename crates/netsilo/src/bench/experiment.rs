@@ -22,7 +22,7 @@ use crate::args::look::wait_with_progress;
 use crate::args::state_dir::StateDir;
 use crate::bench::commands::commands;
 use crate::bench::defined::{Definition, Setup};
-use crate::bench::folder::{Folder, RunOptions, Sender};
+use crate::bench::folder::{RunOptions, Sender, create_run, open_run};
 use crate::bench::load_args::TimeArgs;
 use crate::bench::runner::{self, Runner};
 use crate::bench::settings::TuningArgs;
@@ -182,7 +182,7 @@ impl ExperimentArgs {
         self.agree(&experiment, experiment.steps().len(), even_if_owned, &asking)?;
         let dir = self.output.clone().unwrap_or_else(|| default_folder(kind));
         let commands = commands(&experiment, &options, here)?;
-        let folder = Folder::create(&dir, &experiment, &options, &commands)?;
+        let folder = create_run(&dir, &experiment, &options, &commands)?;
         capture::save(
             &dir.join(MACHINE),
             crate::args::look::INTERVAL,
@@ -206,7 +206,7 @@ impl ExperimentArgs {
         stop: &AtomicBool,
         asking: &AtomicBool,
     ) -> Result<Exit> {
-        let (folder, experiment, options, records) = Folder::open(dir, self.trust)?;
+        let (folder, experiment, options, records) = open_run(dir, self.trust)?;
         ensure!(
             experiment.kind == kind,
             "{} holds a run of bench {}",
@@ -217,7 +217,7 @@ impl ExperimentArgs {
         let seen = netsilo_sys::snapshot(&root).context("cannot read this machine")?;
         let now = machine(&Observation { after: seen, ..Observation::default() })?;
         same_machine(&experiment.machine, &now)?;
-        self.as_found(&experiment)?;
+        as_found(&self.state, &experiment.settings)?;
         let left = experiment.remaining_steps(&records);
         if left.is_empty() {
             out::text(&format!("no trial is missing in {}\n", dir.display()))?;
@@ -226,21 +226,6 @@ impl ExperimentArgs {
         self.agree(&experiment, left.len(), even_if_owned, asking)?;
         Runner { experiment: &experiment, options: &options, state: &self.state, stop }
             .run(folder, left, &records)
-    }
-
-    /// Checks that every changed value is still as it was when the run began.
-    fn as_found(&self, experiment: &Experiment) -> Result<()> {
-        let kernel = self.state.kernel()?;
-        for change in experiment.settings.iter().flat_map(|setting| &setting.changes) {
-            let now = knob::read(&kernel, &change.target)?.value;
-            ensure!(
-                now == change.old,
-                "{} is {now} and was {} when the run began: restore it, or start a new run",
-                change.target,
-                change.old
-            );
-        }
-        Ok(())
     }
 
     /// Shows what will be done, and asks.
@@ -280,6 +265,21 @@ impl ExperimentArgs {
     }
 }
 
+/// Checks that every changed value is still as it was when the run began.
+pub(crate) fn as_found(state: &StateDir, settings: &[Setting]) -> Result<()> {
+    let kernel = state.kernel()?;
+    for change in settings.iter().flat_map(|setting| &setting.changes) {
+        let now = knob::read(&kernel, &change.target)?.value;
+        ensure!(
+            now == change.old,
+            "{} is {now} and was {} when the run began: restore it, or start a new run",
+            change.target,
+            change.old
+        );
+    }
+    Ok(())
+}
+
 /// Drops each setting that writes the same as an earlier one, with a note.
 fn without_twins(settings: Vec<Setting>) -> Vec<Setting> {
     let mut all: Vec<Setting> = Vec::new();
@@ -303,7 +303,7 @@ fn default_folder(kind: Kind) -> PathBuf {
 }
 
 /// Describes this machine for the run's record.
-fn machine(seen: &Observation) -> Result<MachineSummary> {
+pub(crate) fn machine(seen: &Observation) -> Result<MachineSummary> {
     let identity = machine_identity(&Root::live()).context("cannot identify this machine")?;
     let with_queues = seen.after.netdevs.iter().filter(|netdev| netdev.up && netdev.name != "lo");
     let netdevs = with_queues.map(|netdev| {
@@ -321,7 +321,8 @@ fn machine(seen: &Observation) -> Result<MachineSummary> {
     })
 }
 
-fn same_machine(then: &MachineSummary, now: &MachineSummary) -> Result<()> {
+/// Checks that a run began on this machine.
+pub(crate) fn same_machine(then: &MachineSummary, now: &MachineSummary) -> Result<()> {
     let known = |it: &MachineSummary| {
         let model = it.model.clone().unwrap_or_default();
         [("host name", it.hostname.clone()), ("kernel", it.kernel.clone()), ("CPU model", model)]

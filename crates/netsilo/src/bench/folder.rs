@@ -61,6 +61,21 @@ pub(crate) fn read(folder: &Path) -> Result<RunFolder> {
     let path = folder.join(EXPERIMENT);
     let experiment: Experiment = read_json(&path)?;
     experiment.check().map_err(|why| anyhow!("{}: {why}", path.display()))?;
+    let Lines { records, torn, whole } = read_records(folder)?;
+    Ok(RunFolder { experiment, records, torn, whole })
+}
+
+/// The complete lines of a file of records.
+pub(crate) struct Lines<T> {
+    pub(crate) records: Vec<T>,
+    /// Line number of an incomplete last line, which is ignored.
+    pub(crate) torn: Option<usize>,
+    /// Length of the complete lines, in bytes.
+    pub(crate) whole: usize,
+}
+
+/// Reads the records in a folder, one per line.
+pub(crate) fn read_records<T: DeserializeOwned>(folder: &Path) -> Result<Lines<T>> {
     let path = folder.join(RECORDS);
     let text = bytes(&path, "nothing has been measured yet")?;
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
@@ -81,80 +96,101 @@ pub(crate) fn read(folder: &Path) -> Result<RunFolder> {
         number += 1;
     }
     let torn = (whole < text.len()).then_some(number);
-    Ok(RunFolder { experiment, records, torn, whole })
+    Ok(Lines { records, torn, whole })
 }
 
-/// A run's folder, open for writing.
+/// Refuses files that others may have written, as the commands in them will run.
+pub(crate) fn refuse_foreign(folder: &Path, files: &[&str]) -> Result<()> {
+    for it in [folder.to_owned()].into_iter().chain(files.iter().map(|file| folder.join(file))) {
+        let why = "others may have written the commands in it: read them, then use --trust";
+        ensure!(file::is_own(&it)?, "{}: {why}", it.display());
+    }
+    Ok(())
+}
+
+/// A file of records, locked for appending.
 #[derive(Debug)]
-pub(super) struct Folder {
-    path: PathBuf,
+pub(crate) struct RecordsFile {
+    folder: PathBuf,
     records: File,
 }
 
-impl Folder {
-    /// Creates a folder; an error if it already holds a run.
-    pub(super) fn create(
-        path: &Path,
-        experiment: &Experiment,
-        options: &RunOptions,
-        commands: &str,
-    ) -> Result<Self> {
-        let taken = format!(
-            "{}: choose another folder (-o), or resume this run with --resume",
-            path.display()
-        );
-        ensure!(!path.join(EXPERIMENT).exists(), "there already is a run in {taken}");
-        fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
-        write_file(&path.join(COMMANDS), commands.as_bytes())?;
-        write_file(&path.join(OPTIONS), &json(options)?)?;
-        // written last: a folder that has this file is complete
-        write_file(&path.join(EXPERIMENT), &json(experiment)?)?;
-        Self::append_to(path)
-    }
-
-    /// Opens a folder to resume its run; truncates an incomplete last record.
-    ///
-    /// Its commands run and its changes are written: unless trusted, it must be the user's own.
-    pub(super) fn open(
-        path: &Path,
-        trust: bool,
-    ) -> Result<(Self, Experiment, RunOptions, Vec<Record>)> {
-        for it in [path, &path.join(EXPERIMENT), &path.join(OPTIONS)].into_iter().filter(|_| !trust)
-        {
-            let why = "others may have written the commands in it: read them, then use --trust";
-            ensure!(file::is_own(it)?, "{}: {why}", it.display());
-        }
-        let RunFolder { experiment, records, whole, .. } = read(path)?;
-        let options = read_json(&path.join(OPTIONS))?;
-        let folder = Self::append_to(path)?;
-        folder.records.set_len(whole as u64).context("cannot truncate an incomplete record")?;
-        Ok((folder, experiment, options, records))
-    }
-
-    fn append_to(path: &Path) -> Result<Self> {
-        let file = path.join(RECORDS);
+impl RecordsFile {
+    /// Opens or creates the records in a folder.
+    pub(crate) fn append_to(folder: &Path) -> Result<Self> {
+        let file = folder.join(RECORDS);
         let records = OpenOptions::new().create(true).append(true).open(&file);
         let records = records.with_context(|| format!("cannot write {}", file.display()))?;
         if rustix::fs::flock(&records, rustix::fs::FlockOperation::NonBlockingLockExclusive)
             .is_err()
         {
-            bail!("another netsilo is writing to {}", path.display());
+            bail!("another netsilo is writing to {}", folder.display());
         }
-        Ok(Self { path: path.to_owned(), records })
+        Ok(Self { folder: folder.to_owned(), records })
+    }
+
+    /// Truncates an incomplete last record.
+    pub(crate) fn truncate(&self, whole: usize) -> Result<()> {
+        self.records.set_len(whole as u64).context("cannot truncate an incomplete record")
     }
 
     /// Returns the path of the folder.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Appends one record and syncs it.
-    pub(super) fn append(&mut self, record: &Record) -> Result<()> {
+    pub(crate) fn append(&mut self, record: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_vec(record).context("cannot serialize a record")?;
         line.push(b'\n');
         let written = self.records.write_all(&line).and_then(|()| self.records.sync_data());
-        written.with_context(|| format!("cannot write {}", self.path.join(RECORDS).display()))
+        written.with_context(|| format!("cannot write {}", self.folder.join(RECORDS).display()))
     }
+}
+
+/// Creates a folder; an error if it already holds the plan of a run.
+pub(crate) fn create(path: &Path, plan: &str) -> Result<()> {
+    let taken =
+        format!("{}: choose another folder (-o), or resume this run with --resume", path.display());
+    ensure!(!path.join(plan).exists(), "there already is a run in {taken}");
+    fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))
+}
+
+/// Creates the folder of an experiment.
+pub(super) fn create_run(
+    path: &Path,
+    experiment: &Experiment,
+    options: &RunOptions,
+    commands: &str,
+) -> Result<RecordsFile> {
+    create(path, EXPERIMENT)?;
+    write_file(&path.join(COMMANDS), commands.as_bytes())?;
+    write_json(&path.join(OPTIONS), options)?;
+    // written last: a folder that has this file is complete
+    write_json(&path.join(EXPERIMENT), experiment)?;
+    RecordsFile::append_to(path)
+}
+
+/// Opens a folder to resume its run; truncates an incomplete last record.
+///
+/// Its commands run and its changes are written: unless trusted, it must be the user's own.
+pub(super) fn open_run(
+    path: &Path,
+    trust: bool,
+) -> Result<(RecordsFile, Experiment, RunOptions, Vec<Record>)> {
+    if !trust {
+        refuse_foreign(path, &[EXPERIMENT, OPTIONS])?;
+    }
+    let RunFolder { experiment, records, whole, .. } = read(path)?;
+    let options = read_json(&path.join(OPTIONS))?;
+    let file = RecordsFile::append_to(path)?;
+    file.truncate(whole)?;
+    Ok((file, experiment, options, records))
+}
+
+/// Writes a value as indented JSON.
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    write_file(path, &json(value)?)
 }
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>> {
@@ -167,7 +203,8 @@ fn write_file(path: &Path, text: &[u8]) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
+/// Reads a value from a file of a run.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text = bytes(path, "name a folder that netsilo bench wrote")?;
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }

@@ -30,7 +30,7 @@ use netsilo_trial::traffic::{EndMachine, LoadResult, Spec};
 use crate::args::look::wait_unless_stopped;
 use crate::args::state_dir::StateDir;
 use crate::bench::drop_rule::drop_early;
-use crate::bench::folder::{Folder, RunOptions};
+use crate::bench::folder::{RecordsFile, RunOptions};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::words::plural;
@@ -318,7 +318,7 @@ impl Runner<'_> {
     /// Runs these steps and records each result.
     pub(super) fn run(
         &self,
-        mut folder: Folder,
+        mut folder: RecordsFile,
         steps: Vec<Step>,
         records: &[Record],
     ) -> Result<Exit> {
@@ -331,7 +331,7 @@ impl Runner<'_> {
         // a failed restore is reported before a failed measurement
         temporary.restore()?;
         let failed = made?;
-        let dir = folder.path().display();
+        let dir = folder.folder().display();
         if self.stop.load(Ordering::Relaxed) {
             out::text(&format!(
                 "interrupted; nothing remains written. Resume with --resume {dir}\n"
@@ -352,7 +352,7 @@ impl Runner<'_> {
         &self,
         targets: &LoadTargets<'_>,
         temporary: &mut TemporaryChanges<'_>,
-        folder: &mut Folder,
+        folder: &mut RecordsFile,
         steps: &[Step],
         records: &[Record],
         bar: &Progress,
@@ -434,7 +434,7 @@ impl Runner<'_> {
         targets: &LoadTargets<'_>,
         setting: &Setting,
         load: &Load,
-        folder: &mut Folder,
+        folder: &mut RecordsFile,
     ) -> Result<()> {
         let seen = targets.observe(load)?;
         let silos = silos(&seen, &rates(&seen.before, &seen.after));
@@ -457,7 +457,7 @@ fn mapped(record: &Record) -> Option<(String, String)> {
 }
 
 /// Returns why a setting was not applied if everything was restored; other errors end the run.
-fn refused(error: anyhow::Error) -> Result<String> {
+pub(crate) fn refused(error: anyhow::Error) -> Result<String> {
     match error.downcast_ref() {
         Some(ApplyError::Drifted(_) | ApplyError::Restored { .. }) => Ok(error.to_string()),
         _ => Err(error),

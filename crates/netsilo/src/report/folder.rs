@@ -39,7 +39,7 @@ pub(super) fn read(folder: &Path) -> Result<ReportFolder> {
 }
 
 /// Escapes control characters in all texts of a value.
-fn sanitized<T: Serialize + DeserializeOwned>(value: T) -> Result<T> {
+pub(super) fn sanitized<T: Serialize + DeserializeOwned>(value: T) -> Result<T> {
     let mut value = serde_json::to_value(value).context("cannot convert names")?;
     sanitize(&mut value);
     serde_json::from_value(value).context("cannot convert names")

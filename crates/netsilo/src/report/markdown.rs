@@ -150,7 +150,8 @@ fn stage_costs(costs: &[&StageCosts]) -> String {
     table(&[head].into_iter().chain(words::stage_rows(costs)).map(row).collect::<Vec<_>>())
 }
 
-fn table(rows: &[Vec<String>]) -> String {
+/// A table; the first row is its header.
+pub(super) fn table(rows: &[Vec<String>]) -> String {
     let mut text = String::new();
     for (at, row) in rows.iter().enumerate() {
         let cells: Vec<String> = row.iter().map(|cell| plain(cell)).collect();
@@ -163,7 +164,7 @@ fn table(rows: &[Vec<String>]) -> String {
 }
 
 /// Escapes what Markdown or HTML would interpret in a text.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

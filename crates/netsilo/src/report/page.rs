@@ -7,6 +7,7 @@ mod details;
 mod tables;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use netsilo_trial::experiment::MachineSummary;
 use netsilo_trial::experiment::compared::{Measured, UnderLoad};
 use netsilo_trial::experiment::measure::TrialMeasure;
 use netsilo_trial::experiment::results::Results;
@@ -15,6 +16,8 @@ use serde_json::{Value, json};
 use crate::report::charts::{self, Chart};
 use crate::report::folder::ReportFolder;
 use crate::report::{palette, words};
+
+pub(super) use details::changes;
 
 /// Apache ECharts, built by `scripts/echarts`.
 const ECHARTS: &str = include_str!("echarts.min.js");
@@ -43,6 +46,7 @@ pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
     let mut options = Options::default();
     let machine = &folder.experiment.machine;
     let title = format!("{} on {}", results.kind, machine.hostname);
+    let subtitle = subtitle(machine, folder.experiment.started_s);
     let sections = [
         ("verdict", "Verdict", verdict(folder, results)),
         ("rates", "Work done per second", rates(results, &mut options)),
@@ -55,9 +59,22 @@ pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
     ];
     let sections: Vec<_> =
         sections.into_iter().filter(|(_, _, content)| !content.0.is_empty()).collect();
-    let data = json!({ "themes": palette::themes(), "options": options.0 })
-        .to_string()
-        .replace('<', "\\u003c");
+    let data = json!({ "themes": palette::themes(), "options": options.0 });
+    document(&title, &subtitle, &folder.experiment.netsilo, &sections, &data)
+}
+
+/// A section of a page: id, title, content.
+pub(super) type Section = (&'static str, &'static str, Markup);
+
+/// A whole page; `data` is what the scripts draw.
+pub(super) fn document(
+    title: &str,
+    subtitle: &str,
+    version: &str,
+    sections: &[Section],
+    data: &Value,
+) -> String {
+    let data = data.to_string().replace('<', "\\u003c");
     // Only these scripts run, and nothing is fetched: names of a stranger's folder cannot guess it.
     let nonce = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
     let policy = format!(
@@ -81,22 +98,17 @@ pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
                     h1 { (title) }
                     button #theme type="button" hidden
                         aria-label="Switch between light and dark" { "Dark" }
-                    p { (subtitle(folder)) }
+                    p { (subtitle) }
                     nav aria-label="Sections" {
-                        @for (id, title, _) in &sections { a href={ "#" (id) } { (title) } }
+                        @for (id, title, _) in sections { a href={ "#" (id) } { (title) } }
                     }
                 }
                 main {
-                    @for (id, title, content) in &sections {
+                    @for (id, title, content) in sections {
                         section aria-labelledby=(id) { h2 id=(id) { (title) } (content) }
                     }
                 }
-                footer {
-                    p {
-                        "Made by netsilo " (folder.experiment.netsilo)
-                        ". Charts by Apache ECharts."
-                    }
-                }
+                footer { p { "Made by netsilo " (version) ". Charts by Apache ECharts." } }
                 script #charts type="application/json" { (PreEscaped(data)) }
                 script nonce=(nonce) { (PreEscaped(ECHARTS)) }
                 script nonce=(nonce) { (PreEscaped(SCRIPT)) }
@@ -106,11 +118,11 @@ pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
     page.into_string()
 }
 
-fn subtitle(folder: &ReportFolder) -> String {
-    let machine = &folder.experiment.machine;
+/// When and where a run was made.
+pub(super) fn subtitle(machine: &MachineSummary, started_s: u64) -> String {
     let model = machine.model.as_ref().map(|model| format!(" ({model})")).unwrap_or_default();
     let parts = [
-        details::when(folder.experiment.started_s),
+        details::when(started_s),
         format!("{}{model}", crate::tell::words::plural(machine.cpus as usize, "CPU")),
         format!("Linux {}", machine.kernel),
     ];

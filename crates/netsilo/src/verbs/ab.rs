@@ -1,7 +1,7 @@
 //! `netsilo ab`: switches between two settings, measures both repeatedly, and reports whether they
 //! differ.
 
-mod measurement;
+pub(crate) mod measurement;
 mod sides;
 pub(crate) mod trial;
 
@@ -75,7 +75,12 @@ pub(crate) struct Args {
     )]
     settle: Duration,
     /// Smallest difference that matters; smaller ones count as none
-    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent)]
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "1%",
+        value_parser = crate::args::parse::percent
+    )]
     matters: f64,
     /// Treat the command's number as a cost: lower is better
     #[arg(long, requires = "command")]
@@ -99,16 +104,6 @@ pub(crate) struct Args {
     /// is a number counts
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
-}
-
-/// Parses a percentage as a share from 0 to 1: `1%`, `0.5 %`, `2`.
-fn percent(text: &str) -> Result<f64, String> {
-    let number = text.trim().trim_end_matches('%').trim().parse::<f64>();
-    number
-        .ok()
-        .filter(|it| (0.0..100.0).contains(it))
-        .map(|it| it / 100.0)
-        .ok_or_else(|| "write a percentage (1%)".into())
 }
 
 /// Plans both settings, asks, compares them and prints the result.
@@ -188,20 +183,4 @@ fn plans(args: &Args) -> Result<[Option<Plan>; 2]> {
     let seen = looks.then(|| look.observe_with(args.goal.options())).transpose()?;
     let [a, b] = settings.map(|setting| setting.plan(seen.as_ref(), &args.goal));
     Ok([a?, b?])
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_percentage_is_read_with_or_without_its_sign() {
-        assert_eq!(
-            (super::percent("1%"), super::percent("0.5 %"), super::percent("2")),
-            (Ok(0.01), Ok(0.005), Ok(0.02))
-        );
-        assert!(
-            super::percent("-1").is_err()
-                && super::percent("x").is_err()
-                && super::percent("nan").is_err()
-        );
-    }
 }

@@ -2,12 +2,10 @@
 //! Also the hidden `netsilo guard`.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
 use netsilo_decide::plan::Plan;
-use netsilo_sys::read::process::THIS_PROGRAM;
 use netsilo_sys::transaction::apply::{Applied, ApplyEvent, TransactionOptions};
 use netsilo_sys::transaction::guard;
 use netsilo_sys::transaction::verify::{self, Arrival};
@@ -17,7 +15,6 @@ use crate::args::apply_options::ApplyOptions;
 use crate::args::goal::GoalArgs;
 use crate::args::look;
 use crate::args::plan::load;
-use crate::args::state_dir::StateDir;
 use crate::tell::consent::{confirmed_by_user, refuse_owned};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::{self, eprint_line};
@@ -81,9 +78,8 @@ pub(crate) fn apply(plan: &Plan, options: &ApplyOptions) -> Result<Exit> {
     }
     let kernel = options.state.kernel()?;
     let dir = options.state.absolute()?;
-    let mut start_guard = |transaction: u64| {
-        guard::start(&mut guard_command(&options.state, &dir, transaction), &dir)
-    };
+    let mut start_guard =
+        |transaction: u64| guard::start(&mut options.state.guard_command(&dir, transaction), &dir);
     let mut write_options = TransactionOptions {
         confirm_within: options.confirm_within,
         start_guard: &mut start_guard,
@@ -126,19 +122,6 @@ fn refuse_conflicting_changes(plan: &Plan) -> Result<()> {
         format!("the plan sets {by}, which would reset its change of {void}: {todo}"),
     )
     .into())
-}
-
-/// The command that runs this same executable as the guard, even if its file was replaced.
-fn guard_command(state: &StateDir, dir: &Path, transaction: u64) -> Command {
-    let mut command = Command::new(THIS_PROGRAM);
-    command
-        .arg("guard")
-        .arg(transaction.to_string())
-        .arg("--state-dir")
-        .arg(dir)
-        .arg("--root")
-        .arg(state.root_path());
-    command
 }
 
 /// Reports progress on stderr. It never fails and never ends the program: the changes may cut off

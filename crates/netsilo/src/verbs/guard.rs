@@ -1,9 +1,10 @@
-//! The hidden `netsilo guard`, which `apply` starts: restores what is not confirmed in time.
+//! The hidden `netsilo guard`, which `apply` and `tune` start: restores what is not confirmed in
+//! time.
 
 use std::io;
 
 use anyhow::Result;
-use netsilo_sys::transaction::guard::{self, GuardResult};
+use netsilo_sys::transaction::guard::{self, GuardResult, GuardScope};
 
 use crate::args::state_dir::StateDir;
 use crate::tell::exit::Exit;
@@ -15,20 +16,27 @@ use crate::views::undone::report;
 pub(crate) struct Args {
     /// Transaction to restore unless it is confirmed
     transaction: u64,
+    /// Restore it also when the process ends that started this one
+    #[arg(long)]
+    with_parent: bool,
     #[command(flatten)]
     state: StateDir,
 }
 
-/// Restores a transaction unless it is confirmed in time; `apply` starts it with standard error in
-/// the state folder's `guard.log`.
+/// Restores a transaction unless it is confirmed in time; standard error is the state folder's
+/// `guard.log`.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let Args { transaction, state } = args;
-    let end = guard::watch(&state.kernel()?, state.path(), *transaction, &mut io::stdout())?;
+    let Args { transaction, with_parent, state } = args;
+    let scope = if *with_parent { GuardScope::WhileParentLives } else { GuardScope::UntilDeadline };
+    let (kernel, dir) = (state.kernel()?, state.path());
+    let end = guard::watch(&kernel, dir, *transaction, scope, &mut io::stdout())?;
     let exit = match &end {
         GuardResult::Restored(undone) if !undone.is_complete() => Exit::RestoreIncomplete,
         _ => Exit::Ok,
     };
     match end {
+        // temporary changes end in this way all the time
+        GuardResult::Confirmed | GuardResult::Undone(_) if *with_parent => {}
         GuardResult::Confirmed => {
             eprint_line(format_args!("transaction {transaction} was confirmed"))
         }
@@ -36,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             eprint_line(format_args!("transaction {transaction} was restored by {by}"))
         }
         GuardResult::Restored(undone) => {
-            eprint_line("no confirmation in time");
+            eprint_line("no confirmation in time, or the program that wrote it has ended");
             eprint_line(report(&[undone]).trim_end());
         }
     }

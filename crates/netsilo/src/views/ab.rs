@@ -103,14 +103,16 @@ fn notes(name: &str, steadiness: &Steadiness) -> Vec<String> {
     notes
 }
 
-fn interval(estimate: &Estimate, scale: Scale) -> String {
+/// An interval of a change: `-9.1% .. +0.4%`.
+pub(crate) fn interval(estimate: &Estimate, scale: Scale) -> String {
     match scale {
         Scale::Ratio => format!("{:+.1}% .. {:+.1}%", estimate.low * 100.0, estimate.high * 100.0),
         Scale::Difference => format!("{:+.3} .. {:+.3}", estimate.low, estimate.high),
     }
 }
 
-fn size(value: f64, scale: Scale) -> String {
+/// The size of a change, without its sign.
+pub(crate) fn size(value: f64, scale: Scale) -> String {
     match scale {
         Scale::Ratio => format!("{:.1}%", value * 100.0),
         Scale::Difference => format!("{value:.3}"),
@@ -118,7 +120,7 @@ fn size(value: f64, scale: Scale) -> String {
 }
 
 /// Three significant digits, also below 1.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:.3}") } else { units::count(value) }
 }
 

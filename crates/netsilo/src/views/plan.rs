@@ -140,7 +140,11 @@ pub(crate) fn interruptions(plan: &Plan) -> Vec<String> {
 }
 
 /// A titled section of subjects with reasons; subjects with the same reason share a line.
-fn section<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (&'a str, &'a str)>) {
+pub(crate) fn section<'a>(
+    text: &mut String,
+    title: &str,
+    rows: impl Iterator<Item = (&'a str, &'a str)>,
+) {
     let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
     for (subject, reason) in rows {
         match by_reason.iter_mut().find(|(known, _)| *known == reason) {

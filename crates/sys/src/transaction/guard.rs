@@ -1,4 +1,5 @@
-//! The guard of `apply --confirm-within`: a process that restores a transaction unless confirmed.
+//! The guard of `apply --confirm-within` and `tune`: a process that restores a transaction unless
+//! confirmed.
 //!
 //! It must survive everything that a bad placement can break: the terminal, the connection, `apply`
 //! itself. So it runs in its own session, watches before the first write, and depends only on the
@@ -6,7 +7,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -93,11 +94,21 @@ pub fn start(command: &mut Command, dir: &Path) -> io::Result<()> {
     )))
 }
 
+/// What makes a guard restore, besides the deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuardScope {
+    /// Only the deadline: the transaction outlives the process that wrote it.
+    UntilDeadline,
+    /// The end of the process that started the guard, too.
+    WhileParentLives,
+}
+
 /// Watches a transaction until it is confirmed, undone or overdue; restores it when overdue.
 pub fn watch(
     kernel: &dyn Kernel,
     dir: &Path,
     transaction: u64,
+    scope: GuardScope,
     ready: &mut dyn Write,
 ) -> Result<GuardResult, GuardError> {
     // Fails only for a process group leader: a guard started by hand from a terminal.
@@ -120,7 +131,10 @@ pub fn watch(
             Ok(Some(State::Undone(by))) => return Ok(GuardResult::Undone(by)),
             _ => {}
         }
-        if wait([changed.as_fd(), due.as_fd(), stop.as_fd()]).map_err(cannot("wait"))? {
+        let mut ends = vec![due.as_fd(), stop.as_fd()];
+        let writer = apply.as_ref().filter(|_| scope == GuardScope::WhileParentLives);
+        ends.extend(writer.map(|apply| apply.pidfd.as_fd()));
+        if wait(changed.as_fd(), &ends).map_err(cannot("wait"))? {
             return restore(kernel, dir, transaction, apply.as_ref());
         }
         drain(&changed).map_err(cannot("read events"))?;
@@ -152,9 +166,11 @@ fn timer(at: Duration) -> rustix::io::Result<OwnedFd> {
     Ok(timer)
 }
 
-/// Waits for one of the three; true for the timer and the stop signal, which both mean restore.
-fn wait(on: [std::os::fd::BorrowedFd<'_>; 3]) -> rustix::io::Result<bool> {
-    let mut fds = on.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+/// Waits for a change of the journal or for one of `ends`, which mean restore; true for those.
+fn wait(changed: BorrowedFd<'_>, ends: &[BorrowedFd<'_>]) -> rustix::io::Result<bool> {
+    let all = [&[changed], ends].concat();
+    let mut fds: Vec<_> =
+        all.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     loop {
         match poll(&mut fds, None) {
             Ok(_) => return Ok(fds[1..].iter().any(|fd| !fd.revents().is_empty())),

@@ -11,7 +11,7 @@ use crate::plan::Goal;
 
 /// Proposed entries of the global flow table (`Documentation/networking/scaling.rst`, for a busy
 /// server).
-const FLOW_ENTRIES: u32 = 32768;
+pub(crate) const FLOW_ENTRIES: u32 = 32768;
 
 /// A verdict, and what to plan for it.
 #[derive(Debug, Clone)]

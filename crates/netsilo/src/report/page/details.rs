@@ -62,7 +62,8 @@ fn machine(folder: &ReportFolder) -> Markup {
     }
 }
 
-fn changes(changes: &[netsilo_model::change::Change]) -> Markup {
+/// Changes with their reasons, as a table.
+pub(crate) fn changes(changes: &[netsilo_model::change::Change]) -> Markup {
     html! {
         div.scroll { table {
             thead { tr {

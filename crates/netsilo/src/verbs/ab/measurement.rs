@@ -124,7 +124,8 @@ impl Measurement {
     }
 }
 
-fn command(words: &[String], stop: &AtomicBool) -> Result<Option<f64>> {
+/// Runs a command and returns the last number that it prints; `None` when `stop` was set meanwhile.
+pub(crate) fn command(words: &[String], stop: &AtomicBool) -> Result<Option<f64>> {
     let [program, arguments @ ..] = words else { bail!("no command") };
     let mut command = Command::new(program);
     // its own process group, so that all processes it starts end with it

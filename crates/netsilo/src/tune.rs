@@ -1,0 +1,169 @@
+//! `netsilo tune`: tries placements and knobs in a race, and keeps the winner.
+//!
+//! `args` are its arguments; `candidates` observes the machine and makes what is tried; `meter`
+//! measures one window; `search` runs the race, which `netsilo-trial` decides; `folder` keeps its
+//! records. May use `verbs`, for the measurement that it shares with `ab`, and `bench`, for the
+//! folder of a run. No figure is computed here.
+
+mod args;
+mod candidates;
+pub(crate) mod folder;
+mod meter;
+mod search;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use netsilo_decide::plan::Plan;
+use netsilo_trial::race::{Race, RacePlan, RaceResult};
+
+use crate::bench::experiment::as_found;
+use crate::tell::consent::{confirmed_by_user, refuse_owned};
+use crate::tell::exit::{Exit, ExitError};
+use crate::tell::out;
+use crate::tell::words::plural;
+use crate::temporary_changes::TemporaryChanges;
+pub(crate) use crate::tune::args::Args;
+use crate::tune::candidates::Field;
+use crate::tune::folder::Folder;
+use crate::tune::meter::Meter;
+use crate::tune::search::Search;
+use crate::views::tune::{TuneResult, candidates as listed, render};
+
+/// Makes or reads the plan of a race, runs it, and keeps the winner.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let (stop, asking) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    for signal in
+        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+    {
+        // while the question is open nothing needs restoring: a signal may end the program
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&asking))
+            .context("cannot await signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
+    }
+    if let Some(dir) = &args.resume {
+        return resume(args, dir, &stop, &asking);
+    }
+    let objective = args.objective()?;
+    ensure_positive(args)?;
+    let field = candidates::field(args, &stop)?;
+    if args.dry_run {
+        return dry_run(args, &field);
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Err(ExitError(Exit::Refused, "interrupted: nothing was written".into()).into());
+    }
+    let plan = candidates::plan(args, objective, &field)?;
+    if !args.json {
+        out::text(&listed(&field.candidates))?;
+    }
+    agree(args, &plan, plan.rules.turns, args.scope.even_if_owned, &asking)?;
+    let folder = args.output.as_deref().map(|dir| Folder::create(dir, &plan)).transpose()?;
+    let race = Race::new(plan.rules, plan.candidates.len());
+    search(args, &plan, race, folder, args.budget, &stop)
+}
+
+fn ensure_positive(args: &Args) -> Result<()> {
+    for (name, time) in [("--for", args.budget), ("--window", args.window)] {
+        if time < meter::PEEK / 5 {
+            let least = humantime::format_duration(meter::PEEK / 5);
+            return Err(ExitError(Exit::Usage, format!("{name} must be at least {least}")).into());
+        }
+    }
+    Ok(())
+}
+
+fn dry_run(args: &Args, field: &Field) -> Result<Exit> {
+    if args.json {
+        out::json(&field.candidates)?
+    } else {
+        out::text(&listed(&field.candidates))?
+    }
+    Ok(Exit::Ok)
+}
+
+/// Asks for consent; an error if the answer is no.
+fn agree(
+    args: &Args,
+    plan: &RacePlan,
+    turns: usize,
+    even_if_owned: bool,
+    asking: &AtomicBool,
+) -> Result<()> {
+    for candidate in &plan.candidates {
+        let plan = Plan { changes: candidate.changes.clone(), even_if_owned, ..Plan::default() };
+        refuse_owned(&plan, &args.state.root()?)?;
+    }
+    let question = format!(
+        "try {} in at most {}, restore each, and keep the winner",
+        plural(plan.candidates.len() - 1, "candidate"),
+        plural(turns, "window")
+    );
+    asking.store(true, Ordering::Relaxed);
+    let agreed = args.yes || confirmed_by_user(&question)?;
+    asking.store(false, Ordering::Relaxed);
+    if !agreed {
+        return Err(ExitError(Exit::Refused, "nothing was written".into()).into());
+    }
+    Ok(())
+}
+
+/// Goes on with a race; the winner of one that had ended is applied.
+fn resume(args: &Args, dir: &Path, stop: &AtomicBool, asking: &AtomicBool) -> Result<Exit> {
+    let (folder, plan, race) = Folder::open(dir, args.trust)?;
+    candidates::is_this_machine(&plan)?;
+    as_found(&args.state, &plan.candidates)?;
+    let left = plan.rules.turns.saturating_sub(race.turns());
+    agree(args, &plan, left, args.scope.even_if_owned, asking)?;
+    let share = left as f64 / plan.rules.turns as f64;
+    search(args, &plan, race, Some(folder), plan.budget.mul_f64(share), stop)
+}
+
+/// Runs the race, keeps the winner and prints the result.
+fn search(
+    args: &Args,
+    plan: &RacePlan,
+    race: Race,
+    folder: Option<Folder>,
+    time: Duration,
+    stop: &AtomicBool,
+) -> Result<Exit> {
+    let meter = Meter::start(plan, stop)?;
+    let mut temporary = TemporaryChanges::guarded(&args.state, meter.longest_window())?;
+    let dir = folder.as_ref().map(|folder| folder.path().to_owned());
+    let search = Search { plan, race, meter, folder, until: Instant::now() + time, stop };
+    let ended = search.run(&mut temporary);
+    // a failed restore is reported before a failed measurement
+    temporary.restore()?;
+    let race = ended?;
+    let interrupted = stop.load(Ordering::Relaxed);
+    let kept = match race.result() {
+        RaceResult::Won { candidate, .. } if !interrupted => keep(&mut temporary, plan, candidate)?,
+        _ => None,
+    };
+    let result = TuneResult::new(plan, &race, interrupted, kept);
+    if args.json {
+        out::json(&result)?
+    } else {
+        out::text(&render(&result))?
+    }
+    if interrupted && let Some(dir) = dir {
+        out::note(&format!("go on with: netsilo tune --resume {}", dir.display()));
+    }
+    Ok(if interrupted { Exit::Refused } else { Exit::Ok })
+}
+
+/// Applies the winner as one transaction, and confirms it once all of it is written.
+fn keep(
+    temporary: &mut TemporaryChanges<'_>,
+    plan: &RacePlan,
+    winner: usize,
+) -> Result<Option<u64>> {
+    temporary.replace(&plan.candidates[winner].changes)?;
+    let kept = temporary.keep()?;
+    ensure!(kept.is_some(), "the winner was restored by its guard before it could be confirmed");
+    Ok(kept)
+}

@@ -1,0 +1,181 @@
+//! What a search tries: observes the machine, makes the candidates, and the plan of the race.
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result};
+use netsilo_decide::judge::candidates::{Candidate, CandidateOptions, Candidates, candidates};
+use netsilo_decide::plan::Goal;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_sys::bpf::tracer;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::observe::{CountingMode, Observer};
+use netsilo_trial::experiment::Setting;
+use netsilo_trial::race::{RacePlan, RaceRules};
+
+use crate::args::costs::costs_for;
+use crate::args::look::{CHECK_INTERVAL, wait_unless_stopped, wait_with_progress};
+use crate::args::objective::Objective;
+use crate::bench::experiment::{machine, same_machine};
+use crate::tell::exit::{Exit, ExitError};
+use crate::tell::out;
+use crate::tell::words::plural;
+use crate::tune::args::Args;
+use crate::tune::meter::{PEEK, while_running};
+
+/// Consecutive parts of a window beyond the limit of the objective that break it; of a command one,
+/// as it has one number.
+const STREAK: usize = 2;
+
+/// Most windows of a search: the time of a look grows with the square of their number.
+const MOST_TURNS: usize = 2000;
+
+/// What was observed before anything was written.
+pub(super) struct Field {
+    observation: Observation,
+    /// Time that the command took with nothing changed.
+    command: Option<Duration>,
+    /// Time of one look at the machine, of which a window has several.
+    look: Duration,
+    pub(super) candidates: Candidates,
+}
+
+impl Field {
+    /// Time of one window with the settling time and all looks.
+    fn time_of_window(&self, args: &Args) -> Duration {
+        let window = self.command.unwrap_or(args.window);
+        let looks = match self.command {
+            // looks happen while the command runs
+            Some(_) => 2.0,
+            None => 1.0 + (args.window.as_secs_f64() / PEEK.as_secs_f64()).ceil(),
+        };
+        args.settle + window + self.look.mul_f64(looks)
+    }
+}
+
+/// Observes the machine, under the command if there is one, and makes the candidates.
+pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
+    let (observation, command) = observe(&args.command, stop)?;
+    let scope = &args.scope;
+    let goal = Goal {
+        netdevs: scope.netdev.clone(),
+        cpus: scope.cpus.clone(),
+        exclude: scope.exclude.clone().unwrap_or_default(),
+        even_if_owned: scope.even_if_owned,
+        costs: costs_for(false)?,
+        ..Goal::default()
+    };
+    let analysis = Analysis::new(&observation, &goal.costs);
+    let options = CandidateOptions {
+        goal: goal.clone(),
+        allow_interruption: args.allow_interruption,
+        only: args.only.clone(),
+        except: args.except.clone(),
+    };
+    let candidates = candidates(&analysis, &options)
+        .map_err(|unknown| ExitError(Exit::Usage, unknown.to_string()))?;
+    drop(analysis);
+    let started = Instant::now();
+    netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
+    Ok(Field { observation, command, look: started.elapsed(), candidates })
+}
+
+fn observe(command: &[String], stop: &AtomicBool) -> Result<(Observation, Option<Duration>)> {
+    let root = Root::live();
+    let options = tracer::Options::for_findings();
+    let mut observer = Observer::start_with(&root, CountingMode::Continuous, options)?;
+    if command.is_empty() {
+        return Ok((observer.next(&root, CHECK_INTERVAL, wait_with_progress)?, None));
+    }
+    out::note("observing the command with nothing changed");
+    let started = Instant::now();
+    let (observation, value) = while_running(command, |running| {
+        let wait = |_| {
+            while !running.over.load(std::sync::atomic::Ordering::Relaxed) {
+                wait_unless_stopped(PEEK, &running.over);
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    running.kill();
+                }
+            }
+        };
+        Ok(observer.next(&root, Duration::ZERO, wait)?)
+    })?;
+    value?;
+    Ok((observation, Some(started.elapsed())))
+}
+
+/// The plan of a race between the candidates; an error if there is nothing to try, or the time is
+/// too short to tell them apart.
+pub(super) fn plan(args: &Args, objective: Objective, field: &Field) -> Result<RacePlan> {
+    let tried = &field.candidates.tried;
+    if tried.is_empty() {
+        let message = "no candidate changes anything here: there is nothing to try (name a netdev \
+                       with --netdev? netsilo tune --dry-run gives the reasons)";
+        return Err(ExitError(Exit::Refused, message.into()).into());
+    }
+    let each = field.time_of_window(args);
+    let rules = RaceRules {
+        turns: ((args.budget.as_secs_f64() / each.as_secs_f64()) as usize).min(MOST_TURNS),
+        smallest_relevant: args.matters,
+        never_worse: args.never_worse_than,
+        streak: if field.command.is_some() { 1 } else { STREAK },
+        scale: objective.scale(),
+        better: objective.better(),
+        seed: args.seed.unwrap_or_else(|| fastrand::u64(..)),
+        ..RaceRules::default()
+    };
+    enough_time(args, &rules, each, tried.len() + 1)?;
+    Ok(RacePlan {
+        schema: 1,
+        netsilo: env!("CARGO_PKG_VERSION").into(),
+        command: std::env::args().collect(),
+        started_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        machine: machine(&field.observation)?,
+        objective: objective.as_str().into(),
+        load: args.command.clone(),
+        unit: objective.unit().map(Into::into),
+        budget: args.budget,
+        window: args.window,
+        peek: PEEK,
+        settle: args.settle,
+        rules,
+        candidates: std::iter::once(present()).chain(tried.iter().map(setting)).collect(),
+    })
+}
+
+fn enough_time(args: &Args, rules: &RaceRules, each: Duration, candidates: usize) -> Result<()> {
+    let least = rules.least_turns(candidates);
+    if rules.turns >= least {
+        return Ok(());
+    }
+    let seconds = (each * least as u32).as_secs() + 1;
+    let message = format!(
+        "{} allows {}, and {candidates} states need {least} to be told apart: search --for {}, or \
+         try fewer candidates (--only, --except)",
+        humantime::format_duration(args.budget),
+        plural(rules.turns, "window"),
+        humantime::format_duration(Duration::from_secs(seconds))
+    );
+    Err(ExitError(Exit::Refused, message).into())
+}
+
+fn present() -> Setting {
+    let what = "nothing changed".into();
+    Setting { name: "present".into(), what, changes: Vec::new(), command: None }
+}
+
+fn setting(candidate: &Candidate) -> Setting {
+    Setting {
+        name: candidate.name.clone(),
+        what: crate::views::tune::expected(&candidate.expected),
+        changes: candidate.plan.changes.clone(),
+        command: None,
+    }
+}
+
+/// Checks that a search began on this machine.
+pub(super) fn is_this_machine(plan: &RacePlan) -> Result<()> {
+    let after = netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
+    same_machine(&plan.machine, &machine(&Observation { after, ..Observation::default() })?)
+}

@@ -1,0 +1,185 @@
+//! Measures one window: of the live workload, or while a command runs. Looks at it in parts, so
+//! that a bad candidate is seen before the window ends.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_sys::bpf::tracer;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::observe::{CountingMode, Observer};
+use netsilo_trial::race::rails::{Breach, Peek};
+use netsilo_trial::race::{RacePlan, TurnEnd};
+use netsilo_trial::workload::WorkloadMeasure;
+
+use crate::args::look::wait_unless_stopped;
+use crate::verbs::ab::measurement::command;
+
+/// Length of a part of a window: two parts and the settling time are below a second.
+pub(super) const PEEK: Duration = Duration::from_millis(250);
+
+/// The longest command; a guard restores the candidate after it.
+const LONGEST_COMMAND: Duration = Duration::from_secs(24 * 3600);
+
+/// Time that a window may take longer than planned.
+const MARGIN: Duration = Duration::from_secs(30);
+
+/// Takes a part of a window; returns the limit that it broke.
+pub(super) type Watch<'a> = &'a mut dyn FnMut(&Peek) -> Option<Breach>;
+
+/// What a window showed.
+pub(super) struct Window {
+    pub(super) peeks: Vec<Peek>,
+    pub(super) end: TurnEnd,
+}
+
+/// Measures windows, one after the other.
+pub(super) struct Meter<'a> {
+    plan: &'a RacePlan,
+    root: Root,
+    observer: Observer,
+    /// `None` if a command prints the number.
+    measure: Option<WorkloadMeasure>,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Meter<'a> {
+    pub(super) fn start(plan: &'a RacePlan, stop: &'a AtomicBool) -> Result<Self> {
+        let measure = WorkloadMeasure::ALL.into_iter().find(|it| it.as_str() == plan.objective);
+        let root = Root::live();
+        let (counting, options) = match measure {
+            Some(measure) => {
+                let runqueue = measure == WorkloadMeasure::RunqueueLatency;
+                let options = tracer::Options { runqueue, ..tracer::Options::default() };
+                (CountingMode::Continuous, options)
+            }
+            None => (CountingMode::WithoutBpf, tracer::Options::default()),
+        };
+        let observer = Observer::start_with(&root, counting, options)?;
+        Ok(Self { plan, root, observer, measure, stop })
+    }
+
+    /// The longest time that a candidate is in force.
+    pub(super) fn longest_window(&self) -> Duration {
+        let window = if self.measure.is_some() { self.plan.window } else { LONGEST_COMMAND };
+        self.plan.settle + 2 * window + MARGIN
+    }
+
+    /// Measures one window; `None` when it was interrupted.
+    pub(super) fn measure(&mut self, watch: Watch<'_>) -> Result<Option<Window>> {
+        let stop = self.stop;
+        self.part(self.plan.settle, stop)?;
+        let window = match self.measure {
+            Some(measure) => self.live(measure, watch)?,
+            None => self.command(watch)?,
+        };
+        Ok(window.filter(|_| !stop.load(Ordering::Relaxed)))
+    }
+
+    /// Observes one part; ends early when `end` is set.
+    fn part(&mut self, time: Duration, end: &AtomicBool) -> Result<Observation> {
+        Ok(self.observer.next(&self.root, time, |time| wait_unless_stopped(time, end))?)
+    }
+
+    fn live(&mut self, measure: WorkloadMeasure, watch: Watch<'_>) -> Result<Option<Window>> {
+        let (mut peeks, mut whole) = (Vec::new(), None::<Observation>);
+        let mut left = self.plan.window;
+        while !left.is_zero() {
+            let time = left.min(self.plan.peek);
+            left -= time;
+            let observation = self.part(time, self.stop)?;
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let peek = Peek::from_observation(&observation, Some(measure));
+            peeks.push(peek);
+            if let Some(breach) = watch(&peek) {
+                return Ok(Some(Window { peeks, end: TurnEnd::Broke(breach) }));
+            }
+            match &mut whole {
+                Some(whole) => whole.append(observation),
+                None => whole = Some(observation),
+            }
+        }
+        let whole = whole.context("the window is empty")?;
+        let end = match measure.compute(&whole) {
+            Ok(value) => TurnEnd::Value(value),
+            Err(why) => TurnEnd::Lost(format!("no {measure}: {why}")),
+        };
+        Ok(Some(Window { peeks, end }))
+    }
+
+    fn command(&mut self, watch: Watch<'_>) -> Result<Option<Window>> {
+        let (plan, stop) = (self.plan, self.stop);
+        let mut peeks = Vec::new();
+        let ran = while_running(&plan.load, |running| {
+            while !running.has_ended() {
+                let observation = self.part(plan.peek, &running.over)?;
+                if stop.load(Ordering::Relaxed) {
+                    running.kill();
+                    return Ok(None);
+                }
+                let peek = Peek::from_observation(&observation, None);
+                peeks.push(peek);
+                if let Some(breach) = watch(&peek) {
+                    running.kill();
+                    return Ok(Some(breach));
+                }
+            }
+            Ok(None)
+        })?;
+        let end = match ran {
+            (Some(breach), _) => TurnEnd::Broke(breach),
+            (None, Err(error)) => TurnEnd::Failed(format!("{error:#}")),
+            (None, Ok(None)) => return Ok(None),
+            (None, Ok(Some(value))) => {
+                let peek = Peek { objective: Some(value), ..Peek::default() };
+                peeks.push(peek);
+                watch(&peek).map_or(TurnEnd::Value(value), TurnEnd::Broke)
+            }
+        };
+        Ok(Some(Window { peeks, end }))
+    }
+}
+
+/// A command that runs.
+#[derive(Default)]
+pub(super) struct Running {
+    killed: AtomicBool,
+    pub(super) over: AtomicBool,
+}
+
+impl Running {
+    fn has_ended(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// Ends the command and everything that it started.
+    pub(super) fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs a command while something else is done; returns that and the command's number, `None` if
+/// it was killed.
+pub(super) fn while_running<T>(
+    words: &[String],
+    meanwhile: impl FnOnce(&Running) -> Result<T>,
+) -> Result<(T, Result<Option<f64>>)> {
+    let running = Running::default();
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let value = command(words, &running.killed);
+            running.over.store(true, Ordering::Relaxed);
+            value
+        });
+        let done = meanwhile(&running);
+        if done.is_err() {
+            running.kill();
+        }
+        let value = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((done?, value))
+    })
+}

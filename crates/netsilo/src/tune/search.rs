@@ -1,0 +1,123 @@
+//! Runs a race: applies what it says, measures, records, and takes every candidate back.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use netsilo_trial::race::{Race, RacePlan, RaceRecord, Turn, TurnEnd};
+
+use crate::bench::runner::refused;
+use crate::tell::exit::{Exit, ExitError};
+use crate::tell::out;
+use crate::temporary_changes::TemporaryChanges;
+use crate::tune::folder::Folder;
+use crate::tune::meter::{Meter, Window};
+use crate::views::tune::{newly_out, so_far};
+
+/// A search ends after this many consecutive windows without a value.
+const MOST_LOST: usize = 5;
+
+/// A search that is under way.
+pub(super) struct Search<'a> {
+    pub(super) plan: &'a RacePlan,
+    pub(super) race: Race,
+    pub(super) meter: Meter<'a>,
+    pub(super) folder: Option<Folder>,
+    /// The end of the budget.
+    pub(super) until: Instant,
+    pub(super) stop: &'a AtomicBool,
+}
+
+impl Search<'_> {
+    /// Measures until the race is over, the time is up or `stop` is set; nothing stays in force.
+    pub(super) fn run(mut self, temporary: &mut TemporaryChanges<'_>) -> Result<Race> {
+        let bar = progress(self.plan, &self.race);
+        let ended = self.windows(temporary, &bar);
+        bar.finish_and_clear();
+        ended.map(|()| self.race)
+    }
+
+    fn windows(&mut self, temporary: &mut TemporaryChanges<'_>, bar: &ProgressBar) -> Result<()> {
+        let mut lost = 0;
+        while (Instant::now() < self.until || self.race.owes_control())
+            && let Some(turn) = self.race.next_turn()
+        {
+            let before = self.race.standings();
+            let Some(record) = self.window(turn, temporary)? else { break };
+            lost = self.count_lost(&record, lost)?;
+            self.race.end(record.end.clone());
+            if let Some(folder) = &mut self.folder {
+                folder.append(&record)?;
+            }
+            for line in newly_out(self.plan, &before, &self.race.standings()) {
+                bar.suspend(|| out::note(&line));
+            }
+            bar.set_position(self.race.turns() as u64);
+            bar.set_message(so_far(self.plan, &self.race));
+        }
+        Ok(())
+    }
+
+    /// Measures one window and takes the candidate back; `None` when it was interrupted.
+    fn window(
+        &mut self,
+        turn: Turn,
+        temporary: &mut TemporaryChanges<'_>,
+    ) -> Result<Option<RaceRecord>> {
+        let started_ms =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+        let candidate = turn.candidate;
+        let record = |Window { peeks, end }| RaceRecord { candidate, started_ms, peeks, end };
+        let changes = &self.plan.candidates[candidate].changes;
+        if let Err(error) = temporary.replace(changes) {
+            let end = TurnEnd::Failed(refused(error)?);
+            return Ok(Some(record(Window { peeks: Vec::new(), end })));
+        }
+        let race = &mut self.race;
+        let measured = self.meter.measure(&mut |peek| race.peek(peek))?;
+        let was_in_force = temporary.restore()? || changes.is_empty();
+        if self.stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let as_measured = |window: Window| match was_in_force {
+            true => window,
+            false => {
+                let why = "its guard restored the present state before the window ended";
+                Window { end: TurnEnd::Lost(why.into()), ..window }
+            }
+        };
+        Ok(measured.map(as_measured).map(record))
+    }
+
+    /// Counts consecutive windows without a value; an error after too many, and when the present
+    /// state cannot be measured.
+    fn count_lost(&self, record: &RaceRecord, lost: usize) -> Result<usize> {
+        match &record.end {
+            TurnEnd::Failed(why) if record.candidate == 0 => bail!("{why}"),
+            TurnEnd::Value(value) if record.candidate == 0 && !self.plan.rules.accepts(*value) => {
+                bail!(
+                    "{value} cannot be compared by a ratio: the command must print numbers above 0"
+                )
+            }
+            TurnEnd::Lost(why) if lost + 1 == MOST_LOST => {
+                let message = format!("{MOST_LOST} windows in a row without a value: {why}");
+                Err(ExitError(Exit::Refused, message).into())
+            }
+            TurnEnd::Lost(_) => Ok(lost + 1),
+            _ => Ok(0),
+        }
+    }
+}
+
+/// Bar on stderr: windows done, the longest time left, who is still in.
+fn progress(plan: &RacePlan, race: &Race) -> ProgressBar {
+    let style = ProgressStyle::with_template(
+        "window {pos} of at most {len} {wide_bar} at most {eta} left  {msg}",
+    );
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(plan.rules.turns as u64).with_style(style);
+    bar.set_position(race.turns() as u64);
+    bar.reset_eta();
+    bar
+}

@@ -1,0 +1,367 @@
+//! The candidates of `tune`, its progress, and its result: as text and as JSON.
+
+use std::fmt::Write as _;
+
+use netsilo_decide::judge::candidates::{Candidates, Expected};
+use netsilo_trial::comparison::Scale;
+use netsilo_trial::race::rails::{Breach, Rail};
+use netsilo_trial::race::{OutReason, Race, RacePlan, RaceResult, RaceRules, Standing, Status};
+use serde::Serialize;
+
+use crate::tell::words::plural;
+use crate::views::ab::{interval, number};
+use crate::views::plan::section;
+use crate::views::table::{table, trim_lines};
+use crate::views::units;
+
+/// The result of a search.
+#[derive(Debug, Serialize)]
+pub(crate) struct TuneResult<'a> {
+    pub(crate) schema: u32,
+    pub(crate) objective: &'a str,
+    /// The command; empty for the live workload.
+    pub(crate) load: &'a [String],
+    /// Unit of the objective: `ns`, or `None` when unknown.
+    pub(crate) unit: Option<&'a str>,
+    pub(crate) rules: RaceRules,
+    /// Number of windows that were measured.
+    pub(crate) windows: usize,
+    pub(crate) interrupted: bool,
+    pub(crate) result: RaceResult,
+    /// All candidates; the first is the present state.
+    pub(crate) candidates: Vec<CandidateResult<'a>>,
+    /// The transaction that keeps the winner; `None` if nothing was kept.
+    pub(crate) transaction: Option<u64>,
+}
+
+/// How one candidate did.
+#[derive(Debug, Serialize)]
+pub(crate) struct CandidateResult<'a> {
+    pub(crate) name: &'a str,
+    /// What the model expected.
+    pub(crate) expected: &'a str,
+    #[serde(flatten)]
+    pub(crate) standing: Standing,
+    /// The status in words.
+    pub(crate) words: String,
+}
+
+impl<'a> TuneResult<'a> {
+    /// The result of a race.
+    pub(crate) fn new(
+        plan: &'a RacePlan,
+        race: &Race,
+        interrupted: bool,
+        transaction: Option<u64>,
+    ) -> Self {
+        let candidate = |standing: Standing| {
+            let setting = &plan.candidates[standing.candidate];
+            let words = words(plan, &standing);
+            CandidateResult { name: &setting.name, expected: &setting.what, standing, words }
+        };
+        Self {
+            schema: 1,
+            objective: &plan.objective,
+            load: &plan.load,
+            unit: plan.unit.as_deref(),
+            rules: plan.rules,
+            windows: race.turns(),
+            interrupted,
+            result: race.result(),
+            candidates: race.standings().into_iter().map(candidate).collect(),
+            transaction,
+        }
+    }
+
+    /// What was measured: `cpu-per-megabyte`, `latency of ./load.sh`.
+    pub(crate) fn measured(&self) -> String {
+        match self.load {
+            [] => self.objective.to_owned(),
+            load => format!("{} of {}", self.objective, load.join(" ")),
+        }
+    }
+
+    /// The outcome in one line.
+    pub(crate) fn outcome(&self) -> String {
+        let RaceResult::Won { candidate, change } = &self.result else {
+            let is_in = |it: &&CandidateResult<'_>| it.standing.status == Status::In;
+            let mut left = self.candidates.iter().skip(1).filter(is_in).peekable();
+            let none = left.peek().is_some() && left.all(|it| it.standing.change.is_none());
+            let why =
+                if none { ": too few windows for an interval, search longer (--for)" } else { "" };
+            return format!("no difference shown{why}");
+        };
+        let name = self.candidates[*candidate].name;
+        let sure = 100.0 * (1.0 - self.rules.error_rate);
+        let change = interval(change, self.rules.scale);
+        format!("{name} is better than the present state ({change}, {sure:.0}%)")
+    }
+
+    /// The median of a candidate with its unit.
+    pub(crate) fn median(&self, standing: &Standing) -> Option<String> {
+        let number = if self.unit == Some("ns") { units::nanoseconds } else { number };
+        standing.median.map(number)
+    }
+}
+
+/// Renders where each candidate stands, and the outcome.
+pub(crate) fn render(result: &TuneResult<'_>) -> String {
+    let windows = plural(result.windows, "window");
+    let mut text = format!("{}: {windows}, seed {}\n", result.measured(), result.rules.seed);
+    let mut rows = table(&["candidate", "windows", "median", "change", ""], |name| {
+        matches!(name, "windows" | "median")
+    });
+    for CandidateResult { name, standing, words, .. } in &result.candidates {
+        let change =
+            standing.change.map_or_else(String::new, |it| interval(&it, result.rules.scale));
+        let median = result.median(standing).unwrap_or_default();
+        rows.add_row([*name, &standing.windows.to_string(), &median, &change, words]);
+    }
+    let _ = writeln!(text, "{}", trim_lines(&rows));
+    if result.interrupted {
+        text += "interrupted: nothing remains written\n";
+        return text;
+    }
+    let _ = writeln!(text, "{}", result.outcome());
+    if result.transaction.is_none() {
+        text += "nothing remains written\n";
+    }
+    if let Some(transaction) = result.transaction {
+        let _ = writeln!(
+            text,
+            "transaction {transaction} keeps it; `netsilo undo --last` restores the state before"
+        );
+    }
+    text
+}
+
+/// Lists what would be tried and what not, with what the model expects.
+pub(crate) fn candidates(all: &Candidates) -> String {
+    let mut text = format!("{} and the present state\n", plural(all.tried.len(), "candidate"));
+    for candidate in &all.tried {
+        let _ = writeln!(text, "  {}: {}", candidate.name, expected(&candidate.expected));
+        for change in &candidate.plan.changes {
+            let (old, new) = change.from_to();
+            let _ = writeln!(text, "    {}: {old} -> {new}", change.target);
+        }
+    }
+    let left_out = all.left_out.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
+    section(&mut text, "not tried", left_out);
+    text
+}
+
+/// What the model expects, in words.
+pub(crate) fn expected(expected: &Expected) -> String {
+    match expected {
+        Expected::Cost(cost) => {
+            let percent = |ns: u64| format!("{:.1}%", ns as f64 / 1e7);
+            format!(
+                "expected cost {} -> {} of a cpu",
+                percent(cost.before_ns_per_s),
+                percent(cost.after_ns_per_s)
+            )
+        }
+        Expected::Verdict(outcome, reason) => format!("{outcome}: {reason}"),
+        Expected::NotEstimated => "the model gives no estimate".into(),
+    }
+}
+
+/// Who is still in, and the leader.
+pub(crate) fn so_far(plan: &RacePlan, race: &Race) -> String {
+    let left = format!("{} of {} in", race.candidates_in(), plan.candidates.len());
+    match race.result() {
+        RaceResult::Won { candidate, change } => format!(
+            "{left}, {} {}",
+            plan.candidates[candidate].name,
+            interval(&change, plan.rules.scale)
+        ),
+        RaceResult::NoDifferenceShown => left,
+    }
+}
+
+/// A line for each candidate that is out since the standings before.
+pub(crate) fn newly_out(plan: &RacePlan, before: &[Standing], after: &[Standing]) -> Vec<String> {
+    let changed = before.iter().zip(after).filter(|(before, after)| before.status != after.status);
+    let line = |(_, after): (&Standing, &Standing)| {
+        format!("{}: {}", plan.candidates[after.candidate].name, words(plan, after))
+    };
+    changed.map(line).collect()
+}
+
+/// The status of a candidate in words.
+fn words(plan: &RacePlan, standing: &Standing) -> String {
+    match &standing.status {
+        Status::In if standing.candidate == 0 => "reference".into(),
+        Status::In if standing.is_better => "better".into(),
+        Status::In => "no difference shown".into(),
+        Status::Out { round, why } => {
+            format!("out after {}: {}", plural(*round as usize, "round"), why_out(plan, why))
+        }
+    }
+}
+
+fn why_out(plan: &RacePlan, why: &OutReason) -> String {
+    let scale = plan.rules.scale;
+    let name = |leader: &usize| plan.candidates[*leader].name.as_str();
+    match why {
+        OutReason::Rail(breach) => broke(plan, breach),
+        OutReason::WorseThanPresent(change) => {
+            format!("worse than the present state ({})", interval(change, scale))
+        }
+        OutReason::WorseThanLeader { leader, change } => {
+            format!("worse than {} ({})", name(leader), interval(change, scale))
+        }
+        OutReason::AsGoodAsLeader { leader, change } => {
+            format!("as good as {} ({})", name(leader), interval(change, scale))
+        }
+        OutReason::NothingToGain(change) => {
+            format!("nothing to gain ({})", interval(change, scale))
+        }
+        OutReason::Failed(why) => why.clone(),
+    }
+}
+
+fn broke(plan: &RacePlan, breach: &Breach) -> String {
+    let value = |value: f64| match breach.rail {
+        Rail::Objective if plan.unit.as_deref() == Some("ns") => units::nanoseconds(value),
+        Rail::Objective if plan.rules.scale == Scale::Difference => format!("{value:.3}"),
+        Rail::Objective | Rail::Traffic => number(value),
+        Rail::Drops | Rail::Retransmits => units::percent(value),
+        Rail::RunqueueLatency => units::nanoseconds(value),
+    };
+    let rail = match breach.rail {
+        Rail::Objective => plan.objective.clone(),
+        other => other.to_string(),
+    };
+    format!("{rail} {} is beyond the guard rail {}", value(breach.value), value(breach.limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use netsilo_decide::judge::verdict::Outcome;
+    use netsilo_decide::plan::Predicted;
+    use netsilo_stats::Estimate;
+    use netsilo_trial::experiment::{MachineSummary, Setting};
+
+    use super::*;
+
+    fn plan(names: &[&str]) -> RacePlan {
+        let setting = |name: &&str| Setting {
+            name: (*name).into(),
+            what: "the model gives no estimate".into(),
+            changes: vec![],
+            command: None,
+        };
+        RacePlan {
+            schema: 1,
+            netsilo: "0".into(),
+            command: vec![],
+            started_s: 0,
+            machine: MachineSummary::default(),
+            objective: "cpu-per-megabyte".into(),
+            load: vec![],
+            unit: Some("ns".into()),
+            budget: Duration::from_secs(600),
+            window: Duration::from_secs(2),
+            peek: Duration::from_millis(250),
+            settle: Duration::ZERO,
+            rules: RaceRules::default(),
+            candidates: names.iter().map(setting).collect(),
+        }
+    }
+
+    fn change(percent: f64) -> Estimate {
+        let share = percent / 100.0;
+        Estimate { value: share, low: share - 0.01, high: share + 0.01 }
+    }
+
+    #[test]
+    fn each_candidate_has_its_numbers_and_the_reason_why_it_is_out() {
+        let names = ["present", "auto", "spread", "rps", "rfs", "xps", "rps-off", "arfs"];
+        let plan = plan(&names);
+        let breach = |rail, value, limit| OutReason::Rail(Breach { rail, value, limit });
+        let out = [
+            OutReason::WorseThanPresent(change(6.0)),
+            breach(Rail::Objective, 1.4e6, 1.1e6),
+            OutReason::WorseThanLeader { leader: 1, change: change(4.0) },
+            OutReason::NothingToGain(change(-0.2)),
+            OutReason::AsGoodAsLeader { leader: 1, change: change(0.1) },
+            breach(Rail::Drops, 0.02, 0.001),
+        ];
+        let standing = |candidate, change, status| Standing {
+            candidate,
+            status,
+            windows: 24 - candidate,
+            median: Some(1e6),
+            change,
+            is_better: candidate == 1,
+        };
+        let present = standing(0, None, Status::In);
+        let auto = standing(1, Some(change(-7.0)), Status::In);
+        let others = (2..).zip(out).map(|(candidate, why)| {
+            standing(candidate, Some(change(1.0)), Status::Out { round: 8, why })
+        });
+        let standings: Vec<Standing> = [present, auto].into_iter().chain(others).collect();
+        let candidates = standings.into_iter().map(|standing| CandidateResult {
+            name: names[standing.candidate],
+            expected: "",
+            words: words(&plan, &standing),
+            standing,
+        });
+        let mut result = TuneResult {
+            schema: 1,
+            objective: "cpu-per-megabyte",
+            load: &[],
+            unit: Some("ns"),
+            rules: plan.rules,
+            windows: 120,
+            interrupted: false,
+            result: RaceResult::Won { candidate: 1, change: change(-7.0) },
+            candidates: candidates.collect(),
+            transaction: Some(3),
+        };
+        let won = render(&result);
+        (result.result, result.transaction) = (RaceResult::NoDifferenceShown, None);
+        let none = render(&result);
+        result.interrupted = true;
+        let interrupted = render(&result);
+        result.candidates.iter_mut().for_each(|it| it.standing.change = None);
+        let short = result.outcome();
+        let end = |text: &str| {
+            let lines: Vec<&str> = text.lines().skip(names.len() + 2).collect();
+            lines.join("\n")
+        };
+        let texts = format!("{won}\n{}\n\n{}\n\n{short}", end(&none), end(&interrupted));
+        insta::assert_snapshot!(texts);
+    }
+
+    #[test]
+    fn the_list_of_candidates_has_expectations_and_what_is_left_out() {
+        let predicted = Predicted {
+            before_ns_per_s: 474_000_000,
+            after_ns_per_s: 169_000_000,
+            before_cpu_ns_per_s: 0,
+            after_cpu_ns_per_s: 0,
+            distances: String::new(),
+        };
+        assert_eq!(expected(&Expected::Cost(predicted)), "expected cost 47.4% -> 16.9% of a cpu");
+        let verdict = Expected::Verdict(Outcome::Help, "two queues share a cpu".into());
+        assert_eq!(expected(&verdict), "helps: two queues share a cpu");
+        let left_out = |subject: &str, reason: &str| netsilo_decide::plan::Unchanged {
+            subject: subject.into(),
+            reason: reason.into(),
+        };
+        let all = Candidates {
+            tried: vec![],
+            left_out: vec![
+                left_out("rps", "it changes nothing"),
+                left_out("arfs", "it changes nothing"),
+            ],
+        };
+        let list =
+            "0 candidates and the present state\nnot tried\n  rps, arfs: it changes nothing\n";
+        assert_eq!(candidates(&all), list);
+    }
+}

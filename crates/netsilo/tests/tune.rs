@@ -1,0 +1,300 @@
+//! Tests of `netsilo tune` in network namespaces: a search on the running kernel's RPS finds what
+//! is so, keeps the winner alone, and leaves nothing else, however it ends.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy lets only functions marked as tests do so"
+)]
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use netsilo_lab::{Cable, output_of, until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value as Json;
+
+/// The machine under test is the second namespace.
+struct Bench {
+    cable: Cable,
+    dir: tempfile::TempDir,
+    /// Programs that the test started.
+    children: Vec<Child>,
+}
+
+impl Bench {
+    fn new(name: &str) -> Self {
+        let (cable, dir) = (Cable::new(name).unwrap(), tempfile::tempdir().unwrap());
+        Self { cable, dir, children: Vec::new() }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    /// Returns a command in a namespace; `ip` execs the program, so a signal reaches it.
+    fn netsilo(&self, end: usize, arguments: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.cable.0[end], env!("CARGO_BIN_EXE_netsilo")]);
+        command.args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    fn on_the_machine(&self, arguments: &[&str]) -> Command {
+        let mut command = self.netsilo(1, arguments);
+        command.arg("--state-dir").arg(self.dir.path().join("state"));
+        command
+    }
+
+    /// A search between RPS and the present state, with the options before a command.
+    fn tune(&self, options: &[&str], script: Option<&str>) -> Command {
+        let scope = ["tune", "--yes", "--netdev", "veth0", "--only", "rps", "--seed", "7"];
+        let mut command = self.on_the_machine(&[&scope, options].concat());
+        if let Some(script) = script {
+            command.args(["--settle", "0s", "--", "sh", "-c", script]);
+        }
+        command
+    }
+
+    /// A script that prints a number, another one while RPS is on.
+    fn script(with_rps: &str, without: &str) -> String {
+        let file = "/sys/class/net/veth0/queues/rx-0/rps_cpus";
+        format!("case $(cat {file}) in *[1-9a-f]*) {with_rps};; *) {without};; esac")
+    }
+
+    fn result(&self, options: &[&str], script: Option<&str>) -> Json {
+        let output = self.tune(&[options, &["--json"]].concat(), script).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", output_of(&output).1);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Sends 5000 datagrams per second from the first namespace to the machine under test until the
+    /// test ends: few enough that a busy machine measures, too.
+    fn load(&mut self) {
+        let mut server = self.netsilo(1, &["bench", "serve", "--bind", "192.0.2.2"]);
+        let mut server = server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("listening on 192.0.2.2:12870"), "{line}");
+        self.children.push(server);
+        let words = "bench run 192.0.2.2 -t UDP_STREAM -m 1000 --rate 5000 -d 10m";
+        let mut client = self.netsilo(0, &words.split(' ').collect::<Vec<_>>());
+        client.stdout(Stdio::null()).stderr(Stdio::null());
+        self.children.push(client.spawn().unwrap());
+    }
+
+    /// Stops the sender of the load while RPS is on, until the test ends.
+    fn stop_the_load_under_rps(&mut self) {
+        let client = self.children.last().unwrap().id();
+        let on = Self::script(&format!("kill -STOP {client}"), &format!("kill -CONT {client}"));
+        let script = format!("while sleep 0.05; do {on}; done");
+        let mut watch = Command::new("ip");
+        watch.args(["netns", "exec", &self.cable.0[1], "sh", "-c", &script]);
+        self.children.push(watch.stderr(Stdio::null()).spawn().unwrap());
+    }
+
+    /// Reads the knobs that the candidates of these tests change, byte for byte.
+    fn knobs(&self) -> String {
+        let script = "cat /sys/class/net/veth0/queues/rx-0/rps_*";
+        let output = Command::new("ip")
+            .args(["netns", "exec", &self.cable.0[1], "sh", "-c", script])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The journal's records of this kind.
+    fn journal(&self, kind: &str) -> Vec<Json> {
+        let file = self.dir.path().join("state/journal");
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let records = text.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+        records.filter(|record| record["record"] == kind).collect()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.on_the_machine(arguments).output().unwrap()
+    }
+
+    fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        until(what, || holds(self), |it| *it).unwrap();
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The candidate of this name in a result.
+fn candidate<'a>(result: &'a Json, name: &str) -> &'a Json {
+    let all = result["candidates"].as_array().unwrap();
+    all.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("{name} in {result}"))
+}
+
+#[test]
+fn rps_on_a_veth_is_no_winner_and_the_state_is_as_before() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let mut bench = Bench::new("tune");
+    bench.load();
+    let before = bench.knobs();
+    let folder = bench.folder();
+    let options = ["--for", "30s", "--window", "500ms", "--settle", "50ms", "-o"];
+    let result = bench.result(&[&options[..], &[folder.to_str().unwrap()]].concat(), None);
+    assert_eq!(bench.knobs(), before, "{result}");
+    assert_eq!(
+        (&result["result"], &result["transaction"]),
+        (&"no_difference_shown".into(), &Json::Null)
+    );
+    assert!(result["windows"].as_u64().unwrap() >= 4, "{result}");
+    assert!(candidate(&result, "present")["windows"].as_u64().unwrap() >= 1, "{result}");
+    // each window with RPS was a transaction of its own, and each one is undone
+    let begun = bench.journal("begin").len();
+    assert!(begun > 0 && bench.journal("undone").len() == begun, "{begun}");
+    let (code, text) = output_of(&bench.run(&["undo"]));
+    assert_eq!((code, text.as_str()), (Some(0), "nothing to undo\n"));
+}
+
+#[test]
+fn the_winner_stays_as_one_transaction_and_undo_restores_the_state_before() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let bench = Bench::new("winner");
+    let before = bench.knobs();
+    let script = Bench::script("echo 120", "echo 100");
+    let result = bench.result(&["--for", "60s", "--objective", "throughput"], Some(&script));
+    assert_eq!(result["result"]["won"]["candidate"], 1, "{result}");
+    assert!((result["result"]["won"]["change"]["value"].as_f64().unwrap() - 0.2).abs() < 1e-9);
+    assert_eq!(candidate(&result, "rps")["is_better"], true);
+    assert_ne!(bench.knobs(), before);
+    let open = bench.journal("begin").len() - bench.journal("undone").len();
+    assert_eq!((open, bench.journal("confirmed").len()), (1, 1), "{result}");
+    let (code, text) = output_of(&bench.run(&["undo"]));
+    assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
+}
+
+#[test]
+fn a_candidate_beyond_the_guard_rail_is_out_after_one_window() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let bench = Bench::new("rail");
+    let before = bench.knobs();
+    let script = Bench::script("echo 50", "echo 100");
+    let output = bench.tune(&["--for", "60s"], Some(&script)).output().unwrap();
+    let (code, text) = output_of(&output);
+    assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
+    assert!(text.contains("throughput 50.0 is beyond the guard rail 95.0"), "{text}");
+    assert!(text.contains("no difference shown\nnothing remains written"), "{text}");
+    // of the latency it is the other direction
+    let latency = ["--for", "60s", "--objective", "latency"];
+    let result = bench.result(&latency, Some(&script));
+    assert_eq!(result["result"]["won"]["candidate"], 1, "{result}");
+}
+
+#[test]
+fn a_candidate_under_which_traffic_stops_is_taken_back_before_its_window_ends() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let mut bench = Bench::new("stops");
+    bench.load();
+    let before = bench.knobs();
+    bench.stop_the_load_under_rps();
+    let folder = bench.folder();
+    let options = ["--for", "60s", "--window", "3s", "--settle", "0s", "-o"];
+    let result = bench.result(&[&options[..], &[folder.to_str().unwrap()]].concat(), None);
+    assert_eq!(bench.knobs(), before, "{result}");
+    let out = &candidate(&result, "rps")["status"]["out"]["why"]["rail"];
+    assert_eq!(out["rail"], "traffic", "{result}");
+    let records = std::fs::read_to_string(folder.join("records.jsonl")).unwrap();
+    let records = records.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+    let broke: Vec<Json> = records.filter(|it| it["end"]["broke"].is_object()).collect();
+    let parts = |record: &Json| record["peeks"].as_array().unwrap().len();
+    assert!(broke.iter().all(|it| it["candidate"] == 1 && parts(it) < 3000 / 250), "{broke:?}");
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_the_state_before() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let bench = Bench::new("killed");
+    let before = bench.knobs();
+    // the command outlives the search by seconds only
+    let script = Bench::script("sleep 20", "echo 100");
+    let mut child = bench
+        .tune(&["--for", "1h"], Some(&script))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    bench.until("RPS is on", |it| it.knobs() != before);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    bench.until("the guard restores", |it| it.knobs() == before);
+    bench.until("the guard is done", |it| !it.journal("undone").is_empty());
+    assert_eq!(bench.journal("undone").last().unwrap()["by"], "guard");
+    let (code, text) = output_of(&bench.run(&["undo"]));
+    assert_eq!((code, text.as_str()), (Some(0), "nothing to undo\n"));
+}
+
+#[test]
+fn an_interrupted_search_restores_goes_on_and_has_a_report() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let bench = Bench::new("resume");
+    let before = bench.knobs();
+    let folder = bench.folder();
+    let folder = folder.to_str().unwrap();
+    let script = Bench::script("sleep 0.2; echo 90", "sleep 0.2; echo 100");
+    let options = ["--for", "60s", "--objective", "latency", "-o", folder];
+    let child = bench
+        .tune(&options, Some(&script))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let records = || std::fs::read_to_string(bench.folder().join("records.jsonl"));
+    bench.until("RPS is on after some windows", |it| {
+        records().unwrap_or_default().lines().count() > 4 && it.knobs() != before
+    });
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let (code, text) = output_of(&child.wait_with_output().unwrap());
+    assert_eq!((code, bench.knobs()), (Some(1), before.clone()), "{text}");
+    assert!(text.contains("interrupted: nothing remains written"), "{text}");
+    let (code, text) =
+        output_of(&bench.on_the_machine(&["tune", "--resume", folder, "--yes"]).output().unwrap());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("rps is better than the present state (-10.0% .. -10.0%, 95%)"),
+        "{text}"
+    );
+    assert_ne!(bench.knobs(), before);
+    assert_eq!(output_of(&bench.run(&["undo"])).0, Some(0));
+    assert_eq!(bench.knobs(), before);
+    let report = |arguments: &[&str]| {
+        let output = bench.netsilo(1, &[&["report", folder], arguments].concat()).output().unwrap();
+        let (code, text) = output_of(&output);
+        assert_eq!(code, Some(0), "{text}");
+        text
+    };
+    let markdown = report(&[]);
+    assert!(markdown.contains("**rps is better than the present state"), "{markdown}");
+    let json: Json = serde_json::from_str(&report(&["--json"])).unwrap();
+    assert_eq!(json["result"]["won"]["candidate"], 1);
+    let page = bench.dir.path().join("page.html");
+    report(&["-o", page.to_str().unwrap()]);
+    let page = std::fs::read_to_string(page).unwrap();
+    for words in ["Change from the present state", "veth0 rx-0 rps_cpus", "-10.0% .. -10.0%"] {
+        assert!(page.contains(words), "{words}");
+    }
+}

@@ -1,0 +1,101 @@
+//! What is known of one candidate, and its comparison with another one.
+
+use std::collections::BTreeMap;
+
+use netsilo_stats::Estimate;
+use netsilo_stats::sequential::{Look, Rules};
+
+use crate::comparison::{Better, Scale};
+use crate::race::rules::RaceRules;
+use crate::race::standing::Status;
+
+/// The values of one candidate.
+#[derive(Debug, Clone)]
+pub(super) struct Lane {
+    /// The objective by round.
+    pub(super) values: BTreeMap<u32, f64>,
+    pub(super) status: Status,
+    /// Whether it broke a guard rail when the present state did so too.
+    pub(super) excused: bool,
+    /// Number of windows without a value.
+    pub(super) lost: usize,
+}
+
+impl Lane {
+    pub(super) fn new() -> Self {
+        Self { values: BTreeMap::new(), status: Status::In, excused: false, lost: 0 }
+    }
+
+    pub(super) fn is_in(&self) -> bool {
+        self.status == Status::In
+    }
+
+    /// How much worse this is than another one, in each round that measured both.
+    pub(super) fn losses(&self, than: &Self, rules: &RaceRules) -> Vec<f64> {
+        let both = self.values.iter().filter_map(|(round, b)| Some((than.values.get(round)?, b)));
+        both.map(|(a, b)| rules.loss(*a, *b)).collect()
+    }
+}
+
+/// Intervals at the numbers of rounds fixed beforehand.
+#[derive(Debug, Clone)]
+pub(super) struct Looks {
+    rules: Rules,
+    at: Vec<usize>,
+}
+
+impl Looks {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self { at: rules.looks(), rules }
+    }
+
+    /// The look that is due at exactly this many losses.
+    pub(super) fn due(&self, losses: &[f64]) -> Option<Look> {
+        self.at.contains(&losses.len()).then(|| self.rules.look(losses)).flatten()
+    }
+
+    /// The last look that was due.
+    pub(super) fn last(&self, losses: &[f64]) -> Option<Look> {
+        let pairs = *self.at.iter().rfind(|pairs| **pairs <= losses.len())?;
+        self.rules.look(&losses[..pairs])
+    }
+}
+
+/// An interval of losses as the change of the objective that people read.
+pub(super) fn as_change(loss: Estimate, rules: &RaceRules) -> Estimate {
+    let signed = match rules.better {
+        Better::Lower => loss,
+        Better::Higher => Estimate { value: -loss.value, low: -loss.high, high: -loss.low },
+    };
+    match rules.scale {
+        Scale::Ratio => signed.map(f64::exp_m1),
+        Scale::Difference => signed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rounds_that_measured_both_are_compared() {
+        let lane = |values: &[(u32, f64)]| Lane {
+            values: values.iter().copied().collect(),
+            ..Lane::new()
+        };
+        let (a, b) = (lane(&[(0, 1.0), (2, 1.0), (3, 1.0)]), lane(&[(1, 9.0), (2, 2.0), (3, 0.5)]));
+        let losses = b.losses(&a, &RaceRules::default());
+        assert_eq!(losses, [2.0_f64.ln(), 0.5_f64.ln()]);
+    }
+
+    #[test]
+    fn a_loss_of_a_rate_is_a_lower_rate() {
+        let rules = RaceRules { better: Better::Higher, ..RaceRules::default() };
+        let loss = Estimate { value: 0.1, low: 0.0, high: 0.2 };
+        let change = as_change(loss, &rules);
+        assert!(
+            change.low < change.value && change.value < 0.0 && change.high == 0.0,
+            "{change:?}"
+        );
+    }
+}

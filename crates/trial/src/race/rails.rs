@@ -1,0 +1,278 @@
+//! Guard rails: how bad a candidate may get, from what the present state showed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use netsilo_model::derive::rates::{CpuRates, Rates, rates};
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_stats::median;
+use serde::{Deserialize, Serialize};
+
+use crate::comparison::Better;
+use crate::race::rules::RaceRules;
+use crate::workload::{WorkloadMeasure, packets_per_s};
+
+/// The newest values of the present state from which a limit is computed.
+const MOST_VALUES: usize = 64;
+
+/// The fewest values of the present state that give a limit.
+const LEAST_VALUES: usize = 4;
+
+/// What one part of a window showed; `None` where it was not measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Peek {
+    /// The objective, in its own unit.
+    pub objective: Option<f64>,
+    /// Packets lost before a reader got them, per packet received.
+    pub lost: Option<f64>,
+    /// TCP segments sent again, per segment sent.
+    pub retransmitted: Option<f64>,
+    /// The 99th percentile of the run-queue latency of socket readers, in nanoseconds.
+    pub runqueue_p99_ns: Option<f64>,
+    /// Packets that the netdevs received, per second.
+    pub received_per_s: Option<f64>,
+}
+
+/// A quantity with a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rail {
+    /// The objective.
+    Objective,
+    /// [`Peek::lost`].
+    Drops,
+    /// [`Peek::retransmitted`].
+    Retransmits,
+    /// [`Peek::runqueue_p99_ns`].
+    RunqueueLatency,
+    /// [`Peek::received_per_s`]; its limit is half of the least value.
+    Traffic,
+}
+
+/// A limit that a candidate broke.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Breach {
+    /// The quantity.
+    pub rail: Rail,
+    /// The measured value, in the unit of the quantity.
+    pub value: f64,
+    /// The limit, in the same unit.
+    pub limit: f64,
+}
+
+impl Rail {
+    /// All rails.
+    pub const ALL: [Self; 5] =
+        [Self::Objective, Self::Drops, Self::Retransmits, Self::RunqueueLatency, Self::Traffic];
+
+    fn value(self, peek: &Peek) -> Option<f64> {
+        match self {
+            Self::Objective => peek.objective,
+            Self::Drops => peek.lost,
+            Self::Retransmits => peek.retransmitted,
+            Self::RunqueueLatency => peek.runqueue_p99_ns,
+            Self::Traffic => peek.received_per_s,
+        }
+    }
+
+    /// How far a value may be beyond the worst one of the present state.
+    fn tolerated(self, rules: &RaceRules, values: &[f64], worst: f64) -> Option<f64> {
+        if self == Self::Traffic {
+            return Some(worst.abs() / 2.0);
+        }
+        Some(rules.never_worse * median(values)?.abs() + self.negligible())
+    }
+
+    /// A difference from the present state that never counts, in the unit of the quantity: one
+    /// packet of a thousand, a tenth of a millisecond.
+    fn negligible(self) -> f64 {
+        match self {
+            Self::Objective | Self::Traffic => 0.0,
+            Self::Drops | Self::Retransmits => 1e-3,
+            Self::RunqueueLatency => 1e5,
+        }
+    }
+}
+
+impl fmt::Display for Rail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Objective => "objective",
+            Self::Drops => "packet loss",
+            Self::Retransmits => "TCP retransmits",
+            Self::RunqueueLatency => "run-queue latency",
+            Self::Traffic => "packets received per second",
+        })
+    }
+}
+
+impl Peek {
+    /// What an observation shows; the objective where one is measured on the live workload.
+    pub fn from_observation(observation: &Observation, measure: Option<WorkloadMeasure>) -> Self {
+        let rates = rates(&observation.before, &observation.after);
+        let received = packets_per_s(observation, &rates);
+        Self {
+            received_per_s: Some(received),
+            objective: measure.and_then(|measure| measure.compute(observation).ok()),
+            lost: share(lost_per_s(&rates), received),
+            retransmitted: share(
+                protocol(&rates, "TcpRetransSegs"),
+                protocol(&rates, "TcpOutSegs"),
+            ),
+            runqueue_p99_ns: observation
+                .attribution
+                .runqueue_latency
+                .as_ref()
+                .and_then(|it| it.p99_ns()),
+        }
+    }
+}
+
+fn share(part: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| part / whole)
+}
+
+fn protocol(rates: &Rates, counter: &str) -> f64 {
+    rates.protocols.get(counter).copied().unwrap_or(0.0)
+}
+
+/// Packets lost per second: by the device, at the backlog, at full sockets.
+fn lost_per_s(rates: &Rates) -> f64 {
+    let of_netdevs = rates.netdevs.values().flat_map(|counters| {
+        ["rx_dropped", "rx_missed_errors"].map(|name| counters.get(name).copied().unwrap_or(0.0))
+    });
+    let backlog = |cpu: &CpuRates| cpu.softnet.and_then(|it| it.dropped_per_s).unwrap_or(0.0);
+    let sockets = ["UdpRcvbufErrors", "Udp6RcvbufErrors", "TcpExtTCPBacklogDrop"];
+    of_netdevs.sum::<f64>()
+        + rates.cpus.values().map(backlog).sum::<f64>()
+        + sockets.map(|name| protocol(rates, name)).iter().sum::<f64>()
+}
+
+/// The newest values of the present state; values are turned so that higher is worse.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Limits(BTreeMap<Rail, VecDeque<f64>>);
+
+impl Limits {
+    /// Adds what the present state showed.
+    pub(super) fn learn(&mut self, rules: &RaceRules, peek: &Peek) {
+        for rail in Rail::ALL {
+            let Some(value) = rail.value(peek) else { continue };
+            let values = self.0.entry(rail).or_default();
+            values.push_back(turned(rules, rail, value));
+            if values.len() > MOST_VALUES {
+                values.pop_front();
+            }
+        }
+    }
+
+    /// The limits that a part of a window is beyond.
+    ///
+    /// A limit is the worst value of the present state, plus the tolerated share of its median,
+    /// plus what never counts; of the traffic half of the least value.
+    pub(super) fn broken(&self, rules: &RaceRules, peek: &Peek) -> Vec<Breach> {
+        let broken = |rail: Rail| {
+            let (values, value) = (self.0.get(&rail)?, rail.value(peek)?);
+            if values.len() < LEAST_VALUES {
+                return None;
+            }
+            let values: Vec<f64> = values.iter().copied().collect();
+            let worst = values.iter().copied().reduce(f64::max)?;
+            let tolerated = rail.tolerated(rules, &values, worst)?;
+            let limit = turned(rules, rail, worst + tolerated);
+            let breach = Breach { rail, value, limit };
+            breach.is_broken_by(rules, peek).then_some(breach)
+        };
+        Rail::ALL.into_iter().filter_map(broken).collect()
+    }
+}
+
+impl Breach {
+    /// A window whose objective is worse than the worst window of the present state by more than is
+    /// tolerated.
+    pub(super) fn of_window(rules: &RaceRules, present: &[f64], value: f64) -> Option<Self> {
+        let rail = Rail::Objective;
+        let present: Vec<f64> = present.iter().map(|it| turned(rules, rail, *it)).collect();
+        let worst = present.iter().copied().reduce(f64::max)?;
+        let most = worst + rail.tolerated(rules, &present, worst)?;
+        let breach = Self { rail, value, limit: turned(rules, rail, most) };
+        (turned(rules, rail, value) > most).then_some(breach)
+    }
+
+    /// Whether a part of a window is beyond the limit of this breach, too.
+    pub(super) fn is_broken_by(&self, rules: &RaceRules, peek: &Peek) -> bool {
+        let turned = |value| turned(rules, self.rail, value);
+        self.rail.value(peek).is_some_and(|value| turned(value) > turned(self.limit))
+    }
+}
+
+/// The value with higher as worse; its own inverse.
+fn turned(rules: &RaceRules, rail: Rail, value: f64) -> f64 {
+    let higher_is_better = match rail {
+        Rail::Objective => rules.better == Better::Higher,
+        Rail::Traffic => true,
+        Rail::Drops | Rail::Retransmits | Rail::RunqueueLatency => false,
+    };
+    if higher_is_better { -value } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn objective(value: f64) -> Peek {
+        Peek { objective: Some(value), ..Peek::default() }
+    }
+
+    fn learnt(rules: &RaceRules, values: &[f64]) -> Limits {
+        let mut limits = Limits::default();
+        values.iter().for_each(|value| limits.learn(rules, &objective(*value)));
+        limits
+    }
+
+    #[test]
+    fn a_limit_is_beyond_the_worst_value_of_the_present_state() {
+        let rules = RaceRules { never_worse: 0.05, ..RaceRules::default() };
+        let limits = learnt(&rules, &[100.0, 104.0, 98.0, 100.0]);
+        let broken = |value: f64| limits.broken(&rules, &objective(value)).pop();
+        assert_eq!(broken(109.0), None);
+        let breach = broken(109.5).unwrap();
+        assert_eq!((breach.rail, breach.value, breach.limit), (Rail::Objective, 109.5, 109.0));
+        let rate = RaceRules { better: Better::Higher, ..rules };
+        let limits = learnt(&rate, &[100.0, 104.0, 98.0, 100.0]);
+        assert!(limits.broken(&rate, &objective(93.5)).is_empty());
+        assert_eq!(limits.broken(&rate, &objective(92.5))[0].limit, 93.0);
+    }
+
+    #[test]
+    fn few_values_and_quantities_without_a_value_have_no_limit() {
+        let rules = RaceRules::default();
+        assert!(learnt(&rules, &[1.0; 3]).broken(&rules, &objective(9.0)).is_empty());
+        assert!(learnt(&rules, &[1.0; 4]).broken(&rules, &Peek::default()).is_empty());
+    }
+
+    #[test]
+    fn traffic_that_stops_breaks_its_limit_unless_it_stopped_before() {
+        let rules = RaceRules::default();
+        let received = |per_s: f64| Peek { received_per_s: Some(per_s), ..Peek::default() };
+        let mut limits = Limits::default();
+        for per_s in [900.0, 1000.0, 800.0, 1000.0] {
+            limits.learn(&rules, &received(per_s));
+        }
+        assert!(limits.broken(&rules, &received(401.0)).is_empty());
+        let breach = limits.broken(&rules, &received(0.0)).pop();
+        assert_eq!(breach, Some(Breach { rail: Rail::Traffic, value: 0.0, limit: 400.0 }));
+        limits.learn(&rules, &received(0.0));
+        assert!(limits.broken(&rules, &received(0.0)).is_empty());
+    }
+
+    #[test]
+    fn a_loss_below_one_packet_in_a_thousand_never_counts() {
+        let rules = RaceRules::default();
+        let lost = |lost: f64| Peek { lost: Some(lost), ..Peek::default() };
+        let mut limits = Limits::default();
+        (0..4).for_each(|_| limits.learn(&rules, &lost(0.0)));
+        assert!(limits.broken(&rules, &lost(0.0009)).is_empty());
+        assert_eq!(limits.broken(&rules, &lost(0.01))[0].rail, Rail::Drops);
+    }
+}

@@ -1,0 +1,93 @@
+//! What a race writes down while it runs, and how it is resumed: the same records lead to the same
+//! race.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{MachineSummary, Setting};
+use crate::race::rails::{Breach, Peek};
+use crate::race::rules::RaceRules;
+
+/// The file with the plan: a [`RacePlan`].
+pub const RACE: &str = "race.json";
+
+/// The most candidates of a plan that may come from a stranger.
+const MOST_CANDIDATES: usize = 1000;
+
+/// The plan of a race.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RacePlan {
+    /// Schema of this document: 1.
+    pub schema: u32,
+    /// Version of netsilo.
+    pub netsilo: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// Start time, in seconds since 1970.
+    pub started_s: u64,
+    /// The machine.
+    pub machine: MachineSummary,
+    /// Name of the objective (`cpu-per-megabyte`, `latency`).
+    pub objective: String,
+    /// The command that is measured; empty for the live workload.
+    pub load: Vec<String>,
+    /// Unit of the objective; `None` when unknown.
+    pub unit: Option<String>,
+    /// The longest time of the search.
+    pub budget: Duration,
+    /// Length of a window of the live workload.
+    pub window: Duration,
+    /// Time between two looks at the guard rails.
+    pub peek: Duration,
+    /// Time after each switch before a window.
+    pub settle: Duration,
+    /// The rules.
+    pub rules: RaceRules,
+    /// The candidates; the first is the present state and changes nothing.
+    pub candidates: Vec<Setting>,
+}
+
+/// One line of `records.jsonl`: a window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RaceRecord {
+    /// Index of the candidate.
+    pub candidate: usize,
+    /// Start time, in milliseconds since 1970.
+    pub started_ms: u64,
+    /// The parts of the window, in order of time.
+    pub peeks: Vec<Peek>,
+    /// How the window ended.
+    pub end: TurnEnd,
+}
+
+/// How a window ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TurnEnd {
+    /// With a value of the objective.
+    Value(f64),
+    /// The candidate broke a guard rail and was taken back.
+    Broke(Breach),
+    /// Without a value, through no fault of the candidate.
+    Lost(String),
+    /// The candidate could not be applied or measured.
+    Failed(String),
+}
+
+impl RacePlan {
+    /// Checks a plan, which may come from a stranger.
+    pub fn check(&self) -> Result<(), String> {
+        if self.schema != 1 {
+            return Err(format!("unknown schema {}: this netsilo reads schema 1", self.schema));
+        }
+        match self.candidates.as_slice() {
+            [present, _, ..] if !present.changes.is_empty() => {
+                Err("the first candidate must change nothing: it is the present state".into())
+            }
+            [_, _, ..] if self.candidates.len() <= MOST_CANDIDATES => self.rules.check(),
+            all => Err(format!("{} candidates; 2 to {MOST_CANDIDATES} are read", all.len())),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Where a race stands: each candidate, why it is out, and the winner.
+
+use netsilo_stats::Estimate;
+use serde::{Deserialize, Serialize};
+
+use crate::race::rails::Breach;
+
+/// Whether a candidate is still measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// It is still measured.
+    In,
+    /// It is not measured any more.
+    Out {
+        /// Number of complete rounds before.
+        round: u32,
+        /// The reason.
+        why: OutReason,
+    },
+}
+
+/// Why a candidate is not measured any more. A change is that of the objective from the other
+/// setting to this one, relative on the ratio scale.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutReason {
+    /// It broke a guard rail, and the present state measured directly after it did not.
+    Rail(Breach),
+    /// It is worse than the present state.
+    WorseThanPresent(Estimate),
+    /// It is worse than the leader.
+    WorseThanLeader {
+        /// Index of the leader.
+        leader: usize,
+        /// The change from the leader.
+        change: Estimate,
+    },
+    /// It is as good as the leader: the difference is too small to matter.
+    AsGoodAsLeader {
+        /// Index of the leader.
+        leader: usize,
+        /// The change from the leader.
+        change: Estimate,
+    },
+    /// A gain that matters is excluded, or would not be shown with the whole budget.
+    NothingToGain(Estimate),
+    /// It could not be applied or measured.
+    Failed(String),
+}
+
+/// One candidate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Index of the candidate; 0 is the present state.
+    pub candidate: usize,
+    /// Whether it is still measured.
+    pub status: Status,
+    /// Number of windows with a value.
+    pub windows: usize,
+    /// Median of the objective; `None` without a window.
+    pub median: Option<f64>,
+    /// The change of the objective from the present state, at the error rate that all candidates
+    /// share; `None` for the present state and before the first look.
+    pub change: Option<Estimate>,
+    /// Whether that interval shows a gain.
+    pub is_better: bool,
+}
+
+/// How a race ended, or stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RaceResult {
+    /// This candidate is better than the present state, by this change of the objective.
+    Won {
+        /// Index of the candidate.
+        candidate: usize,
+        /// The change from the present state.
+        change: Estimate,
+    },
+    /// No candidate was shown to be better.
+    NoDifferenceShown,
+}
