@@ -176,13 +176,17 @@ pub(super) fn follow(
     changes
 }
 
-/// Through which tx queues a group's packets leave, from each CPU that may forward them.
+/// Through which tx queues a group's packets leave, from each CPU that may forward them; not known
+/// if the goal sets XPS, which chooses them after the interrupts are placed.
 fn egress<'a>(
     snapshot: &'a Snapshot,
     goal: &Goal,
     group: &Group<'_>,
     vector: &Vector,
 ) -> Vec<Egress<'a>> {
+    if goal.xps.is_some() {
+        return Vec::new();
+    }
     let mut seen: BTreeMap<u32, (&Netdev, BTreeMap<u32, f64>)> = BTreeMap::new();
     for forward in group.silos.iter().flat_map(|silo| &silo.forwards) {
         let same = |netdev: &&Netdev| {
@@ -194,9 +198,8 @@ fn egress<'a>(
     }
     let mut all = Vec::new();
     for (netdev, observed) in seen.into_values() {
-        // RPS hands the packets to other CPUs, which send them; and what a goal's XPS will choose
-        // is not known before the interrupts are placed.
-        let ways = match vector.rps_targets.is_empty() && goal.xps.is_none() {
+        // RPS hands the packets to other CPUs, which send them.
+        let ways = match vector.rps_targets.is_empty() {
             true => ways(netdev, observed, &snapshot.topology.online),
             false => vec![(None, observed)],
         };
