@@ -8,6 +8,7 @@ use crate::emulator::Accel;
 use crate::emulator::Emulator;
 use crate::guest::Guest;
 use crate::guest::Job;
+use crate::hang;
 use crate::initrd;
 use crate::kernels;
 use crate::kernels::Image;
@@ -51,6 +52,7 @@ pub struct Lab {
     accel: Accel,
     boot_time: Duration,
     title: String,
+    symbols: PathBuf,
     _machine: Machine,
 }
 
@@ -148,6 +150,7 @@ impl Lab {
             accel,
             boot_time,
             title,
+            symbols: image.symbols(),
             _machine: machine,
         })
     }
@@ -158,8 +161,12 @@ impl Lab {
     }
 
     /// Runs a shell command in the guest to its end; after `timeout` kills it and returns an error.
+    /// The error says so if the guest has hung, and where its CPUs are.
     pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
-        let output = self.spawn(command)?.wait(timeout);
+        let output = self.spawn(command)?.wait(timeout).map_err(|error| match self.hang() {
+            Some(hang) => error.context(hang),
+            None => error,
+        });
         output.with_context(|| format!("in the guest: {}", crate::message::one_line(command)))
     }
 
@@ -229,6 +236,17 @@ impl Lab {
     /// Returns kernel, emulator and shape in one line.
     pub fn title(&self) -> &str {
         &self.title
+    }
+
+    /// Whether the guest answers no more; if so, in words, with its console and its CPUs.
+    pub fn hang(&self) -> Option<String> {
+        let answer = self.spawn("true").and_then(|job| job.wait(crate::time::SIGN_OF_LIFE));
+        if answer.is_ok() {
+            return None;
+        }
+        let mut qmp = self.qmp.lock().unwrap_or_else(PoisonError::into_inner);
+        let cpus = hang::cpus(&mut qmp, &self.symbols).unwrap_or_else(|error| format!("{error:#}"));
+        Some(format!("the guest has hung; its console: {}\n{cpus}", tail(&self.console)))
     }
 
     /// Returns everything that the guest's console and QEMU printed.
