@@ -82,21 +82,12 @@ impl Image {
 
     /// Returns the kernel image as packaged by Debian.
     fn vmlinuz(&self) -> PathBuf {
-        self.packaged("vmlinuz")
-    }
-
-    /// Returns the addresses of the kernel's functions.
-    pub(crate) fn symbols(&self) -> PathBuf {
-        self.packaged("System.map")
-    }
-
-    fn packaged(&self, name: &str) -> PathBuf {
         // Debian 14 stores it with the modules.
-        let with_modules = self.root.join(format!("lib/modules/{}/{name}", self.release));
+        let with_modules = self.root.join(format!("lib/modules/{}/vmlinuz", self.release));
         if with_modules.exists() {
             with_modules
         } else {
-            self.root.join(format!("boot/{name}-{}", self.release))
+            self.root.join(format!("boot/vmlinuz-{}", self.release))
         }
     }
 

@@ -52,7 +52,6 @@ pub struct Lab {
     accel: Accel,
     boot_time: Duration,
     title: String,
-    symbols: PathBuf,
     _machine: Machine,
 }
 
@@ -77,7 +76,7 @@ impl Lab {
         spec.check()?;
         let cache = Cache::open()?;
         let image = kernels::fetch(&cache, spec.kernel, false, &note)?;
-        let least = spec.nics.iter().map(|nic| nic.model.min_qemu_major()).max().unwrap_or(0);
+        let least = spec.min_qemu_major();
         let emulator = emulator::find(&cache, least, &note)?;
         let initrd = initrd::build(&cache, &image)?;
         drop(cache);
@@ -150,7 +149,6 @@ impl Lab {
             accel,
             boot_time,
             title,
-            symbols: image.symbols(),
             _machine: machine,
         })
     }
@@ -245,7 +243,7 @@ impl Lab {
             return None;
         }
         let mut qmp = self.qmp.lock().unwrap_or_else(PoisonError::into_inner);
-        let cpus = hang::cpus(&mut qmp, &self.symbols).unwrap_or_else(|error| format!("{error:#}"));
+        let cpus = hang::cpus(&mut qmp).unwrap_or_else(|error| format!("{error:#}"));
         Some(format!("the guest has hung; its console: {}\n{cpus}", tail(&self.console)))
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// How long `run` waits for a command: ten times the slowest on an idle machine.
-pub const RUN_TIMEOUT: Duration = Duration::from_secs(60);
+pub const RUN_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How long a condition may take to become true on a slow, busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
