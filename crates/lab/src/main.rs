@@ -7,6 +7,7 @@ mod demo;
 mod knobs;
 mod locality;
 mod outcome;
+mod peers;
 mod say;
 mod workload;
 
