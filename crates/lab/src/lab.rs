@@ -8,6 +8,7 @@ use crate::emulator::Accel;
 use crate::emulator::Emulator;
 use crate::guest::Guest;
 use crate::guest::Job;
+use crate::hang;
 use crate::initrd;
 use crate::kernels;
 use crate::kernels::Image;
@@ -75,7 +76,7 @@ impl Lab {
         spec.check()?;
         let cache = Cache::open()?;
         let image = kernels::fetch(&cache, spec.kernel, false, &note)?;
-        let least = spec.nics.iter().map(|nic| nic.model.min_qemu_major()).max().unwrap_or(0);
+        let least = spec.min_qemu_major();
         let emulator = emulator::find(&cache, least, &note)?;
         let initrd = initrd::build(&cache, &image)?;
         drop(cache);
@@ -158,8 +159,12 @@ impl Lab {
     }
 
     /// Runs a shell command in the guest to its end; after `timeout` kills it and returns an error.
+    /// The error says so if the guest has hung, and where its CPUs are.
     pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
-        let output = self.spawn(command)?.wait(timeout);
+        let output = self.spawn(command)?.wait(timeout).map_err(|error| match self.hang() {
+            Some(hang) => error.context(hang),
+            None => error,
+        });
         output.with_context(|| format!("in the guest: {}", crate::message::one_line(command)))
     }
 
@@ -229,6 +234,17 @@ impl Lab {
     /// Returns kernel, emulator and shape in one line.
     pub fn title(&self) -> &str {
         &self.title
+    }
+
+    /// Whether the guest answers no more; if so, in words, with its console and its CPUs.
+    pub fn hang(&self) -> Option<String> {
+        let answer = self.spawn("true").and_then(|job| job.wait(crate::time::SIGN_OF_LIFE));
+        if answer.is_ok() {
+            return None;
+        }
+        let mut qmp = self.qmp.lock().unwrap_or_else(PoisonError::into_inner);
+        let cpus = hang::cpus(&mut qmp).unwrap_or_else(|error| format!("{error:#}"));
+        Some(format!("the guest has hung; its console: {}\n{cpus}", tail(&self.console)))
     }
 
     /// Returns everything that the guest's console and QEMU printed.

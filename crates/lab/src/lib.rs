@@ -14,6 +14,7 @@ mod example;
 mod for_tests;
 mod frame;
 mod guest;
+mod hang;
 mod initrd;
 mod kernels;
 mod lab;

@@ -166,6 +166,8 @@ impl PeerJob {
     /// Terminates the command and returns its output.
     pub fn stop(self) -> Result<Output> {
         self.signal(Signal::TERM)?;
+        // nsenter stops when it sees that the command is stopped, even if that has continued since
+        self.signal(Signal::CONT)?;
         self.wait(crate::time::STOP_TIMEOUT)
     }
 

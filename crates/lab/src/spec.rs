@@ -46,6 +46,16 @@ impl Spec {
         Self { kernel, nics: vec![Nic::from(model)], ..Self::default() }
     }
 
+    /// Returns the oldest major version of QEMU that runs this guest.
+    ///
+    /// QEMU 7 with CPUs in parallel may run code that another CPU has changed as it was before, for
+    /// ever: a CPU then takes the same breakpoint of `text_poke` (as a tracepoint or an eBPF program
+    /// is attached) again and again, and the guest hangs.
+    pub(crate) fn min_qemu_major(&self) -> u32 {
+        let parallel = if self.threads == Threads::Multi { 10 } else { 0 };
+        self.nics.iter().map(|nic| nic.model.min_qemu_major()).fold(parallel, u32::max)
+    }
+
     /// Returns cores per socket and threads per core.
     pub(crate) fn cores_and_threads(&self) -> (u32, u32) {
         let per_socket = self.cpus / 2;

@@ -10,3 +10,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How long a process may take to end after a request.
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a guest that works may take to run a command that does nothing.
+pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(20);

@@ -97,6 +97,20 @@ fn a_confirmed_transaction_stays_and_its_guard_ends_at_once() {
 }
 
 #[test]
+fn a_confirmation_just_before_the_guards_end_counts() {
+    let host = Host::new();
+    assert_eq!(output_of(&host.run("apply", &["--yes", "--confirm-within", "1h"])).0, Some(0));
+    let guard = host.guards()[0];
+    kill(guard, Signal::STOP).unwrap();
+    assert_eq!(output_of(&host.run("confirm", &[])).0, Some(0));
+    // it sees both at once
+    kill(guard, Signal::TERM).unwrap();
+    kill(guard, Signal::CONT).unwrap();
+    host.until("the guard ends", |host| host.guards().is_empty());
+    assert_eq!((host.affinities(), host.records("undone").len()), (NEW.map(str::to_owned), 0));
+}
+
+#[test]
 fn undo_before_the_deadline_leaves_the_guard_nothing_to_do() {
     let host = Host::new();
     assert_eq!(output_of(&host.run("apply", &["--yes", "--confirm-within", "1h"])).0, Some(0));

@@ -199,7 +199,7 @@ impl Apply {
     }
 }
 
-/// Restores, even if `apply` hangs.
+/// Restores what is not confirmed, even if `apply` hangs.
 fn restore(
     kernel: &dyn Kernel,
     dir: &Path,
@@ -213,7 +213,7 @@ fn restore(
         match undo::undo(
             kernel,
             dir,
-            UndoScope::Only(transaction),
+            UndoScope::Unconfirmed(transaction),
             false,
             RestoredBy::Guard,
             &mut |_, _| {},
@@ -226,6 +226,8 @@ fn restore(
                 None => {
                     return match journal::state_of(kernel, dir, transaction)? {
                         Some(State::Undone(by)) => Ok(GuardResult::Undone(by)),
+                        // just before the deadline or the end of the process
+                        Some(State::Confirmed) => Ok(GuardResult::Confirmed),
                         _ => Err(GuardError::NothingToGuard(transaction)),
                     };
                 }
@@ -298,7 +300,7 @@ pub fn confirm(kernel: &dyn Kernel, dir: &Path) -> Result<ConfirmResult, Confirm
             let mut undone = undo::undo(
                 kernel,
                 dir,
-                UndoScope::Only(id),
+                UndoScope::Unconfirmed(id),
                 false,
                 RestoredBy::Confirm,
                 &mut |_, _| {},

@@ -10,7 +10,7 @@ use netsilo_model::change::{Target, Value};
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob::{self, KnobError};
-use crate::transaction::record::{Entry, Origin, RestoredBy, Transaction};
+use crate::transaction::record::{Entry, Origin, RestoredBy, State, Transaction};
 
 /// Which transactions to undo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum UndoScope {
     Last,
     /// This one only.
     Only(u64),
+    /// This one only, and not once it is confirmed.
+    Unconfirmed(u64),
     /// The daemon's, except those below an operator's transaction.
     Daemons,
 }
@@ -94,6 +96,9 @@ pub fn undo(
         UndoScope::Last => open.take(1).cloned().collect(),
         UndoScope::Daemons => open.take_while(|t| t.origin == Origin::Daemon).cloned().collect(),
         UndoScope::Only(id) => open.filter(|t| t.id == id).cloned().collect(),
+        UndoScope::Unconfirmed(id) => {
+            open.filter(|t| t.id == id && t.state != State::Confirmed).cloned().collect()
+        }
     };
     let mut all: Vec<Undone> = Vec::new();
     let mut stuck = HashSet::new();
