@@ -48,9 +48,8 @@ impl Spec {
 
     /// Returns the oldest major version of QEMU that runs this guest.
     ///
-    /// QEMU 7 with CPUs in parallel may run code that another CPU has changed as it was before, for
-    /// ever: a CPU then takes the same breakpoint of `text_poke` (as a tracepoint or an eBPF program
-    /// is attached) again and again, and the guest hangs.
+    /// With CPUs in parallel, QEMU 7.2 may run code that another CPU has changed as it was before:
+    /// a CPU takes the same breakpoint of `text_poke` for ever, and the guest hangs.
     pub(crate) fn min_qemu_major(&self) -> u32 {
         let parallel = if self.threads == Threads::Multi { 10 } else { 0 };
         self.nics.iter().map(|nic| nic.model.min_qemu_major()).fold(parallel, u32::max)
