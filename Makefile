@@ -42,8 +42,8 @@ bench-irqbalance: setup
 bench-load: setup
 	scripts/bench-load
 
-# netsilo beside irqbalance, tuned, perftune and others, in one guest under six workloads; some
-# MINUTES minutes
+# netsilo beside irqbalance, tuned, perftune and others, in one guest under six workloads; minutes
+# for each workload (docs/peers.md)
 bench-peers: setup
 	cargo build --release -p netsilo -p netsilo-lab
 	target/release/netsilo-lab peers --json target/peers.json

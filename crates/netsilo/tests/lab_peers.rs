@@ -33,8 +33,8 @@ fn netsilo_wakes_as_few_cpus_as_the_best_peer_and_reads_nothing_across_sockets()
     }
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers.json");
     let mut lab = Command::new(traffic::program().unwrap());
-    lab.args(["peers", "--rounds", "3", "--seed", "1", "--workload", "tcp-rr", "--json"])
-        .arg(&file);
+    lab.args(["peers", "--rounds", "3", "--seed", "1", "--threads", "single"]);
+    lab.args(["--workload", "tcp-rr", "--json"]).arg(&file);
     for setting in SETTINGS {
         lab.args(["--setting", setting]);
     }
