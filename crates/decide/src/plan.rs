@@ -1,5 +1,5 @@
 //! Turns a [`Goal`] and an analysis into a [`Plan`]: every change with its reason, and everything
-//! left unchanged with its reason.
+//! left unchanged with its reason. A measured outcome ([`learned`]) beats the cost model.
 //!
 //! **What lives here**: goals, plans, the making of plans ([`plan()`]), pinning of consumers
 //! ([`pin`]), and plans as files of other programs ([`export`]). It may use the model crate and
@@ -15,6 +15,7 @@ mod flow_rules;
 mod goal;
 pub mod goal_text;
 mod irq_changes;
+pub mod learned;
 mod make;
 mod owners;
 pub mod pin;
@@ -22,6 +23,7 @@ mod placement;
 mod places;
 mod port_steering;
 mod predict;
+mod recall;
 pub mod selection;
 mod vectors;
 
@@ -29,9 +31,10 @@ pub use contents::{
     Advice, Alternative, Placement, Plan, Predicted, Refusal, RefusalCause, Unchanged,
 };
 pub use goal::{Goal, Override, Xps};
-pub use make::plan;
 pub(crate) use make::plan_xps;
+pub use make::{plan, plan_recalled};
 pub use port_steering::{PortSteering, PortSteeringError};
+pub use recall::Recalled;
 
 pub use crate::place::AlgorithmName;
 

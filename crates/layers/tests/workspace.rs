@@ -31,7 +31,8 @@ const FOLDERS: [(&str, &str); 4] = [
     ("decide", "place < plan < judge < control < report"),
     (
         "sys",
-        "files < ethtool, bpf < read < bundle < transaction < consumer < cost < daemon < observe",
+        "files < ethtool, bpf < read < bundle < transaction < consumer < cost < outcomes < daemon \
+         < observe",
     ),
     (
         "netsilo",

@@ -12,6 +12,7 @@ pub(crate) mod goal_keys;
 pub(crate) mod look;
 pub(crate) mod named;
 pub(crate) mod objective;
+pub(crate) mod outcomes;
 pub(crate) mod parse;
 pub(crate) mod plan;
 pub(crate) mod state_dir;

@@ -5,8 +5,8 @@ use clap::{Parser, Subcommand};
 
 use crate::tell::exit::Exit;
 use crate::verbs::{
-    ab, apply, calibrate, capture, check, check_config, confirm, explain, export, guard, mask, pin,
-    plan, rss, show, status, undo, why,
+    ab, apply, calibrate, capture, check, check_config, confirm, explain, export, guard, mask,
+    outcomes, pin, plan, rss, show, status, undo, why,
 };
 use crate::{bench, daemon, report, tune};
 
@@ -51,6 +51,8 @@ enum Verb {
     Ab(Box<ab::Args>),
     /// Try placements and knobs on the live workload or under a load, and keep the best
     Tune(Box<tune::Args>),
+    /// List or remove the outcomes of tune, which plan follows
+    Outcomes(outcomes::Args),
     /// Generate or answer a network load, measure both machines, and run experiments
     #[command(subcommand)]
     Bench(bench::Args),
@@ -86,6 +88,7 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Calibrate(args) => calibrate::run(&args),
         Verb::Ab(args) => ab::run(&args),
         Verb::Tune(args) => tune::run(&args),
+        Verb::Outcomes(args) => outcomes::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Mask(args) => mask::run(&args),

@@ -2,12 +2,13 @@
 //!
 //! `args` are its arguments; `candidates` observes the machine and makes what is tried; `meter`
 //! measures one window; `search` runs the race, which `netsilo-trial` decides; `folder` keeps its
-//! records. May use `verbs`, for the measurement that it shares with `ab`, and `bench`, for the
-//! folder of a run. No figure is computed here.
+//! records, and `learn` its outcome for `plan`. May use `verbs`, for the measurement that it shares
+//! with `ab`, and `bench`, for the folder of a run. No figure is computed here.
 
 mod args;
 mod candidates;
 pub(crate) mod folder;
+mod learn;
 mod meter;
 mod search;
 
@@ -149,6 +150,9 @@ fn search(
         out::json(&result)?
     } else {
         out::text(&render(&result))?
+    }
+    if !interrupted {
+        learn::keep_outcome(&args.outcomes, plan, &race);
     }
     if interrupted && let Some(dir) = dir {
         out::note(&format!("go on with: netsilo tune --resume {}", dir.display()));

@@ -15,6 +15,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod guard;
 pub(crate) mod mask;
+pub(crate) mod outcomes;
 pub(crate) mod pin;
 pub(crate) mod plan;
 pub(crate) mod rss;

@@ -138,6 +138,7 @@ fn every_verb_has_the_recorded_help() {
         "why",
         "report",
         "tune",
+        "outcomes",
     ];
     for verb in verbs {
         let words: Vec<&str> = verb.split_whitespace().chain(["--help"]).collect();
@@ -298,6 +299,38 @@ fn a_closed_pipe_is_no_failure() {
         child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
         assert_eq!((child.wait().unwrap().code(), words.as_str()), (Some(0), ""), "{verb:?}");
     }
+}
+
+#[test]
+fn a_damaged_outcome_is_named_and_skipped_and_can_be_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let outcomes = |more: &[&str]| run(&[&["outcomes", "--outcomes-dir", folder], more].concat());
+    let listed = outcomes(&[]);
+    let none = "no outcome is kept: netsilo tune measures one\n";
+    assert_eq!((code(&listed), stdout(&listed), stderr(&listed)), (0, none, ""));
+    std::fs::write(dir.path().join("1.json"), "{\"schema\": 1, \"won\": 7}").unwrap();
+    std::fs::write(dir.path().join("2.json"), "{\"schema\": 9, \"x\": {}}").unwrap();
+    std::fs::write(dir.path().join("3.json"), "\u{1b}[31m{").unwrap();
+    for verb in [&["outcomes"][..], &["plan", "--interval", "1ms", "--no-bpf"]] {
+        let output = run(&[verb, &["--outcomes-dir", folder]].concat());
+        let notes = stderr(&output);
+        for words in [
+            "outcome 1 in",
+            "invalid type: integer `7`",
+            "it has schema 9, which this netsilo does not read",
+            "outcome 3 in",
+            "remove it with: netsilo outcomes --forget 3",
+        ] {
+            assert!(notes.contains(words), "{verb:?}: {words} in {notes}");
+        }
+        assert!(!notes.contains('\u{1b}'), "{notes}");
+    }
+    let wrong = refusal(&["outcomes", "--outcomes-dir", folder, "--forget", "../1"]);
+    assert_eq!(wrong, "1 netsilo: no outcome has the id ../1; netsilo outcomes lists them");
+    assert_eq!(stdout(&outcomes(&["--forget", "1"])), "1 outcome removed\n");
+    assert_eq!(stdout(&outcomes(&["--forget", "all"])), "2 outcomes removed\n");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]

@@ -44,7 +44,27 @@ impl Bench {
     fn on_the_machine(&self, arguments: &[&str]) -> Command {
         let mut command = self.netsilo(1, arguments);
         command.arg("--state-dir").arg(self.dir.path().join("state"));
+        if arguments[0] == "tune" {
+            command.arg("--outcomes-dir").arg(self.outcomes());
+        }
         command
+    }
+
+    /// The folder where searches keep their outcomes.
+    fn outcomes(&self) -> PathBuf {
+        self.dir.path().join("outcomes")
+    }
+
+    /// A verb that uses outcomes and writes nothing, and its JSON.
+    fn with_outcomes(&self, arguments: &[&str]) -> Json {
+        let mut command = self.netsilo(1, arguments);
+        let output = command.arg("--outcomes-dir").arg(self.outcomes()).output().unwrap();
+        let error = || panic!("{arguments:?}: {}", output_of(&output).1);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| error())
+    }
+
+    fn plan(&self, options: &[&str]) -> Json {
+        self.with_outcomes(&[&["plan", "--json", "--netdev", "veth0"], options].concat())
     }
 
     /// A search between RPS and the present state, with the options before a command.
@@ -297,4 +317,58 @@ fn an_interrupted_search_restores_goes_on_and_has_a_report() {
     for words in ["Change from the present state", "veth0 rx-0 rps_cpus", "-10.0% .. -10.0%"] {
         assert!(page.contains(words), "{words}");
     }
+}
+
+#[test]
+fn plan_follows_a_winner_until_it_is_in_force_or_forgotten() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let mut bench = Bench::new("learn");
+    bench.load();
+    assert_eq!(bench.plan(&[])["measured"], Json::Null);
+    let script = Bench::script("sleep 0.1; echo 90", "sleep 0.1; echo 100");
+    let output =
+        bench.tune(&["--for", "60s", "--objective", "latency"], Some(&script)).output().unwrap();
+    let (code, text) = output_of(&output);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("rps is better than the present state"), "{text}");
+    let listed = bench.with_outcomes(&["outcomes", "--json"]);
+    let outcome = &listed["outcomes"][0];
+    assert_eq!(
+        (&outcome["won"], &outcome["best"]["name"]),
+        (&true.into(), &"rps".into()),
+        "{text}"
+    );
+    let id = outcome["id"].as_str().unwrap();
+    assert!(text.contains(&format!("outcome {id} is kept")), "{text}");
+    // in force: nothing to do, because of the outcome
+    let plan = bench.plan(&[]);
+    assert_eq!(
+        (&plan["measured"]["outcome"], &plan["changes"]),
+        (&id.into(), &Json::Array(vec![]))
+    );
+    let (code, text) = output_of(&bench.run(&["undo"]));
+    assert_eq!(code, Some(0), "{text}");
+    let plan = bench.plan(&[]);
+    assert_eq!(plan["measured"]["outcome"], id, "{plan}");
+    assert_eq!(plan["changes"][0]["target"]["knob"], "rps_cpus", "{plan}");
+    let reason = plan["changes"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("ago by tune: latency -10.0% (-10.0% .. -10.0%)"), "{reason}");
+    for options in [&["--no-outcomes"][..], &["--algorithm", "auto"]] {
+        let plan = bench.plan(options);
+        assert_eq!((&plan["measured"], &plan["changes"]), (&Json::Null, &Json::Array(vec![])));
+    }
+    // the plan is applied as any other
+    let file = bench.dir.path().join("plan.json");
+    std::fs::write(&file, plan.to_string()).unwrap();
+    let (code, text) = output_of(&bench.run(&["apply", "--yes", "--plan", file.to_str().unwrap()]));
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(bench.plan(&[])["changes"], Json::Array(vec![]));
+    let outcomes = bench.outcomes();
+    let forget = ["outcomes", "--forget", id, "--outcomes-dir", outcomes.to_str().unwrap()];
+    let (code, text) = output_of(&bench.netsilo(1, &forget).output().unwrap());
+    assert_eq!((code, text.as_str()), (Some(0), "1 outcome removed\n"));
+    assert_eq!(bench.plan(&[])["measured"], Json::Null);
+    assert_eq!(output_of(&bench.run(&["undo"])).0, Some(0));
 }

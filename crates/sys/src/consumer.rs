@@ -1,6 +1,6 @@
 //! Finds the threads and cgroups of consumers that the operator names.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use netsilo_model::machine::cpuset::CpuSet;
@@ -105,6 +105,21 @@ fn look(root: &Root, who: &ConsumerSelector) -> Result<Vec<Thread>, PinError> {
     }
     threads.sort_by_key(|thread| (thread.pid, thread.tid));
     Ok(threads)
+}
+
+/// The CPUs to which processes are pinned: all CPUs of those of its threads that may not run on all
+/// of `online`. A process without such a thread, or that has ended, has no entry.
+pub fn pinned(
+    root: &Root,
+    pids: impl IntoIterator<Item = u32>,
+    online: &CpuSet,
+) -> BTreeMap<u32, CpuSet> {
+    let cpus = |pid: u32| {
+        let threads = look(root, &ConsumerSelector::Pids(vec![pid])).ok()?;
+        let cpus = threads.into_iter().map(|thread| thread.cpus);
+        cpus.filter(|cpus| !online.is_subset(cpus)).reduce(|a, b| a.or(&b))
+    };
+    pids.into_iter().filter_map(|pid| Some((pid, cpus(pid)?))).collect()
 }
 
 /// The processes with this name.
@@ -229,6 +244,25 @@ mod tests {
             error(ConsumerSelector::Comm("no-such-name".into()))
                 .starts_with("no process is called \"no-such-name\"; ")
         );
+    }
+
+    #[test]
+    fn a_process_is_pinned_where_its_restricted_threads_are() {
+        let stat = |tid: u32| format!("{tid} (web) S {} 0 0", "0 ".repeat(40));
+        let status = |cpus: &str| format!("Name:\tweb\nCpus_allowed_list:\t{cpus}\n");
+        let thread = |pid: u32, tid: u32, cpus: &str| {
+            let dir = format!("proc/{pid}/task/{tid}");
+            let file = |name: &str, text: String| (format!("{dir}/{name}"), text);
+            [file("stat", stat(tid)), file("comm", "web\n".into()), file("status", status(cpus))]
+        };
+        let threads = [(7, 7, "0-7"), (7, 8, "2"), (7, 9, "3"), (6, 6, "0-31")];
+        let files: Vec<(String, String)> =
+            threads.into_iter().flat_map(|(pid, tid, cpus)| thread(pid, tid, cpus)).collect();
+        let files: Vec<(&str, &str)> =
+            files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        let (_dir, root) = tree(&files);
+        let found = pinned(&root, [5, 6, 7], &CpuSet::first(8));
+        assert_eq!(found, [(7, CpuSet::parse_list("2-3").unwrap())].into());
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | [`transaction`] | journalled writes and undo | files, ethtool |
 //! | [`consumer`] | the threads and cgroups of consumers | files, transaction |
 //! | [`cost`] | measured weights of the cost model | transaction |
+//! | [`outcomes`] | the files in which the outcomes of searches are kept | |
 //! | [`daemon`] | events, signals, hints, own cost | files, transaction |
 //! | [`observe`] | two snapshots and what happened in between | files, bpf, read |
 
@@ -23,6 +24,7 @@ pub mod daemon;
 pub mod ethtool;
 pub mod files;
 pub mod observe;
+pub mod outcomes;
 pub mod read;
 pub mod transaction;
 

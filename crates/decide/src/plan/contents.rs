@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::place::AlgorithmName;
 use crate::place::model::Parts;
+use crate::plan::learned::MeasuredBasis;
 
 /// What `apply` will write, and what it leaves unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -22,6 +23,9 @@ pub struct Plan {
     /// The cost of the placement by the model; `None` if nothing moves.
     #[serde(default)]
     pub predicted: Option<Predicted>,
+    /// The measured outcome that it rests on; `None` if it rests on the cost model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<MeasuredBasis>,
     /// What was examined and stays unchanged, with the reason.
     #[serde(default)]
     pub unchanged: Vec<Unchanged>,

@@ -7,6 +7,7 @@ use netsilo_model::snapshot::host::Snapshot;
 use crate::plan::contents::Plan;
 use crate::plan::goal::Goal;
 use crate::plan::places::present_places;
+use crate::plan::recall::{Recalled, settable};
 use crate::plan::{arfs, by_value, flow_rules, placement, selection};
 
 /// Plans the changes that reach a goal.
@@ -19,7 +20,7 @@ pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     let netdevs = selection::netdevs(after, goal, &mut plan);
     let pool = selection::pool(&after.topology, goal, &mut plan);
     by_value::defaults(after, goal, &mut plan);
-    let places = placement::place(analysis, &netdevs, pool, goal, &mut plan);
+    let places = placement::place(analysis, &netdevs, pool, goal, None, &mut plan);
     by_value::xps(after, &netdevs, &places, goal, &mut plan);
     by_value::rps(after, &netdevs, goal, &mut plan);
     by_value::rfs(after, &netdevs, goal, &mut plan);
@@ -29,6 +30,38 @@ pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     plan.changes = ordered(plan.changes);
     plan.even_if_owned = goal.even_if_owned;
     plan
+}
+
+/// Plans the state that a search measured as the best one, for a goal that only limits netdevs and
+/// CPUs; plans by the model if that state cannot be reached, with the reason.
+pub fn plan_recalled(analysis: &Analysis<'_>, goal: &Goal, recalled: &Recalled<'_>) -> Plan {
+    measured(analysis, goal, recalled).unwrap_or_else(|why| {
+        let mut plan = plan(analysis, goal);
+        let outcome = format!("measured outcome {}", recalled.basis.outcome);
+        plan.leave(&outcome, &format!("not used: {why}"));
+        plan
+    })
+}
+
+/// The plan of a measured state; an error if it is not exactly that state.
+fn measured(analysis: &Analysis<'_>, goal: &Goal, recalled: &Recalled<'_>) -> Result<Plan, String> {
+    let after = analysis.after();
+    let mut plan = Plan::default();
+    let netdevs = selection::netdevs(after, goal, &mut plan);
+    let pool = selection::pool(&after.topology, goal, &mut plan).ok_or("no cpu is allowed")?;
+    recalled.check_present(analysis, &pool)?;
+    let knobs = recalled.knobs(after, &settable(after, goal), &pool)?;
+    let cpus = Some(pool.clone());
+    let places = placement::place(analysis, &netdevs, cpus, goal, Some(recalled), &mut plan);
+    recalled.check_places(analysis, &pool, &places, &plan.changes)?;
+    plan.changes.extend(knobs);
+    plan.changes = ordered(plan.changes);
+    plan.even_if_owned = goal.even_if_owned;
+    if let [owner, ..] = plan.knob_owners(&after.writers).as_slice() {
+        return Err(format!("{} (pid {}) writes the same knobs", owner.name, owner.pid));
+    }
+    plan.measured = Some(recalled.basis.clone());
+    Ok(plan)
 }
 
 /// Plans XPS alone, for the present placement of the interrupts.

@@ -13,15 +13,17 @@ use crate::plan::goal::Goal;
 use crate::plan::irq_changes::accept;
 use crate::plan::places::{Places, present_places};
 use crate::plan::predict::predict;
+use crate::plan::recall::Recalled;
 use crate::plan::vectors::{Group, VectorRules, groups};
 
-/// Adds the changes that move interrupts and kthreads where the algorithm wants them; returns the
-/// CPU of each interrupt afterwards.
+/// Adds the changes that move interrupts and kthreads where the algorithm wants them, or where a
+/// measured outcome had them; returns the CPU of each interrupt afterwards.
 pub(super) fn place(
     analysis: &Analysis<'_>,
     netdevs: &[&Netdev],
     pool: Option<CpuSet>,
     goal: &Goal,
+    recalled: Option<&Recalled<'_>>,
     plan: &mut Plan,
 ) -> Places {
     let after = analysis.after();
@@ -40,7 +42,12 @@ pub(super) fn place(
     let (groups, vectors): (Vec<(Group<'_>, AlgorithmName)>, Vec<Vector>) =
         vectors.into_iter().map(split_group).unzip();
     let algorithms: Vec<AlgorithmName> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
-    let suggestions = suggest_each(&capacity, &vectors, &algorithms);
+    let measured = |recalled: &Recalled<'_>| {
+        let pairs = groups.iter().zip(&vectors);
+        pairs.map(|((group, _), vector)| recalled.suggest(group, vector)).collect()
+    };
+    let suggestions =
+        recalled.map_or_else(|| suggest_each(&capacity, &vectors, &algorithms), measured);
     let judged = predict(&capacity, &vectors, &suggestions, plan);
     let feeders = feeders(after, goal, &groups, &vectors, &suggestions);
     let mut changes = Vec::new();
@@ -66,7 +73,10 @@ pub(super) fn place(
         }
         plan.placements.push(group.placement(after, vector, *algorithm, cpu, basis, judged));
     }
-    changes.extend(follow(after, netdevs, &feeders, plan));
+    changes.extend(match recalled {
+        Some(recalled) => recalled.completions(after, netdevs),
+        None => follow(after, netdevs, &feeders, plan),
+    });
     for change in accept(after, goal, changes, plan) {
         if let (Target::IrqAffinity(knob), Value::Cpus(cpus)) = (&change.target, &change.new) {
             places.extend(cpus.single().map(|cpu| (knob.irq, cpu)));

@@ -8,9 +8,13 @@ use proptest::sample::{select, subsequence};
 
 use super::*;
 use crate::place::IDLE_BELOW;
+use crate::plan::learned::{BestCandidate, Learned, MeasuredState, SCHEMA};
 use netsilo_model::change::{Change, Target, Value, apply_to, knobs};
+use netsilo_model::cost::calibration::MachineIdentity;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::signature::Signature;
+use netsilo_stats::Estimate;
 
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::cpuset::CpuSet;
@@ -681,4 +685,71 @@ fn one_cpu_is_advised_no_other() {
     assert!(!reason(&scene).contains("RPS"), "{}", reason(&scene));
     scene.grid.l2s = 2;
     assert!(reason(&scene).contains("RPS"), "{}", reason(&scene));
+}
+
+/// An outcome that says nothing yet of a workload or state.
+pub(super) fn an_outcome() -> Learned {
+    Learned {
+        schema: SCHEMA,
+        netsilo: "0".into(),
+        ended_s: 0,
+        machine: MachineIdentity {
+            hostname: "db1".into(),
+            cpu_model: String::new(),
+            cpus: 8,
+            kernel: "6.12.1".into(),
+            virtual_machine: None,
+        },
+        objective: "cpu-per-megabyte".into(),
+        load: vec![],
+        windows: 120,
+        won: true,
+        best: BestCandidate {
+            name: "spread".into(),
+            change: Some(Estimate { value: -0.12, low: -0.18, high: -0.06 }),
+            relative: true,
+        },
+        workloads: vec![],
+        state: MeasuredState::default(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_measured_placement_is_reached_from_any_other_one_and_then_stays(
+        scene in scenes(),
+        winner in select(AlgorithmName::ALL.to_vec()),
+        other in select(AlgorithmName::ALL.to_vec()),
+    ) {
+        let settings = scene.settings();
+        let placed_by = |algorithm| {
+            let goal = Goal { algorithm, ..Goal::default() };
+            let changes = plan(&scene.observation(), &goal).changes;
+            (apply_to(&settings, &changes), changes)
+        };
+        let ((won, changes), (present, _)) = (placed_by(winner), placed_by(other));
+        let (end, costs) = (scene.observe(&won), Costs::default());
+        let analysis = Analysis::new(&end, &costs);
+        let Some(workload) = Signature::new(&analysis, &BTreeMap::new()) else { return Ok(()) };
+        let state = MeasuredState::new(&analysis, &workload, &changes, &changes);
+        prop_assert_eq!(&state.changes, &vec![]);
+        let learned = Learned { workloads: vec![workload], state, ..an_outcome() };
+        let recalled = Recalled::new("1", &learned, std::time::Duration::ZERO);
+        let made = |settings| {
+            let observation = scene.observe(settings);
+            plan_recalled(&Analysis::new(&observation, &costs), &Goal::default(), &recalled)
+        };
+        let first = made(&present);
+        let is_refused = first.measured.is_none();
+        // a kthread that the winner left on several CPUs is not freed again, and nothing returns to
+        // an isolated CPU
+        let threaded = scene.netdevs.iter().any(|netdev| netdev.threaded);
+        let is_apart = |cpu: CpuId| scene.isolated.contains(cpu);
+        let apart = learned.state.places.iter().any(|it| it.irq.is_some_and(is_apart));
+        prop_assert!(!is_refused || threaded || apart, "{:?}", first.unchanged);
+        if !is_refused {
+            let again = made(&apply_to(&present, &first.changes));
+            prop_assert!(again.measured.is_some() && again.changes.is_empty(), "{:#?}", again);
+        }
+    }
 }

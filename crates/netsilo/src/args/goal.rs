@@ -7,7 +7,7 @@ use anyhow::Result;
 use netsilo_decide::judge::annotate::plan_with_verdicts;
 use netsilo_decide::judge::findings::check;
 use netsilo_decide::judge::fix::{FixRequest, fix};
-use netsilo_decide::plan::{Goal, Plan};
+use netsilo_decide::plan::{Goal, Plan, Recalled, Unchanged, plan_recalled};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
@@ -16,6 +16,7 @@ use netsilo_sys::cost::store::COSTS_DIR;
 use crate::args::costs::{measured, read_costs};
 use crate::args::goal_keys::GoalKeys;
 use crate::args::look;
+use crate::args::outcomes::{OutcomesDir, Recall, age};
 
 /// Arguments that describe the goal of a plan.
 #[derive(Debug, Clone, clap::Args)]
@@ -36,6 +37,11 @@ pub(crate) struct GoalArgs {
     /// Folder where netsilo calibrate stores its measurement
     #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
     costs_dir: PathBuf,
+    /// Plan by the cost model alone, without what netsilo tune measured on this workload
+    #[arg(long)]
+    no_outcomes: bool,
+    #[command(flatten)]
+    outcomes: OutcomesDir,
 }
 
 impl GoalArgs {
@@ -60,7 +66,9 @@ impl GoalArgs {
         let goal = if is_bundle { self.goal()? } else { self.goal_for_this_machine()? };
         let analysis = Analysis::new(observation, &goal.costs);
         if self.fix.is_empty() {
-            return Ok(plan_with_verdicts(&analysis, &goal));
+            let follows = !is_bundle && !self.no_outcomes && self.keys.only_limit();
+            let recall = if follows { self.outcomes.recall(&analysis)? } else { Recall::Nothing };
+            return Ok(plan_after(&analysis, &goal, &recall));
         }
         Ok(fix(&check(&analysis), &self.fix, &observation.after, goal.even_if_owned))
     }
@@ -79,5 +87,21 @@ impl GoalArgs {
         let costs = self.costs.as_deref().map(read_costs).transpose()?;
         let given = Goal { costs: costs.unwrap_or_default(), ..Goal::default() };
         Ok(self.keys.clone().over(given))
+    }
+}
+
+/// The plan by what was measured on this workload, else by the model.
+fn plan_after(analysis: &Analysis<'_>, goal: &Goal, recall: &Recall) -> Plan {
+    match recall {
+        Recall::Matches(it) => {
+            plan_recalled(analysis, goal, &Recalled::new(&it.id, &it.learned, age(&it.learned)))
+        }
+        Recall::Nothing => plan_with_verdicts(analysis, goal),
+        Recall::Differs(it, why) => {
+            let mut plan = plan_with_verdicts(analysis, goal);
+            let subject = format!("measured outcome {}", it.id);
+            plan.unchanged.push(Unchanged { subject, reason: format!("not used: {why}") });
+            plan
+        }
     }
 }

@@ -67,6 +67,20 @@ pub(crate) struct GoalKeys {
 }
 
 impl GoalKeys {
+    /// Whether they only limit netdevs and CPUs, and leave to netsilo what is placed and set.
+    pub(crate) fn only_limit(&self) -> bool {
+        let limits = Self {
+            netdevs: self.netdevs.clone(),
+            cpus: self.cpus.clone(),
+            exclude: self.exclude.clone(),
+            even_if_owned: self.even_if_owned,
+            // --no-irqs sets it to false; without, the command line sets it to true
+            irqs: self.irqs.filter(|irqs| *irqs),
+            ..Self::default()
+        };
+        *self == limits
+    }
+
     /// The goal with these keys; it keeps the others, and its overrides and weights.
     pub(crate) fn over(self, goal: Goal) -> Goal {
         let Goal { overrides, costs, .. } = goal;
@@ -109,4 +123,40 @@ fn file_cpus<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CpuSet>, D::Er
 
 fn file_cpus_or_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CpuSet>, D::Error> {
     file_text(from, cpus_or_off)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        keys: GoalKeys,
+    }
+
+    #[test]
+    fn what_is_placed_and_set_is_left_to_netsilo_if_only_netdevs_and_cpus_are_limited() {
+        let only_limit = |words: &[&str]| {
+            let line = [&["netsilo"], words].concat();
+            Line::try_parse_from(line).unwrap().keys.only_limit()
+        };
+        assert!(only_limit(&[]));
+        assert!(only_limit(&["-n", "eth0", "-c", "0-3", "--exclude", "1", "--even-if-owned"]));
+        for more in [
+            &["-a", "auto"][..],
+            &["--no-irqs"],
+            &["--rps", "off"],
+            &["--rfs", "32768"],
+            &["--arfs", "on"],
+            &["--steer", "443/tcp=2-3"],
+            &["--xps", "near"],
+            &["--default-smp-affinity", "0-3"],
+            &["--rps-default-mask", "off"],
+        ] {
+            assert!(!only_limit(more), "{more:?}");
+        }
+    }
 }

@@ -61,6 +61,15 @@ impl Objective {
         self.live().map_or(Scale::Ratio, WorkloadMeasure::scale)
     }
 
+    /// Whether plans follow its outcomes: a plan improves time and throughput, and a count of
+    /// interrupts or the locality alone may improve while these get worse.
+    pub(crate) fn guides_plans(self) -> bool {
+        match self {
+            Self::Live(measure) => measure.is_time(),
+            Self::Transactions | Self::Throughput | Self::Latency => true,
+        }
+    }
+
     /// The unit; `None` when unknown.
     pub(crate) fn unit(self) -> Option<&'static str> {
         self.live().filter(|measure| measure.is_time()).map(|_| "ns")

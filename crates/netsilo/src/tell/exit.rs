@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Error, Result};
 use netsilo_sys::cost::store::StoreError;
 use netsilo_sys::daemon::instance::InstanceError;
+use netsilo_sys::outcomes::OutcomeError;
 use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_sys::transaction::guard::ConfirmError;
 use netsilo_sys::transaction::journal::JournalError;
@@ -73,6 +74,9 @@ impl Exit {
             return journal(error);
         }
         if let Some(error) = error.downcast_ref::<StoreError>() {
+            return if error.is_permission() { Self::NoPermission } else { Self::Refused };
+        }
+        if let Some(error) = error.downcast_ref::<OutcomeError>() {
             return if error.is_permission() { Self::NoPermission } else { Self::Refused };
         }
         match error.downcast_ref::<ApplyError>() {

@@ -8,6 +8,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::objective::Objective;
+use crate::args::outcomes::OutcomesDir;
 use crate::args::state_dir::StateDir;
 use crate::args::{named, parse};
 use crate::tell::exit::{Exit, ExitError};
@@ -77,6 +78,8 @@ pub(crate) struct Args {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) state: StateDir,
+    #[command(flatten)]
+    pub(super) outcomes: OutcomesDir,
     /// Command that puts a load on this machine and prints a number
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "resume")]
     pub(super) command: Vec<String>,

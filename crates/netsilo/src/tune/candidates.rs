@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result};
 use netsilo_decide::judge::candidates::{Candidate, CandidateOptions, Candidates, candidates};
 use netsilo_decide::plan::Goal;
+use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
@@ -17,6 +18,7 @@ use netsilo_trial::race::{RacePlan, RaceRules};
 use crate::args::costs::costs_for;
 use crate::args::look::{CHECK_INTERVAL, wait_unless_stopped, wait_with_progress};
 use crate::args::objective::Objective;
+use crate::args::outcomes::signature;
 use crate::bench::experiment::{machine, same_machine};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
@@ -81,6 +83,14 @@ pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
     Ok(Field { observation, command, look: started.elapsed(), candidates })
 }
 
+/// Observes the live workload, without what only findings need.
+pub(super) fn observe_live() -> Result<Observation> {
+    let root = Root::live();
+    let options = tracer::Options::default();
+    let mut observer = Observer::start_with(&root, CountingMode::Continuous, options)?;
+    Ok(observer.next(&root, CHECK_INTERVAL, wait_with_progress)?)
+}
+
 fn observe(command: &[String], stop: &AtomicBool) -> Result<(Observation, Option<Duration>)> {
     let root = Root::live();
     let options = tracer::Options::for_findings();
@@ -140,6 +150,7 @@ pub(super) fn plan(args: &Args, objective: Objective, field: &Field) -> Result<R
         peek: PEEK,
         settle: args.settle,
         rules,
+        workload: signature(&Analysis::new(&field.observation, &Costs::default())),
         candidates: std::iter::once(present()).chain(tried.iter().map(setting)).collect(),
     })
 }

@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use netsilo_decide::place::model::Parts;
 use netsilo_decide::plan::Plan;
+use netsilo_decide::plan::learned::MeasuredBasis;
 use netsilo_model::change::{Change, Interruption, Target};
+
+use crate::tell::words::plural;
 
 /// Renders a whole plan.
 pub(crate) fn render(plan: &Plan) -> String {
@@ -16,6 +19,9 @@ pub(crate) fn render(plan: &Plan) -> String {
         1 => writeln!(text, "1 change"),
         _ => writeln!(text, "{count} changes"),
     };
+    if let Some(measured) = &plan.measured {
+        text += &basis(measured);
+    }
     let knobs: Vec<String> = plan.changes.iter().map(knob).collect();
     let width = knobs.iter().map(String::len).max().unwrap_or(0);
     for (change, knob) in plan.changes.iter().zip(&knobs) {
@@ -46,6 +52,17 @@ pub(crate) fn render(plan: &Plan) -> String {
         );
     }
     text
+}
+
+/// The measured outcome that a plan rests on, in one line.
+fn basis(measured: &MeasuredBasis) -> String {
+    let MeasuredBasis { outcome, windows, load, .. } = measured;
+    let load = if load.is_empty() { String::new() } else { format!(" of {}", load.join(" ")) };
+    let windows = plural(*windows, "window");
+    format!(
+        "by outcome {outcome}, {}, {windows}{load}; --no-outcomes plans by the cost model\n",
+        measured.in_words()
+    )
 }
 
 /// Renders what each queue costs where it will be, and on the CPUs that were not chosen.
@@ -163,6 +180,7 @@ pub(crate) fn section<'a>(
 
 #[cfg(test)]
 mod tests {
+    use netsilo_decide::plan::learned::BestCandidate;
     use netsilo_decide::plan::{Refusal, RefusalCause, Unchanged};
 
     use netsilo_model::change::knobs;
@@ -170,6 +188,7 @@ mod tests {
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::machine::ids::Irq;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
+    use netsilo_stats::Estimate;
 
     use super::*;
 
@@ -202,6 +221,35 @@ mod tests {
                 "may interrupt traffic: eth0 rx-lro (some drivers reinitialize themselves)",
             ]
         );
+    }
+
+    #[test]
+    fn a_plan_that_rests_on_an_outcome_says_so_with_its_age_and_interval() {
+        let change = Estimate { value: -0.12, low: -0.18, high: -0.06 };
+        let best = BestCandidate { name: "auto".into(), change: Some(change), relative: true };
+        let mut measured = MeasuredBasis {
+            outcome: "20260102T030405Z".into(),
+            age_s: 3 * 3600 + 7,
+            objective: "cpu-per-megabyte".into(),
+            load: vec![],
+            windows: 120,
+            won: true,
+            best: best.clone(),
+        };
+        let text = |measured: &MeasuredBasis| {
+            render(&Plan { measured: Some(measured.clone()), ..Plan::default() })
+        };
+        assert_eq!(
+            text(&measured),
+            "nothing to do\n\
+             by outcome 20260102T030405Z, measured 3 h ago by tune: cpu-per-megabyte -12.0% \
+             (-18.0% .. -6.0%), 120 windows; --no-outcomes plans by the cost model\n"
+        );
+        measured.won = false;
+        measured.best = BestCandidate { change: None, ..best };
+        let none = text(&measured);
+        let words = "no candidate was better; the best, auto: cpu-per-megabyte no interval, as it";
+        assert!(none.contains(words), "{none}");
     }
 
     #[test]

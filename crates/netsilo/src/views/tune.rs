@@ -268,6 +268,7 @@ mod tests {
             peek: Duration::from_millis(250),
             settle: Duration::ZERO,
             rules: RaceRules::default(),
+            workload: None,
             candidates: names.iter().map(setting).collect(),
         }
     }

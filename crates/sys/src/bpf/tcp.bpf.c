@@ -76,12 +76,14 @@ static __always_inline u64 taken_from(const struct sock *sk, const struct tcp_so
 static __always_inline void find_queue(const struct sock *sk, struct seen *seen, struct read *read)
 {
 	u16 mapping = sk->__sk_common.skc_rx_queue_mapping;
+	u32 napi_id = sk->sk_napi_id;
+	u32 queue = mapping == NO_QUEUE_MAPPING ? 0 : mapping + 1;
 	struct tuple flow = {};
 	struct origin *origin;
 	bool known;
 
-	read->napi_id = sk->sk_napi_id;
-	read->queue = mapping == NO_QUEUE_MAPPING ? 0 : mapping + 1;
+	read->napi_id = napi_id;
+	read->queue = queue;
 	read->resolved = DIRECT;
 	if (read->napi_id == seen->physical_id && read->napi_id)
 		return;
@@ -99,6 +101,11 @@ static __always_inline void find_queue(const struct sock *sk, struct seen *seen,
 	if (origin) {
 		read->napi_id = origin->napi_id;
 		read->queue = origin->queue;
+	} else if (napi_id > machine.cpus) {
+		/* No NIC is known to have received it: the virtual device's NAPI is the first. */
+		read->napi_id = napi_id;
+		read->queue = queue;
+		read->resolved = DIRECT;
 	} else {
 		read->resolved = UNRESOLVED;
 	}

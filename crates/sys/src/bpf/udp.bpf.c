@@ -106,6 +106,11 @@ static __always_inline void find_queue(const struct datagram *datagram, struct r
 		read->queue = origin->queue;
 		if (origin->napi_id)
 			read->poll_cpu = datagram->alloc_cpu;
+	} else if (datagram->napi_id > machine.cpus) {
+		/* No NIC is known to have received it: the virtual device's NAPI is the first. */
+		read->napi_id = datagram->napi_id;
+		read->queue = datagram->queue;
+		read->resolved = DIRECT;
 	} else {
 		read->resolved = UNRESOLVED;
 	}

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use netsilo_model::derive::signature::Signature;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::{MachineSummary, Setting};
@@ -45,6 +46,9 @@ pub struct RacePlan {
     pub settle: Duration,
     /// The rules.
     pub rules: RaceRules,
+    /// The workload before the search; `None` if no packet was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Signature>,
     /// The candidates; the first is the present state and changes nothing.
     pub candidates: Vec<Setting>,
 }
@@ -86,7 +90,10 @@ impl RacePlan {
             [present, _, ..] if !present.changes.is_empty() => {
                 Err("the first candidate must change nothing: it is the present state".into())
             }
-            [_, _, ..] if self.candidates.len() <= MOST_CANDIDATES => self.rules.check(),
+            [_, _, ..] if self.candidates.len() <= MOST_CANDIDATES => {
+                self.workload.iter().try_for_each(Signature::check)?;
+                self.rules.check()
+            }
             all => Err(format!("{} candidates; 2 to {MOST_CANDIDATES} are read", all.len())),
         }
     }

@@ -181,6 +181,7 @@ fn the_same_records_lead_to_the_same_race_and_others_are_refused() {
         peek: Duration::from_millis(250),
         settle: Duration::ZERO,
         rules: RULES,
+        workload: None,
         candidates: ["present", "a", "b", "c"].map(setting).into(),
     };
     assert_eq!(plan.check(), Ok(()));

@@ -1,0 +1,178 @@
+//! `netsilo outcomes`: lists and removes what `netsilo tune` measured and kept for `plan`.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use netsilo_decide::plan::learned::{Learned, MeasuredBasis, age_in_words};
+use netsilo_model::cost::calibration::MachineIdentity;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::outcomes;
+use netsilo_sys::read::machine::machine_identity;
+use serde::Serialize;
+
+use crate::args::outcomes::{OutcomesDir, age, guides_plans};
+use crate::tell::exit::{Exit, ExitError};
+use crate::tell::out;
+use crate::tell::words::plural;
+use crate::views::table::{table, trim_lines};
+
+/// Arguments of `netsilo outcomes`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Remove the outcome with this id, or all
+    #[arg(long, value_name = "ID|all")]
+    forget: Option<String>,
+    /// Print the outcomes as JSON
+    #[arg(short, long, conflicts_with = "forget")]
+    json: bool,
+    #[command(flatten)]
+    dir: OutcomesDir,
+}
+
+/// An outcome as it is listed.
+#[derive(Debug, Serialize)]
+struct ListedOutcome {
+    id: String,
+    /// Why `plan` never follows it here; `None` if it does, for the same workload.
+    not_followed: Option<String>,
+    #[serde(flatten)]
+    learned: Learned,
+}
+
+/// All outcomes.
+#[derive(Debug, Serialize)]
+struct OutcomeList {
+    schema: u32,
+    outcomes: Vec<ListedOutcome>,
+}
+
+/// Lists outcomes, or removes some.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    if let Some(which) = &args.forget {
+        return forget(&args.dir, which);
+    }
+    let machine = machine_identity(&Root::live()).context("cannot identify this machine")?;
+    let listed = args.dir.load().into_iter().map(|kept| ListedOutcome {
+        id: kept.id,
+        not_followed: not_followed(&kept.learned, &machine),
+        learned: kept.learned,
+    });
+    let list = OutcomeList { schema: 1, outcomes: listed.collect() };
+    if args.json {
+        out::json(&list)?;
+    } else {
+        out::text(&render(&list.outcomes, age))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Why plans on this machine never follow an outcome.
+fn not_followed(learned: &Learned, machine: &MachineIdentity) -> Option<String> {
+    let objective = &learned.objective;
+    let of_objective = || {
+        let why = format!("plan does not improve {objective} alone");
+        (!guides_plans(objective)).then_some(why)
+    };
+    let of_machine = learned.differs_in_machine(machine);
+    of_machine.map(|why| format!("another machine: {why}")).or_else(of_objective)
+}
+
+/// Removes one outcome or all; damaged ones, too.
+fn forget(dir: &OutcomesDir, which: &str) -> Result<Exit> {
+    let path = dir.path();
+    let cannot = || format!("cannot read {}", path.display());
+    let mut ids = outcomes::ids(path).with_context(cannot)?;
+    if which != "all" {
+        ids.retain(|id| id == which);
+        if ids.is_empty() {
+            let why = format!("no outcome has the id {which}; netsilo outcomes lists them");
+            return Err(ExitError(Exit::Refused, why).into());
+        }
+    }
+    for id in &ids {
+        outcomes::forget(path, id)?;
+    }
+    out::text(&format!("{} removed\n", plural(ids.len(), "outcome")))?;
+    Ok(Exit::Ok)
+}
+
+/// One line per outcome; `age` gives the time since it was measured.
+fn render(outcomes: &[ListedOutcome], age: impl Fn(&Learned) -> Duration) -> String {
+    if outcomes.is_empty() {
+        return "no outcome is kept: netsilo tune measures one\n".into();
+    }
+    let mut rows = table(&["id", "age", "objective", "windows", "result", "change", ""], |name| {
+        name == "windows"
+    });
+    for ListedOutcome { id, not_followed, learned } in outcomes {
+        let MeasuredBasis { age_s, best, won, windows, .. } = learned.basis(id, age(learned));
+        let result = if won { best.name.clone() } else { format!("present; next: {}", best.name) };
+        rows.add_row([
+            id.as_str(),
+            &age_in_words(age_s),
+            &learned.objective,
+            &windows.to_string(),
+            &result,
+            &best.change_in_words(),
+            not_followed.as_deref().unwrap_or_default(),
+        ]);
+    }
+    format!("{}\n", trim_lines(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_decide::plan::learned::{BestCandidate, MeasuredState, SCHEMA};
+    use netsilo_stats::Estimate;
+
+    use super::*;
+
+    fn machine(hostname: &str) -> MachineIdentity {
+        MachineIdentity {
+            hostname: hostname.into(),
+            cpu_model: "Some CPU".into(),
+            cpus: 8,
+            kernel: "6.12.1".into(),
+            virtual_machine: None,
+        }
+    }
+
+    fn learned(hostname: &str, objective: &str, won: bool) -> Learned {
+        let value = if won { -0.12 } else { 0.12 };
+        Learned {
+            schema: SCHEMA,
+            netsilo: "0".into(),
+            ended_s: 1_000,
+            machine: machine(hostname),
+            objective: objective.into(),
+            load: vec![],
+            windows: 120,
+            won,
+            best: BestCandidate {
+                name: "auto".into(),
+                change: Some(Estimate { value, low: value - 0.06, high: value + 0.06 }),
+                relative: true,
+            },
+            workloads: vec![],
+            state: MeasuredState::default(),
+        }
+    }
+
+    #[test]
+    fn each_outcome_has_its_age_its_result_and_why_plan_does_not_follow_it() {
+        let listed = |(at, learned): (usize, Learned)| ListedOutcome {
+            id: format!("20260102T03040{at}Z"),
+            not_followed: not_followed(&learned, &machine("db1")),
+            learned,
+        };
+        let all = [
+            learned("db1", "cpu-per-megabyte", true),
+            learned("db1", "latency", false),
+            learned("db1", "ipis-per-packet", true),
+            learned("db2", "cpu-per-megabyte", true),
+        ];
+        let all: Vec<ListedOutcome> = all.into_iter().enumerate().map(listed).collect();
+        insta::assert_snapshot!(render(&all, |_| Duration::from_secs(3 * 3600 + 5)));
+        assert_eq!(render(&[], age), "no outcome is kept: netsilo tune measures one\n");
+    }
+}
