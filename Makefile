@@ -5,7 +5,7 @@
 PREFIX ?= /usr/local
 
 .PHONY: demo test check test-long mutants bench bench-exact bench-irqbalance bench-load bench-matrix
-.PHONY: bench-smoke install setup
+.PHONY: bench-peers bench-smoke install setup
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -41,6 +41,12 @@ bench-irqbalance: setup
 # the load generator beside sockperf, iperf3, qperf and netperf; some 18 minutes
 bench-load: setup
 	scripts/bench-load
+
+# netsilo beside irqbalance, tuned, perftune and others, in one guest under six workloads; minutes
+# for each workload (docs/peers.md)
+bench-peers: setup
+	cargo build --release -p netsilo -p netsilo-lab
+	target/release/netsilo-lab peers --json target/peers.json
 
 # the published experiment at reduced size on an emulated server of its shape: its directions, in
 # counts; some 2 minutes

@@ -7,6 +7,8 @@ use crate::demo;
 use crate::demo::Demo;
 use crate::outcome;
 use crate::outcome::Outcome;
+use crate::peers;
+use crate::peers::Peers;
 use netsilo_lab::traffic::{self, Traffic};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
@@ -46,6 +48,9 @@ enum Verb {
     Demo(Demo),
     /// Hold the default's choices to what measures best on this machine's kernel, over a veth
     Outcome(Outcome),
+    /// Measure netsilo beside irqbalance, tuned, perftune and others, under servers that readers
+    /// know
+    Peers(Peers),
     /// Send and receive traffic with exact counts, in guests, peers or anywhere else
     #[command(subcommand)]
     Traffic(Traffic),
@@ -119,6 +124,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Kernels => kernels(),
         Verb::Demo(demo) => demo::run(&demo).map(|()| ExitCode::SUCCESS),
         Verb::Outcome(args) => outcome::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Peers(args) => peers::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Traffic(traffic) => traffic::run(&traffic).map(|()| ExitCode::SUCCESS),
     }
 }

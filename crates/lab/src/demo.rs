@@ -1,8 +1,6 @@
 //! `make demo`: netsilo's main task with servers that readers know, from the problem to the proof,
 //! and back.
 
-use std::io::{Write, stdout};
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -10,10 +8,21 @@ use comfy_table::{CellAlignment, Table, presets};
 use netsilo_lab::{Accel, Kernel, Lab, NicModel, Spec, Threads, irqbalance};
 use netsilo_stats::median;
 
-use crate::servers::{Measured, Servers};
+use crate::built;
+use crate::counters::Counters;
+use crate::knobs::Knobs;
+use crate::locality::Shares;
+use crate::say::say;
+use crate::workload::{Kind, Measured, Workload, while_busy};
 
 /// Rounds of the measurement, each of every placement in turn.
 const ROUNDS: usize = 5;
+
+/// The CPUs of the two redis servers, on two cores of socket 0.
+const REDIS_CPUS: [u32; 2] = [1, 2];
+
+/// The CPUs of the two nginx workers, on two cores of socket 1.
+const NGINX_CPUS: [u32; 2] = [5, 6];
 
 /// Arguments of the demo.
 #[derive(Debug, Clone, clap::Args)]
@@ -35,15 +44,31 @@ struct Placement {
     name: &'static str,
     /// The CPU of each interrupt of the NIC's queues.
     cpus: Vec<(u32, u32)>,
-    /// Share of the bytes read on the CPU that processed them, and on another socket.
-    same_cpu: f64,
-    remote: f64,
-    rounds: Vec<Measured>,
+    /// Shares of the bytes by the distance to their readers.
+    bytes: Shares,
+    rounds: Vec<Round>,
+}
+
+/// A measurement of redis, then of nginx.
+struct Round {
+    redis: Measured,
+    nginx: Measured,
+}
+
+impl Round {
+    /// Events of both measurements per request.
+    fn per_request(&self, count: fn(&Counters) -> u64) -> f64 {
+        let both = [&self.redis, &self.nginx];
+        let events: u64 = both.iter().map(|measured| count(&measured.spent)).sum();
+        let requests: f64 = both.iter().map(|measured| measured.clients.transactions).sum();
+        events as f64 / requests
+    }
 }
 
 struct DemoGuest<'a> {
     lab: &'a Lab,
-    servers: Servers<'a>,
+    redis: Workload<'a>,
+    nginx: Workload<'a>,
     netsilo: String,
 }
 
@@ -54,37 +79,41 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
     say("and 2, nginx's workers on CPUs 5 and 6; redis-benchmark and wrk run outside.")?;
     let spec = Spec { threads: demo.threads, ..Spec::new(demo.kernel, NicModel::VirtioNet) };
     let lab = Lab::boot(&spec)?;
-    let netsilo = built_beside("netsilo")?.display().to_string();
-    let guest = DemoGuest { lab: &lab, servers: Servers::start(&lab)?, netsilo };
+    let guest = DemoGuest {
+        lab: &lab,
+        redis: Workload::start(Kind::Redis, &lab, &REDIS_CPUS)?,
+        nginx: Workload::start(Kind::Nginx, &lab, &NGINX_CPUS)?,
+        netsilo: built::netsilo()?.display().to_string(),
+    };
 
     let booted = guest.placement("as booted")?;
 
     chapter("Debian's irqbalance places them")?;
     guest.irqbalance()?;
-    let before = guest.settings()?;
+    let before = Knobs::read(&lab)?;
     let balanced = guest.placement("irqbalance")?;
 
     chapter("netsilo")?;
-    guest.servers.while_busy(|| {
+    guest.while_busy(|| {
         guest.check()?;
         guest.netsilo("plan --interval 2s")?;
         guest.netsilo("apply --yes --confirm-within 60s --interval 2s")?;
         guest.netsilo("confirm")
     })?;
-    let applied = guest.settings()?;
+    let applied = Knobs::read(&lab)?;
     let placed = guest.placement("netsilo")?;
 
     chapter("results")?;
     let placements = guest.measure_in_turn([booted, balanced, placed])?;
-    guest.restore(&applied)?;
+    applied.write(&lab)?;
     say(&comparison(&placements))?;
     say(caveat(&lab))?;
 
     chapter("undo")?;
     guest.netsilo("undo")?;
-    let after = guest.settings()?;
-    ensure!(after == before, "not all settings are restored:\n{}", differences(&before, &after));
-    say(&format!("all {} settings are restored, byte for byte", before.lines().count()))?;
+    let after = Knobs::read(&lab)?;
+    ensure!(after == before, "not all settings are restored:\n{}", before.lines(&after));
+    say(&format!("all {} settings are restored, byte for byte", before.len()))?;
     if demo.no_own_machine {
         return Ok(());
     }
@@ -95,14 +124,15 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
 }
 
 impl DemoGuest<'_> {
+    /// Keeps all servers in use while `work` is done.
+    fn while_busy<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        while_busy(&[&self.redis, &self.nginx], work)
+    }
+
     /// Reads where the interrupts are, and lets netsilo look at where the data is read.
     fn placement(&self, name: &'static str) -> Result<Placement> {
-        let show = format!("{} show --interval 1s --json", self.netsilo);
-        let report = self.servers.while_busy(|| self.lab.sh(&show))?;
-        let report: serde_json::Value = serde_json::from_str(&report)?;
-        let shares = &report["totals"]["locality"]["shares"];
-        ensure!(shares.is_object(), "a report without locality: {report}");
-        let share = |distance: &str| shares[distance].as_f64().unwrap_or(0.0);
+        let bytes = self.while_busy(|| Shares::read(self.lab, &self.netsilo))?;
+        let bytes = bytes.context("netsilo saw nobody read")?;
         let cpus = self
             .lab
             .sh("for irq in $(sed -nE 's/^ *([0-9]+):.* virtio[0-9]+-(in|out)put.*/\\1/p' \
@@ -113,8 +143,7 @@ impl DemoGuest<'_> {
             Some((irq.parse().ok()?, cpu.parse().ok()?))
         };
         let cpus = cpus.lines().map(|line| numbers(line).context(line.to_owned()));
-        let (same_cpu, remote) = (share("same_cpu"), share("remote"));
-        Ok(Placement { name, cpus: cpus.collect::<Result<_>>()?, same_cpu, remote, rounds: vec![] })
+        Ok(Placement { name, cpus: cpus.collect::<Result<_>>()?, bytes, rounds: vec![] })
     }
 
     /// Puts the interrupts where they are in this placement.
@@ -122,18 +151,6 @@ impl DemoGuest<'_> {
         let write =
             |(irq, cpu): &(u32, u32)| format!("echo {cpu} >/proc/irq/{irq}/smp_affinity_list");
         let writes: Vec<String> = placement.cpus.iter().map(write).collect();
-        self.lab.sh(&writes.join("; ")).map(drop)
-    }
-
-    /// Writes back what has changed since these settings were read.
-    fn restore(&self, settings: &str) -> Result<()> {
-        let now = self.settings()?;
-        let write = |line: &str| {
-            let (file, value) = line.split_once(':')?;
-            Some(format!("echo {value} >/{file}"))
-        };
-        let changed = settings.lines().zip(now.lines()).filter(|(then, now)| then != now);
-        let writes: Vec<String> = changed.filter_map(|(then, _)| write(then)).collect();
         self.lab.sh(&writes.join("; ")).map(drop)
     }
 
@@ -146,7 +163,9 @@ impl DemoGuest<'_> {
             for turn in 0..N {
                 let placement = &mut placements[(round + turn) % N];
                 self.set(placement)?;
-                placement.rounds.push(self.servers.measure()?);
+                placement
+                    .rounds
+                    .push(Round { redis: self.redis.measure(1)?, nginx: self.nginx.measure(1)? });
             }
             say(&format!("round {} of {ROUNDS}: {N} placements measured in turn", round + 1))?;
         }
@@ -158,7 +177,7 @@ impl DemoGuest<'_> {
         let program = irqbalance()?.display().to_string();
         say("# irqbalance --oneshot --interval=2")?;
         let command = format!("{program} --foreground --oneshot --interval=2");
-        self.servers.while_busy(|| self.lab.run(&command)?.ok().map(drop))
+        self.while_busy(|| self.lab.run(&command)?.ok().map(drop))
     }
 
     /// Prints what `check` says of the placement, and the first lines of its other findings.
@@ -187,21 +206,13 @@ impl DemoGuest<'_> {
         }
         Ok(())
     }
-
-    /// Reads every setting that netsilo may write, as the kernel prints it.
-    fn settings(&self) -> Result<String> {
-        self.lab.sh("cd /; grep -H . \
-             proc/irq/*/smp_affinity proc/irq/default_smp_affinity proc/sys/net/core/rps_* \
-             sys/class/net/eth0/queues/*/rps_* sys/class/net/eth0/queues/*/xps_* \
-             sys/class/net/eth0/threaded")
-    }
 }
 
 /// Shows and checks this machine.
 fn on_this_machine() -> Result<()> {
     for verb in ["show", "check"] {
         say(&format!("# netsilo {verb} --interval 2s"))?;
-        let output = Command::new(built_beside("netsilo")?)
+        let output = Command::new(built::netsilo()?)
             .args([verb, "--interval", "2s"])
             .output()
             .with_context(|| format!("cannot run netsilo {verb}"))?;
@@ -211,16 +222,8 @@ fn on_this_machine() -> Result<()> {
     Ok(())
 }
 
-/// Returns the path of a program in the same folder as this one.
-fn built_beside(name: &str) -> Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name(name);
-    ensure!(path.is_file(), "{} is not built: run `cargo build --release`", path.display());
-    Ok(path)
-}
-
-fn differences(before: &str, after: &str) -> String {
-    let changed = before.lines().zip(after.lines()).filter(|(old, new)| old != new);
-    changed.map(|(old, new)| format!("  {old} became {new}")).collect::<Vec<_>>().join("\n")
+fn p99_ms(measured: &Measured) -> f64 {
+    measured.clients.p99_ms.unwrap_or(f64::NAN)
 }
 
 /// One column per placement and one row per figure; the last column compares the last placement
@@ -245,22 +248,22 @@ fn comparison(placements: &[Placement]) -> String {
         let beside = beside_best(&shown, more_is_better);
         table.add_row(std::iter::once(what.to_owned()).chain(cells).chain([beside]));
     };
-    let mut measured = |what: &str, unit: &str, more_is_better: bool, of: fn(&Measured) -> f64| {
+    let mut measured = |what: &str, unit: &str, more_is_better: bool, of: fn(&Round) -> f64| {
         let figures = |it: &Placement| it.rounds.iter().map(of).collect();
         row(what, unit, more_is_better, &placements.iter().map(figures).collect::<Vec<_>>());
     };
-    measured("redis requests/s", "/s", true, |it| it.redis.0);
-    measured("redis p99", " ms", false, |it| it.redis.1);
-    measured("nginx requests/s", "/s", true, |it| it.nginx.0);
-    measured("nginx p99", " ms", false, |it| it.nginx.1);
-    measured("IPIs per request", "", false, |it| it.ipis);
-    measured("NET_RX softirqs per request", "", false, |it| it.softirqs);
+    measured("redis requests/s", "/s", true, |it| it.redis.clients.per_second);
+    measured("redis p99", " ms", false, |it| p99_ms(&it.redis));
+    measured("nginx requests/s", "/s", true, |it| it.nginx.clients.per_second);
+    measured("nginx p99", " ms", false, |it| p99_ms(&it.nginx));
+    measured("IPIs per request", "", false, |it| it.per_request(|spent| spent.calls));
+    measured("NET_RX softirqs per request", "", false, |it| it.per_request(|spent| spent.net_rx));
     let mut share = |what: &str, more_is_better: bool, of: fn(&Placement) -> f64| {
         let figures = |it: &Placement| vec![of(it) * 100.0];
         row(what, "%", more_is_better, &placements.iter().map(figures).collect::<Vec<_>>());
     };
-    share("bytes read on the CPU that processed them", true, |it| it.same_cpu);
-    share("bytes read on the other socket", false, |it| it.remote);
+    share("bytes read on the CPU that processed them", true, |it| it.bytes.same_cpu);
+    share("bytes read on the other socket", false, |it| it.bytes.remote);
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
@@ -299,13 +302,6 @@ fn caveat(lab: &Lab) -> &'static str {
 
 fn chapter(title: &str) -> Result<()> {
     say(&format!("\n=== {title}\n"))
-}
-
-fn say(text: &str) -> Result<()> {
-    let mut out = stdout().lock();
-    writeln!(out, "{}", text.trim_end())?;
-    out.flush()?;
-    Ok(())
 }
 
 #[cfg(test)]

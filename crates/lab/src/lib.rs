@@ -39,7 +39,9 @@ pub use kernels::{Image, Kernel};
 pub use lab::Lab;
 pub use namespaces::{Peer, PeerJob};
 pub use output::Output;
-pub use programs::{Program, irqbalance, nginx, redis, tuned, udevadm, wrk};
+pub use programs::{
+    Program, dnsperf, irqbalance, memcached, nginx, nsd, redis, tuned, udevadm, wrk,
+};
 pub use rustix::process::Signal;
 pub use spec::{Nic, NicModel, Spec, Threads};
 pub use time::RUN_TIMEOUT;

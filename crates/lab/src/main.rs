@@ -1,10 +1,15 @@
 //! The lab's command line, for trying something on a real kernel with real NIC queues by hand.
 
+mod built;
 mod cli;
 mod counters;
 mod demo;
+mod knobs;
+mod locality;
 mod outcome;
-mod servers;
+mod peers;
+mod say;
+mod workload;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -5,7 +5,6 @@
 //! placed as an interrupt can. The server is on CPU 1, its clients on CPU 0; the kthread is on the
 //! server's CPU or on the other one.
 
-use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,6 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets};
 use netsilo_stats::median;
+
+use crate::built;
+use crate::say::say;
 
 /// The CPU of the server, and the one of its clients.
 const SERVER_CPU: u32 = 1;
@@ -121,8 +123,7 @@ struct Wire {
 
 impl Wire {
     fn new() -> Result<Self> {
-        let netsilo = std::env::current_exe()?.with_file_name("netsilo");
-        ensure!(netsilo.is_file(), "{} is not built", netsilo.display());
+        let netsilo = built::netsilo()?;
         let id = std::process::id();
         let (client, server) = (format!("netsilo-client-{id}"), format!("netsilo-server-{id}"));
         let device = format!("nv{id}");
@@ -271,13 +272,6 @@ fn sh(command: &str) -> Result<String> {
     let output = Command::new("sh").args(["-c", command]).stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{command}: {}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn say(text: &str) -> Result<()> {
-    let mut out = stdout().lock();
-    writeln!(out, "{}", text.trim_end())?;
-    out.flush()?;
-    Ok(())
 }
 
 #[cfg(test)]

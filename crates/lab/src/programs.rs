@@ -55,6 +55,21 @@ pub fn wrk() -> Result<Program> {
     Ok(in_root(&with_libraries("wrk", &[])?, "usr/bin/wrk"))
 }
 
+/// Unpacks Debian 12's memcached.
+pub fn memcached() -> Result<Program> {
+    Ok(in_root(&with_libraries("memcached", &[])?, "usr/bin/memcached"))
+}
+
+/// Unpacks Debian 12's nsd, a DNS server.
+pub fn nsd() -> Result<Program> {
+    Ok(in_root(&with_libraries("nsd", &[])?, "usr/sbin/nsd"))
+}
+
+/// Unpacks Debian 12's dnsperf, a load generator for DNS.
+pub fn dnsperf() -> Result<Program> {
+    Ok(in_root(&with_libraries("dnsperf", &[])?, "usr/bin/dnsperf"))
+}
+
 fn in_root(root: &Path, path: &str) -> Program {
     Program { path: root.join(path), libraries: root.join("usr/lib/x86_64-linux-gnu") }
 }

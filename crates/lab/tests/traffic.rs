@@ -4,6 +4,7 @@
 
 use netsilo_lab::traffic::{Consumed, Produced, Proto, RrReport, RrServed};
 use serde::de::DeserializeOwned;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -144,4 +145,24 @@ fn client_and_servers_agree_on_every_transaction_and_byte() {
             assert_eq!(same_process, workers == "--threads");
         }
     }
+}
+
+#[test]
+fn a_client_sends_lines_of_text_and_waits_for_the_whole_response() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // A duration of 0: one request on each connection.
+    let client = traffic(&format!(
+        "rr-client --proto tcp --dest 127.0.0.1 --port {port} --duration 0 --request-line get-key \
+         --response-bytes 7"
+    ));
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut line = String::new();
+    BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "get-key\r\n");
+    for part in ["VALU", "E\r\n"] {
+        stream.write_all(part.as_bytes()).unwrap();
+    }
+    let report: RrReport = result(client);
+    assert_eq!((report.transactions, report.sent_bytes, report.received_bytes), (1, 9, 7));
 }

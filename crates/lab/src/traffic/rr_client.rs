@@ -43,6 +43,9 @@ pub struct RrClient {
     /// Bytes of a request
     #[arg(long, default_value_t = 1)]
     pub request_bytes: usize,
+    /// TCP: send this text and the end of a line as each request, instead of so many zeros
+    #[arg(long, value_name = "TEXT", conflicts_with = "request_bytes")]
+    pub request_line: Option<String>,
     /// Bytes of a response
     #[arg(long, default_value_t = 1)]
     pub response_bytes: usize,
@@ -80,6 +83,16 @@ pub struct Connection {
     pub transactions: u64,
 }
 
+impl RrClient {
+    /// The bytes of each request.
+    fn request(&self) -> Vec<u8> {
+        match &self.request_line {
+            Some(line) => format!("{line}\r\n").into_bytes(),
+            None => vec![0; self.request_bytes],
+        }
+    }
+}
+
 enum Socket {
     Tcp(TcpStream),
     Udp(UdpSocket),
@@ -90,6 +103,7 @@ struct Flow {
     counts: Connection,
     /// Time when the outstanding request was sent; `None` if there is none.
     sent_at: Option<Instant>,
+    /// Bytes at the end of the request that the kernel has not taken yet.
     unsent: usize,
     missing: usize,
     sequence: u8,
@@ -98,6 +112,9 @@ struct Flow {
 pub(crate) fn run(client: &RrClient) -> Result<RrReport> {
     if client.ports == 0 || client.request_bytes == 0 || client.response_bytes == 0 {
         bail!("ports, request and response bytes must be at least 1");
+    }
+    if client.request_line.is_some() && client.proto == Proto::Udp {
+        bail!("--request-line is for TCP: a UDP request begins with a sequence number");
     }
     socket::set_comm(&format!("rr-client-{}", client.proto))?;
     let ports = (0..client.ports).cycle().map(|offset| client.port.saturating_add(offset));
@@ -129,9 +146,10 @@ fn exchange(
     started: Instant,
 ) -> Result<()> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let request = client.request();
     for (key, flow) in (0..).zip(flows.iter_mut()) {
         epoll::add(&poll, &*flow, epoll::EventData::new_u64(key), epoll::EventFlags::IN)?;
-        flow.request(client, report)?;
+        flow.request(client, &request, report)?;
     }
     let end = started + Duration::from_secs_f64(client.duration);
     let mut events = Vec::with_capacity(256);
@@ -155,24 +173,24 @@ fn exchange(
                 && flow.response(client, report)?
                 && open
             {
-                flow.request(client, report)?;
+                flow.request(client, &request, report)?;
             }
         }
         if last_check.elapsed() >= Duration::from_millis(50) {
             last_check = Instant::now();
-            repeat_lost(client, flows, report)?;
+            repeat_lost(&request, flows, report)?;
         }
     }
 }
 
-fn repeat_lost(client: &RrClient, flows: &mut [Flow], report: &mut RrReport) -> Result<()> {
+fn repeat_lost(request: &[u8], flows: &mut [Flow], report: &mut RrReport) -> Result<()> {
     for flow in flows {
         let late = flow.sent_at.is_some_and(|at| at.elapsed() > LOST);
         if late && matches!(flow.socket, Socket::Udp(_)) {
             report.retries += 1;
-            flow.send(client, report)?;
+            flow.send(request, report)?;
         } else if flow.unsent > 0 {
-            flow.flush(report)?;
+            flow.flush(request, report)?;
         }
     }
     Ok(())
@@ -198,31 +216,31 @@ impl Flow {
         Ok(Self { socket, counts, sent_at: None, unsent: 0, missing: 0, sequence: 0 })
     }
 
-    fn request(&mut self, client: &RrClient, report: &mut RrReport) -> Result<()> {
+    fn request(&mut self, client: &RrClient, request: &[u8], report: &mut RrReport) -> Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         self.missing = client.response_bytes;
-        self.send(client, report)
+        self.send(request, report)
     }
 
-    fn send(&mut self, client: &RrClient, report: &mut RrReport) -> Result<()> {
+    fn send(&mut self, request: &[u8], report: &mut RrReport) -> Result<()> {
         self.sent_at = Some(Instant::now());
         if let Socket::Udp(socket) = &self.socket {
-            let mut request = vec![0; client.request_bytes];
+            let mut request = request.to_vec();
             request[0] = self.sequence;
             // On an error (no server yet, no buffer) the request will be repeated.
             report.sent_bytes += socket.send(&request).unwrap_or(0) as u64;
             return Ok(());
         }
-        self.unsent = client.request_bytes;
-        self.flush(report)
+        self.unsent = request.len();
+        self.flush(request, report)
     }
 
-    fn flush(&mut self, report: &mut RrReport) -> Result<()> {
+    fn flush(&mut self, request: &[u8], report: &mut RrReport) -> Result<()> {
         let Socket::Tcp(stream) = &mut self.socket else {
             return Ok(());
         };
         while self.unsent > 0 {
-            match stream.write(&[0; 16384][..self.unsent.min(16384)]) {
+            match stream.write(&request[request.len() - self.unsent..]) {
                 Ok(length) => {
                     self.unsent -= length;
                     report.sent_bytes += length as u64;

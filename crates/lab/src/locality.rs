@@ -1,0 +1,54 @@
+//! Where the guest's data is read, as netsilo sees it.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use netsilo_lab::Lab;
+use serde::Serialize;
+
+/// Shares of the bytes by the distance from the CPU that ran the protocol to the reader's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Shares {
+    /// Read on the same CPU.
+    pub(crate) same_cpu: f64,
+    /// Read on another CPU under the same last-level cache.
+    pub(crate) same_llc: f64,
+    /// Read on another socket.
+    pub(crate) remote: f64,
+}
+
+impl Shares {
+    /// Lets netsilo observe the guest for a second; `None` if nobody reads what arrives.
+    pub(crate) fn read(lab: &Lab, netsilo: &str) -> Result<Option<Self>> {
+        let report: serde_json::Value =
+            lab.json(&format!("{netsilo} show --interval 1s --json"))?;
+        let shares = report["totals"]["locality"]["shares"].clone();
+        let shares = serde_json::from_value(shares)
+            .with_context(|| format!("a report without locality: {report}"))?;
+        Ok(Self::new(&shares))
+    }
+
+    /// Adds the shares of the report up; `None` if there are none.
+    fn new(shares: &BTreeMap<String, f64>) -> Option<Self> {
+        let share = |distance: &str| shares.get(distance).copied().unwrap_or(0.0);
+        (!shares.is_empty()).then(|| Self {
+            same_cpu: share("same_cpu"),
+            same_llc: share("smt") + share("l2") + share("llc"),
+            remote: share("remote"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_under_one_cache_are_added() {
+        let shares = [("same_cpu", 0.5), ("smt", 0.25), ("llc", 0.125)];
+        let shares = shares.map(|(distance, share)| (distance.to_owned(), share)).into();
+        let expected = Shares { same_cpu: 0.5, same_llc: 0.375, remote: 0.0 };
+        assert_eq!(Shares::new(&shares), Some(expected));
+        assert_eq!(Shares::new(&BTreeMap::new()), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! The guest whose knobs are compared.
+
+use anyhow::{Context, Result, ensure};
+use netsilo_lab::{Lab, Spec};
+
+use crate::built;
+use crate::knobs::Knobs;
+use crate::locality::Shares;
+use crate::peers::observed;
+use crate::peers::rules::{self, Queues};
+use crate::peers::setting::Setting;
+use crate::workload::{Workload, while_busy};
+
+/// Lists the interrupts of all virtio-net queues as `/sys/kernel/irq/32/actions:virtio3-input.0`.
+const VECTORS: &str = "grep -HE '^virtio[0-9]+-(in|out)put[.]' /sys/kernel/irq/*/actions";
+
+/// A booted guest in its first state.
+pub(crate) struct PeersGuest<'a> {
+    lab: &'a Lab,
+    netsilo: String,
+    queues: Queues,
+    booted: Knobs,
+}
+
+impl<'a> PeersGuest<'a> {
+    /// Takes a guest as it has booted.
+    pub(crate) fn new(lab: &'a Lab, spec: &Spec) -> Result<Self> {
+        let vectors = vectors(&lab.sh(VECTORS)?)?;
+        let queues = spec.nics.first().context("a guest without a NIC")?.queues;
+        let expected = 2 * queues as usize * spec.nics.len();
+        ensure!(vectors.len() == expected, "not {expected} interrupts of queues: {vectors:?}");
+        let mut guest = Self {
+            lab,
+            netsilo: built::netsilo()?.display().to_string(),
+            queues: Queues { vectors, queues, cpus: spec.cpus },
+            booted: Knobs::default(),
+        };
+        guest.booted = guest.pinned()?;
+        Ok(guest)
+    }
+
+    pub(crate) fn lab(&self) -> &'a Lab {
+        self.lab
+    }
+
+    /// The state that the kernel and the driver chose.
+    pub(crate) fn booted(&self) -> &Knobs {
+        &self.booted
+    }
+
+    /// Lets netsilo observe where the data is read.
+    pub(crate) fn shares(&self) -> Result<Option<Shares>> {
+        Shares::read(self.lab, &self.netsilo)
+    }
+
+    /// Returns the state that a setting leads to under a workload; the guest is as booted
+    /// afterwards.
+    pub(crate) fn place(&self, setting: Setting, workload: &Workload<'_>) -> Result<Knobs> {
+        let mut knobs = self.booted.clone();
+        if rules::apply(setting, &self.queues, &mut knobs) {
+            return Ok(knobs);
+        }
+        while_busy(&[workload], || observed::place(setting, self.lab, &self.netsilo))?;
+        let placed = self.pinned()?;
+        observed::forget(self.lab, &self.netsilo)?;
+        self.booted.write(self.lab)?;
+        Ok(placed)
+    }
+
+    /// Reads the knobs after each of the NIC's interrupts was pinned to the CPU that it has now: of
+    /// a mask with several CPUs, the kernel would choose another one each time it is written.
+    fn pinned(&self) -> Result<Knobs> {
+        let irqs: String = self.queues.vectors.iter().map(|(irq, _)| format!(" {irq}")).collect();
+        self.lab.sh(&format!(
+            "for irq in{irqs}; do read -r cpu </proc/irq/$irq/effective_affinity; \
+             echo $cpu >/proc/irq/$irq/smp_affinity; done"
+        ))?;
+        Knobs::read(self.lab)
+    }
+}
+
+/// Interrupt and queue of each line, in the order of the interrupts.
+fn vectors(text: &str) -> Result<Vec<(u32, u32)>> {
+    let vector = |line: &str| -> Option<(u32, u32)> {
+        let (file, name) = line.split_once(':')?;
+        let irq = file.strip_prefix("/sys/kernel/irq/")?.strip_suffix("/actions")?;
+        Some((irq.parse().ok()?, name.split_once('.')?.1.parse().ok()?))
+    };
+    let found = text.lines().map(|line| vector(line).context(line.to_owned()));
+    let mut found = found.collect::<Result<Vec<_>>>()?;
+    found.sort_unstable();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_are_in_the_order_of_their_numbers() {
+        let text = "/sys/kernel/irq/100/actions:virtio3-output.1\n\
+                    /sys/kernel/irq/99/actions:virtio3-input.1\n";
+        assert_eq!(vectors(text).unwrap(), [(99, 1), (100, 1)]);
+        assert!(vectors("nonsense").is_err());
+    }
+}

@@ -1,0 +1,80 @@
+//! The settings that a program places while it observes the workload.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use netsilo_lab::{Lab, irqbalance};
+use serde_json::Value as Json;
+
+use crate::peers::setting::Setting;
+
+/// Short windows, and no verdict from CPU times: under emulation these are noise.
+const DAEMON: &str = "interval = \"2s\"\n[controller]\nworse-by = 1.0\n";
+
+/// Windows that the daemon observes at least, and the time after which it must have settled.
+const WINDOWS: u64 = 3;
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// Lets the program of this setting place, while the workload runs.
+pub(crate) fn place(setting: Setting, lab: &Lab, netsilo: &str) -> Result<()> {
+    match setting {
+        Setting::Irqbalance => balance(lab),
+        Setting::Netsilo => lab.sh(&format!("{netsilo} apply --yes --interval 2s")).map(drop),
+        Setting::NetsiloRun => daemon(lab, netsilo),
+        other => bail!("{} is placed by a rule", other.name()),
+    }
+}
+
+/// Closes what netsilo has journalled, so that the next setting finds nothing of it.
+pub(crate) fn forget(lab: &Lab, netsilo: &str) -> Result<()> {
+    lab.sh(&format!("{netsilo} undo")).map(drop)
+}
+
+fn balance(lab: &Lab) -> Result<()> {
+    let program = irqbalance()?.display().to_string();
+    lab.sh(&format!("{program} --foreground --oneshot --interval=2")).map(drop)
+}
+
+/// Runs the daemon until a window after the first ones wants nothing moved.
+fn daemon(lab: &Lab, netsilo: &str) -> Result<()> {
+    lab.sh(&format!("mkdir -p /tmp/conf; cat >/tmp/conf/netsilo.toml <<'END'\n{DAEMON}END"))?;
+    let daemon = lab.spawn(&format!("exec {netsilo} run --config /tmp/conf >/tmp/log 2>&1"))?;
+    let end = Instant::now() + SETTLED;
+    loop {
+        // Leaves the emulated CPUs to the daemon and the workload.
+        std::thread::sleep(Duration::from_secs(1));
+        let output = lab.run(&format!("{netsilo} status --json"))?;
+        let status = serde_json::from_slice(&output.stdout).unwrap_or(Json::Null);
+        if is_settled(&status) {
+            break;
+        }
+        let log = || lab.sh("cat /tmp/log").unwrap_or_default();
+        let waiting = Instant::now() < end;
+        ensure!(waiting, "the daemon has not settled: {status}\n{}", log());
+    }
+    daemon.stop()?;
+    Ok(())
+}
+
+fn is_settled(status: &Json) -> bool {
+    let moves = |placements: &Vec<Json>| placements.iter().any(|it| it["moves"] == true);
+    status["windows"].as_u64().is_some_and(|windows| windows >= WINDOWS)
+        && status["placements"].as_array().is_some_and(|placements| !moves(placements))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_daemon_has_settled_when_a_later_window_moves_nothing() {
+        let status = |windows: u64, moves: bool| {
+            let placement = serde_json::json!({ "moves": moves });
+            serde_json::json!({ "windows": windows, "placements": [placement] })
+        };
+        assert!(is_settled(&status(WINDOWS, false)));
+        assert!(!is_settled(&status(WINDOWS, true)));
+        assert!(!is_settled(&status(1, false)));
+        assert!(!is_settled(&Json::Null));
+    }
+}

@@ -1,0 +1,174 @@
+//! The settings that a fixed rule gives, as changes of the booted state.
+
+use crate::knobs::Knobs;
+use crate::peers::setting::Setting;
+
+/// Entries of the flow table of RFS in all queues together: the size that the kernel's
+/// `Documentation/networking/scaling.rst` suggests for a moderately loaded server, and that
+/// perftune.py writes.
+const FLOWS: u32 = 32768;
+
+/// What the rules need to know of the guest.
+#[derive(Debug, Clone)]
+pub(crate) struct Queues {
+    /// The interrupts of the NIC's queues with the queue of each, in the order of their numbers.
+    pub(crate) vectors: Vec<(u32, u32)>,
+    /// Number of rx queues, each with a tx queue.
+    pub(crate) queues: u32,
+    /// Number of CPUs, at most 8.
+    pub(crate) cpus: u32,
+}
+
+/// Changes the booted state to the setting; `false` for a setting that a program places.
+pub(crate) fn apply(setting: Setting, queues: &Queues, knobs: &mut Knobs) -> bool {
+    match setting {
+        Setting::AsBooted => {}
+        Setting::TunedLatency => tuned_latency(knobs),
+        Setting::TunedThroughput => tuned_throughput(knobs),
+        Setting::Spread => place(queues, knobs, |_, queue| queue % queues.cpus),
+        Setting::Cpu0 => place(queues, knobs, |_, _| 0),
+        Setting::Rps => rps(knobs, all(queues)),
+        Setting::RpsRfs => {
+            rps(knobs, all(queues));
+            rfs(queues, knobs);
+        }
+        Setting::PerftuneMq => {
+            place(queues, knobs, |n, _| n as u32 % queues.cpus);
+            perftune(queues, knobs, all(queues));
+        }
+        Setting::PerftuneSq => {
+            place(queues, knobs, |_, _| 0);
+            perftune(queues, knobs, all(queues) & !1);
+        }
+        Setting::Irqbalance | Setting::Netsilo | Setting::NetsiloRun => return false,
+    }
+    true
+}
+
+/// A mask as the kernel prints it for up to eight CPUs.
+fn mask(cpus: u32) -> String {
+    format!("{cpus:02x}")
+}
+
+fn all(queues: &Queues) -> u32 {
+    (1 << queues.cpus) - 1
+}
+
+/// Puts each interrupt on the CPU for its position and its queue.
+fn place(queues: &Queues, knobs: &mut Knobs, cpu: impl Fn(usize, u32) -> u32) {
+    for (n, (irq, queue)) in queues.vectors.iter().enumerate() {
+        let wanted = format!("proc/irq/{irq}/smp_affinity");
+        knobs.set(|file| file == wanted, &mask(1 << cpu(n, *queue)));
+    }
+}
+
+fn rps(knobs: &mut Knobs, cpus: u32) {
+    knobs.set(|file| file.ends_with("/rps_cpus"), &mask(cpus));
+}
+
+fn rfs(queues: &Queues, knobs: &mut Knobs) {
+    knobs.set(|file| file.ends_with("/rps_sock_flow_entries"), &FLOWS.to_string());
+    knobs.set(|file| file.ends_with("/rps_flow_cnt"), &(FLOWS / queues.queues).to_string());
+}
+
+/// What perftune.py writes besides the interrupts: RPS to the CPUs of its mode, RFS, XPS with the
+/// CPUs divided among the queues, and two backlogs.
+fn perftune(queues: &Queues, knobs: &mut Knobs, compute: u32) {
+    rps(knobs, compute);
+    rfs(queues, knobs);
+    let share = queues.cpus / queues.queues;
+    for queue in 0..queues.queues {
+        let cpus = ((1 << share) - 1) << (queue * share);
+        let tx_queue = format!("/queues/tx-{queue}/xps_cpus");
+        knobs.set(|file| file.ends_with(&tx_queue), &mask(cpus));
+    }
+    sysctl(knobs, "net/core/somaxconn", "4096");
+    sysctl(knobs, "net/ipv4/tcp_max_syn_backlog", "4096");
+}
+
+/// network-latency, without what is not about the network and what needs a reboot.
+fn tuned_latency(knobs: &mut Knobs) {
+    sysctl(knobs, "net/core/busy_read", "50");
+    sysctl(knobs, "net/core/busy_poll", "50");
+    sysctl(knobs, "net/ipv4/tcp_fastopen", "3");
+    sysctl(knobs, "kernel/numa_balancing", "0");
+}
+
+/// network-throughput with throughput-performance, which it includes.
+fn tuned_throughput(knobs: &mut Knobs) {
+    sysctl(knobs, "net/ipv4/tcp_rmem", "4096 87380 16777216");
+    sysctl(knobs, "net/ipv4/tcp_wmem", "4096 16384 16777216");
+    sysctl(knobs, "net/core/somaxconn", "2048");
+}
+
+fn sysctl(knobs: &mut Knobs, name: &str, value: &str) {
+    let wanted = format!("proc/sys/{name}");
+    knobs.set(|file| file == wanted, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// What a setting changes on a guest with two queues, whose interrupts are 30 to 33, and eight
+    /// CPUs.
+    fn changes(setting: Setting) -> BTreeMap<String, String> {
+        let mut text: String =
+            (30..34).map(|irq| format!("proc/irq/{irq}/smp_affinity:80\n")).collect();
+        for queue in 0..2 {
+            let folder = "sys/class/net/eth0/queues";
+            text +=
+                &format!("{folder}/rx-{queue}/rps_cpus:00\n{folder}/rx-{queue}/rps_flow_cnt:0\n");
+            text += &format!("{folder}/tx-{queue}/xps_cpus:00\n");
+        }
+        text += "proc/sys/net/core/rps_sock_flow_entries:0\nproc/sys/net/core/busy_poll:0\n\
+                 proc/sys/net/ipv4/tcp_rmem:4096\t131072\t6291456\n";
+        let booted = Knobs::parse(&text);
+        let vectors = vec![(30, 0), (31, 0), (32, 1), (33, 1)];
+        let mut knobs = booted.clone();
+        assert!(apply(setting, &Queues { vectors, queues: 2, cpus: 8 }, &mut knobs));
+        knobs.beside(&booted)
+    }
+
+    fn interrupts(setting: Setting) -> [String; 4] {
+        let changes = changes(setting);
+        [30, 31, 32, 33].map(|irq| changes[&format!("/proc/irq/{irq}/smp_affinity")].clone())
+    }
+
+    #[test]
+    fn interrupts_go_where_the_rules_put_them() {
+        assert_eq!(interrupts(Setting::Spread), ["01", "01", "02", "02"]);
+        assert_eq!(interrupts(Setting::Cpu0), ["01"; 4]);
+        assert_eq!(interrupts(Setting::PerftuneMq), ["01", "02", "04", "08"]);
+        assert_eq!(interrupts(Setting::PerftuneSq), ["01"; 4]);
+        assert_eq!(changes(Setting::AsBooted), BTreeMap::new());
+    }
+
+    #[test]
+    fn steering_is_written_for_each_queue() {
+        let queue = |changes: &BTreeMap<String, String>, file: &str| {
+            changes.get(&format!("/sys/class/net/eth0/queues/{file}")).cloned()
+        };
+        let rps = changes(Setting::Rps);
+        assert_eq!((rps.len(), queue(&rps, "rx-1/rps_cpus").as_deref()), (2, Some("ff")));
+        let rfs = changes(Setting::RpsRfs);
+        assert_eq!(queue(&rfs, "rx-0/rps_flow_cnt").as_deref(), Some("16384"));
+        assert_eq!(rfs["/proc/sys/net/core/rps_sock_flow_entries"], "32768");
+        let sq = changes(Setting::PerftuneSq);
+        assert_eq!(queue(&sq, "rx-1/rps_cpus").as_deref(), Some("fe"));
+        assert_eq!(queue(&sq, "tx-0/xps_cpus").as_deref(), Some("0f"));
+        assert_eq!(queue(&sq, "tx-1/xps_cpus").as_deref(), Some("f0"));
+    }
+
+    #[test]
+    fn profiles_of_tuned_change_sysctls_only() {
+        let latency = changes(Setting::TunedLatency);
+        assert_eq!(
+            latency.into_iter().collect::<Vec<_>>(),
+            [("/proc/sys/net/core/busy_poll".to_owned(), "50".to_owned())]
+        );
+        let throughput = changes(Setting::TunedThroughput);
+        assert_eq!(throughput["/proc/sys/net/ipv4/tcp_rmem"], "4096 87380 16777216");
+    }
+}

@@ -1,0 +1,76 @@
+//! The settings that are compared.
+
+use serde::{Serialize, Serializer};
+
+/// What users run, and netsilo. `docs/peers.md` has the rule and the source of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Setting {
+    /// Nothing changed
+    AsBooted,
+    /// Debian's irqbalance, once, under the workload
+    Irqbalance,
+    /// The sysctls of tuned's profile network-latency
+    TunedLatency,
+    /// The sysctls of tuned's profile network-throughput
+    TunedThroughput,
+    /// Queue i on CPU i, as the scripts of NIC vendors
+    Spread,
+    /// All interrupts of the NIC on CPU 0
+    Cpu0,
+    /// As booted, with RPS to all CPUs
+    Rps,
+    /// The same with RFS
+    RpsRfs,
+    /// perftune.py in mode mq
+    PerftuneMq,
+    /// perftune.py in mode sq
+    PerftuneSq,
+    /// netsilo apply with its default options
+    Netsilo,
+    /// What netsilo's daemon has placed
+    NetsiloRun,
+}
+
+impl Setting {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AsBooted => "as-booted",
+            Self::Irqbalance => "irqbalance",
+            Self::TunedLatency => "tuned-latency",
+            Self::TunedThroughput => "tuned-throughput",
+            Self::Spread => "spread",
+            Self::Cpu0 => "cpu0",
+            Self::Rps => "rps",
+            Self::RpsRfs => "rps-rfs",
+            Self::PerftuneMq => "perftune-mq",
+            Self::PerftuneSq => "perftune-sq",
+            Self::Netsilo => "netsilo",
+            Self::NetsiloRun => "netsilo-run",
+        }
+    }
+
+    /// Whether it is none of netsilo's.
+    pub(crate) fn is_peer(self) -> bool {
+        !matches!(self, Self::Netsilo | Self::NetsiloRun)
+    }
+}
+
+impl Serialize for Setting {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn names_are_those_of_the_command_line() {
+        for setting in Setting::value_variants() {
+            assert_eq!(setting.to_possible_value().unwrap().get_name(), setting.name());
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The commands of the clients at the guest's peer.
+
+use anyhow::{Result, ensure};
+use netsilo_lab::{Lab, dnsperf, redis, traffic, wrk};
+
+use crate::workload::kind::Kind;
+use crate::workload::reports::{self, ClientReport};
+
+/// Requests to all redis servers together in each second of a measurement: redis-benchmark counts
+/// requests, not seconds.
+const REDIS_REQUESTS: u32 = 3000;
+
+/// Connections of a light load to all servers together.
+const FEW_CONNECTIONS: usize = 4;
+
+/// Longest time of a light load.
+const LIGHT_SECONDS: u32 = 600;
+
+/// The value in memcached.
+const VALUE: &str = "0123456789abcdef0123456789abcdef";
+
+/// How much a client does; each kind has its own measure.
+struct Load {
+    connections: usize,
+    seconds: u32,
+    /// To each redis server.
+    requests: u32,
+}
+
+/// The client of a kind of servers on these CPUs.
+pub(crate) struct Client {
+    kind: Kind,
+    /// The shell command of its program.
+    program: String,
+    cpus: Vec<u32>,
+}
+
+impl Client {
+    /// Prepares what the client needs at the peer and in the servers.
+    pub(crate) fn new(kind: Kind, lab: &Lab, cpus: &[u32]) -> Result<Self> {
+        let env = |command: String| format!("env {command}");
+        let program = match kind {
+            Kind::Redis => env(redis()?.1.command()),
+            Kind::Nginx => env(wrk()?.command()),
+            Kind::Dns => env(dnsperf()?.command()),
+            Kind::TcpRr | Kind::UdpRr | Kind::Memcached => {
+                format!("'{}' traffic", traffic::program()?.display())
+            }
+        };
+        let client = Self { kind, program, cpus: cpus.to_vec() };
+        let peer = lab.peer(0)?;
+        if kind == Kind::Memcached {
+            let set = format!("set key 0 0 {}\r\n{VALUE}", VALUE.len());
+            let output = peer.sh(&client.memcached(&set, "STORED\r\n".len(), cpus.len(), 0))?;
+            ensure!(output.contains("\"transactions\":1"), "memcached stored nothing: {output}");
+        }
+        if kind == Kind::Dns {
+            // This folder is the peers' own.
+            peer.sh("echo 'www.example.org A' >/run/queries")?;
+        }
+        Ok(client)
+    }
+
+    /// The command of a measurement of about so many seconds.
+    pub(crate) fn full(&self, seconds: u32) -> String {
+        self.command(&Load {
+            connections: self.kind.connections(self.cpus.len()),
+            seconds,
+            requests: self.redis_requests(seconds),
+        })
+    }
+
+    /// The command of a load with few connections that lasts until it is stopped.
+    pub(crate) fn light(&self) -> String {
+        self.command(&Load {
+            connections: FEW_CONNECTIONS,
+            seconds: LIGHT_SECONDS,
+            requests: 100_000_000,
+        })
+    }
+
+    /// What the clients of such a measurement report; `None` if their output is not complete.
+    pub(crate) fn report(&self, output: &str, seconds: u32) -> Option<ClientReport> {
+        match self.kind {
+            Kind::TcpRr | Kind::UdpRr | Kind::Memcached => reports::rr_client(output),
+            Kind::Redis => reports::redis(output, self.cpus.len(), self.redis_requests(seconds)),
+            Kind::Nginx => reports::wrk(output),
+            Kind::Dns => reports::dnsperf(output),
+        }
+    }
+
+    /// Requests to each redis server.
+    fn redis_requests(&self, seconds: u32) -> u32 {
+        REDIS_REQUESTS * seconds / self.cpus.len() as u32
+    }
+
+    fn command(&self, load: &Load) -> String {
+        let Self { kind, program, cpus } = self;
+        let Load { connections, seconds, requests } = load;
+        let (address, port, servers) = (Lab::guest_address(0), kind.port(), cpus.len());
+        let dest = format!("--dest {address} --port {port} --ports {servers}");
+        let rr = |proto: &str| {
+            format!(
+                "{program} rr-client --proto {proto} {dest} --connections {connections} \
+                 --duration {seconds}"
+            )
+        };
+        match kind {
+            Kind::TcpRr => rr("tcp"),
+            Kind::UdpRr => rr("udp"),
+            Kind::Memcached => {
+                let head = format!("VALUE key 0 {}\r\n", VALUE.len());
+                let response = head.len() + VALUE.len() + "\r\nEND\r\n".len();
+                self.memcached("get key", response, *connections, *seconds)
+            }
+            Kind::Redis => {
+                let each = connections / servers;
+                let one = |port| {
+                    format!("{program} -h {address} -p {port} -t get -n {requests} -c {each} --csv")
+                };
+                let all = (port..).take(servers).map(|port| format!("{} & ", one(port)));
+                all.chain(["wait".to_owned()]).collect()
+            }
+            Kind::Nginx => format!(
+                "{program} --threads 1 --connections {connections} --duration {seconds}s \
+                 --latency http://{address}/"
+            ),
+            Kind::Dns => format!(
+                "{program} -s {address} -d /run/queries -c {connections} -q {connections} \
+                 -l {seconds} -t 1"
+            ),
+        }
+    }
+
+    /// Sends a command of memcached's text protocol to all servers, whose response has so many
+    /// bytes.
+    fn memcached(&self, text: &str, response: usize, connections: usize, seconds: u32) -> String {
+        let Self { kind, program, cpus } = self;
+        format!(
+            "{program} rr-client --proto tcp --dest {} --port {} --ports {} \
+             --connections {connections} --duration {seconds} --request-line '{text}' \
+             --response-bytes {response}",
+            Lab::guest_address(0),
+            kind.port(),
+            cpus.len()
+        )
+    }
+}

@@ -1,0 +1,66 @@
+//! The kinds of workloads.
+
+/// A server that readers know, and the load on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// A request and its response of one byte on TCP connections, one per server
+    TcpRr,
+    /// The same in datagrams
+    UdpRr,
+    /// redis with redis-benchmark: GET
+    Redis,
+    /// memcached: get, by a client of the lab
+    Memcached,
+    /// nginx with wrk: a small file
+    Nginx,
+    /// nsd with dnsperf: one name, over UDP
+    Dns,
+}
+
+impl Kind {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::TcpRr => "tcp-rr",
+            Self::UdpRr => "udp-rr",
+            Self::Redis => "redis",
+            Self::Memcached => "memcached",
+            Self::Nginx => "nginx",
+            Self::Dns => "dns",
+        }
+    }
+
+    /// Port of the first server; the next ones follow it, except those of nginx and nsd, which
+    /// share one.
+    pub(crate) fn port(self) -> u16 {
+        match self {
+            Self::TcpRr => 7100,
+            Self::UdpRr => 7200,
+            Self::Redis => 6379,
+            Self::Memcached => 11211,
+            Self::Nginx => 80,
+            Self::Dns => 53,
+        }
+    }
+
+    /// Connections of a full load, to all servers together.
+    pub(crate) fn connections(self, servers: usize) -> usize {
+        match self {
+            Self::TcpRr | Self::UdpRr => servers,
+            _ => 16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn names_are_those_of_the_command_line() {
+        for kind in Kind::value_variants() {
+            assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.name());
+        }
+    }
+}

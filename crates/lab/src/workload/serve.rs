@@ -1,0 +1,142 @@
+//! Starts the servers in the guest.
+
+use std::net::Ipv4Addr;
+
+use anyhow::Result;
+use netsilo_lab::{Job, Lab, memcached, nginx, nsd, redis};
+
+use crate::workload::kind::Kind;
+
+/// Starts servers that stay until the job is dropped.
+pub(crate) fn start(kind: Kind, lab: &Lab, cpus: &[u32]) -> Result<Job> {
+    let job = match kind {
+        Kind::TcpRr => lab.traffic(&rr_server("tcp", kind, cpus))?,
+        Kind::UdpRr => lab.traffic(&rr_server("udp", kind, cpus))?,
+        Kind::Redis => lab.spawn(&redis_servers(cpus)?)?,
+        Kind::Memcached => lab.spawn(&memcached_servers(cpus)?)?,
+        Kind::Nginx => lab.spawn(&nginx_server(cpus)?)?,
+        Kind::Dns => lab.spawn(&nsd_server(cpus)?)?,
+    };
+    let last = match kind {
+        // The lab's own clients wait for their server.
+        Kind::TcpRr | Kind::UdpRr => None,
+        Kind::Nginx | Kind::Dns => Some(kind.port()),
+        Kind::Redis | Kind::Memcached => (kind.port()..).take(cpus.len()).last(),
+    };
+    if let Some(last) = last {
+        until_open(lab, kind.port(), last)?;
+    }
+    Ok(job)
+}
+
+/// Waits until all TCP ports of the servers accept connections.
+fn until_open(lab: &Lab, first: u16, last: u16) -> Result<()> {
+    let address = address();
+    let open = format!(
+        "timeout 60 bash -c 'for port in $(seq {first} {last}); do \
+         until (exec 3<>/dev/tcp/{address}/$port) 2>/dev/null; do sleep 0.1; done; done'"
+    );
+    lab.peer(0)?.sh(&open).map(drop)
+}
+
+fn address() -> Ipv4Addr {
+    Lab::guest_address(0)
+}
+
+/// CPUs with commas between them.
+fn list(cpus: &[u32]) -> String {
+    cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn rr_server(proto: &str, kind: Kind, cpus: &[u32]) -> String {
+    format!("rr-server --proto {proto} --port {} --cpus {}", kind.port(), list(cpus))
+}
+
+/// One command for each CPU and port, side by side.
+fn side_by_side(kind: Kind, cpus: &[u32], command: impl Fn(u32, u16) -> String) -> String {
+    let commands = cpus.iter().zip(kind.port()..).map(|(cpu, port)| command(*cpu, port));
+    commands.map(|command| format!("{command} & ")).chain(["wait".to_owned()]).collect()
+}
+
+fn redis_servers(cpus: &[u32]) -> Result<String> {
+    let (server, address) = (redis()?.0.command(), address());
+    Ok(side_by_side(Kind::Redis, cpus, |cpu, port| {
+        format!(
+            "env {server} --bind {address} --port {port} --protected-mode no --save '' \
+             --server_cpulist {cpu} --logfile /tmp/redis-{port}.log"
+        )
+    }))
+}
+
+fn memcached_servers(cpus: &[u32]) -> Result<String> {
+    let (server, address) = (memcached()?.command(), address());
+    Ok(side_by_side(Kind::Memcached, cpus, |cpu, port| {
+        format!(
+            "taskset -c {cpu} env {server} -u root -l {address} -p {port} -U 0 -t 1 -m 16 \
+             2>/tmp/memcached-{port}.log"
+        )
+    }))
+}
+
+/// nginx with one worker per CPU.
+fn nginx_server(cpus: &[u32]) -> Result<String> {
+    let folders = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path /tmp/nginx/{name};"))
+        .join(" ");
+    let masks = cpus.iter().map(|cpu| format!("{:b}", 1 << cpu)).collect::<Vec<_>>().join(" ");
+    Ok(format!(
+        "mkdir -p /tmp/nginx/www /tmp/nginx/logs; echo hello >/tmp/nginx/www/index.html
+         cat >/tmp/nginx/conf <<'END'
+         user root; daemon off; worker_processes {workers}; worker_cpu_affinity {masks};
+         pid /tmp/nginx/pid; error_log /tmp/nginx/error.log; events {{ }}
+         http {{ {folders} access_log off; server {{ listen {address}:80; root /tmp/nginx/www; }} }}
+END
+         exec env {nginx} -p /tmp/nginx -c /tmp/nginx/conf",
+        workers = cpus.len(),
+        address = address(),
+        nginx = nginx()?.command()
+    ))
+}
+
+/// nsd with one process per CPU and a zone of its own, without its limit of equal responses.
+fn nsd_server(cpus: &[u32]) -> Result<String> {
+    let one = |(n, cpu): (usize, &u32)| format!("server-{}-cpu-affinity: {cpu}\n", n + 1);
+    Ok(format!(
+        "mkdir -p /tmp/nsd
+         cat >/tmp/nsd/conf <<'END'
+server:
+server-count: {servers}
+reuseport: yes
+ip-address: {address}
+username: \"\"
+zonesdir: \"/tmp/nsd\"
+database: \"\"
+zonelistfile: \"/tmp/nsd/zone.list\"
+xfrdfile: \"/tmp/nsd/xfrd.state\"
+xfrdir: \"/tmp/nsd\"
+pidfile: \"\"
+logfile: \"/tmp/nsd/log\"
+rrl-ratelimit: 0
+cpu-affinity: {all}
+{each}
+remote-control:
+control-enable: no
+zone:
+name: example.org
+zonefile: zone
+END
+         cat >/tmp/nsd/zone <<'END'
+$ORIGIN example.org.
+@ 3600 IN SOA ns admin 1 3600 900 604800 60
+@ 3600 IN NS ns
+ns 3600 IN A {address}
+www 3600 IN A 192.0.2.1
+END
+         exec env {nsd} -d -c /tmp/nsd/conf",
+        servers = cpus.len(),
+        address = address(),
+        all = list(cpus).replace(',', " "),
+        each = cpus.iter().enumerate().map(one).collect::<String>(),
+        nsd = nsd()?.command()
+    ))
+}

@@ -1,0 +1,76 @@
+//! netsilo's default beside other placements in one guest (`make bench-peers`), at reduced size:
+//! counts and shares of bytes are asserted, never rates.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "clippy lets only functions marked as tests do so"
+)]
+
+use std::path::Path;
+use std::process::Command;
+
+use netsilo_lab::traffic;
+use serde_json::Value as Json;
+
+/// The IPIs per transaction that netsilo may have more than the best peer: both medians are of few
+/// rounds, and the guest's own work (timers, reading the counters) adds some to each.
+const IPI_SLACK: f64 = 0.05;
+
+/// The share of bytes across sockets that it may have more: a second of a light load is little.
+const REMOTE_SLACK: f64 = 0.02;
+
+/// The settings of the reduced run.
+const SETTINGS: [&str; 7] =
+    ["as-booted", "irqbalance", "spread", "cpu0", "rps", "rps-rfs", "netsilo"];
+
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn netsilo_wakes_as_few_cpus_as_the_best_peer_and_reads_nothing_across_sockets() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers.json");
+    let mut lab = Command::new(traffic::program().unwrap());
+    lab.args(["peers", "--rounds", "3", "--seed", "1", "--threads", "single"]);
+    lab.args(["--workload", "tcp-rr", "--json"]).arg(&file);
+    for setting in SETTINGS {
+        lab.args(["--setting", setting]);
+    }
+    let output = lab.output().unwrap();
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    println!("{text}");
+    assert!(output.status.success(), "{text}");
+    let results: Json = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let workload = &results["workloads"][0];
+    assert_eq!(workload["workload"], "tcp-rr", "{results:#}");
+    let measured: Vec<&str> = array(&workload["settings"])
+        .iter()
+        .flat_map(|state| array(&state["settings"]).iter().map(|name| name.as_str().unwrap()))
+        .collect();
+    assert!(SETTINGS.iter().all(|name| measured.contains(name)), "{measured:?}");
+    for state in array(&workload["settings"]) {
+        assert_eq!(array(&state["rounds"]).len(), 3, "{state:#}");
+    }
+    let (netsilo, peer) = comparison(workload, "ipis");
+    assert!(peer > 0.0 && netsilo <= peer + IPI_SLACK, "{netsilo} IPIs, best peer {peer}");
+    let (netsilo, peer) = comparison(workload, "bytes_remote");
+    assert!(netsilo <= peer + REMOTE_SLACK, "{netsilo} across sockets, best peer {peer}");
+}
+
+fn array(value: &Json) -> &Vec<Json> {
+    value.as_array().unwrap_or_else(|| panic!("no array: {value:#}"))
+}
+
+/// netsilo's figure of a quantity, and the best peer's.
+fn comparison(workload: &Json, quantity: &str) -> (f64, f64) {
+    let all = array(&workload["comparisons"]);
+    let found = all.iter().find(|it| it["quantity"] == quantity);
+    let found = found.unwrap_or_else(|| panic!("no {quantity}: {workload:#}"));
+    (found["netsilo"].as_f64().unwrap(), found["other"].as_f64().unwrap())
+}
