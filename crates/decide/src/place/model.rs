@@ -34,7 +34,8 @@ const PREEMPTED: f64 = 1.0;
 
 /// Wait of a NAPI kthread that wakes while another thread runs on its CPU (ns): it gets its turn
 /// like any other thread. Half of the least slice (`sysctl_sched_base_slice`, 3 ms on four CPUs or
-/// more up to eight; `kernel/sched/fair.c`, Linux 6.6).
+/// more up to eight; `kernel/sched/fair.c`, Linux 6.6). It may be less: a thread that sleeps often
+/// preempts. It cannot be more than the time between two polls.
 const TURN_NS: f64 = 1.5e6;
 
 /// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.
@@ -115,7 +116,7 @@ impl<'a> Model<'a> {
             (parts.total() + by_load + leaving).max(0.0) as f32
         };
         self.problem.fixed.extend(parts.iter().enumerate().map(cost));
-        let turns = if vector.threaded { BUSY_NOISE * vector.polls_per_s * TURN_NS } else { 0.0 };
+        let turns = BUSY_NOISE * vector.turns();
         let moving = MOVING_LEAST + MOVING_COST * here.total().max(0.0) + turns;
         self.problem.items.push(Item { load, home, moving });
     }
@@ -371,7 +372,7 @@ impl<'a> Row<'a> {
         };
         let here = contending(place);
         let beside: f64 = ground.siblings(place, places).map(contending).sum();
-        let turns = if vector.threaded { vector.polls_per_s * TURN_NS * here } else { 0.0 };
+        let turns = vector.turns() * here;
         let delayed = PREEMPTED * load * here + SMT_LOSS * load * beside.min(1.0);
         Parts {
             wakeups: self.wakeups.on(cpu, levels),
@@ -416,6 +417,12 @@ impl Spread {
 }
 
 impl Vector {
+    /// Time per second for which its kthread would wait for its turn on a CPU that always runs
+    /// something else (ns/s); 0 without a kthread.
+    fn turns(&self) -> f64 {
+        if self.threaded { (self.polls_per_s * TURN_NS).min(SECOND_NS) } else { 0.0 }
+    }
+
     /// Wakeups per second of readers that sleep on a CPU: the counted rate, or else one per poll
     /// that finds them asleep.
     fn wakeups_from(&self, cpu: CpuId, share: f64, capacity: &Capacity<'_>) -> f64 {
