@@ -217,8 +217,7 @@ impl<'a> Daemon<'a> {
             None
         };
         if self.metrics.as_ref().map(|server| server.address) != config.metrics.address() {
-            // The old one is dropped only if the new one has its port.
-            self.metrics = self.metrics_at(config.metrics.address())?;
+            self.move_metrics(config.metrics.address())?;
         }
         self.hints = new_hints.or(self.hints.take()).filter(|_| config.hints);
         if !matches!(self.status.mode, Mode::ObserveOnly(_)) {
@@ -227,6 +226,27 @@ impl<'a> Daemon<'a> {
         self.status.config =
             ConfigStatus { files: config.files.clone(), interval: config.interval, error: None };
         self.config = config;
+        Ok(())
+    }
+
+    /// Serves metrics at another address; if it cannot be bound, at the old one as before.
+    fn move_metrics(&mut self, address: Option<SocketAddr>) -> Result<()> {
+        let old = self.metrics.as_ref().map(|server| server.address);
+        // Its own listener would keep the port from the new one, for example 127.0.0.1's from all
+        // addresses. Elsewhere the old one serves until the new one has its port.
+        if old.zip(address).is_some_and(|(old, new)| old.port() == new.port()) {
+            self.metrics = None;
+        }
+        match self.metrics_at(address) {
+            Ok(server) => self.metrics = server,
+            Err(error) => {
+                if self.metrics.is_none() {
+                    // If this fails too, `check_readers` says so and tries again.
+                    self.metrics = self.metrics_at(old).unwrap_or(None);
+                }
+                return Err(error);
+            }
+        }
         Ok(())
     }
 

@@ -393,6 +393,30 @@ fn a_reload_whose_port_is_taken_keeps_the_old_one_and_fails() {
 }
 
 #[test]
+fn a_reload_moves_the_metrics_to_another_address_of_the_same_port() {
+    let address = free_address();
+    let port = address.rsplit_once(':').unwrap().1.to_owned();
+    let all = format!("0.0.0.0:{port}");
+    let host = Host::new(&format!("metrics = \"{address}\""));
+    let daemon = host.start();
+    for (reloads, (from, to)) in (1..).zip([(&address, &all), (&all, &address)]) {
+        host.configure(&format!("metrics = \"{to}\""));
+        daemon.signal(Signal::HUP);
+        host.until(&format!("{from} to {to}"), |status| status["totals"]["reloads"] == reloads);
+        assert_scraped(&address, "nothing");
+    }
+    // Another program has the port at an address of its own: the old listener is back.
+    let taken = TcpListener::bind(format!("127.0.0.2:{port}")).unwrap();
+    host.configure(&format!("metrics = \"{all}\""));
+    daemon.signal(Signal::HUP);
+    let status = host.until("refused", |status| status["totals"]["bad_reloads"] == 1);
+    let error = status["config"]["error"].as_str().unwrap();
+    assert!(error.contains(&format!("cannot serve metrics at {all}")), "{error}");
+    assert_scraped(&address, "a refused reload");
+    drop(taken);
+}
+
+#[test]
 fn systemd_is_notified_of_ready_watchdog_and_stopping() {
     let host = Host::new("");
     let socket = UnixDatagram::bind(host.path("notify")).unwrap();

@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -83,10 +84,11 @@ impl SharedStatus {
     }
 }
 
-/// A thread that answers all readers of one listener; ends when dropped.
+/// A thread that answers all readers of one listener; dropping it closes the listener.
 #[derive(Debug)]
 struct Answering {
     task: AbortHandle,
+    thread: Option<JoinHandle<()>>,
     trouble: Trouble,
 }
 
@@ -115,17 +117,21 @@ impl Answering {
         let trouble = Trouble::default();
         let accepting = runtime.spawn(accept(listener, shared, trouble.clone()));
         let task = accepting.abort_handle();
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name(name.into())
-            .spawn(move || runtime.block_on(accepting))
+            .spawn(move || drop(runtime.block_on(accepting)))
             .context("cannot start a thread")?;
-        Ok(Self { task, trouble })
+        Ok(Self { task, thread: Some(thread), trouble })
     }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
         self.task.abort();
+        // The thread closes the listener as it ends, at once: it waits for no reader.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
