@@ -14,6 +14,9 @@ use crate::shared_counters::{Row, SharedCounters, add};
 use crate::socket::{PATIENCE, Poll, is_later};
 use crate::work::Work;
 
+/// Stack size of a worker in bytes; there may be thousands.
+pub(super) const STACK: usize = 64 << 10;
+
 /// Maximum bytes per read or write of requests and responses.
 const PIECE: usize = 128 << 10;
 
@@ -34,8 +37,8 @@ pub(super) struct Job<'a> {
     request: usize,
     /// 0: no response is sent.
     response: usize,
-    /// Maximum bytes per read of a stream.
-    piece: usize,
+    /// Length of a worker's buffer.
+    buffer: usize,
     closes: bool,
 }
 
@@ -59,16 +62,25 @@ impl<'a> Job<'a> {
             work,
             request,
             response,
-            piece: spec.recv_bytes,
+            buffer: buffer_bytes(spec),
             closes: spec.test == Test::TcpCrr,
         }
     }
 
     fn buffer(&self) -> Vec<u8> {
-        vec![
-            0;
-            if self.response == 0 { self.piece } else { PIECE.min(self.request.max(self.response)) }
-        ]
+        vec![0; self.buffer]
+    }
+}
+
+/// Length of the buffer in which a worker reads requests or a stream, and sends responses.
+pub(super) fn buffer_bytes(spec: &Spec) -> usize {
+    let Spec { test, request_bytes, response_bytes, send_bytes, recv_bytes, .. } = spec;
+    match (test.has_responses(), test.is_udp()) {
+        (true, false) => PIECE.min(*request_bytes.max(response_bytes)),
+        (false, false) => *recv_bytes,
+        // one byte more, so that a longer datagram is not mistaken for a valid one
+        (true, true) => *request_bytes.max(response_bytes) + 1,
+        (false, true) => *send_bytes + 1,
     }
 }
 
@@ -222,8 +234,7 @@ fn take(
 
 /// A thread that blocks in a datagram socket until it is stopped and the socket is shut down.
 pub(super) fn udp(socket: &UdpSocket, job: &Job<'_>) {
-    // maximum datagram size, so that an oversized request is not mistaken for a valid one
-    let mut buffer = vec![0; 65_536];
+    let mut buffer = job.buffer();
     while !job.counters.is_stopped() {
         // std's recv_from panics without a sender address, which a shut-down socket does not have
         let Ok((bytes, _, from)) = recvfrom(socket, &mut buffer[..], RecvFlags::empty()) else {

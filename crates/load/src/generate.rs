@@ -25,7 +25,7 @@ impl Generator {
         Self { also_against, running: AtomicUsize::new(0) }
     }
 
-    /// Generates a load and reports its progress; ends early if the client is gone or the server
+    /// Generates a checked load and reports its progress; ends early if the client is gone or the server
     /// stops.
     pub(super) fn generate(
         &self,
@@ -35,7 +35,6 @@ impl Generator {
         stop: &AtomicBool,
         tell: &(dyn Fn(Event) + Sync),
     ) -> Result<(), String> {
-        order.spec.check()?;
         let to = SocketAddr::new(self.allowed(order.to, from)?, order.port);
         let _turn = self.turn()?;
         tell(Event::Making(to, Box::new(order.spec.clone())));

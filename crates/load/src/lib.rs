@@ -8,6 +8,7 @@
 //! read through `netsilo-sys`. No comparison and no statistics here, and no output.
 
 mod answer;
+mod budget;
 mod client;
 mod control;
 mod crr;
@@ -30,6 +31,7 @@ mod tick;
 mod work;
 mod zero_copy;
 
+pub use budget::MEMORY;
 pub use control::{Order, VERSION};
 pub use error::LoadError;
 pub use event::Event;

@@ -13,15 +13,12 @@ use crate::client::Control;
 use crate::control::{Reply, Request};
 use crate::error::LoadError;
 use crate::process::Instance;
-use crate::share::{Share, work};
+use crate::share::{STACK, Share, work};
 use crate::shared_counters::SharedCounters;
 use crate::side::{PriorityBoost, StartCounters};
 use crate::socket::{Socket, allow_many_sockets};
 use crate::tally::{Latencies, Tally};
 use crate::tick::{Tick, Watch};
-
-/// Stack size of a worker in bytes; there may be thousands.
-const STACK: usize = 96 << 10;
 
 /// Options of a run that are not part of the load.
 #[derive(Debug, Clone, Copy, Default)]

@@ -15,7 +15,8 @@ use netsilo_trial::traffic::{InstancesAs, ServerResult, Spec, Test, Totals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
-use crate::answer::{self, Job};
+use crate::answer::{self, Job, STACK};
+use crate::budget::{Budget, Grant, to_answer, to_generate};
 use crate::control::{CLIENT_LINE, Lines, Reply, Request, VERSION};
 use crate::event::Event;
 use crate::generate::Generator;
@@ -29,9 +30,6 @@ const CLIENTS: usize = 16;
 
 /// Longest silence of a client between its requests, besides the time of its load.
 const SILENCE: Duration = Duration::from_secs(60);
-
-/// Stack size of a worker in bytes; there may be thousands.
-const STACK: usize = 128 << 10;
 
 /// A datagram stream is over when nothing arrives for this long.
 const QUIET: Duration = Duration::from_millis(200);
@@ -47,6 +45,8 @@ pub struct Bind {
     pub workers: usize,
     /// Each worker runs on this CPU only.
     pub pinned: Option<CpuId>,
+    /// Bytes of memory for the loads of all clients together.
+    pub memory: u64,
 }
 
 /// Why the server did not start or has failed.
@@ -74,6 +74,7 @@ pub struct Server {
     listener: TcpListener,
     bind: Bind,
     work: Work,
+    budget: Arc<Budget>,
     generator: Option<Generator>,
 }
 
@@ -87,7 +88,13 @@ impl Server {
             _ => ServeError::Bind { address, source },
         })?;
         listener.set_nonblocking(true).map_err(ServeError::Wait)?;
-        Ok(Self { listener, work: Work::new(bind.work_usecs), bind, generator: None })
+        Ok(Self {
+            listener,
+            work: Work::new(bind.work_usecs),
+            budget: Budget::new(bind.memory),
+            bind,
+            generator: None,
+        })
     }
 
     /// Also generates loads, against the requesting machine or one of these addresses.
@@ -250,6 +257,8 @@ struct Running {
     streams: Vec<Weak<TcpStream>>,
     spec: Spec,
     pinned: Option<CpuId>,
+    /// The memory of the workers, which also hold it.
+    grant: Arc<Grant>,
     before: Option<(StartCounters, Totals)>,
     served: ServerResult,
     /// Priority of the thread that reads requests, which thousands of workers would starve.
@@ -274,8 +283,10 @@ impl Session<'_> {
         match (request, &mut self.run) {
             (Request::Prepare(spec), None) => {
                 spec.check()?;
+                let workers = self.workers(&spec);
+                let grant = self.server.budget.take(to_answer(&spec, workers.1))?;
                 let run = self
-                    .prepare(&spec, lines)
+                    .prepare(&spec, workers, grant, lines)
                     .map_err(|error| format!("cannot serve this load: {error}"))?;
                 self.run.insert(run).go();
                 tell(Event::Began(self.from, spec));
@@ -307,6 +318,8 @@ impl Session<'_> {
                         "this server generates no loads: start it without --only-answer".into()
                     );
                 };
+                order.spec.check()?;
+                let _memory = self.server.budget.take(to_generate(&order.spec))?;
                 generator.generate(&order, self.from.ip(), lines, self.stop, tell)?;
                 Ok(None)
             }
@@ -316,16 +329,27 @@ impl Session<'_> {
         }
     }
 
+    /// How workers serve a load, and how many: as the client's instances are, except that one
+    /// connection per request leaves no thread to block in it.
+    fn workers(&self, spec: &Spec) -> (InstancesAs, usize) {
+        if spec.instances_as == InstancesAs::Multiplexed || spec.test == Test::TcpCrr {
+            (InstancesAs::Multiplexed, self.server.bind.workers.min(spec.instances))
+        } else {
+            (InstancesAs::Threads, spec.instances)
+        }
+    }
+
     /// Opens the sockets, replies to the client, accepts its connections, and starts the workers,
     /// which wait.
-    fn prepare(&self, spec: &Spec, lines: &mut Lines) -> io::Result<Running> {
+    fn prepare(
+        &self,
+        spec: &Spec,
+        (instances_as, count): (InstancesAs, usize),
+        grant: Grant,
+        lines: &mut Lines,
+    ) -> io::Result<Running> {
         let here = lines.stream().local_addr()?.ip();
         let client = self.from.ip();
-        // as the client's are; one connection per request leaves no thread to block in it
-        let each = spec.instances_as != InstancesAs::Multiplexed && spec.test != Test::TcpCrr;
-        let count =
-            if each { spec.instances } else { self.server.bind.workers.min(spec.instances) };
-        let instances_as = if each { InstancesAs::Threads } else { InstancesAs::Multiplexed };
         let work = self.server.work;
         let served = ServerResult {
             instances_as: Some(instances_as),
@@ -341,6 +365,7 @@ impl Session<'_> {
             streams: Vec::new(),
             spec: spec.clone(),
             pinned: self.server.bind.pinned,
+            grant: Arc::new(grant),
             before: None,
             served,
             boost: None,
@@ -380,7 +405,7 @@ impl Session<'_> {
         }
         for (n, mut streams) in streams.into_iter().enumerate() {
             run.start(n, work, client, move |job| match streams.pop() {
-                Some(stream) if each => answer::tcp(stream, job),
+                Some(stream) if instances_as == InstancesAs::Threads => answer::tcp(stream, job),
                 last => {
                     streams.extend(last);
                     let _ = answer::tcp_many(streams, None, job);
@@ -423,8 +448,10 @@ impl Running {
         serve: impl FnOnce(&Job<'_>) + Send + 'static,
     ) -> io::Result<()> {
         let (counters, spec, pinned) = (Arc::clone(&self.counters), self.spec.clone(), self.pinned);
+        let grant = Arc::clone(&self.grant);
         let worker = thread::Builder::new().name("bench-serve".into()).stack_size(STACK).spawn(
             move || {
+                let _memory = grant;
                 if let Some(cpu) = pinned
                     && set_thread_cpus(0, &CpuSet::from_cpu(cpu)).is_err()
                 {

@@ -9,6 +9,9 @@ use crate::socket::Socket;
 use crate::tally::Tally;
 use crate::{crr, rr, stream, zero_copy};
 
+/// Stack size of a worker in bytes; there may be thousands.
+pub(super) const STACK: usize = 96 << 10;
+
 /// One thread's part of a load.
 pub(super) struct Share {
     /// Target of its requests, if each opens a connection.

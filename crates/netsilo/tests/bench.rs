@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 
 use netsilo_lab::output_of;
-use netsilo_trial::traffic::{InstancesAs, LoadResult, Test};
+use netsilo_trial::traffic::{InstancesAs, LoadResult, Spec, Test};
 
 /// Most memory that 1500 instances may take at either end, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
@@ -352,7 +352,7 @@ fn errors_name_the_obstacle() {
 
 #[test]
 fn a_server_survives_any_input() {
-    let server = Server::start(None, "");
+    let server = Server::start(None, "--memory 100");
     let says = |words: &[u8]| {
         let mut stream = TcpStream::connect(&server.address).unwrap();
         let _ = stream.write_all(words);
@@ -371,11 +371,19 @@ fn a_server_survives_any_input() {
     assert!(says(format!("{hello}{hello}").as_bytes()).contains("this request is out of order"));
     says(&[b'x'; 200_000]);
     says(&[0xff; 1000]);
-    let spec =
-        netsilo_trial::traffic::Spec::default_for(Test::TcpRr, std::time::Duration::from_secs(1));
-    let prepare = |spec| format!("{hello}{}\n", serde_json::json!({ "prepare": spec }));
-    let huge = netsilo_trial::traffic::Spec { instances: usize::MAX, ..spec.clone() };
+    let spec = Spec::default_for(Test::TcpRr, std::time::Duration::from_secs(1));
+    let prepare = |spec: &Spec| format!("{hello}{}\n", serde_json::json!({ "prepare": spec }));
+    let huge = Spec { instances: usize::MAX, ..spec.clone() };
     assert!(says(prepare(&huge).as_bytes()).contains("instances must be 1 to 20000"));
+    // needs too much memory in each of its roles; nothing is allocated
+    let large = Spec { instances: 20_000, request_bytes: 16 << 20, ..spec.clone() };
+    let order = serde_json::json!({ "spec": large, "to": null, "port": 1, "bpf": false });
+    let make = format!("{hello}{}\n", serde_json::json!({ "make": order }));
+    for (what, needs) in [(prepare(&large), "3770 MiB"), (make, "321895 MiB")] {
+        let refused = says(what.as_bytes());
+        let left = format!("needs up to {needs} of memory at the server, which has 100 MiB left");
+        assert!(refused.contains(&left), "{refused}");
+    }
     // requests a load and disconnects
     says(prepare(&spec).as_bytes());
     server.adds_up(None, "");

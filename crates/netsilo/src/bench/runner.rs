@@ -146,6 +146,7 @@ fn while_serving<T>(
                 work_usecs: options.work_usecs,
                 workers: crate::bench::load_args::cpus(),
                 pinned: options.pinned,
+                memory: load::MEMORY,
             };
             servers.push((here, Server::bind(bind)?));
         }

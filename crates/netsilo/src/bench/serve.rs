@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result};
-use netsilo_load::{Bind, Event, PORT, Server};
+use netsilo_load::{Bind, Event, MEMORY, PORT, Server};
 
 use crate::bench::load_args::cpus;
 use crate::tell::out;
@@ -34,6 +34,14 @@ pub(crate) struct ServeArgs {
     /// Number of threads for multiplexed instances [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
+    /// Memory in MiB for the loads of all clients together; a load that needs more is refused
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value_t = MEMORY >> 20,
+        value_parser = clap::value_parser!(u64).range(1..=1 << 20)
+    )]
+    memory: u64,
     /// Generate no loads; otherwise another netsilo may request a load against its own machine
     #[arg(long)]
     only_answer: bool,
@@ -48,6 +56,7 @@ pub(super) fn serve(args: &ServeArgs) -> Result<()> {
         work_usecs: args.work_usecs,
         workers: args.workers.map_or_else(cpus, usize::from),
         pinned: None,
+        memory: args.memory << 20,
     };
     let server = Server::bind(bind)?;
     let server =
