@@ -353,6 +353,8 @@ impl<'a> Daemon<'a> {
             return;
         }
         let batch = write::write(&self.kernel, &self.dir, changes);
+        // Settings are read once a minute: their old values would look like another's writes.
+        self.observer.invalidate();
         let done = |outcome: &WriteOutcome| matches!(outcome, WriteOutcome::InForce(_));
         self.status.totals.changes +=
             batch.outcomes.iter().filter(|(_, outcome)| done(outcome)).count() as u64;

@@ -417,6 +417,21 @@ fn a_reload_moves_the_metrics_to_another_address_of_the_same_port() {
 }
 
 #[test]
+fn a_setting_that_is_read_rarely_is_the_daemons_after_it_wrote_it() {
+    let host = Host::new("[goal]\ndefault-smp-affinity = \"1\"\nrps = \"0-1\"");
+    let _daemon = host.start();
+    let windows = |status: &Json| status["windows"].as_u64().unwrap_or(0);
+    let changes = |status: &Json| status["totals"]["changes"].as_u64();
+    let written = host.until("something is written", |status| changes(status) > Some(1));
+    let later = windows(&written) + 2;
+    let status = host.until("two more windows", |status| windows(status) >= later);
+    assert_eq!(status["conflicts"], Json::Array(Vec::new()), "{}", host.log());
+    assert_eq!(status["pending"], Json::Array(Vec::new()), "{}", host.log());
+    let mask = std::fs::read_to_string(host.path("tree/proc/irq/default_smp_affinity")).unwrap();
+    assert_eq!(u64::from_str_radix(mask.trim(), 16), Ok(2), "{}", host.log());
+}
+
+#[test]
 fn systemd_is_notified_of_ready_watchdog_and_stopping() {
     let host = Host::new("");
     let socket = UnixDatagram::bind(host.path("notify")).unwrap();
