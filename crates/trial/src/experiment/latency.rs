@@ -1,7 +1,10 @@
 //! Merged latencies of several runs.
 
+use std::io::Read as _;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use serde::{Deserialize, Serialize};
@@ -31,7 +34,7 @@ pub struct MergedLatency {
 
 impl MergedLatency {
     /// Merges the latencies; `None` without responses.
-    pub(super) fn merge<'a>(latencies: impl Iterator<Item = &'a Latency>) -> Option<Self> {
+    pub fn merge<'a>(latencies: impl Iterator<Item = &'a Latency>) -> Option<Self> {
         let mut all = Histogram::<u64>::new(3).ok()?;
         let unreadable =
             latencies.filter(|latency| read(latency).is_none_or(|it| all.add(it).is_err())).count();
@@ -49,12 +52,37 @@ impl MergedLatency {
 }
 
 fn read(latency: &Latency) -> Option<Histogram<u64>> {
-    let bytes = STANDARD.decode(&latency.histogram).ok()?;
-    Deserializer::new().deserialize(&mut bytes.as_slice()).ok()
+    Deserializer::new().deserialize(&mut unpacked(&latency.histogram)?.as_slice()).ok()
+}
+
+/// Most bytes of an unpacked histogram; those of netsilo have up to 300 KB.
+const MOST_UNPACKED: u64 = 1 << 20;
+
+/// Longest latency in nanoseconds that a histogram may have: one hour, as those of netsilo.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+/// A histogram without its compression; `None` unless its header fits a histogram of netsilo. The
+/// library allocates what the header announces: up to 4 GiB for the counts of a record of 60 bytes.
+fn unpacked(text: &str) -> Option<Vec<u8>> {
+    // Two big-endian words before the compressed data: kind and length.
+    let packed = STANDARD.decode(text).ok()?;
+    let mut bytes = Vec::new();
+    ZlibDecoder::new(packed.get(8..)?).take(MOST_UNPACKED).read_to_end(&mut bytes).ok()?;
+    // Kind, length of the counts, offset, digits; lowest and highest value; a ratio; the counts.
+    let number = |at: usize, length: usize| {
+        let fold = |sum, byte: &u8| sum << 8 | u64::from(*byte);
+        bytes.get(at..at + length).map(|word| word.iter().fold(0, fold))
+    };
+    let counts = bytes.len().checked_sub(40)? as u64;
+    let fits = number(4, 4)? <= counts && number(12, 4)? <= 3 && number(24, 8)? <= LONGEST_NS;
+    fits.then_some(bytes)
 }
 
 #[cfg(test)]
 mod tests {
+    use flate2::Compression;
+    use flate2::read::ZlibEncoder;
+
     use super::*;
     use crate::experiment::samples::latency;
 
@@ -78,5 +106,27 @@ mod tests {
         let merged = MergedLatency::merge([&few, &broken].into_iter()).unwrap();
         assert_eq!((merged.count, merged.unreadable), (100, 1));
         assert_eq!(MergedLatency::merge(std::iter::empty()), None);
+    }
+
+    /// A histogram as in a record, with one byte of its header replaced.
+    fn with_byte(at: usize, byte: u8) -> String {
+        let mut bytes = unpacked(&latency(vec![1000; 900]).histogram).unwrap();
+        bytes[at] = byte;
+        let mut packed = vec![0x1c, 0x84, 0x93, 0x14, 0, 0, 1, 0];
+        let mut encoder = ZlibEncoder::new(bytes.as_slice(), Compression::fast());
+        encoder.read_to_end(&mut packed).unwrap();
+        STANDARD.encode(packed)
+    }
+
+    #[test]
+    fn a_header_that_announces_more_than_there_is_makes_a_histogram_unreadable() {
+        assert!(unpacked(&with_byte(0, 0x1c)).is_some(), "only this byte's old value");
+        for (what, at) in [("4 GiB of counts", 4), ("digits", 15), ("a highest value", 24)] {
+            assert!(unpacked(&with_byte(at, 0xff)).is_none(), "{what}");
+        }
+        let bomb = ZlibEncoder::new(std::io::repeat(0).take(16 << 20), Compression::fast());
+        let packed: Vec<u8> = [0; 8].into_iter().chain(bomb.bytes().flatten()).collect();
+        let unpacked = unpacked(&STANDARD.encode(packed)).map(|bytes| bytes.len() as u64);
+        assert_eq!(unpacked, Some(MOST_UNPACKED), "a bomb is read up to the limit");
     }
 }
