@@ -12,18 +12,57 @@ use netsilo_model::derive::analysis::Analysis;
 use serde::{Deserialize, Serialize};
 
 /// An archive entry: a file with its text, a link with its target, or any other tar `kind`.
-#[derive(Debug, Serialize, Deserialize)]
+///
+/// Numbers that one mutation makes large: an archive with deep names, many entries, or a size that
+/// is a lie.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Entry {
     path: String,
     kind: char,
     #[serde(default)]
     text: String,
+    /// The text is written this many times: a long name, a deep path.
+    #[serde(default = "once")]
+    repeated: u32,
+    /// The entry is written this many times, each with its number in its path.
+    #[serde(default = "once")]
+    copies: u32,
+    /// The size in the header, if it is not that of the text.
+    #[serde(default)]
+    size: Option<u64>,
+}
+
+fn once() -> u32 {
+    1
+}
+
+/// Most bytes of one archive and most entries of one line; a real bundle has more.
+const MOST_BYTES: usize = 4 << 20;
+const MOST_COPIES: u32 = 2000;
+
+impl Entry {
+    /// The entry as often as it is written, with its whole text.
+    fn all(&self) -> impl Iterator<Item = Self> {
+        let most = MOST_BYTES / self.text.len().max(1);
+        let text = self.text.repeat(most.min(self.repeated as usize));
+        (0..self.copies.min(MOST_COPIES)).map(move |copy| {
+            let path = if copy == 0 { self.path.clone() } else { format!("{}{copy}", self.path) };
+            Self { path, text: text.clone(), ..self.clone() }
+        })
+    }
 }
 
 fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |json: &[u8]| {
     let Ok(entries) = serde_json::from_slice::<Vec<Entry>>(json) else { return };
     let bundle = std::env::temp_dir().join(format!("netsilo-fuzz-{}", std::process::id()));
-    let tar: Vec<u8> = entries.iter().flat_map(tar_entry).chain([0; 1024]).collect();
+    let mut tar = Vec::new();
+    for entry in entries.iter().flat_map(Entry::all) {
+        tar.extend(tar_entry(&entry));
+        if tar.len() > MOST_BYTES {
+            break;
+        }
+    }
+    tar.extend([0; 1024]);
     std::fs::write(&bundle, zstd::encode_all(&tar[..], 1).expect("memory"))
         .expect("a temporary folder");
     let opened = netsilo_sys::bundle::open(&bundle);
@@ -58,9 +97,24 @@ fn tar_entry(entry: &Entry) -> Vec<u8> {
         let text = &text.as_bytes()[..text.len().min(width)];
         header[at..at + text.len()].copy_from_slice(text);
     };
-    put(0, 100, &entry.path);
+    // A longer path continues in the field after the standard's name.
+    let cut = entry.path.len().saturating_sub(100);
+    let cut = entry.path.char_indices().map(|(at, _)| at).find(|at| *at >= cut).unwrap_or(0);
+    put(345, 155, &entry.path[..cut]);
+    put(0, 100, &entry.path[cut..]);
     put(100, 8, "0000644");
-    put(124, 12, &format!("{:011o}", text.len()));
+    let size = entry.size.unwrap_or(text.len() as u64);
+    // As GNU tar: a size that has more digits than the field is binary, after a set bit.
+    if size < 1 << 33 {
+        put(124, 12, &format!("{size:011o}"));
+    } else {
+        header[124] = 0x80;
+        header[128..136].copy_from_slice(&size.to_be_bytes());
+    }
+    let mut put = |at: usize, width: usize, text: &str| {
+        let text = &text.as_bytes()[..text.len().min(width)];
+        header[at..at + text.len()].copy_from_slice(text);
+    };
     put(148, 8, "        ");
     put(156, 1, &entry.kind.to_string());
     put(157, 100, link);
@@ -77,7 +131,7 @@ fn seeds() -> Vec<String> {
         env!("CARGO_MANIFEST_DIR"),
         "/../fixtures/synthetic-virtio_net-shared"
     ));
-    let entry = |path: &str, kind, text: &str| Entry { path: path.into(), kind, text: text.into() };
+    let entry = |path: &str, kind, text: &str| entry(path.into(), kind, text.into());
     let manifest = r#"{"schema":1,"netsilo":"0","kernel":"6.1","with_addresses":false,"holds":[]}"#;
     let attribution =
         serde_json::to_string(&netsilo_model::snapshot::attribution::Attribution::default())
@@ -95,7 +149,13 @@ fn seeds() -> Vec<String> {
         entry("0/a/up/up/escaped", '0', "x"),
         entry("0/hard", '1', "x"),
         entry("0/device", '3', ""),
-        entry("././@LongLink", 'L', &"a/".repeat(60)),
+        Entry { repeated: 60, ..entry("././@LongLink", 'L', "a/") },
+        Entry { repeated: 100_000, ..entry("././@LongLink", 'L', "b") },
+        Entry { size: Some(900 << 20), ..entry("././@LongLink", 'L', "c") },
+        Entry { size: Some(1 << 40), ..entry("0/large", '0', "d") },
+        Entry { size: Some(900 << 20), ..entry("pax", 'x', "12 path=0/x\n") },
+        Entry { copies: 300, ..entry("0/folder/x", '5', "") },
+        entry(&"0/deep/".repeat(30), '0', "e"),
         entry("././@LongLink", 'K', "../x"),
         entry("pax", 'x', "27 path=0/sys/../../escaped\n"),
         entry("pax", 'g', "20 size=99999999999\n"),
@@ -105,6 +165,10 @@ fn seeds() -> Vec<String> {
         hostile.iter().map(|entry| json(std::slice::from_ref(entry))).collect();
     seeds.extend([json(&whole), json(&hostile[2..])]);
     seeds
+}
+
+fn entry(path: String, kind: char, text: String) -> Entry {
+    Entry { path, kind, text, repeated: 1, copies: 1, size: None }
 }
 
 fn add(entries: &mut Vec<Entry>, dir: &Path, inner: &str) {
@@ -118,11 +182,11 @@ fn add(entries: &mut Vec<Entry>, dir: &Path, inner: &str) {
                 .expect("the fixture")
                 .to_string_lossy()
                 .into_owned();
-            entries.push(Entry { path, kind: '2', text: target });
+            entries.push(entry(path, '2', target));
         } else {
             let text = String::from_utf8_lossy(&std::fs::read(file.path()).expect("the fixture"))
                 .into_owned();
-            entries.push(Entry { path, kind: '0', text });
+            entries.push(entry(path, '0', text));
         }
     }
 }
