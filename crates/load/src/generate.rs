@@ -25,8 +25,8 @@ impl Generator {
         Self { also_against, running: AtomicUsize::new(0) }
     }
 
-    /// Generates a checked load and reports its progress; ends early if the client is gone or the server
-    /// stops.
+    /// Generates a checked load and reports its progress; ends early if the client is gone or the
+    /// server stops.
     pub(super) fn generate(
         &self,
         order: &Order,
