@@ -22,6 +22,7 @@ read -r cmdline </proc/cmdline
 for word in $cmdline; do
 	case $word in
 	lab.drivers=*) drivers=${word#lab.drivers=} ;;
+	lab.init=*) init=${word#lab.init=} ;;
 	esac
 done
 IFS=,
@@ -57,6 +58,33 @@ export MODPROBE_OPTIONS="-d /run/kernel"
 echo 1 >/proc/sys/kernel/printk
 hostname lab
 ip link set lo up
+# The first process becomes systemd, with the agent as a service. The services of the host stay off.
+if [ "$init" = systemd ]; then
+	units=/root/run/systemd/system
+	mkdir -p $units
+	for unit in /root/lib/systemd/system/sysinit.target.wants/* /root/etc/systemd/system/*.wants/*; do
+		unit=${unit##*/}
+		[ "$unit" = systemd-journald.service ] || ln -sf /dev/null "$units/$unit"
+	done
+	for target in sysinit basic; do
+		printf '[Unit]\nDefaultDependencies=no\n' >$units/$target.target
+	done
+	printf '[Unit]\nRequires=lab-agent.service\n' >$units/lab.target
+	cat >$units/lab-agent.service <<-END
+		[Unit]
+		DefaultDependencies=no
+		FailureAction=poweroff-immediate
+		SuccessAction=poweroff-immediate
+		[Service]
+		ExecStart=/run/lab/agent $port
+		Environment="PATH=$PATH" "HOME=$HOME" "LANG=$LANG" "MODPROBE_OPTIONS=$MODPROBE_OPTIONS"
+	END
+	# The kernel loads modules by a program of its root, which is the host's now.
+	printf '#!/bin/sh\nexec /sbin/modprobe -d /run/kernel "$@"\n' >/root/run/lab/modprobe
+	chmod +x /root/run/lab/modprobe
+	echo /run/lab/modprobe >/proc/sys/kernel/modprobe
+	exec switch_root /root /lib/systemd/systemd --unit=lab.target
+fi
 # As the first process this shell also reaps orphans of the commands.
 chroot /root /run/lab/agent "$port"
 poweroff -f

@@ -19,8 +19,21 @@ const INIT: &[u8] = include_bytes!("../agent/init.sh");
 const MODPROBE: &[u8] = include_bytes!("../agent/modprobe.sh");
 const BUSYBOX: &str = "/bin/busybox";
 /// Busybox applets that the two scripts use.
-const APPLETS: [&str; 9] =
-    ["chroot", "cp", "hostname", "insmod", "ip", "mkdir", "mount", "poweroff", "sh"];
+const APPLETS: [&str; 13] = [
+    "cat",
+    "chmod",
+    "chroot",
+    "cp",
+    "hostname",
+    "insmod",
+    "ip",
+    "ln",
+    "mkdir",
+    "mount",
+    "poweroff",
+    "sh",
+    "switch_root",
+];
 /// Modules that reach the lab and the host's root, and NIC drivers, which load from here in a
 /// fraction of the time that `modprobe` takes over 9p. Other modules load from the host's root.
 const MODULES: [&str; 8] = [

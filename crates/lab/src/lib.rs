@@ -43,6 +43,6 @@ pub use programs::{
     Program, dnsperf, irqbalance, memcached, nginx, nsd, redis, tuned, udevadm, wrk,
 };
 pub use rustix::process::Signal;
-pub use spec::{Nic, NicModel, Spec, Threads};
+pub use spec::{Init, Nic, NicModel, Spec, Threads};
 pub use time::RUN_TIMEOUT;
 pub use tools::promtool;

@@ -4,6 +4,7 @@ use crate::command::Shown;
 use crate::emulator::Accel;
 use crate::emulator::Emulator;
 use crate::kernels::Image;
+use crate::spec::Init;
 use crate::spec::Nic;
 use crate::spec::NicModel;
 use crate::spec::Spec;
@@ -14,6 +15,11 @@ use std::path::Path;
 const KERNEL_ARGS: &str = "console=ttyS0 quiet panic=-1 tsc=unstable nokaslr mitigations=off \
                            random.trust_cpu=on nowatchdog net.ifnames=0 ipv6.disable=1 \
                            cryptomgr.notests";
+
+/// The host's root is read-only, and its file systems and terminals are not those of the guest.
+const SYSTEMD_ARGS: &str = "lab.init=systemd systemd.machine_id=6e6574736c696f6c61620000000000ff \
+                            systemd.show_status=no systemd.getty_auto=no systemd.gpt_auto=no \
+                            fstab=no";
 
 /// Returns the MAC address of card `index`, by which the guest identifies it.
 pub(crate) fn mac(index: usize) -> String {
@@ -65,8 +71,11 @@ pub(crate) fn arguments(
     line.add("-kernel", image.vmlinux().shown()).add("-initrd", initrd.shown());
     let drivers: Vec<&str> = spec.nics.iter().map(|nic| nic.model.driver()).collect();
     // The guest's init reads `lab.drivers`.
-    let ours = [KERNEL_ARGS.to_owned(), format!("lab.drivers={}", drivers.join(","))];
-    line.add("-append", [&ours, spec.kernel_args.as_slice()].concat().join(" "));
+    let mut ours = vec![KERNEL_ARGS.to_owned(), format!("lab.drivers={}", drivers.join(","))];
+    if spec.init == Init::Systemd {
+        ours.push(SYSTEMD_ARGS.to_owned());
+    }
+    line.add("-append", [ours.as_slice(), spec.kernel_args.as_slice()].concat().join(" "));
     line.add("-device", "virtio-serial-pci").add("-chardev", "socket,id=lab,fd=0");
     line.add("-device", "virtserialport,chardev=lab,name=lab");
     for (tag, path) in [("hostroot", Path::new("/")), ("kernel", &image.root)] {

@@ -18,6 +18,8 @@ pub struct Spec {
     pub memory_mib: u32,
     /// How emulation runs the guest's CPUs.
     pub threads: Threads,
+    /// The guest's first process.
+    pub init: Init,
     /// Additions to the kernel's command line, for example `isolcpus=2,3`.
     pub kernel_args: Vec<String>,
     /// Folders under the host's /tmp or /run that the guest sees at the same path, read-only,
@@ -34,6 +36,7 @@ impl Default for Spec {
             nics: vec![Nic::default()],
             memory_mib: 1024,
             threads: Threads::default(),
+            init: Init::default(),
             kernel_args: Vec::new(),
             shares: Vec::new(),
         }
@@ -154,6 +157,16 @@ impl NicModel {
     pub(crate) fn min_qemu_major(self) -> u32 {
         if self == Self::Igb { 8 } else { 0 }
     }
+}
+
+/// The first process of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Init {
+    /// A shell that starts the lab's agent.
+    #[default]
+    Lab,
+    /// The host's systemd, with the agent and systemd-journald as its only services.
+    Systemd,
 }
 
 /// How software emulation runs the guest's CPUs.

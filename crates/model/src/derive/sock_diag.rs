@@ -231,7 +231,10 @@ fn hooks(after: &SocketSample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
     );
     let orphans = (orphans.sockets > 0).then(|| {
         let Orphans { sockets, bytes } = orphans;
-        format!("{bytes} bytes of {sockets} sockets belong to no visible process: run as root")
+        format!(
+            "{bytes} bytes of {sockets} sockets belong to no visible process: run as root, with \
+             CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+        )
     });
     let udp = "the kernel counts no bytes per UDP socket: this needs eBPF".to_owned();
     vec![

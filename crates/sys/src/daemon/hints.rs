@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use netsilo_model::machine::cpuset::CpuSet;
@@ -40,7 +40,7 @@ impl Hints {
     pub fn new(state: &Path) -> io::Result<Self> {
         let dir = state.join("irq");
         remove(&dir)?;
-        fs::DirBuilder::new().mode(0o755).create(&dir)?;
+        make(&dir)?;
         Ok(Self { dir, published: BTreeMap::new() })
     }
 
@@ -68,7 +68,7 @@ impl Hints {
             let before = self.published.get(irq);
             let dir = self.dir.join(irq.to_string());
             if before.is_none() {
-                fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir)?;
+                make(&dir)?;
             }
             for (n, (file, text)) in FILES.iter().zip(texts).enumerate() {
                 if before.is_none_or(|before| before[n] != *text) {
@@ -88,11 +88,17 @@ impl Drop for Hints {
     }
 }
 
+/// Makes a folder that everybody can read, whatever the umask.
+fn make(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
+}
+
 /// Replaces a file atomically: readers see the old or the new text, never a part.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let aside = path.with_extension("new");
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&aside)?;
+    let mut file = fs::File::create(&aside)?;
+    file.set_permissions(fs::Permissions::from_mode(0o644))?;
     file.write_all(text.as_bytes())?;
     fs::rename(aside, path)
 }
