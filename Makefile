@@ -5,7 +5,7 @@
 PREFIX ?= /usr/local
 
 .PHONY: demo test check test-long mutants bench bench-exact bench-irqbalance bench-load bench-matrix
-.PHONY: bench-peers bench-smoke install setup
+.PHONY: bench-peers bench-smoke fuzz-long install setup soak
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -18,13 +18,23 @@ test:
 check: setup
 	scripts/test --quick
 
-# the tests that `make test` leaves out (docs/testing.md); some 25 minutes
+# the tests that `make test` leaves out (docs/testing.md); some 45 minutes
 test-long: setup
 	scripts/test-long
 
 # whether the unit tests of crates/decide notice changed code (docs/testing.md); an hour or two
 mutants: setup
 	scripts/mutants
+
+# each fuzz target for HOURS hours on one CPU, each time with other inputs (docs/testing.md)
+HOURS ?= 1
+fuzz-long:
+	@scripts/setup --fuzz
+	NETSILO_FUZZ_SEED=$$(date +%s) scripts/fuzz $$(( $(HOURS) * 3600 ))
+
+# the daemon in a guest for HOURS hours while everything changes (docs/testing.md)
+soak: setup
+	SOAK_MINUTES=$$(( $(HOURS) * 60 )) NETSILO_NO_SKIP=1 scripts/test-long lab_soak
 
 bench: setup
 	cargo bench -p netsilo-decide --bench read --bench cycle
