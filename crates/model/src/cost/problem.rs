@@ -5,8 +5,8 @@
 //! - the cost of each vector on its CPU, independent of the other vectors ([`Problem::fixed`]: data
 //!   carried to its readers, wakeups sent to them, lines fetched from the device's node, slow
 //!   cores, work on that CPU and core that waits for it);
-//! - the cost of vectors that crowd a CPU ([`Assumed::pressure`]) or two hardware threads of one core
-//!   ([`Assumed::smt_loss`]);
+//! - the cost of vectors that crowd a CPU ([`Assumed::pressure`]) or two hardware threads of one
+//!   core ([`Assumed::smt_loss`]);
 //! - the cost of packets that one vector hands to another ([`Pair`]: forwarding);
 //! - the cost of moving ([`Item::moving`]).
 //!
