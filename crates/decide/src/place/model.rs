@@ -94,7 +94,7 @@ impl<'a> Model<'a> {
         self.problem.fixed.extend(parts.iter().enumerate().map(cost));
         let by_cost = assumed.moving_cost * here.total().max(0.0);
         let turns = assumed.busy_noise * vector.turns(&assumed);
-        let moving = assumed.moving_least * SECOND_NS + by_cost + turns;
+        let moving = assumed.moving_least * SECOND_NS + by_cost.max(turns);
         self.problem.items.push(Item { load, home, moving });
     }
 

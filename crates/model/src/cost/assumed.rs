@@ -11,7 +11,8 @@ pub struct Assumed {
     /// threshold and the extra cost per further share above it.
     ///
     /// - Above 80%, added work takes the same amount of time from work that needs it.
-    /// - Above 100%, the time does not exist: packets wait in the ring and are lost.
+    /// - Above 95%, the CPU is saturated: whatever runs there would use more time than it gets.
+    ///   Packets wait in the ring and are lost, or those who wait for answers send less.
     pub full: [(f64, f64); 2],
     /// Cost of items that wait for each other on one CPU, by the share of its time that all of them
     /// take; in the form of [`Self::full`].
@@ -27,7 +28,7 @@ pub struct Assumed {
     /// CPUs or more up to eight; `kernel/sched/fair.c`, Linux 6.6). It may be less: a thread that
     /// sleeps often preempts. It cannot be more than the time between two polls.
     pub turn_ns: f64,
-    /// A move must gain at least the sum of four parts; this one is fixed.
+    /// A move must gain at least the sum of some parts; this one is fixed.
     pub moving_least: f64,
     /// Part of the least gain as a share of the vector's load, because loads vary that much between
     /// measurements; not for a move nearer to the readers, whose gain is counted and does not vary
@@ -35,8 +36,8 @@ pub struct Assumed {
     pub moving_load: f64,
     /// Part of the least gain as a share of the vector's present cost.
     pub moving_cost: f64,
-    /// A CPU's busy time differs by this share between measurements; for a kthread, whose turns
-    /// depend on it, a move must gain that much more.
+    /// A CPU's busy time differs by this share between measurements; a kthread, whose turns depend
+    /// on it, must gain at least what that changes.
     pub busy_noise: f64,
     /// A vector that is on its readers' last-level cache must gain this much more to leave it.
     pub leaving_cache: f64,
@@ -45,7 +46,7 @@ pub struct Assumed {
 impl Default for Assumed {
     fn default() -> Self {
         Self {
-            full: [(0.80, 1.0), (1.0, 3.0)],
+            full: [(0.80, 1.0), (0.95, 3.0)],
             queued: [(0.25, 0.05), (0.50, 0.30)],
             smt_loss: 0.75,
             preempted: 1.0,
