@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use netsilo_decide::plan::{Goal, plan};
+use netsilo_decide::plan::{Goal, expected_cost, plan};
 use netsilo_model::cost::assumed::Assumed;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::subject::Subject;
 use netsilo_stats::median;
@@ -126,10 +127,44 @@ impl Outcomes {
         load.starts.iter().map(|start| self.chosen_from(start, assumed)).collect()
     }
 
-    fn chosen_from(&self, start: &Start, assumed: Assumed) -> Result<usize> {
-        let goal = Goal { netdevs: vec![self.recorded.netdev.clone()], ..Goal::default() };
+    /// Of all pairs of placements that measured unlike, how many the model orders as measured, and
+    /// how many there are.
+    pub(super) fn ordered(&self, assumed: Assumed) -> (usize, usize) {
         let costs = Costs { assumed, ..Costs::default() };
-        let plan = plan(&Analysis::new(&self.observations[&start.bundle], &costs), &goal);
+        let mut pairs = Vec::new();
+        for load in &self.recorded.loads {
+            for start in &load.starts {
+                let analysis = Analysis::new(&self.observations[&start.bundle], &costs);
+                let expected: Vec<f64> = (self.recorded.placements.iter())
+                    .map(|placement| self.expected(&analysis, placement))
+                    .collect();
+                for a in 0..expected.len() {
+                    for b in (0..a).filter(|b| load.rate(*b) != load.rate(a)) {
+                        pairs.push((load.rate(a) > load.rate(b)) == (expected[a] < expected[b]));
+                    }
+                }
+            }
+        }
+        (pairs.iter().filter(|right| **right).count(), pairs.len())
+    }
+
+    /// The cost that the model expects of a placement.
+    fn expected(&self, analysis: &Analysis<'_>, placement: &[String]) -> f64 {
+        let on = |label: &Subject| match label {
+            Subject::Queue(_, queue) => placement.get(*queue as usize)?.parse().ok().map(CpuId),
+            _ => None,
+        };
+        expected_cost(analysis, &self.goal(), on).map_or(f64::NAN, |parts| parts.total())
+    }
+
+    fn goal(&self) -> Goal {
+        Goal { netdevs: vec![self.recorded.netdev.clone()], ..Goal::default() }
+    }
+
+    fn chosen_from(&self, start: &Start, assumed: Assumed) -> Result<usize> {
+        let costs = Costs { assumed, ..Costs::default() };
+        let analysis = Analysis::new(&self.observations[&start.bundle], &costs);
+        let plan = plan(&analysis, &self.goal());
         // A queue that the plan does not name stays where it is.
         let mut cpus = self.recorded.placements[start.placement].clone();
         for placement in &plan.placements {

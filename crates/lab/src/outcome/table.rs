@@ -26,7 +26,11 @@ pub(super) fn choices(outcomes: &Outcomes, assumed: Assumed) -> Result<String> {
             percent(*regret),
         ]);
     }
-    Ok(format!("{table}\n\nRegret: {}", summary(&regrets)))
+    let (right, pairs) = outcomes.ordered(assumed);
+    Ok(format!(
+        "{table}\n\nRegret: {}; {right} of {pairs} pairs of placements in the measured order.",
+        summary(&regrets)
+    ))
 }
 
 /// The regret over all recorded outcomes when each assumed parameter is half or double as large.
