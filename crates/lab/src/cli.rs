@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 use crate::peers;
 use crate::peers::Peers;
 use netsilo_lab::traffic::{self, Traffic};
-use netsilo_lab::{Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
+use netsilo_lab::{Init, Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -78,6 +78,9 @@ struct Machine {
     /// How the emulator runs the CPUs
     #[arg(long, value_enum, default_value_t)]
     threads: Threads,
+    /// First process of the guest
+    #[arg(long, value_enum, default_value_t)]
+    init: Init,
     /// Memory of the guest in MiB
     #[arg(long, default_value_t = 1024)]
     memory: u32,
@@ -94,6 +97,7 @@ impl Machine {
             nics: self.nics.iter().map(|nic| Nic { queues: self.queues, ..*nic }).collect(),
             memory_mib: self.memory,
             threads: self.threads,
+            init: self.init,
             kernel_args: self.kernel_args.clone(),
             shares: Vec::new(),
         }

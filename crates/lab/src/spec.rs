@@ -160,12 +160,12 @@ impl NicModel {
 }
 
 /// The first process of a guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Init {
-    /// A shell that starts the lab's agent.
+    /// A shell that starts the lab's agent
     #[default]
     Lab,
-    /// The host's systemd, with the agent and systemd-journald as its only services.
+    /// The host's systemd, with the agent and systemd-journald as its only services
     Systemd,
 }
 
