@@ -21,7 +21,9 @@ use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::{NodeId, Topology};
-use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, Hook};
+use netsilo_model::snapshot::attribution::{
+    Attribution, AttributionSource, CountingCost, Hook, Sampling,
+};
 use netsilo_model::snapshot::host::{Gap, KnobOwner, Snapshot};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
@@ -94,6 +96,10 @@ pub struct AttributionLine {
     pub windowed: bool,
     /// Events lost because a table was full.
     pub lost_events: u64,
+    /// How many events of each kind were examined; the others are estimated.
+    pub sampling: Sampling,
+    /// CPU time that the eBPF programs took; `None` when not known.
+    pub cost: Option<CountingCost>,
     /// Each hook: attached, or the reason why not.
     pub hooks: Vec<Hook>,
 }
@@ -246,6 +252,8 @@ impl Report {
                 elapsed_s: attribution.elapsed.as_secs_f64(),
                 windowed: attribution.windowed,
                 lost_events: attribution.lost_events,
+                sampling: attribution.sampling,
+                cost: attribution.cost,
                 hooks: attribution.hooks.clone(),
             },
             cpus: after.topology.online.iter().map(&mut line).collect(),

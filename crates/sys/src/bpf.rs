@@ -7,6 +7,7 @@ pub mod arrived;
 pub mod cgroup;
 pub mod decode;
 pub mod load;
+mod own_cost;
 pub mod runqueue;
 pub mod stages;
 pub mod table;
