@@ -10,5 +10,6 @@ pub mod load;
 mod own_cost;
 pub mod runqueue;
 pub mod stages;
+pub mod statistics;
 pub mod table;
 pub mod tracer;
