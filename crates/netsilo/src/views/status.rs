@@ -8,7 +8,7 @@ use netsilo_decide::control::{ControllerState, LogEntry};
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
-use crate::tell::status::{Mode, Status};
+use crate::tell::status::{CountingStatus, Mode, Status};
 use crate::tell::words::plural;
 use crate::views::units::{bytes_per_s, percent};
 
@@ -113,7 +113,22 @@ fn head(status: &Status) -> String {
         .resident_bytes
         .map_or(String::new(), |bytes| format!(", {} MB", bytes / 1_000_000));
     let _ = writeln!(text, "own cost: {:.1} s of CPU{memory}", status.own.cpu.as_secs_f64());
+    let _ = writeln!(text, "{}", counting(&status.counting));
     text
+}
+
+fn counting(counting: &CountingStatus) -> String {
+    let budget = counting
+        .budget
+        .map_or("no budget".to_owned(), |share| format!("budget {:.2}%", share * 100.0));
+    format!(
+        "eBPF: {:.1} s of CPU ({}); attached for {} of a cycle; all together {:.2}% of the \
+         machine in the last one, {budget}",
+        counting.programs.as_secs_f64(),
+        if counting.measured { "measured" } else { "estimated" },
+        humantime::format_duration(Duration::from_millis(counting.window.as_millis() as u64)),
+        counting.share * 100.0,
+    )
 }
 
 fn placements(status: &Status) -> Table {
