@@ -31,10 +31,10 @@ const DOUBT: f64 = 0.05;
 /// Time from attaching, or from starting a program, to the beginning of a slice.
 const SETTLE: Duration = Duration::from_millis(100);
 const SLICE: Duration = Duration::from_millis(500);
-/// A program that observes again and again needs some time for each observation.
-const PROGRAM_STARTS: Duration = Duration::from_secs(1);
+/// A program starts, and knows after its first observations which hooks it needs.
+const PROGRAM_STARTS: Duration = Duration::from_secs(3);
 const PROGRAM_SLICE: Duration = Duration::from_secs(3);
-/// Two cycles of the daemon; the fewest pairs that have an interval.
+/// Two cycles of the daemon; with the fewest pairs that have an interval.
 const DAEMON_SLICE: Duration = Duration::from_secs(20);
 const DAEMON_PAIRS: usize = 6;
 

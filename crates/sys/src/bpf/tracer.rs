@@ -108,8 +108,6 @@ pub struct Tracer {
 /// How long flows are recorded after a consumer requested its flow, so that rare connections are
 /// matched.
 const DEMAND_LASTS: Duration = Duration::from_secs(60);
-/// The same after the start, before any consumer could request its flow.
-const FIRST_DEMAND_LASTS: Duration = Duration::from_secs(5);
 
 /// Default of [`Options::examined_per_s`].
 const EXAMINED_PER_S: u64 = 8_000;
@@ -126,8 +124,9 @@ struct Tables {
     times: Mapped,
     /// `struct demand` of `bpf/flow.h`.
     demand: Mapped,
-    /// Until when flows are recorded, as of the last check.
-    record_until: Instant,
+    /// Until when flows are recorded, as of the last check; `None` before the first, as no consumer
+    /// could request its flow.
+    record_until: Option<Instant>,
     /// `bpf/window.h`.
     window: Mapped,
     lost: MapHandle,
@@ -193,7 +192,7 @@ impl Tracer {
 
     /// Forgets all counts, so that the next read has those from now on.
     pub fn restart(&mut self) -> Result<(), ReadError> {
-        self.read().map(drop)
+        self.count().map(drop)
     }
 
     fn load_flows(&mut self) {
@@ -218,9 +217,10 @@ impl Tracer {
         Some(loaded)
     }
 
-    /// Attaches the program that records flows while a consumer needs it, and only then.
+    /// Attaches the program that records flows while a consumer needs it; without sampling always.
     fn attach_flows(&mut self) {
-        let needed = self.tables.as_ref().is_some_and(Tables::records_flows);
+        let is_exact = self.options.examined_per_s.is_none();
+        let needed = is_exact || self.tables.as_ref().is_some_and(Tables::records_flows);
         match &mut self.flows {
             Some(flows) if needed && !flows.is_attached() => flows.attach(),
             Some(flows) if !needed => flows.detach(),
@@ -269,6 +269,20 @@ impl Tracer {
     ///
     /// Read before a pause: hooks are detached one after the other, and those that remain count on.
     pub fn read(&mut self) -> Result<Attribution, ReadError> {
+        let attribution = self.count()?;
+        if self.tables.as_mut().is_some_and(Tables::renew_demand) {
+            self.load_flows();
+        }
+        if self.since.is_some() {
+            self.attach_flows();
+        }
+        if !self.forward && may_forward() {
+            self.load_forward();
+        }
+        Ok(attribution)
+    }
+
+    fn count(&mut self) -> Result<Attribution, ReadError> {
         let mut attribution =
             Attribution { hooks: self.hooks(), windowed: self.windowed, ..Attribution::default() };
         if attribution.hooks.iter().any(|hook| hook.refused.is_none()) {
@@ -299,15 +313,6 @@ impl Tracer {
                     tables.arrived.drain(&attribution.polls)?;
             }
             attribution.runqueue_latency = tables.waits.as_mut().map(Waits::drain);
-            if tables.renew_demand() {
-                self.load_flows();
-            }
-            if self.since.is_some() {
-                self.attach_flows();
-            }
-            if !self.forward && may_forward() {
-                self.load_forward();
-            }
         }
         attribution.stages = self.sampler.as_ref().map(Sampler::read).transpose()?;
         attribution.cost = Some(self.cost(&attribution, wakeups_of_any));
@@ -424,7 +429,7 @@ impl Tables {
         let quota = options.examined_per_s.map_or(u32::MAX, per_tick);
         let tables = Self {
             window: Mapped::new(window.as_fd(), 8)?,
-            record_until: Instant::now() + FIRST_DEMAND_LASTS,
+            record_until: None,
             demand: Mapped::new(demand.as_fd(), 16)?,
             times: Mapped::new(times.as_fd(), cpus as usize * TIME_WORDS * 8)?,
             lost: mappable_array("netsilo_lost", 8, 1)?,
@@ -469,10 +474,9 @@ impl Tables {
     fn renew_demand(&mut self) -> bool {
         let [asked, noting] = self.demand.words() else { return false };
         let (asked, now) = (asked.swap(0, Ordering::Relaxed) != 0, Instant::now());
-        if asked {
-            self.record_until = now + DEMAND_LASTS;
-        }
-        noting.store(u64::from(now < self.record_until), Ordering::Relaxed);
+        let until = if asked { now + DEMAND_LASTS } else { self.record_until.unwrap_or(now) };
+        self.record_until = Some(until);
+        noting.store(u64::from(now < until), Ordering::Relaxed);
         asked
     }
 
