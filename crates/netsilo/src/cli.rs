@@ -8,7 +8,7 @@ use crate::verbs::{
     ab, apply, calibrate, capture, check, check_config, confirm, explain, export, guard, mask,
     outcomes, pin, plan, rss, show, status, undo, why,
 };
-use crate::{bench, daemon, report, tune};
+use crate::{bench, daemon, report, top, tune};
 
 /// Shows where a Linux machine's network receive work runs, plans where it should run, applies that
 /// plan, and undoes it exactly.
@@ -23,6 +23,8 @@ pub(crate) struct Args {
 enum Verb {
     /// Show which CPU processes each rx queue, and which threads read its data on which CPUs
     Show(show::Args),
+    /// Watch queues, CPUs and readers live in a full-screen view; plan, apply and undo from there
+    Top(Box<top::Args>),
     /// Report what is wrong with the receive path, and what each remedy would gain or cost
     Check(check::Args),
     /// Print the page of a finding, or list all findings
@@ -74,6 +76,7 @@ enum Verb {
 pub(crate) fn run() -> Result<Exit> {
     match Args::parse().verb {
         Verb::Show(args) => show::run(&args),
+        Verb::Top(args) => top::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Rss(args) => rss::run(&args),
