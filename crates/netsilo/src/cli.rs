@@ -1,7 +1,9 @@
 //! The command line: arguments, and one match from verb to function.
 
+mod examples;
+
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::tell::exit::Exit;
 use crate::verbs::{
@@ -72,9 +74,15 @@ enum Verb {
     Guard(guard::Args),
 }
 
+/// The command line, with examples in each verb's help.
+fn command() -> Command {
+    examples::with_examples(Args::command())
+}
+
 /// Runs the verb of the command line.
 pub(crate) fn run() -> Result<Exit> {
-    match Args::parse().verb {
+    let args = Args::from_arg_matches(&command().get_matches());
+    match args.unwrap_or_else(|error| error.exit()).verb {
         Verb::Show(args) => show::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Check(args) => check::run(&args),
@@ -104,18 +112,17 @@ pub(crate) fn run() -> Result<Exit> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
     use netsilo_decide::judge::findings::FindingId;
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Args::command().debug_assert();
+        super::command().debug_assert();
     }
 
     #[test]
     fn every_finding_in_a_help_text_exists() {
         let mut named = Vec::new();
-        findings(&super::Args::command(), &mut named);
+        findings(&super::command(), &mut named);
         assert!(!named.is_empty(), "no help text has an example of --fix ID:SUBJECT");
         for id in named {
             assert!(id.parse::<FindingId>().is_ok(), "no finding is called {id}");
