@@ -10,6 +10,7 @@ pub(crate) mod arfs;
 mod by_value;
 mod completions;
 mod contents;
+mod expected;
 pub mod export;
 mod flow_rules;
 mod goal;
@@ -30,6 +31,7 @@ mod vectors;
 pub use contents::{
     Advice, Alternative, Placement, Plan, Predicted, Refusal, RefusalCause, Unchanged,
 };
+pub use expected::expected_cost;
 pub use goal::{Goal, Override, Xps};
 pub(crate) use make::plan_xps;
 pub use make::{plan, plan_recalled};

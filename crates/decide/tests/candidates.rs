@@ -21,7 +21,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_sys::bundle;
 
 fn made(options: &CandidateOptions) -> Result<Candidates, UnknownCandidate> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/outcomes");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/outcomes/guest");
     let observation = bundle::open(folder.join("all-on-cpu0.tar.zst")).unwrap();
     candidates(&Analysis::new(&observation, &Costs::default()), options)
 }

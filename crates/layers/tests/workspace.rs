@@ -20,7 +20,7 @@ const CRATES: [(&str, &str); 9] = [
     ("sys", "stats model"),
     ("load", "stats model trial sys"),
     ("netsilo", "stats model decide trial sys load"),
-    ("lab", "stats"),
+    ("lab", "stats model decide sys"),
     ("layers", ""),
 ];
 

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use netsilo_model::cost::problem::{Problem, SECOND_NS, SMT_LOSS, pressure};
+use netsilo_model::cost::problem::{Problem, SECOND_NS};
 
 /// The library gets costs in hundredths of a CPU, so that its tolerances are suitable.
 pub(crate) const UNIT: f64 = SECOND_NS / 100.0;
@@ -87,8 +87,9 @@ impl<'a> Crowd<'a> {
         let busy = self.problem.places[place].busy + before;
         let known = &self.problem.items[item];
         let moving = if known.home.is_some_and(|home| home != place) { known.moving } else { 0.0 };
-        let crowd = pressure(busy + load, before + load) - pressure(busy, before)
-            + SMT_LOSS * load * beside;
+        let assumed = &self.problem.assumed;
+        let crowd = assumed.pressure(busy + load, before + load) - assumed.pressure(busy, before)
+            + assumed.smt_loss * load * beside;
         (self.problem.fixed(item, place) + moving + crowd * SECOND_NS) / UNIT
     }
 

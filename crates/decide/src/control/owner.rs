@@ -18,3 +18,28 @@ pub(super) fn likely_owner(owners: &[KnobOwner], target: &Target) -> String {
     let names: Vec<&str> = owners.map(|owner| owner.name.as_str()).collect();
     if names.is_empty() { "unknown".into() } else { names.join(", ") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::change::knobs;
+    use netsilo_model::machine::ids::Irq;
+
+    #[test]
+    fn the_likely_owner_is_the_program_that_writes_this_kind_of_knob() {
+        let owner = |name: &str, writes| KnobOwner { name: name.into(), pid: 1, writes };
+        let owners = [
+            owner("irqbalance", vec![OwnedKnob::IrqAffinity]),
+            owner("script", vec![OwnedKnob::Rps, OwnedKnob::IrqAffinity]),
+        ];
+        let irq = knobs::IrqAffinity { irq: Irq(30), action: "eth0-0".into(), netdev: None };
+        let cases: [(Target, &str); 3] = [
+            (irq.into(), "irqbalance, script"),
+            (knobs::RpsSockFlowEntries.into(), "script"),
+            (knobs::Sysctl { name: "net.core.netdev_budget".into() }.into(), "unknown"),
+        ];
+        for (target, expected) in cases {
+            assert_eq!(likely_owner(&owners, &target), expected);
+        }
+    }
+}

@@ -151,3 +151,36 @@ impl Queue {
         left.max(came) > READ_ELSEWHERE
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(online: u32, user: f64, packets: &[f64]) -> Pattern {
+        let queue = |(number, packets): (usize, &f64)| {
+            let subject = Subject::Queue("eth0".into(), number as u32);
+            (subject, Queue { packets: *packets, read_on: BTreeMap::from([(CpuId(1), 1.0)]) })
+        };
+        Pattern {
+            online: (0..online).map(CpuId).collect(),
+            user: BTreeMap::from([(CpuId(1), user)]),
+            queues: packets.iter().enumerate().map(queue).collect(),
+        }
+    }
+
+    #[test]
+    fn each_of_cpus_user_time_and_queues_makes_another_workload() {
+        let before = pattern(4, 0.3, &[1000.0, 500.0]);
+        for noise in [pattern(4, 0.4, &[1000.0, 500.0]), pattern(4, 0.3, &[1200.0, 450.0])] {
+            assert!(!noise.differs(&before), "{noise:?}");
+        }
+        for other in [
+            pattern(3, 0.3, &[1000.0, 500.0]),
+            pattern(4, 0.5, &[1000.0, 500.0]),
+            pattern(4, 0.3, &[1000.0]),
+            pattern(4, 0.3, &[1000.0, 800.0]),
+        ] {
+            assert!(other.differs(&before), "{other:?}");
+        }
+    }
+}

@@ -168,3 +168,58 @@ impl Settings {
             && self.writers == snapshot.writers
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
+    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::synthetic::scene::{CpuLoad, Scene, SceneNetdev, SceneQueue};
+
+    fn scene() -> Scene {
+        let cpus = CpuSet::from_cpu(CpuId(0));
+        let queue =
+            SceneQueue { irq: Some(30), cpus, packets_per_s: 10_000, ..SceneQueue::default() };
+        let netdev =
+            SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
+        let grid = Grid { l2s: 4, ..Grid::default() };
+        Scene { grid, netdevs: vec![netdev], ..Scene::default() }
+    }
+
+    /// Whether a rest that began in one scene goes on in another.
+    fn goes_on(from: &Scene, to: &Scene) -> bool {
+        let (observations, costs) = ([from.observation(), to.observation()], Costs::default());
+        let [before, now] = observations.each_ref().map(|it| Analysis::new(it, &costs));
+        let rest = Rest::begin(&Plan::default(), &[], &Window::new(Duration::ZERO, &before));
+        rest.unwrap().goes_on(&Window::new(Duration::from_secs(10), &now)).is_some()
+    }
+
+    #[test]
+    fn a_rest_goes_on_while_settings_and_load_are_alike() {
+        let quiet = scene();
+        assert!(goes_on(&quiet, &quiet));
+        let busy = |usr| {
+            let cpus = CpuSet::from_cpu(CpuId(1));
+            Scene { busy: vec![CpuLoad { cpus, usr }], ..scene() }
+        };
+        assert!(goes_on(&busy(0.30), &busy(0.35)));
+        assert!(!goes_on(&quiet, &busy(0.14)), "less than what counts as another workload");
+    }
+
+    #[test]
+    fn each_changed_setting_ends_a_rest() {
+        let changed = |change: fn(&mut Scene)| {
+            let mut other = scene();
+            change(&mut other);
+            goes_on(&scene(), &other)
+        };
+        assert!(!changed(|it| it.netdevs[0].queues[0].cpus = CpuSet::from_cpu(CpuId(1))));
+        assert!(!changed(|it| it.netdevs[0].queues[0].rps_cpus = Some(CpuSet::new())));
+        assert!(!changed(|it| it.netdevs[0].name = "eth1".into()));
+        assert!(!changed(|it| it.isolated = CpuSet::from_cpu(CpuId(3))));
+        assert!(!changed(|it| it.rps_sock_flow_entries = Some(4096)));
+    }
+}

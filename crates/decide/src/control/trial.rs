@@ -580,6 +580,15 @@ mod tests {
     }
 
     #[test]
+    fn another_load_is_not_compared() {
+        let (before, mut after) = (scene(4, 5), scene(4, 5));
+        after.netdevs[0].queues[0].readers[0].bytes_per_s *= 3;
+        let result = trial(&before, &after, AlgorithmName::Auto);
+        assert_eq!(result.result, Effect::Unknown);
+        assert_eq!(result.words, "not verified: the load changed, 20.0 to 60.0 MB/s");
+    }
+
+    #[test]
     fn readers_that_moved_themselves_prove_nothing() {
         let result = trial(&scene(4, 5), &scene(6, 1), AlgorithmName::Auto);
         assert_eq!(result.result, Effect::NoDifference, "{}", result.words);

@@ -105,7 +105,7 @@ fn costs(analysis: &Analysis<'_>) -> (Costs, String) {
         return (given.clone(), given.source_in_words());
     }
     let costs = match analysis.after().machine.virtual_machine {
-        Some(true) => Costs::for_virtual_machine(),
+        Some(true) => Costs { assumed: given.assumed, ..Costs::for_virtual_machine() },
         _ => given.clone(),
     };
     let times = analysis.observation.attribution.cpu_time.values();

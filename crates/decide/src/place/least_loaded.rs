@@ -1,7 +1,6 @@
 //! The least busy CPU of the device's node, then of other nodes: the method of balancers that know
 //! no flows.
 
-use netsilo_model::cost::problem::SMT_LOSS;
 use netsilo_model::machine::cpuset::CpuId;
 
 use crate::place::capacity::Capacity;
@@ -59,7 +58,7 @@ fn place(vector: &Vector, at: Option<CpuId>, loads: &CpuLoads<'_>) -> Option<Cpu
 /// Busy time of a CPU, plus the share that the other threads of its core take from it.
 fn crowd(loads: &CpuLoads<'_>, cpu: CpuId) -> u64 {
     let own = loads.busy(cpu);
-    own + ((loads.core_busy(cpu) - own) as f64 * SMT_LOSS) as u64
+    own + ((loads.core_busy(cpu) - own) as f64 * loads.capacity.costs.assumed.smt_loss) as u64
 }
 
 fn suggestion(vector: &Vector, at: Option<CpuId>, loads: &CpuLoads<'_>) -> Suggestion {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS, SMT_LOSS, pressure};
+use netsilo_model::cost::assumed::Assumed;
+use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS};
 use netsilo_model::cost::weights::ByDistance;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, LOCAL, NodeId, Topology};
@@ -10,33 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::place::capacity::Capacity;
 use crate::place::vector::{Completion, Vector};
-
-/// A move must gain at least the sum of these parts; this one is fixed (ns/s): 0.05% of one CPU.
-const MOVING_LEAST: f64 = 0.0005 * SECOND_NS;
-/// Part of the least gain as a share of the vector's load, because loads vary that much between
-/// measurements; not for a move nearer to the readers, whose gain is counted and does not vary with
-/// loads.
-const MOVING_LOAD: f64 = 0.10;
-/// Part of the least gain as a share of the vector's present cost.
-const MOVING_COST: f64 = 0.10;
-
-/// A vector that is on its readers' last-level cache must gain this much more (ns/s) to leave it:
-/// 5% of one CPU.
-const LEAVING_CACHE: f64 = 0.05 * SECOND_NS;
-
-/// A CPU's busy time differs by this share between measurements; for a kthread, whose turns depend
-/// on it, a move must gain that much more.
-const BUSY_NOISE: f64 = 0.05;
-
-/// Delay of work on the same CPU for each second of polling that finds it running: the softirq
-/// preempts it, so it waits for as long as the poll takes.
-const PREEMPTED: f64 = 1.0;
-
-/// Wait of a NAPI kthread that wakes while another thread runs on its CPU (ns): it gets its turn
-/// like any other thread. Half of the least slice (`sysctl_sched_base_slice`, 3 ms on four CPUs or
-/// more up to eight; `kernel/sched/fair.c`, Linux 6.6). It may be less: a thread that sleeps often
-/// preempts. It cannot be more than the time between two polls.
-const TURN_NS: f64 = 1.5e6;
 
 /// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.
 const EFFICIENCY_CORE: f64 = 1.6;
@@ -64,7 +38,8 @@ impl<'a> Model<'a> {
         let places: Vec<CpuPlace> = cpus.iter().map(|cpu| place(*cpu, capacity)).collect();
         let fixed = Vec::with_capacity(vectors.len() * places.len());
         let ground = Ground::of(&places, &cpus, vectors, topology);
-        let problem = Problem { places, fixed, ..Problem::default() };
+        let assumed = capacity.costs.assumed;
+        let problem = Problem { places, fixed, assumed, ..Problem::default() };
         let mut model = Self { problem, cpus, capacity, vectors, ground };
         for vector in vectors {
             model.add(vector);
@@ -92,6 +67,7 @@ impl<'a> Model<'a> {
 
     fn add(&mut self, vector: &Vector) {
         let load = vector.load / self.capacity.dilation;
+        let assumed = self.problem.assumed;
         let home = vector.present.and_then(|cpu| self.place(&cpu));
         if vector.quiet().is_some() {
             // A vector without traffic stays where it is.
@@ -109,15 +85,16 @@ impl<'a> Model<'a> {
                 return f32::INFINITY;
             }
             let nearer = Some(place) == home || parts.cpu_time() < here.cpu_time();
-            let by_load = if nearer { 0.0 } else { MOVING_LOAD * load * SECOND_NS };
+            let by_load = if nearer { 0.0 } else { assumed.moving_load * load * SECOND_NS };
             let leaving = near.as_ref().is_some_and(|near| !near.contains(cpu));
-            let leaving = if leaving { LEAVING_CACHE } else { 0.0 };
+            let leaving = if leaving { assumed.leaving_cache * SECOND_NS } else { 0.0 };
             // Rounding of the summed differences must not make a zero cost negative.
             (parts.total() + by_load + leaving).max(0.0) as f32
         };
         self.problem.fixed.extend(parts.iter().enumerate().map(cost));
-        let turns = BUSY_NOISE * vector.turns();
-        let moving = MOVING_LEAST + MOVING_COST * here.total().max(0.0) + turns;
+        let by_cost = assumed.moving_cost * here.total().max(0.0);
+        let turns = assumed.busy_noise * vector.turns(&assumed);
+        let moving = assumed.moving_least * SECOND_NS + by_cost.max(turns);
         self.problem.items.push(Item { load, home, moving });
     }
 
@@ -172,9 +149,10 @@ impl Placed<'_> {
         for (place, parts) in row.iter_mut().enumerate() {
             let (load, before) = (problem.load(vector, place), others(place));
             let busy = problem.places[place].busy + before;
+            let pressure = |busy, items| problem.assumed.pressure(busy, items);
             let crowd = pressure(busy + load, before + load) - pressure(busy, before);
             let beside: f64 = ground.siblings(place, &problem.places).map(others).sum();
-            parts.crowding = (crowd + SMT_LOSS * load * beside) * SECOND_NS;
+            parts.crowding = (crowd + problem.assumed.smt_loss * load * beside) * SECOND_NS;
             let handed = |pair: &&Pair| match pair.from == vector {
                 true => Some(problem.handed(pair, place, places[pair.to]?)),
                 false => Some(problem.handed(pair, places[pair.from]?, place)),
@@ -372,8 +350,9 @@ impl<'a> Row<'a> {
         };
         let here = contending(place);
         let beside: f64 = ground.siblings(place, places).map(contending).sum();
-        let turns = vector.turns() * here;
-        let delayed = PREEMPTED * load * here + SMT_LOSS * load * beside.min(1.0);
+        let Assumed { preempted, smt_loss, .. } = capacity.costs.assumed;
+        let turns = vector.turns(&capacity.costs.assumed) * here;
+        let delayed = preempted * load * here + smt_loss * load * beside.min(1.0);
         Parts {
             wakeups: self.wakeups.on(cpu, levels),
             lines: self.lines.on(cpu, levels),
@@ -419,8 +398,8 @@ impl Spread {
 impl Vector {
     /// Time per second for which its kthread would wait for its turn on a CPU that always runs
     /// something else (ns/s); 0 without a kthread.
-    fn turns(&self) -> f64 {
-        if self.threaded { (self.polls_per_s * TURN_NS).min(SECOND_NS) } else { 0.0 }
+    fn turns(&self, assumed: &Assumed) -> f64 {
+        if self.threaded { (self.polls_per_s * assumed.turn_ns).min(SECOND_NS) } else { 0.0 }
     }
 
     /// Wakeups per second of readers that sleep on a CPU: the counted rate, or else one per poll

@@ -29,18 +29,7 @@ pub(super) fn place(
     let after = analysis.after();
     let mut places = present_places(after);
     let Some(pool) = pool.filter(|_| goal.irqs) else { return places };
-    let mut groups = groups(after, &analysis.silos, netdevs, plan);
-    groups.retain(|group| group.movable(after, plan));
-    let rules = VectorRules::new(after, goal, pool, plan);
-    let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
-        groups.into_iter().filter_map(|group| rules.vector(group, after, plan)).collect();
-    add_completed_by(after, goal, &mut vectors);
-    let placed: Vec<&Silo> =
-        vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
-    let capacity = Capacity::new(analysis, &placed);
-    let split_group = |(group, vector, algorithm)| ((group, algorithm), vector);
-    let (groups, vectors): (Vec<(Group<'_>, AlgorithmName)>, Vec<Vector>) =
-        vectors.into_iter().map(split_group).unzip();
+    let Prepared { groups, vectors, capacity } = prepare(analysis, netdevs, pool, goal, plan);
     let algorithms: Vec<AlgorithmName> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
     let measured = |recalled: &Recalled<'_>| {
         let pairs = groups.iter().zip(&vectors);
@@ -83,6 +72,37 @@ pub(super) fn place(
         }
     }
     places
+}
+
+/// What an algorithm places, and the CPUs for it.
+pub(super) struct Prepared<'a> {
+    /// The interrupts and kthreads of each vector, and its algorithm.
+    groups: Vec<(Group<'a>, AlgorithmName)>,
+    pub(super) vectors: Vec<Vector>,
+    pub(super) capacity: Capacity<'a>,
+}
+
+/// Makes the vectors of some netdevs; what cannot be placed is told in the plan.
+pub(super) fn prepare<'a>(
+    analysis: &'a Analysis<'a>,
+    netdevs: &[&'a Netdev],
+    pool: CpuSet,
+    goal: &Goal,
+    plan: &mut Plan,
+) -> Prepared<'a> {
+    let after = analysis.after();
+    let mut groups = groups(after, &analysis.silos, netdevs, plan);
+    groups.retain(|group| group.movable(after, plan));
+    let rules = VectorRules::new(after, goal, pool, plan);
+    let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
+        groups.into_iter().filter_map(|group| rules.vector(group, after, plan)).collect();
+    add_completed_by(after, goal, &mut vectors);
+    let placed: Vec<&Silo> =
+        vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
+    let capacity = Capacity::new(analysis, &placed);
+    let split_group = |(group, vector, algorithm)| ((group, algorithm), vector);
+    let (groups, vectors) = vectors.into_iter().map(split_group).unzip();
+    Prepared { groups, vectors, capacity }
 }
 
 /// Asks each vector's own algorithm for a suggestion.

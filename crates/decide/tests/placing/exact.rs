@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, microlp, variable};
-use netsilo_model::cost::problem::{FULL, Problem, QUEUED, SECOND_NS, SMT_LOSS};
+use netsilo_model::cost::assumed::Assumed;
+use netsilo_model::cost::problem::{Problem, SECOND_NS};
 use netsilo_model::machine::topology::Distance;
 
 /// The library gets costs in hundredths of a CPU, so that its tolerances are suitable.
@@ -67,7 +68,8 @@ fn crowding(
     let busy = problem.places[place].busy;
     let load: Expression =
         here().map(|((item, _), chosen)| *chosen * problem.load(*item, place)).sum();
-    let steps = FULL.map(|step| (step, busy)).into_iter().chain(QUEUED.map(|step| (step, 0.0)));
+    let Assumed { full, queued, .. } = problem.assumed;
+    let steps = full.map(|step| (step, busy)).into_iter().chain(queued.map(|step| (step, 0.0)));
     for ((from, slope), busy) in steps {
         let beyond = program.variables.add(variable().min(0.0));
         program.cost +=
@@ -95,7 +97,10 @@ fn together(
             let handed = handed.iter().map(|it| problem.handed(it, at(it.from), at(it.to)));
             let mut cost: f64 = handed.sum();
             if distance == Distance::Smt {
-                cost += SMT_LOSS * problem.load(a, *x) * problem.load(b, *y) * SECOND_NS;
+                cost += problem.assumed.smt_loss
+                    * problem.load(a, *x)
+                    * problem.load(b, *y)
+                    * SECOND_NS;
             }
             if cost > 0.0 {
                 let both = program.variables.add(variable().min(0.0));

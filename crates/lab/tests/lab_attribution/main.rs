@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests are tests
 
 mod forwarding;
+mod servers;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,7 @@ const UDP_MODES: [&str; 4] = ["udp-connected", "udp-unconnected", "udp-recvmmsg"
 fn kernel_6_1_with_virtio_net() {
     in_a_guest(Kernel::V6_1, NicModel::VirtioNet, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
+        servers::servers_count_what_netsilo_counts(lab);
         a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);

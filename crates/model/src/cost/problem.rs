@@ -5,8 +5,8 @@
 //! - the cost of each vector on its CPU, independent of the other vectors ([`Problem::fixed`]: data
 //!   carried to its readers, wakeups sent to them, lines fetched from the device's node, slow
 //!   cores, work on that CPU and core that waits for it);
-//! - the cost of vectors that crowd a CPU ([`pressure`]) or two hardware threads of one core
-//!   ([`SMT_LOSS`]);
+//! - the cost of vectors that crowd a CPU ([`Assumed::pressure`]) or two hardware threads of one
+//!   core ([`Assumed::smt_loss`]);
 //! - the cost of packets that one vector hands to another ([`Pair`]: forwarding);
 //! - the cost of moving ([`Item::moving`]).
 //!
@@ -15,43 +15,12 @@
 #[cfg(test)]
 mod tests;
 
+use crate::cost::assumed::Assumed;
 use crate::cost::weights::ByDistance;
 use crate::machine::topology::{Distance, Levels};
 
 /// CPU-nanoseconds in one second of one CPU.
 pub const SECOND_NS: f64 = 1e9;
-
-/// Cost of a full CPU: each pair is a busy share of its time, all work included, and the extra cost
-/// per further share above it.
-///
-/// - Above 80%, added work takes the same amount of time from work that needs it.
-/// - Above 100%, the time does not exist: packets wait in the ring and are lost.
-pub const FULL: [(f64, f64); 2] = [(0.80, 1.0), (1.0, 3.0)];
-
-/// Cost of items that wait for each other on one CPU, by the share of its time that all of them
-/// take; in the form of [`FULL`].
-pub const QUEUED: [(f64, f64); 2] = [(0.25, 0.05), (0.50, 0.30)];
-
-/// Work lost while both hardware threads of a core are busy: together they do 1.25 times the work
-/// of one thread, not 2 times.
-pub const SMT_LOSS: f64 = 0.75;
-
-/// Crowding cost of a CPU, in shares of a CPU: `busy` is the share of its time that all work takes,
-/// `items` that of the items among it.
-pub fn pressure(busy: f64, items: f64) -> f64 {
-    let beyond = |steps: [(f64, f64); 2], share: f64| -> f64 {
-        steps.iter().map(|(from, slope)| slope * (share - from).max(0.0)).sum()
-    };
-    beyond(FULL, busy) + beyond(QUEUED, items)
-}
-
-/// Crowding cost of the next share of load, in the terms of [`pressure`].
-pub fn slope(busy: f64, items: f64) -> f64 {
-    let beyond = |steps: [(f64, f64); 2], share: f64| -> f64 {
-        steps.iter().filter(|(from, _)| share >= *from).map(|(_, slope)| slope).sum()
-    };
-    beyond(FULL, busy) + beyond(QUEUED, items)
-}
 
 /// A CPU.
 #[derive(Debug, Clone, Default)]
@@ -105,6 +74,8 @@ pub struct Problem {
     pub pairs: Vec<Pair>,
     /// Sets of places that send through the same tx queue (XPS): whether each place is in it.
     pub senders: Vec<Vec<bool>>,
+    /// The costs of crowded CPUs and cores.
+    pub assumed: Assumed,
 }
 
 impl Problem {
@@ -147,12 +118,14 @@ impl Problem {
 
     /// Cost of items that crowd CPUs and cores in ns/s, by the items' share of each CPU's time.
     pub fn crowding(&self, loads: &[f64]) -> f64 {
+        let Assumed { smt_loss, .. } = self.assumed;
+        let pressure = |busy, items| self.assumed.pressure(busy, items);
         let on_cpu = |(place, load): (&CpuPlace, &f64)| {
             pressure(place.busy + load, *load) - pressure(place.busy, 0.0)
         };
         let on_core = |core: Vec<usize>| -> f64 {
             let beside = |i: usize| core[i + 1..].iter().map(|place| loads[*place]).sum::<f64>();
-            (0..core.len()).map(|i| loads[core[i]] * beside(i) * SMT_LOSS).sum()
+            (0..core.len()).map(|i| loads[core[i]] * beside(i) * smt_loss).sum()
         };
         let on_cpus: f64 = self.places.iter().zip(loads).map(on_cpu).sum();
         (on_cpus + self.cores().into_iter().map(on_core).sum::<f64>()) * SECOND_NS

@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use crate::cost::problem::{Pair, Problem, SECOND_NS, SMT_LOSS, pressure, slope};
+use crate::cost::problem::{Pair, Problem, SECOND_NS};
 
 /// Least gain of a step (ns/s), so that rounding never decides.
 const LEAST: f64 = 1.0;
@@ -72,6 +72,7 @@ fn without_unplaceable_items(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>
         fixed: placeable.iter().flat_map(|item| row(*item)).copied().collect(),
         pairs: problem.pairs.iter().filter_map(pair).collect(),
         senders: problem.senders.clone(),
+        assumed: problem.assumed,
     };
     (Cow::Owned(reduced), placeable)
 }
@@ -164,7 +165,8 @@ impl<'a> Search<'a> {
     fn update_crowd(&mut self, place: usize) {
         let load = self.loads[place];
         let busy = self.problem.places[place].busy + load;
-        let first = slope(busy, load) + SMT_LOSS * self.beside(place);
+        let assumed = &self.problem.assumed;
+        let first = assumed.slope(busy, load) + assumed.smt_loss * self.beside(place);
         self.crowd[place] = first * self.problem.places[place].slowdown * SECOND_NS;
     }
 
@@ -200,15 +202,16 @@ impl<'a> Search<'a> {
     fn total(&self) -> f64 {
         let alone: f64 =
             self.at.iter().enumerate().map(|(item, place)| self.alone(item, *place)).sum();
+        let assumed = &self.problem.assumed;
         let loads = || self.loads.iter().enumerate();
         let crowd: f64 = loads()
-            .map(|(place, load)| pressure(self.problem.places[place].busy + load, *load))
+            .map(|(place, load)| assumed.pressure(self.problem.places[place].busy + load, *load))
             .sum();
         // Each pair is counted from both ends.
         let beside: f64 = loads().map(|(place, load)| load * self.beside(place)).sum::<f64>() / 2.0;
         let pair = |pair: &Pair| self.problem.handed(pair, self.at[pair.from], self.at[pair.to]);
         let pairs: f64 = self.pairs.iter().flatten().map(pair).sum::<f64>() / 2.0;
-        alone + (crowd + SMT_LOSS * beside) * SECOND_NS + pairs
+        alone + (crowd + assumed.smt_loss * beside) * SECOND_NS + pairs
     }
 
     fn put(&mut self, item: usize, place: usize) {
@@ -249,14 +252,16 @@ impl<'a> Search<'a> {
         let load = self.problem.load(item, place);
         let before = self.loads[place];
         let busy = self.problem.places[place].busy + before;
-        let crowd = pressure(busy + load, before + load) - pressure(busy, before);
+        let assumed = &self.problem.assumed;
+        let crowd = assumed.pressure(busy + load, before + load) - assumed.pressure(busy, before)
+            + assumed.smt_loss * load * self.beside(place);
         let pair = |pair: &Pair| match (pair.from == item, self.at[pair.from], self.at[pair.to]) {
             (true, _, NOWHERE) | (false, NOWHERE, _) => 0.0,
             (true, _, to) => self.problem.handed(pair, place, to),
             (false, from, _) => self.problem.handed(pair, from, place),
         };
         let pairs: f64 = self.pairs[item].iter().map(pair).sum();
-        self.alone(item, place) + (crowd + SMT_LOSS * load * self.beside(place)) * SECOND_NS + pairs
+        self.alone(item, place) + crowd * SECOND_NS + pairs
     }
 
     /// Returns the best place for an item that is not placed, with its price; `at` if no place is

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cost::assumed::Assumed;
 use crate::machine::topology::Distance;
 
 /// Weights of the cost model; `Default` is the documented list of default weights.
@@ -24,6 +25,9 @@ pub struct Costs {
     /// Cache lines per packet that the device writes and the poll reads: the descriptor and the
     /// header.
     pub device_lines_per_packet: f64,
+    /// What nothing measures; no option sets it.
+    #[serde(skip)]
+    pub assumed: Assumed,
     /// Source of the weights.
     pub source: CostSource,
 }
@@ -49,6 +53,7 @@ impl Default for Costs {
             },
             lines_per_packet: 8.0,
             device_lines_per_packet: 2.0,
+            assumed: Assumed::default(),
             source: CostSource::Default,
         }
     }

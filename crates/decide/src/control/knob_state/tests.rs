@@ -167,3 +167,51 @@ fn a_refusal_is_kept_in_each_state_and_ends_with_a_write() {
     assert_eq!(knob.ours(), Some(&cpu(1)));
     assert_eq!(knob.history.refusal, None);
 }
+
+/// A knob with this want, planned twice under a changed workload.
+fn wanting(now: Duration, policy: &Policy) -> Knob {
+    let planned = Given::Planned(Some(1), true, Workload::Changed, None);
+    let (knob, _) = step(Knob::new(now, false), now, policy, &planned);
+    step(knob, now, policy, &planned).0
+}
+
+#[test]
+fn a_gain_below_the_least_one_holds_a_change() {
+    let policy = Policy { min_gain: 0.01, ..Policy::default() };
+    let now = Duration::from_secs(1000);
+    let knob = wanting(now, &policy);
+    let held = |gain| matches!(knob.hold(now, false, gain, &policy), Some(Hold::SmallGain(_)));
+    assert!(held(Some(9_999_999)));
+    assert!(!held(Some(10_000_000)) && !held(Some(20_000_000)) && !held(None));
+}
+
+#[test]
+fn an_event_announced_long_after_another_programs_write_does_not_explain_it() {
+    let (policy, then) = (Policy::default(), Duration::from_secs(1000));
+    let in_force = Given::Written(WriteKind::Write, None, WriteOutcome::InForce(cpu(1)));
+    let (knob, _) = step(wanting(then, &policy), then, &policy, &in_force);
+    let (knob, _) = step(knob, then, &policy, &Given::Shows(2, None));
+    assert!(knob.as_yielded().is_some());
+    let soon = step(knob.clone(), then + GRACE, &policy, &Given::Announced).0;
+    assert!(soon.as_yielded().is_none() && soon.is_reset());
+    let late = then + GRACE + Duration::from_secs(1);
+    assert!(step(knob, late, &policy, &Given::Announced).0.as_yielded().is_some());
+}
+
+#[test]
+fn readers_follow_if_they_come_to_the_knobs_core_after_a_move() {
+    let (policy, now) = (Policy::default(), Duration::from_secs(1000));
+    let moved_twice = |read_there_after: f64| {
+        let mut knob = wanting(now, &policy);
+        for _ in 0..2 {
+            let in_force = WriteOutcome::InForce(cpu(1));
+            let written = Given::Written(WriteKind::Write, Some(0.2), in_force);
+            let planned = Given::Planned(Some(2), true, Workload::Changed, Some(read_there_after));
+            knob = step(knob, now, &policy, &written).0;
+            knob = step(knob, now, &policy, &planned).0;
+        }
+        knob.history.is_followed(now)
+    };
+    assert!(moved_twice(0.9));
+    assert!(!moved_twice(0.2) && !moved_twice(0.25));
+}

@@ -107,8 +107,9 @@ fn items_are_placed_only_on_allowed_places() {
 
 #[test]
 fn crowding_cost_is_convex() {
-    let steps: Vec<f64> =
-        (0..14).map(|tenth| pressure(f64::from(tenth) / 10.0, f64::from(tenth) / 20.0)).collect();
+    let steps: Vec<f64> = (0..14)
+        .map(|tenth| Assumed::default().pressure(f64::from(tenth) / 10.0, f64::from(tenth) / 20.0))
+        .collect();
     assert!(steps.windows(3).all(|w| w[2] - w[1] >= w[1] - w[0] - 1e-12), "{steps:?}");
-    assert_eq!(pressure(0.8, 0.2), 0.0);
+    assert_eq!(Assumed::default().pressure(0.8, 0.2), 0.0);
 }

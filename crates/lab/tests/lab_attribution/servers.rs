@@ -1,0 +1,131 @@
+//! Servers at full load, not paced: the bytes that netsilo counts are those that each server counts
+//! itself.
+
+use std::time::Duration;
+
+use netsilo_lab::{Lab, memcached, nginx, redis, traffic};
+
+use crate::{of, sum, traced};
+
+/// Longest time of one load.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Connections to each server.
+const CONNECTIONS: u32 = 16;
+
+/// A server, a load on it, and its own count.
+struct Server {
+    name: &'static str,
+    /// Starts it in the guest; the shell becomes the server.
+    start: String,
+    port: u16,
+    /// Runs at the peer, as fast as it can.
+    load: String,
+    /// Prints the bytes that the server says it has read so far.
+    counted: String,
+}
+
+fn servers() -> [Server; 3] {
+    let address = Lab::guest_address(0);
+    let (redis, benchmark) = redis().unwrap();
+    let cli = benchmark.command().replace("redis-benchmark", "redis-cli");
+    let client = |port: u16, request: &str, response: usize| {
+        format!(
+            "'{}' traffic rr-client --proto tcp --dest {address} --port {port} --ports 1 \
+             --connections {CONNECTIONS} --duration 2 --request-line '{request}' \
+             --response-bytes {response}",
+            traffic::program().unwrap().display()
+        )
+    };
+    [
+        Server {
+            name: "redis",
+            start: format!(
+                "exec env {} --bind {address} --port 6379 --protected-mode no --save '' \
+                 --logfile /tmp/redis.log",
+                redis.command()
+            ),
+            port: 6379,
+            load: format!(
+                "env {} -h {address} -t get,set -n 4000 -c {CONNECTIONS} --csv",
+                benchmark.command()
+            ),
+            counted: format!(
+                "env {cli} -h {address} info stats | \
+                 sed -n 's/total_net_input_bytes:\\([0-9]*\\).*/\\1/p'"
+            ),
+        },
+        Server {
+            name: "memcached",
+            start: format!(
+                "exec env {} -u root -l {address} -p 11211 -U 0 -t 2 -m 16",
+                memcached().unwrap().command()
+            ),
+            port: 11211,
+            load: client(11211, "get none", "END\r\n".len()),
+            counted: format!(
+                "bash -c 'exec 3<>/dev/tcp/{address}/11211; printf \"stats\\r\\nquit\\r\\n\" >&3; \
+                 cat <&3' | sed -n 's/STAT bytes_read \\([0-9]*\\).*/\\1/p'"
+            ),
+        },
+        Server {
+            name: "nginx",
+            start: format!(
+                "mkdir -p /tmp/nginx/logs
+                 cat >/tmp/nginx/conf <<'END'
+                 user root; daemon off; master_process off; error_log /tmp/nginx/error.log;
+                 pid /tmp/nginx/pid; events {{ }}
+                 http {{ log_format bytes $request_length; access_log /tmp/nginx/bytes bytes;
+                 client_body_temp_path /tmp/nginx/a; proxy_temp_path /tmp/nginx/b;
+                 fastcgi_temp_path /tmp/nginx/c; uwsgi_temp_path /tmp/nginx/d;
+                 scgi_temp_path /tmp/nginx/e; keepalive_requests 1000000;
+                 server {{ listen {address}:80; return 204; }} }}
+END
+                 exec env {} -p /tmp/nginx -c /tmp/nginx/conf",
+                nginx().unwrap().command()
+            ),
+            port: 80,
+            load: client(80, "HEAD / HTTP/1.1\r\nHost: a\r\n", nginx_response().len()),
+            counted: "awk '{ sum += $1 } END { print sum + 0 }' /tmp/nginx/bytes".to_owned(),
+        },
+    ]
+}
+
+/// Each response of nginx has the length of this one.
+fn nginx_response() -> &'static str {
+    "HTTP/1.1 204 No Content\r\nServer: nginx/1.22.1\r\nDate: Mon, 23 Nov 2026 03:30:00 GMT\r\n\
+     Connection: keep-alive\r\n\r\n"
+}
+
+pub(super) fn servers_count_what_netsilo_counts(lab: &Lab) {
+    for server in servers() {
+        let name = server.name;
+        let start = format!("echo $$ >/tmp/{name}.pid\n{}", server.start);
+        let job = lab.spawn(&start).unwrap();
+        let (address, port) = (Lab::guest_address(0), server.port);
+        let open = format!(
+            "timeout 60 bash -c 'until (exec 3<>/dev/tcp/{address}/{port}) 2>/dev/null; do \
+             sleep 0.1; done'"
+        );
+        lab.peer(0).unwrap().sh(&open).unwrap();
+        let number = |command: &str| -> u64 {
+            let text = lab.sh(command).unwrap();
+            text.trim().parse().unwrap_or_else(|_| panic!("{name}: {command}: {text:?}"))
+        };
+        let pid = u32::try_from(number(&format!("cat /tmp/{name}.pid"))).unwrap();
+        let before = number(&server.counted);
+        // What asking costs, which the server counts too.
+        let asked = number(&server.counted) - before;
+        let attribution = traced(lab, || {
+            let peer = lab.peer(0).unwrap();
+            peer.run_for(&server.load, LIMIT).unwrap().ok().unwrap();
+        });
+        let truth = number(&server.counted) - before - 2 * asked;
+        drop(job);
+        let counted = sum(&of(&attribution, pid));
+        println!("{name}: {counted} of {truth} bytes, {} events lost", attribution.lost_events);
+        assert!(truth > 50_000, "{name} read {truth} bytes only");
+        assert!(counted <= truth, "{name}: {counted} of {truth} bytes");
+        assert!(counted == truth || attribution.lost_events > 0, "{name}: {counted} of {truth}");
+    }
+}
