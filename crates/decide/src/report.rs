@@ -4,10 +4,11 @@
 //! sets are kernel lists (`"0-3,8"`). Unknown is `null`, never 0. The schema number grows when a
 //! field is removed or changes its meaning; new fields may appear at any time.
 //!
-//! **What lives here**: the report of `show` and the daemon, and that of `rss` ([`rss`]). They may
-//! use the model crate. Findings, verdicts and plans must not come in: a report states what is
-//! measured and set, and recommends nothing.
+//! **What lives here**: the report of `show` and the daemon, and that of `rss` ([`rss`]); which
+//! CPUs a long list may sum up ([`quiet`]). They may use the model crate. Findings, verdicts and
+//! plans must not come in: a report states what is measured and set, and recommends nothing.
 
+pub mod quiet;
 pub mod rss;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -387,12 +388,7 @@ struct Work<'a> {
 fn work_by_cpu(silos: &Silos) -> BTreeMap<CpuId, Work<'_>> {
     let mut work: BTreeMap<CpuId, Work<'_>> = BTreeMap::new();
     for silo in &silos.queues {
-        // Without poll counts, a queue counts as polled on the CPUs that take its interrupt.
-        let interrupted =
-            silo.interrupts_per_s.iter().flatten().filter(|_| silo.packets_per_s.is_none());
-        let cpus: BTreeSet<CpuId> =
-            silo.polls.keys().chain(interrupted.map(|(cpu, _)| cpu)).copied().collect();
-        for cpu in cpus {
+        for cpu in silo.polling_cpus().iter() {
             work.entry(cpu).or_default().polls.push(silo.label());
         }
     }

@@ -52,8 +52,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         match (args.json, args.watch) {
             (true, None) => out::json(&report)?,
             (true, Some(_)) => out::json_line(&report)?,
-            (false, None) => out::text(&views::show::render(&report))?,
-            (false, Some(_)) => out::screen(&views::show::render(&report))?,
+            (false, None) => out::text(&views::show::render(&report, out::width()))?,
+            (false, Some(_)) => out::screen(&views::show::render(&report, out::width()))?,
         }
         Ok((Exit::Ok, args.watch.is_some_and(|count| count == 0 || shown < count)))
     })

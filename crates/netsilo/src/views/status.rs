@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
-use netsilo_decide::control::{ControllerState, LogEntry};
+use netsilo_decide::control::{ControllerState, LogEntry, LogKind};
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
@@ -62,7 +62,8 @@ pub(crate) fn render(status: &Status) -> String {
     text
 }
 
-fn head(status: &Status) -> String {
+/// The daemon as a whole, in a few lines.
+pub(crate) fn head(status: &Status) -> String {
     let mode = match &status.mode {
         Mode::Placing => "writes knobs and hints".to_owned(),
         Mode::HintsOnly => "hints only".to_owned(),
@@ -167,14 +168,17 @@ fn decision(status: &Status, entry: &LogEntry) -> String {
 
 /// A decision in one line; a write is advice where no knob is written.
 pub(crate) fn decision_line(entry: &LogEntry) -> String {
-    let what = serde_json::to_value(entry.kind)
-        .ok()
-        .and_then(|what| what.as_str().map(|what| what.replace('_', " ")));
-    let what = what.unwrap_or_default();
+    let what = kind(entry.kind);
     match &entry.target {
         Some(target) => format!("{target}: {what}: {}", entry.why),
         None => format!("{what}: {}", entry.why),
     }
+}
+
+/// The kind of a decision in words: `in force`.
+pub(crate) fn kind(kind: LogKind) -> String {
+    let name = serde_json::to_value(kind).ok();
+    name.and_then(|name| Some(name.as_str()?.replace('_', " "))).unwrap_or_default()
 }
 
 fn state(state: ControllerState) -> &'static str {
@@ -187,7 +191,8 @@ fn state(state: ControllerState) -> &'static str {
     }
 }
 
-fn ago(status: &Status, at: Duration) -> String {
+/// Time since a moment in the status.
+pub(crate) fn ago(status: &Status, at: Duration) -> String {
     span(status.at.saturating_sub(at))
 }
 
@@ -197,8 +202,6 @@ fn span(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_decide::control::LogKind;
-
     use super::*;
 
     #[test]
