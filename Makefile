@@ -5,7 +5,7 @@
 PREFIX ?= /usr/local
 
 .PHONY: demo test check test-long mutants bench bench-exact bench-irqbalance bench-load bench-matrix
-.PHONY: bench-peers bench-smoke fuzz-long install setup soak
+.PHONY: bench-attribution bench-outcome bench-peers bench-smoke fuzz-long install setup soak
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -51,6 +51,11 @@ bench-irqbalance: setup
 # the load generator beside sockperf, iperf3, qperf and netperf; some 18 minutes
 bench-load: setup
 	scripts/bench-load
+
+# what counting costs the worst load, by hook (docs/performance.md); some 8 minutes. Others on this
+# machine disturb it
+bench-attribution: setup
+	cargo bench -q -p netsilo --bench attribution
 
 # netsilo beside irqbalance, tuned, perftune and others, in one guest under six workloads; minutes
 # for each workload (docs/peers.md)

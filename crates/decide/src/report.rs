@@ -4,10 +4,11 @@
 //! sets are kernel lists (`"0-3,8"`). Unknown is `null`, never 0. The schema number grows when a
 //! field is removed or changes its meaning; new fields may appear at any time.
 //!
-//! **What lives here**: the report of `show` and the daemon, and that of `rss` ([`rss`]). They may
-//! use the model crate. Findings, verdicts and plans must not come in: a report states what is
-//! measured and set, and recommends nothing.
+//! **What lives here**: the report of `show` and the daemon, and that of `rss` ([`rss`]); which
+//! CPUs a long list may sum up ([`quiet`]). They may use the model crate. Findings, verdicts and
+//! plans must not come in: a report states what is measured and set, and recommends nothing.
 
+pub mod quiet;
 pub mod rss;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,9 @@ use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::{NodeId, Topology};
-use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, Hook};
+use netsilo_model::snapshot::attribution::{
+    Attribution, AttributionSource, CountingCost, Hook, Sampling,
+};
 use netsilo_model::snapshot::host::{Gap, KnobOwner, Snapshot};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
@@ -94,6 +97,10 @@ pub struct AttributionLine {
     pub windowed: bool,
     /// Events lost because a table was full.
     pub lost_events: u64,
+    /// How many events of each kind were examined; the others are estimated.
+    pub sampling: Sampling,
+    /// CPU time that the eBPF programs took; `None` when not known.
+    pub cost: Option<CountingCost>,
     /// Each hook: attached, or the reason why not.
     pub hooks: Vec<Hook>,
 }
@@ -246,6 +253,8 @@ impl Report {
                 elapsed_s: attribution.elapsed.as_secs_f64(),
                 windowed: attribution.windowed,
                 lost_events: attribution.lost_events,
+                sampling: attribution.sampling,
+                cost: attribution.cost,
                 hooks: attribution.hooks.clone(),
             },
             cpus: after.topology.online.iter().map(&mut line).collect(),
@@ -379,12 +388,7 @@ struct Work<'a> {
 fn work_by_cpu(silos: &Silos) -> BTreeMap<CpuId, Work<'_>> {
     let mut work: BTreeMap<CpuId, Work<'_>> = BTreeMap::new();
     for silo in &silos.queues {
-        // Without poll counts, a queue counts as polled on the CPUs that take its interrupt.
-        let interrupted =
-            silo.interrupts_per_s.iter().flatten().filter(|_| silo.packets_per_s.is_none());
-        let cpus: BTreeSet<CpuId> =
-            silo.polls.keys().chain(interrupted.map(|(cpu, _)| cpu)).copied().collect();
-        for cpu in cpus {
+        for cpu in silo.polling_cpus().iter() {
             work.entry(cpu).or_default().polls.push(silo.label());
         }
     }

@@ -24,7 +24,7 @@ struct Args {
 
 fn main() {
     let Args { stages, runqueue } = Args::parse();
-    let mut tracer = Tracer::attach(Options { stages, runqueue, ..Options::default() });
+    let mut tracer = Tracer::attach(Options { stages, runqueue, ..Options::exact() });
     // opening a fifo waits until the other end is open
     fs::write("/tmp/attached", "yes").unwrap();
     File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();

@@ -36,7 +36,8 @@ const FOLDERS: [(&str, &str); 4] = [
     ),
     (
         "netsilo",
-        "tell < args < views < temporary_changes < daemon < verbs < bench < tune < report < cli",
+        "tell < args < views < temporary_changes < daemon < verbs < bench < tune < report, top \
+         < cli",
     ),
 ];
 

@@ -30,7 +30,7 @@ impl StartCounters {
     pub fn take(root: &Root, bpf: bool) -> Result<Self, ReadError> {
         let _boost = PriorityBoost::new();
         let options =
-            tracer::Options { containers: false, forwarding: false, ..tracer::Options::default() };
+            tracer::Options { containers: false, forwarding: false, ..tracer::Options::exact() };
         let tracer = bpf.then(|| Tracer::attach(options));
         let snapshot = snapshot(root)?;
         Ok(Self {

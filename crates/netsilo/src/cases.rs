@@ -239,7 +239,7 @@ fn every_finding_fires_and_almost_does_not() {
             prepend_module_to_snapshot => false,
             omit_expression => true,
         }, {
-            insta::assert_snapshot!("fires", views::check::render(&found));
+            insta::assert_snapshot!("fires", views::check::render(&found, true));
             insta::assert_json_snapshot!("fires-json", found.findings);
         });
         let almost = Host::found(&case.join("almost.json"), *id);

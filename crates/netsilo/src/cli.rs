@@ -1,14 +1,16 @@
 //! The command line: arguments, and one match from verb to function.
 
+mod examples;
+
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::tell::exit::Exit;
 use crate::verbs::{
     ab, apply, calibrate, capture, check, check_config, confirm, explain, export, guard, mask,
     outcomes, pin, plan, rss, show, status, undo, why,
 };
-use crate::{bench, daemon, report, tune};
+use crate::{bench, daemon, report, top, tune};
 
 /// Shows where a Linux machine's network receive work runs, plans where it should run, applies that
 /// plan, and undoes it exactly.
@@ -23,6 +25,8 @@ pub(crate) struct Args {
 enum Verb {
     /// Show which CPU processes each rx queue, and which threads read its data on which CPUs
     Show(show::Args),
+    /// Watch queues, CPUs and readers live in a full-screen view; plan, apply and undo from there
+    Top(Box<top::Args>),
     /// Report what is wrong with the receive path, and what each remedy would gain or cost
     Check(check::Args),
     /// Print the page of a finding, or list all findings
@@ -70,10 +74,17 @@ enum Verb {
     Guard(guard::Args),
 }
 
+/// The command line, with examples in each verb's help.
+fn command() -> Command {
+    examples::with_examples(Args::command())
+}
+
 /// Runs the verb of the command line.
 pub(crate) fn run() -> Result<Exit> {
-    match Args::parse().verb {
+    let args = Args::from_arg_matches(&command().get_matches());
+    match args.unwrap_or_else(|error| error.exit()).verb {
         Verb::Show(args) => show::run(&args),
+        Verb::Top(args) => top::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Rss(args) => rss::run(&args),
@@ -101,18 +112,17 @@ pub(crate) fn run() -> Result<Exit> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
     use netsilo_decide::judge::findings::FindingId;
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Args::command().debug_assert();
+        super::command().debug_assert();
     }
 
     #[test]
     fn every_finding_in_a_help_text_exists() {
         let mut named = Vec::new();
-        findings(&super::Args::command(), &mut named);
+        findings(&super::command(), &mut named);
         assert!(!named.is_empty(), "no help text has an example of --fix ID:SUBJECT");
         for id in named {
             assert!(id.parse::<FindingId>().is_ok(), "no finding is called {id}");

@@ -5,6 +5,7 @@
 //! `args` and `views`; `config` reads the configuration, `publish` serves status and metrics.
 
 mod advice;
+mod budget;
 pub(crate) mod config;
 mod metrics;
 mod publish;
@@ -38,6 +39,7 @@ use sd_notify::NotifyState;
 
 use crate::args::state_dir::StateDir;
 use crate::daemon::advice::Advice;
+use crate::daemon::budget::{Budget, Cycle};
 use crate::daemon::config::Config;
 use crate::daemon::metrics::ReadBytes;
 use crate::daemon::publish::{MetricsServer, SharedStatus, StatusSocket};
@@ -45,7 +47,9 @@ use crate::daemon::reconcile::Reconcile;
 use crate::daemon::write::Stopped;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::eprint_line;
-use crate::tell::status::{AttributionStatus, ConfigStatus, Mode, SCHEMA, SOCKET, Status, Totals};
+use crate::tell::status::{
+    AttributionStatus, ConfigStatus, CountingStatus, Mode, SCHEMA, SOCKET, Status, Totals,
+};
 use crate::tell::words::plural;
 use crate::views;
 
@@ -132,6 +136,7 @@ struct Daemon<'a> {
     waiter: Waiter,
     beat: Heartbeat,
     reconcile: Reconcile,
+    budget: Budget,
     advice: Advice,
     hints: Option<Hints>,
     status: Status,
@@ -191,6 +196,7 @@ impl<'a> Daemon<'a> {
             waiter,
             beat: Heartbeat::new(),
             reconcile: Reconcile::default(),
+            budget: Budget::default(),
             advice: Advice::default(),
             hints: None,
             log: VecDeque::new(),
@@ -277,6 +283,7 @@ impl<'a> Daemon<'a> {
     fn follow(&mut self) -> Result<()> {
         loop {
             let length = self.reconcile.window(self.config.interval);
+            self.observer.set_window(self.budget.window(self.config.window_and_budget().0, length));
             let started = Instant::now();
             let Self { observer, waiter, beat, root, reconcile, .. } = self;
             let seen = observer.next(root, length, |time| {
@@ -305,6 +312,7 @@ impl<'a> Daemon<'a> {
                     && !reload;
             match seen {
                 Ok(observation) => {
+                    self.learn_cost(&observation, started.elapsed());
                     if is_usable {
                         self.decide(&observation, started.elapsed());
                     }
@@ -318,6 +326,28 @@ impl<'a> Daemon<'a> {
                 }
             }
         }
+    }
+
+    /// Chooses the next window by what this cycle cost.
+    fn learn_cost(&mut self, observation: &Observation, length: Duration) {
+        let attribution = &observation.attribution;
+        let (longest, limit) = self.config.window_and_budget();
+        let cycle = Cycle {
+            length,
+            cpus: observation.after.topology.online.len(),
+            own: self_cost().cpu.saturating_sub(self.status.own.cpu),
+            programs: attribution.cost,
+            attached: attribution.elapsed,
+        };
+        self.budget.learn(limit, &cycle);
+        let cost = attribution.cost.map_or(Duration::ZERO, |cost| Duration::from_nanos(cost.ns));
+        self.status.counting = CountingStatus {
+            window: self.budget.window(longest, self.config.interval),
+            budget: limit,
+            share: cycle.share(),
+            programs: self.status.counting.programs + cost,
+            measured: attribution.cost.is_some_and(|cost| cost.measured),
+        };
     }
 
     /// Handles one window: decides, writes, publishes.
@@ -501,6 +531,7 @@ fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
         state: Default::default(),
         config: ConfigStatus::default(),
         attribution: AttributionStatus::default(),
+        counting: CountingStatus::default(),
         locality: Default::default(),
         placements: Vec::new(),
         pending: Vec::new(),

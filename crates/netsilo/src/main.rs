@@ -8,6 +8,7 @@ mod daemon;
 mod report;
 mod tell;
 mod temporary_changes;
+mod top;
 mod tune;
 mod verbs;
 mod views;

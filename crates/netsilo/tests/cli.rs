@@ -111,6 +111,7 @@ fn every_verb_has_the_recorded_help() {
     let verbs = [
         "",
         "show",
+        "top",
         "check",
         "explain",
         "rss",

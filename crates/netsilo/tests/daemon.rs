@@ -147,6 +147,27 @@ fn a_daemon_reports_its_status_and_leaves_nothing_when_it_ends() {
 }
 
 #[test]
+fn the_status_has_the_budget_the_window_and_the_cost() {
+    let address = free_address();
+    let host = Host::new(&format!("metrics = \"{address}\""));
+    host.put("conf/conf.d/10.toml", "window = \"500ms\"\nbudget = \"0.5%\"\n");
+    let _daemon = host.start();
+    let status = host.until("a window", |status| status["windows"].as_u64() > Some(1));
+    let counting = &status["counting"];
+    assert_eq!((&counting["budget"], &counting["measured"]), (&0.005.into(), &false.into()));
+    // without eBPF there is nothing to shorten the window for
+    assert_eq!(counting["window"], serde_json::json!({ "secs": 0, "nanos": 500_000_000 }));
+    assert!(counting["share"].as_f64() > Some(0.0), "{counting}");
+    let (_, text) = output_of(&host.ask(&[]));
+    assert!(
+        text.contains("attached for 500ms of a cycle") && text.contains("budget 0.50%"),
+        "{text}"
+    );
+    let (_, metrics) = get(&address, "/metrics");
+    assert!(metrics.contains("\nnetsilo_counting_window_seconds 0.5\n"), "{metrics}");
+}
+
+#[test]
 fn a_second_daemon_is_refused_with_the_pid_of_the_first() {
     let host = Host::new("");
     let daemon = host.start();

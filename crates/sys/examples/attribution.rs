@@ -1,5 +1,5 @@
-//! Prints, as JSON, who polled each NAPI and who read its data, until standard input ends or for a
-//! number of seconds.
+//! Prints, as JSON and without sampling, who polled each NAPI and who read its data, until standard
+//! input ends or for a number of seconds.
 //!
 //!     attribution            until end of input; prints "attached" on stderr when attached
 //!     attribution 2.5        for 2.5 seconds
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let seconds = |text: &str| text.parse().map(Duration::from_secs_f64);
     let attribution = match *arguments {
-        ["window", length] => observe_window(seconds(length)?, Options::default())?,
+        ["window", length] => observe_window(seconds(length)?, Options::exact())?,
         [length] => continuously(Some(seconds(length)?))?,
         _ => continuously(None)?,
     };
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn continuously(
     length: Option<Duration>,
 ) -> Result<netsilo_model::snapshot::attribution::Attribution, Box<dyn Error>> {
-    let mut tracer = Tracer::attach(Options::default());
+    let mut tracer = Tracer::attach(Options::exact());
     eprintln!("attached");
     match length {
         Some(length) => std::thread::sleep(length),

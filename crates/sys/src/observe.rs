@@ -80,6 +80,14 @@ impl Observer {
         Self::begin(root, counting, tracer::Options::default(), Some(Refresher::default()))
     }
 
+    /// Changes how long eBPF is attached in each later interval; only in
+    /// [`CountingMode::Windows`].
+    pub fn set_window(&mut self, length: Duration) {
+        if let CountingMode::Windows(window) = &mut self.counting {
+            *window = length;
+        }
+    }
+
     /// Makes the next snapshot a full read.
     pub fn invalidate(&mut self) {
         if let Some(refresher) = &mut self.refresher {

@@ -3,7 +3,7 @@
 use crate::derive::rates::Rates;
 use crate::derive::silo::Silos;
 use crate::machine::words::plural;
-use crate::snapshot::attribution::{Attribution, AttributionSource, Hook};
+use crate::snapshot::attribution::{Attribution, AttributionSource, Examined, Hook, Sampling};
 use crate::snapshot::host::{OwnedKnob, Snapshot};
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
@@ -86,12 +86,29 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
         }
         AttributionSource::Bpf => {}
     }
+    let Sampling { reads, softirqs, other_polls } = attribution.sampling;
+    let kinds = [("reads", reads), ("softirqs", softirqs), ("polls outside softirqs", other_polls)];
+    notes.extend(kinds.into_iter().filter_map(|(kind, all)| sampled(kind, all)));
     notes.extend(by_quantity(attribution).into_iter().filter_map(refusal));
     if attribution.lost_events > 0 {
         notes
             .push(format!("{} events were lost because a table was full", attribution.lost_events));
     }
     notes
+}
+
+/// Which share of frequent events was examined, and how exact that is.
+fn sampled(kind: &str, all: Examined) -> Option<String> {
+    const SHARE: f64 = 0.1;
+    (!all.is_complete()).then(|| {
+        format!(
+            "{:.0}% of {} {kind} were examined, at random: a count with a tenth of them is within \
+             {:.1}% (95%)",
+            all.examined as f64 / all.events as f64 * 100.0,
+            all.events,
+            all.error(SHARE) * 100.0
+        )
+    })
 }
 
 /// The hooks by quantity, the best hook of each quantity first.

@@ -15,6 +15,7 @@ use crate::derive::reader_spread::ReaderSpread;
 use crate::derive::wakeups::Wakeups;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
+use crate::machine::topology::{Distance, Topology};
 use crate::snapshot::attribution::{
     Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol,
 };
@@ -185,6 +186,25 @@ impl Silo {
         let interrupted = self.packets_per_s.is_none()
             && self.interrupts_per_s.iter().flatten().any(|(_, rate)| *rate > 0.0);
         polled || read || interrupted || !self.forwards.is_empty()
+    }
+
+    /// CPUs that polled the queue; if polls were not counted, those that took its interrupts.
+    pub fn polling_cpus(&self) -> CpuSet {
+        let interrupted =
+            self.interrupts_per_s.iter().flatten().filter(|_| self.packets_per_s.is_none());
+        let interrupted = interrupted.filter(|(_, rate)| **rate > 0.0).map(|(cpu, _)| cpu);
+        self.polls.keys().chain(interrupted).copied().collect()
+    }
+
+    /// Distance of a reading CPU from the nearest CPU that ran the queue's protocol, or polled it
+    /// if that is not known; `None` if no such CPU is known.
+    ///
+    /// Bytes are not counted per pair of CPUs, so where several CPUs run the protocol this is the
+    /// least possible distance. [`Silo::locality`] has the counted shares.
+    pub fn distance_to_reader(&self, reader: CpuId, topology: &Topology) -> Option<Distance> {
+        let protocol: CpuSet = self.protocol_cpus.keys().copied().collect();
+        let from = if protocol.is_empty() { self.polling_cpus() } else { protocol };
+        from.iter().map(|cpu| topology.distance(cpu, reader)).min()
     }
 
     /// Bytes per second by reading CPU.

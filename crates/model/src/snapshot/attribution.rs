@@ -50,6 +50,91 @@ pub struct Attribution {
     pub hooks: Vec<Hook>,
     /// Events lost because a table was full.
     pub lost_events: u64,
+    /// How many events of each kind were examined.
+    #[serde(default)]
+    pub sampling: Sampling,
+    /// CPU time that the eBPF programs took; `None` when not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CountingCost>,
+}
+
+/// How many events of each kind were examined.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// Reads of sockets: [`Attribution::consumption`].
+    pub reads: Examined,
+    /// Softirqs, with the polls and wakeups in them: [`Attribution::cpu_time`],
+    /// [`Attribution::polls`], [`Attribution::wakeups`].
+    pub softirqs: Examined,
+    /// Polls outside of softirqs, and the wakeups by them.
+    pub other_polls: Examined,
+}
+
+impl Sampling {
+    /// What was added after an earlier state.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            reads: self.reads.since(earlier.reads),
+            softirqs: self.softirqs.since(earlier.softirqs),
+            other_polls: self.other_polls.since(earlier.other_polls),
+        }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.reads.add(more.reads);
+        self.softirqs.add(more.softirqs);
+        self.other_polls.add(more.other_polls);
+    }
+}
+
+/// Events of one kind, and how many of them were examined.
+///
+/// A CPU examines all while they are rare. Of frequent ones it examines one in 32.5 on average, at
+/// random, which stands for all since the one before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Examined {
+    /// Events that the examined ones stand for.
+    pub events: u64,
+    /// Examined events.
+    pub examined: u64,
+}
+
+impl Examined {
+    /// Whether each event was examined.
+    pub fn is_complete(self) -> bool {
+        self.examined >= self.events
+    }
+
+    /// The relative error of a count with this share of the events: half of its 95 % interval.
+    pub fn error(self, share: f64) -> f64 {
+        // weights are uniform from 1 to 64 (`SKIP_MOST` of sys/src/bpf/sample.h)
+        const MEAN: f64 = 32.5;
+        const MEAN_SQUARE: f64 = 65.0 * 129.0 / 6.0;
+        let sampled = self.events.saturating_sub(self.examined) as f64 / (MEAN - 1.0);
+        let deviation = (sampled * MEAN_SQUARE * share * (1.0 - share)).sqrt();
+        1.96 * deviation / (self.events as f64 * share)
+    }
+
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            events: self.events.saturating_sub(earlier.events),
+            examined: self.examined.saturating_sub(earlier.examined),
+        }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.events += more.events;
+        self.examined += more.examined;
+    }
+}
+
+/// CPU time that the eBPF programs took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountingCost {
+    /// All CPUs together, in nanoseconds.
+    pub ns: u64,
+    /// Measured by the kernel (`kernel.bpf_stats_enabled`), else estimated by the events.
+    pub measured: bool,
 }
 
 impl Attribution {
@@ -64,6 +149,11 @@ impl Attribution {
         self.flows.extend(next.flows);
         self.flows_missed += next.flows_missed;
         self.lost_events += next.lost_events;
+        self.sampling.add(next.sampling);
+        self.cost = self.cost.zip(next.cost).map(|(all, next)| CountingCost {
+            ns: all.ns + next.ns,
+            measured: all.measured && next.measured,
+        });
         self.stages = None;
         for (cpu, time) in next.cpu_time {
             self.cpu_time.entry(cpu).or_default().add(time);
@@ -280,4 +370,61 @@ pub struct Hook {
     pub hook: String,
     /// Why it is not attached; `None` when it is.
     pub refused: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Samples a stream as `bpf/sample.h` does without a quota; each event belongs to the row with
+    /// this probability. Returns the estimate's relative error, and what was examined.
+    fn sampled(seed: u64, events: u64, share: f64) -> (f64, Examined) {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state >> 11
+        };
+        let (mut left, mut weight, mut all) = (0, 1, Examined::default());
+        let (mut truth, mut estimate) = (0, 0);
+        for _ in 0..events {
+            let belongs = (random() as f64 / (1_u64 << 53) as f64) < share;
+            truth += u64::from(belongs);
+            if left > 0 {
+                left -= 1;
+                continue;
+            }
+            estimate += weight * u64::from(belongs);
+            all.add(Examined { events: weight, examined: 1 });
+            left = random() & 63;
+            weight = left + 1;
+        }
+        (estimate as f64 / truth as f64 - 1.0, all)
+    }
+
+    #[test]
+    fn nineteen_of_twenty_estimates_lie_within_the_stated_error() {
+        for share in [0.1, 0.5] {
+            let within = (1..=400).filter(|seed| {
+                let (error, all) = sampled(*seed, 20_000, share);
+                error.abs() <= all.error(share)
+            });
+            let within = within.count();
+            assert!((365..=395).contains(&within), "{share}: {within} of 400");
+        }
+    }
+
+    #[test]
+    fn the_mean_of_many_estimates_is_the_truth() {
+        let errors: Vec<f64> = (1..=400).map(|seed| sampled(seed, 20_000, 0.5).0).collect();
+        let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+        assert!(mean.abs() < 0.01, "{mean}");
+    }
+
+    #[test]
+    fn what_is_examined_completely_has_no_error() {
+        let all = Examined { events: 1000, examined: 1000 };
+        assert!(all.is_complete() && all.error(0.1) == 0.0);
+    }
 }

@@ -45,7 +45,7 @@ impl ApplyOptions {
 }
 
 /// Parses a confirmation time between one second and one day.
-fn confirm_time(text: &str) -> Result<Duration, String> {
+pub(crate) fn confirm_time(text: &str) -> Result<Duration, String> {
     let time = crate::args::parse::duration(text)?;
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(24 * 60 * 60));
     if (least..=most).contains(&time) { Ok(time) } else { Err("choose between 1s and 1day".into()) }

@@ -60,6 +60,11 @@ impl GoalArgs {
         if self.fix.is_empty() { Options::default() } else { Options::for_findings() }
     }
 
+    /// Returns the goal of fixing only this finding.
+    pub(crate) fn fixing(&self, fix: FixRequest) -> Self {
+        Self { fix: vec![fix], ..self.clone() }
+    }
+
     /// Plans this goal for an observation of this machine or of a bundle's.
     pub(crate) fn plan(&self, observation: &Observation, is_bundle: bool) -> Result<Plan> {
         // Weights measured here do not apply to the machine in a bundle.

@@ -81,17 +81,33 @@ impl LiveArgs {
         Self { interval: self.interval.or(Some(interval)), ..self.clone() }
     }
 
+    /// The time to observe.
+    pub(crate) fn interval(&self) -> Duration {
+        self.interval.unwrap_or(INTERVAL)
+    }
+
     /// Makes observations until `use_it` returns false.
     fn each<T>(
         &self,
         options: Options,
+        use_it: impl FnMut(Observation) -> Result<(T, bool)>,
+    ) -> Result<T> {
+        self.each_of(options, || self.interval(), wait_with_progress, use_it)
+    }
+
+    /// Makes observations of changing length until `use_it` returns false; `wait` lets the time
+    /// pass.
+    pub(crate) fn each_of<T>(
+        &self,
+        options: Options,
+        interval: impl Fn() -> Duration,
+        wait: impl Fn(Duration),
         mut use_it: impl FnMut(Observation) -> Result<(T, bool)>,
     ) -> Result<T> {
         let root = Root::live();
         let mut observer = Observer::start_with(&root, self.counting(), options)?;
-        let interval = self.interval.unwrap_or(INTERVAL);
         loop {
-            let observation = observer.next(&root, interval, wait_with_progress)?;
+            let observation = observer.next(&root, interval(), &wait)?;
             let (value, again) = use_it(observation)?;
             if !again {
                 return Ok(value);
@@ -121,6 +137,16 @@ impl ObserveArgs {
     /// Whether a bundle is observed.
     pub(crate) fn is_bundle(&self) -> bool {
         self.from.from.is_some()
+    }
+
+    /// Returns the bundle's observation; `None` for this machine.
+    pub(crate) fn bundle(&self) -> Result<Option<Observation>> {
+        self.from.bundle()
+    }
+
+    /// How this machine is observed.
+    pub(crate) fn live(&self) -> &LiveArgs {
+        &self.live
     }
 
     /// Makes one observation.

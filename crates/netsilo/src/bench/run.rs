@@ -67,7 +67,7 @@ fn tell(bar: &ProgressBar, spec: &Spec, tick: Tick) {
     bar.set_position(counted.as_millis() as u64);
     let rate = tick.last_second as f64;
     bar.set_message(if spec.test.has_responses() {
-        format!("{}/s", units::count(rate))
+        format!("{} transactions/s", units::count(rate))
     } else {
         units::bytes_per_s(rate)
     });

@@ -25,7 +25,7 @@ use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
     Experiment, Failed, Kind, Load, Record, Setting, SiloMap, Step, Trial,
 };
-use netsilo_trial::traffic::{EndMachine, LoadResult, Spec};
+use netsilo_trial::traffic::{EndMachine, Figures, LoadResult, Spec};
 
 use crate::args::look::wait_unless_stopped;
 use crate::args::state_dir::StateDir;
@@ -35,7 +35,7 @@ use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::words::plural;
 use crate::temporary_changes::TemporaryChanges;
-use crate::views::units;
+use crate::views;
 
 /// A run ends after this many consecutive trials without a result.
 const FAILURES: usize = 5;
@@ -522,19 +522,14 @@ impl Progress {
     }
 
     fn end(&self, n: usize, trial: &Trial) {
-        let rate: f64 = trial
-            .runs
-            .iter()
-            .map(|run| run.figures())
-            .map(|figures| figures.transactions_per_s.unwrap_or(figures.bytes_per_s))
-            .sum();
+        let figures: Vec<Figures> = trial.runs.iter().map(|run| run.figures()).collect();
         let Step { round, load, setting } = &trial.step;
         let what = format!(
-            "{}/{} round {}, {setting}, {load}: {}/s",
+            "{}/{} round {}, {setting}, {load}: {}",
             n + 1,
             self.trials,
             round + 1,
-            units::count(rate)
+            views::bench::rate(&figures)
         );
         if self.bar.is_hidden() {
             out::note(&what);

@@ -19,7 +19,7 @@ use netsilo_sys::observe::CountingMode;
 
 use crate::args::file::read_configuration;
 use file::Yield;
-pub(crate) use file::{Metrics, Window};
+pub(crate) use file::{Budget, Metrics, Window};
 
 /// Default folder of the configuration.
 pub(crate) const CONFIG_DIR: &str = "/etc/netsilo";
@@ -31,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) interval: Duration,
     /// The part of each cycle in which eBPF is attached.
     pub(crate) window: Window,
+    /// Share of the machine's CPU time that the daemon may take; it shortens its windows.
+    pub(crate) budget: Budget,
     /// Whether eBPF is used at all.
     pub(crate) bpf: bool,
     /// Whether hints are published.
@@ -54,6 +56,7 @@ impl Default for Config {
         Self {
             interval: Duration::from_secs(10),
             window: Window::Last(Duration::from_secs(1)),
+            budget: Budget::Share(0.003),
             bpf: true,
             hints: true,
             hints_only: false,
@@ -118,6 +121,7 @@ impl Config {
     fn take(&mut self, file: file::File) {
         set(&mut self.interval, file.interval);
         set(&mut self.window, file.window);
+        set(&mut self.budget, file.budget);
         set(&mut self.bpf, file.bpf);
         set(&mut self.hints, file.hints);
         set(&mut self.hints_only, file.hints_only);
@@ -180,6 +184,15 @@ impl Config {
             _ if !self.bpf => CountingMode::WithoutBpf,
             Window::Always => CountingMode::Continuous,
             Window::Last(length) => CountingMode::Windows(length),
+        }
+    }
+
+    /// Returns the longest time that eBPF is attached in a cycle, and the share of the machine's
+    /// CPU time that bounds it; with `window = "always"` nothing does.
+    pub(crate) fn window_and_budget(&self) -> (Duration, Option<f64>) {
+        match self.window {
+            Window::Always => (self.interval, None),
+            Window::Last(length) => (length, self.budget.limit()),
         }
     }
 

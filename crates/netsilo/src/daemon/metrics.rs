@@ -96,6 +96,16 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
         last_window_seconds,
     );
     gauge(
+        "netsilo_counting_window_seconds",
+        "How long eBPF is attached in a cycle",
+        status.counting.window.as_secs_f64(),
+    );
+    gauge(
+        "netsilo_own_share",
+        "Share of the machine's CPU time that netsilo and its eBPF programs took in the last cycle",
+        status.counting.share,
+    );
+    gauge(
         "process_resident_memory_bytes",
         "Memory of this process in RAM",
         status.own.resident_bytes.unwrap_or(0) as f64,
@@ -158,6 +168,11 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
         "process_cpu_seconds",
         "CPU time of this process, user and system",
         status.own.cpu.as_secs_f64(),
+    );
+    counter(
+        "netsilo_counting_cpu_seconds",
+        "CPU time of the eBPF programs, which run in other threads' time",
+        status.counting.programs.as_secs_f64(),
     );
     let mut text = String::new();
     // Writing to a string cannot fail.

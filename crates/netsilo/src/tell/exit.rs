@@ -40,7 +40,8 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    fn code(self) -> u8 {
+    /// The number.
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Ok => 0,
             Self::Refused => 1,
@@ -53,6 +54,23 @@ impl Exit {
             Self::OtherOwner => 30,
             Self::NoPermission => 77,
             Self::BadConfiguration => 78,
+        }
+    }
+
+    /// The meaning in a few words, for help texts; `docs/exit-codes.md` has the next steps.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Self::Ok => "done, or nothing to do",
+            Self::Refused => "refused or failed for the printed reason; nothing was changed",
+            Self::Usage => "the command line is invalid",
+            Self::NotRunning => "no daemon answers",
+            Self::ChangesPending => "with --detailed-exitcode: changes are pending",
+            Self::Findings => "a finding is at least as severe as --fail-on",
+            Self::FailedAndRestored => "a write failed, and everything was restored",
+            Self::RestoreIncomplete => "a setting could not be restored; run netsilo undo",
+            Self::OtherOwner => "another program owns these settings",
+            Self::NoPermission => "a privilege is missing",
+            Self::BadConfiguration => "the configuration is bad",
         }
     }
 

@@ -20,6 +20,13 @@ pub(crate) fn screen(text: &str) -> Result<()> {
     crate::tell::out::text(text)
 }
 
+/// The width of the terminal; `None` if the output is none, and so has no end of a line.
+pub(crate) fn width() -> Option<usize> {
+    let terminal = io::stdout().is_terminal();
+    let (columns, _) = terminal.then(|| ratatui::crossterm::terminal::size().ok()).flatten()?;
+    (columns > 0).then_some(usize::from(columns))
+}
+
 /// Prints a result as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_string_pretty(value).context("cannot serialize JSON")?;

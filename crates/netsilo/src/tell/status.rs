@@ -32,6 +32,9 @@ pub(crate) struct Status {
     pub(crate) state: ControllerState,
     pub(crate) config: ConfigStatus,
     pub(crate) attribution: AttributionStatus,
+    /// What the last cycle cost, and how long eBPF is attached in the next.
+    #[serde(default)]
+    pub(crate) counting: CountingStatus,
     /// Distances between protocol work and readers in the last window.
     pub(crate) locality: Locality,
     /// The placement of every interrupt and NAPI kthread.
@@ -82,6 +85,21 @@ pub(crate) struct AttributionStatus {
     pub(crate) source: AttributionSource,
     /// Hooks that are not attached, with the reason.
     pub(crate) refused: Vec<Hook>,
+}
+
+/// The daemon's cost in the last cycle, and its budget.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CountingStatus {
+    /// How long eBPF is attached in the next cycle.
+    pub(crate) window: Duration,
+    /// Share of the machine's CPU time that the daemon may take; `None`: no limit.
+    pub(crate) budget: Option<f64>,
+    /// Share that it took in the last cycle, with its eBPF programs.
+    pub(crate) share: f64,
+    /// CPU time of the eBPF programs since the start.
+    pub(crate) programs: Duration,
+    /// Whether the kernel measured that time; else it is estimated.
+    pub(crate) measured: bool,
 }
 
 /// Counts since the start.

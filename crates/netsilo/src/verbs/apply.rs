@@ -15,6 +15,7 @@ use crate::args::apply_options::ApplyOptions;
 use crate::args::goal::GoalArgs;
 use crate::args::look;
 use crate::args::plan::load;
+use crate::args::state_dir::StateDir;
 use crate::tell::consent::{confirmed_by_user, refuse_owned};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::{self, eprint_line};
@@ -63,8 +64,7 @@ pub(crate) fn apply(plan: &Plan, options: &ApplyOptions) -> Result<Exit> {
     if options.json {
         views::plan::interruptions(plan).iter().for_each(eprint_line);
     }
-    refuse_conflicting_changes(plan)?;
-    refuse_owned(plan, &options.state.root()?)?;
+    refuse(plan, &options.state)?;
     if !options.yes
         && !confirmed_by_user(&format!("apply {}", plural(plan.changes.len(), "change")))?
     {
@@ -76,25 +76,47 @@ pub(crate) fn apply(plan: &Plan, options: &ApplyOptions) -> Result<Exit> {
     {
         return Ok(Exit::Refused);
     }
-    let kernel = options.state.kernel()?;
-    let dir = options.state.absolute()?;
+    // Progress never fails and never ends the program: the changes may cut off the terminal itself.
+    let applied = write(plan, &options.state, options.confirm_within, &mut |line| {
+        eprint_line(line);
+    })?;
+    // Output may fail if the terminal is gone; the changes are applied nevertheless.
+    let _ = outcome(&applied, options);
+    Ok(Exit::Ok)
+}
+
+/// Refuses a plan that cannot be written as a whole, or whose settings another program owns.
+pub(crate) fn refuse(plan: &Plan, state: &StateDir) -> Result<()> {
+    refuse_conflicting_changes(plan)?;
+    refuse_owned(plan, &state.root()?)
+}
+
+/// Writes a plan as one transaction, which its guard restores unless it is confirmed; each step is
+/// told in a line.
+pub(crate) fn write(
+    plan: &Plan,
+    state: &StateDir,
+    confirm_within: Option<Duration>,
+    tell: &mut dyn FnMut(String),
+) -> Result<Applied> {
+    let (kernel, dir) = (state.kernel()?, state.absolute()?);
     let mut start_guard =
-        |transaction: u64| guard::start(&mut options.state.guard_command(&dir, transaction), &dir);
-    let mut write_options = TransactionOptions {
-        confirm_within: options.confirm_within,
-        start_guard: &mut start_guard,
-        wait: verify::LIMIT,
-    };
+        |transaction: u64| guard::start(&mut state.guard_command(&dir, transaction), &dir);
+    let mut options =
+        TransactionOptions { confirm_within, start_guard: &mut start_guard, wait: verify::LIMIT };
     let applied = netsilo_sys::transaction::apply::apply(
         &kernel,
         &dir,
         &plan.changes,
-        &mut write_options,
-        &mut |event| progress(&event, plan, &dir),
+        &mut options,
+        &mut |event| step(&event, plan, &dir).into_iter().for_each(&mut *tell),
     )?;
-    // Output may fail if the terminal is gone; the changes are applied nevertheless.
-    let _ = outcome(&applied, options);
-    Ok(Exit::Ok)
+    for (target, now) in &applied.overwritten {
+        tell(format!(
+            "netsilo: {target} is already {now} again: another program writes it; find and stop it"
+        ));
+    }
+    Ok(applied)
 }
 
 /// Tries a plan under the live workload and restores everything; `false` if it made it worse.
@@ -124,14 +146,12 @@ fn refuse_conflicting_changes(plan: &Plan) -> Result<()> {
     .into())
 }
 
-/// Reports progress on stderr. It never fails and never ends the program: the changes may cut off
-/// the terminal itself.
-fn progress(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path) {
-    match event {
-        ApplyEvent::Journalled { transaction } => eprint_line(format_args!(
-            "transaction {transaction} is recorded in {}/journal",
-            dir.display()
-        )),
+/// A step of a transaction in one line; `None` if it is not worth one.
+fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path) -> Option<String> {
+    Some(match event {
+        ApplyEvent::Journalled { transaction } => {
+            format!("transaction {transaction} is recorded in {}/journal", dir.display())
+        }
         ApplyEvent::Wrote { index, change, settled } => {
             let rounded = if **settled == change.new {
                 String::new()
@@ -140,25 +160,16 @@ fn progress(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path) {
             };
             let (n, of) = (index + 1, plan.changes.len());
             let (old, new) = change.from_to();
-            eprint_line(format_args!("{n}/{of} {}: {old} -> {new}{rounded}", change.target));
+            format!("{n}/{of} {}: {old} -> {new}{rounded}", change.target)
         }
-        ApplyEvent::Failed(why) => {
-            eprint_line(format_args!("{why}; restoring the changes written before"))
-        }
-        ApplyEvent::Restored(target, what) => {
-            eprint_line(format_args!("  {target}: {}", restore_result(what)))
-        }
-        ApplyEvent::Waiting { irqs: 0 } => {}
+        ApplyEvent::Failed(why) => format!("{why}; restoring the changes written before"),
+        ApplyEvent::Restored(target, what) => format!("  {target}: {}", restore_result(what)),
+        ApplyEvent::Waiting { irqs: 0 } => return None,
         ApplyEvent::Waiting { irqs } => {
-            eprint_line(format_args!(
-                "waiting for {} to arrive on the new cpus",
-                plural(*irqs, "interrupt")
-            ));
+            format!("waiting for {} to arrive on the new cpus", plural(*irqs, "interrupt"))
         }
-        ApplyEvent::Arrived(irq, arrival) => {
-            eprint_line(format_args!("  irq {irq}: {}", told(arrival)))
-        }
-    }
+        ApplyEvent::Arrived(irq, arrival) => format!("  irq {irq}: {}", told(arrival)),
+    })
 }
 
 fn told(arrival: &Arrival) -> String {
@@ -171,11 +182,6 @@ fn told(arrival: &Arrival) -> String {
 }
 
 fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {
-    for (target, now) in &applied.overwritten {
-        eprint_line(format_args!(
-            "netsilo: {target} is already {now} again: another program writes it; find and stop it"
-        ));
-    }
     if options.json {
         let changes = applied
             .settled

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// verdicts; netsilo calibrate stores such a measurement
     #[arg(long, conflicts_with = "from")]
     calibrate: bool,
-    /// Also print the numbers behind each verdict
+    /// Also print the checks that passed, and the numbers behind each verdict
     #[arg(short, long)]
     verbose: bool,
     /// Print findings and verdicts as JSON
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&check)?;
     } else {
-        out::text(&views::check::render(&check))?;
+        out::text(&views::check::render(&check, args.verbose))?;
         out::text(&views::verdict::render(&check, args.verbose))?;
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);

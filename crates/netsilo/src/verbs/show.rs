@@ -16,31 +16,71 @@ use crate::views;
 pub(crate) struct Args {
     #[command(flatten)]
     observe: look::ObserveArgs,
-    /// Repeat after each interval, COUNT times or until interrupted
+    /// Repeat after each interval, COUNT times or until interrupted; without --exact or --stages
+    /// the softirq time is the kernel's own (~), and wakeups are not counted
     #[arg(short, long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "0")]
     watch: Option<u64>,
     /// Also sample in which stages receive work spends its time: driver, bridge and IP, netfilter,
     /// delivery, sending
     #[arg(long, conflicts_with = "no_bpf")]
     stages: bool,
+    /// Examine every read, poll and softirq, however many there are, also with --watch; costs more
+    #[arg(long, conflicts_with = "no_bpf")]
+    exact: bool,
     /// Print the report as JSON (schema 1, docs/report.md); with --watch one line per interval
     #[arg(short, long)]
     json: bool,
 }
 
+impl Args {
+    /// The eBPF programs: all the time, softirq time would cost as much as all others together.
+    fn options(&self) -> Options {
+        Options {
+            time: self.watch.is_none() || self.exact || self.stages,
+            stages: self.stages,
+            ..if self.exact { Options::exact() } else { Options::default() }
+        }
+    }
+}
+
 /// Observes and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let mut shown = 0;
-    let options = Options { stages: args.stages, ..Options::default() };
-    args.observe.each(options, |observation| {
+    args.observe.each(args.options(), |observation| {
         let report = Report::of(&Analysis::new(&observation, &Costs::default()));
         shown += 1;
         match (args.json, args.watch) {
             (true, None) => out::json(&report)?,
             (true, Some(_)) => out::json_line(&report)?,
-            (false, None) => out::text(&views::show::render(&report))?,
-            (false, Some(_)) => out::screen(&views::show::render(&report))?,
+            (false, None) => out::text(&views::show::render(&report, out::width()))?,
+            (false, Some(_)) => out::screen(&views::show::render(&report, out::width()))?,
         }
         Ok((Exit::Ok, args.watch.is_some_and(|count| count == 0 || shown < count)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn watching_leaves_out_softirq_time_and_samples_unless_exact() {
+        let options = |words: &str| {
+            let words = std::iter::once("show").chain(words.split_whitespace());
+            let options = Cli::parse_from(words).args.options();
+            (options.time, options.examined_per_s.is_some())
+        };
+        assert_eq!(options(""), (true, true));
+        assert_eq!(options("--watch"), (false, true));
+        assert_eq!(options("--watch --stages"), (true, true));
+        assert_eq!(options("--watch --exact"), (true, false));
+    }
 }

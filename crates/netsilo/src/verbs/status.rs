@@ -29,15 +29,19 @@ pub(crate) struct Args {
 
 /// Reads the status from the daemon and prints it.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let text = ask(&args.state_dir)?;
-    let status: Status = serde_json::from_str(&text)
-        .context("the daemon's answer has the format of another version of netsilo")?;
+    let status = read(&args.state_dir)?;
     if args.json {
         out::json(&status)?;
     } else {
         out::text(&views::status::render(&status))?;
     }
     Ok(Exit::Ok)
+}
+
+/// Reads the status of the daemon with this state folder.
+pub(crate) fn read(dir: &Path) -> Result<Status> {
+    serde_json::from_str(&ask(dir)?)
+        .context("the daemon's answer has the format of another version of netsilo")
 }
 
 fn ask(dir: &Path) -> Result<String> {

@@ -5,11 +5,23 @@ use std::net::SocketAddr;
 
 use comfy_table::{CellAlignment, Table, presets};
 use netsilo_model::derive::rates::CpuRates;
-use netsilo_trial::traffic::{EndMachine, Latency, LoadResult};
+use netsilo_trial::traffic::{EndMachine, Figures, Latency, LoadResult};
 
 use crate::tell::words::plural;
 use crate::views::table::{MEASURED, TICKS};
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
+
+/// The rate of a trial's runs together, in its unit: transactions, packets or bytes per second.
+pub(crate) fn rate(figures: &[Figures]) -> String {
+    let sum = |of: fn(&Figures) -> Option<f64>| figures.iter().map(of).sum::<Option<f64>>();
+    if let Some(rate) = sum(|it| it.transactions_per_s) {
+        format!("{} transactions/s", count(rate))
+    } else if let Some(rate) = sum(|it| it.datagrams_per_s) {
+        format!("{} packets/s", count(rate))
+    } else {
+        bytes_per_s(figures.iter().map(|it| it.bytes_per_s).sum())
+    }
+}
 
 /// Renders the load, its rate, and what both machines did.
 pub(crate) fn render(run: &LoadResult) -> String {
@@ -240,6 +252,22 @@ mod tests {
             context_switches_per_s: Some(81_234.0),
             ..EndMachine::default()
         }
+    }
+
+    #[test]
+    fn a_rate_has_the_unit_of_its_load() {
+        let figures = |transactions_per_s, datagrams_per_s| Figures {
+            transactions_per_s,
+            bytes_per_s: 215_500.0,
+            datagrams_per_s,
+            lost: None,
+            cpu_ns_per_transaction: None,
+            cpu_s_per_gigabyte: None,
+        };
+        let of = |one: Figures| rate(&[one, one]);
+        assert_eq!(of(figures(Some(500.0), None)), "1.00k transactions/s");
+        assert_eq!(of(figures(None, Some(12_000.0))), "24.0k packets/s");
+        assert_eq!(of(figures(None, None)), "431 kB/s");
     }
 
     #[test]

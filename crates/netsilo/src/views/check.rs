@@ -1,4 +1,5 @@
-//! Findings as text: the most severe first, each with its evidence and remedies.
+//! Findings as text: what is wrong, the most worthwhile first, each with its evidence and remedies;
+//! what is well is counted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,6 +11,7 @@ use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::subject::Subject;
 
+use crate::tell::words::plural;
 use crate::views::table::{table, trim_lines};
 use crate::views::units;
 
@@ -22,8 +24,8 @@ const SUBJECTS_NAMED: usize = 20;
 /// How many counters of a loss stage are named.
 const COUNTERS_NAMED: usize = 3;
 
-/// Renders all findings and the ledger of loss.
-pub(crate) fn render(check: &Check) -> String {
+/// Renders the findings and the ledger of loss; with `all`, also the checks that passed.
+pub(crate) fn render(check: &Check, all: bool) -> String {
     let mut text = String::new();
     let seconds = check.interval.as_secs_f64();
     let _ = writeln!(
@@ -33,7 +35,10 @@ pub(crate) fn render(check: &Check) -> String {
         check.release,
         counts(check)
     );
-    for alike in alike(&check.findings) {
+    let (passed, wrong): (Vec<&Finding>, Vec<&Finding>) =
+        check.findings.iter().partition(|finding| finding.severity == Severity::Ok);
+    let shown = wrong.iter().chain(passed.iter().filter(|_| all)).copied();
+    for alike in alike(shown) {
         text.push('\n');
         match alike.as_slice() {
             [first, others @ ..] if others.len() >= ALIKE => {
@@ -46,15 +51,18 @@ pub(crate) fn render(check: &Check) -> String {
             }),
         }
     }
+    if !passed.is_empty() && !all {
+        let _ = writeln!(text, "\n{} passed: -v", plural(passed.len(), "check"));
+    }
     text.push_str(&ledger(&check.ledger));
-    if check.findings.iter().any(|finding| finding.severity > Severity::Ok) {
+    if !wrong.is_empty() {
         let _ = writeln!(text, "\nrun netsilo explain ID for the page of a finding");
     }
     text
 }
 
 /// Findings in groups of one id, severity and remedies: an operator treats them alike.
-fn alike(findings: &[Finding]) -> Vec<Vec<&Finding>> {
+fn alike<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Vec<&'a Finding>> {
     let what = |finding: &Finding| {
         let remedies: Vec<String> =
             finding.remedies.iter().map(|remedy| remedy.what.clone()).collect();
@@ -156,7 +164,8 @@ fn stage_row(stage: &StageLosses) -> Vec<String> {
     ]
 }
 
-fn one(text: &mut String, finding: &Finding) {
+/// Adds one finding with its evidence and remedies.
+pub(crate) fn one(text: &mut String, finding: &Finding) {
     let Finding { id, severity, subject, title, .. } = finding;
     let _ = writeln!(text, "{}: {subject}: {title} [{id}]", severity.as_str());
     let width = finding
@@ -262,16 +271,26 @@ mod tests {
     #[test]
     fn alike_findings_are_printed_once_with_all_their_subjects() {
         let cpus = |count: u32| (0..count).map(|cpu| Subject::Cpu(CpuId(cpu * 2))).collect();
-        let text = render(&check_of(cpus(128)));
+        let text = render(&check_of(cpus(128)), false);
         assert_eq!(text.matches("[queues-share-core]").count(), 1, "{text}");
         assert!(text.contains("128 warning\n"), "{text}");
         assert!(text.contains("the same is true of 127 others: cpus 2,4,6,"), "{text}");
         assert!(text.lines().count() < 12, "{text}");
-        let few = render(&check_of(cpus(3)));
+        let few = render(&check_of(cpus(3)), false);
         assert_eq!(few.matches("[queues-share-core]").count(), 3, "{few}");
         let queues = (0..30).map(|queue| Subject::Queue("eth0".into(), queue)).collect();
-        let text = render(&check_of(queues));
+        let text = render(&check_of(queues), false);
         assert!(text.contains("of 29 others: eth0 rx-1, eth0 rx-2,"), "{text}");
         assert!(text.contains("eth0 rx-20, 9 more\n"), "{text}");
+    }
+    #[test]
+    fn checks_that_passed_are_one_line_unless_asked_for() {
+        let mut check = check_of(vec![Subject::Cpu(CpuId(0)), Subject::Cpu(CpuId(1))]);
+        check.findings[1].severity = Severity::Ok;
+        let text = render(&check, false);
+        assert_eq!(text.matches("[queues-share-core]").count(), 1, "{text}");
+        assert!(text.contains("\n1 check passed: -v\n"), "{text}");
+        let all = render(&check, true);
+        assert!(all.contains("ok: cpu1: ") && !all.contains("passed"), "{all}");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use netsilo_decide::report::quiet::{QuietCpus, split_quiet};
 use netsilo_decide::report::{CpuLine, NetdevLine, Report};
 use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::locality::Locality;
@@ -12,20 +13,31 @@ use netsilo_model::snapshot::attribution::AttributionSource;
 
 use crate::tell::words::plural;
 use crate::views::stages;
-use crate::views::table::{MEASURED, TICKS, table, trim_lines};
+use crate::views::table::{MEASURED, TICKS, narrowed};
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
 /// How many consumers of a queue are named; the rest is added up.
 const CONSUMERS_NAMED: usize = 3;
 
-/// Renders the whole report.
-pub(crate) fn render(report: &Report) -> String {
+/// Columns of queues that a narrow terminal loses, the first one first.
+const QUEUE_DROPS: [&str; 6] =
+    ["requested", "steering", "irq", "softirq", "effective", "packets/s"];
+
+/// Columns of CPUs that a narrow terminal loses, the first one first; the first column of a group
+/// stays, because it carries the group's name.
+const CPU_DROPS: [&str; 10] =
+    ["core", "rps/s", "cal/s", "ipi/s", "net_rx/s", "node", "dropped/s", "sys", "irq", "ipi"];
+
+/// Renders the whole report for a terminal of this width; `None`: no column is left out.
+///
+/// Of a machine with many CPUs, those without receive work are summed up by node.
+pub(crate) fn render(report: &Report, width: Option<usize>) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", title(report));
     for netdev in report.netdevs.iter().filter(|netdev| worth_showing(netdev)) {
-        let _ = writeln!(text, "\n{}\n{}", netdev_title(netdev), queue_table(netdev));
+        let _ = writeln!(text, "\n{}\n{}", netdev_title(netdev), queue_table(netdev, width));
     }
-    let _ = writeln!(text, "\n{}", cpu_table(&report.cpus));
+    let _ = writeln!(text, "\n{}", cpu_table(&report.cpus, width));
     if let Some(stages) = &report.stages {
         let _ = write!(text, "\n{}", stages::render(stages));
     }
@@ -37,7 +49,7 @@ pub(crate) fn render(report: &Report) -> String {
 }
 
 /// Whether a netdev has queues with traffic, interrupts or steering.
-fn worth_showing(netdev: &NetdevLine) -> bool {
+pub(crate) fn worth_showing(netdev: &NetdevLine) -> bool {
     netdev
         .queues
         .iter()
@@ -75,7 +87,7 @@ fn title(report: &Report) -> String {
     parts.join(", ")
 }
 
-fn netdev_title(netdev: &NetdevLine) -> String {
+pub(crate) fn netdev_title(netdev: &NetdevLine) -> String {
     let mut parts = vec![netdev.name.clone()];
     parts.extend(netdev.driver.clone());
     parts.extend(netdev.bus.clone());
@@ -102,7 +114,7 @@ fn netdev_title(netdev: &NetdevLine) -> String {
     parts.join("  ")
 }
 
-fn queue_table(netdev: &NetdevLine) -> String {
+fn queue_table(netdev: &NetdevLine, width: Option<usize>) -> String {
     let header = [
         "  rx",
         "irq",
@@ -115,11 +127,9 @@ fn queue_table(netdev: &NetdevLine) -> String {
         "locality",
         "consumers",
     ];
-    let mut table = table(&header, |name| matches!(name, "irq" | "packets/s" | "softirq"));
-    for silo in &netdev.queues {
-        table.add_row(queue_row(silo));
-    }
-    trim_lines(&table)
+    let rows: Vec<_> = netdev.queues.iter().map(queue_row).collect();
+    let numeric = |name: &str| matches!(name, "irq" | "packets/s" | "softirq");
+    narrowed(&header, &rows, numeric, &QUEUE_DROPS, width)
 }
 
 fn queue_row(silo: &Silo) -> Vec<String> {
@@ -145,7 +155,7 @@ fn queue_row(silo: &Silo) -> Vec<String> {
 }
 
 /// CPUs that polled a queue; with RPS also those that ran the protocol (`0 -> 2-3`).
-fn polled_on(silo: &Silo) -> String {
+pub(crate) fn polled_on(silo: &Silo) -> String {
     let polled: CpuSet = silo.polls.keys().copied().collect();
     let protocol: CpuSet = silo.protocol_cpus.keys().copied().collect();
     match (polled.is_empty(), protocol.is_empty() || protocol.is_subset(&polled)) {
@@ -157,7 +167,7 @@ fn polled_on(silo: &Silo) -> String {
 }
 
 /// The RPS, RFS and XPS settings that are on.
-fn steering(silo: &Silo) -> String {
+pub(crate) fn steering(silo: &Silo) -> String {
     let on = |cpus: &Option<CpuSet>| cpus.clone().filter(|cpus| !cpus.is_empty());
     let mut parts = Vec::new();
     parts.extend(on(&silo.rps_cpus).map(|cpus| format!("rps {cpus}")));
@@ -167,7 +177,7 @@ fn steering(silo: &Silo) -> String {
     if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
 }
 
-fn locality(locality: &Locality) -> String {
+pub(crate) fn locality(locality: &Locality) -> String {
     if locality.bytes_per_s == 0.0 {
         return "-".to_owned();
     }
@@ -183,7 +193,7 @@ fn locality(locality: &Locality) -> String {
 
 /// Consumers, then forwarded packets as a share of the queue's packets:
 /// `redis (cpu 3) 97%, sshd (cpu 0) 3%, -> eth1 tx-2 4.31k/s 60%`.
-fn consumers(consumers: &[ConsumerShare], forwards: &[ForwardShare]) -> String {
+pub(crate) fn consumers(consumers: &[ConsumerShare], forwards: &[ForwardShare]) -> String {
     let reader = |consumer: &ConsumerShare| {
         let cpus: CpuSet = consumer.cpus.keys().copied().collect();
         let word = if cpus.len() == 1 { "cpu" } else { "cpus" };
@@ -212,7 +222,7 @@ fn heaviest(all: impl Iterator<Item = (String, f64)>) -> Vec<String> {
     parts
 }
 
-fn cpu_table(cpus: &[CpuLine]) -> String {
+fn cpu_table(cpus: &[CpuLine], width: Option<usize>) -> String {
     let measured = cpus.iter().any(|cpu| cpu.softirq_share.is_some());
     let nodes =
         cpus.iter().filter_map(|cpu| cpu.node).collect::<std::collections::BTreeSet<_>>().len() > 1;
@@ -227,11 +237,21 @@ fn cpu_table(cpus: &[CpuLine]) -> String {
     }
     header.extend(["\nnet_rx/s", "\nrps/s", "\ndropped/s", "\npolls", "\nreaders"]);
     let words = ["\n  cpu", "\ncore", "\npolls", "\nreaders"];
-    let mut table = table(&header, |name| !words.contains(&name));
-    for cpu in cpus {
-        table.add_row(cpu_row(cpu, measured, nodes));
+    let (named, quiet) = split_quiet(cpus);
+    let rows: Vec<_> = named.iter().map(|cpu| cpu_row(cpu, measured, nodes)).collect();
+    let mut text = narrowed(&header, &rows, |name| !words.contains(&name), &CPU_DROPS, width);
+    for quiet in &quiet {
+        let _ = write!(text, "\n  {}", summed_up(quiet));
     }
-    trim_lines(&table)
+    text
+}
+
+/// The CPUs of a node that have nothing to tell, in one line.
+pub(crate) fn summed_up(quiet: &QuietCpus) -> String {
+    let node = or_dash(quiet.node, |node| node.to_string());
+    let busy = or_dash(quiet.busy, percent);
+    let cpus = plural(quiet.cpus.len(), "cpu");
+    format!("node {node}: {cpus} without receive work, {busy} busy on average")
 }
 
 fn cpu_row(cpu: &CpuLine, measured: bool, nodes: bool) -> Vec<String> {
@@ -260,7 +280,7 @@ fn cpu_row(cpu: &CpuLine, measured: bool, nodes: bool) -> Vec<String> {
 }
 
 /// Groups the queues of a netdev: `eth0 rx-0, eth0 rx-1` as `eth0 rx-0-1`.
-fn group_queues(labels: &[String]) -> String {
+pub(crate) fn group_queues(labels: &[String]) -> String {
     let mut by_stem: BTreeMap<&str, Vec<CpuId>> = BTreeMap::new();
     let mut others = Vec::new();
     for label in labels {
@@ -329,7 +349,16 @@ mod tests {
         let scene: Scene =
             serde_json::from_str(include_str!("../../../../cases/virtio-all-on-cpu0/before.json"))
                 .unwrap();
-        insta::assert_snapshot!(render(&report(&scene.observation())));
+        insta::assert_snapshot!(render(&report(&scene.observation()), None));
+    }
+
+    #[test]
+    fn eighty_columns_keep_what_is_polled_and_read_where() {
+        let scene: Scene =
+            serde_json::from_str(include_str!("../../../../cases/virtio-all-on-cpu0/before.json"))
+                .unwrap();
+        let text = render(&report(&scene.observation()), Some(80));
+        insta::assert_snapshot!(text);
     }
 
     #[test]
@@ -345,7 +374,7 @@ mod tests {
                       "to": "tap7", "queue": 0, "packets_per_s": 100, "bytes_per_s": 15000 }] }] },
             { "name": "eth1", "driver": "igb", "queues": [{ "irq": 51, "cpus": "1" }] }] }"#;
         let scene: Scene = serde_json::from_str(scene).unwrap();
-        insta::assert_snapshot!(render(&report(&scene.observation())));
+        insta::assert_snapshot!(render(&report(&scene.observation()), None));
     }
 
     #[test]

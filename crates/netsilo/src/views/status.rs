@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
-use netsilo_decide::control::{ControllerState, LogEntry};
+use netsilo_decide::control::{ControllerState, LogEntry, LogKind};
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
-use crate::tell::status::{Mode, Status};
+use crate::tell::status::{CountingStatus, Mode, Status};
 use crate::tell::words::plural;
 use crate::views::units::{bytes_per_s, percent};
 
@@ -62,7 +62,8 @@ pub(crate) fn render(status: &Status) -> String {
     text
 }
 
-fn head(status: &Status) -> String {
+/// The daemon as a whole, in a few lines.
+pub(crate) fn head(status: &Status) -> String {
     let mode = match &status.mode {
         Mode::Placing => "writes knobs and hints".to_owned(),
         Mode::HintsOnly => "hints only".to_owned(),
@@ -113,7 +114,22 @@ fn head(status: &Status) -> String {
         .resident_bytes
         .map_or(String::new(), |bytes| format!(", {} MB", bytes / 1_000_000));
     let _ = writeln!(text, "own cost: {:.1} s of CPU{memory}", status.own.cpu.as_secs_f64());
+    let _ = writeln!(text, "{}", counting(&status.counting));
     text
+}
+
+fn counting(counting: &CountingStatus) -> String {
+    let budget = counting
+        .budget
+        .map_or("no budget".to_owned(), |share| format!("budget {:.2}%", share * 100.0));
+    format!(
+        "eBPF: {:.1} s of CPU ({}); attached for {} of a cycle; all together {:.2}% of the \
+         machine in the last one, {budget}",
+        counting.programs.as_secs_f64(),
+        if counting.measured { "measured" } else { "estimated" },
+        humantime::format_duration(Duration::from_millis(counting.window.as_millis() as u64)),
+        counting.share * 100.0,
+    )
 }
 
 fn placements(status: &Status) -> Table {
@@ -152,14 +168,17 @@ fn decision(status: &Status, entry: &LogEntry) -> String {
 
 /// A decision in one line; a write is advice where no knob is written.
 pub(crate) fn decision_line(entry: &LogEntry) -> String {
-    let what = serde_json::to_value(entry.kind)
-        .ok()
-        .and_then(|what| what.as_str().map(|what| what.replace('_', " ")));
-    let what = what.unwrap_or_default();
+    let what = kind(entry.kind);
     match &entry.target {
         Some(target) => format!("{target}: {what}: {}", entry.why),
         None => format!("{what}: {}", entry.why),
     }
+}
+
+/// The kind of a decision in words: `in force`.
+pub(crate) fn kind(kind: LogKind) -> String {
+    let name = serde_json::to_value(kind).ok();
+    name.and_then(|name| Some(name.as_str()?.replace('_', " "))).unwrap_or_default()
 }
 
 fn state(state: ControllerState) -> &'static str {
@@ -172,7 +191,8 @@ fn state(state: ControllerState) -> &'static str {
     }
 }
 
-fn ago(status: &Status, at: Duration) -> String {
+/// Time since a moment in the status.
+pub(crate) fn ago(status: &Status, at: Duration) -> String {
     span(status.at.saturating_sub(at))
 }
 
@@ -182,8 +202,6 @@ fn span(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_decide::control::LogKind;
-
     use super::*;
 
     #[test]

@@ -16,7 +16,7 @@
  * Define TABLE, the name of the program's table, before including this file.
  */
 #pragma once
-#include "kernel.h"
+#include "machine.h"
 
 enum { PROBES = 4, KEY_WORDS = 5, LABEL_WORDS = 2, SLOT_WORDS = 1 + KEY_WORDS + LABEL_WORDS + 3 };
 
@@ -30,13 +30,6 @@ struct slot {
 	u64 label[LABEL_WORDS];
 	u64 sum[3];
 };
-
-/* Set before loading. */
-const volatile struct {
-	u32 cpus;  /* CPUs that can exist: the highest number + 1. */
-	u32 slots; /* Slots for each CPU, a power of two. */
-	u32 marks; /* Whether threads that read are to be marked. */
-} machine;
 
 /* One entry: the table in use. Its real size is that of the table set before loading. */
 struct {

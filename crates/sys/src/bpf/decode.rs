@@ -1,21 +1,24 @@
 //! Decodes the words of `bpf/*.h` into the values of `netsilo_model::snapshot::attribution`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{
-    Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, QueueResolution, Wakeup,
+    Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, QueueResolution, Sampling, Wakeup,
 };
 
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::table::{Entry, Mapped};
 
 /// Words of `struct cpu_time` in `bpf/time.h`.
-pub(crate) const TIME_WORDS: usize = 14;
-/// The first words are sums; the rest holds the starts of open intervals.
-pub(crate) const TIME_SUMS: usize = 8;
+pub(crate) const TIME_WORDS: usize = 32;
+/// The first words are sums; these hold what runs now, and the starts of open intervals.
+pub(crate) const TIME_OPEN: Range<usize> = 9..16;
+/// Then one `struct sample` of `bpf/sample.h` for each kind of event.
+const SAMPLE_WORDS: usize = 5;
 
 /// The two halves of a word, upper half first.
 fn halves(word: u64) -> (u32, u32) {
@@ -197,6 +200,22 @@ pub(crate) fn cpu_times(times: &Mapped) -> BTreeMap<CpuId, CpuTime> {
         (time != CpuTime::default()).then_some((CpuId(cpu as u32), time))
     };
     cpus.filter_map(time).collect()
+}
+
+/// What was examined so far on all CPUs, and the wakeups that were seen.
+pub(crate) fn sampled(times: &Mapped) -> (Sampling, u64) {
+    let (mut sampling, mut wakeups) = (Sampling::default(), 0);
+    for words in times.words().chunks_exact(TIME_WORDS) {
+        let word = |i: usize| words[i].load(Ordering::Relaxed);
+        wakeups += word(TIME_OPEN.start - 1);
+        let kinds = [&mut sampling.reads, &mut sampling.softirqs, &mut sampling.other_polls];
+        for (kind, all) in kinds.into_iter().enumerate() {
+            let first = TIME_OPEN.end + kind * SAMPLE_WORDS;
+            all.events += word(first);
+            all.examined += word(first + 1);
+        }
+    }
+    (sampling, wakeups)
 }
 
 /// The growth of monotonic sums since the last read.

@@ -7,13 +7,9 @@
  * belong to the sending socket never passed a NIC. Records nothing while no consumer needs it.
  */
 #include "flow.h"
+#include "machine.h"
 #include "napi.h"
 #include <bpf/bpf_tracing.h>
-
-/* Set before loading; this program does not use `slots`. */
-const volatile struct {
-	u32 cpus, slots;
-} machine;
 
 static __always_inline void note(void *flows, const void *flow, const struct origin *origin)
 {

@@ -149,6 +149,8 @@ pub(crate) struct LoadContext {
     pub(crate) cpus: u32,
     /// Slots per CPU of a full table.
     pub(crate) slots: u32,
+    /// Events of each kind that a CPU examines in each tick before it samples (`bpf/sample.h`).
+    pub(crate) quota: u32,
 }
 
 /// A loaded object with the state of each of its hooks; dropping it detaches.
@@ -201,6 +203,11 @@ impl Loaded {
         }
     }
 
+    /// Whether any program is attached.
+    pub(crate) fn is_attached(&self) -> bool {
+        !self.links.is_empty()
+    }
+
     /// Detaches all programs; they stay loaded in the kernel.
     pub(crate) fn detach(&mut self) {
         self.links.clear();
@@ -208,11 +215,17 @@ impl Loaded {
 
     /// Events that our programs missed because an event interrupted the same program on that CPU.
     pub(crate) fn missed(&self) -> u64 {
+        self.infos().map(|info| info.recursion_misses).sum()
+    }
+
+    /// Nanoseconds that our programs ran, as far as the kernel kept statistics.
+    pub(crate) fn run_ns(&self) -> u64 {
+        self.infos().map(|info| info.run_time_ns).sum()
+    }
+
+    fn infos(&self) -> impl Iterator<Item = libbpf_sys::bpf_prog_info> {
         let programs = self.object.iter().flat_map(Object::progs);
-        programs
-            .filter(|program| program.autoload())
-            .map(|program| recursion_misses(program.as_fd()))
-            .sum()
+        programs.filter(|program| program.autoload()).filter_map(|program| info(program.as_fd()))
     }
 }
 
@@ -289,7 +302,7 @@ fn load_accepted(source: &Source, context: &LoadContext) -> Loaded {
     }
 }
 
-fn recursion_misses(program: BorrowedFd<'_>) -> u64 {
+fn info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut bytes = size_of_val(&info) as u32;
     // SAFETY: the kernel writes at most `bytes` into `info`, and nothing through its pointers,
@@ -298,7 +311,7 @@ fn recursion_misses(program: BorrowedFd<'_>) -> u64 {
     let failed =
         unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut bytes) }
             != 0;
-    if failed { 0 } else { info.recursion_misses }
+    (!failed).then_some(info)
 }
 
 fn open(source: &Source) -> Result<OpenObject, String> {
@@ -329,8 +342,9 @@ fn try_load(source: &Source, programs: &[&str], context: &LoadContext) -> Result
         {
             let slots = if source.half { context.slots / 2 } else { context.slots };
             let marks = u32::from(context.maps.contains_key(READERS));
-            // `machine` of bpf/count.h; flows.bpf.c has only its first fields
-            let machine = [context.cpus, slots, marks].map(u32::to_ne_bytes).concat();
+            // bpf/machine.h
+            let machine =
+                [context.cpus, slots, marks, context.quota].map(u32::to_ne_bytes).concat();
             constants.iter_mut().zip(machine).for_each(|(to, from)| *to = from);
         }
     }

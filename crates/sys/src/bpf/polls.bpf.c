@@ -6,17 +6,11 @@
 #include "time.h"
 #include <bpf/bpf_tracing.h>
 
-/*
- * Time of the poll that ends now: since the softirq began, or its poll before this one ended; 0
- * outside of NET_RX (kthreads, busy polling).
- */
-static __always_inline u64 poll_ns(void)
+/* Time of the poll that ends now: since the softirq began, or its poll before this one ended. */
+static __always_inline u64 poll_ns(struct cpu_time *time)
 {
-	struct cpu_time *time = this_cpu();
 	u64 now, irqs, spent;
 
-	if (!time || !in_softirq(time, NET_RX_SOFTIRQ))
-		return 0;
 	now = now_and_irqs(time, &irqs);
 	spent = now - time->poll_since - (irqs - time->poll_irqs_ns);
 	time->poll_since = now;
@@ -33,10 +27,18 @@ int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 {
 	struct net_device *dev = napi->dev; /* None: the backlog of RPS, veth and loopback. */
 	u32 id = napi->napi_id, ifindex = 0, netns = 0;
+	struct cpu_time *time = this_cpu();
 	struct key key = {};
 	struct slot *slot;
-	bool fresh;
+	bool in_net_rx, fresh;
+	u64 weight;
 
+	if (!time)
+		return 0;
+	in_net_rx = in_softirq(time, NET_RX_SOFTIRQ);
+	weight = in_net_rx ? time->weight : weight_of(&time->other_polls);
+	if (!weight)
+		return 0;
 	if (dev) {
 		ifindex = dev->ifindex;
 		netns = dev->nd_net.net->ns.inum;
@@ -50,8 +52,9 @@ int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 		bpf_probe_read_kernel(slot->label, sizeof(slot->label), &dev->name);
 		note_device(id, dev);
 	}
-	add(slot, 1, work > 0 ? work : 0);
-	__sync_fetch_and_add(&slot->sum[2], poll_ns());
+	add(slot, weight, work > 0 ? work * weight : 0);
+	if (in_net_rx) /* Not known of kthreads and busy polling. */
+		__sync_fetch_and_add(&slot->sum[2], poll_ns(time) * weight);
 	return 0;
 }
 

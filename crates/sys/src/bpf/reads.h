@@ -6,6 +6,7 @@
 #include "flow.h"
 #include "napi.h"
 #include "readers.h"
+#include "time.h"
 
 enum protocol { TCP = 1, UDP = 2 };
 enum connected { NOT_KNOWN = 0, UNCONNECTED = 1, CONNECTED = 2 };
@@ -38,7 +39,16 @@ static __always_inline void mark_reader(void)
 		bpf_task_storage_get(&readers, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
-static __always_inline void count_read(const struct read *read, u64 bytes)
+/* How many reads this one stands for; 0: do not examine it. */
+static __always_inline u32 read_weight(void)
+{
+	struct cpu_time *time = this_cpu();
+
+	return time ? weight_of(&time->reads) : 1;
+}
+
+/* `reads` with `bytes` together. */
+static __always_inline void count_read(const struct read *read, u64 bytes, u64 reads)
 {
 	struct key key = {};
 	struct slot *slot;
@@ -61,5 +71,5 @@ static __always_inline void count_read(const struct read *read, u64 bytes)
 
 		BPF_CORE_READ_INTO(&slot->label, task, group_leader, comm);
 	}
-	add(slot, bytes, 1);
+	add(slot, bytes, reads);
 }

@@ -4,8 +4,9 @@
  *
  * tcp_rcv_space_adjust() runs after every kind of read (recv, splice, MSG_TRUNC, zerocopy,
  * io_uring, kTLS), once per packet. The bytes come from the socket's own counters, so no bytes are
- * lost between two calls, and a peek counts nothing. Not seen: MPTCP (it moves data without that
- * call), AF_XDP, devmem.
+ * lost between two calls that are examined (sample.h), and a peek counts nothing. The last call of
+ * a connection is always examined. Not seen: MPTCP (it moves data without that call), AF_XDP,
+ * devmem.
  */
 #include "reads.h"
 #include "window.h"
@@ -112,7 +113,7 @@ static __always_inline void find_queue(const struct sock *sk, struct seen *seen,
 }
 
 /* Counts the bytes read since the last call, for the running thread. */
-static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, struct seen *seen)
+static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, struct seen *seen, u32 reads)
 {
 	struct read read = { .protocol = TCP, .poll_cpu = -1 };
 	u64 taken = taken_from(sk, tcp), bytes = taken - seen->taken;
@@ -134,19 +135,23 @@ static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, s
 	 * spinlock.
 	 */
 	read.in_kernel = !sk->sk_lock.owned;
-	count_read(&read, bytes);
+	count_read(&read, bytes, reads);
 }
 
 static __always_inline void after_read(struct sock *sk)
 {
-	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	u32 reads = read_weight();
+	struct tcp_sock *tcp;
 	struct seen *seen;
 
+	if (!reads)
+		return;
+	tcp = bpf_skc_to_tcp_sock(sk);
 	if (!tcp)
 		return;
 	seen = seen_of(sk);
 	if (seen)
-		count_taken(sk, tcp, seen);
+		count_taken(sk, tcp, seen, reads);
 	else
 		count_lost();
 }
@@ -182,7 +187,7 @@ static __always_inline void end(struct sock *sk)
 	struct seen *seen = seen_before(sk);
 
 	if (tcp && seen && sk->sk_lock.owned)
-		count_taken(sk, tcp, seen);
+		count_taken(sk, tcp, seen, 0);
 }
 
 /*

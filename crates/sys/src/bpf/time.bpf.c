@@ -2,10 +2,10 @@
 /*
  * How long is each CPU interrupted, and by what?
  *
- * Two clock reads per interrupt and softirq. The time of a device interrupt or IPI during a softirq
- * is subtracted from the softirq's time. Timer and rescheduling interrupts are not hooked: their
- * few microseconds count for the interrupted code. On PREEMPT_RT a softirq can be preempted; its
- * time then includes the preempting task.
+ * Two clock reads per interrupt and per examined softirq (sample.h). The time of a device interrupt
+ * or IPI during a softirq is subtracted from the softirq's time. Timer and rescheduling interrupts
+ * are not hooked: their few microseconds count for the interrupted code. On PREEMPT_RT a softirq
+ * can be preempted; its time then includes the preempting task.
  */
 #include "time.h"
 #include <bpf/bpf_tracing.h>
@@ -15,8 +15,11 @@ int BPF_PROG(softirq_entry, u32 vector)
 {
 	struct cpu_time *time = this_cpu();
 
-	if (time) {
-		time->softirq = vector;
+	if (!time)
+		return 0;
+	time->softirq = vector + 1;
+	time->weight = weight_of(&time->softirqs);
+	if (time->weight) {
 		time->softirq_since = now_and_irqs(time, &time->softirq_irqs_ns);
 		time->poll_since = time->softirq_since;
 		time->poll_irqs_ns = time->softirq_irqs_ns;
@@ -30,14 +33,17 @@ int BPF_PROG(softirq_exit, u32 vector)
 	struct cpu_time *time = this_cpu();
 	u64 now, irqs, spent;
 
-	if (!time || !time->softirq_since)
+	if (!time || !time->softirq)
+		return 0;
+	time->softirq = 0;
+	if (vector == NET_RX_SOFTIRQ)
+		time->net_rx_runs++;
+	if (!time->weight)
 		return 0;
 	now = now_and_irqs(time, &irqs);
-	spent = now - time->softirq_since - (irqs - time->softirq_irqs_ns);
-	time->softirq_since = 0;
+	spent = (now - time->softirq_since - (irqs - time->softirq_irqs_ns)) * time->weight;
 	if (vector == NET_RX_SOFTIRQ) {
 		time->net_rx_ns += spent;
-		time->net_rx_runs++;
 	} else if (vector == NET_TX_SOFTIRQ) {
 		time->net_tx_ns += spent;
 	} else {

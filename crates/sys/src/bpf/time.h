@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Interrupt time and current state of each CPU: written by `time.bpf.c`, read by other programs. */
 #pragma once
-#include "kernel.h"
+#include "sample.h"
 
 struct cpu_time {
 	u64 net_rx_ns, net_tx_ns, other_softirq_ns, hardirq_ns, ipi_ns;
 	u64 net_rx_runs, hardirqs, ipis;
-	u64 irq_since;	   /* When the interrupt that runs now began; 0 when none does. */
-	u64 softirq_since; /* The same for the softirq, and what irqs_ns() said then. */
+	u64 wakeups;  /* Of any thread, by anything. */
+	u64 irq_since; /* When the interrupt that runs now began; 0 when none does. */
+	u64 softirq;   /* The softirq that runs now + 1; 0 when none does. */
+	u64 weight;    /* How many softirqs it stands for; 0: it is not examined. */
+	/* Of an examined softirq: when it began, and what irqs_ns() said then. */
+	u64 softirq_since;
 	u64 softirq_irqs_ns;
-	u64 softirq; /* Which softirq that is, or was. */
 	u64 poll_since; /* When the poll that runs in it began, and what irqs_ns() said then. */
 	u64 poll_irqs_ns;
+	struct sample reads;
+	struct sample softirqs;
+	struct sample other_polls; /* Polls outside of softirqs, and wakeups by them. */
+	u64 unused;		   /* No two CPUs share a cache line. */
 };
 
 /* Shared by all objects that read it. */
@@ -59,7 +66,7 @@ static __always_inline u64 now_and_irqs(const volatile struct cpu_time *time, u6
  */
 static __always_inline bool in_softirq(const struct cpu_time *time, u64 vector)
 {
-	return time->softirq_since && time->softirq == vector && !time->irq_since;
+	return time->softirq == vector + 1 && !time->irq_since;
 }
 
 /* Whether the task is a kthread that polls a NAPI, `napi/<dev>-<id>`. */

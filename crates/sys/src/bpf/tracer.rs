@@ -11,14 +11,18 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, CpuTime, Hook};
+use netsilo_model::snapshot::attribution::{
+    Attribution, AttributionSource, CountingCost, CpuTime, Hook, Sampling,
+};
+use rustix::time::{ClockId, clock_getres};
 
 use crate::bpf::arrived::Arrived;
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
-    TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups,
+    TIME_OPEN, TIME_WORDS, consumption, cpu_times, forwarded, polls, sampled, since, wakeups,
 };
 use crate::bpf::load::{LoadContext, Loaded, READERS, Source, load, load_first, reason};
+use crate::bpf::own_cost::{self, Unlisted};
 use crate::bpf::runqueue::Waits;
 use crate::bpf::stages::Sampler;
 use crate::bpf::table::{Mapped, Table, create_options, mappable_array};
@@ -43,9 +47,17 @@ pub struct Options {
     /// How long threads that read sockets wait for a CPU: examines each wakeup and each context
     /// switch of every thread.
     pub runqueue: bool,
+    /// Reads, polls and softirqs that a CPU examines in a second, of each, before it samples
+    /// ([`Attribution::sampling`]); `None`: all.
+    pub examined_per_s: Option<u64>,
 }
 
 impl Options {
+    /// The default without sampling: each read, poll and softirq is examined.
+    pub fn exact() -> Self {
+        Self { examined_per_s: None, ..Self::default() }
+    }
+
     /// The options for findings and bundles: the default and the flows of each rx queue.
     pub fn for_findings() -> Self {
         Self { arrivals: true, ..Self::default() }
@@ -61,6 +73,7 @@ impl Default for Options {
             stages: false,
             arrivals: false,
             runqueue: false,
+            examined_per_s: Some(EXAMINED_PER_S),
         }
     }
 }
@@ -77,8 +90,8 @@ pub struct Tracer {
     context: Option<LoadContext>,
     loaded: Vec<Loaded>,
     sampler: Option<Sampler>,
-    /// Whether the program that finds the queue behind a veth is loaded.
-    flows: bool,
+    /// The program that finds the queue behind a veth, once this machine has such a device.
+    flows: Option<Loaded>,
     /// Whether the program that counts forwarded packets is loaded.
     forward: bool,
     /// Every hook with its reason, if nothing could be loaded.
@@ -96,6 +109,9 @@ pub struct Tracer {
 /// matched.
 const DEMAND_LASTS: Duration = Duration::from_secs(60);
 
+/// Default of [`Options::examined_per_s`].
+const EXAMINED_PER_S: u64 = 8_000;
+
 /// The tables that the programs count in.
 struct Tables {
     polls: Table,
@@ -108,8 +124,9 @@ struct Tables {
     times: Mapped,
     /// `struct demand` of `bpf/flow.h`.
     demand: Mapped,
-    /// When a consumer last requested its flow, as of the last check.
-    asked: Instant,
+    /// Until when flows are recorded, as of the last check; `None` before the first, as no consumer
+    /// could request its flow.
+    record_until: Option<Instant>,
     /// `bpf/window.h`.
     window: Mapped,
     lost: MapHandle,
@@ -119,6 +136,10 @@ struct Tables {
 #[derive(Default)]
 struct Before {
     times: BTreeMap<CpuId, CpuTime>,
+    sampling: Sampling,
+    wakeups_seen: u64,
+    /// Run time of the programs by the kernel's statistics.
+    run_ns: u64,
     lost: u64,
 }
 
@@ -143,7 +164,7 @@ impl Tracer {
             context,
             loaded,
             sampler,
-            flows: false,
+            flows: None,
             forward: false,
             refused,
             cgroups: Cgroups::new(),
@@ -171,35 +192,50 @@ impl Tracer {
 
     /// Forgets all counts, so that the next read has those from now on.
     pub fn restart(&mut self) -> Result<(), ReadError> {
-        self.read().map(drop)
+        self.count().map(drop)
     }
 
     fn load_flows(&mut self) {
-        if self.options.containers && !self.flows {
-            self.flows = true;
-            self.load_later(&Source::flows());
+        if self.options.containers && self.flows.is_none() {
+            self.flows = self.load_later(&Source::flows());
         }
     }
 
     fn load_forward(&mut self) {
         if self.options.forwarding && !self.forward {
             self.forward = true;
-            self.load_later(&Source::forward());
+            let loaded = self.load_later(&Source::forward());
+            self.loaded.extend(loaded);
         }
     }
 
-    fn load_later(&mut self, source: &Source) {
-        let Some(context) = &self.context else { return };
-        let mut loaded = load(source, context);
+    fn load_later(&self, source: &Source) -> Option<Loaded> {
+        let mut loaded = load(source, self.context.as_ref()?);
         if self.since.is_none() {
             loaded.detach();
         }
-        self.loaded.push(loaded);
+        Some(loaded)
+    }
+
+    /// Attaches the program that records flows while a consumer needs it; without sampling always.
+    fn attach_flows(&mut self) {
+        let is_exact = self.options.examined_per_s.is_none();
+        let needed = is_exact || self.tables.as_ref().is_some_and(Tables::records_flows);
+        match &mut self.flows {
+            Some(flows) if needed && !flows.is_attached() => flows.attach(),
+            Some(flows) if !needed => flows.detach(),
+            _ => {}
+        }
+    }
+
+    /// All loaded objects.
+    fn objects(&self) -> impl Iterator<Item = &Loaded> {
+        self.loaded.iter().chain(&self.flows)
     }
 
     /// Each hook, with the reason if it was refused.
     pub fn hooks(&self) -> Vec<Hook> {
-        let loaded = self.loaded.iter().flat_map(|loaded| &loaded.hooks);
+        let loaded = self.objects().flat_map(|loaded| &loaded.hooks);
         let sampler = self.sampler.iter().map(|sampler| &sampler.hook);
         loaded.chain(&self.refused).chain(sampler).cloned().collect()
     }
@@ -208,7 +244,7 @@ impl Tracer {
     /// readable.
     pub fn pause(&mut self) {
         self.sampler.iter_mut().for_each(Sampler::detach);
-        self.loaded.iter_mut().for_each(Loaded::detach);
+        self.loaded.iter_mut().chain(&mut self.flows).for_each(Loaded::detach);
         self.attached += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
         self.windowed = true;
     }
@@ -224,6 +260,7 @@ impl Tracer {
             tables.begin_window();
         }
         self.loaded.iter_mut().for_each(Loaded::attach);
+        self.attach_flows();
         self.sampler.iter_mut().for_each(Sampler::attach);
         self.start();
     }
@@ -232,11 +269,26 @@ impl Tracer {
     ///
     /// Read before a pause: hooks are detached one after the other, and those that remain count on.
     pub fn read(&mut self) -> Result<Attribution, ReadError> {
+        let attribution = self.count()?;
+        if self.tables.as_mut().is_some_and(Tables::renew_demand) {
+            self.load_flows();
+        }
+        if self.since.is_some() {
+            self.attach_flows();
+        }
+        if !self.forward && may_forward() {
+            self.load_forward();
+        }
+        Ok(attribution)
+    }
+
+    fn count(&mut self) -> Result<Attribution, ReadError> {
         let mut attribution =
             Attribution { hooks: self.hooks(), windowed: self.windowed, ..Attribution::default() };
         if attribution.hooks.iter().any(|hook| hook.refused.is_none()) {
             attribution.source = AttributionSource::Bpf;
         }
+        let mut wakeups_of_any = 0;
         if let Some(tables) = &mut self.tables {
             attribution.polls = polls(tables.polls.drain()?);
             attribution.consumption =
@@ -245,7 +297,13 @@ impl Tracer {
             let times = cpu_times(&tables.times);
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;
-            let lost = tables.lost()? + self.loaded.iter().map(Loaded::missed).sum::<u64>();
+            let (sampling, wakeups_seen) = sampled(&tables.times);
+            attribution.sampling = sampling.since(self.before.sampling);
+            self.before.sampling = sampling;
+            wakeups_of_any = wakeups_seen - self.before.wakeups_seen;
+            self.before.wakeups_seen = wakeups_seen;
+            let lost = tables.lost()?
+                + self.loaded.iter().chain(&self.flows).map(Loaded::missed).sum::<u64>();
             // The count of a program that cannot be read is 0.
             attribution.lost_events = lost.saturating_sub(self.before.lost);
             self.before.lost = lost;
@@ -255,20 +313,31 @@ impl Tracer {
                     tables.arrived.drain(&attribution.polls)?;
             }
             attribution.runqueue_latency = tables.waits.as_mut().map(Waits::drain);
-            if tables.renew_demand() {
-                self.load_flows();
-            }
-            if !self.forward && may_forward() {
-                self.load_forward();
-            }
         }
         attribution.stages = self.sampler.as_ref().map(Sampler::read).transpose()?;
+        attribution.cost = Some(self.cost(&attribution, wakeups_of_any));
         let now = Instant::now();
         attribution.elapsed =
             self.attached + self.since.map_or(Duration::ZERO, |since| now - since);
         self.attached = Duration::ZERO;
         self.since = self.since.map(|_| now);
         Ok(attribution)
+    }
+
+    /// What the programs have cost since the last call.
+    fn cost(&mut self, attribution: &Attribution, wakeups: u64) -> CountingCost {
+        let run_ns = self.objects().map(Loaded::run_ns).sum::<u64>();
+        let ran = run_ns.saturating_sub(self.before.run_ns);
+        self.before.run_ns = run_ns;
+        if own_cost::is_measured() {
+            return CountingCost { ns: ran, measured: true };
+        }
+        let flows = u64::from(self.flows.as_ref().is_some_and(Loaded::is_attached));
+        let packet_programs = flows + 2 * u64::from(self.forward);
+        // sock_recv_length is called for each read of any socket
+        let by_length = self.loaded.iter().any(|loaded| loaded.runs("udp_read_length"));
+        let read_programs = 1 + u64::from(by_length);
+        own_cost::estimate(attribution, Unlisted { wakeups, packet_programs, read_programs })
     }
 }
 
@@ -357,9 +426,10 @@ impl Tables {
         let times = mappable_array("netsilo_times", (TIME_WORDS * 8) as u32, cpus)?;
         let demand = mappable_array("netsilo_demand", 16, 1)?;
         let window = mappable_array("netsilo_window", 8, 1)?;
+        let quota = options.examined_per_s.map_or(u32::MAX, per_tick);
         let tables = Self {
             window: Mapped::new(window.as_fd(), 8)?,
-            asked: Instant::now(),
+            record_until: None,
             demand: Mapped::new(demand.as_fd(), 16)?,
             times: Mapped::new(times.as_fd(), cpus as usize * TIME_WORDS * 8)?,
             lost: mappable_array("netsilo_lost", 8, 1)?,
@@ -387,15 +457,15 @@ impl Tables {
         maps.extend(tables.arrived.maps()?);
         maps.extend(tables.waits.as_ref().map(Waits::map).transpose()?);
         tables.begin_window();
-        Ok((tables, LoadContext { maps, cpus, slots }))
+        tables.demand.words()[1].store(1, Ordering::Relaxed);
+        Ok((tables, LoadContext { maps, cpus, slots, quota }))
     }
 
     /// Forgets intervals that began in an earlier window; call while nothing is attached.
     fn begin_window(&self) {
         self.window.words()[0].fetch_add(1, Ordering::Relaxed);
-        self.demand.words()[1].store(1, Ordering::Relaxed);
         for time in self.times.words().chunks_exact(TIME_WORDS) {
-            time[TIME_SUMS..].iter().for_each(|since| since.store(0, Ordering::Relaxed));
+            time[TIME_OPEN].iter().for_each(|since| since.store(0, Ordering::Relaxed));
         }
     }
 
@@ -403,12 +473,15 @@ impl Tables {
     /// [`DEMAND_LASTS`] after the last request.
     fn renew_demand(&mut self) -> bool {
         let [asked, noting] = self.demand.words() else { return false };
-        let asked = asked.swap(0, Ordering::Relaxed) != 0;
-        if asked {
-            self.asked = Instant::now();
-        }
-        noting.store(u64::from(self.asked.elapsed() < DEMAND_LASTS), Ordering::Relaxed);
+        let (asked, now) = (asked.swap(0, Ordering::Relaxed) != 0, Instant::now());
+        let until = if asked { now + DEMAND_LASTS } else { self.record_until.unwrap_or(now) };
+        self.record_until = Some(until);
+        noting.store(u64::from(now < until), Ordering::Relaxed);
         asked
+    }
+
+    fn records_flows(&self) -> bool {
+        self.demand.words()[1].load(Ordering::Relaxed) != 0
     }
 
     fn lost(&self) -> libbpf_rs::Result<u64> {
@@ -433,6 +506,13 @@ fn cpus_possible() -> u32 {
     let list = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let highest = CpuSet::parse_list(&list).ok().and_then(|cpus| cpus.highest());
     highest.map_or(1, |cpu| cpu.0 + 1)
+}
+
+/// Events in one tick of the kernel, the resolution of its coarse clock; at least one.
+fn per_tick(per_s: u64) -> u32 {
+    let tick = clock_getres(ClockId::MonotonicCoarse);
+    let ns = tick.tv_sec.unsigned_abs() * 1_000_000_000 + tick.tv_nsec.unsigned_abs();
+    (per_s * ns / 1_000_000_000).clamp(1, u32::MAX.into()) as u32
 }
 
 /// Slots per CPU of a full table, 88 bytes each.

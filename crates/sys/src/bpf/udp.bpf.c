@@ -116,18 +116,21 @@ static __always_inline void find_queue(const struct datagram *datagram, struct r
 	}
 }
 
-/* `bytes` is the return value of the read; negative for a peek. */
-static __always_inline void count_datagram(const struct datagram *datagram, int bytes, bool approximate)
+/* How many reads this one stands for; 0: do not examine it. `bytes` is negative for a peek. */
+static __always_inline u32 datagram_weight(int bytes)
+{
+	return bytes < 0 ? 0 : read_weight();
+}
+
+static __always_inline void count_datagram(const struct datagram *datagram, int bytes, u32 reads, bool approximate)
 {
 	struct read read = { .protocol = UDP, .poll_cpu = -1, .approximate = approximate };
 
 	read.connected = datagram->connected ? CONNECTED : UNCONNECTED;
-	if (bytes < 0)
-		return;
 	find_queue(datagram, &read);
 	read.protocol_cpu = approximate ? datagram->incoming_cpu : protocol_cpu_of(datagram);
 	read.netns = datagram->netns;
-	count_read(&read, bytes);
+	count_read(&read, (u64)bytes * reads, reads);
 }
 
 static __always_inline void note_steering(u32 alloc_cpu, u32 hash, u32 queue)
@@ -150,10 +153,13 @@ int BPF_PROG(udp_queued, struct sock *sk, struct sk_buff *skb)
 SEC("fentry/skb_consume_udp")
 int BPF_PROG(udp_read, struct sock *sk, struct sk_buff *skb, int bytes)
 {
+	u32 reads = datagram_weight(bytes);
 	struct datagram datagram;
 
+	if (!reads)
+		return 0;
 	FILL_DATAGRAM(&datagram, sk, skb, DIRECTLY);
-	count_datagram(&datagram, bytes, false);
+	count_datagram(&datagram, bytes, reads, false);
 	return 0;
 }
 
@@ -169,10 +175,13 @@ int BPF_KPROBE(udp_queued_kprobe, struct sock *sk, struct sk_buff *skb)
 SEC("kprobe/skb_consume_udp")
 int BPF_KPROBE(udp_read_kprobe, struct sock *sk, struct sk_buff *skb, int bytes)
 {
+	u32 reads = datagram_weight(bytes);
 	struct datagram datagram;
 
+	if (!reads)
+		return 0;
 	FILL_DATAGRAM(&datagram, sk, skb, BPF_CORE_READ);
-	count_datagram(&datagram, bytes, false);
+	count_datagram(&datagram, bytes, reads, false);
 	return 0;
 }
 #endif
@@ -183,10 +192,14 @@ int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
 {
 	u16 mapping = sk->__sk_common.skc_rx_queue_mapping;
 	struct datagram datagram = {};
+	u32 reads;
 
 	if (sk->sk_protocol != IPPROTO_UDP || sk->sk_type != SOCK_DGRAM || flags & MSG_PEEK)
 		return 0;
 	if (sk->__sk_common.skc_family != AF_INET && sk->__sk_common.skc_family != AF_INET6)
+		return 0;
+	reads = datagram_weight(bytes);
+	if (!reads)
 		return 0;
 	datagram.napi_id = sk->sk_napi_id;
 	datagram.queue = mapping == NO_QUEUE_MAPPING ? 0 : mapping + 1;
@@ -197,7 +210,7 @@ int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
 	datagram.netns = netns_of(sk);
 	datagram.incoming_cpu = sk->__sk_common.skc_incoming_cpu;
 	datagram.connected = sk->__sk_common.skc_dport;
-	count_datagram(&datagram, bytes, true);
+	count_datagram(&datagram, bytes, reads, true);
 	return 0;
 }
 

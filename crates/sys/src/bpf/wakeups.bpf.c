@@ -18,17 +18,23 @@ int BPF_PROG(waking, struct task_struct *sleeper)
 	struct key key = {};
 	struct slot *slot;
 	bool fresh;
+	u64 weight;
 
 	if (!time)
 		return 0;
-	if (!in_softirq(time, NET_RX_SOFTIRQ) && !is_napi_thread(bpf_get_current_task_btf()))
+	time->wakeups++;
+	if (in_softirq(time, NET_RX_SOFTIRQ))
+		weight = time->weight;
+	else if (is_napi_thread(bpf_get_current_task_btf()))
+		weight = weight_of(&time->other_polls);
+	else
 		return 0;
-	if (sleeper->flags & PF_KTHREAD)
+	if (!weight || sleeper->flags & PF_KTHREAD)
 		return 0;
 	key.word[0] = (u64)sleeper->tgid << 32 | sleeper->thread_info.cpu;
 	slot = slot_of(&key, &fresh);
 	if (slot)
-		add(slot, 1, 0);
+		add(slot, weight, 0);
 	return 0;
 }
 

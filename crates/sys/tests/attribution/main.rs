@@ -7,6 +7,7 @@
 
 mod reader;
 mod runqueue;
+mod sampling;
 mod softirq;
 
 use std::collections::BTreeSet;
@@ -85,7 +86,7 @@ fn bytes(attribution: &Attribution, tgid: u32) -> u64 {
 fn counts_to_the_byte(how: &'static str) {
     in_own_netns(move || {
         let mut reader = Reader::start(how, 1);
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         send(at(reader.port), 3_000_017);
         assert_eq!(reader.said("read"), 3_000_017);
         let attribution = tracer.read().unwrap();
@@ -140,7 +141,7 @@ fn zerocopy_receive_is_counted_to_the_byte() {
 fn every_one_of_many_connections_is_counted() {
     in_own_netns(|| {
         let mut reader = Reader::start("recv", 200);
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         for i in 0..200 {
             send(at(reader.port), i * 31);
         }
@@ -155,7 +156,7 @@ fn every_one_of_many_connections_is_counted() {
 fn a_second_read_has_the_counts_since_the_first() {
     in_own_netns(|| {
         let mut reader = Reader::start("step", 1);
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         let mut stream = TcpStream::connect(at(reader.port)).unwrap();
         for (send, total) in [(1000, 1000), (1, 1001), (4999, 6000)] {
             stream.write_all(&vec![0; send]).unwrap();
@@ -173,7 +174,7 @@ fn a_connection_older_than_the_tracer_is_exact_after_its_first_read() {
         let mut stream = TcpStream::connect(at(reader.port)).unwrap();
         stream.write_all(&[0; 5000]).unwrap();
         while reader.said("step") < 5000 {}
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         stream.write_all(&[0; 77]).unwrap();
         while reader.said("step") < 5077 {}
         stream.write_all(&[0; 40_000]).unwrap();
@@ -186,7 +187,7 @@ fn a_connection_older_than_the_tracer_is_exact_after_its_first_read() {
 fn unread_data_is_not_counted() {
     in_own_netns(|| {
         let mut reader = Reader::start("step", 1);
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         let mut stream = TcpStream::connect(at(reader.port)).unwrap();
         stream.write_all(&[0; 100]).unwrap();
         while reader.said("step") < 100 {}
@@ -205,7 +206,7 @@ fn consumers_of_other_namespaces_are_counted_and_named() {
         // the tracer belongs to no namespace: attach it in one without the consumer
         let mut tracer = thread::spawn(|| {
             unshare_net();
-            Tracer::attach(Options::default())
+            Tracer::attach(Options::exact())
         })
         .join()
         .unwrap();
@@ -230,7 +231,7 @@ fn consumers_of_other_namespaces_are_counted_and_named() {
 fn a_consumer_has_its_cgroup() {
     in_own_netns(|| {
         let mut reader = Reader::start("recv", 1);
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         send(at(reader.port), 10);
         reader.said("read");
         let attribution = tracer.read().unwrap();
@@ -247,7 +248,7 @@ fn a_consumer_has_its_cgroup() {
 fn each_window_misses_the_first_read_of_each_connection_and_all_between_windows() {
     in_own_netns(|| {
         let mut reader = Reader::start("step", 1);
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         let mut stream = TcpStream::connect(at(reader.port)).unwrap();
         let mut total = 0;
         let mut pass = |reads: usize| {
@@ -284,7 +285,7 @@ fn each_window_misses_the_first_read_of_each_connection_and_all_between_windows(
 fn a_restart_forgets_all_that_was_counted_before() {
     in_own_netns(|| {
         let mut reader = Reader::start("recv", 1);
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         send(at(reader.port), 1_000_000);
         assert_eq!(reader.said("read"), 1_000_000);
         let before = Instant::now();
@@ -300,7 +301,7 @@ fn datagrams_are_counted_to_the_byte() {
     for how in ["udp-unconnected", "udp-connected", "udp-peek"] {
         in_own_netns(move || {
             let mut reader = Reader::start(how, 65536);
-            let mut tracer = Tracer::attach(Options::default());
+            let mut tracer = Tracer::attach(Options::exact());
             let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             for size in (1..400).map(|i| i * 17).chain([0]) {
                 socket.send_to(&vec![0; size], at(reader.port)).unwrap();
@@ -326,7 +327,7 @@ fn datagrams_are_counted_to_the_byte() {
 fn softirqs_and_their_time_are_counted() {
     in_own_netns(|| {
         let mut reader = Reader::start("recv", 1);
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         send(at(reader.port), 1_000_000);
         reader.said("read");
         let attribution = tracer.read().unwrap();
@@ -380,7 +381,7 @@ fn reader_behind_veth(connections: usize) -> Reader {
 fn data_from_a_namespace_of_this_machine_is_local() {
     in_own_netns(|| {
         let mut reader = reader_behind_veth(1);
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         send((Ipv4Addr::new(10, 9, 0, 2), reader.port).into(), 2_000_000);
         assert_eq!(reader.said("read"), 2_000_000);
         let attribution = tracer.read().unwrap();
@@ -402,7 +403,7 @@ fn a_veth_that_appears_later_is_noticed() {
             // this namespace shows no virtual netdev
             unshare_net();
             unshare_mounts_and_see_own_sysfs();
-            Tracer::attach(Options::default())
+            Tracer::attach(Options::exact())
         })
         .join()
         .unwrap();
@@ -453,7 +454,7 @@ fn data_that_no_nic_received_belongs_to_the_napi_of_a_veth_with_gro() {
             .args(["ethtool", "-K", "veth-there", "gro", "on"])
             .status();
         assert!(gro.unwrap().success());
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         send((Ipv4Addr::new(10, 9, 0, 2), reader.port).into(), 2_000_000);
         assert_eq!(reader.said("read"), 2_000_000);
         let attribution = tracer.read().unwrap();
@@ -481,7 +482,7 @@ fn data_that_no_nic_received_belongs_to_the_napi_of_a_veth_with_gro() {
 #[test]
 fn every_hook_is_attached_or_has_a_reason() {
     in_own_netns(|| {
-        let attribution = Tracer::attach(Options::default()).read().unwrap();
+        let attribution = Tracer::attach(Options::exact()).read().unwrap();
         let question = |name: &str| attribution.hooks.iter().any(|hook| hook.quantity == name);
         for name in [
             "napi polls",

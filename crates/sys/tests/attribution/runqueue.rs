@@ -23,6 +23,7 @@ const RUNQUEUE: Options = Options {
     stages: false,
     arrivals: false,
     runqueue: true,
+    examined_per_s: None,
 };
 
 /// Pins these threads to one CPU, or sets another policy.
@@ -119,7 +120,7 @@ fn no_wait_is_counted_in_a_pause() {
 #[test]
 fn nothing_is_hooked_unless_requested() {
     in_own_netns(|| {
-        let attribution = Tracer::attach(Options::default()).read().unwrap();
+        let attribution = Tracer::attach(Options::exact()).read().unwrap();
         assert!(attribution.hooks.iter().all(|hook| hook.quantity != QUANTITY));
         assert_eq!(attribution.runqueue_latency, None);
     });

@@ -30,7 +30,7 @@ fn packets_routed_to_a_tap_count_as_forwarded_without_a_nic() {
         ip("link set tap-here up");
         ip("route add 10.10.0.0/24 dev tap-here");
         ip("neigh add 10.10.0.2 lladdr 02:00:00:00:00:02 dev tap-here nud permanent");
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         let hook = |attribution: &Attribution| {
             attribution.hooks.iter().any(|hook| hook.quantity == "forwarded packets")
         };
@@ -107,7 +107,7 @@ fn attach_xdp(netdev: &str) {
 fn the_stages_of_local_delivery_are_sampled() {
     in_own_netns(|| {
         let mut reader = Reader::start("recv", 4);
-        let mut tracer = Tracer::attach(Options { stages: true, ..Options::default() });
+        let mut tracer = Tracer::attach(Options { stages: true, ..Options::exact() });
         (0..4).for_each(|_| send(at(reader.port), 200_000_000));
         reader.said("read");
         let attribution = tracer.read().unwrap();
@@ -134,7 +134,7 @@ fn the_stages_of_local_delivery_are_sampled() {
 fn each_single_datagram_wakes_its_reader() {
     in_own_netns(|| {
         let mut reader = Reader::start("udp-unconnected", 65536);
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let sent = 300;
         for size in (1..sent).chain([0]) {
@@ -165,7 +165,7 @@ fn each_single_datagram_wakes_its_reader() {
 #[test]
 fn without_the_softirq_hooks_wakeups_have_a_reason() {
     in_own_netns(|| {
-        let options = Options { time: false, ..Options::default() };
+        let options = Options { time: false, ..Options::exact() };
         let attribution = Tracer::attach(options).read().unwrap();
         assert!(attribution.hooks.iter().all(|hook| hook.quantity != "wakeups"), "not requested");
         assert_eq!(attribution.wakeups, []);
@@ -179,14 +179,14 @@ const RUNNING_NS: u64 = 10_000_000;
 fn the_time_of_polls_lies_within_the_time_of_net_rx() {
     in_own_netns(|| {
         let mut reader = Reader::start("recv", 1);
-        let mut tracer = Tracer::attach(Options::default());
+        let mut tracer = Tracer::attach(Options::exact());
         send(at(reader.port), 3_000_017);
         assert_eq!(reader.said("read"), 3_000_017);
         let attribution = tracer.read().unwrap();
         let polled: u64 = attribution.polls.iter().filter_map(|poll| poll.ns).sum();
         let net_rx: u64 = attribution.cpu_time.values().map(|time| time.net_rx_ns).sum();
         assert!(polled > 0 && polled <= net_rx + RUNNING_NS, "{polled} of {net_rx}");
-        let without = Options { time: false, ..Options::default() };
+        let without = Options { time: false, ..Options::exact() };
         let mut tracer = Tracer::attach(without);
         send(at(Reader::start("recv", 1).port), 1_000_000);
         let attribution = tracer.read().unwrap();

@@ -40,7 +40,7 @@ pub struct Check {
     pub release: String,
     /// Time between the two snapshots.
     pub interval: Duration,
-    /// The findings, the most severe first.
+    /// The findings, the most severe first; of equal severity, the most worthwhile first.
     pub findings: Vec<Finding>,
     /// Where packets were lost between the wire and the reader.
     #[serde(default)]
@@ -57,8 +57,9 @@ pub struct Check {
 pub fn check(analysis: &Analysis<'_>) -> Check {
     let judged = Judged::new(analysis);
     let mut findings: Vec<Finding> = FAMILIES.iter().flat_map(|find| find(&judged)).collect();
-    // The sort is stable: findings of equal severity stay in the order of their families.
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    // The sort is stable: findings of equal worth stay in the order of their families.
+    findings
+        .sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| b.worth().total_cmp(&a.worth())));
     let machine = &analysis.after().machine;
     Check {
         hostname: machine.hostname.clone(),

@@ -3,7 +3,7 @@
 use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
-use crate::judge::evidence::{Evidence, Remedy};
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::id::FindingId;
 
 /// One observed condition, with its evidence and remedies.
@@ -21,6 +21,19 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
     /// The remedies, the best first; empty for [`Severity::Ok`].
     pub remedies: Vec<Remedy>,
+}
+
+impl Finding {
+    /// The largest share of time or data that a remedy can gain; 0 if no measurement bounds it.
+    ///
+    /// Other gains (packets, connections) have no common unit with a share.
+    pub(crate) fn worth(&self) -> f64 {
+        let share = |remedy: &Remedy| match remedy.gain {
+            Gain::AtMost { measure: Measure::Share(share), .. } => share,
+            _ => 0.0,
+        };
+        self.remedies.iter().map(share).fold(0.0, f64::max)
+    }
 }
 
 /// The severity of a finding.
@@ -49,5 +62,39 @@ impl Severity {
             Self::Warning => "warning",
             Self::Critical => "critical",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worth_is_the_largest_share_of_a_remedy() {
+        let remedy = |gain| Remedy {
+            what: String::new(),
+            gain,
+            cost: None,
+            not_when: None,
+            changes: Vec::new(),
+            interrupts_traffic: false,
+        };
+        let at_most = |measure| Gain::AtMost { measure, of: String::new(), basis: String::new() };
+        let finding = |gains: Vec<Gain>| Finding {
+            id: FindingId::NicDrops,
+            severity: Severity::Warning,
+            subject: Subject::Machine,
+            title: String::new(),
+            evidence: Vec::new(),
+            remedies: gains.into_iter().map(remedy).collect(),
+        };
+        let gains = vec![
+            Gain::Unknown(String::new()),
+            at_most(Measure::Share(0.2)),
+            at_most(Measure::Share(0.5)),
+            at_most(Measure::PerSecond(900.0)),
+        ];
+        assert_eq!(finding(gains).worth(), 0.5);
+        assert_eq!(finding(Vec::new()).worth(), 0.0);
     }
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::*;
 use crate::derive::rates::rates;
-use crate::machine::topology::Distance;
 use crate::snapshot::attribution::{Consumer, QueueResolution};
 use crate::snapshot::netdev::{AssociationSource, Confidence};
 use crate::synthetic::grid::Grid;
@@ -51,6 +50,23 @@ fn a_queue_knows_its_consumers_heaviest_first_and_how_far_they_are() {
     assert_eq!(consumers, [("redis", 0.75), ("iperf", 0.25)]);
     assert_eq!(silo.locality.shares, [(Distance::Llc, 0.75), (Distance::Remote, 0.25)].into());
     assert_eq!(silo.read_on(), [(CpuId(2), 750.0), (CpuId(5), 250.0)].into());
+}
+
+#[test]
+fn a_reader_is_as_far_as_the_nearest_cpu_that_ran_the_protocol() {
+    let observation = scene().observation();
+    let mut silo = silos_of(&observation).queues[0].clone();
+    let distance =
+        |silo: &Silo, cpu| silo.distance_to_reader(CpuId(cpu), &observation.after.topology);
+    assert_eq!(distance(&silo, 0), Some(Distance::SameCpu));
+    assert_eq!(distance(&silo, 5), Some(Distance::Remote));
+    silo.protocol_cpus = [(CpuId(0), 0.5), (CpuId(4), 0.5)].into();
+    assert_eq!(distance(&silo, 5), Some(Distance::Smt));
+    (silo.protocol_cpus, silo.polls) = Default::default();
+    assert_eq!(distance(&silo, 5), None, "polls were counted, and there were none");
+    silo.packets_per_s = None;
+    silo.interrupts_per_s = Some([(CpuId(6), 3.0)].into());
+    assert_eq!((silo.polling_cpus(), distance(&silo, 5)), (set("6"), Some(Distance::Llc)));
 }
 
 #[test]

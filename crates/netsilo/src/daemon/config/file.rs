@@ -24,6 +24,8 @@ pub(crate) struct File {
     pub(crate) interval: Option<Duration>,
     #[serde(deserialize_with = "window")]
     pub(crate) window: Option<Window>,
+    #[serde(deserialize_with = "budget")]
+    pub(crate) budget: Option<Budget>,
     pub(crate) bpf: Option<bool>,
     pub(crate) hints: Option<bool>,
     pub(crate) hints_only: Option<bool>,
@@ -101,6 +103,24 @@ pub(crate) enum Window {
     Always,
     /// This long at the end of each cycle.
     Last(Duration),
+}
+
+/// Share of the machine's CPU time that the daemon and its eBPF programs may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Budget {
+    /// No limit.
+    Off,
+    /// This share.
+    Share(f64),
+}
+
+impl Budget {
+    pub(crate) fn limit(self) -> Option<f64> {
+        match self {
+            Self::Off => None,
+            Self::Share(share) => Some(share),
+        }
+    }
 }
 
 /// How long a knob is left alone after another program wrote it.
@@ -266,6 +286,23 @@ fn window<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Window>, D::Error
     some(from, |text| match text {
         "always" => Ok(Window::Always),
         _ => between(text, Duration::from_millis(10), Duration::from_secs(3600)).map(Window::Last),
+    })
+}
+
+fn budget<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Budget>, D::Error> {
+    some(from, |text| {
+        if text == "off" {
+            return Ok(Budget::Off);
+        }
+        let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+        match percent {
+            Some(percent) if (0.01..=100.0).contains(&percent) => {
+                Ok(Budget::Share(percent / 100.0))
+            }
+            _ => anyhow::bail!(
+                "write off, or a share of the machine's CPU time from 0.01% to 100%, like 0.3%"
+            ),
+        }
     })
 }
 

@@ -112,6 +112,10 @@ fn an_invalid_value_is_refused_with_its_line() {
         @r#"netsilo.toml:1: "9798": write off, or an address like 127.0.0.1:9798"#
     );
     insta::assert_snapshot!(
+        refusal("budget = \"0.3\""),
+        @r#"netsilo.toml:1: "0.3": write off, or a share of the machine's CPU time from 0.01% to 100%, like 0.3%"#
+    );
+    insta::assert_snapshot!(
         refusal("[[netdev]]\nmac = \"52:54\""),
         @r#"netsilo.toml:2: "52:54": write a hardware address like 52:54:00:12:34:56"#
     );

@@ -1,0 +1,328 @@
+//! The end of each verb's help: two examples, and the exit codes that the verb has of its own.
+
+use clap::Command;
+
+use crate::tell::exit::Exit;
+
+/// The end of one verb's help.
+struct Ending {
+    /// The verb, with the verbs above it.
+    verb: &'static str,
+    /// Command lines, each with what it does.
+    examples: [(&'static str, &'static str); 2],
+    /// Exit codes besides those that every verb has.
+    exits: &'static [Exit],
+}
+
+const fn ending(verb: &'static str, examples: [(&'static str, &'static str); 2]) -> Ending {
+    Ending { verb, examples, exits: &[] }
+}
+
+impl Ending {
+    const fn exits(self, exits: &'static [Exit]) -> Self {
+        Self { exits, ..self }
+    }
+}
+
+/// Exit codes of each verb that writes settings.
+const WRITES: &[Exit] =
+    &[Exit::FailedAndRestored, Exit::RestoreIncomplete, Exit::OtherOwner, Exit::NoPermission];
+
+const ENDINGS: &[Ending] = &[
+    ending(
+        "show",
+        [
+            ("netsilo show --watch", "each second, until interrupted"),
+            ("netsilo show --from host.tar.zst", "the machine of a bundle"),
+        ],
+    ),
+    ending(
+        "top",
+        [
+            ("netsilo top", "this machine; ? shows the keys"),
+            ("netsilo top --from host.tar.zst", "the machine of a bundle"),
+        ],
+    ),
+    ending(
+        "check",
+        [
+            ("netsilo check", "what is wrong, the most worthwhile first"),
+            ("netsilo check --interval 30s --fail-on critical", "for a monitoring system"),
+        ],
+    )
+    .exits(&[Exit::Findings]),
+    ending(
+        "explain",
+        [
+            ("netsilo explain", "list all findings"),
+            ("netsilo explain udp-one-queue", "the page of one finding"),
+        ],
+    ),
+    ending(
+        "rss",
+        [
+            ("netsilo rss show", "hash, key and table of each netdev"),
+            ("netsilo rss where 10.0.0.1:40000-10.0.0.2:443/tcp", "the rx queue of a flow"),
+        ],
+    ),
+    ending(
+        "plan",
+        [
+            ("netsilo plan", "the best placement, with reasons"),
+            ("netsilo plan --fix udp-one-queue:eth0", "only the remedy of one finding"),
+        ],
+    )
+    .exits(&[Exit::ChangesPending, Exit::OtherOwner]),
+    ending(
+        "apply",
+        [
+            ("netsilo apply --confirm-within 60s", "restored unless confirmed"),
+            ("netsilo apply --plan plan.json --yes", "exactly a saved plan"),
+        ],
+    )
+    .exits(WRITES),
+    ending(
+        "pin",
+        [
+            ("netsilo pin --comm nginx --cpus 2-5", "all processes of a name"),
+            ("netsilo pin --cgroup system.slice/redis.service --cpus 1", "a service"),
+        ],
+    )
+    .exits(WRITES),
+    ending(
+        "confirm",
+        [
+            ("netsilo confirm", "keep what apply wrote"),
+            ("netsilo confirm --json", "its number as JSON"),
+        ],
+    )
+    .exits(&[Exit::RestoreIncomplete, Exit::NoPermission]),
+    ending(
+        "undo",
+        [
+            ("netsilo undo", "everything since boot"),
+            ("netsilo undo --last", "only the newest transaction"),
+        ],
+    )
+    .exits(&[Exit::RestoreIncomplete, Exit::NoPermission]),
+    ending(
+        "capture",
+        [
+            ("netsilo capture -o host.tar.zst", "observe for a second and save"),
+            ("netsilo capture --interval 10s --with-addresses", "longer, with real addresses"),
+        ],
+    ),
+    ending(
+        "why",
+        [
+            ("netsilo why cpu3", "what put this cpu's work there"),
+            ("netsilo why eth0 rx-3", "why this queue is processed where it is"),
+        ],
+    ),
+    ending(
+        "export",
+        [
+            ("netsilo export script", "print a shell script"),
+            ("netsilo export tuned --dir profile", "write the files of a tuned profile"),
+        ],
+    )
+    .exits(&[Exit::OtherOwner]),
+    ending(
+        "calibrate",
+        [
+            ("netsilo calibrate", "measure and store"),
+            ("netsilo calibrate --time 30s", "more precisely"),
+        ],
+    )
+    .exits(&[Exit::NoPermission]),
+    ending(
+        "ab",
+        [
+            ("netsilo ab --a none --b plan -- ./load.sh", "with and without the plan"),
+            ("netsilo ab --measure runqueue-latency", "measured on the live workload"),
+        ],
+    )
+    .exits(WRITES),
+    ending(
+        "tune",
+        [
+            ("netsilo tune --for 10m", "try, and keep the best"),
+            ("netsilo tune --dry-run", "only list what would be tried"),
+        ],
+    )
+    .exits(WRITES),
+    ending(
+        "outcomes",
+        [("netsilo outcomes", "list them"), ("netsilo outcomes --forget all", "remove them")],
+    )
+    .exits(&[Exit::NoPermission]),
+    ending(
+        "bench",
+        [
+            ("netsilo bench serve --bind 0.0.0.0", "on the machine under test"),
+            ("netsilo bench run 192.0.2.7", "on the other machine"),
+        ],
+    ),
+    ending(
+        "bench serve",
+        [
+            ("netsilo bench serve", "for this machine only"),
+            ("netsilo bench serve --bind 0.0.0.0", "for other machines"),
+        ],
+    ),
+    ending(
+        "bench run",
+        [
+            ("netsilo bench run 192.0.2.7", "requests and responses"),
+            ("netsilo bench run 192.0.2.7 --test TCP_STREAM", "a stream"),
+        ],
+    ),
+    ending(
+        "bench matrix",
+        [
+            ("netsilo bench matrix --peer 192.0.2.7", "all settings and loads"),
+            ("netsilo bench matrix --resume matrix-1", "the missing trials of a run"),
+        ],
+    )
+    .exits(WRITES),
+    ending(
+        "bench silo",
+        [
+            ("netsilo bench silo --peer 192.0.2.7", "far, near, on the reader's cpu"),
+            ("netsilo bench silo --peer 192.0.2.7 --reader 3", "read on this cpu"),
+        ],
+    )
+    .exits(WRITES),
+    ending(
+        "bench stream",
+        [
+            ("netsilo bench stream --peer 192.0.2.7", "all ways to send"),
+            ("netsilo bench stream --peer 192.0.2.7 --rounds 12", "with narrower intervals"),
+        ],
+    )
+    .exits(WRITES),
+    ending(
+        "bench rps-guest",
+        [
+            ("netsilo bench rps-guest --peer 192.0.2.7", "as long as by default"),
+            ("netsilo bench rps-guest --peer 192.0.2.7 --instances 64", "with 64 instances"),
+        ],
+    )
+    .exits(WRITES),
+    ending(
+        "bench forward",
+        [
+            (
+                "netsilo bench forward --sender 192.0.2.7 --receiver 198.51.100.7",
+                "passed on and dropped",
+            ),
+            (
+                "netsilo bench forward --sender 192.0.2.7 --receiver 198.51.100.7 --rate 100000",
+                "at a fixed rate",
+            ),
+        ],
+    )
+    .exits(WRITES),
+    ending(
+        "report",
+        [
+            ("netsilo report matrix-1", "Markdown"),
+            ("netsilo report matrix-1 -o report.html", "a page"),
+        ],
+    ),
+    ending(
+        "mask",
+        [
+            ("netsilo mask 0-3,40", "each spelling of a set"),
+            ("netsilo mask --llc", "the cpus of each last-level cache"),
+        ],
+    ),
+    ending(
+        "run",
+        [
+            ("netsilo run", "with /etc/netsilo"),
+            ("netsilo run --config netsilo.toml", "with another configuration"),
+        ],
+    )
+    .exits(&[Exit::NoPermission, Exit::BadConfiguration]),
+    ending(
+        "status",
+        [
+            ("netsilo status", "what the daemon does, and why"),
+            ("netsilo status --json", "the same as JSON"),
+        ],
+    )
+    .exits(&[Exit::NotRunning, Exit::NoPermission]),
+    ending(
+        "check-config",
+        [
+            ("netsilo check-config", "/etc/netsilo"),
+            ("netsilo check-config netsilo.toml", "one file"),
+        ],
+    ),
+];
+
+/// The command with examples and exit codes at the end of each verb's help.
+pub(super) fn with_examples(command: Command) -> Command {
+    ENDINGS.iter().fold(command, |command, ending| {
+        let path: Vec<&str> = ending.verb.split(' ').collect();
+        with_ending(command, &path, ending)
+    })
+}
+
+fn with_ending(command: Command, path: &[&str], ending: &Ending) -> Command {
+    match path {
+        [] => command.after_help(text(ending)),
+        [verb, rest @ ..] => {
+            command.mut_subcommand(verb, |command| with_ending(command, rest, ending))
+        }
+    }
+}
+
+fn text(ending: &Ending) -> String {
+    let width = ending.examples.iter().map(|(line, _)| line.len()).max().unwrap_or(0);
+    let examples = ending.examples.map(|(line, what)| format!("  {line:width$}  {what}\n"));
+    let common = [Exit::Ok, Exit::Refused, Exit::Usage];
+    let exits = common.iter().chain(ending.exits);
+    let exits: Vec<String> =
+        exits.map(|exit| format!("  {:<2}  {}", exit.code(), exit.meaning())).collect();
+    format!("Examples:\n{}\nExit codes:\n{}", examples.concat(), exits.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::cli::command;
+
+    /// Adds the path of each verb that is listed in a help text.
+    fn verbs(command: &Command, above: &str, found: &mut BTreeSet<String>) {
+        for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+            let path = format!("{above} {}", verb.get_name()).trim().to_owned();
+            verbs(verb, &path, found);
+            found.insert(path);
+        }
+    }
+
+    #[test]
+    fn each_verb_has_examples() {
+        let mut all = BTreeSet::new();
+        verbs(&command(), "", &mut all);
+        // the help of rss has an example of each of its verbs
+        all.retain(|verb| !verb.starts_with("rss "));
+        let named: BTreeSet<String> = ENDINGS.iter().map(|it| it.verb.to_owned()).collect();
+        assert_eq!(named, all);
+    }
+
+    #[test]
+    fn each_example_is_a_command_line_of_its_verb() {
+        for Ending { verb, examples, .. } in ENDINGS {
+            for (line, _) in examples {
+                assert!(line.starts_with(&format!("netsilo {verb}")), "{line}");
+                let parsed = command().try_get_matches_from(line.split(' '));
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+            }
+        }
+    }
+}

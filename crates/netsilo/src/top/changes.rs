@@ -1,0 +1,77 @@
+//! What the keys of plans do: make a plan, write it with a guard, confirm it, undo it.
+
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use anyhow::Result;
+use netsilo_decide::judge::fix::FixRequest;
+use netsilo_decide::plan::Plan;
+use netsilo_sys::transaction::guard::{self, ConfirmResult};
+use netsilo_sys::transaction::record::RestoredBy;
+use netsilo_sys::transaction::undo::{UndoScope, undo};
+
+use crate::args::goal::GoalArgs;
+use crate::args::state_dir::StateDir;
+use crate::top::state::Pending;
+use crate::top::update::Event;
+use crate::top::window::Window;
+use crate::verbs::apply;
+use crate::views::undone::report;
+
+/// Time since boot, the clock of the journal's deadlines.
+pub(super) fn now() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+/// The plan of `netsilo plan`, or of `netsilo plan --fix`.
+pub(super) fn plan(
+    window: &Window,
+    goal: &GoalArgs,
+    fix: Option<FixRequest>,
+    is_bundle: bool,
+) -> Result<Plan> {
+    match fix {
+        Some(fix) => goal.fixing(fix).plan(&window.observation, is_bundle),
+        None => goal.plan(&window.observation, is_bundle),
+    }
+}
+
+/// Writes a plan; its guard restores it after `within` unless it is confirmed.
+pub(super) fn apply(
+    plan: &Plan,
+    state: &StateDir,
+    within: Duration,
+    send: &Sender<Event>,
+) -> Result<Pending> {
+    apply::refuse(plan, state)?;
+    // the journal's own deadline is a moment later
+    let deadline = now() + within;
+    let applied = apply::write(plan, state, Some(within), &mut |line| {
+        let _ = send.send(Event::Step(line));
+    })?;
+    let changes = applied.settled.len();
+    let transaction = applied
+        .transaction
+        .ok_or_else(|| anyhow::anyhow!("nothing to write: every value is as planned"))?;
+    Ok(Pending { transaction, changes, deadline, within })
+}
+
+/// Keeps the pending transaction; says what became of it.
+pub(super) fn confirm(state: &StateDir) -> Result<String> {
+    Ok(match guard::confirm(&state.kernel()?, state.path())? {
+        ConfirmResult::Kept(id) | ConfirmResult::KeptBefore(id) => {
+            format!("transaction {id} is kept; u or `netsilo undo` still restores the old values")
+        }
+        ConfirmResult::Restored(id, by) => format!("transaction {id} was restored by {by}"),
+        ConfirmResult::RestoredNow(undone) => report(std::slice::from_ref(&undone)),
+        ConfirmResult::Nothing => "no transaction awaits confirmation".into(),
+    })
+}
+
+/// Undoes the newest transaction; says what became of each setting.
+pub(super) fn undo_newest(state: &StateDir) -> Result<String> {
+    let (kernel, dir) = (state.kernel()?, state.path());
+    let undone = undo(&kernel, dir, UndoScope::Last, false, RestoredBy::Undo, &mut |_, _| {})?;
+    Ok(if undone.is_empty() { "nothing to undo".into() } else { report(&undone) })
+}

@@ -1,0 +1,37 @@
+//! The keys, as the help page shows them.
+
+use crate::top::state::Text;
+
+const HELP: &str = "\
+pages
+  1 2 3 4 5 6, Tab   map, queues, cpus, consumers, findings, decisions
+  up down j k        select a row; PgUp, PgDn, Home, End: further
+  Enter              explain it: netsilo why, netsilo explain
+  /                  show only rows that contain a text; Esc: all rows
+  s, r               sort by the next column; reverse
+  z, left, right     the map's columns: cpus, cores, caches, nodes; scroll
+
+time
+  space              freeze the screen, go on
+  + -                longer, shorter interval
+
+changes
+  p                  the plan; on the page of findings, of the selected one
+  a                  apply the plan shown; restored unless you confirm in time
+  c                  confirm: keep what was applied
+  u                  undo the newest transaction
+
+  q                  quit; what is not confirmed is still restored in time
+
+the map
+  A row is an rx queue, a column is a cpu (or a core, a cache, a node).
+  A filled circle polls the queue; RPS moves the work to a filled diamond.
+  Its data is read at the other marks; the bar beside a mark is the share
+  of the queue's bytes. The marks stand in the order of their distance.
+  A double line leads to another node: these bytes cross between sockets.
+";
+
+/// The help page.
+pub(crate) fn text() -> Text {
+    Text::new("keys", HELP)
+}

@@ -1,0 +1,217 @@
+//! Connects the parts: events in, states to the screen, requests to what observes and writes.
+//!
+//! Keys, signals, windows and changes each come from a thread of their own through one channel, so
+//! that the screen is drawn when something happened and at no other time.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use netsilo_decide::judge::why::why;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::subject::Subject;
+use ratatui::crossterm::event::KeyCode;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::top::args::Args;
+use crate::top::draw::draw;
+use crate::top::source::Interval;
+use crate::top::state::{Source, State};
+use crate::top::terminal::{Screen, next_event};
+use crate::top::update::{Event, Request, update};
+use crate::top::window::Window;
+use crate::top::{changes, source};
+use crate::views;
+
+/// What the requests need.
+struct Shell<'a> {
+    args: &'a Args,
+    interval: Arc<Interval>,
+    send: Sender<Event>,
+}
+
+/// Runs until the user quits; returns the last state.
+pub(super) fn run(args: &Args, costs: Costs, signals: Signals, state: State) -> Result<State> {
+    let (send, events) = channel();
+    let interval = Arc::new(Interval::new(state.interval));
+    let mut screen = Screen::open()?;
+    listen(signals, &send)?;
+    if state.source == Source::Live {
+        observe(args, &interval, costs, &send)?;
+    }
+    let mut shell = Shell { args, interval, send };
+    shell.run(&mut screen, &events, state)
+}
+
+/// Catches the signals that end the program.
+///
+/// Call it before a bundle is opened: the owner of temporary folders ends the program on signals
+/// that nobody has caught by then.
+pub(super) fn signals() -> Result<Signals> {
+    Signals::new([SIGTERM, SIGHUP, SIGINT]).context("cannot wait for signals")
+}
+
+/// Starts the threads of keys and of signals.
+fn listen(mut signals: Signals, send: &Sender<Event>) -> Result<()> {
+    let quit = send.clone();
+    start("signals", send, move || {
+        signals.forever().next();
+        let _ = quit.send(Event::Quit);
+        Ok(())
+    })?;
+    let keys = send.clone();
+    start("keys", send, move || {
+        loop {
+            // the terminal is gone: SIGHUP may come, too
+            let event = next_event().unwrap_or(Some(Event::Quit));
+            if event.is_some_and(|event| keys.send(event).is_err()) {
+                return Ok(());
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn observe(
+    args: &Args,
+    interval: &Arc<Interval>,
+    costs: Costs,
+    send: &Sender<Event>,
+) -> Result<()> {
+    let (live, state_dir) = (args.observe.live().clone(), args.state.path().to_owned());
+    let (interval, windows) = (interval.clone(), send.clone());
+    start("windows", send, move || source::live(&live, &interval, &costs, &state_dir, &windows))?;
+    Ok(())
+}
+
+/// Starts a thread; its error is an event, and so is a panic.
+fn start(
+    name: &str,
+    send: &Sender<Event>,
+    work: impl FnOnce() -> Result<()> + Send + 'static,
+) -> Result<()> {
+    let panics = Panics(send.clone());
+    let body = move || {
+        if let Err(error) = work() {
+            let _ = panics.0.send(Event::Ended(format!("{error:#}")));
+        }
+    };
+    thread::Builder::new().name(name.into()).spawn(body).context("cannot start a thread")?;
+    Ok(())
+}
+
+/// Ends the program if its thread panics: the panic hook has already restored the terminal.
+struct Panics(Sender<Event>);
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let _ = self.0.send(Event::Panicked);
+        }
+    }
+}
+
+impl Shell<'_> {
+    fn run(
+        &mut self,
+        screen: &mut Screen,
+        events: &Receiver<Event>,
+        mut state: State,
+    ) -> Result<State> {
+        state.now = changes::now();
+        loop {
+            screen.draw(|frame| draw(frame, &state))?;
+            let mut event = Some(next(events, &state));
+            // all that has happened before the next picture
+            while let Some(now) = event.take() {
+                assert!(!self.is_panic(&now), "the key of --panic-at was pressed");
+                let (next, request) = update(state, now);
+                state = next;
+                match request {
+                    Some(Request::Quit) => return Ok(state),
+                    Some(Request::Fail) => bail!("a part of top has failed, as printed above"),
+                    Some(request) => self.perform(request, &state)?,
+                    None => {}
+                }
+                event = events.try_recv().ok();
+            }
+        }
+    }
+
+    fn is_panic(&self, event: &Event) -> bool {
+        let key = self.args.panic_at.map(KeyCode::Char);
+        matches!(event, Event::Key(pressed) if Some(*pressed) == key)
+    }
+
+    fn perform(&mut self, request: Request, state: &State) -> Result<()> {
+        let answer = match request {
+            Request::Quit | Request::Fail => None,
+            Request::Interval(length) => {
+                self.interval.set(length);
+                None
+            }
+            Request::Plan(fix) => state.window.as_deref().map(|window| {
+                let is_bundle = state.source != Source::Live;
+                let plan = changes::plan(window, &self.args.goal, fix, is_bundle);
+                Event::Planned(plan.map(Arc::new).map_err(in_words))
+            }),
+            Request::Why(subject) => {
+                state.window.as_deref().map(|window| explained(window, &subject))
+            }
+            Request::Apply(plan) => {
+                let (args, within) = (self.args.state.clone(), state.confirm_within);
+                return self.write(move |send| {
+                    Event::Applied(changes::apply(&plan, &args, within, send).map_err(in_words))
+                });
+            }
+            Request::Confirm => return self.settle(changes::confirm),
+            Request::Undo => return self.settle(changes::undo_newest),
+        };
+        if let Some(answer) = answer {
+            let _ = self.send.send(answer);
+        }
+        Ok(())
+    }
+
+    fn settle(&self, work: fn(&crate::args::state_dir::StateDir) -> Result<String>) -> Result<()> {
+        let args = self.args.state.clone();
+        self.write(move |_| Event::Settled(work(&args).unwrap_or_else(in_words)))
+    }
+
+    /// Writes in a thread, because interrupts may take seconds to arrive on their new CPUs.
+    fn write(&self, work: impl FnOnce(&Sender<Event>) -> Event + Send + 'static) -> Result<()> {
+        let send = self.send.clone();
+        start("changes", &self.send, move || {
+            let _ = send.send(work(&send));
+            Ok(())
+        })?;
+        Ok(())
+    }
+}
+
+fn in_words(error: anyhow::Error) -> String {
+    format!("{error:#}")
+}
+
+fn explained(window: &Window, subject: &Subject) -> Event {
+    let costs = Costs::default();
+    let answer = why(&Analysis::new(&window.observation, &costs), subject);
+    let text = answer.map(|why| views::why::render(&why)).map_err(|error| error.to_string());
+    Event::Explained(format!("why {subject}"), text)
+}
+
+/// Waits for the next event; while a transaction awaits its confirmation, the clock is one.
+fn next(events: &Receiver<Event>, state: &State) -> Event {
+    if state.pending.is_none() {
+        return events.recv().unwrap_or(Event::Quit);
+    }
+    match events.recv_timeout(Duration::from_millis(500)) {
+        Ok(event) => event,
+        Err(RecvTimeoutError::Timeout) => Event::Now(changes::now()),
+        Err(RecvTimeoutError::Disconnected) => Event::Quit,
+    }
+}

@@ -1,0 +1,206 @@
+//! What `netsilo top` shows at a moment: the pages draw it, and `update` makes the next one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netsilo_decide::plan::Plan;
+use netsilo_model::machine::cpuset::CpuId;
+
+use crate::top::listing::Sort;
+use crate::top::map::Level;
+use crate::top::palette::Palette;
+use crate::top::window::Window;
+
+/// How many windows the history keeps.
+pub(crate) const HISTORY: usize = 60;
+
+/// The pages, in the order of their keys.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Page {
+    #[default]
+    Map,
+    Queues,
+    Cpus,
+    Consumers,
+    Findings,
+    Decisions,
+}
+
+impl Page {
+    /// All pages.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Map, Self::Queues, Self::Cpus, Self::Consumers, Self::Findings, Self::Decisions];
+
+    /// The name in the row of pages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Map => "map",
+            Self::Queues => "queues",
+            Self::Cpus => "cpus",
+            Self::Consumers => "consumers",
+            Self::Findings => "findings",
+            Self::Decisions => "decisions",
+        }
+    }
+}
+
+/// What the user chose on one page.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct View {
+    /// The key of the selected row; the first row if there is no such row.
+    pub(crate) selected: Option<String>,
+    pub(crate) sort: Sort,
+}
+
+/// A text that covers the page.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Text {
+    pub(crate) title: String,
+    pub(crate) lines: Vec<String>,
+    /// Number of lines above the first one shown.
+    pub(crate) scroll: usize,
+}
+
+impl Text {
+    /// A text from its first line on.
+    pub(crate) fn new(title: impl Into<String>, text: &str) -> Self {
+        let lines = text.lines().map(str::to_owned).collect();
+        Self { title: title.into(), lines, scroll: 0 }
+    }
+}
+
+/// What covers the page.
+#[derive(Debug, Clone)]
+pub(crate) enum Overlay {
+    /// A text to read: help, an explanation, the outcome of an apply or undo.
+    Text(Text),
+    /// A plan; the next key may apply it.
+    Plan(Arc<Plan>, Text),
+    /// The question whether to apply the plan.
+    AskApply(Arc<Plan>, Text),
+    /// The question whether to undo the newest transaction.
+    AskUndo,
+    /// Changes are being written or restored.
+    Busy(Text),
+}
+
+/// A transaction that is restored unless it is confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) transaction: u64,
+    pub(crate) changes: usize,
+    /// When its guard restores it, since boot.
+    pub(crate) deadline: Duration,
+    /// The time that it had.
+    pub(crate) within: Duration,
+}
+
+/// Past windows, the newest last.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct History {
+    /// Share of each CPU's time in use.
+    pub(crate) busy: BTreeMap<CpuId, VecDeque<f64>>,
+    /// Bytes per second read from queues.
+    pub(crate) read: VecDeque<f64>,
+}
+
+impl History {
+    /// Adds a window.
+    pub(crate) fn push(&mut self, window: &Window) {
+        let add = |past: &mut VecDeque<f64>, value: f64| {
+            past.push_back(value);
+            if past.len() > HISTORY {
+                past.pop_front();
+            }
+        };
+        for line in &window.report.cpus {
+            if let Some(shares) = line.shares {
+                add(self.busy.entry(line.cpu).or_default(), shares.busy());
+            }
+        }
+        add(&mut self.read, window.report.totals.locality.bytes_per_s);
+    }
+}
+
+/// Where windows come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// This machine.
+    Live,
+    /// A bundle, which is one window.
+    Bundle,
+}
+
+/// What `netsilo top` shows.
+#[derive(Debug, Clone)]
+pub(crate) struct State {
+    /// How the terminal shows texts.
+    pub(crate) palette: Palette,
+    pub(crate) source: Source,
+    /// Why nothing can be written; `None` if changes can be applied.
+    pub(crate) read_only: Option<String>,
+    /// Time after which an apply is restored unless confirmed.
+    pub(crate) confirm_within: Duration,
+    pub(crate) interval: Duration,
+    pub(crate) page: Page,
+    pub(crate) views: [View; Page::ALL.len()],
+    /// The window on the screen.
+    pub(crate) window: Option<Arc<Window>>,
+    pub(crate) history: History,
+    /// Whether new windows are ignored.
+    pub(crate) frozen: bool,
+    pub(crate) filter: String,
+    /// Whether keys go into the filter.
+    pub(crate) typing: bool,
+    /// The map's columns; `None` for the finest that fit.
+    pub(crate) zoom: Option<Level>,
+    /// How many of the map's columns are left of the first one shown.
+    pub(crate) left: usize,
+    pub(crate) overlay: Option<Overlay>,
+    pub(crate) pending: Option<Pending>,
+    /// One line for the user, until the next key.
+    pub(crate) message: Option<String>,
+    /// Why there will be no more windows.
+    pub(crate) ended: Option<String>,
+    /// Time since boot.
+    pub(crate) now: Duration,
+}
+
+impl State {
+    /// Starts without a window; says once why nothing can be written.
+    pub(crate) fn new(palette: Palette, source: Source, read_only: Option<String>) -> Self {
+        let message = read_only.as_ref().map(|why| format!("read-only: {why}"));
+        Self {
+            palette,
+            source,
+            read_only,
+            confirm_within: Duration::from_secs(60),
+            interval: Duration::from_secs(1),
+            page: Page::default(),
+            views: Default::default(),
+            window: None,
+            history: History::default(),
+            frozen: false,
+            filter: String::new(),
+            typing: false,
+            zoom: None,
+            left: 0,
+            overlay: None,
+            pending: None,
+            message,
+            ended: None,
+            now: Duration::ZERO,
+        }
+    }
+
+    /// What the user chose on the present page.
+    pub(crate) fn view(&self) -> &View {
+        &self.views[self.page as usize]
+    }
+
+    /// The same, to change it.
+    pub(crate) fn view_mut(&mut self) -> &mut View {
+        &mut self.views[self.page as usize]
+    }
+}

@@ -1,0 +1,105 @@
+//! The terminal: the alternate screen and raw mode, and the way back from them in every case.
+//!
+//! While the screen is in use, standard error goes to a file in memory: a message there would
+//! destroy the picture. The file's contents are printed when the terminal is restored, by
+//! `Screen::drop`, or by the panic hook before the panic's own message.
+
+use std::fs::File;
+use std::io::{IsTerminal as _, Read as _, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::panic;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, Result};
+use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::{DefaultTerminal, Frame};
+
+use crate::tell::exit::{Exit, ExitError};
+use crate::top::update::Event;
+
+/// The terminal while it shows the screen.
+pub(super) struct Screen {
+    terminal: DefaultTerminal,
+    messages: Arc<Messages>,
+}
+
+/// Standard error, kept for later.
+struct Messages {
+    /// The real standard error, until it is restored.
+    stderr: Mutex<Option<OwnedFd>>,
+    kept: File,
+}
+
+impl Messages {
+    fn keep() -> Result<Self> {
+        let stderr = rustix::io::dup(std::io::stderr()).context("cannot keep standard error")?;
+        let file = rustix::fs::memfd_create("messages", rustix::fs::MemfdFlags::CLOEXEC)
+            .context("cannot keep messages in memory")?;
+        rustix::stdio::dup2_stderr(&file).context("cannot redirect standard error")?;
+        Ok(Self { stderr: Mutex::new(Some(stderr)), kept: file.into() })
+    }
+
+    /// Restores standard error and prints what was kept; only the first call does.
+    fn release(&self) {
+        let Some(stderr) = self.stderr.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
+        // a terminal that is gone takes no messages
+        let _ = rustix::stdio::dup2_stderr(&stderr);
+        let mut text = Vec::new();
+        let mut kept = &self.kept;
+        if kept.rewind().and_then(|()| kept.read_to_end(&mut text)).is_ok() {
+            let _ = std::io::stderr().write_all(&text);
+        }
+    }
+}
+
+impl Screen {
+    /// Takes the terminal; an error if standard input or output is none.
+    pub(super) fn open() -> Result<Self> {
+        if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+            let words = "top needs a terminal; netsilo show prints the same once";
+            return Err(ExitError(Exit::Usage, words.into()).into());
+        }
+        let messages = Arc::new(Messages::keep()?);
+        let kept = messages.clone();
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            ratatui::restore();
+            kept.release();
+            before(info);
+        }));
+        let terminal = ratatui::try_init().inspect_err(|_| messages.release());
+        Ok(Self { terminal: terminal.context("cannot use the terminal")?, messages })
+    }
+
+    /// Draws; only what differs from the last picture is sent to the terminal.
+    pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
+        self.terminal.draw(draw).map(|_| ()).context("cannot write to the terminal")
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+        self.messages.release();
+    }
+}
+
+/// Waits for the next key or a new size; `None` for what does not matter.
+pub(super) fn next_event() -> std::io::Result<Option<Event>> {
+    Ok(match event::read()? {
+        event::Event::Key(key) if key.kind != KeyEventKind::Release => pressed(key),
+        event::Event::Resize(..) => Some(Event::Resized),
+        _ => None,
+    })
+}
+
+/// Ctrl-C ends the program; other keys with Ctrl or Alt mean nothing, least of all `a`.
+fn pressed(key: KeyEvent) -> Option<Event> {
+    if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+        return Some(Event::Quit);
+    }
+    let plain = !key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT);
+    plain.then_some(Event::Key(key.code))
+}

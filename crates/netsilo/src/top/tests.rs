@@ -1,0 +1,391 @@
+//! The pages as a terminal shows them, at three sizes, and what the keys do.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netsilo_decide::judge::annotate::plan_with_verdicts;
+use netsilo_decide::plan::{Goal, Plan};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::parse::sanitize::is_control;
+use netsilo_model::synthetic::scene::Scene;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::KeyCode;
+
+use crate::top::draw::draw;
+use crate::top::palette::{Depth, Meaning, Palette};
+use crate::top::state::{Overlay, Page, Pending, Source, State};
+use crate::top::update::{Event, Request, update};
+use crate::top::window::Window;
+
+const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
+
+const COLOUR: Palette = Palette { depth: Depth::Rgb, unicode: true };
+
+fn scene(path: &str) -> Scene {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases").join(path);
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn window_of(scene: &Scene) -> Arc<Window> {
+    let none = Err("the daemon is not running; start it with `netsilo run`".into());
+    Arc::new(Window::new(scene.observation(), &Costs::default(), none))
+}
+
+/// A live machine, on which changes can be written.
+fn state_of(scene: &Scene) -> State {
+    let state = State::new(COLOUR, Source::Live, None);
+    update(state, Event::Window(window_of(scene))).0
+}
+
+fn press(state: State, keys: &str) -> (State, Option<Request>) {
+    let key = |c| match c {
+        '\n' => KeyCode::Enter,
+        '\t' => KeyCode::Tab,
+        '\u{1b}' => KeyCode::Esc,
+        '↓' => KeyCode::Down,
+        c => KeyCode::Char(c),
+    };
+    keys.chars().fold((state, None), |(state, _), c| update(state, Event::Key(key(c))))
+}
+
+fn screen(state: &State, (width, height): (u16, u16)) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, state)).unwrap();
+    let lines: Vec<String> = terminal
+        .backend()
+        .to_string()
+        .lines()
+        .map(|line| line.trim_matches('"').trim_end().to_owned())
+        .collect();
+    lines.join("\n") + "\n"
+}
+
+/// Two sockets; the queues of the first are read on the second, as after a boot.
+fn bad() -> Scene {
+    scene("virtio-all-on-cpu0/before.json")
+}
+
+#[test]
+fn each_page_has_the_recorded_look_at_three_sizes() {
+    let state = state_of(&bad());
+    for (digit, page) in ('1'..).zip(Page::ALL) {
+        let (state, _) = press(state.clone(), &digit.to_string());
+        for size in SIZES {
+            let name = format!("{}-{}x{}", page.name(), size.0, size.1);
+            insta::assert_snapshot!(name, screen(&state, size));
+        }
+    }
+}
+
+/// 512 CPUs on 8 nodes with 64 queues, 2 of which are read far away.
+fn large() -> Scene {
+    let queue = |at: u64| {
+        let reader = serde_json::json!({ "comm": "envoy", "cpu": (at * 8 + at % 2 * 256) % 512,
+            "bytes_per_s": 1_000_000 });
+        serde_json::json!({ "irq": 100 + at, "cpus": (at * 8).to_string(), "packets_per_s": 9000,
+            "load": 0.2, "readers": [reader] })
+    };
+    let queues: Vec<_> = (0..64).map(queue).collect();
+    serde_json::from_value(serde_json::json!({
+        "grid": { "nodes": 8, "llcs": 4, "l2s": 8, "threads": 2, "siblings_apart": true },
+        "netdevs": [{ "name": "eth0", "driver": "mlx5_core", "node": 0, "queues": queues }],
+    }))
+    .unwrap()
+}
+
+/// RPS spreads one queue over a cache; a queue of another device is quiet.
+fn steered() -> Scene {
+    serde_json::from_value(serde_json::json!({
+        "grid": { "nodes": 2, "llcs": 2, "l2s": 2, "threads": 2, "siblings_apart": true },
+        "netdevs": [
+            { "name": "eth0", "driver": "virtio_net", "node": 0, "queues": [{
+                "irq": 30, "cpus": "0", "rps_cpus": "1,9", "packets_per_s": 9000, "load": 0.3,
+                "handed_load": 0.2, "readers": [
+                    { "comm": "haproxy", "cpu": 1, "bytes_per_s": 700 },
+                    { "comm": "haproxy", "cpu": 8, "bytes_per_s": 200 },
+                    { "comm": "backup", "cpu": 2, "bytes_per_s": 100 },
+                ] }] },
+            { "name": "eth1", "driver": "igb", "node": 1, "queues": [
+                { "irq": 40, "cpus": "4", "packets_per_s": 50, "load": 0.01 },
+                { "irq": 41, "cpus": "5" }, { "irq": 42, "cpus": "6" },
+            ] },
+        ],
+    }))
+    .unwrap()
+}
+
+#[test]
+fn the_map_shows_many_machines() {
+    let proxy = scene("auto-proxy-every-queue-feeds-every-worker/before.json");
+    for (name, scene, size) in [
+        ("proxy", proxy.clone(), (80, 24)),
+        ("proxy-wide", proxy, (120, 24)),
+        ("steered", steered(), (100, 24)),
+    ] {
+        insta::assert_snapshot!(format!("map-{name}"), screen(&state_of(&scene), size));
+    }
+}
+
+#[test]
+fn a_large_machine_is_summed_up() {
+    let state = state_of(&large());
+    for size in [(80, 24), (200, 60)] {
+        insta::assert_snapshot!(format!("map-512-cpus-{}", size.0), screen(&state, size));
+    }
+    let (zoomed, _) = press(state.clone(), "zz");
+    insta::assert_snapshot!("map-512-cpus-by-core", screen(&zoomed, (80, 24)));
+    let (cpus, _) = press(state, "3");
+    insta::assert_snapshot!("cpus-512", screen(&cpus, (120, 40)));
+}
+
+#[test]
+fn a_terminal_without_utf8_gets_ascii() {
+    let ascii = Palette { depth: Depth::None, unicode: false };
+    let state = State { palette: ascii, ..state_of(&bad()) };
+    for keys in ["1", "3", "4", "5", "p"] {
+        let (state, _) = press(state.clone(), keys);
+        let screen = screen(&state, (100, 30));
+        assert!(screen.is_ascii(), "{screen}");
+    }
+    insta::assert_snapshot!("map-ascii", screen(&state, (80, 24)));
+}
+
+#[test]
+fn colours_change_no_text() {
+    for scene in [bad(), steered()] {
+        for digit in '1'..='6' {
+            let (state, _) = press(state_of(&scene), &digit.to_string());
+            let plain = Palette { depth: Depth::None, ..COLOUR };
+            let plain = State { palette: plain, ..state.clone() };
+            assert_eq!(screen(&state, (120, 40)), screen(&plain, (120, 40)));
+        }
+    }
+}
+
+#[test]
+fn what_is_read_on_another_node_has_another_shape_and_another_colour() {
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    terminal.draw(|frame| draw(frame, &state_of(&bad()))).unwrap();
+    let cells = || terminal.backend().buffer().content().iter();
+    let colours = |symbol: &str| -> Vec<_> {
+        let mut colours: Vec<_> =
+            cells().filter(|cell| cell.symbol() == symbol).map(|cell| cell.fg).collect();
+        colours.dedup();
+        colours
+    };
+    let style = |meaning| COLOUR.style(meaning).fg.unwrap();
+    assert_eq!(colours("×"), [style(Meaning::Bad)]);
+    assert_eq!(colours("═"), [style(Meaning::Bad)]);
+    assert_eq!(colours("○"), [style(Meaning::Good)]);
+}
+
+#[test]
+fn hostile_names_stay_in_their_cells() {
+    let scene: Scene = serde_json::from_value(serde_json::json!({
+        "grid": { "nodes": 2, "l2s": 2 },
+        "netdevs": [{ "name": "e\u{1b}[2Jth", "driver": "x\u{202e}y\n", "queues": [{
+            "irq": 30, "cpus": "0", "packets_per_s": 9000, "load": 0.9,
+            "readers": [{ "comm": "a\u{1b}]0;owned\u{7}\u{200b}", "cpu": 2, "bytes_per_s": 10 }],
+        }] }],
+    }))
+    .unwrap();
+    let state = state_of(&scene);
+    for keys in ["1", "1\n", "2", "3", "3\n", "4", "5", "5\n", "6"] {
+        let (state, _) = press(state.clone(), keys);
+        let mut terminal = Terminal::new(TestBackend::new(160, 40)).unwrap();
+        terminal.draw(|frame| draw(frame, &state)).unwrap();
+        let cells = terminal.backend().buffer().content();
+        let symbols: String = cells.iter().map(|cell| cell.symbol()).collect();
+        assert!(!symbols.contains(is_control), "{keys}: {symbols:?}");
+    }
+    assert!(screen(&state, (160, 40)).contains("a\\u{1b}]0;owned\\u{7}\\u{200b}"));
+}
+
+#[test]
+fn no_size_is_too_small() {
+    for state in [state_of(&bad()), state_of(&large())] {
+        for keys in ["1", "2", "3", "4", "5", "6", "?", "5\n", "/x"] {
+            let (state, _) = press(state.clone(), keys);
+            let pending = Pending {
+                transaction: 1,
+                changes: 3,
+                deadline: Duration::from_secs(60),
+                within: Duration::from_secs(60),
+            };
+            let state = State { pending: Some(pending), ..state };
+            for size in [(1, 1), (3, 2), (10, 3), (20, 5), (37, 9), (60, 12), (500, 100)] {
+                screen(&state, size);
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_choose_the_page() {
+    let page = |keys: &str| press(state_of(&bad()), keys).0.page;
+    assert_eq!([page("3"), page("\t"), page("6\t")], [Page::Cpus, Page::Queues, Page::Map]);
+    assert_eq!(press(state_of(&bad()), "q").1, Some(Request::Quit));
+}
+
+#[test]
+fn a_filter_is_typed_and_cleared() {
+    let (state, _) = press(state_of(&bad()), "4/redq");
+    assert!(state.typing && screen(&state, (80, 24)).contains("/redq_"));
+    let (state, request) = update(state, Event::Key(KeyCode::Backspace));
+    assert_eq!(request, None);
+    let (state, _) = press(state, "\n");
+    let text = screen(&state, (80, 24));
+    assert!(text.contains("only rows with \"red\"; esc shows all"), "{text}");
+    assert!(text.contains("redis") && !text.contains("nginx"), "{text}");
+    assert!(screen(&press(state, "\u{1b}").0, (80, 24)).contains("nginx"));
+}
+
+#[test]
+fn the_selected_row_stays_selected_when_rows_are_sorted() {
+    let (state, _) = press(state_of(&bad()), "2↓↓");
+    assert_eq!(state.view().selected.as_deref(), Some("eth0 rx-2"));
+    let (state, _) = press(state, "sr");
+    let text = screen(&state, (80, 24));
+    assert!(text.contains("▶ eth0 rx-2") && !text.contains("▶ eth0 rx-0"), "{text}");
+    let rows: Vec<&str> = text.lines().filter(|line| line.contains("eth0 rx-")).collect();
+    assert!(rows[0].contains("rx-3") && rows[3].contains("rx-0"), "{text}");
+}
+
+#[test]
+fn a_frozen_screen_ignores_windows() {
+    let (state, _) = press(state_of(&bad()), " ");
+    let (state, _) = update(state, Event::Window(window_of(&steered())));
+    assert_eq!(state.history.read.len(), 1);
+    assert!(screen(&state, (80, 24)).contains("FROZEN: space goes on"));
+    let (state, _) = press(state, " ");
+    let (state, _) = update(state, Event::Window(window_of(&steered())));
+    assert!(screen(&state, (80, 24)).contains("haproxy"));
+}
+
+#[test]
+fn the_interval_grows_and_shrinks_within_limits() {
+    let interval = |keys: &str| press(state_of(&bad()), keys).1;
+    let request = |ms| Some(Request::Interval(Duration::from_millis(ms)));
+    assert_eq!([interval("+"), interval("-")], [request(2000), request(500)]);
+    assert_eq!([interval("++++++"), interval("+++++++")], [None, None], "60 s is the longest");
+    let between = State { interval: Duration::from_millis(700), ..state_of(&bad()) };
+    assert_eq!(press(between.clone(), "-").1, request(500));
+    assert_eq!(press(between, "+").1, request(1000));
+}
+
+#[test]
+fn enter_explains_the_selected_row() {
+    let request = |keys: &str| press(state_of(&bad()), keys).1;
+    assert_eq!(request("↓\n"), Some(Request::Why("eth0 rx-1".parse().unwrap())));
+    assert_eq!(request("3↓\n"), Some(Request::Why("cpu1".parse().unwrap())));
+    let (state, _) = press(state_of(&bad()), "5↓\n");
+    insta::assert_snapshot!("finding", screen(&state, (100, 30)));
+    assert!(press(state, "\u{1b}").0.overlay.is_none());
+    let (help, _) = press(state_of(&bad()), "?");
+    insta::assert_snapshot!("help", screen(&help, (80, 40)));
+}
+
+fn plan() -> Plan {
+    let goal = Goal::default();
+    plan_with_verdicts(&Analysis::new(&bad().observation(), &goal.costs), &goal)
+}
+
+fn planned(state: State) -> State {
+    let (state, request) = press(state, "p");
+    assert_eq!(request, Some(Request::Plan(None)));
+    update(state, Event::Planned(Ok(Arc::new(plan())))).0
+}
+
+fn pending(deadline: u64) -> Pending {
+    let (deadline, within) = (Duration::from_secs(deadline), Duration::from_secs(60));
+    Pending { transaction: 3, changes: 3, deadline, within }
+}
+
+#[test]
+fn a_plan_is_shown_asked_about_written_and_confirmed() {
+    let state = planned(state_of(&bad()));
+    insta::assert_snapshot!("plan", screen(&state, (100, 24)));
+    let (state, request) = press(state, "a");
+    assert_eq!(request, None);
+    let text = screen(&state, (100, 24));
+    assert!(text.contains("restored after 1m unless confirmed? y/n"), "{text}");
+    assert_eq!(press(state.clone(), "n").1, None, "only y writes");
+    let (state, request) = press(state, "y");
+    assert!(matches!(request, Some(Request::Apply(written)) if *written == plan()));
+    let (state, _) = update(state, Event::Step("1/3 irq 32: 0 -> 2".into()));
+    assert!(press(state.clone(), "q\u{1b}").1.is_none(), "keys wait while settings are written");
+    let (state, _) = update(state, Event::Applied(Ok(pending(100))));
+    let (state, _) = update(state, Event::Now(Duration::from_secs(58)));
+    insta::assert_snapshot!("applied", screen(&state, (100, 24)));
+    let (state, request) = press(state, "\u{1b}c");
+    assert_eq!(request, Some(Request::Confirm));
+    let (state, _) = update(state, Event::Settled("transaction 3 is kept".into()));
+    let text = screen(&state, (100, 24));
+    assert!(state.pending.is_none() && text.contains("transaction 3 is kept"), "{text}");
+}
+
+#[test]
+fn after_the_deadline_the_journal_is_asked_what_became_of_the_changes() {
+    let state = State { pending: Some(pending(100)), ..state_of(&bad()) };
+    let (state, request) = update(state, Event::Now(Duration::from_millis(100_500)));
+    assert_eq!(request, None, "its guard may still be at work");
+    let (state, request) = update(state, Event::Now(Duration::from_secs(102)));
+    assert_eq!((request, state.pending), (Some(Request::Confirm), None));
+    let (state, _) =
+        update(state, Event::Settled("transaction 3 was restored by its guard".into()));
+    assert!(screen(&state, (100, 24)).contains("transaction 3 was restored by its guard"));
+}
+
+#[test]
+fn the_newest_transaction_is_undone_after_a_question() {
+    let (state, request) = press(state_of(&bad()), "u");
+    assert_eq!(request, None);
+    assert!(screen(&state, (80, 24)).contains("undo the newest transaction? y/n"));
+    assert!(press(state.clone(), "n").0.overlay.is_none());
+    let (state, request) = press(state, "y");
+    assert_eq!(request, Some(Request::Undo));
+    let (state, _) =
+        update(state, Event::Settled("transaction 3: 3 of 3 settings restored".into()));
+    assert!(screen(&state, (80, 24)).contains("3 of 3 settings restored"));
+}
+
+#[test]
+fn the_plan_of_a_finding_fixes_only_that_finding() {
+    let (_, request) = press(state_of(&bad()), "5p");
+    let Some(Request::Plan(Some(fix))) = request else { panic!("{request:?}") };
+    assert_eq!(fix.to_string(), "queues-share-core:cpu0");
+}
+
+#[test]
+fn without_root_nothing_is_written_and_that_is_said_once() {
+    let state = State::new(COLOUR, Source::Live, Some("not root".into()));
+    let (state, _) = update(state, Event::Window(window_of(&bad())));
+    assert!(screen(&state, (80, 24)).contains("read-only: not root"));
+    let (state, _) = press(state, "↓");
+    assert!(!screen(&state, (80, 24)).contains("read-only"), "once");
+    let (after_a, request) = press(planned(state.clone()), "ay");
+    assert!(request.is_none() && matches!(after_a.overlay, Some(Overlay::Plan(..))));
+    let (state, request) = press(state, "u");
+    assert!(request.is_none() && screen(&state, (80, 24)).contains("read-only: not root"));
+}
+
+#[test]
+fn a_second_apply_waits_for_the_first_to_be_confirmed() {
+    let state = State { pending: Some(pending(100)), ..planned(state_of(&bad())) };
+    let (state, request) = press(state, "a");
+    assert_eq!(request, None);
+    assert!(screen(&state, (80, 24)).contains("transaction 3 waits: c keeps it, u undoes it"));
+}
+
+#[test]
+fn an_end_of_observing_is_said() {
+    let state = State::new(COLOUR, Source::Live, None);
+    assert!(screen(&state, (80, 24)).contains("observing: the first window comes after"));
+    let (state, _) = update(state, Event::Ended("cannot read the host".into()));
+    assert!(screen(&state, (80, 24)).contains("cannot read the host"));
+    let (state, _) = update(state_of(&bad()), Event::Ended("cannot read the eBPF counters".into()));
+    assert!(screen(&state, (80, 24)).contains("cannot read the eBPF counters"));
+}

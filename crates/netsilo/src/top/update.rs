@@ -1,0 +1,371 @@
+//! From a state and an event to the next state, and what the program has to do for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use netsilo_decide::judge::findings::FindingId;
+use netsilo_decide::judge::fix::FixRequest;
+use netsilo_decide::plan::Plan;
+use netsilo_model::snapshot::subject::Subject;
+use ratatui::crossterm::event::KeyCode;
+
+use crate::top::help;
+use crate::top::listing::Sort;
+use crate::top::map::Level;
+use crate::top::pages;
+use crate::top::state::{Overlay, Page, Pending, State, Text};
+use crate::top::window::Window;
+use crate::views;
+
+/// The intervals that `+` and `-` choose from.
+const INTERVALS: [u64; 8] = [250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
+
+/// Rows that a page key moves.
+const PAGE_ROWS: isize = 10;
+
+/// What happened.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A key was pressed.
+    Key(KeyCode),
+    /// The terminal has another size: only draw again.
+    Resized,
+    /// The clock, since boot.
+    Now(Duration),
+    /// Another window.
+    Window(Arc<Window>),
+    /// There will be no more windows, for this reason.
+    Ended(String),
+    /// A plan was made.
+    Planned(Result<Arc<Plan>, String>),
+    /// An explanation was made.
+    Explained(String, Result<String, String>),
+    /// A step of an apply or undo.
+    Step(String),
+    /// The plan is written.
+    Applied(Result<Pending, String>),
+    /// An undo, a confirmation or the guard has ended the pending transaction, or nothing has.
+    Settled(String),
+    /// The program is asked to end.
+    Quit,
+    /// A thread has panicked; the terminal is restored and the reason printed.
+    Panicked,
+}
+
+/// What the program has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Request {
+    Quit,
+    /// End with a failure.
+    Fail,
+    /// Observe at another interval from now on.
+    Interval(Duration),
+    /// Make a plan; for one finding if it is given.
+    Plan(Option<FixRequest>),
+    /// Explain what put work on a part of the machine.
+    Why(Subject),
+    /// Write the plan, and restore it unless it is confirmed.
+    Apply(Arc<Plan>),
+    /// Keep the pending transaction.
+    Confirm,
+    /// Undo the newest transaction.
+    Undo,
+}
+
+/// Returns the next state, and what is to be done for it.
+pub(crate) fn update(mut state: State, event: Event) -> (State, Option<Request>) {
+    let request = match event {
+        Event::Key(key) => return pressed(state, key),
+        Event::Quit => Some(Request::Quit),
+        Event::Panicked => Some(Request::Fail),
+        Event::Resized => None,
+        Event::Now(now) => return ticked(state, now),
+        Event::Window(window) => {
+            if !state.frozen {
+                state.history.push(&window);
+                state.window = Some(window);
+            }
+            None
+        }
+        Event::Ended(why) => {
+            state.ended = Some(why);
+            None
+        }
+        Event::Planned(Ok(plan)) => {
+            let text = Text::new("plan", &views::plan::render(&plan));
+            state.overlay = Some(Overlay::Plan(plan, text));
+            None
+        }
+        Event::Explained(title, Ok(text)) => {
+            state.overlay = Some(Overlay::Text(Text::new(title, &text)));
+            None
+        }
+        Event::Planned(Err(why)) | Event::Explained(_, Err(why)) => {
+            state.message = Some(why);
+            None
+        }
+        Event::Step(line) => {
+            if let Some(Overlay::Busy(text)) = &mut state.overlay {
+                text.lines.push(line);
+            }
+            None
+        }
+        Event::Applied(Ok(pending)) => {
+            state.pending = Some(pending);
+            finish(&mut state, "applied; c keeps it, u undoes it");
+            None
+        }
+        Event::Applied(Err(why)) => {
+            finish(&mut state, &why);
+            None
+        }
+        Event::Settled(words) => {
+            state.pending = None;
+            finish(&mut state, &words);
+            None
+        }
+    };
+    (state, request)
+}
+
+/// Ends what was being written: its steps stay to be read.
+fn finish(state: &mut State, words: &str) {
+    match state.overlay.take() {
+        Some(Overlay::Busy(mut text)) => {
+            text.lines.extend(words.lines().map(str::to_owned));
+            state.overlay = Some(Overlay::Text(text));
+        }
+        other => {
+            state.overlay = other;
+            state.message = words.lines().next().map(str::to_owned);
+        }
+    }
+}
+
+/// After the deadline, `Confirm` asks the journal what became of the transaction.
+fn ticked(mut state: State, now: Duration) -> (State, Option<Request>) {
+    state.now = now;
+    let over = state.pending.is_some_and(|pending| now > pending.deadline + Duration::from_secs(1));
+    let request = over.then_some(Request::Confirm);
+    if over {
+        state.pending = None;
+    }
+    (state, request)
+}
+
+fn pressed(mut state: State, key: KeyCode) -> (State, Option<Request>) {
+    state.message = None;
+    if state.typing {
+        typed(&mut state, key);
+        return (state, None);
+    }
+    match state.overlay.take() {
+        Some(overlay) => in_overlay(state, overlay, key),
+        None => on_page(state, key),
+    }
+}
+
+/// A key while the filter is typed.
+fn typed(state: &mut State, key: KeyCode) {
+    match key {
+        KeyCode::Char(c) => state.filter.push(c),
+        KeyCode::Backspace => {
+            state.filter.pop();
+        }
+        KeyCode::Esc => {
+            state.filter.clear();
+            state.typing = false;
+        }
+        KeyCode::Enter => state.typing = false,
+        _ => {}
+    }
+}
+
+fn in_overlay(mut state: State, overlay: Overlay, key: KeyCode) -> (State, Option<Request>) {
+    let mut request = None;
+    state.overlay = match (overlay, key) {
+        (Overlay::Busy(text), _) => Some(Overlay::Busy(text)),
+        (Overlay::AskApply(plan, mut text), KeyCode::Char('y')) => {
+            (text.title, text.lines) = ("settings".into(), Vec::new());
+            request = Some(Request::Apply(plan));
+            text.scroll = 0;
+            Some(Overlay::Busy(text))
+        }
+        (Overlay::AskApply(plan, text), _) => Some(Overlay::Plan(plan, text)),
+        (Overlay::AskUndo, KeyCode::Char('y')) => {
+            request = Some(Request::Undo);
+            Some(Overlay::Busy(Text::new("settings", "")))
+        }
+        (Overlay::AskUndo, _) | (_, KeyCode::Esc | KeyCode::Char('q')) => None,
+        (Overlay::Plan(plan, text), KeyCode::Char('a')) => ask_apply(&mut state, plan, text),
+        (Overlay::Plan(plan, text), key) => Some(Overlay::Plan(plan, scrolled(text, key))),
+        (Overlay::Text(_), KeyCode::Enter | KeyCode::Char('?')) => None,
+        (Overlay::Text(text), KeyCode::Char('c')) if state.pending.is_some() => {
+            request = Some(Request::Confirm);
+            Some(Overlay::Text(text))
+        }
+        (Overlay::Text(text), key) => Some(Overlay::Text(scrolled(text, key))),
+    };
+    (state, request)
+}
+
+/// Asks before a plan is written; says why it cannot be.
+fn ask_apply(state: &mut State, plan: Arc<Plan>, text: Text) -> Option<Overlay> {
+    let cannot = if let Some(why) = &state.read_only {
+        Some(format!("read-only: {why}"))
+    } else if plan.changes.is_empty() {
+        Some("this plan changes nothing".to_owned())
+    } else {
+        state
+            .pending
+            .map(|it| format!("transaction {} waits: c keeps it, u undoes it", it.transaction))
+    };
+    match cannot {
+        None => Some(Overlay::AskApply(plan, text)),
+        Some(why) => {
+            state.message = Some(why);
+            Some(Overlay::Plan(plan, text))
+        }
+    }
+}
+
+fn scrolled(mut text: Text, key: KeyCode) -> Text {
+    let last = text.lines.len().saturating_sub(1);
+    text.scroll = match direction(key) {
+        Some(by) => moved(text.scroll, by, last),
+        None => text.scroll,
+    };
+    text
+}
+
+/// How many rows a key moves.
+fn direction(key: KeyCode) -> Option<isize> {
+    Some(match key {
+        KeyCode::Up | KeyCode::Char('k') => -1,
+        KeyCode::Down | KeyCode::Char('j') => 1,
+        KeyCode::PageUp => -PAGE_ROWS,
+        KeyCode::PageDown => PAGE_ROWS,
+        KeyCode::Home => isize::MIN / 2,
+        KeyCode::End => isize::MAX / 2,
+        _ => return None,
+    })
+}
+
+fn moved(at: usize, by: isize, last: usize) -> usize {
+    (at as isize).saturating_add(by).clamp(0, last as isize) as usize
+}
+
+fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
+    let mut request = None;
+    match key {
+        KeyCode::Char('q') => request = Some(Request::Quit),
+        KeyCode::Char(digit @ '1'..='6') => {
+            state.page = Page::ALL[digit as usize - '1' as usize];
+        }
+        KeyCode::Tab => state.page = beside(state.page, 1),
+        KeyCode::BackTab => state.page = beside(state.page, Page::ALL.len() - 1),
+        KeyCode::Char('?') | KeyCode::F(1) => state.overlay = Some(Overlay::Text(help::text())),
+        KeyCode::Char('/') => state.typing = true,
+        KeyCode::Esc => state.filter.clear(),
+        KeyCode::Char(' ') => state.frozen = !state.frozen,
+        KeyCode::Char('+' | '=') => request = change_interval(&mut state, true),
+        KeyCode::Char('-') => request = change_interval(&mut state, false),
+        KeyCode::Char('s') => sort_by_next(&mut state),
+        KeyCode::Char('r') => {
+            let sort = &mut state.view_mut().sort;
+            sort.reversed = !sort.reversed;
+        }
+        KeyCode::Char('z') => zoom(&mut state),
+        KeyCode::Left => state.left = state.left.saturating_sub(1),
+        KeyCode::Right => state.left += 1,
+        KeyCode::Enter => request = explain(&mut state),
+        KeyCode::Char('p') => request = Some(Request::Plan(fix_of_selected(&state))),
+        KeyCode::Char('u') => match &state.read_only {
+            Some(why) => state.message = Some(format!("read-only: {why}")),
+            None => state.overlay = Some(Overlay::AskUndo),
+        },
+        KeyCode::Char('a') => {
+            state.message = Some("p first: apply writes what the plan shows".into())
+        }
+        KeyCode::Char('c') if state.pending.is_some() => request = Some(Request::Confirm),
+        key => select(&mut state, direction(key)),
+    }
+    (state, request)
+}
+
+fn beside(page: Page, by: usize) -> Page {
+    Page::ALL[(page as usize + by) % Page::ALL.len()]
+}
+
+/// Moves the selection by this many rows.
+fn select(state: &mut State, by: Option<isize>) {
+    let Some(by) = by else { return };
+    let keys = pages::keys(state);
+    let Some(selected) = pages::selected(state, &keys) else { return };
+    let at = keys.iter().position(|key| *key == selected).unwrap_or(0);
+    state.view_mut().selected = keys.get(moved(at, by, keys.len() - 1)).cloned();
+}
+
+fn change_interval(state: &mut State, longer: bool) -> Option<Request> {
+    let mut all = INTERVALS.map(Duration::from_millis).into_iter();
+    let next = match longer {
+        true => all.find(|it| *it > state.interval),
+        false => all.rfind(|it| *it < state.interval),
+    };
+    state.interval = next?;
+    next.map(Request::Interval)
+}
+
+/// Sorts by the next column; after the last one in the page's own order.
+fn sort_by_next(state: &mut State) {
+    let Some(window) = state.window.clone() else { return };
+    let Some(listing) = pages::listing(state, &window) else {
+        state.message = Some("the map is in the order of queues and cpus".into());
+        return;
+    };
+    let next = state.view().sort.column.map_or(0, |column| column + 1);
+    let column = (next < listing.columns.len()).then_some(next);
+    state.view_mut().sort = Sort { column, reversed: false };
+    let by = column.map_or("the page's own order", |column| listing.columns[column].name);
+    state.message = Some(format!("sorted by {by}"));
+}
+
+fn zoom(state: &mut State) {
+    let next = state.zoom.map_or(0, |level| level as usize + 1);
+    state.zoom = Level::ALL.get(next).copied();
+    state.left = 0;
+    let columns = state.zoom.map_or("the finest that fits", Level::name);
+    state.message = Some(format!("columns: {columns}"));
+}
+
+/// The fix of the selected finding, on the page of findings, if netsilo can write one.
+fn fix_of_selected(state: &State) -> Option<FixRequest> {
+    if state.page != Page::Findings {
+        return None;
+    }
+    pages::selected(state, &pages::keys(state))?.parse().ok()
+}
+
+/// Explains the selected row.
+fn explain(state: &mut State) -> Option<Request> {
+    let selected = pages::selected(state, &pages::keys(state))?;
+    match state.page {
+        Page::Map | Page::Queues | Page::Cpus => selected.parse().ok().map(Request::Why),
+        Page::Findings => {
+            let text = finding(state.window.as_deref()?, &selected)?;
+            state.overlay = Some(Overlay::Text(text));
+            None
+        }
+        Page::Consumers | Page::Decisions => None,
+    }
+}
+
+/// A finding with its evidence and remedies, then the page of its kind.
+fn finding(window: &Window, key: &str) -> Option<Text> {
+    let findings = &window.check.findings;
+    let finding = findings.iter().find(|it| FixRequest::of(it).to_string() == key)?;
+    let mut text = String::new();
+    views::check::one(&mut text, finding);
+    let page = FindingId::page(finding.id);
+    Some(Text::new(finding.id.as_str(), &format!("{text}\n{page}")))
+}

@@ -1,0 +1,41 @@
+//! What one interval showed: the values that the pages draw.
+
+use netsilo_decide::judge::findings::{Check, check};
+use netsilo_decide::report::Report;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::topology::Topology;
+use netsilo_model::snapshot::observation::Observation;
+
+use crate::tell::status::Status;
+
+/// What one interval showed.
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// What was read and counted; a plan is made from it.
+    pub(crate) observation: Observation,
+    /// The report of `netsilo show`.
+    pub(crate) report: Report,
+    /// The findings of `netsilo check`.
+    pub(crate) check: Check,
+    /// The daemon's status, or why there is none.
+    pub(crate) daemon: Result<Status, String>,
+}
+
+impl Window {
+    /// Derives the report and the findings.
+    pub(crate) fn new(
+        observation: Observation,
+        costs: &Costs,
+        daemon: Result<Status, String>,
+    ) -> Self {
+        let analysis = Analysis::new(&observation, costs);
+        let (report, check) = (Report::of(&analysis), check(&analysis));
+        Self { observation, report, check, daemon }
+    }
+
+    /// The machine's topology.
+    pub(crate) fn topology(&self) -> &Topology {
+        &self.observation.after.topology
+    }
+}

@@ -1,0 +1,247 @@
+//! `netsilo top` in a real terminal (tmux): on a bundle, and live in a network namespace.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+#[path = "cli/bundles.rs"]
+mod bundles;
+
+use std::io::Write as _;
+use std::process::{Command, Output};
+
+use bundles::{OWNED, VIRTIO};
+use netsilo_lab::until;
+use tempfile::TempDir;
+
+/// A terminal with a shell, of its own server; it ends with the test.
+struct Terminal {
+    dir: TempDir,
+}
+
+impl Terminal {
+    /// Starts a shell of 100x30; `None`, with a SKIPPED message, if tmux is not installed. Fails
+    /// instead if nothing may be skipped.
+    fn start() -> Option<Self> {
+        if Command::new("tmux").arg("-V").output().is_err() {
+            assert!(
+                std::env::var_os("NETSILO_NO_SKIP").is_none(),
+                "no tmux, and NETSILO_NO_SKIP is set"
+            );
+            let _ = writeln!(std::io::stderr(), "SKIPPED: tmux is not installed");
+            return None;
+        }
+        let terminal = Self { dir: tempfile::tempdir().unwrap() };
+        // a shell without prompt and history, which shows what top leaves behind
+        let shell = "env -i PATH=\"$PATH\" TERM=screen-256color LANG=C.UTF-8 PS1='$ ' sh";
+        let output = terminal.tmux(&[
+            "-f",
+            "/dev/null",
+            "-u",
+            "new-session",
+            "-d",
+            "-x",
+            "100",
+            "-y",
+            "30",
+            shell,
+        ]);
+        assert!(output.status.success(), "{output:?}");
+        Some(terminal)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> Output {
+        let socket = self.dir.path().join("tmux");
+        let mut command = Command::new("tmux");
+        command.env_remove("TMUX").env("LC_ALL", "C.UTF-8").arg("-S").arg(socket);
+        command.args(arguments).output().unwrap()
+    }
+
+    /// Types a command line.
+    fn run(&self, line: &str) {
+        self.tmux(&["send-keys", "-l", line]);
+        self.keys(&["Enter"]);
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        assert!(self.tmux(&[&["send-keys"], keys].concat()).status.success());
+    }
+
+    fn screen(&self) -> String {
+        String::from_utf8(self.tmux(&["capture-pane", "-p"]).stdout).unwrap()
+    }
+
+    /// Waits until the screen shows a text.
+    fn sees(&self, text: &str) {
+        self.sees_not(text, "\0");
+    }
+
+    /// Waits until the screen shows a text and another one no longer: it may be drawn in parts.
+    fn sees_not(&self, text: &str, gone: &str) {
+        let fits = |screen: &String| screen.contains(text) && !screen.contains(gone);
+        let seen = until(text, || self.screen(), fits);
+        assert!(seen.is_ok(), "{text} without {gone:?}: {}", self.screen());
+    }
+
+    /// Whether the terminal shows the shell's own screen, with a cursor, and echoes what is typed.
+    fn is_restored(&self) {
+        let flags = self.tmux(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]);
+        assert_eq!(String::from_utf8(flags.stdout).unwrap().trim(), "0 1");
+        self.run("stty -a | grep -o ' icanon\\| echo ' | tr -d '\\n'; echo .");
+        self.sees(" icanon echo .");
+    }
+
+    /// Starts top with these arguments; the shell then prints its exit code.
+    fn top(&self, arguments: &str) {
+        let program = env!("CARGO_BIN_EXE_netsilo");
+        self.run(&format!("{program} top {arguments}; echo code $?"));
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+#[test]
+fn a_bundle_is_looked_at_by_keys_and_the_terminal_is_restored() {
+    let Some(terminal) = Terminal::start() else { return };
+    terminal.top(&format!("--from {}", &*VIRTIO));
+    terminal.sees("× 100% redis-server");
+    terminal.sees("read-only: a bundle shows another time or machine");
+    terminal.keys(&["2"]);
+    terminal.sees("[2 queues]");
+    terminal.sees_not("▶ eth0 rx-0", "read-only");
+    terminal.keys(&["Down", "Down", "Down", "Enter"]);
+    terminal.sees("why eth0 rx-3");
+    terminal.keys(&["q"]);
+    terminal.sees("▶ eth0 rx-3");
+    terminal.keys(&["Tab", "Tab", "/", "r", "e", "d", "i", "s", "Enter"]);
+    terminal.sees("only rows with \"redis\"");
+    terminal.keys(&["5", "?"]);
+    terminal.sees("a filled diamond");
+    terminal.keys(&["q"]);
+    terminal.sees("[5 findings");
+    terminal.keys(&["q"]);
+    terminal.sees_not("code 0", "[5 findings");
+    terminal.is_restored();
+}
+
+#[test]
+fn a_plan_of_a_bundle_is_shown_and_not_applied() {
+    let Some(terminal) = Terminal::start() else { return };
+    terminal.top(&format!("--from {}", &*OWNED));
+    terminal.sees("[1 map]");
+    terminal.keys(&["p"]);
+    terminal.sees("irqbalance (pid 812)");
+    terminal.sees("a apply");
+    terminal.keys(&["a"]);
+    terminal.sees("read-only: a bundle shows another time or machine");
+    terminal.keys(&["C-c"]);
+    terminal.sees("code 0");
+    terminal.is_restored();
+}
+
+#[test]
+fn a_size_change_is_followed() {
+    let Some(terminal) = Terminal::start() else { return };
+    terminal.top(&format!("--from {}", &*VIRTIO));
+    terminal.sees("a bundle");
+    terminal.tmux(&["resize-window", "-x", "60", "-y", "15"]);
+    let title = || terminal.screen().lines().next().unwrap_or_default().to_owned();
+    let fits = |title: &String| title.chars().count() == 60 && title.ends_with("a bundle");
+    until("60 columns", title, fits).unwrap();
+    terminal.keys(&["q"]);
+    terminal.sees("code 0");
+}
+
+#[test]
+fn a_panic_restores_the_terminal_and_prints_its_message_there() {
+    let Some(terminal) = Terminal::start() else { return };
+    terminal.top(&format!("--from {} --panic-at x", &*VIRTIO));
+    terminal.sees("[1 map]");
+    terminal.keys(&["x"]);
+    terminal.sees_not("code 101", "[1 map]");
+    terminal.sees("the key of --panic-at was pressed");
+    terminal.is_restored();
+}
+
+#[test]
+fn sigterm_restores_the_terminal() {
+    let Some(terminal) = Terminal::start() else { return };
+    let pid = terminal.dir.path().join("pid");
+    let program = env!("CARGO_BIN_EXE_netsilo");
+    // the shell's process id becomes that of top
+    terminal.run(&format!(
+        "(sh -c 'echo $$ >{}; exec {program} top --from {}'; echo code $?)",
+        pid.display(),
+        &*VIRTIO
+    ));
+    terminal.sees("[1 map]");
+    let pid: i32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    let process = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    terminal.sees("code 0");
+    terminal.is_restored();
+}
+
+#[test]
+fn without_a_terminal_top_says_what_to_use_instead() {
+    let mut top = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    let output = top.args(["top", "--from", &VIRTIO]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(message, "netsilo: top needs a terminal; netsilo show prints the same once\n");
+}
+
+/// Runs top in a network namespace with a netdev of two queues; its process id is in `$DIR/pid`.
+const NAMESPACE: &str = r#"
+set -e
+mount -t sysfs sysfs /sys
+ip link add v0 numrxqueues 2 numtxqueues 2 type veth peer name v1
+ip link set v0 up
+ip link set v1 up
+sh -c 'echo $$ >"$DIR/pid"; exec "$NETSILO" top --no-bpf --interval 250ms \
+    --state-dir "$DIR/state" --netdev v0 --no-irqs --rps 0-1'
+echo code $?
+"#;
+
+#[test]
+fn a_plan_is_applied_kept_and_undone_on_a_real_netdev() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let Some(terminal) = Terminal::start() else { return };
+    let dir = terminal.dir.path();
+    std::fs::write(dir.join("script"), NAMESPACE).unwrap();
+    let (shown, program) = (dir.display(), env!("CARGO_BIN_EXE_netsilo"));
+    terminal.run(&format!("DIR={shown} NETSILO={program} unshare --net --mount sh {shown}/script"));
+    terminal.sees("by sock_diag");
+    let pid = std::fs::read_to_string(dir.join("pid")).unwrap();
+    let queues = format!("/proc/{}/root/sys/class/net/v0/queues", pid.trim());
+    let rps = || {
+        [0, 1].map(|queue| {
+            let text = std::fs::read_to_string(format!("{queues}/rx-{queue}/rps_cpus")).unwrap();
+            u32::from_str_radix(&text.trim().replace(',', ""), 16).unwrap()
+        })
+    };
+    assert_eq!(rps(), [0, 0]);
+    terminal.keys(&["p"]);
+    terminal.sees("2 changes");
+    terminal.keys(&["a"]);
+    terminal.sees("write 2 changes, restored after 1m unless confirmed? y/n");
+    terminal.keys(&["y"]);
+    terminal.sees("applied; c keeps it, u undoes it");
+    assert_eq!(rps(), [3, 3]);
+    terminal.sees("transaction 1 (2 changes): restored in ");
+    terminal.keys(&["c"]);
+    terminal.sees_not("transaction 1 is kept", "restored in");
+    terminal.keys(&["q", "u"]);
+    terminal.sees("undo the newest transaction? y/n");
+    assert_eq!(rps(), [3, 3]);
+    terminal.keys(&["y"]);
+    terminal.sees("2 of 2 settings restored");
+    assert_eq!(rps(), [0, 0]);
+    terminal.keys(&["q", "q"]);
+    terminal.sees("code 0");
+    terminal.is_restored();
+}

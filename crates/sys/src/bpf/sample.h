@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Which events are examined?
+ *
+ * Each of the first `machine.quota` of a tick (jiffy) on a CPU; after those one at random of the
+ * next 64. An examined event stands for all since the one before it, so that
+ * sums remain unbiased, and cost no more than the quota and some. With little load nothing is left
+ * out.
+ */
+#pragma once
+#include "machine.h"
+
+enum { SKIP_MOST = 63 };
+
+/* One kind of event on one CPU. A writer that interrupts another at most loses an update. */
+struct sample {
+	u64 events;   /* Events that the examined ones stand for. */
+	u64 examined;
+	u64 tick;     /* The jiffy that `taken` belongs to. */
+	u32 taken;    /* Events examined in it. */
+	u32 drawn;    /* Events to skip after the last examined one, */
+	u32 left;     /* and those of them to come. */
+	u32 unused;
+};
+
+/* How many events this one stands for; 0: do not examine it. */
+static __always_inline u32 weight_of(struct sample *sample)
+{
+	u64 now = bpf_jiffies64();
+	u32 weight;
+
+	/* Fewer events than skips in a whole tick: the load has ended. */
+	if (sample->left && now - sample->tick < 2) {
+		sample->left--;
+		return 0;
+	}
+	weight = sample->drawn - sample->left + 1;
+	if (sample->tick != now) {
+		sample->tick = now;
+		sample->taken = 0;
+	}
+	sample->drawn = sample->taken++ < machine.quota ? 0 : bpf_get_prandom_u32() & SKIP_MOST;
+	sample->left = sample->drawn;
+	sample->events += weight;
+	sample->examined++;
+	return weight;
+}
