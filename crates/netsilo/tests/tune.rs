@@ -156,8 +156,9 @@ fn candidate<'a>(result: &'a Json, name: &str) -> &'a Json {
     all.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("{name} in {result}"))
 }
 
+/// Whether RPS is better here is measured, and no claim: on some machines it is.
 #[test]
-fn rps_on_a_veth_is_no_winner_and_the_state_is_as_before() {
+fn a_search_on_the_live_load_keeps_a_winner_or_nothing_and_undoes_the_rest() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -167,18 +168,17 @@ fn rps_on_a_veth_is_no_winner_and_the_state_is_as_before() {
     let folder = bench.folder();
     let options = ["--for", "30s", "--window", "500ms", "--settle", "50ms", "-o"];
     let result = bench.result(&[&options[..], &[folder.to_str().unwrap()]].concat(), None);
-    assert_eq!(bench.knobs(), before, "{result}");
-    assert_eq!(
-        (&result["result"], &result["transaction"]),
-        (&"no_difference_shown".into(), &Json::Null)
-    );
+    let won = result["result"].get("won").is_some();
+    assert!(won || result["result"] == "no_difference_shown", "{result}");
+    assert_eq!((won, won), (bench.knobs() != before, !result["transaction"].is_null()), "{result}");
     assert!(result["windows"].as_u64().unwrap() >= 4, "{result}");
     assert!(candidate(&result, "present")["windows"].as_u64().unwrap() >= 1, "{result}");
+    let (code, text) = output_of(&bench.run(&["undo"]));
+    assert_eq!((code, text == "nothing to undo\n"), (Some(0), !won), "{text}");
+    assert_eq!(bench.knobs(), before);
     // each window with RPS was a transaction of its own, and each one is undone
     let begun = bench.journal("begin").len();
     assert!(begun > 0 && bench.journal("undone").len() == begun, "{begun}");
-    let (code, text) = output_of(&bench.run(&["undo"]));
-    assert_eq!((code, text.as_str()), (Some(0), "nothing to undo\n"));
 }
 
 #[test]
