@@ -404,9 +404,9 @@ fn a_signal_removes_the_temporary_folder_which_only_its_owner_can_read() {
     let from = ["show", "--from", fifo.to_str().unwrap()];
     for arguments in [&capture[..], &from] {
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-            // Under nohup the signal HUP is ignored, which a child inherits.
+            // A child inherits which signals are ignored: HUP under nohup, INT in the background.
             let mut child = Command::new("env")
-                .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_netsilo")])
+                .args(["--default-signal=HUP,INT,TERM", env!("CARGO_BIN_EXE_netsilo")])
                 .args(arguments)
                 .env("TMPDIR", dir.path().join("tmp"))
                 .stderr(Stdio::null())
