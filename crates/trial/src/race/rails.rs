@@ -46,7 +46,9 @@ pub enum Rail {
     Retransmits,
     /// [`Peek::runqueue_p99_ns`].
     RunqueueLatency,
-    /// [`Peek::received_per_s`]; its limit is half of the least value.
+    /// [`Peek::received_per_s`]; its limit is half of the least value of two successive
+    /// parts. While the traffic is beyond its limit the other rails tell nothing: they are shares
+    /// of the traffic.
     Traffic,
 }
 
@@ -151,14 +153,19 @@ fn lost_per_s(rates: &Rates) -> f64 {
 
 /// The newest values of the present state; values are turned so that higher is worse.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Limits(BTreeMap<Rail, VecDeque<f64>>);
+pub(super) struct Limits {
+    values: BTreeMap<Rail, VecDeque<f64>>,
+    /// The traffic of the last part.
+    received: Option<f64>,
+}
 
 impl Limits {
     /// Adds what the present state showed.
     pub(super) fn learn(&mut self, rules: &RaceRules, peek: &Peek) {
         for rail in Rail::ALL {
-            let Some(value) = rail.value(peek) else { continue };
-            let values = self.0.entry(rail).or_default();
+            let value = if rail == Rail::Traffic { self.steady(peek) } else { rail.value(peek) };
+            let Some(value) = value else { continue };
+            let values = self.values.entry(rail).or_default();
             values.push_back(turned(rules, rail, value));
             if values.len() > MOST_VALUES {
                 values.pop_front();
@@ -166,13 +173,20 @@ impl Limits {
         }
     }
 
-    /// The limits that a part of a window is beyond.
+    /// The most traffic of the last two parts: one part without traffic is a pause of its sender,
+    /// and a candidate, too, is out only after two.
+    fn steady(&mut self, peek: &Peek) -> Option<f64> {
+        let before = std::mem::replace(&mut self.received, peek.received_per_s);
+        Some(before?.max(peek.received_per_s?))
+    }
+
+    /// The limits that a part of a window is beyond; the traffic's alone if that is one of them.
     ///
     /// A limit is the worst value of the present state, plus the tolerated share of its median,
     /// plus what never counts; of the traffic half of the least value.
     pub(super) fn broken(&self, rules: &RaceRules, peek: &Peek) -> Vec<Breach> {
         let broken = |rail: Rail| {
-            let (values, value) = (self.0.get(&rail)?, rail.value(peek)?);
+            let (values, value) = (self.values.get(&rail)?, rail.value(peek)?);
             if values.len() < LEAST_VALUES {
                 return None;
             }
@@ -183,7 +197,10 @@ impl Limits {
             let breach = Breach { rail, value, limit };
             breach.is_broken_by(rules, peek).then_some(breach)
         };
-        Rail::ALL.into_iter().filter_map(broken).collect()
+        match broken(Rail::Traffic) {
+            Some(breach) => vec![breach],
+            None => Rail::ALL.into_iter().filter_map(broken).collect(),
+        }
     }
 }
 
@@ -256,14 +273,31 @@ mod tests {
         let rules = RaceRules::default();
         let received = |per_s: f64| Peek { received_per_s: Some(per_s), ..Peek::default() };
         let mut limits = Limits::default();
-        for per_s in [900.0, 1000.0, 800.0, 1000.0] {
+        for per_s in [900.0, 800.0, 1000.0, 0.0, 1000.0] {
             limits.learn(&rules, &received(per_s));
         }
-        assert!(limits.broken(&rules, &received(401.0)).is_empty());
+        assert!(limits.broken(&rules, &received(451.0)).is_empty());
         let breach = limits.broken(&rules, &received(0.0)).pop();
-        assert_eq!(breach, Some(Breach { rail: Rail::Traffic, value: 0.0, limit: 400.0 }));
-        limits.learn(&rules, &received(0.0));
+        assert_eq!(breach, Some(Breach { rail: Rail::Traffic, value: 0.0, limit: 450.0 }));
+        (0..2).for_each(|_| limits.learn(&rules, &received(0.0)));
         assert!(limits.broken(&rules, &received(0.0)).is_empty());
+    }
+
+    #[test]
+    fn without_traffic_a_stray_packet_that_is_lost_is_no_loss_of_the_candidate() {
+        let rules = RaceRules::default();
+        let loads = |per_s, lost, cost| Peek {
+            received_per_s: Some(per_s),
+            lost: Some(lost),
+            objective: Some(cost),
+            ..Peek::default()
+        };
+        let mut limits = Limits::default();
+        (0..5).for_each(|_| limits.learn(&rules, &loads(1000.0, 0.0, 1.0)));
+        let rails =
+            |peek| limits.broken(&rules, &peek).iter().map(|it| it.rail).collect::<Vec<_>>();
+        assert_eq!(rails(loads(1.0, 1.0, 900.0)), [Rail::Traffic]);
+        assert_eq!(rails(loads(1000.0, 1.0, 900.0)), [Rail::Objective, Rail::Drops]);
     }
 
     #[test]
