@@ -1,6 +1,6 @@
 //! Judges an analysis: what is lost ([`ledger`]), which remedy helps ([`verdict`]), what is wrong
-//! and what to do ([`findings`], [`fix`]), what to try ([`candidates`]), and why a CPU is busy
-//! ([`why`]).
+//! and what to do ([`findings`], [`fix`]), what to try ([`candidates`]), why a CPU is busy
+//! ([`why`]), and what limits netsilo itself ([`doctor`]).
 //!
 //! **What lives here**: everything that says good or bad, with its [`evidence`]. It may use the
 //! model crate, `place` and `plan`. A verdict makes no plan and a plan asks for no verdict;
@@ -10,6 +10,7 @@
 
 pub mod annotate;
 pub mod candidates;
+pub mod doctor;
 pub mod evidence;
 pub mod findings;
 pub mod fix;

@@ -60,7 +60,7 @@ pub fn references(sources: &Sources) -> Result<Vec<Reference>, String> {
             let root = tree.add_file(sources, path, None, file != "lib.rs" && file != "main.rs")?;
             if file == "lib.rs" {
                 let name = folder.rsplit('/').next().unwrap_or(folder);
-                tree.libraries.insert(format!("netsilo_{}", name.replace('-', "_")), root);
+                tree.libraries.insert(library(name), root);
             }
         }
     }
@@ -93,6 +93,14 @@ fn beside(sources: &Sources, folder: &str) -> impl Iterator<Item = String> {
         sources.range(start.clone()..).take_while(move |(path, _)| path.starts_with(&start));
     let name = |path: &str| path[folder.len() + 1..].strip_suffix(".rs").map(str::to_owned);
     inside.filter_map(move |(path, _)| name(path)).filter(|name| !name.contains('/'))
+}
+
+/// The name by which code uses the crate in this folder.
+fn library(folder: &str) -> String {
+    match folder {
+        "netsilo" => folder.to_owned(),
+        _ => format!("netsilo_{}", folder.replace('-', "_")),
+    }
 }
 
 /// Whether a file below `src` is a program of its own: `bin/x.rs`.

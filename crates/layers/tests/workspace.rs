@@ -12,7 +12,7 @@ use netsilo_layers::circles::circles;
 use netsilo_layers::modules::{Reference, Sources, references};
 
 /// Each crate with the crates that it may use; tests may use more.
-const CRATES: [(&str, &str); 9] = [
+const CRATES: [(&str, &str); 10] = [
     ("stats", ""),
     ("model", "stats"),
     ("decide", "stats model"),
@@ -22,6 +22,7 @@ const CRATES: [(&str, &str); 9] = [
     ("netsilo", "stats model decide trial sys load"),
     ("lab", "stats model decide sys"),
     ("layers", ""),
+    ("package", "netsilo"),
 ];
 
 /// The folders of each crate, and files outside folders, in order. Between commas: side by side,

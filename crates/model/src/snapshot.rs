@@ -13,6 +13,7 @@ pub mod host;
 pub mod netdev;
 pub mod netdev_genl;
 pub mod observation;
+pub mod prerequisites;
 pub mod runqueue;
 pub mod sockets;
 pub mod stage_samples;

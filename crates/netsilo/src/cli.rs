@@ -1,21 +1,24 @@
 //! The command line: arguments, and one match from verb to function.
 
-mod examples;
+pub mod examples;
+mod help;
+pub mod topics;
 
 use anyhow::Result;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::tell::exit::Exit;
 use crate::verbs::{
-    ab, apply, calibrate, capture, check, check_config, confirm, explain, export, guard, mask,
-    outcomes, pin, plan, rss, show, status, undo, why,
+    ab, apply, calibrate, capture, check, check_config, confirm, doctor, explain, export, guard,
+    mask, outcomes, pin, plan, rss, show, status, undo, why,
 };
 use crate::{bench, daemon, report, top, tune};
 
 /// Shows where a Linux machine's network receive work runs, plans where it should run, applies that
 /// plan, and undoes it exactly.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 120, after_help = "Exit codes: docs/exit-codes.md")]
+#[command(version, max_term_width = 120, disable_help_subcommand = true)]
+#[command(after_help = "More: netsilo help topics; man netsilo")]
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -68,15 +71,24 @@ enum Verb {
     Run(daemon::Args),
     /// Show what the daemon does, and why
     Status(status::Args),
+    /// Report what limits netsilo on this machine, and how to mend it
+    Doctor(doctor::Args),
     /// Check the daemon's configuration
     CheckConfig(check_config::Args),
+    /// Print the help of a verb, or a page on a topic: netsilo help topics lists them
+    Help(help::Args),
     #[command(hide = true)]
     Guard(guard::Args),
 }
 
-/// The command line, with examples in each verb's help.
-fn command() -> Command {
-    examples::with_examples(Args::command())
+/// The command line without what [`command`] adds.
+pub fn bare_command() -> Command {
+    Args::command()
+}
+
+/// The command line, with examples and exit codes at the end of each verb's help.
+pub fn command() -> Command {
+    examples::with_examples(bare_command())
 }
 
 /// Runs the verb of the command line.
@@ -105,7 +117,9 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Mask(args) => mask::run(&args),
         Verb::Run(args) => daemon::run(&args),
         Verb::Status(args) => status::run(&args),
+        Verb::Doctor(args) => doctor::run(&args),
         Verb::CheckConfig(args) => check_config::run(&args),
+        Verb::Help(args) => help::run(&args, command()),
         Verb::Guard(args) => guard::run(&args),
     }
 }

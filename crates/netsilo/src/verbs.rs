@@ -11,6 +11,7 @@ pub(crate) mod capture;
 pub(crate) mod check;
 pub(crate) mod check_config;
 pub(crate) mod confirm;
+pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod guard;

@@ -5,6 +5,7 @@
 pub(crate) mod ab;
 pub(crate) mod bench;
 pub(crate) mod check;
+pub(crate) mod doctor;
 pub(crate) mod plan;
 pub(crate) mod rss;
 pub(crate) mod show;

@@ -140,12 +140,77 @@ fn every_verb_has_the_recorded_help() {
         "report",
         "tune",
         "outcomes",
+        "doctor",
+        "help",
     ];
     for verb in verbs {
         let words: Vec<&str> = verb.split_whitespace().chain(["--help"]).collect();
         let output = run(&words);
         assert_eq!((code(&output), stderr(&output)), (0, ""), "{verb}");
         insta::assert_snapshot!(format!("help-{}", verb.replace(' ', "-")), stdout(&output));
+    }
+}
+
+#[test]
+fn help_prints_the_help_of_a_verb_and_the_pages_of_all_topics() {
+    let same = |help: &[&str], verb: &[&str]| {
+        let (help, verb) = (run(help), run(verb));
+        assert_eq!((code(&help), stdout(&help)), (code(&verb), stdout(&verb)));
+    };
+    same(&["help"], &["--help"]);
+    same(&["help", "bench", "run"], &["bench", "run", "--help"]);
+    let topics = run(&["help", "topics"]);
+    insta::assert_snapshot!(stdout(&topics), @r#"
+    cpus        Sets of CPUs
+    subjects    Names of the machine's parts
+    units       Times and units
+    safety      What changes the machine, and how it is undone
+    privileges  Privileges
+    files       Files
+    exit-codes  Exit codes
+    "#);
+    for line in stdout(&topics).lines() {
+        let (topic, title) = line.split_once(' ').unwrap();
+        let page = run(&["help", topic]);
+        assert_eq!(stdout(&page).lines().next(), Some(format!("# {}", title.trim()).as_str()));
+    }
+    assert!(refusal(&["help", "shw"]).contains("'show'"));
+}
+
+#[test]
+fn doctor_names_what_limits_netsilo_and_how_to_mend_it() {
+    let dir = tempfile::tempdir().unwrap();
+    bundles::owned_tree(dir.path());
+    let root = dir.path().to_str().unwrap();
+    let config = dir.path().join("netsilo.toml");
+    std::fs::write(&config, "exclud = 1\n").unwrap();
+    let state = dir.path().join("state");
+    let state = ["--root", root, "--state-dir", state.to_str().unwrap()];
+    let doctor = |more: &[&str]| run(&[&["doctor", "--json"], &state[..], more].concat());
+    let area = |output: &Output, name: &str| {
+        let diagnosis: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(diagnosis["schema"], 1);
+        let areas = diagnosis["areas"].as_array().unwrap();
+        areas.iter().find(|area| area["name"] == name).unwrap().clone()
+    };
+    let limited = doctor(&[]);
+    assert_eq!((code(&limited), stderr(&limited)), (0, ""));
+    let other = &area(&limited, "other programs")["problems"][0];
+    assert_eq!(other["what"], "irqbalance (pid 812) writes affinity of interrupts");
+    assert_eq!(area(&limited, "kernel")["severity"], "warning", "the tree has no BTF");
+    assert_eq!(code(&doctor(&["--fail-on", "warning"])), 11);
+    let bad = doctor(&["--config", config.to_str().unwrap()]);
+    assert_eq!(code(&bad), 11);
+    let words = area(&bad, "daemon")["problems"][0]["what"].to_string();
+    assert!(words.contains("unknown key exclud"), "{words}");
+}
+
+#[test]
+fn doctor_looks_at_this_machine() {
+    let output = run(&["doctor", "--fail-on", "critical"]);
+    assert_eq!(stderr(&output), "");
+    for name in ["kernel ", "privileges ", "eBPF hooks ", "other programs "] {
+        assert!(stdout(&output).contains(name), "{}", stdout(&output));
     }
 }
 

@@ -12,6 +12,7 @@ pub mod machine;
 pub mod netdev;
 pub mod netlink;
 pub mod pidfd;
+pub mod prerequisites;
 pub mod process;
 pub mod refresh;
 pub mod snapshot;

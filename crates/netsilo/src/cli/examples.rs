@@ -5,11 +5,12 @@ use clap::Command;
 use crate::tell::exit::Exit;
 
 /// The end of one verb's help.
-struct Ending {
+#[derive(Debug)]
+pub struct Ending {
     /// The verb, with the verbs above it.
-    verb: &'static str,
+    pub verb: &'static str,
     /// Command lines, each with what it does.
-    examples: [(&'static str, &'static str); 2],
+    pub examples: [(&'static str, &'static str); 2],
     /// Exit codes besides those that every verb has.
     exits: &'static [Exit],
 }
@@ -19,8 +20,14 @@ const fn ending(verb: &'static str, examples: [(&'static str, &'static str); 2])
 }
 
 impl Ending {
-    const fn exits(self, exits: &'static [Exit]) -> Self {
+    const fn with_exits(self, exits: &'static [Exit]) -> Self {
         Self { exits, ..self }
+    }
+
+    /// The exit codes of the verb with their meanings.
+    pub fn exits(&self) -> impl Iterator<Item = (u8, &'static str)> {
+        let common = [Exit::Ok, Exit::Refused, Exit::Usage];
+        common.into_iter().chain(self.exits.iter().copied()).map(|it| (it.code(), it.meaning()))
     }
 }
 
@@ -28,7 +35,8 @@ impl Ending {
 const WRITES: &[Exit] =
     &[Exit::FailedAndRestored, Exit::RestoreIncomplete, Exit::OtherOwner, Exit::NoPermission];
 
-const ENDINGS: &[Ending] = &[
+/// The end of each verb's help.
+pub const ENDINGS: &[Ending] = &[
     ending(
         "show",
         [
@@ -50,7 +58,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo check --interval 30s --fail-on critical", "for a monitoring system"),
         ],
     )
-    .exits(&[Exit::Findings]),
+    .with_exits(&[Exit::Findings]),
     ending(
         "explain",
         [
@@ -72,7 +80,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo plan --fix udp-one-queue:eth0", "only the remedy of one finding"),
         ],
     )
-    .exits(&[Exit::ChangesPending, Exit::OtherOwner]),
+    .with_exits(&[Exit::ChangesPending, Exit::OtherOwner]),
     ending(
         "apply",
         [
@@ -80,7 +88,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo apply --plan plan.json --yes", "exactly a saved plan"),
         ],
     )
-    .exits(WRITES),
+    .with_exits(WRITES),
     ending(
         "pin",
         [
@@ -88,7 +96,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo pin --cgroup system.slice/redis.service --cpus 1", "a service"),
         ],
     )
-    .exits(WRITES),
+    .with_exits(WRITES),
     ending(
         "confirm",
         [
@@ -96,7 +104,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo confirm --json", "its number as JSON"),
         ],
     )
-    .exits(&[Exit::RestoreIncomplete, Exit::NoPermission]),
+    .with_exits(&[Exit::RestoreIncomplete, Exit::NoPermission]),
     ending(
         "undo",
         [
@@ -104,7 +112,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo undo --last", "only the newest transaction"),
         ],
     )
-    .exits(&[Exit::RestoreIncomplete, Exit::NoPermission]),
+    .with_exits(&[Exit::RestoreIncomplete, Exit::NoPermission]),
     ending(
         "capture",
         [
@@ -126,7 +134,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo export tuned --dir profile", "write the files of a tuned profile"),
         ],
     )
-    .exits(&[Exit::OtherOwner]),
+    .with_exits(&[Exit::OtherOwner]),
     ending(
         "calibrate",
         [
@@ -134,7 +142,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo calibrate --time 30s", "more precisely"),
         ],
     )
-    .exits(&[Exit::NoPermission]),
+    .with_exits(&[Exit::NoPermission]),
     ending(
         "ab",
         [
@@ -142,7 +150,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo ab --measure runqueue-latency", "measured on the live workload"),
         ],
     )
-    .exits(WRITES),
+    .with_exits(WRITES),
     ending(
         "tune",
         [
@@ -150,12 +158,12 @@ const ENDINGS: &[Ending] = &[
             ("netsilo tune --dry-run", "only list what would be tried"),
         ],
     )
-    .exits(WRITES),
+    .with_exits(WRITES),
     ending(
         "outcomes",
         [("netsilo outcomes", "list them"), ("netsilo outcomes --forget all", "remove them")],
     )
-    .exits(&[Exit::NoPermission]),
+    .with_exits(&[Exit::NoPermission]),
     ending(
         "bench",
         [
@@ -184,7 +192,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo bench matrix --resume matrix-1", "the missing trials of a run"),
         ],
     )
-    .exits(WRITES),
+    .with_exits(WRITES),
     ending(
         "bench silo",
         [
@@ -192,7 +200,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo bench silo --peer 192.0.2.7 --reader 3", "read on this cpu"),
         ],
     )
-    .exits(WRITES),
+    .with_exits(WRITES),
     ending(
         "bench stream",
         [
@@ -200,7 +208,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo bench stream --peer 192.0.2.7 --rounds 12", "with narrower intervals"),
         ],
     )
-    .exits(WRITES),
+    .with_exits(WRITES),
     ending(
         "bench rps-guest",
         [
@@ -208,7 +216,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo bench rps-guest --peer 192.0.2.7 --instances 64", "with 64 instances"),
         ],
     )
-    .exits(WRITES),
+    .with_exits(WRITES),
     ending(
         "bench forward",
         [
@@ -222,7 +230,7 @@ const ENDINGS: &[Ending] = &[
             ),
         ],
     )
-    .exits(WRITES),
+    .with_exits(WRITES),
     ending(
         "report",
         [
@@ -244,7 +252,7 @@ const ENDINGS: &[Ending] = &[
             ("netsilo run --config netsilo.toml", "with another configuration"),
         ],
     )
-    .exits(&[Exit::NoPermission, Exit::BadConfiguration]),
+    .with_exits(&[Exit::NoPermission, Exit::BadConfiguration]),
     ending(
         "status",
         [
@@ -252,13 +260,25 @@ const ENDINGS: &[Ending] = &[
             ("netsilo status --json", "the same as JSON"),
         ],
     )
-    .exits(&[Exit::NotRunning, Exit::NoPermission]),
+    .with_exits(&[Exit::NotRunning, Exit::NoPermission]),
+    ending(
+        "doctor",
+        [
+            ("netsilo doctor", "what limits netsilo here"),
+            ("netsilo doctor --json --fail-on warning", "for a monitoring system"),
+        ],
+    )
+    .with_exits(&[Exit::Findings]),
     ending(
         "check-config",
         [
             ("netsilo check-config", "/etc/netsilo"),
             ("netsilo check-config netsilo.toml", "one file"),
         ],
+    ),
+    ending(
+        "help",
+        [("netsilo help topics", "list the pages"), ("netsilo help cpus", "print one of them")],
     ),
 ];
 
@@ -282,10 +302,8 @@ fn with_ending(command: Command, path: &[&str], ending: &Ending) -> Command {
 fn text(ending: &Ending) -> String {
     let width = ending.examples.iter().map(|(line, _)| line.len()).max().unwrap_or(0);
     let examples = ending.examples.map(|(line, what)| format!("  {line:width$}  {what}\n"));
-    let common = [Exit::Ok, Exit::Refused, Exit::Usage];
-    let exits = common.iter().chain(ending.exits);
     let exits: Vec<String> =
-        exits.map(|exit| format!("  {:<2}  {}", exit.code(), exit.meaning())).collect();
+        ending.exits().map(|(code, meaning)| format!("  {code:<2}  {meaning}")).collect();
     format!("Examples:\n{}\nExit codes:\n{}", examples.concat(), exits.join("\n"))
 }
 

@@ -65,7 +65,7 @@ impl Exit {
             Self::Usage => "the command line is invalid",
             Self::NotRunning => "no daemon answers",
             Self::ChangesPending => "with --detailed-exitcode: changes are pending",
-            Self::Findings => "a finding is at least as severe as --fail-on",
+            Self::Findings => "a finding or problem is at least as severe as --fail-on",
             Self::FailedAndRestored => "a write failed, and everything was restored",
             Self::RestoreIncomplete => "a setting could not be restored; run netsilo undo",
             Self::OtherOwner => "another program owns these settings",

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 /// Reads the status of the daemon with this state folder.
 pub(crate) fn read(dir: &Path) -> Result<Status> {
-    serde_json::from_str(&ask(dir)?)
+    serde_json::from_slice(ask(dir)?.as_bytes())
         .context("the daemon's answer has the format of another version of netsilo")
 }
 

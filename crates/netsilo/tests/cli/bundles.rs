@@ -25,6 +25,11 @@ pub(crate) static OWNED: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
+/// A tree of the host with irqbalance running.
+pub(crate) fn owned_tree(dir: &Path) {
+    write_tree(dir, 8, &[("proc/812/comm", "irqbalance\n")]);
+}
+
 fn bundle(name: &str, more: &[(&str, &str)]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut capture = Capture::start().unwrap();

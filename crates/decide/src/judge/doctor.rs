@@ -1,0 +1,336 @@
+//! What limits netsilo on a machine: what is degraded by what is missing, and how to mend it.
+
+use netsilo_model::snapshot::attribution::Hook;
+use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
+use netsilo_model::snapshot::prerequisites::{Capability, KernelFeature, Prerequisites};
+use netsilo_model::snapshot::subject::Subject;
+use serde::Serialize;
+
+use crate::judge::findings::Severity;
+
+/// What is judged.
+#[derive(Debug)]
+pub struct Machine<'a> {
+    /// What the kernel offers and this process may do.
+    pub prerequisites: &'a Prerequisites,
+    /// Everything that was read; its programs and its gaps are judged.
+    pub snapshot: &'a Snapshot,
+    /// Each eBPF hook, with the reason why it is not attached.
+    pub hooks: &'a [Hook],
+    /// The daemon, its configuration and the journal.
+    pub daemon: DaemonFacts,
+}
+
+/// The daemon, its configuration and the journal, each with the reason why it cannot be used.
+#[derive(Debug, Clone, Default)]
+pub struct DaemonFacts {
+    /// What the running daemon does, in a few words; `None`: none runs.
+    pub running: Option<String>,
+    /// Why the running daemon does less than it should.
+    pub hindered: Option<String>,
+    /// Why the configuration is refused.
+    pub bad_configuration: Option<String>,
+    /// Transactions whose values may still be in the kernel.
+    pub open_transactions: usize,
+    /// How many of them were interrupted.
+    pub unfinished_transactions: usize,
+    /// Why the journal cannot be read.
+    pub bad_journal: Option<String>,
+}
+
+/// The result: each area with its problems.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Diagnosis {
+    /// Grows when a field changes its meaning or is removed.
+    pub schema: u32,
+    /// All areas, in a fixed order.
+    pub areas: Vec<Area>,
+}
+
+/// One area.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Area {
+    /// Its name.
+    pub name: &'static str,
+    /// That of the gravest problem; `ok` without a problem.
+    pub severity: Severity,
+    /// What was found.
+    pub found: String,
+    /// What is degraded, the gravest first.
+    pub problems: Vec<Problem>,
+}
+
+/// One thing that limits netsilo.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// How much it limits.
+    pub severity: Severity,
+    /// What is missing or in the way.
+    pub what: String,
+    /// What netsilo cannot do, or does worse.
+    pub degraded: String,
+    /// How to mend it.
+    pub mend: String,
+}
+
+impl Diagnosis {
+    /// The severity of the gravest problem.
+    pub fn severity(&self) -> Severity {
+        self.areas.iter().map(|area| area.severity).max().unwrap_or(Severity::Ok)
+    }
+}
+
+/// Judges a machine.
+pub fn diagnose(machine: &Machine<'_>) -> Diagnosis {
+    let areas = vec![
+        kernel(machine.prerequisites),
+        privileges(machine.prerequisites),
+        hooks(machine.hooks),
+        readings(machine.snapshot),
+        other_programs(machine.snapshot),
+        daemon(&machine.daemon),
+        journal(&machine.daemon),
+    ];
+    Diagnosis { schema: 1, areas }
+}
+
+fn area(name: &'static str, found: String, mut problems: Vec<Problem>) -> Area {
+    problems.sort_by_key(|problem| std::cmp::Reverse(problem.severity));
+    let severity = problems.first().map_or(Severity::Ok, |problem| problem.severity);
+    Area { name, severity, found, problems }
+}
+
+fn problem(
+    severity: Severity,
+    what: impl Into<String>,
+    degraded: impl Into<String>,
+    mend: impl Into<String>,
+) -> Problem {
+    Problem { severity, what: what.into(), degraded: degraded.into(), mend: mend.into() }
+}
+
+fn kernel(machine: &Prerequisites) -> Area {
+    let mut problems: Vec<Problem> = machine.missing.iter().copied().map(lacking).collect();
+    if machine.lockdown.as_deref() == Some("confidentiality") {
+        problems.push(problem(
+            Severity::Warning,
+            "lockdown mode confidentiality",
+            "eBPF may not read kernel memory: only TCP has readers, by sock_diag",
+            "boot with lockdown=integrity, if your rules allow it",
+        ));
+    }
+    for point in &machine.read_only {
+        problems.push(problem(
+            Severity::Warning,
+            format!("{point} is mounted read-only"),
+            "apply and run cannot write the settings below it",
+            "run netsilo on the host, not in a container",
+        ));
+    }
+    let mode = machine.lockdown.as_ref().map_or(String::new(), |mode| format!(", lockdown {mode}"));
+    let release = machine.release.as_deref().unwrap_or("release unknown");
+    let btf = if machine.missing.contains(&KernelFeature::Btf) { "no BTF" } else { "BTF" };
+    area("kernel", format!("{release}, {btf}{mode}"), problems)
+}
+
+/// What is lost without a feature of the kernel (`docs/kernel.md` has the releases).
+fn lacking(feature: KernelFeature) -> Problem {
+    let newer = |what: &str, since: &str, degraded: &str| {
+        problem(Severity::Info, what, degraded, format!("use a kernel of {since} or later"))
+    };
+    let built = |what: &str, option: &str, degraded: &str| {
+        problem(Severity::Info, what, degraded, format!("use a kernel with {option}"))
+    };
+    match feature {
+        KernelFeature::Btf => problem(
+            Severity::Warning,
+            "no BTF (/sys/kernel/btf/vmlinux)",
+            "no eBPF: only TCP has readers, by sock_diag; no softirq time",
+            "use a kernel of 5.6 or later with CONFIG_DEBUG_INFO_BTF",
+        ),
+        KernelFeature::CountsByInterrupt => newer(
+            "no counts in /sys/kernel/irq",
+            "4.9",
+            "/proc/interrupts is read instead, which costs more with many CPUs",
+        ),
+        KernelFeature::EffectiveAffinity => newer(
+            "no effective_affinity of interrupts",
+            "4.13",
+            "the CPU of an interrupt is known by its counts only",
+        ),
+        KernelFeature::Rps => built("no RPS", "CONFIG_RPS", "plan does not offer RPS"),
+        KernelFeature::Rfs => built("no RFS", "CONFIG_RPS", "plan does not offer RFS"),
+        KernelFeature::Xps => built("no XPS", "CONFIG_XPS", "plan does not offer XPS"),
+        KernelFeature::ThreadedNapi => {
+            newer("no threaded NAPI", "5.12", "plan does not offer threaded NAPI")
+        }
+        KernelFeature::RpsDefaultMask => newer(
+            "no net.core.rps_default_mask",
+            "6.3",
+            "netdevs that appear later start without RPS",
+        ),
+    }
+}
+
+fn privileges(machine: &Prerequisites) -> Area {
+    let lacks = |capability| machine.has(capability) == Some(false);
+    let mut problems = Vec::new();
+    if lacks(Capability::SysAdmin) && (lacks(Capability::Bpf) || lacks(Capability::Perfmon)) {
+        problems.push(problem(
+            Severity::Warning,
+            "neither CAP_SYS_ADMIN nor CAP_BPF and CAP_PERFMON",
+            "no eBPF: only TCP of your own processes has readers; no softirq time",
+            "run netsilo as root",
+        ));
+    }
+    if machine.euid.is_some_and(|uid| uid != 0) || lacks(Capability::NetAdmin) {
+        problems.push(problem(
+            Severity::Info,
+            "not root with CAP_NET_ADMIN",
+            "apply, pin, tune and run cannot write; undo cannot restore",
+            "run these as root",
+        ));
+    } else if lacks(Capability::SysNice) {
+        problems.push(problem(
+            Severity::Info,
+            "no CAP_SYS_NICE",
+            "NAPI kthreads and consumers cannot be moved",
+            "add CAP_SYS_NICE",
+        ));
+    }
+    let show = |name: &str, value: Option<i64>| value.map(|value| format!("{name} {value}"));
+    let found = [
+        machine.euid.map(|uid| if uid == 0 { "root".into() } else { format!("user {uid}") }),
+        show("unprivileged_bpf_disabled", machine.unprivileged_bpf_disabled),
+        show("perf_event_paranoid", machine.perf_event_paranoid),
+    ];
+    area("privileges", found.into_iter().flatten().collect::<Vec<_>>().join(", "), problems)
+}
+
+/// Groups refused hooks by reason. Of several ways to count the same, one is enough.
+fn hooks(hooks: &[Hook]) -> Area {
+    let attached = |quantity: &str| {
+        hooks.iter().any(|hook| hook.quantity == quantity && hook.refused.is_none())
+    };
+    let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+    let replaced = |hook: &Hook| hook.quantity == "udp bytes" && attached("udp bytes");
+    for hook in hooks.iter().filter(|hook| !replaced(hook)) {
+        let Some(reason) = hook.refused.as_deref() else { continue };
+        let at = by_reason.iter().position(|(known, _)| *known == reason);
+        let at = at.unwrap_or_else(|| {
+            by_reason.push((reason, Vec::new()));
+            by_reason.len() - 1
+        });
+        if !by_reason[at].1.contains(&hook.quantity.as_str()) {
+            by_reason[at].1.push(&hook.quantity);
+        }
+    }
+    let mut problems: Vec<Problem> = by_reason
+        .into_iter()
+        .map(|(reason, quantities)| {
+            problem(
+                Severity::Warning,
+                reason,
+                format!("not counted: {}", quantities.join(", ")),
+                "see the areas kernel and privileges; docs/kernel.md has each hook",
+            )
+        })
+        .collect();
+    let by_length = |hook: &&Hook| hook.refused.is_none() && hook.hook.contains("sock_recv_length");
+    if hooks.iter().any(|hook| by_length(&hook)) {
+        problems.push(problem(
+            Severity::Info,
+            "fentry and kprobes are refused for UDP",
+            "bytes of UDP are approximate",
+            "allow fentry or kprobes in the kernel (CONFIG_KPROBES, CONFIG_FUNCTION_TRACER)",
+        ));
+    }
+    let running = hooks.iter().filter(|hook| hook.refused.is_none()).count();
+    area("eBPF hooks", format!("{running} of {} attached", hooks.len()), problems)
+}
+
+/// What could not be read: at most three gaps by name.
+fn readings(snapshot: &Snapshot) -> Area {
+    const NAMED: usize = 3;
+    let gap = |gap: &netsilo_model::snapshot::host::Gap| {
+        problem(
+            Severity::Info,
+            format!("{}: {}", gap.what, gap.why),
+            "what depends on it is absent from the reports",
+            "run netsilo on the host as root; netsilo show --json lists all gaps",
+        )
+    };
+    let gaps = &snapshot.gaps;
+    let found = match gaps.len() {
+        0 => "everything expected was read".to_owned(),
+        1 => "1 value could not be read".to_owned(),
+        more => format!("{more} values could not be read"),
+    };
+    area("readings", found, gaps.iter().take(NAMED).map(gap).collect())
+}
+
+fn other_programs(snapshot: &Snapshot) -> Area {
+    let problems = snapshot.writers.iter().map(|program| {
+        let now = |knob: &&OwnedKnob| !matches!(knob, OwnedKnob::LaterDevices | OwnedKnob::Sysctls);
+        let contended = program.writes.iter().any(|knob| now(&knob));
+        let severity = if contended { Severity::Warning } else { Severity::Info };
+        let knobs: Vec<String> =
+            program.writes.iter().map(|knob| Subject::Settings(*knob).to_string()).collect();
+        let degraded = match contended {
+            true => "plan and run leave these settings to it".to_owned(),
+            false => "it may write them again when devices or containers appear".to_owned(),
+        };
+        let what = format!("{} (pid {}) writes {}", program.name, program.pid, knobs.join(", "));
+        let mend = "stop it, or give it netsilo's placement: netsilo help export";
+        problem(severity, what, degraded, mend)
+    });
+    let problems: Vec<Problem> = problems.collect();
+    let found = match problems.len() {
+        0 => "none writes these settings".to_owned(),
+        count => format!("{count} found"),
+    };
+    area("other programs", found, problems)
+}
+
+fn daemon(daemon: &DaemonFacts) -> Area {
+    let mut problems = Vec::new();
+    if let Some(why) = &daemon.bad_configuration {
+        problems.push(problem(
+            Severity::Critical,
+            why,
+            "the daemon does not start, or keeps the configuration before this one",
+            "correct it, then netsilo check-config",
+        ));
+    }
+    if let Some(why) = &daemon.hindered {
+        let mend = "netsilo status has the details; journalctl -u netsilo has the log";
+        problems.push(problem(Severity::Warning, why, "the daemon does less than it should", mend));
+    }
+    let found = daemon.running.clone().unwrap_or_else(|| "not running".to_owned());
+    area("daemon", found, problems)
+}
+
+fn journal(daemon: &DaemonFacts) -> Area {
+    let mut problems = Vec::new();
+    if let Some(why) = &daemon.bad_journal {
+        let degraded = "undo cannot restore; apply and run refuse to write";
+        problems.push(problem(Severity::Critical, why, degraded, "see the message"));
+    }
+    if daemon.unfinished_transactions > 0 {
+        problems.push(problem(
+            Severity::Warning,
+            "a transaction was interrupted",
+            "its settings may be half written; apply refuses",
+            "netsilo undo",
+        ));
+    }
+    let found = match daemon.open_transactions {
+        0 => "nothing to undo".to_owned(),
+        1 => "1 transaction can be undone".to_owned(),
+        more => format!("{more} transactions can be undone"),
+    };
+    area("journal", found, problems)
+}
+
+#[cfg(test)]
+mod tests;
