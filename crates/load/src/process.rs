@@ -82,7 +82,7 @@ impl Instance {
         let mut line = String::new();
         self.out.read_line(&mut line)?;
         self.child.wait()?;
-        Ok(serde_json::from_str(&line)?)
+        Ok(serde_json::from_slice(line.as_bytes())?)
     }
 }
 
@@ -109,7 +109,7 @@ pub enum InstanceError {
 pub fn instance(task: &str) -> Result<(), InstanceError> {
     // end with the parent process, which stops instances
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
-    let Task { spec, to, row, rows } = serde_json::from_str(task)?;
+    let Task { spec, to, row, rows } = serde_json::from_slice(task.as_bytes())?;
     let counters = SharedCounters::map(io::stdin().as_fd().try_clone_to_owned()?, rows)?;
     let row =
         counters.rows().get(row).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;

@@ -19,7 +19,7 @@ use anyhow::{Context as _, Result};
 use netsilo_trial::experiment::results::Results;
 
 pub(crate) use crate::report::options::Args;
-use crate::report::options::{Format, json};
+use crate::report::options::Format;
 use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::tune;
@@ -42,9 +42,9 @@ fn text(args: &Args) -> Result<String> {
     }
     let results = Results::from_records(&folder.experiment, &folder.records);
     match args.format() {
-        Format::Json => json(&results),
+        Format::Json => out::indented(&results),
         Format::Markdown => Ok(markdown::render(&folder, &results)),
-        Format::Page => Ok(page::render(&folder, &results)),
+        Format::Page => page::render(&folder, &results),
     }
 }
 

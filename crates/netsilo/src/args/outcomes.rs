@@ -70,11 +70,10 @@ impl OutcomesDir {
 
     /// Keeps an outcome; returns its id.
     pub(crate) fn keep(&self, learned: &Learned) -> Result<String> {
-        let mut text = serde_json::to_vec_pretty(learned).context("cannot serialize JSON")?;
-        text.push(b'\n');
+        let text = out::indented(learned)?;
         let at = UNIX_EPOCH + Duration::from_secs(learned.ended_s);
         let when = humantime::format_rfc3339_seconds(at).to_string().replace([':', '-'], "");
-        Ok(outcomes::store(&self.outcomes_dir, &when, &text)?)
+        Ok(outcomes::store(&self.outcomes_dir, &when, text.as_bytes())?)
     }
 
     /// The newest outcome that was measured on this machine and workload.

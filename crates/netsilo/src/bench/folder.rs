@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::args::file;
+use crate::tell::out;
 
 /// Most bytes of each file: 10,000 trials have 100 MB of records.
 const MOST_BYTES: u64 = 256 << 20;
@@ -190,13 +191,7 @@ pub(super) fn open_run(
 
 /// Writes a value as indented JSON.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
-    write_file(path, &json(value)?)
-}
-
-fn json(value: &impl Serialize) -> Result<Vec<u8>> {
-    let mut text = serde_json::to_vec_pretty(value).context("cannot serialize JSON")?;
-    text.push(b'\n');
-    Ok(text)
+    write_file(path, out::indented(value)?.as_bytes())
 }
 
 fn write_file(path: &Path, text: &[u8]) -> Result<()> {

@@ -2,9 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
-use serde::Serialize;
-
 /// Arguments of `netsilo report`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -39,9 +36,4 @@ impl Args {
             (false, false) => Format::Page,
         }
     }
-}
-
-/// Results as indented JSON.
-pub(super) fn json(results: &impl Serialize) -> Result<String> {
-    Ok(serde_json::to_string_pretty(results).context("cannot serialize JSON")? + "\n")
 }

@@ -6,6 +6,7 @@
 mod details;
 mod tables;
 
+use anyhow::{Context as _, Result};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use netsilo_trial::experiment::MachineSummary;
 use netsilo_trial::experiment::compared::{Measured, UnderLoad};
@@ -19,8 +20,8 @@ use crate::report::{palette, words};
 
 pub(super) use details::changes;
 
-/// Apache ECharts, built by `scripts/echarts`.
-const ECHARTS: &str = include_str!("echarts.min.js");
+/// Apache ECharts, built and compressed by `scripts/echarts`.
+const ECHARTS: &[u8] = include_bytes!("echarts.min.js.zst");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
@@ -42,7 +43,7 @@ const COUNTS: [(TrialMeasure, bool); 9] = [
 struct Options(Vec<Value>);
 
 /// Renders the page.
-pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
+pub(super) fn render(folder: &ReportFolder, results: &Results) -> Result<String> {
     let mut options = Options::default();
     let machine = &folder.experiment.machine;
     let title = format!("{} on {}", results.kind, machine.hostname);
@@ -73,13 +74,15 @@ pub(super) fn document(
     version: &str,
     sections: &[Section],
     data: &Value,
-) -> String {
+) -> Result<String> {
     let data = data.to_string().replace('<', "\\u003c");
     // Only these scripts run, and nothing is fetched: names of a stranger's folder cannot guess it.
     let nonce = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
     let policy = format!(
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'nonce-{nonce}'"
     );
+    let echarts = zstd::decode_all(ECHARTS).context("cannot unpack the chart library")?;
+    let echarts = String::from_utf8(echarts).context("the chart library is damaged")?;
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -110,12 +113,12 @@ pub(super) fn document(
                 }
                 footer { p { "Made by netsilo " (version) ". Charts by Apache ECharts." } }
                 script #charts type="application/json" { (PreEscaped(data)) }
-                script nonce=(nonce) { (PreEscaped(ECHARTS)) }
+                script nonce=(nonce) { (PreEscaped(&echarts)) }
                 script nonce=(nonce) { (PreEscaped(SCRIPT)) }
             }
         }
     };
-    page.into_string()
+    Ok(page.into_string())
 }
 
 /// When and where a run was made.

@@ -10,9 +10,10 @@ use netsilo_trial::race::{RacePlan, Standing};
 use serde_json::json;
 
 use crate::report::folder::sanitized;
-use crate::report::options::{Args, Format, json as as_json};
+use crate::report::options::{Args, Format};
 use crate::report::page::{changes, document, subtitle};
 use crate::report::{markdown, palette};
+use crate::tell::out;
 use crate::tell::words::plural;
 use crate::tune::folder;
 use crate::views::ab::interval;
@@ -30,9 +31,9 @@ pub(super) fn text(args: &Args) -> Result<String> {
     let torn = lines.torn.map(|line| format!("record {line} is incomplete and left out"));
     let notes: Vec<String> = torn.into_iter().chain(unfinished(&plan, &race)).collect();
     match args.format() {
-        Format::Json => as_json(&result),
+        Format::Json => out::indented(&result),
         Format::Markdown => Ok(as_markdown(&plan, &result, &notes)),
-        Format::Page => Ok(page(&plan, &result, &notes)),
+        Format::Page => page(&plan, &result, &notes),
     }
 }
 
@@ -87,7 +88,7 @@ fn as_markdown(plan: &RacePlan, result: &TuneResult<'_>, notes: &[String]) -> St
     text + &markdown::table(&[vec![header], rows(result)].concat())
 }
 
-fn page(plan: &RacePlan, result: &TuneResult<'_>, notes: &[String]) -> String {
+fn page(plan: &RacePlan, result: &TuneResult<'_>, notes: &[String]) -> Result<String> {
     let sections = [
         ("verdict", "Verdict", verdict(result, notes)),
         ("changes", "Change from the present state", plot(result)),

@@ -230,7 +230,7 @@ impl Root {
             let Some(json) = self.optional(name, |text| Ok(text.to_owned()))? else {
                 return Ok(None);
             };
-            return serde_json::from_str(&json).map(Some).map_err(json_error);
+            return serde_json::from_slice(json.as_bytes()).map(Some).map_err(json_error);
         }
         let answer = ask();
         if let Some(recorder) = &self.recorder {
