@@ -1,11 +1,13 @@
 # demo: the main job on real traffic in a small virtual machine.
 # check: the tests that boot no guest.   test: all that continuous integration runs.
 # test-long: before a release, what is too slow for test.
+# package: packages to install elsewhere.
 # Each installs what it needs (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo test check test-long mutants bench bench-exact bench-irqbalance bench-load bench-matrix
-.PHONY: bench-attribution bench-outcome bench-peers bench-smoke fuzz-long install setup soak
+.PHONY: demo package test check test-long mutants bench bench-exact bench-irqbalance bench-load
+.PHONY: bench-attribution bench-matrix bench-outcome bench-peers bench-smoke fuzz-long install
+.PHONY: setup soak
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -19,8 +21,14 @@ check: setup
 	scripts/test --quick
 
 # the tests that `make test` leaves out (docs/testing.md); some 45 minutes
-test-long: setup
+test-long:
+	@scripts/setup --package
 	scripts/test-long
+
+# a .deb, an .rpm and a tarball in target/package/out (docs/install.md)
+package:
+	@scripts/setup --package
+	scripts/package
 
 # whether the unit tests of crates/decide notice changed code (docs/testing.md); an hour or two
 mutants: setup
@@ -81,7 +89,17 @@ bench-matrix: setup
 
 install: setup
 	cargo build --release -p netsilo
+	cargo build --quiet -p netsilo-package
 	install -D -m 0755 target/release/netsilo $(DESTDIR)$(PREFIX)/bin/netsilo
+	target/debug/netsilo-package target/package $$(date -u +%F)
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man8 target/package/man/man8/*.8
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man5 target/package/man/man5/*.5
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+		target/package/completions/bash/netsilo
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+		target/package/completions/zsh/_netsilo
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d \
+		target/package/completions/fish/netsilo.fish
 	install -D -m 0644 dist/netsilo.service \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo.service
 	sed -i 's|/usr/local/bin|$(PREFIX)/bin|' \

@@ -151,8 +151,8 @@ fn parse(shown: &str) -> Option<Package> {
     })
 }
 
-/// Returns a line of sources.list for `suite`, with the machine's own mirror and keyring.
-fn source(suite: &str) -> Result<String> {
+/// A line of sources.list for `suite`, with the machine's own mirror and keyring.
+pub fn source(suite: &str) -> Result<String> {
     let kind = if suite.ends_with("-security") { "debian-security" } else { "debian" };
     let own = own_sources();
     let mirrors = || {

@@ -30,6 +30,7 @@ mod time;
 mod tools;
 pub mod traffic;
 
+pub use apt::source as apt_source;
 pub use cable::Cable;
 pub use emulator::Accel;
 pub use example::example;

@@ -340,3 +340,18 @@ fn only_regular_files_are_read_and_for_root_only_those_that_nobody_else_can_chan
     std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
     assert!(refusal().contains("others than root can change it"), "{}", refusal());
 }
+
+#[test]
+fn the_packaged_file_names_each_default() {
+    const PACKAGED: &str = include_str!("../../../../../dist/netsilo.toml");
+    let is_key = |line: &str| line.starts_with(|c: char| c.is_ascii_lowercase());
+    let keys = |text: &str| text.lines().filter(|line| is_key(line)).count();
+    let all: String = PACKAGED
+        .lines()
+        .map(|line| line.strip_prefix('#').filter(|rest| is_key(rest)).unwrap_or(line))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert_eq!((keys(PACKAGED), keys(&all)), (0, 22), "{all}");
+    assert_eq!(parse(PACKAGED), Ok(Config::default()));
+    assert_eq!(parse(&all), Ok(Config::default()));
+}

@@ -1,0 +1,6 @@
+//! What the packages contain besides the program, made of the command line and of `docs/`: manual
+//! pages and completions.
+
+pub mod completions;
+pub mod manual;
+mod markdown;

@@ -1,0 +1,145 @@
+//! Manual pages: section 8 for each verb, section 5 for the configuration.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use clap::Command;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+use netsilo::cli;
+use netsilo::cli::examples::{ENDINGS, Ending};
+use netsilo::cli::topics::TOPICS;
+
+use crate::markdown::{self, Level};
+
+/// Where the daemon's configuration is described.
+const DAEMON: &str = include_str!("../../../docs/daemon.md");
+
+/// All pages by their path; `date` is that of the sources, like `2026-11-23`.
+///
+/// # Errors
+/// A page cannot be written, or `docs/daemon.md` has no section on the configuration.
+pub fn pages(date: &str) -> Result<BTreeMap<String, Vec<u8>>> {
+    let mut root = cli::bare_command()
+        .after_help("")
+        .mut_subcommands(|verb| verb.disable_help_subcommand(true));
+    root.build();
+    let mut pages = BTreeMap::new();
+    verbs(&root, "", date, &mut pages)?;
+    pages.insert("man/man5/netsilo.toml.5".to_owned(), configuration(date)?);
+    Ok(pages)
+}
+
+/// The name of a verb's page without the section.
+pub fn page_name(verb: &str) -> String {
+    format!("netsilo {verb}").trim_end().replace(' ', "-")
+}
+
+/// Adds the pages of a command and of all verbs below it.
+fn verbs(
+    command: &Command,
+    verb: &str,
+    date: &str,
+    pages: &mut BTreeMap<String, Vec<u8>>,
+) -> Result<()> {
+    let name = page_name(verb);
+    pages.insert(format!("man/man8/{name}.8"), page(command, verb, date)?);
+    for below in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+        verbs(below, format!("{verb} {}", below.get_name()).trim_start(), date, pages)?;
+    }
+    Ok(())
+}
+
+/// The page of one verb; of the program itself if `verb` is empty.
+fn page(command: &Command, verb: &str, date: &str) -> Result<Vec<u8>> {
+    let man = man(command.clone(), &page_name(verb), "8", date);
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if command.get_subcommands().any(|it| !it.is_hide_set()) {
+        man.render_subcommands_section(&mut text)?;
+    }
+    let mut roff = Roff::new();
+    if verb.is_empty() {
+        for topic in TOPICS {
+            roff.control("SH", [topic.title().to_uppercase().as_str()]);
+            markdown::write(&mut roff, topic.body(), Level::Subsection);
+        }
+    } else if let Some(ending) = ENDINGS.iter().find(|it| it.verb == verb) {
+        examples(&mut roff, ending);
+    }
+    see_also(&mut roff, command, verb);
+    finished(&text, &roff)
+}
+
+/// The page of the configuration.
+fn configuration(date: &str) -> Result<Vec<u8>> {
+    let (_, section) = DAEMON.split_once("\n## Configuration\n").context("no such section")?;
+    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    let command = Command::new("netsilo.toml").about("configuration of netsilo's daemon");
+    let man = man(command, "netsilo.toml", "5", date);
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]);
+    roff.text([roman("/etc/netsilo/netsilo.toml, /etc/netsilo/conf.d/*.toml")]);
+    roff.control("SH", ["DESCRIPTION"]);
+    markdown::write(&mut roff, section, Level::Section);
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([roman("netsilo-run(8), netsilo-check-config(8), netsilo(8)")]);
+    finished(&text, &roff)
+}
+
+fn man(command: Command, name: &str, section: &str, date: &str) -> Man {
+    let source = concat!("netsilo ", env!("CARGO_PKG_VERSION"));
+    let man = Man::new(command).title(name.to_uppercase()).section(section);
+    man.source(source).date(date).manual("netsilo")
+}
+
+/// The page without justified lines, which troff warns about where a line has one word, and without
+/// breaks beside empty lines, which clap_mangen writes around lists of values.
+fn finished(text: &[u8], roff: &Roff) -> Result<Vec<u8>> {
+    let mut text = String::from_utf8(text.to_vec())? + &roff.render();
+    text = text.replace(".br\n\n.br\n", ".sp\n");
+    if let Some(at) = text.find("\n.SH ") {
+        text.insert_str(at, "\n.ad l");
+    }
+    Ok(text.into_bytes())
+}
+
+fn examples(roff: &mut Roff, ending: &Ending) {
+    roff.control("SH", ["EXAMPLES"]);
+    for (line, what) in ending.examples {
+        tagged(roff, line, what);
+    }
+    roff.control("SH", ["EXIT STATUS"]);
+    for (code, meaning) in ending.exits() {
+        tagged(roff, &code.to_string(), meaning);
+    }
+}
+
+fn tagged(roff: &mut Roff, tag: &str, text: &str) {
+    roff.control("TP", []).text([bold(tag)]).text([roman(text)]);
+}
+
+fn see_also(roff: &mut Roff, command: &Command, verb: &str) {
+    let page = |verb: &str| format!("{}(8)", page_name(verb));
+    let mut pages: Vec<String> = Vec::new();
+    if let Some((above, _)) = verb.rsplit_once(' ') {
+        pages.push(page(above));
+    }
+    let below = command.get_subcommands().filter(|it| !it.is_hide_set());
+    pages.extend(below.map(|it| page(format!("{verb} {}", it.get_name()).trim_start())));
+    if !verb.is_empty() {
+        pages.push(page(""));
+    }
+    if matches!(verb, "" | "run" | "check-config") {
+        pages.push("netsilo.toml(5)".to_owned());
+    }
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([roman(pages.join(", "))]);
+}

@@ -1,0 +1,126 @@
+//! Manual pages and completions agree with the command line, and their readers accept them.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use netsilo_package::{completions, manual};
+
+const DATE: &str = "2026-11-23";
+
+/// Each verb and each option of it, hidden ones apart.
+fn verbs(command: &clap::Command, verb: &str, found: &mut BTreeMap<String, BTreeSet<String>>) {
+    let visible = command.get_arguments().filter(|it| !it.is_hide_set());
+    let options = visible.filter_map(|it| it.get_long().map(str::to_owned)).collect();
+    found.insert(verb.to_owned(), options);
+    for below in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+        verbs(below, format!("{verb} {}", below.get_name()).trim_start(), found);
+    }
+}
+
+fn all_verbs() -> BTreeMap<String, BTreeSet<String>> {
+    let mut found = BTreeMap::new();
+    verbs(&netsilo::cli::bare_command(), "", &mut found);
+    assert!(found.len() > 30 && found["plan"].contains("algorithm"), "{found:?}");
+    found
+}
+
+/// Writes all files below a folder.
+fn write(dir: &Path) {
+    for (name, text) in manual::pages(DATE).unwrap().into_iter().chain(completions::scripts()) {
+        let path = dir.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+/// Runs a program and returns what it prints; `None`, with a line about it, if it is not installed.
+fn run(program: &str, arguments: &[&str], dir: &Path) -> Option<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(dir).env("LC_ALL", "C.UTF-8").env("MANWIDTH", "80");
+    match command.output() {
+        Ok(output) => Some(
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim_end().to_owned(),
+        ),
+        Err(error) => {
+            assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "{program}: {error}");
+            println!("SKIPPED: {program}: {error} (scripts/setup --package)");
+            None
+        }
+    }
+}
+
+#[test]
+fn each_verb_has_a_page_with_its_options_and_nothing_else_has() {
+    let pages = manual::pages(DATE).unwrap();
+    let mut expected = BTreeSet::from(["man/man5/netsilo.toml.5".to_owned()]);
+    for (verb, options) in all_verbs() {
+        let name = format!("man/man8/{}.8", manual::page_name(&verb));
+        let text = String::from_utf8(pages[&name].clone()).unwrap().replace("\\-", "-");
+        for option in options {
+            assert!(text.contains(&format!("--{option}")), "{name}: --{option}\n{text}");
+        }
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "\"SEE ALSO\""] {
+            assert!(text.contains(&format!("\n.SH {section}\n")), "{name}: {section}\n{text}");
+        }
+        expected.insert(name);
+    }
+    assert_eq!(pages.into_keys().collect::<BTreeSet<_>>(), expected);
+}
+
+#[test]
+fn the_page_of_the_configuration_has_each_key() {
+    let page = manual::pages(DATE).unwrap().remove("man/man5/netsilo.toml.5").unwrap();
+    let page = String::from_utf8(page).unwrap().replace("\\-", "-");
+    for key in ["interval", "hints-only", "goal.default-smp-affinity", "netdev.queue.queues"] {
+        assert!(page.contains(key), "{key}: {page}");
+    }
+}
+
+#[test]
+fn each_script_completes_each_verb() {
+    for (name, script) in completions::scripts() {
+        let script = String::from_utf8(script).unwrap();
+        for verb in all_verbs().keys().flat_map(|verb| verb.split(' ')) {
+            assert!(script.contains(verb), "{name}: {verb}");
+        }
+    }
+}
+
+#[test]
+fn bash_loads_its_script_and_completes_a_verb() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path());
+    let script = "source completions/bash/netsilo && COMP_WORDS=(netsilo che) COMP_CWORD=1 && \
+                  _netsilo netsilo che netsilo && echo ${COMPREPLY[*]}";
+    if let Some(text) = run("bash", &["--norc", "-c", script], dir.path()) {
+        assert_eq!(text, "check check-config");
+    }
+}
+
+#[test]
+#[ignore = "its programs are installed by scripts/setup --package: make test-long"]
+fn readers_of_manual_pages_and_shells_accept_all_files() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path());
+    for page in manual::pages(DATE).unwrap().keys() {
+        let lint = run("mandoc", &["-T", "lint", "-W", "warning", page], dir.path());
+        assert_eq!(lint.as_deref().unwrap_or_default(), "", "{page}");
+        let man = ["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page];
+        let formatted = run("man", &man, dir.path()).unwrap_or_default();
+        assert!(!formatted.contains("warning:"), "{page}: {formatted}");
+    }
+    let zsh = "fpath=($PWD/completions/zsh $fpath); autoload -Uz compinit && \
+               compinit -u -d $PWD/dump && autoload +X -Uz _netsilo && print ${_comps[netsilo]}";
+    if let Some(text) = run("zsh", &["-f", "-c", zsh], dir.path()) {
+        assert_eq!(text, "_netsilo");
+    }
+    let fish = "source completions/fish/netsilo.fish; complete -C 'netsilo che'";
+    if let Some(text) = run("fish", &["--no-config", "-c", fish], dir.path()) {
+        let verbs: Vec<&str> = text.lines().filter_map(|line| line.split('\t').next()).collect();
+        assert_eq!(verbs, ["check", "check-config"]);
+    }
+}

@@ -1,0 +1,125 @@
+//! The packages that `scripts/package` has made: their checkers, and fresh roots of Debian in which
+//! they are installed, upgraded, removed and purged.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// The file in `target/package/out` with this ending.
+fn packed(ending: &str) -> PathBuf {
+    let out = Path::new(WORKSPACE).join("target/package/out");
+    let files = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path());
+    let has_ending = |path: &PathBuf| path.to_string_lossy().ends_with(ending);
+    let files: Vec<PathBuf> = files.filter(has_ending).collect();
+    assert_eq!(files.len(), 1, "scripts/package makes one {ending} in {}", out.display());
+    files[0].canonicalize().unwrap()
+}
+
+/// Runs a program, which must succeed, and returns what it prints.
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{program} {arguments:?}: {text}");
+    text
+}
+
+/// A fresh minimal root of a Debian suite, with these packages.
+struct Root(tempfile::TempDir);
+
+impl Root {
+    fn new(suite: &str, packages: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let source = netsilo_lab::apt_source(suite).unwrap();
+        let path = dir.path().to_str().unwrap();
+        let packages = format!("--include={packages}");
+        run("mmdebstrap", &["--quiet", "--variant=apt", &packages, suite, path, source.trim()]);
+        Self(dir)
+    }
+
+    /// Runs a script in the root, with a `/proc` of its own and the machine's `/sys`, read-only.
+    fn sh(&self, script: &str) -> String {
+        let around = format!(
+            "mount -t proc proc {0}/proc && mount --rbind /sys {0}/sys && \
+             mount -o remount,bind,ro {0}/sys && exec chroot {0} sh -ec \"$1\"",
+            self.0.path().display()
+        );
+        let script = format!("export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C\n{script}");
+        let unshare = ["--mount", "--pid", "--fork", "sh", "-ec", &around, "sh", &script];
+        run("unshare", &unshare)
+    }
+
+    fn take(&self, file: &Path) {
+        std::fs::copy(file, self.0.path().join("root").join(file.file_name().unwrap())).unwrap();
+    }
+
+    /// All files but those of dpkg, apt and their logs.
+    fn files(&self) -> BTreeSet<String> {
+        let find = "find / -xdev \\( -path /proc -o -path /sys -o -path /var/lib/dpkg -o -path \
+                    /var/log -o -path /var/cache -o -path /root \\) -prune -o -print";
+        self.sh(find).lines().map(str::to_owned).collect()
+    }
+}
+
+#[test]
+#[ignore = "needs the packages: make test-long"]
+fn checkers_of_packages_find_no_error() {
+    let deb = run("lintian", &["--fail-on", "error", packed(".deb").to_str().unwrap()]);
+    assert!(!deb.contains("E: "), "{deb}");
+    let filters = format!("{WORKSPACE}/dist/rpm/rpmlint.toml");
+    let rpm = run("rpmlint", &["-c", &filters, packed(".rpm").to_str().unwrap()]);
+    assert!(rpm.contains(" 0 errors"), "{rpm}");
+    let program = run("tar", &["-tzvf", packed(".tar.gz").to_str().unwrap()]);
+    assert!(program.contains("/netsilo.8.gz") && program.contains("/INSTALL.md"), "{program}");
+}
+
+#[test]
+#[ignore = "needs the packages and minutes: make test-long"]
+fn the_deb_is_installed_upgraded_removed_and_purged_in_fresh_roots() {
+    let deb = packed(".deb");
+    // the same package with a higher version
+    let work = tempfile::tempdir().unwrap();
+    let (tree, newer) = (work.path().join("tree"), work.path().join("newer.deb"));
+    let paths = [&deb, &tree, &newer].map(|path| path.to_str().unwrap());
+    run("dpkg-deb", &["-R", paths[0], paths[1]]);
+    let control = tree.join("DEBIAN/control");
+    run("sed", &["-i", "s/^Version: .*/&.1/", control.to_str().unwrap()]);
+    run("dpkg-deb", &["--root-owner-group", "-b", paths[1], paths[2]]);
+    for (suite, needs) in [("bookworm", "libelf1"), ("trixie", "libelf1t64")] {
+        let root = Root::new(suite, needs);
+        root.take(&deb);
+        root.take(&newer);
+        let before = root.files();
+        root.sh("dpkg -i /root/netsilo_*.deb");
+        let sets = root.sh("netsilo mask 0-3");
+        assert!(sets.contains("smp_affinity"), "{suite}: {sets}");
+        let doctor = root.sh("netsilo doctor");
+        assert!(doctor.contains("kernel "), "{suite}: {doctor}");
+        root.sh("netsilo check-config && echo '# mine' >>/etc/netsilo/netsilo.toml");
+        root.sh("dpkg -i /root/newer.deb && grep '# mine' /etc/netsilo/netsilo.toml");
+        assert!(root.sh("dpkg -s netsilo").contains("-1.1\n"), "{suite}");
+        root.sh("dpkg -r netsilo && test -e /etc/netsilo/netsilo.toml && ! command -v netsilo");
+        root.sh("mkdir -p /var/lib/netsilo && dpkg -P netsilo");
+        let left: Vec<String> = root.files().difference(&before).cloned().collect();
+        assert_eq!(left, Vec::<String>::new(), "{suite}");
+    }
+}
+
+#[test]
+#[ignore = "needs the packages and a minute: make test-long"]
+fn the_program_of_the_tarball_runs_in_a_fresh_root() {
+    let root = Root::new("bookworm", "libelf1");
+    let tarball = packed(".tar.gz");
+    root.take(&tarball);
+    run(
+        "tar",
+        &["-xzf", tarball.to_str().unwrap(), "-C", &format!("{}/root", root.0.path().display())],
+    );
+    let text = root.sh(
+        "cd /root/netsilo-*-linux && ./netsilo mask 0-3 && ./netsilo check-config netsilo.toml",
+    );
+    assert!(text.contains("1 file: no error"), "{text}");
+}
