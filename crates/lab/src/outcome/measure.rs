@@ -54,7 +54,7 @@ pub(super) struct Measure {
     looks: usize,
 }
 
-/// Measures all loads, and saves what came of them in a folder.
+/// Measures all loads, and saves the results in a folder.
 pub(super) fn record(args: &Measure, folder: &Path) -> Result<()> {
     ensure!(args.rounds >= 2, "--rounds {}: two or more are needed", args.rounds);
     let wire = Wire::new()?;
