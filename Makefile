@@ -22,7 +22,7 @@ check: setup
 test-long: setup
 	scripts/test-long
 
-# whether the unit tests of crates/decide notice changed code (docs/testing.md); an hour or two
+# whether the tests notice changed code in crates/decide (docs/testing.md); an hour or two
 mutants: setup
 	scripts/mutants
 
@@ -52,7 +52,7 @@ bench-irqbalance: setup
 bench-load: setup
 	scripts/bench-load
 
-# what counting costs the worst load, by hook (docs/performance.md); some 8 minutes. Others on this
+# what counting costs the worst load, by hook (docs/performance.md); some 12 minutes. Others on this
 # machine disturb it
 bench-attribution: setup
 	cargo bench -q -p netsilo --bench attribution

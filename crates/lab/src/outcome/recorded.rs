@@ -1,5 +1,5 @@
-//! Measured outcomes as files: the rates of each placement, and bundles of the states from which the
-//! default has to choose.
+//! Measured outcomes as files: the rates of each placement, and bundles of the states from which
+//! the default has to choose.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
