@@ -27,7 +27,11 @@ pub(crate) struct Outcome {
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Measure nothing: ask the default about these saved outcomes
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["keep", "guest", "rounds", "seconds", "looks"])]
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["keep", "guest", "rounds", "seconds", "looks"]
+    )]
     from: Vec<PathBuf>,
 }
 

@@ -54,12 +54,10 @@ pub(super) fn record(args: &Measure, folder: &Path) -> Result<()> {
     for (kind, load) in LOADS.into_iter().zip(&mut loads) {
         load.rates = rates(&guest, kind, args, &placements).with_context(|| kind.name())?;
     }
+    let Measure { rounds, seconds, looks } = args;
     let about = format!(
-        "netsilo-lab outcome --guest --rounds {} --seconds {} --looks {}; {}; servers on CPUs 1, 2, \
-         5, 6; rates compare only here",
-        args.rounds,
-        args.seconds,
-        args.looks,
+        "netsilo-lab outcome --guest --rounds {rounds} --seconds {seconds} --looks {looks}; {}; \
+         servers on CPUs 1, 2, 5, 6; rates compare only here",
         lab.title()
     );
     Recorded { about, netdev: NETDEV.to_owned(), placements, loads }.write(folder)
