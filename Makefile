@@ -5,7 +5,7 @@
 # Each installs what it needs (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo package test check test-long mutants bench bench-exact bench-irqbalance bench-load
+.PHONY: demo docs package test check test-long mutants bench bench-exact bench-irqbalance bench-load
 .PHONY: bench-attribution bench-matrix bench-outcome bench-peers bench-smoke fuzz-long install
 .PHONY: setup soak
 
@@ -20,6 +20,10 @@ test:
 check: setup
 	scripts/test --quick
 
+# the documentation as a site (target/docs)
+docs:
+	scripts/docs
+
 # the tests that `make test` leaves out (docs/testing.md); some 45 minutes
 test-long:
 	@scripts/setup --package
@@ -30,7 +34,7 @@ package:
 	@scripts/setup --package
 	scripts/package
 
-# whether the unit tests of crates/decide notice changed code (docs/testing.md); an hour or two
+# whether the tests notice changed code in crates/decide (docs/testing.md); an hour or two
 mutants: setup
 	scripts/mutants
 
@@ -60,7 +64,7 @@ bench-irqbalance: setup
 bench-load: setup
 	scripts/bench-load
 
-# what counting costs the worst load, by hook (docs/performance.md); some 8 minutes. Others on this
+# what counting costs the worst load, by hook (docs/performance.md); some 12 minutes. Others on this
 # machine disturb it
 bench-attribution: setup
 	cargo bench -q -p netsilo --bench attribution
