@@ -146,7 +146,8 @@ impl Recording {
         }
     }
 
-    /// Writes all windows that have ended; returns what the bundle contains, and whether it is full.
+    /// Writes all windows that have ended; returns what the bundle contains, and whether it is
+    /// full.
     pub(super) fn write(&self, path: &Path) -> Result<(Manifest, bool)> {
         let empty = Recorded { capture: Capture::start()?, release: String::new() };
         let Recorded { capture, release } = std::mem::replace(&mut *self.lock(), empty);
