@@ -1,6 +1,10 @@
 //! Manual pages and completions agree with the command line, and their readers accept them.
 
-#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

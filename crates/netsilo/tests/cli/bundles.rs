@@ -25,11 +25,6 @@ pub(crate) static OWNED: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// A tree of the host with irqbalance running.
-pub(crate) fn owned_tree(dir: &Path) {
-    write_tree(dir, 8, &[("proc/812/comm", "irqbalance\n")]);
-}
-
 fn bundle(name: &str, more: &[(&str, &str)]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut capture = Capture::start().unwrap();
@@ -45,7 +40,7 @@ fn bundle(name: &str, more: &[(&str, &str)]) -> String {
 }
 
 /// Writes the fixture as of that second after boot; all CPUs are idle except CPU 1.
-fn write_tree(tree: &Path, second: u64, more: &[(&str, &str)]) {
+pub(crate) fn write_tree(tree: &Path, second: u64, more: &[(&str, &str)]) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/virtio-6.1");
     assert!(
         Command::new("cp").arg("-a").args([fixture.as_path(), tree]).status().unwrap().success()
