@@ -180,8 +180,9 @@ fn help_prints_the_help_of_a_verb_and_the_pages_of_all_topics() {
 #[test]
 fn doctor_names_what_limits_netsilo_and_how_to_mend_it() {
     let dir = tempfile::tempdir().unwrap();
-    bundles::write_tree(dir.path(), 8, &[("proc/812/comm", "irqbalance\n")]);
-    let root = dir.path().to_str().unwrap();
+    let tree = dir.path().join("tree");
+    bundles::write_tree(&tree, 8, &[("proc/812/comm", "irqbalance\n")]);
+    let root = tree.to_str().unwrap();
     let config = dir.path().join("netsilo.toml");
     std::fs::write(&config, "exclud = 1\n").unwrap();
     let state = dir.path().join("state");
