@@ -4,8 +4,9 @@
 # Each installs what it needs (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo test check test-long mutants bench bench-exact bench-irqbalance bench-load bench-matrix
-.PHONY: bench-attribution bench-outcome bench-peers bench-smoke fuzz-long install setup soak
+.PHONY: demo test check test-long docs mutants bench bench-exact bench-irqbalance bench-load
+.PHONY: bench-matrix bench-attribution bench-outcome bench-peers bench-smoke fuzz-long install setup
+.PHONY: soak
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -17,6 +18,10 @@ test:
 
 check: setup
 	scripts/test --quick
+
+# the documentation as a site (target/docs)
+docs:
+	scripts/docs
 
 # the tests that `make test` leaves out (docs/testing.md); some 45 minutes
 test-long: setup
