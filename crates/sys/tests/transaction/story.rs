@@ -326,6 +326,21 @@ fn no_transaction_starts_while_one_awaits_confirmation() {
 }
 
 #[test]
+fn an_error_of_many_differences_names_some_and_counts_the_others() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let absent = |n: u32| {
+        let Target::IrqAffinity(knob) = irq(27) else { unreachable!() };
+        let target = Target::IrqAffinity(knobs::IrqAffinity { irq: Irq(1000 + n), ..knob });
+        Change::untyped(target, cpus("1"), cpus("2"), "test").unwrap()
+    };
+    let plan: Vec<Change> = (0..10).map(absent).collect();
+    let error = apply(&kernel, &plan).unwrap_err().to_string();
+    assert!(error.contains("irq 1007") && !error.contains("irq 1008"), "{error}");
+    assert!(error.contains("; and 2 more settings; nothing was written"), "{error}");
+}
+
+#[test]
 fn a_plan_that_names_a_knob_twice_is_refused() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
