@@ -14,5 +14,6 @@ pub mod evidence;
 pub mod findings;
 pub mod fix;
 pub mod ledger;
+mod limits;
 pub mod verdict;
 pub mod why;
