@@ -4,8 +4,9 @@
 # Each installs what it needs (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo test check test-long mutants bench bench-exact bench-irqbalance bench-load bench-matrix
-.PHONY: bench-attribution bench-outcome bench-peers bench-smoke fuzz-long install setup soak
+.PHONY: demo test check test-long docs mutants bench bench-exact bench-irqbalance bench-load
+.PHONY: bench-matrix bench-attribution bench-outcome bench-peers bench-smoke fuzz-long install setup
+.PHONY: soak
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -18,11 +19,15 @@ test:
 check: setup
 	scripts/test --quick
 
+# the documentation as a site (target/docs)
+docs:
+	scripts/docs
+
 # the tests that `make test` leaves out (docs/testing.md); some 45 minutes
 test-long: setup
 	scripts/test-long
 
-# whether the unit tests of crates/decide notice changed code (docs/testing.md); an hour or two
+# whether the tests notice changed code in crates/decide (docs/testing.md); an hour or two
 mutants: setup
 	scripts/mutants
 
@@ -52,7 +57,7 @@ bench-irqbalance: setup
 bench-load: setup
 	scripts/bench-load
 
-# what counting costs the worst load, by hook (docs/performance.md); some 8 minutes. Others on this
+# what counting costs the worst load, by hook (docs/performance.md); some 12 minutes. Others on this
 # machine disturb it
 bench-attribution: setup
 	cargo bench -q -p netsilo --bench attribution

@@ -29,7 +29,7 @@ use netsilo_decide::report::Report;
 use netsilo_model::change::apply_to;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::rates::rates;
-use netsilo_model::derive::silo::silos;
+use netsilo_model::derive::silos::silos;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::files::root::Root;

@@ -1,15 +1,17 @@
 //! `make bench-outcome`: what the default chooses, held to what measured best.
 
-mod measure;
+mod args;
+mod guest;
 mod recorded;
 mod table;
+mod veth;
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use netsilo_model::cost::assumed::Assumed;
 
-use crate::outcome::measure::Measure;
+use crate::outcome::args::Measure;
 use crate::outcome::recorded::Outcomes;
 use crate::say::say;
 
@@ -18,11 +20,18 @@ use crate::say::say;
 pub(crate) struct Outcome {
     #[command(flatten)]
     measure: Measure,
+    /// Measure in a guest of two sockets (emulated), not on a veth of this machine
+    #[arg(long)]
+    guest: bool,
     /// Save the measured rates and a bundle of each start in this folder [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Measure nothing: ask the default about these saved outcomes
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["keep", "rounds", "seconds", "looks"])]
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["keep", "guest", "rounds", "seconds", "looks"]
+    )]
     from: Vec<PathBuf>,
 }
 
@@ -33,7 +42,8 @@ pub(crate) fn run(args: &Outcome) -> Result<()> {
     if folders.is_empty() {
         let folder = args.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
         std::fs::create_dir_all(&folder)?;
-        measure::record(&args.measure, &folder)?;
+        let record = if args.guest { guest::record } else { veth::record };
+        record(&args.measure, &folder)?;
         folders.push(folder);
     }
     let all: Vec<Outcomes> = folders.iter().map(|it| Outcomes::read(it)).collect::<Result<_>>()?;

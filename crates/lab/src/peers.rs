@@ -4,7 +4,7 @@
 //! Each setting is a state of the guest's knobs. A rule gives it, or a program that observes the
 //! workload; then it is recorded, and each round sets it again.
 
-mod guest;
+pub(crate) mod guest;
 mod observed;
 mod results;
 mod rules;
@@ -16,7 +16,6 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_lab::{Accel, Kernel, Lab, NicModel, Spec, Threads};
 
 use crate::knobs::Knobs;
@@ -24,7 +23,7 @@ use crate::locality::Shares;
 use crate::peers::guest::PeersGuest;
 use crate::peers::results::{PeersResults, Round, SettingResults, WorkloadResults};
 use crate::peers::setting::Setting;
-use crate::say::{progress, say};
+use crate::say::{bar, progress, say};
 use crate::workload::{Kind, Workload, while_busy};
 
 /// The CPUs of the servers: one thread of each core, two cores on each socket. They are not the
@@ -172,13 +171,4 @@ fn states(args: &Peers, guest: &PeersGuest<'_>, workload: &Workload<'_>) -> Resu
         }
     }
     Ok(states)
-}
-
-fn bar(length: u64) -> ProgressBar {
-    let bar = ProgressBar::new(length);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {elapsed}, {eta} left");
-    if let Ok(style) = style {
-        bar.set_style(style);
-    }
-    bar
 }

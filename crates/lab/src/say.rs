@@ -3,6 +3,7 @@
 use std::io::{Write, stderr, stdout};
 
 use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints a result.
 pub(crate) fn say(text: &str) -> Result<()> {
@@ -15,4 +16,14 @@ pub(crate) fn say(text: &str) -> Result<()> {
 /// Prints what is being done; a failure does not matter.
 pub(crate) fn progress(text: &str) {
     let _ = writeln!(stderr(), "lab: {text}");
+}
+
+/// A bar on standard error with the time left.
+pub(crate) fn bar(length: u64) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {elapsed}, {eta} left");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
 }

@@ -13,6 +13,7 @@ pub mod rates;
 pub mod reader_spread;
 pub mod signature;
 pub mod silo;
+pub mod silos;
 pub mod sock_diag;
 pub mod stages;
 pub mod wakeups;

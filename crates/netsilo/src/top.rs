@@ -35,6 +35,7 @@ use crate::top::palette::Palette;
 use crate::top::state::{Source, State};
 use crate::top::update::{Event, update};
 use crate::top::window::Window;
+use netsilo_sys::clock::since_boot;
 
 /// Shows windows until the user quits.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     let last = shell::run(args, costs, signals, state)?;
     if let Some(pending) = last.pending {
-        let left = pending.deadline.saturating_sub(changes::now()).as_secs();
+        let left = pending.deadline.saturating_sub(since_boot()).as_secs();
         out::note(&format!(
             "transaction {} is restored in {left} s unless you run: netsilo confirm",
             pending.transaction

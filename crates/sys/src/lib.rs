@@ -4,6 +4,7 @@
 //!
 //! | folder | what | uses |
 //! |---|---|---|
+//! | [`clock`] | time since boot | |
 //! | [`files`] | kernel files of this machine or of a captured tree | |
 //! | [`ethtool`] | the ethtool ioctl | |
 //! | [`bpf`] | the eBPF programs | |
@@ -18,6 +19,7 @@
 
 pub mod bpf;
 pub mod bundle;
+pub mod clock;
 pub mod consumer;
 pub mod cost;
 pub mod daemon;

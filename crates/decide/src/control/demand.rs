@@ -120,3 +120,55 @@ impl Want {
         self.workload == Workload::Changed && !self.noise
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::change::Target;
+    use netsilo_model::change::knobs;
+
+    fn change() -> Change {
+        let (old, new) = (Value::from(0u32), Value::from(4096u32));
+        Change::untyped(Target::from(knobs::RpsSockFlowEntries), old, new, "a test").unwrap()
+    }
+
+    /// The demand after windows with these workloads, and whether the last one gave a want up; a
+    /// window without a change wants to keep the value.
+    fn after(windows: &[(Workload, bool)]) -> (Demand, bool) {
+        let change = change();
+        windows.iter().fold((Demand::Content, false), |(demand, _), (workload, wanted)| {
+            let planned = Planned {
+                change: wanted.then_some(&change),
+                same: *wanted,
+                workload: *workload,
+                read_there: None,
+            };
+            demand.planned(Duration::ZERO, &planned, 0)
+        })
+    }
+
+    fn wanted(windows: &[(Workload, bool)]) -> Option<u32> {
+        match after(windows).0 {
+            Demand::Wanted(want) => Some(want.windows),
+            Demand::Unjudged | Demand::Content => None,
+        }
+    }
+
+    #[test]
+    fn only_a_want_that_began_with_another_workload_is_given_up() {
+        use Workload::{Changed, JustChanged, Same};
+        let gave_up = |workload| after(&[(workload, true), (Same, false)]).1;
+        assert_eq!([Changed, JustChanged, Same].map(gave_up), [true, false, false]);
+        // it was old enough
+        assert!(!after(&[(Changed, true), (JustChanged, true), (Same, false)]).1);
+    }
+
+    #[test]
+    fn a_change_of_the_workload_ends_a_want_that_began_without_one() {
+        use Workload::{Changed, Same};
+        assert_eq!(wanted(&[(Same, true), (Same, true)]), Some(2));
+        assert_eq!(wanted(&[(Same, true), (Changed, true)]), Some(1));
+        assert_eq!(wanted(&[(Changed, true), (Changed, true)]), Some(2));
+        assert_eq!(wanted(&[(Changed, true), (Same, false)]), None);
+    }
+}

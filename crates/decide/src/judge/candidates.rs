@@ -341,3 +341,26 @@ fn writes_the_same(a: &Plan, b: &Plan) -> bool {
     };
     a.changes.len() == b.changes.len() && a.changes.iter().all(|change| is_in(change, b))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_costs_more_than_twice_as_much_is_left_out_and_the_reason_has_both_costs() {
+        let cost = |before_ns_per_s, after_ns_per_s| {
+            Expected::Cost(Predicted {
+                before_ns_per_s,
+                after_ns_per_s,
+                before_cpu_ns_per_s: 0,
+                after_cpu_ns_per_s: 0,
+                distances: String::new(),
+            })
+        };
+        assert_eq!(cost(10_000_000, 20_000_000).excluded(), None);
+        assert_eq!(
+            cost(15_000_000, 35_000_000).excluded().unwrap(),
+            "the model expects it to cost 3.5% of a cpu instead of 1.5%"
+        );
+    }
+}

@@ -1,4 +1,4 @@
-//! Measured outcomes as files: what came of each placement, and bundles of the states from which
+//! Measured outcomes as files: the rates of each placement, and bundles of the states from which
 //! the default has to choose.
 
 use std::collections::HashMap;
@@ -154,26 +154,15 @@ impl Outcomes {
             Subject::Queue(_, queue) => placement.get(*queue as usize)?.parse().ok().map(CpuId),
             _ => None,
         };
-        expected_cost(analysis, &self.goal(), on).map_or(f64::NAN, |parts| parts.total())
-    }
-
-    fn goal(&self) -> Goal {
-        Goal { netdevs: vec![self.recorded.netdev.clone()], ..Goal::default() }
+        expected_cost(analysis, &goal(&self.recorded.netdev), on)
+            .map_or(f64::NAN, |parts| parts.total())
     }
 
     fn chosen_from(&self, start: &Start, assumed: Assumed) -> Result<usize> {
-        let costs = Costs { assumed, ..Costs::default() };
-        let analysis = Analysis::new(&self.observations[&start.bundle], &costs);
-        let plan = plan(&analysis, &self.goal());
-        // A queue that the plan does not name stays where it is.
-        let mut cpus = self.recorded.placements[start.placement].clone();
-        for placement in &plan.placements {
-            let Subject::Queue(_, queue) = &placement.label else { continue };
-            if let Some(cpu) = cpus.get_mut(*queue as usize) {
-                *cpu = placement.cpus.to_string();
-            }
-        }
-        let known = self.recorded.placements.iter().position(|placement| *placement == cpus);
+        let Recorded { placements, netdev, .. } = &self.recorded;
+        let present = &placements[start.placement];
+        let cpus = choice(&self.observations[&start.bundle], netdev, present, assumed);
+        let known = placements.iter().position(|placement| *placement == cpus);
         known.with_context(|| format!("from {}: {cpus:?} was not measured", start.bundle))
     }
 
@@ -185,6 +174,30 @@ impl Outcomes {
         };
         self.recorded.loads.iter().map(worst).collect()
     }
+}
+
+fn goal(netdev: &str) -> Goal {
+    Goal { netdevs: vec![netdev.to_owned()], ..Goal::default() }
+}
+
+/// The CPU of each queue that the default chooses.
+pub(super) fn choice(
+    observation: &Observation,
+    netdev: &str,
+    present: &[String],
+    assumed: Assumed,
+) -> Vec<String> {
+    let costs = Costs { assumed, ..Costs::default() };
+    let plan = plan(&Analysis::new(observation, &costs), &goal(netdev));
+    // A queue that the plan does not name stays where it is.
+    let mut cpus = present.to_vec();
+    for placement in &plan.placements {
+        let Subject::Queue(_, queue) = &placement.label else { continue };
+        if let Some(cpu) = cpus.get_mut(*queue as usize) {
+            *cpu = placement.cpus.to_string();
+        }
+    }
+    cpus
 }
 
 #[cfg(test)]

@@ -43,13 +43,8 @@ pub(super) fn sensitivity(all: &[Outcomes]) -> Result<String> {
     let mut table = markdown(&["assumed", "half", "double"]);
     let as_is = regret(Assumed::default())?;
     table.add_row(["all as they are", &as_is, &as_is]);
-    for (name, scale) in Assumed::EACH {
-        let scaled = |by: f64| {
-            let mut assumed = Assumed::default();
-            scale(&mut assumed, by);
-            regret(assumed)
-        };
-        table.add_row([name, &scaled(0.5)?, &scaled(2.0)?]);
+    for (name, [half, double]) in Assumed::half_and_double() {
+        table.add_row([name, &regret(half)?, &regret(double)?]);
     }
     Ok(table.to_string())
 }

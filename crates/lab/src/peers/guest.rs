@@ -67,6 +67,13 @@ impl<'a> PeersGuest<'a> {
         Ok(placed)
     }
 
+    /// The booted state with the interrupts of each queue on a CPU.
+    pub(crate) fn placed(&self, cpus: &[u32]) -> Knobs {
+        let mut knobs = self.booted.clone();
+        rules::place(&self.queues, &mut knobs, |_, queue| cpus[queue as usize]);
+        knobs
+    }
+
     /// Reads the knobs after each of the NIC's interrupts was pinned to the CPU that it has now: of
     /// a mask with several CPUs, the kernel would choose another one each time it is written.
     fn pinned(&self) -> Result<Knobs> {

@@ -55,7 +55,7 @@ fn all(queues: &Queues) -> u32 {
 }
 
 /// Puts each interrupt on the CPU for its position and its queue.
-fn place(queues: &Queues, knobs: &mut Knobs, cpu: impl Fn(usize, u32) -> u32) {
+pub(crate) fn place(queues: &Queues, knobs: &mut Knobs, cpu: impl Fn(usize, u32) -> u32) {
     for (n, (irq, queue)) in queues.vectors.iter().enumerate() {
         let wanted = format!("proc/irq/{irq}/smp_affinity");
         knobs.set(|file| file == wanted, &mask(1 << cpu(n, *queue)));

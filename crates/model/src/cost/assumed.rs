@@ -66,7 +66,7 @@ type Scale = fn(&mut Assumed, f64);
 impl Assumed {
     /// Each parameter by its name in `docs/costs.md`, and how to multiply it. Of costs above a
     /// threshold, the cost is multiplied, not the threshold.
-    pub const EACH: [(&str, Scale); 10] = [
+    const EACH: [(&str, Scale); 10] = [
         ("full CPU", |it, by| it.full.iter_mut().for_each(|(_, slope)| *slope *= by)),
         ("polls wait for each other", |it, by| {
             it.queued.iter_mut().for_each(|(_, slope)| *slope *= by);
@@ -80,6 +80,18 @@ impl Assumed {
         ("least gain of a kthread", |it, by| it.busy_noise *= by),
         ("leaving a cache", |it, by| it.leaving_cache *= by),
     ];
+
+    /// Each parameter by its name, and the assumptions with it half and double as large.
+    pub fn half_and_double() -> impl Iterator<Item = (&'static str, [Self; 2])> {
+        Self::EACH.into_iter().map(|(name, scale)| {
+            let scaled = |by: f64| {
+                let mut assumed = Self::default();
+                scale(&mut assumed, by);
+                assumed
+            };
+            (name, [scaled(0.5), scaled(2.0)])
+        })
+    }
 
     /// Crowding cost of a CPU, in shares of a CPU: `busy` is the share of its time that all work
     /// takes, `items` that of the items among it.

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_load as load;
 use netsilo_load::{Bind, LoadError, Options, Order, Server, StartCounters, Tick};
 use netsilo_model::derive::rates::rates;
-use netsilo_model::derive::silo::silos;
+use netsilo_model::derive::silos::silos;
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;

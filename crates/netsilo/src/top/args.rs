@@ -18,6 +18,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) state: StateDir,
     /// Panic at this key, to test that the terminal is restored
+    #[cfg(debug_assertions)]
     #[arg(long, value_name = "KEY", hide = true)]
     pub(super) panic_at: Option<char>,
     #[command(flatten, next_help_heading = "What key p plans")]

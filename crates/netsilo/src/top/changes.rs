@@ -3,11 +3,12 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::plan::Plan;
 use netsilo_sys::transaction::guard::{self, ConfirmResult};
-use netsilo_sys::transaction::record::RestoredBy;
+use netsilo_sys::transaction::journal;
+use netsilo_sys::transaction::record::{RestoredBy, State};
 use netsilo_sys::transaction::undo::{UndoScope, undo};
 
 use crate::args::goal::GoalArgs;
@@ -17,12 +18,6 @@ use crate::top::update::Event;
 use crate::top::window::Window;
 use crate::verbs::apply;
 use crate::views::undone::report;
-
-/// Time since boot, the clock of the journal's deadlines.
-pub(super) fn now() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
-}
 
 /// The plan of `netsilo plan`, or of `netsilo plan --fix`.
 pub(super) fn plan(
@@ -45,21 +40,30 @@ pub(super) fn apply(
     send: &Sender<Event>,
 ) -> Result<Pending> {
     apply::refuse(plan, state)?;
-    // the journal's own deadline is a moment later
-    let deadline = now() + within;
     let applied = apply::write(plan, state, Some(within), &mut |line| {
         let _ = send.send(Event::Step(line));
     })?;
     let changes = applied.settled.len();
-    let transaction = applied
-        .transaction
-        .ok_or_else(|| anyhow::anyhow!("nothing to write: every value is as planned"))?;
-    Ok(Pending { transaction, changes, deadline, within })
+    match (applied.transaction, applied.confirm_by) {
+        (Some(transaction), Some(deadline)) => {
+            Ok(Pending { transaction, changes, deadline, within })
+        }
+        _ => bail!("nothing to write: every value is as planned"),
+    }
 }
 
-/// Keeps the pending transaction; says what became of it.
-pub(super) fn confirm(state: &StateDir) -> Result<String> {
-    Ok(match guard::confirm(&state.kernel()?, state.path())? {
+/// Keeps a transaction, or says how it ended before; after its deadline it is restored.
+///
+/// Another one may await its confirmation by now: that is not this program's to confirm.
+pub(super) fn confirm(state: &StateDir, id: u64) -> Result<String> {
+    let (kernel, dir) = (state.kernel()?, state.path());
+    let result = match journal::state_of(&kernel, dir, id)? {
+        Some(State::Confirmed) => ConfirmResult::KeptBefore(id),
+        Some(State::Undone(by)) => ConfirmResult::Restored(id, by),
+        Some(_) => guard::confirm(&kernel, dir)?,
+        None => bail!("the journal no longer has transaction {id}"),
+    };
+    Ok(match result {
         ConfirmResult::Kept(id) | ConfirmResult::KeptBefore(id) => {
             format!("transaction {id} is kept; u or `netsilo undo` still restores the old values")
         }

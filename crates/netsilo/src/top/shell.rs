@@ -13,10 +13,12 @@ use netsilo_decide::judge::why::why;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::subject::Subject;
+use netsilo_sys::clock::since_boot;
 use ratatui::crossterm::event::KeyCode;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::args::state_dir::StateDir;
 use crate::top::args::Args;
 use crate::top::draw::draw;
 use crate::top::source::Interval;
@@ -122,12 +124,13 @@ impl Shell<'_> {
         events: &Receiver<Event>,
         mut state: State,
     ) -> Result<State> {
-        state.now = changes::now();
+        state.now = since_boot();
         loop {
             screen.draw(|frame| draw(frame, &state))?;
             let mut event = Some(next(events, &state));
             // all that has happened before the next picture
             while let Some(now) = event.take() {
+                #[cfg(debug_assertions)]
                 assert!(!self.is_panic(&now), "the key of --panic-at was pressed");
                 let (next, request) = update(state, now);
                 state = next;
@@ -142,6 +145,7 @@ impl Shell<'_> {
         }
     }
 
+    #[cfg(debug_assertions)]
     fn is_panic(&self, event: &Event) -> bool {
         let key = self.args.panic_at.map(KeyCode::Char);
         matches!(event, Event::Key(pressed) if Some(*pressed) == key)
@@ -168,7 +172,9 @@ impl Shell<'_> {
                     Event::Applied(changes::apply(&plan, &args, within, send).map_err(in_words))
                 });
             }
-            Request::Confirm => return self.settle(changes::confirm),
+            Request::Confirm(id) => {
+                return self.settle(move |state| changes::confirm(state, id));
+            }
             Request::Undo => return self.settle(changes::undo_newest),
         };
         if let Some(answer) = answer {
@@ -177,7 +183,10 @@ impl Shell<'_> {
         Ok(())
     }
 
-    fn settle(&self, work: fn(&crate::args::state_dir::StateDir) -> Result<String>) -> Result<()> {
+    fn settle(
+        &self,
+        work: impl FnOnce(&StateDir) -> Result<String> + Send + 'static,
+    ) -> Result<()> {
         let args = self.args.state.clone();
         self.write(move |_| Event::Settled(work(&args).unwrap_or_else(in_words)))
     }
@@ -211,7 +220,7 @@ fn next(events: &Receiver<Event>, state: &State) -> Event {
     }
     match events.recv_timeout(Duration::from_millis(500)) {
         Ok(event) => event,
-        Err(RecvTimeoutError::Timeout) => Event::Now(changes::now()),
+        Err(RecvTimeoutError::Timeout) => Event::Now(since_boot()),
         Err(RecvTimeoutError::Disconnected) => Event::Quit,
     }
 }

@@ -321,7 +321,7 @@ fn a_plan_is_shown_asked_about_written_and_confirmed() {
     let (state, _) = update(state, Event::Now(Duration::from_secs(58)));
     insta::assert_snapshot!("applied", screen(&state, (100, 24)));
     let (state, request) = press(state, "\u{1b}c");
-    assert_eq!(request, Some(Request::Confirm));
+    assert_eq!(request, Some(Request::Confirm(3)));
     let (state, _) = update(state, Event::Settled("transaction 3 is kept".into()));
     let text = screen(&state, (100, 24));
     assert!(state.pending.is_none() && text.contains("transaction 3 is kept"), "{text}");
@@ -333,7 +333,7 @@ fn after_the_deadline_the_journal_is_asked_what_became_of_the_changes() {
     let (state, request) = update(state, Event::Now(Duration::from_millis(100_500)));
     assert_eq!(request, None, "its guard may still be at work");
     let (state, request) = update(state, Event::Now(Duration::from_secs(102)));
-    assert_eq!((request, state.pending), (Some(Request::Confirm), None));
+    assert_eq!((request, state.pending), (Some(Request::Confirm(3)), None));
     let (state, _) =
         update(state, Event::Settled("transaction 3 was restored by its guard".into()));
     assert!(screen(&state, (100, 24)).contains("transaction 3 was restored by its guard"));

@@ -66,8 +66,8 @@ pub(crate) enum Request {
     Why(Subject),
     /// Write the plan, and restore it unless it is confirmed.
     Apply(Arc<Plan>),
-    /// Keep the pending transaction.
-    Confirm,
+    /// Keep this transaction, or say how it ended before.
+    Confirm(u64),
     /// Undo the newest transaction.
     Undo,
 }
@@ -145,12 +145,9 @@ fn finish(state: &mut State, words: &str) {
 /// After the deadline, `Confirm` asks the journal what became of the transaction.
 fn ticked(mut state: State, now: Duration) -> (State, Option<Request>) {
     state.now = now;
-    let over = state.pending.is_some_and(|pending| now > pending.deadline + Duration::from_secs(1));
-    let request = over.then_some(Request::Confirm);
-    if over {
-        state.pending = None;
-    }
-    (state, request)
+    let is_over = |pending: &mut Pending| now > pending.deadline + Duration::from_secs(1);
+    let over = state.pending.take_if(is_over);
+    (state, over.map(|pending| Request::Confirm(pending.transaction)))
 }
 
 fn pressed(mut state: State, key: KeyCode) -> (State, Option<Request>) {
@@ -201,12 +198,16 @@ fn in_overlay(mut state: State, overlay: Overlay, key: KeyCode) -> (State, Optio
         (Overlay::Plan(plan, text), key) => Some(Overlay::Plan(plan, scrolled(text, key))),
         (Overlay::Text(_), KeyCode::Enter | KeyCode::Char('?')) => None,
         (Overlay::Text(text), KeyCode::Char('c')) if state.pending.is_some() => {
-            request = Some(Request::Confirm);
+            request = confirmation(&state);
             Some(Overlay::Text(text))
         }
         (Overlay::Text(text), key) => Some(Overlay::Text(scrolled(text, key))),
     };
     (state, request)
+}
+
+fn confirmation(state: &State) -> Option<Request> {
+    state.pending.map(|pending| Request::Confirm(pending.transaction))
 }
 
 /// Asks before a plan is written; says why it cannot be.
@@ -287,7 +288,7 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
         KeyCode::Char('a') => {
             state.message = Some("p first: apply writes what the plan shows".into())
         }
-        KeyCode::Char('c') if state.pending.is_some() => request = Some(Request::Confirm),
+        KeyCode::Char('c') if state.pending.is_some() => request = confirmation(&state),
         key => select(&mut state, direction(key)),
     }
     (state, request)

@@ -9,15 +9,10 @@ use rustix::process::Signal;
 
 use super::host::Host;
 use super::host::kill;
+use netsilo_sys::clock::since_boot;
 
 const OLD: [&str; 2] = ["01\n", "01\n"];
 const NEW: [&str; 2] = ["10", "10"];
-
-/// Returns the time since boot, the clock of the journal's deadlines.
-fn now() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
-}
 
 /// Returns the deadline of the only transaction.
 fn deadline(host: &Host) -> Duration {
@@ -26,7 +21,7 @@ fn deadline(host: &Host) -> Duration {
 
 fn restored_by_the_guard(host: &Host) {
     host.until("the guard restores", |host| !host.records("undone").is_empty());
-    assert!(now() >= deadline(host), "not before the deadline");
+    assert!(since_boot() >= deadline(host), "not before the deadline");
     assert_eq!(host.affinities(), OLD);
     assert_eq!(host.records("undone")[0]["by"], "guard");
     host.until("the guard ends", |host| host.guards().is_empty());
@@ -39,7 +34,7 @@ fn ended_before_the_deadline(end: impl Fn(&Host, &str)) -> Host {
         let host = Host::new();
         end(&host, within);
         let seen = (host.guards().len(), host.affinities());
-        if now() < deadline(&host) {
+        if since_boot() < deadline(&host) {
             assert_eq!(seen.0, 1, "the guard is there");
             assert_ne!(seen.1, OLD, "and has done nothing");
             return host;
@@ -137,7 +132,7 @@ fn the_deadline_counts_even_if_the_guard_was_killed() {
     let host = Host::new();
     assert_eq!(output_of(&host.run("apply", &["--yes", "--confirm-within", "3s"])).0, Some(0));
     kill(host.guards()[0], Signal::KILL).unwrap();
-    host.until("the deadline is over", |host| now() > deadline(host));
+    host.until("the deadline is over", |host| since_boot() > deadline(host));
     assert_eq!(host.affinities(), NEW);
     let (code, text) = output_of(&host.run("confirm", &[]));
     assert_eq!(code, Some(1));

@@ -15,7 +15,9 @@ use crate::bpf::table::{Entry, Mapped};
 
 /// Words of `struct cpu_time` in `bpf/time.h`.
 pub(crate) const TIME_WORDS: usize = 32;
-/// The first words are sums; these hold what runs now, and the starts of open intervals.
+/// The first words are sums, the last of them of wakeups.
+const TIME_WAKEUPS: usize = 8;
+/// These hold what runs now, and the starts of open intervals.
 pub(crate) const TIME_OPEN: Range<usize> = 9..16;
 /// Then one `struct sample` of `bpf/sample.h` for each kind of event.
 const SAMPLE_WORDS: usize = 5;
@@ -207,7 +209,7 @@ pub(crate) fn sampled(times: &Mapped) -> (Sampling, u64) {
     let (mut sampling, mut wakeups) = (Sampling::default(), 0);
     for words in times.words().chunks_exact(TIME_WORDS) {
         let word = |i: usize| words[i].load(Ordering::Relaxed);
-        wakeups += word(TIME_OPEN.start - 1);
+        wakeups += word(TIME_WAKEUPS);
         let kinds = [&mut sampling.reads, &mut sampling.softirqs, &mut sampling.other_polls];
         for (kind, all) in kinds.into_iter().enumerate() {
             let first = TIME_OPEN.end + kind * SAMPLE_WORDS;

@@ -3,9 +3,8 @@
  * Which events are examined?
  *
  * Each of the first `machine.quota` of a tick (jiffy) on a CPU; after those one at random of the
- * next 64. An examined event stands for all since the one before it, so that
- * sums remain unbiased, and cost no more than the quota and some. With little load nothing is left
- * out.
+ * next 64. An examined event stands for all since the one before it, so sums remain unbiased. With
+ * little load nothing is left out.
  */
 #pragma once
 #include "machine.h"

@@ -326,11 +326,10 @@ impl Tracer {
 
     /// What the programs have cost since the last call.
     fn cost(&mut self, attribution: &Attribution, wakeups: u64) -> CountingCost {
-        let run_ns = self.objects().map(Loaded::run_ns).sum::<u64>();
-        let ran = run_ns.saturating_sub(self.before.run_ns);
-        self.before.run_ns = run_ns;
         if own_cost::is_measured() {
-            return CountingCost { ns: ran, measured: true };
+            let run_ns = self.objects().map(Loaded::run_ns).sum::<u64>();
+            let ns = run_ns.saturating_sub(std::mem::replace(&mut self.before.run_ns, run_ns));
+            return CountingCost { ns, measured: true };
         }
         let flows = u64::from(self.flows.as_ref().is_some_and(Loaded::is_attached));
         let packet_programs = flows + 2 * u64::from(self.forward);

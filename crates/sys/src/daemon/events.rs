@@ -18,6 +18,7 @@ use rustix::net::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::clock::since_boot;
 use crate::files::root::Root;
 
 /// `RTMGRP_LINK`.
@@ -152,10 +153,6 @@ fn links(root: &Root) -> Links {
 
 /// Total suspend time of this machine since boot.
 fn asleep() -> Duration {
-    let time = |clock| {
-        let now = clock_gettime(clock);
-        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
-    };
-    let awake = time(ClockId::Monotonic);
-    time(ClockId::Boottime).saturating_sub(awake)
+    let awake = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+    since_boot().saturating_sub(awake)
 }

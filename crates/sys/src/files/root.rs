@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::clock::since_boot;
 use crate::files::error::ReadError;
 use crate::files::recorder::Recorder;
 use crate::files::tree_facts::{TREE_FACTS, TreeFacts};
@@ -209,9 +210,7 @@ impl Root {
                 None => Ok(self.optional("/proc/uptime", uptime)?.unwrap_or_default()),
             };
         }
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let at =
-            Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
+        let at = since_boot();
         if let Some(recorder) = &self.recorder {
             recorder.at(at);
         }

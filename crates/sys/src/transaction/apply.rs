@@ -67,6 +67,8 @@ pub enum ApplyEvent<'a> {
 pub struct Applied {
     /// The transaction; `None` if there was nothing to write.
     pub transaction: Option<u64>,
+    /// The time since boot at which its guard restores the old values; `None` without a guard.
+    pub confirm_by: Option<Duration>,
     /// The knobs written, with the values read back.
     pub settled: Vec<(Target, Value)>,
     /// Where each moved interrupt arrived.
@@ -222,7 +224,7 @@ pub fn apply_for(
         .wait(kernel, options.wait, &mut |irq, arrival| watch(ApplyEvent::Arrived(irq, arrival)));
     let overwritten =
         settled.iter().filter_map(|(target, value)| overwritten(kernel, target, value)).collect();
-    Ok(Applied { transaction: Some(transaction), settled, arrivals, overwritten })
+    Ok(Applied { transaction: Some(transaction), confirm_by, settled, arrivals, overwritten })
 }
 
 /// Records the current values of these knobs before running a command that may write any of them.

@@ -12,6 +12,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use rustix::fs::Access;
 use rustix::thread::CapabilitySet;
 
+use crate::clock::since_boot;
 use crate::ethtool::set;
 use crate::files::root::Root;
 
@@ -134,8 +135,7 @@ impl Kernel for Live {
     }
 
     fn now(&self) -> Duration {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+        since_boot()
     }
 
     fn pause(&self, time: Duration) {

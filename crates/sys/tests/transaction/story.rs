@@ -6,6 +6,7 @@ use netsilo_model::change::{Target, knobs};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_sys::transaction::apply::{self, ApplyError, Drift, TransactionOptions};
+use netsilo_sys::transaction::journal::Journal;
 use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
 use netsilo_sys::transaction::verify::Arrival;
 
@@ -318,7 +319,11 @@ fn no_transaction_starts_while_one_awaits_confirmation() {
         start_guard: &mut |_| Ok(()),
         wait: Duration::ZERO,
     };
-    apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap();
+    let applied = apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap();
+    let journal = Journal::open(&kernel, &kernel.state()).unwrap();
+    assert!(applied.confirm_by.is_some());
+    assert_eq!(journal.transactions()[0].confirm_by, applied.confirm_by);
+    drop(journal);
     assert!(matches!(
         apply(&kernel, &[change(&kernel, irq(28), cpus("4"))]),
         Err(ApplyError::Unconfirmed(1))

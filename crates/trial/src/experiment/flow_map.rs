@@ -180,7 +180,7 @@ fn shares(parts: &BTreeMap<CpuId, f64>) -> Vec<(CpuId, f64)> {
 mod tests {
     use super::*;
     use netsilo_model::derive::rates::rates;
-    use netsilo_model::derive::silo::silos;
+    use netsilo_model::derive::silos::silos;
     use netsilo_model::synthetic::scene::Scene;
 
     fn map(scene: &str) -> FlowMap {

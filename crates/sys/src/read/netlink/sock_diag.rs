@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::time::Duration;
 
 use netlink_bindings::inet_diag::{self, IterableReplyAttrs, Msg, ReqV2, TcpState};
 use netlink_bindings::rt_addr::{self, Ifaddrmsg};
@@ -16,8 +15,8 @@ use netlink_socket2::NetlinkSocket;
 use netsilo_model::derive::sock_diag::{SocketSample, TcpSocket, read_bytes};
 use netsilo_model::parse::schedstat;
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::clock::since_boot;
 use crate::read::pidfd;
 use crate::read::sock_owners::{self, Holders};
 
@@ -59,11 +58,6 @@ pub fn sample(before: Option<&SocketSample>) -> Result<SocketSample, SockDiagErr
     sample.owners =
         holders.into_iter().map(|(inode, fds)| (inode, fds.into_keys().collect())).collect();
     Ok(sample)
-}
-
-fn since_boot() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    Duration::try_from(now).unwrap_or_default()
 }
 
 /// The calling thread's network namespace: other threads may be in another one.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::derive::rates::rates;
+use crate::machine::cpuset::CpuSet;
+use crate::machine::topology::Distance;
 use crate::snapshot::attribution::{Consumer, QueueResolution};
 use crate::snapshot::netdev::{AssociationSource, Confidence};
 use crate::synthetic::grid::Grid;

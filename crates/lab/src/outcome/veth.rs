@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::built;
+use crate::outcome::args::Measure;
 use crate::outcome::recorded::{Load, Recorded, Start};
 use crate::say::say;
 
@@ -40,23 +41,8 @@ const LOADS: [(&str, &str, u32); 10] = [
     ("TCP_STREAM x 1", "-t TCP_STREAM -n 1", 0),
 ];
 
-/// How long to measure.
-#[derive(Debug, Clone, clap::Args)]
-pub(super) struct Measure {
-    /// Rounds of each load; odd ones tell which place is best, even ones by how much
-    #[arg(long, default_value_t = 8)]
-    rounds: usize,
-    /// Seconds of each measurement
-    #[arg(long, default_value_t = 2)]
-    seconds: u32,
-    /// Times that the default is asked from each start
-    #[arg(long, default_value_t = 2)]
-    looks: usize,
-}
-
-/// Measures all loads, and saves what came of them in a folder.
+/// Measures all loads, and saves the results in a folder.
 pub(super) fn record(args: &Measure, folder: &Path) -> Result<()> {
-    ensure!(args.rounds >= 2, "--rounds {}: two or more are needed", args.rounds);
     let wire = Wire::new()?;
     let mut recorded = Recorded {
         about: format!(
@@ -127,7 +113,7 @@ impl Wire {
     ) -> Result<Load> {
         let server = self.server(work)?;
         let mut rates = vec![Vec::new(); PLACES.len()];
-        for round in 0..args.rounds {
+        for round in 0..usize::from(args.rounds) {
             for turn in 0..PLACES.len() {
                 let place = (round + turn) % PLACES.len();
                 self.put(place)?;
