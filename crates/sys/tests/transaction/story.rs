@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netsilo_model::change::{Target, knobs};
+use netsilo_model::change::{Change, Target, knobs};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_sys::transaction::apply::{self, ApplyError, Drift, TransactionOptions};
