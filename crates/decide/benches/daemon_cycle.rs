@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 use big_host::BigHost;
 use netsilo_decide::control::{Controller, Policy};
 use netsilo_decide::plan::Placement;
+use netsilo_decide::plan::outcomes::Recall;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::host::Snapshot;
@@ -204,7 +205,8 @@ fn cycles(tree: &Path) -> Cost {
         let attribution = noise.attribution(&after, moves as u32);
         let before = noise.a_window_earlier(last, &after);
         let observation = Observation { before, after, attribution };
-        let (decision, deciding) = measured(|| controller.tick(now, &observation));
+        let (decision, deciding) =
+            measured(|| controller.tick(now, &observation, &|_| Recall::Nothing));
         settle(tree, &decision.plan.placements);
         // the observer keeps the start of the next observation
         last = observation.after;

@@ -18,6 +18,7 @@ pub mod goal_text;
 mod irq_changes;
 pub mod learned;
 mod make;
+pub mod outcomes;
 mod owners;
 pub mod pin;
 mod placement;

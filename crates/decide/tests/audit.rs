@@ -162,7 +162,8 @@ fn hostile_names_in_a_bundle_are_escaped() {
     }"#;
     let attribution = serde_json::from_str(hostile).unwrap();
     let path = dir.path().join("hostile.tar.zst");
-    capture.write(&path, &attribution, "6.1", bundle::Addresses::Keep).unwrap();
+    capture.window(&attribution);
+    capture.write(&path, "6.1", bundle::Addresses::Keep).unwrap();
     let consumer = bundle::open(&path).unwrap().attribution.consumption[0].consumer.clone();
     assert_eq!(consumer.comm, "x\\u{1b}[2J\\nok: fine");
     assert_eq!(consumer.cgroup.as_deref(), Some("/a\\u{9b}31m\\r"));

@@ -8,6 +8,7 @@ mod advice;
 mod budget;
 pub(crate) mod config;
 mod metrics;
+mod outcomes;
 mod publish;
 mod reconcile;
 mod write;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::control::{Controller, Decision, LogEntry, WriteOutcome};
-use netsilo_decide::plan::Plan;
+use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::change::Change;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::snapshot::observation::Observation;
@@ -37,11 +38,13 @@ use netsilo_sys::transaction::record::RestoredBy;
 use netsilo_sys::transaction::undo::{UndoScope, undo};
 use sd_notify::NotifyState;
 
+use crate::args::outcomes::OutcomesDir;
 use crate::args::state_dir::StateDir;
 use crate::daemon::advice::Advice;
 use crate::daemon::budget::{Budget, Cycle};
 use crate::daemon::config::Config;
 use crate::daemon::metrics::ReadBytes;
+use crate::daemon::outcomes::FollowedOutcomes;
 use crate::daemon::publish::{MetricsServer, SharedStatus, StatusSocket};
 use crate::daemon::reconcile::Reconcile;
 use crate::daemon::write::Stopped;
@@ -69,6 +72,8 @@ pub(crate) struct Args {
     /// Folder where netsilo calibrate stores its measurement
     #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
     costs_dir: PathBuf,
+    #[command(flatten)]
+    outcomes: OutcomesDir,
     #[command(flatten)]
     state: StateDir,
 }
@@ -132,6 +137,7 @@ struct Daemon<'a> {
     kernel: Live,
     controller: Controller,
     costs: Costs,
+    outcomes: FollowedOutcomes,
     observer: Observer,
     waiter: Waiter,
     beat: Heartbeat,
@@ -187,6 +193,7 @@ impl<'a> Daemon<'a> {
             args,
             controller: Controller::new(config.policy()),
             costs: args.costs(&root, &mut notes),
+            outcomes: FollowedOutcomes::default(),
             status: first_status(&kernel, mode, notes),
             config: Config::default(),
             dir,
@@ -353,12 +360,14 @@ impl<'a> Daemon<'a> {
     /// Handles one window: decides, writes, publishes.
     fn decide(&mut self, observation: &Observation, window: Duration) {
         let goal = self.config.goal(&observation.after.netdevs, &self.costs);
+        self.refresh_outcomes(&goal);
         if self.controller.policy().goal != goal {
             self.controller.set_goal(goal);
         }
         self.reconcile.remember_netdevs(&observation.after.netdevs);
         let now = self.kernel.now();
-        let decision = self.controller.tick(now, observation);
+        let Self { controller, outcomes, .. } = self;
+        let decision = controller.tick(now, observation, &|analysis| outcomes.recall(analysis));
         for entry in &decision.log {
             self.decided(entry.clone());
         }
@@ -373,6 +382,20 @@ impl<'a> Daemon<'a> {
         self.update_status(observation, decision);
         self.read.add(&self.status.locality, window.as_secs_f64());
         self.publish(window);
+    }
+
+    /// Takes the measured outcomes that came or went, if plans of this goal follow them.
+    fn refresh_outcomes(&mut self, goal: &Goal) {
+        if !self.config.follows_outcomes(goal) {
+            if self.outcomes.clear() {
+                self.controller.outcomes_changed();
+            }
+            return;
+        }
+        if let Some(notes) = self.outcomes.refresh(&self.args.outcomes, &self.root) {
+            self.controller.outcomes_changed();
+            notes.into_iter().for_each(|note| self.note(note));
+        }
     }
 
     /// Writes the decided changes and reports the results to the controller.
@@ -433,8 +456,10 @@ impl<'a> Daemon<'a> {
     /// Updates the status with a window.
     fn update_status(&mut self, observation: &Observation, decision: Decision) {
         let Decision { plan, state, conflicts, held, trials, locality, .. } = decision;
-        let Plan { changes, refusals, advice, placements, .. } = plan;
         let status = &mut self.status;
+        status.unused_outcome = plan.unused_outcome().cloned();
+        let Plan { changes, refusals, advice, placements, measured, .. } = plan;
+        status.measured = measured;
         let attribution = &observation.attribution;
         status.windows += 1;
         status.attribution = AttributionStatus {
@@ -534,6 +559,8 @@ fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
         counting: CountingStatus::default(),
         locality: Default::default(),
         placements: Vec::new(),
+        measured: None,
+        unused_outcome: None,
         pending: Vec::new(),
         held: Vec::new(),
         conflicts: Vec::new(),

@@ -23,36 +23,51 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+use std::fs::OpenOptions;
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::args::costs::costs_for;
 use crate::tell::exit::Exit;
 use crate::tell::out;
+use crate::tell::words::plural;
 pub(crate) use crate::top::args::Args;
 use crate::top::palette::Palette;
+use crate::top::shell::Windows;
+use crate::top::source::Recording;
 use crate::top::state::{Source, State};
-use crate::top::update::{Event, update};
-use crate::top::window::Window;
 use netsilo_sys::clock::since_boot;
 
 /// Shows windows until the user quits.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let signals = shell::signals()?;
     let costs = costs_for(args.observe.is_bundle())?;
-    let bundle = args.observe.bundle()?;
-    let source = if bundle.is_some() { Source::Bundle } else { Source::Live };
-    let mut state = State {
+    let recording = args.record.as_deref().map(start_recording).transpose()?;
+    let (source, windows) = match args.observe.open_bundle()? {
+        Some(bundle) => {
+            let source = Source::Bundle { window: 0, of: bundle.windows() };
+            (source, Windows::Bundle(Box::new(bundle)))
+        }
+        None => (Source::Live, Windows::Live(recording.clone())),
+    };
+    let state = State {
         confirm_within: args.confirm_within,
         interval: args.observe.live().interval(),
         ..State::new(palette(), source, read_only(args))
     };
-    if let Some(observation) = bundle {
-        let window = Window::new(observation, &costs, Err("a bundle has no daemon".to_owned()));
-        (state, _) = update(state, Event::Window(Arc::new(window)));
+    let last = shell::run(args, windows, costs, signals, state);
+    if let (Some(recording), Some(path)) = (recording, &args.record) {
+        let (manifest, full) = recording.write(path)?;
+        let windows = plural(manifest.windows, "window");
+        let full = if full { ", which fill it" } else { "" };
+        out::note(&format!(
+            "{} has {windows}{full}: netsilo top --from plays them",
+            path.display()
+        ));
     }
-    let last = shell::run(args, costs, signals, state)?;
+    let last = last?;
     if let Some(pending) = last.pending {
         let left = pending.deadline.saturating_sub(since_boot()).as_secs();
         out::note(&format!(
@@ -61,6 +76,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         ));
     }
     Ok(Exit::Ok)
+}
+
+/// Starts a recording; an error if its file cannot be written.
+fn start_recording(path: &Path) -> Result<Arc<Recording>> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(Arc::new(Recording::start()?))
 }
 
 fn palette() -> Palette {

@@ -67,6 +67,8 @@ impl Host {
             .arg("run")
             .arg("--config")
             .arg(self.path("conf"))
+            .arg("--outcomes-dir")
+            .arg(self.path("outcomes"))
             .arg("--root")
             .arg(self.path("tree"));
         command.arg("--state-dir").arg(self.path("state")).stdin(Stdio::null());
@@ -298,6 +300,7 @@ fn promtool_accepts_the_metrics_and_they_count() {
         (value("netsilo_placing"), value("netsilo_read_bytes_total{distance=\"llc\"}")),
         (1.0, 0.0)
     );
+    assert_eq!(value("netsilo_outcome_followed"), 0.0);
     assert!(get(&address, "/").0.starts_with("HTTP/1.0 404"));
     if netsilo_lab::skip().unwrap() {
         return;

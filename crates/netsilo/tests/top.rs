@@ -155,6 +155,34 @@ fn a_size_change_is_followed() {
 }
 
 #[test]
+fn recorded_windows_are_played_and_stepped_through() {
+    let Some(terminal) = Terminal::start() else { return };
+    let program = env!("CARGO_BIN_EXE_netsilo");
+    terminal.run(&format!("cd {}", terminal.dir.path().display()));
+    terminal.run(&format!("{program} capture --for 800ms -i 300ms -o a; echo code $?"));
+    terminal.sees("3 windows: netsilo top --from plays them");
+    terminal.sees("code 0");
+    terminal.top("--from a -i 1m");
+    terminal.sees("window 1 of 3");
+    terminal.keys(&["]", "]"]);
+    terminal.sees("window 3 of 3");
+    terminal.keys(&["[", "Space"]);
+    terminal.sees("FROZEN: window 2 of 3");
+    terminal.keys(&["q"]);
+    terminal.sees_not("code 0", "FROZEN");
+    terminal.run("clear");
+    terminal.top("--record b -i 300ms");
+    terminal.sees_not("[1 map]", "observing");
+    terminal.keys(&["q"]);
+    terminal.sees("b has ");
+    terminal.sees_not("code 0", "[1 map]");
+    terminal.run("clear");
+    terminal.top("--from b");
+    terminal.sees("[1 map]");
+    terminal.keys(&["q"]);
+}
+
+#[test]
 fn a_panic_restores_the_terminal_and_prints_its_message_there() {
     let Some(terminal) = Terminal::start() else { return };
     terminal.top(&format!("--from {} --panic-at x", &*VIRTIO));

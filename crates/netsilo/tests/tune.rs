@@ -44,7 +44,7 @@ impl Bench {
     fn on_the_machine(&self, arguments: &[&str]) -> Command {
         let mut command = self.netsilo(1, arguments);
         command.arg("--state-dir").arg(self.dir.path().join("state"));
-        if arguments[0] == "tune" {
+        if ["tune", "run"].contains(&arguments[0]) {
             command.arg("--outcomes-dir").arg(self.outcomes());
         }
         command
@@ -112,6 +112,48 @@ impl Bench {
         let mut watch = Command::new("ip");
         watch.args(["netns", "exec", &self.cable.0[1], "sh", "-c", &script]);
         self.children.push(watch.stderr(Stdio::null()).spawn().unwrap());
+    }
+
+    /// Measures that RPS is better, and keeps it; returns the id of the outcome.
+    fn rps_wins(&self) -> String {
+        let script = Self::script("sleep 0.1; echo 90", "sleep 0.1; echo 100");
+        let options = ["--for", "60s", "--objective", "latency"];
+        let (code, text) = output_of(&self.tune(&options, Some(&script)).output().unwrap());
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains("rps is better than the present state"), "{text}");
+        let listed = self.with_outcomes(&["outcomes", "--json"]);
+        let outcome = &listed["outcomes"][0];
+        let best = (&outcome["won"], &outcome["best"]["name"]);
+        assert_eq!(best, (&true.into(), &"rps".into()), "{text}");
+        let id = outcome["id"].as_str().unwrap();
+        assert!(text.contains(&format!("outcome {id} is kept")), "{text}");
+        id.to_owned()
+    }
+
+    fn forget(&self, id: &str) {
+        let mut command = self.netsilo(1, &["outcomes", "--forget", id]);
+        let output = command.arg("--outcomes-dir").arg(self.outcomes()).output().unwrap();
+        assert_eq!(output_of(&output), (Some(0), "1 outcome removed\n".into()));
+    }
+
+    /// Starts a daemon, which runs until the test ends. It verifies for longer than that: whether
+    /// RPS costs more here is measured elsewhere.
+    fn start_daemon(&mut self) {
+        let file = self.dir.path().join("netsilo.toml");
+        let config =
+            "interval = \"1s\"\nwindow = \"always\"\n[controller]\nverify-windows = 1000\n";
+        std::fs::write(&file, config).unwrap();
+        let mut command = self.on_the_machine(&["run", "--config", file.to_str().unwrap()]);
+        let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
+        self.children.push(command.stderr(log).spawn().unwrap());
+    }
+
+    /// Waits until the status of the daemon holds.
+    fn daemon_until(&self, what: &str, holds: impl Fn(&Json) -> bool) -> Json {
+        let status = || self.run(&["status", "--json"]).stdout;
+        let look = || serde_json::from_slice(&status()).unwrap_or(Json::Null);
+        let log = || std::fs::read_to_string(self.dir.path().join("log")).unwrap();
+        until(what, look, holds).unwrap_or_else(|error| panic!("{error}\n{}", log()))
     }
 
     /// Reads the knobs that the candidates of these tests change, byte for byte.
@@ -327,31 +369,17 @@ fn plan_follows_a_winner_until_it_is_in_force_or_forgotten() {
     let mut bench = Bench::new("learn");
     bench.load();
     assert_eq!(bench.plan(&[])["measured"], Json::Null);
-    let script = Bench::script("sleep 0.1; echo 90", "sleep 0.1; echo 100");
-    let output =
-        bench.tune(&["--for", "60s", "--objective", "latency"], Some(&script)).output().unwrap();
-    let (code, text) = output_of(&output);
-    assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("rps is better than the present state"), "{text}");
-    let listed = bench.with_outcomes(&["outcomes", "--json"]);
-    let outcome = &listed["outcomes"][0];
-    assert_eq!(
-        (&outcome["won"], &outcome["best"]["name"]),
-        (&true.into(), &"rps".into()),
-        "{text}"
-    );
-    let id = outcome["id"].as_str().unwrap();
-    assert!(text.contains(&format!("outcome {id} is kept")), "{text}");
+    let id = &bench.rps_wins();
     // in force: nothing to do, because of the outcome
     let plan = bench.plan(&[]);
     assert_eq!(
         (&plan["measured"]["outcome"], &plan["changes"]),
-        (&id.into(), &Json::Array(vec![]))
+        (&Json::from(id.as_str()), &Json::Array(vec![]))
     );
     let (code, text) = output_of(&bench.run(&["undo"]));
     assert_eq!(code, Some(0), "{text}");
     let plan = bench.plan(&[]);
-    assert_eq!(plan["measured"]["outcome"], id, "{plan}");
+    assert_eq!(plan["measured"]["outcome"], id.as_str(), "{plan}");
     assert_eq!(plan["changes"][0]["target"]["knob"], "rps_cpus", "{plan}");
     let reason = plan["changes"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("ago by tune: latency -10.0% (-10.0% .. -10.0%)"), "{reason}");
@@ -365,10 +393,38 @@ fn plan_follows_a_winner_until_it_is_in_force_or_forgotten() {
     let (code, text) = output_of(&bench.run(&["apply", "--yes", "--plan", file.to_str().unwrap()]));
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(bench.plan(&[])["changes"], Json::Array(vec![]));
-    let outcomes = bench.outcomes();
-    let forget = ["outcomes", "--forget", id, "--outcomes-dir", outcomes.to_str().unwrap()];
-    let (code, text) = output_of(&bench.netsilo(1, &forget).output().unwrap());
-    assert_eq!((code, text.as_str()), (Some(0), "1 outcome removed\n"));
+    bench.forget(id);
     assert_eq!(bench.plan(&[])["measured"], Json::Null);
     assert_eq!(output_of(&bench.run(&["undo"])).0, Some(0));
+}
+
+#[test]
+fn the_daemon_follows_a_winner_and_undo_restores_the_state_before() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let mut bench = Bench::new("follow");
+    bench.load();
+    let before = bench.knobs();
+    let id = bench.rps_wins();
+    let with_rps = bench.knobs();
+    let (code, text) = output_of(&bench.run(&["undo"]));
+    assert_eq!((code, bench.knobs() == before), (Some(0), true), "{text}");
+    bench.start_daemon();
+    let status = bench.daemon_until("the daemon follows", |it| {
+        it["totals"]["changes"] == 1 && it["pending"] == Json::Array(vec![])
+    });
+    assert_eq!(
+        (&status["measured"]["outcome"], bench.knobs()),
+        (&Json::from(id.as_str()), with_rps)
+    );
+    assert_eq!(status["log"][0]["what"], "follow", "{status}");
+    let (_, text) = output_of(&bench.run(&["status"]));
+    let basis = format!("placed by outcome {id}, measured ");
+    assert!(text.contains(&basis) && text.contains("latency -10.0% (-10.0% .. -10.0%)"), "{text}");
+    bench.forget(&id);
+    let status = bench.daemon_until("it plans by the model", |it| it["measured"].is_null());
+    assert_eq!(status["unused_outcome"], Json::Null, "{status}");
+    let (code, text) = output_of(&bench.run(&["undo"]));
+    assert_eq!((code, bench.knobs() == before), (Some(0), true), "{text}");
 }

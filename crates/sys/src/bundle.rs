@@ -4,7 +4,12 @@
 //! `1/`. Each tree is a [`Root`] and also has the answers of ethtool and netlink, as
 //! `ethtool/<dev>.json` and `netdev_genl.json`. Opening a bundle runs the same readers on the
 //! trees. A bundle never has payload; it has addresses only on request.
+//!
+//! A bundle of several windows also holds, for each further window N from 2 on, `N/` with what
+//! differs from the sample before, `gone-N.json` with the paths that this sample lacks, and
+//! `attribution-N.json`.
 
+mod delta;
 pub mod redact;
 pub mod unpack;
 
@@ -14,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
 
@@ -25,8 +31,14 @@ use crate::files::recorder::Recorder;
 use crate::files::root::Root;
 use crate::read::snapshot::snapshot;
 
-/// The schema version that this netsilo writes and the newest that it reads.
-pub const SCHEMA: u32 = 1;
+/// The schema version that this netsilo writes for several windows and the newest that it reads. A
+/// bundle of one window has version 1.
+pub const SCHEMA: u32 = 2;
+
+/// Files and bytes of all samples after which a capture takes no more windows: some less than what
+/// is unpacked.
+const MOST_FILES: usize = 60_000;
+const MOST_BYTES: u64 = 192 << 20;
 
 /// Largest `manifest.json` and `attribution.json` in bytes;
 const MOST_JSON: usize = 16 << 20;
@@ -49,7 +61,7 @@ pub enum BundleError {
     #[error("not a netsilo bundle: {part}: {source}")]
     Reading {
         /// The file in the bundle.
-        part: &'static str,
+        part: String,
         /// The error.
         source: io::Error,
     },
@@ -64,6 +76,9 @@ pub enum BundleError {
         /// The netsilo version that wrote it.
         written_by: String,
     },
+    /// The capture ended before its first window.
+    #[error("there is nothing to save: no window has ended")]
+    Empty,
     /// The readers reject its trees, or a tree cannot be saved.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -82,6 +97,17 @@ pub struct Manifest {
     pub with_addresses: bool,
     /// Its contents, in words.
     pub holds: Vec<String>,
+    /// Number of windows.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub windows: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(windows: &usize) -> bool {
+    *windows == 1
 }
 
 /// Whether a bundle has the real addresses and host name.
@@ -97,44 +123,100 @@ pub enum Addresses {
 #[derive(Debug)]
 pub struct Capture {
     dir: PrivateDir,
-    samples: Vec<Arc<Recorder>>,
+    /// Whole trees of the samples of which `dir` has the difference; at most two at a time.
+    whole: PrivateDir,
+    /// Number of samples that began.
+    samples: usize,
+    /// Of the sample that is being read.
+    recorder: Option<Arc<Recorder>>,
+    /// The counts of each window.
+    windows: Vec<Attribution>,
+    files: usize,
+    bytes: u64,
 }
 
 impl Capture {
     /// Starts a capture; its trees are in a temporary directory until it is written or dropped.
     pub fn start() -> Result<Self, BundleError> {
-        let dir = PrivateDir::new("netsilo-capture");
-        let dir = dir.map_err(|source| BundleError::File { path: std::env::temp_dir(), source })?;
-        Ok(Self { dir, samples: Vec::new() })
+        Ok(Self {
+            dir: private_dir("netsilo-capture")?,
+            whole: private_dir("netsilo-capture")?,
+            samples: 0,
+            recorder: None,
+            windows: Vec::new(),
+            files: 0,
+            bytes: 0,
+        })
     }
 
-    /// Wraps the root so that the next sample is saved; call before the first and after the last
-    /// one.
+    /// Wraps the root so that the next sample is saved: what is read before the first window, and
+    /// at the end of each one.
     pub fn sample(&mut self, root: &Root) -> Result<Root, BundleError> {
-        let (root, recorder) =
-            root.recording(&self.dir.path().join(self.samples.len().to_string()))?;
-        self.samples.push(recorder);
+        self.finish_sample()?;
+        let (root, recorder) = root.recording(&self.whole(self.samples))?;
+        self.samples += 1;
+        self.recorder = Some(recorder);
         Ok(root)
     }
 
-    /// Writes the bundle; `attribution` has the counts between the two samples.
+    /// Takes the counts between the last two samples.
+    pub fn window(&mut self, attribution: &Attribution) {
+        self.windows.push(attribution.clone());
+    }
+
+    /// Whether another window could make the bundle too large to be opened.
+    pub fn is_full(&self) -> bool {
+        self.files > MOST_FILES || self.bytes > MOST_BYTES
+    }
+
+    /// The folder of a sample's whole tree.
+    fn whole(&self, sample: usize) -> PathBuf {
+        let dir = if sample < 2 { &self.dir } else { &self.whole };
+        dir.path().join(sample.to_string())
+    }
+
+    /// Completes the tree of the last sample; of a third or later one only the difference is kept.
+    fn finish_sample(&mut self) -> Result<(), BundleError> {
+        let Some(recorder) = self.recorder.take() else { return Ok(()) };
+        recorder.finish()?;
+        let (dir, last) = (self.dir.path(), self.samples - 1);
+        let part = dir.join(last.to_string());
+        let failed = |source| file_error(&part, source);
+        if last >= 2 {
+            let before = self.whole(last - 1);
+            let gone = delta::difference(&before, &self.whole(last), &part).map_err(failed)?;
+            save(dir, &gone_from(last), &gone)?;
+            if last > 2 {
+                fs::remove_dir_all(&before).map_err(failed)?;
+            }
+        }
+        let (files, bytes) = size(&part).map_err(failed)?;
+        self.files += files;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Writes the bundle; leaves out a last sample without the counts of its window.
     pub fn write(
-        self,
+        mut self,
         path: &Path,
-        attribution: &Attribution,
         kernel: &str,
         addresses: Addresses,
     ) -> Result<Manifest, BundleError> {
-        let dir = self.dir.path();
-        for recorder in &self.samples {
-            recorder.finish()?;
+        if self.windows.is_empty() {
+            return Err(BundleError::Empty);
         }
+        if self.samples == self.windows.len() + 1 {
+            self.finish_sample()?;
+        }
+        let (dir, windows) = (self.dir.path(), self.windows.len());
         let manifest = Manifest {
-            schema: SCHEMA,
+            schema: if windows == 1 { 1 } else { SCHEMA },
             netsilo: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: kernel.to_owned(),
             with_addresses: addresses == Addresses::Keep,
             holds: holds(addresses),
+            windows,
         };
         let redaction = match addresses {
             Addresses::Keep => None,
@@ -142,34 +224,130 @@ impl Capture {
                 Some(Redaction::of(dir).map_err(|source| file_error(dir, source))?)
             }
         };
-        let attribution = match &redaction {
-            None => attribution.clone(),
-            Some(redaction) => redaction.attribution(attribution),
-        };
         save(dir, "manifest.json", &manifest)?;
-        save(dir, "attribution.json", &attribution)?;
+        for (window, attribution) in (1..).zip(&self.windows) {
+            match &redaction {
+                None => save(dir, &counts_of(window), attribution)?,
+                Some(redaction) => {
+                    save(dir, &counts_of(window), &redaction.attribution(attribution))?;
+                }
+            }
+        }
         pack(dir, path, redaction.as_ref()).map_err(|source| file_error(path, source))?;
         Ok(manifest)
     }
 }
 
-/// Opens a bundle and reads it as the machine itself would be read.
+/// Opens a bundle and reads it as the machine itself would be read: all its windows as one.
 pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
-    let path = path.as_ref();
-    let dir = PrivateDir::new("netsilo-bundle");
-    let dir = dir.map_err(|source| BundleError::File { path: std::env::temp_dir(), source })?;
-    let file = File::open(path).map_err(|source| file_error(path, source))?;
-    unpack(file, dir.path())?;
-    let manifest: Manifest = load(dir.path(), "manifest.json")?;
-    if manifest.schema > SCHEMA {
-        return Err(BundleError::TooNew { found: manifest.schema, written_by: manifest.netsilo });
+    Bundle::open(path)?.whole()
+}
+
+/// An open bundle; its windows are read in order.
+#[derive(Debug)]
+pub struct Bundle {
+    dir: PrivateDir,
+    windows: usize,
+    /// The number of the next window, from 1 on.
+    next: usize,
+    /// The sample at its start.
+    before: Snapshot,
+}
+
+impl Bundle {
+    /// Unpacks a bundle and reads its first sample.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, BundleError> {
+        let path = path.as_ref();
+        let dir = private_dir("netsilo-bundle")?;
+        let file = File::open(path).map_err(|source| file_error(path, source))?;
+        unpack(file, dir.path())?;
+        let Manifest { schema, netsilo, windows, .. } = load(dir.path(), "manifest.json")?;
+        if schema > SCHEMA {
+            return Err(BundleError::TooNew { found: schema, written_by: netsilo });
+        }
+        let before = snapshot(&Root::at(dir.path().join("0"))?)?;
+        Ok(Self { dir, windows: windows.max(1), next: 1, before })
     }
-    let sample = |number: &str| -> Result<_, BundleError> {
-        Ok(snapshot(&Root::at(dir.path().join(number))?)?)
-    };
-    let mut attribution: Attribution = load(dir.path(), "attribution.json")?;
-    attribution.escape_names();
-    Ok(Observation { before: sample("0")?, after: sample("1")?, attribution })
+
+    /// Number of its windows.
+    pub fn windows(&self) -> usize {
+        self.windows
+    }
+
+    /// The next window; `None` after the last one.
+    pub fn next_window(&mut self) -> Result<Option<Observation>, BundleError> {
+        if self.next > self.windows {
+            return Ok(None);
+        }
+        let attribution = self.counts()?;
+        let after = self.sample()?;
+        let before = std::mem::replace(&mut self.before, after.clone());
+        self.next += 1;
+        Ok(Some(Observation { before, after, attribution }))
+    }
+
+    /// All windows that were not read as one.
+    pub fn whole(mut self) -> Result<Observation, BundleError> {
+        let mut attribution = self.counts()?;
+        while self.next < self.windows {
+            self.advance()?;
+            self.next += 1;
+            attribution.append(self.counts()?);
+        }
+        let after = self.sample()?;
+        Ok(Observation { before: self.before, after, attribution })
+    }
+
+    /// The counts of the next window.
+    fn counts(&self) -> Result<Attribution, BundleError> {
+        let mut counts: Attribution = load(self.dir.path(), &counts_of(self.next))?;
+        counts.escape_names();
+        Ok(counts)
+    }
+
+    /// The sample at the end of the next window.
+    fn sample(&self) -> Result<Snapshot, BundleError> {
+        self.advance()?;
+        Ok(snapshot(&Root::at(self.dir.path().join("1"))?)?)
+    }
+
+    /// Makes the tree in `1` that of the end of the next window.
+    fn advance(&self) -> Result<(), BundleError> {
+        let (dir, next) = (self.dir.path(), self.next);
+        if next == 1 {
+            return Ok(());
+        }
+        let gone: Vec<String> = load(dir, &gone_from(next))?;
+        let part = dir.join(next.to_string());
+        delta::apply(&dir.join("1"), &part, &gone).map_err(|source| file_error(&part, source))
+    }
+}
+
+fn private_dir(prefix: &str) -> Result<PrivateDir, BundleError> {
+    PrivateDir::new(prefix).map_err(|source| file_error(&std::env::temp_dir(), source))
+}
+
+/// The file with the paths that a sample lacks.
+fn gone_from(sample: usize) -> String {
+    format!("gone-{sample}.json")
+}
+
+/// The file with the counts of a window.
+fn counts_of(window: usize) -> String {
+    if window == 1 { "attribution.json".into() } else { format!("attribution-{window}.json") }
+}
+
+/// Number of files and folders in a tree, and their bytes.
+fn size(tree: &Path) -> io::Result<(usize, u64)> {
+    let (mut files, mut bytes) = (0, 0);
+    for entry in fs::read_dir(tree)? {
+        let path = entry?.path();
+        let meta = path.symlink_metadata()?;
+        let below = if meta.is_dir() { size(&path)? } else { (0, meta.len()) };
+        files += 1 + below.0;
+        bytes += below.1;
+    }
+    Ok((files, bytes))
 }
 
 fn holds(addresses: Addresses) -> Vec<String> {
@@ -252,14 +430,14 @@ fn append(
     Ok(())
 }
 
-fn save(dir: &Path, part: &'static str, value: &impl Serialize) -> Result<(), BundleError> {
-    let error = |source| BundleError::Reading { part, source };
+fn save(dir: &Path, part: &str, value: &impl Serialize) -> Result<(), BundleError> {
+    let error = |source| BundleError::Reading { part: part.to_owned(), source };
     let json = serde_json::to_vec_pretty(value).map_err(|e| error(io::Error::other(e)))?;
     fs::write(dir.join(part), json).map_err(error)
 }
 
-fn load<T: for<'a> Deserialize<'a>>(dir: &Path, part: &'static str) -> Result<T, BundleError> {
-    let error = |source| BundleError::Reading { part, source };
+fn load<T: for<'a> Deserialize<'a>>(dir: &Path, part: &str) -> Result<T, BundleError> {
+    let error = |source| BundleError::Reading { part: part.to_owned(), source };
     let json = fs::read(dir.join(part)).map_err(error)?;
     if json.len() > MOST_JSON {
         return Err(error(io::Error::other("it is too large")));

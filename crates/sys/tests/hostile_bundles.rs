@@ -115,7 +115,8 @@ fn captured(tree: &Path, dir: &Path) -> netsilo_model::snapshot::observation::Ob
         netsilo_sys::snapshot(&capture.sample(&Root::at(tree).unwrap()).unwrap()).unwrap();
     }
     let path = dir.join("host.tar.zst");
-    capture.write(&path, &Attribution::default(), "6.1", Addresses::Replace).unwrap();
+    capture.window(&Attribution::default());
+    capture.write(&path, "6.1", Addresses::Replace).unwrap();
     let size = path.metadata().unwrap().len();
     let begin = std::time::Instant::now();
     let opened = bundle::open(&path).unwrap();

@@ -65,7 +65,8 @@ fn a_bundle_reads_as_the_guest_and_nothing_is_missing() {
     };
     let path = std::env::temp_dir().join("host.tar.zst");
     let release = &observation.after.machine.release;
-    capture.write(&path, &observation.attribution, release, Addresses::Keep).unwrap();
+    capture.window(&observation.attribution);
+    capture.write(&path, release, Addresses::Keep).unwrap();
     assert_eq!(bundle::open(&path).unwrap(), observation);
     let expected = usize::from(!has_netlink(&observation.after));
     assert_eq!(observation.after.gaps.len(), expected, "{:?}", observation.after.gaps);

@@ -35,6 +35,18 @@ impl Host {
         let host = Self { root: Root::at(dir.path()).unwrap(), dir };
         host.put("proc/uptime", "100.0 0\n");
         host.put("sys/class/net/eth0/statistics/rx_crc_errors", "3\n");
+        for folder in ["queues/rx-0", "queues/tx-0", "statistics"] {
+            fs::create_dir_all(host.dir.path().join("sys/class/net/veth0").join(folder)).unwrap();
+        }
+        for (file, text) in [
+            ("ifindex", "9\n"),
+            ("flags", "0x1003\n"),
+            ("queues/rx-0/rps_cpus", "0\n"),
+            ("statistics/rx_packets", "7\n"),
+            ("statistics/rx_bytes", "700\n"),
+        ] {
+            host.put(&format!("sys/class/net/veth0/{file}"), text);
+        }
         host
     }
 
@@ -62,6 +74,8 @@ impl Host {
         self.put("sys/class/net/eth1/carrier", "0\n");
         self.put("sys/class/net/eth1/flags", "0x1002\n");
         self.put("sys/class/net/eth1/statistics/rx_packets", "5001\n");
+        self.put("sys/class/net/veth0/statistics/rx_packets", "17\n");
+        self.put("sys/class/net/veth0/statistics/rx_bytes", "1700\n");
     }
 }
 
@@ -97,7 +111,11 @@ fn without_the_rest(mut whole: Snapshot) -> Snapshot {
     ];
     for netdev in &mut whole.netdevs {
         let hardware = netdev.device_path.is_some();
-        netdev.statistics.retain(|name, _| hardware && SHOWN.contains(&name.as_str()));
+        let counts_queue = netdev.rx_queues.len() == 1 && netdev.name != "lo";
+        netdev.statistics.retain(|name, _| match hardware {
+            true => SHOWN.contains(&name.as_str()),
+            false => counts_queue && name == "rx_packets",
+        });
         if let Some(ethtool) = &mut netdev.ethtool {
             ethtool.stats = Reading::Absent("not read by a refresh".into());
         }
@@ -142,6 +160,8 @@ fn data_that_is_not_refreshed_has_no_rate() {
     assert!(rates.cpus.values().all(|cpu| cpu.cal_per_s.is_none() && cpu.net_rx_per_s.is_some()));
     assert_eq!(rates.netdevs["eth1"]["rx_packets"], 5000.0);
     assert_eq!(rates.netdevs["eth0"].get("rx_crc_errors"), None);
+    // a netdev without hardware: the packets of its one queue
+    assert_eq!(rates.netdevs["veth0"], [("rx_packets".to_owned(), 10.0)].into());
 }
 
 #[test]

@@ -8,8 +8,9 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::interrupts::IrqRow;
 use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_sys::bundle::{Addresses, Capture, open};
+use netsilo_sys::bundle::{Addresses, Bundle, Capture, open};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::irq::{interrupts, rows};
 use netsilo_sys::read::topology::topology;
@@ -41,8 +42,8 @@ fn captured(addresses: Addresses) -> (Observation, Observation) {
         after: snapshot(&capture.sample(&Root::live()).unwrap()).unwrap(),
         attribution: Attribution { lost_events: 7, ..Attribution::default() },
     };
-    let manifest =
-        capture.write(&path, &live.attribution, &live.after.machine.release, addresses).unwrap();
+    capture.window(&live.attribution);
+    let manifest = capture.write(&path, &live.after.machine.release, addresses).unwrap();
     assert_eq!((manifest.schema, manifest.with_addresses), (1, addresses == Addresses::Keep));
     (live, open(&path).unwrap())
 }
@@ -51,6 +52,42 @@ fn captured(addresses: Addresses) -> (Observation, Observation) {
 fn a_bundle_gives_the_same_observation_again() {
     let (live, bundled) = captured(Addresses::Keep);
     assert_eq!(bundled, live);
+}
+
+#[test]
+fn a_bundle_of_several_windows_gives_each_and_all_as_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("host.tar.zst");
+    let mut capture = Capture::start().unwrap();
+    let samples: Vec<Snapshot> =
+        (0..5).map(|_| snapshot(&capture.sample(&Root::live()).unwrap()).unwrap()).collect();
+    for lost_events in 1..4 {
+        capture.window(&Attribution { lost_events, ..Attribution::default() });
+    }
+    // the last sample has no counts: a signal came
+    let manifest = capture.write(&path, "6.1", Addresses::Keep).unwrap();
+    assert_eq!((manifest.schema, manifest.windows), (2, 3));
+    let mut bundle = Bundle::open(&path).unwrap();
+    for n in 0..3 {
+        let window = bundle.next_window().unwrap().unwrap();
+        assert_eq!((&window.before, &window.after), (&samples[n], &samples[n + 1]));
+        assert_eq!(window.attribution.lost_events, n as u64 + 1);
+    }
+    assert!(bundle.next_window().unwrap().is_none());
+    let whole = open(&path).unwrap();
+    assert_eq!((&whole.before, &whole.after), (&samples[0], &samples[3]));
+    assert_eq!(whole.attribution.lost_events, 6);
+}
+
+#[test]
+fn a_capture_without_a_window_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("host.tar.zst");
+    let mut capture = Capture::start().unwrap();
+    snapshot(&capture.sample(&Root::live()).unwrap()).unwrap();
+    let error = capture.write(&path, "6.1", Addresses::Keep).unwrap_err();
+    assert_eq!(error.to_string(), "there is nothing to save: no window has ended");
+    assert!(!path.exists());
 }
 
 #[test]

@@ -12,6 +12,7 @@ use super::memory::Memory;
 use super::policy::Policy;
 use super::rest::Rest;
 use super::view::{Window, is_xps};
+use crate::plan::outcomes::Outcomes;
 use crate::plan::{Goal, Plan};
 use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
@@ -46,6 +47,11 @@ impl Controller {
         self.memory.restart();
     }
 
+    /// Outcomes were measured or forgotten.
+    pub fn outcomes_changed(&mut self) {
+        self.memory.restart();
+    }
+
     /// The policy.
     pub fn policy(&self) -> &Policy {
         &self.memory.policy
@@ -71,15 +77,21 @@ impl Controller {
         self.memory.events.note(now, event.clone());
     }
 
-    /// Decides after an observation window that ended `now`, in time since boot.
-    pub fn tick(&mut self, now: Duration, observation: &Observation) -> Decision {
+    /// Decides after an observation window that ended `now`, in time since boot; plans follow the
+    /// measured outcome of its workload.
+    pub fn tick(
+        &mut self,
+        now: Duration,
+        observation: &Observation,
+        outcomes: &Outcomes<'_>,
+    ) -> Decision {
         let costs = self.memory.policy.goal.costs.clone();
         let analysis = Analysis::new(observation, &costs);
         let window = Window::new(now, &analysis);
         self.observe(&window);
         self.memory.reconcile(&window);
         let trials = self.memory.judge_trials(&window);
-        let plan = self.memory.want(&window);
+        let plan = self.memory.want(&window, outcomes);
         let revert = self.memory.revert(&window);
         let plan = self.track_wants(&window, plan, &revert);
         let candidates = self.memory.candidates(&window, &plan);

@@ -95,6 +95,10 @@ pub enum LogKind {
     Revert,
     /// The effect could not be judged.
     NotVerified,
+    /// Plans follow a measured outcome from now on.
+    Follow,
+    /// Plans rest on the cost model again.
+    Estimate,
 }
 
 impl LogKind {

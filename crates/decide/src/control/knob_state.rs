@@ -412,6 +412,18 @@ impl Knob {
         matches!(self.state, KnobState::Reset(_))
     }
 
+    /// Why it keeps its value for an unknown time: a measured state that needs another one is out
+    /// of reach.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        match (&self.state, &self.history.refusal) {
+            (KnobState::Yielded(it), _) => {
+                Some(format!("is left to another program ({})", it.owner))
+            }
+            (_, Some(refusal)) => Some(format!("was refused: {}", refusal.why)),
+            (KnobState::Free | KnobState::Ours(_) | KnobState::Reset(_), None) => None,
+        }
+    }
+
     fn want(&self) -> Option<&Want> {
         match &self.demand {
             Demand::Wanted(want) => Some(want),

@@ -39,6 +39,10 @@ pub(super) struct Memory {
     pub(super) rest: Option<Rest>,
     /// The rx queues whose interrupts were held in the last window.
     pub(super) held_queues: BTreeSet<(String, u32)>,
+    /// The outcome that a plan followed last.
+    pub(super) followed: Option<String>,
+    /// Whether the last plan follows it.
+    pub(super) follows: bool,
     /// Other programs that write knobs, as of the last window.
     pub(super) owners: Vec<KnobOwner>,
     /// Decisions since the last window.
@@ -71,6 +75,8 @@ impl Memory {
             requests: BTreeMap::new(),
             rest: None,
             held_queues: BTreeSet::new(),
+            followed: None,
+            follows: false,
             owners: Vec::new(),
             log: Vec::new(),
         }

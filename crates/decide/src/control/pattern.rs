@@ -83,6 +83,11 @@ impl WorkloadHistory {
         self.pattern = None;
     }
 
+    /// Counts this window as a change.
+    pub(super) fn note_change(&mut self) {
+        self.windows_since = 0;
+    }
+
     /// What the workload does for the knobs of a silo.
     pub(super) fn seen_from(&self, silo: Option<&Subject>) -> Workload {
         let moved = silo.and_then(|silo| self.readers_moved.get(silo));

@@ -131,12 +131,13 @@ fn wait_for_interrupts(window: &Window<'_>, candidates: &mut [Candidate<'_>]) {
     }
 }
 
-/// The gain of a move by the cost model, in CPU-nanoseconds per second; `None` if an algorithm
-/// without the cost model chose the place.
+/// The gain of a move by the cost model, in CPU-nanoseconds per second; `None` if a measured
+/// outcome or an algorithm without the cost model chose the place.
 fn gain(window: &Window<'_>, plan: &Plan, change: &Change) -> Option<i64> {
     let irq = window.irq(&change.target)?;
     let placement = plan.placements.iter().find(|placement| placement.irq == Some(irq))?;
-    let estimated = placement.algorithm == AlgorithmName::Auto
+    let estimated = plan.measured.is_none()
+        && placement.algorithm == AlgorithmName::Auto
         && !placement.is_of_completions()
         && change.new == Value::Cpus(placement.cpus.clone());
     estimated.then_some(placement.gain_ns_per_s)

@@ -2,12 +2,15 @@
 //! earlier choice among equal places.
 
 use std::collections::BTreeMap;
+use std::mem::replace;
 
+use super::decision::LogKind;
 use super::hold::Hold;
 use super::memory::Memory;
 use super::view::{Window, is_xps};
-use crate::judge::annotate::plan_with_verdicts;
-use crate::plan::{Goal, Override, Plan, plan, plan_xps};
+use crate::judge::annotate::{plan_by_outcome, plan_with_verdicts};
+use crate::plan::outcomes::{Outcomes, Recall};
+use crate::plan::{Override, Plan, Unchanged, plan, plan_xps};
 use netsilo_model::change::{Change, Target, apply_to, ordered};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -16,23 +19,66 @@ use netsilo_model::snapshot::observation::Observation;
 
 impl Memory {
     /// All that is wanted: the plan of the rest if it goes on, else a new one.
-    pub(super) fn want(&mut self, window: &Window<'_>) -> Plan {
+    pub(super) fn want(&mut self, window: &Window<'_>, outcomes: &Outcomes<'_>) -> Plan {
         let rest = self.rest.take().filter(|_| self.to_revert.is_empty());
         self.rest = rest.and_then(|rest| rest.goes_on(window));
-        match &self.rest {
-            Some(rest) => rest.plan().clone(),
-            None => self.prefer_earlier_wants(self.plan_around_held(window), window),
+        if let Some(rest) = &self.rest {
+            return rest.plan().clone();
+        }
+        let plan = self.plan_by_outcome(window, &outcomes(window.analysis));
+        self.note_basis(&plan);
+        match plan.measured {
+            Some(_) => plan,
+            None => self.prefer_earlier_wants(self.around_held(plan, window), window),
         }
     }
 
-    fn plan(&self, window: &Window<'_>, goal: &Goal) -> Plan {
-        plan_with_verdicts(window.analysis, goal)
+    /// The plan by a measured outcome, if each of its changes may be written one day; else by the
+    /// model.
+    fn plan_by_outcome(&self, window: &Window<'_>, recall: &Recall<'_>) -> Plan {
+        let goal = &self.policy.goal;
+        let plan = plan_by_outcome(window.analysis, goal, recall);
+        let Some(basis) = &plan.measured else { return plan };
+        let obstacle = plan.changes.iter().find_map(|change| {
+            let why = self.knobs.get(&change.target)?.obstacle()?;
+            Some(format!("{} {why}", change.target))
+        });
+        match obstacle {
+            None => plan,
+            Some(why) => {
+                plan_with_verdicts(window.analysis, goal).without_outcome(&basis.outcome, &why)
+            }
+        }
+    }
+
+    /// Logs when plans begin or cease to rest on an outcome; another one counts as a change of the
+    /// workload. The same one again does not: a workload at the edge of what matches moves nothing.
+    fn note_basis(&mut self, plan: &Plan) {
+        match &plan.measured {
+            Some(basis) => {
+                let is_other = self.followed.as_ref() != Some(&basis.outcome);
+                if is_other {
+                    self.workload.note_change();
+                    self.followed = Some(basis.outcome.clone());
+                }
+                if !replace(&mut self.follows, true) || is_other {
+                    let why = format!("outcome {}, {}", basis.outcome, basis.in_words());
+                    self.log(None, LogKind::Follow, why);
+                }
+            }
+            None if replace(&mut self.follows, false) => {
+                let none = || "no outcome of this machine is known any more".to_owned();
+                let of = |it: &Unchanged| format!("{}: {}", it.subject, it.reason);
+                let why = plan.unused_outcome().map_or_else(none, of);
+                self.log(None, LogKind::Estimate, why);
+            }
+            None => {}
+        }
     }
 
     /// The plan, but with the queues that were held in the last window where they are: the others
     /// find their places around them.
-    fn plan_around_held(&self, window: &Window<'_>) -> Plan {
-        let plan = self.plan(window, &self.policy.goal);
+    fn around_held(&self, plan: Plan, window: &Window<'_>) -> Plan {
         if self.held_queues.is_empty() {
             return plan;
         }
@@ -44,10 +90,11 @@ impl Memory {
         };
         let mut goal = self.policy.goal.clone();
         goal.overrides.splice(0..0, self.held_queues.iter().map(leave));
-        let mut around = self.plan(window, &goal);
+        let mut around = plan_with_verdicts(window.analysis, &goal);
         let held = |change: &&Change| {
             window.queue(&change.target).is_some_and(|queue| self.held_queues.contains(&queue))
         };
+        around.unchanged.extend(plan.unused_outcome().cloned());
         around.changes.retain(|change| !held(&change));
         around.changes.extend(plan.changes.into_iter().filter(|change| held(&change)));
         around.changes = ordered(around.changes);

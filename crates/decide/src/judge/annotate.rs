@@ -14,7 +14,8 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use crate::judge::verdict;
 use crate::judge::verdict::{Proposal, RemedyVerdict, proposals};
 use crate::plan::arfs::wants_arfs;
-use crate::plan::{Goal, Plan, plan};
+use crate::plan::outcomes::Recall;
+use crate::plan::{Goal, Plan, plan, plan_recalled};
 
 /// Adds the verdict on each change of RPS, RFS and aRFS to its reason; the plan is of this goal.
 ///
@@ -41,6 +42,16 @@ pub fn annotate(plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
 /// Plans the changes that reach a goal, with the verdicts on them in their reasons.
 pub fn plan_with_verdicts(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     annotate(plan(analysis, goal), analysis, goal)
+}
+
+/// Plans by what was measured on this workload, else by the model, with the reason if an outcome
+/// was measured on another one.
+pub fn plan_by_outcome(analysis: &Analysis<'_>, goal: &Goal, recall: &Recall<'_>) -> Plan {
+    match recall {
+        Recall::Matches(recalled) => plan_recalled(analysis, goal, recalled),
+        Recall::Nothing => plan_with_verdicts(analysis, goal),
+        Recall::Differs { id, why } => plan_with_verdicts(analysis, goal).without_outcome(id, why),
+    }
 }
 
 /// The verdicts on all netdevs with receive traffic, each with the changes that it calls for; empty

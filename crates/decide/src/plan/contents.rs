@@ -12,6 +12,9 @@ use crate::place::AlgorithmName;
 use crate::place::model::Parts;
 use crate::plan::learned::MeasuredBasis;
 
+/// Begins the subject of an outcome that is not used.
+const OUTCOME: &str = "measured outcome";
+
 /// What `apply` will write, and what it leaves unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -56,6 +59,17 @@ impl Plan {
 
     pub(crate) fn leave(&mut self, subject: &(impl ToString + ?Sized), reason: &str) {
         self.unchanged.push(Unchanged { subject: subject.to_string(), reason: reason.to_owned() });
+    }
+
+    /// Says why a plan by the model does not use a measured outcome.
+    pub(crate) fn without_outcome(mut self, id: &str, why: &str) -> Self {
+        self.leave(&format!("{OUTCOME} {id}"), &format!("not used: {why}"));
+        self
+    }
+
+    /// The measured outcome that it does not use, with the reason.
+    pub fn unused_outcome(&self) -> Option<&Unchanged> {
+        self.unchanged.iter().find(|it| it.subject.starts_with(OUTCOME))
     }
 
     /// Adds a refusal, unless the plan has the same one already.

@@ -116,14 +116,11 @@ pub struct MeasuredBasis {
 }
 
 impl Learned {
-    /// Why this outcome says nothing of a machine and workload; `None` if it does.
-    pub fn differs_from(&self, machine: &MachineIdentity, now: &Signature) -> Option<String> {
-        let of_workload = || {
-            let mut why = self.workloads.iter().map(|then| then.differs_from(now));
-            let first = why.next().unwrap_or_else(|| Some("no workload is recorded".into()))?;
-            why.all(|it| it.is_some()).then_some(first)
-        };
-        self.differs_in_machine(machine).or_else(of_workload)
+    /// How the workload differs from one; `None` if it is the same.
+    pub fn differs_in_workload(&self, now: &Signature) -> Option<String> {
+        let mut why = self.workloads.iter().map(|then| then.differs_from(now));
+        let first = why.next().unwrap_or_else(|| Some("no workload is recorded".into()))?;
+        why.all(|it| it.is_some()).then_some(first)
     }
 
     /// How the machine differs from one; `None` if it is the same with the same kernel.
@@ -151,6 +148,11 @@ impl Learned {
             target.check(value).map_err(|wrong| wrong.to_string())?;
         }
         self.workloads.iter().try_for_each(Signature::check)
+    }
+
+    /// Time since the search ended, where `since_1970` is the time now.
+    pub fn age(&self, since_1970: Duration) -> Duration {
+        since_1970.saturating_sub(Duration::from_secs(self.ended_s))
     }
 
     /// What a plan rests on that uses this outcome, which has this id and age.

@@ -35,12 +35,8 @@ pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
 /// Plans the state that a search measured as the best one, for a goal that only limits netdevs and
 /// CPUs; plans by the model if that state cannot be reached, with the reason.
 pub fn plan_recalled(analysis: &Analysis<'_>, goal: &Goal, recalled: &Recalled<'_>) -> Plan {
-    measured(analysis, goal, recalled).unwrap_or_else(|why| {
-        let mut plan = plan(analysis, goal);
-        let outcome = format!("measured outcome {}", recalled.basis.outcome);
-        plan.leave(&outcome, &format!("not used: {why}"));
-        plan
-    })
+    measured(analysis, goal, recalled)
+        .unwrap_or_else(|why| plan(analysis, goal).without_outcome(&recalled.basis.outcome, &why))
 }
 
 /// The plan of a measured state; an error if it is not exactly that state.

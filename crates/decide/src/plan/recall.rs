@@ -12,7 +12,7 @@ use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::place::{Suggestion, Vector};
-use crate::plan::goal::Goal;
+use crate::plan::goal::{Goal, Override};
 use crate::plan::irq_changes::affinity;
 use crate::plan::learned::{KnobValue, Learned, MeasuredBasis, MeasuredPlace, Polled, all_polled};
 use crate::plan::places::{Places, present, present_places};
@@ -227,11 +227,13 @@ fn may_be_set(change: &Change, netdevs: &[&Netdev], pool: &CpuSet) -> Result<(),
 }
 
 /// The netdevs whose knobs a goal may set: unlike interrupts, those of netdevs without queues to
-/// place, too.
+/// place, too, but not those that it leaves alone.
 pub(super) fn settable<'a>(snapshot: &'a Snapshot, goal: &Goal) -> Vec<&'a Netdev> {
     let is_chosen =
         |netdev: &&Netdev| goal.netdevs.is_empty() || goal.netdevs.contains(&netdev.name);
-    snapshot.netdevs.iter().filter(is_chosen).collect()
+    let all_of = |netdev: &Netdev, it: &Override| it.netdev == netdev.name && it.queues.is_none();
+    let is_left = |netdev: &&Netdev| goal.overrides.iter().any(|it| it.leave && all_of(netdev, it));
+    snapshot.netdevs.iter().filter(is_chosen).filter(|netdev| !is_left(netdev)).collect()
 }
 
 #[cfg(test)]

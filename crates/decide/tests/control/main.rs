@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod other_programs;
+mod outcomes;
 mod stability;
 mod trials;
 mod world;

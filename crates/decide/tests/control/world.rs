@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use netsilo_decide::control::{Controller, Decision, Policy, WINDOW, WriteOutcome};
+use netsilo_decide::plan::outcomes::{KeptOutcome, Recall};
 use netsilo_decide::plan::plan;
 use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::signature::Signature;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;
@@ -85,6 +87,8 @@ pub(super) struct World {
     pub(super) scene: Scene,
     pub(super) settings: Snapshot,
     pub(super) controller: Controller,
+    /// What was measured of it, the newest first.
+    pub(super) outcomes: Vec<KeptOutcome>,
     pub(super) scheduler: Scheduler,
     /// The largest relative error of each measure.
     pub(super) noise: f64,
@@ -108,6 +112,7 @@ impl World {
             settings,
             scene,
             controller: Controller::new(policy),
+            outcomes: Vec::new(),
             scheduler: Scheduler::default(),
             noise: 0.03,
             penalty: 1.0,
@@ -218,7 +223,11 @@ impl World {
     /// One window, and nothing is written.
     pub(super) fn look(&mut self) -> Decision {
         let observation = self.window();
-        self.controller.tick(self.now, &observation)
+        let kept = &self.outcomes;
+        self.controller.tick(self.now, &observation, &|analysis| {
+            let now = Signature::new(analysis, &BTreeMap::new());
+            Recall::newest(kept, now.as_ref(), Duration::from_secs(60))
+        })
     }
 
     /// One window without the controller: the whole plan is written at once.

@@ -4,19 +4,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use netsilo_decide::judge::annotate::plan_with_verdicts;
+use netsilo_decide::judge::annotate::{plan_by_outcome, plan_with_verdicts};
 use netsilo_decide::judge::findings::check;
 use netsilo_decide::judge::fix::{FixRequest, fix};
-use netsilo_decide::plan::{Goal, Plan, Recalled, Unchanged, plan_recalled};
+use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::cost::store::COSTS_DIR;
+use netsilo_sys::files::root::Root;
 
 use crate::args::costs::{measured, read_costs};
 use crate::args::goal_keys::GoalKeys;
 use crate::args::look;
-use crate::args::outcomes::{OutcomesDir, Recall, age};
+use crate::args::outcomes::OutcomesDir;
+use crate::tell::out;
 
 /// Arguments that describe the goal of a plan.
 #[derive(Debug, Clone, clap::Args)]
@@ -71,9 +73,12 @@ impl GoalArgs {
         let goal = if is_bundle { self.goal()? } else { self.goal_for_this_machine()? };
         let analysis = Analysis::new(observation, &goal.costs);
         if self.fix.is_empty() {
-            let follows = !is_bundle && !self.no_outcomes && self.keys.only_limit();
-            let recall = if follows { self.outcomes.recall(&analysis)? } else { Recall::Nothing };
-            return Ok(plan_after(&analysis, &goal, &recall));
+            if is_bundle || self.no_outcomes || !self.keys.only_limit() {
+                return Ok(plan_with_verdicts(&analysis, &goal));
+            }
+            let (outcomes, notes) = self.outcomes.known(Root::live())?;
+            notes.iter().for_each(|note| out::note(note));
+            return Ok(plan_by_outcome(&analysis, &goal, &outcomes.recall(&analysis)));
         }
         Ok(fix(&check(&analysis), &self.fix, &observation.after, goal.even_if_owned))
     }
@@ -92,21 +97,5 @@ impl GoalArgs {
         let costs = self.costs.as_deref().map(read_costs).transpose()?;
         let given = Goal { costs: costs.unwrap_or_default(), ..Goal::default() };
         Ok(self.keys.clone().over(given))
-    }
-}
-
-/// The plan by what was measured on this workload, else by the model.
-fn plan_after(analysis: &Analysis<'_>, goal: &Goal, recall: &Recall) -> Plan {
-    match recall {
-        Recall::Matches(it) => {
-            plan_recalled(analysis, goal, &Recalled::new(&it.id, &it.learned, age(&it.learned)))
-        }
-        Recall::Nothing => plan_with_verdicts(analysis, goal),
-        Recall::Differs(it, why) => {
-            let mut plan = plan_with_verdicts(analysis, goal);
-            let subject = format!("measured outcome {}", it.id);
-            plan.unchanged.push(Unchanged { subject, reason: format!("not used: {why}") });
-            plan
-        }
     }
 }

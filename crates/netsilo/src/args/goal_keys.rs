@@ -17,6 +17,9 @@ pub(crate) struct GoalKeys {
     /// Only in a file: whether netdevs without a rule are placed.
     #[arg(skip)]
     pub(crate) manage: Option<bool>,
+    /// Only in a file: whether plans follow measured outcomes.
+    #[arg(skip)]
+    pub(crate) outcomes: Option<bool>,
     /// Place only the queues of these netdevs [default: all]
     #[arg(id = "netdev", short, long = "netdev", value_name = "NAME,..", value_delimiter = ',')]
     netdevs: Option<Vec<String>>,
@@ -70,6 +73,8 @@ impl GoalKeys {
     /// Whether they only limit netdevs and CPUs, and leave to netsilo what is placed and set.
     pub(crate) fn only_limit(&self) -> bool {
         let limits = Self {
+            manage: self.manage,
+            outcomes: self.outcomes,
             netdevs: self.netdevs.clone(),
             cpus: self.cpus.clone(),
             exclude: self.exclude.clone(),

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
-use netsilo_sys::bundle;
+use netsilo_sys::bundle::{self, Bundle};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 
@@ -92,22 +92,23 @@ impl LiveArgs {
         options: Options,
         use_it: impl FnMut(Observation) -> Result<(T, bool)>,
     ) -> Result<T> {
-        self.each_of(options, || self.interval(), wait_with_progress, use_it)
+        let root = || Ok(Root::live());
+        self.each_of(options, root, || self.interval(), wait_with_progress, use_it)
     }
 
     /// Makes observations of changing length until `use_it` returns false; `wait` lets the time
-    /// pass.
+    /// pass, and each sample is read through a `root` of its own.
     pub(crate) fn each_of<T>(
         &self,
         options: Options,
+        mut root: impl FnMut() -> Result<Root>,
         interval: impl Fn() -> Duration,
         wait: impl Fn(Duration),
         mut use_it: impl FnMut(Observation) -> Result<(T, bool)>,
     ) -> Result<T> {
-        let root = Root::live();
-        let mut observer = Observer::start_with(&root, self.counting(), options)?;
+        let mut observer = Observer::start_with(&root()?, self.counting(), options)?;
         loop {
-            let observation = observer.next(&root, interval(), &wait)?;
+            let observation = observer.next(&root()?, interval(), &wait)?;
             let (value, again) = use_it(observation)?;
             if !again {
                 return Ok(value);
@@ -139,9 +140,10 @@ impl ObserveArgs {
         self.from.from.is_some()
     }
 
-    /// Returns the bundle's observation; `None` for this machine.
-    pub(crate) fn bundle(&self) -> Result<Option<Observation>> {
-        self.from.bundle()
+    /// Opens the bundle; `None` for this machine.
+    pub(crate) fn open_bundle(&self) -> Result<Option<Bundle>> {
+        let bundle = self.from.from.as_ref().map(Bundle::open);
+        bundle.transpose().context("cannot use the bundle")
     }
 
     /// How this machine is observed.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::learned::Learned;
-use netsilo_model::cost::calibration::MachineIdentity;
+use netsilo_decide::plan::outcomes::{KeptOutcome, Recall};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::signature::Signature;
 use netsilo_sys::consumer::pinned;
@@ -14,7 +14,6 @@ use netsilo_sys::outcomes::{self, OUTCOMES_DIR};
 use netsilo_sys::read::machine::machine_identity;
 
 use crate::args::objective::Objective;
-use crate::tell::out;
 
 /// Where outcomes are kept.
 #[derive(Debug, Clone, clap::Args)]
@@ -24,22 +23,11 @@ pub(crate) struct OutcomesDir {
     outcomes_dir: PathBuf,
 }
 
-/// An outcome and its id.
-#[derive(Debug, Clone)]
-pub(crate) struct KeptOutcome {
-    pub(crate) id: String,
-    pub(crate) learned: Learned,
-}
-
-/// What the kept outcomes say of a machine and workload.
+/// The outcomes that plans of one machine may follow, the newest first.
 #[derive(Debug)]
-pub(crate) enum Recall {
-    /// This one was measured on them.
-    Matches(KeptOutcome),
-    /// The newest outcome of this machine was measured on another workload, for this reason.
-    Differs(KeptOutcome, String),
-    /// Nothing was measured on this machine.
-    Nothing,
+pub(crate) struct KnownOutcomes {
+    root: Root,
+    kept: Vec<KeptOutcome>,
 }
 
 impl OutcomesDir {
@@ -48,24 +36,34 @@ impl OutcomesDir {
         &self.outcomes_dir
     }
 
-    /// Reads all outcomes, the newest first; prints a note for each that cannot be used.
-    pub(crate) fn load(&self) -> Vec<KeptOutcome> {
+    /// Reads all outcomes, the newest first, with a note for each that cannot be used.
+    pub(crate) fn load(&self) -> (Vec<KeptOutcome>, Vec<String>) {
         let loaded = outcomes::load(&self.outcomes_dir);
-        loaded.notes.iter().for_each(|note| out::note(note));
-        let mut kept = Vec::new();
+        let (mut kept, mut notes) = (Vec::new(), loaded.notes);
         for stored in loaded.outcomes {
             match parse(&stored.text) {
                 Ok(learned) => kept.push(KeptOutcome { id: stored.id, learned }),
                 Err(why) => {
                     let (id, dir) = (&stored.id, self.outcomes_dir.display());
-                    out::note(&format!(
+                    notes.push(format!(
                         "outcome {id} in {dir} is not used: {why}; remove it with: netsilo \
                          outcomes --forget {id}"
                     ));
                 }
             }
         }
-        kept
+        (kept, notes)
+    }
+
+    /// Reads the outcomes that plans of this machine may follow, with notes like [`Self::load`].
+    pub(crate) fn known(&self, root: Root) -> Result<(KnownOutcomes, Vec<String>)> {
+        let (mut kept, notes) = self.load();
+        kept.retain(|it| guides_plans(&it.learned.objective));
+        if !kept.is_empty() {
+            let machine = machine_identity(&root).context("cannot identify this machine")?;
+            kept.retain(|it| it.learned.differs_in_machine(&machine).is_none());
+        }
+        Ok((KnownOutcomes { root, kept }, notes))
     }
 
     /// Keeps an outcome; returns its id.
@@ -76,51 +74,30 @@ impl OutcomesDir {
         let when = humantime::format_rfc3339_seconds(at).to_string().replace([':', '-'], "");
         Ok(outcomes::store(&self.outcomes_dir, &when, &text)?)
     }
-
-    /// The newest outcome that was measured on this machine and workload.
-    pub(crate) fn recall(&self, analysis: &Analysis<'_>) -> Result<Recall> {
-        let mut kept = self.load();
-        kept.retain(|it| guides_plans(&it.learned.objective));
-        if kept.is_empty() {
-            return Ok(Recall::Nothing);
-        }
-        let machine = machine_identity(&Root::live()).context("cannot identify this machine")?;
-        Ok(newest(kept, &machine, signature(analysis).as_ref()))
-    }
 }
 
-/// The newest outcome that matches; else the newest one of this machine.
-fn newest(kept: Vec<KeptOutcome>, machine: &MachineIdentity, now: Option<&Signature>) -> Recall {
-    let mut other = None;
-    for outcome in kept {
-        if outcome.learned.differs_in_machine(machine).is_some() {
-            continue;
+impl KnownOutcomes {
+    /// The newest outcome that was measured on the workload of an observation.
+    pub(crate) fn recall(&self, analysis: &Analysis<'_>) -> Recall<'_> {
+        if self.kept.is_empty() {
+            return Recall::Nothing;
         }
-        let differs = match now {
-            Some(now) => outcome.learned.differs_from(machine, now),
-            None => Some("no packet was counted, so the workload is not known".into()),
-        };
-        match differs {
-            None => return Recall::Matches(outcome),
-            Some(why) if other.is_none() => other = Some((outcome, why)),
-            Some(_) => {}
-        }
+        let now = signature(analysis, &self.root);
+        Recall::newest(&self.kept, now.as_ref(), since_1970())
     }
-    other.map_or(Recall::Nothing, |(outcome, why)| Recall::Differs(outcome, why))
 }
 
 /// What is observed, as a signature; `None` if no packet was counted.
-pub(crate) fn signature(analysis: &Analysis<'_>) -> Option<Signature> {
+pub(crate) fn signature(analysis: &Analysis<'_>, root: &Root) -> Option<Signature> {
     let silos = &analysis.silos.queues;
     let readers = silos.iter().flat_map(|silo| &silo.consumers).map(|consumer| consumer.tgid);
     let online = &analysis.after().topology.online;
-    Signature::new(analysis, &pinned(&Root::live(), readers, online))
+    Signature::new(analysis, &pinned(root, readers, online))
 }
 
-/// Time since an outcome was measured.
-pub(crate) fn age(learned: &Learned) -> Duration {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    now.saturating_sub(Duration::from_secs(learned.ended_s))
+/// The time now.
+pub(crate) fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Whether plans follow an outcome with this objective; a plan improves time and throughput.

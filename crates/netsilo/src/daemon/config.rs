@@ -47,6 +47,9 @@ pub(crate) struct Config {
     pub(crate) files: Vec<PathBuf>,
     costs: Option<Costs>,
     manage: bool,
+    outcomes: bool,
+    /// Whether `[goal]` only limits netdevs and CPUs.
+    only_limits: bool,
     policy: Policy,
     netdevs: Vec<file::Netdev>,
 }
@@ -65,6 +68,8 @@ impl Default for Config {
             files: Vec::new(),
             costs: None,
             manage: true,
+            outcomes: true,
+            only_limits: true,
             policy: Policy::default(),
             netdevs: Vec::new(),
         }
@@ -130,6 +135,8 @@ impl Config {
         let costs = file.costs.map(|costs| Costs { source: CostSource::Configured, ..costs });
         self.costs = costs.or(self.costs.take());
         set(&mut self.manage, file.goal.manage);
+        set(&mut self.outcomes, file.goal.outcomes);
+        self.only_limits &= file.goal.only_limit();
         self.policy.goal = file.goal.over(take(&mut self.policy.goal));
         self.take_controller(file.controller);
         self.netdevs.extend(file.netdev);
@@ -206,6 +213,13 @@ impl Config {
         let costs = self.costs.as_ref().unwrap_or(costs);
         let overrides = netdevs.iter().flat_map(|netdev| self.overrides(netdev)).collect();
         Goal { overrides, costs: costs.clone(), ..self.policy.goal.clone() }
+    }
+
+    /// Whether plans of a goal for these netdevs follow measured outcomes: not where the
+    /// configuration chooses an algorithm, or sets knobs.
+    pub(crate) fn follows_outcomes(&self, goal: &Goal) -> bool {
+        let chooses = |it: &Override| it.algorithm.is_some();
+        self.outcomes && self.only_limits && !goal.overrides.iter().any(chooses)
     }
 
     /// Overrides for one netdev: the last rule that matches it counts. Its queues come first,

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use netsilo_decide::control::ControllerState;
 use netsilo_model::machine::topology::Distance;
+use netsilo_stats::Estimate;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -39,6 +40,11 @@ fn word(distance: Distance) -> &'static str {
         Distance::SameCpu => "same_cpu",
         other => other.label(),
     }
+}
+
+/// The measured change and the ends of its interval.
+fn bounds(change: Estimate) -> [(&'static str, f64); 3] {
+    [("low", change.low), ("value", change.value), ("high", change.high)]
 }
 
 const STATES: [(&str, ControllerState); 5] = [
@@ -109,6 +115,28 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
         "process_resident_memory_bytes",
         "Memory of this process in RAM",
         status.own.resident_bytes.unwrap_or(0) as f64,
+    );
+    gauge(
+        "netsilo_outcome_followed",
+        "Whether the placements rest on a measured outcome, not on the cost model",
+        mode(status.measured.is_some()),
+    );
+    if let Some(measured) = &status.measured {
+        gauge(
+            "netsilo_outcome_age_seconds",
+            "Time since the outcome was measured, when the plan was made",
+            measured.age_s as f64,
+        );
+    }
+    let change = ByLabel::default();
+    let interval = status.measured.as_ref().and_then(|measured| measured.best.change);
+    for (bound, value) in interval.into_iter().flat_map(bounds) {
+        change.get_or_create(&vec![("bound", bound)]).set(value);
+    }
+    registry.register(
+        "netsilo_outcome_change",
+        "Measured change of the objective by the best candidate of the outcome, and its interval",
+        change,
     );
     let state = ByLabel::default();
     for (name, this) in STATES {
@@ -199,4 +227,51 @@ fn plain(text: &str) -> String {
         }
     }
     plain
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_decide::plan::learned::{BestCandidate, MeasuredBasis};
+    use netsilo_sys::files::root::Root;
+    use netsilo_sys::transaction::kernel::Live;
+
+    use super::*;
+
+    #[test]
+    fn an_outcome_has_its_age_and_interval_while_it_is_followed() {
+        let mut status =
+            crate::daemon::first_status(&Live::new(Root::live()), Mode::Placing, vec![]);
+        let lines = |status: &Status| {
+            let text = render(status, &ReadBytes::default(), 1.0);
+            let lines = text.lines().filter(|line| line.starts_with("netsilo_outcome"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(&status), ["netsilo_outcome_followed 0.0"]);
+        let best = BestCandidate {
+            name: "spread".into(),
+            change: Some(Estimate { value: -0.12, low: -0.18, high: -0.06 }),
+            relative: true,
+        };
+        status.measured = Some(MeasuredBasis {
+            outcome: "20260102T030405Z".into(),
+            age_s: 10_800,
+            objective: "cpu-per-megabyte".into(),
+            load: vec![],
+            windows: 120,
+            won: true,
+            best,
+        });
+        let mut followed = lines(&status);
+        followed.sort();
+        assert_eq!(
+            followed,
+            [
+                "netsilo_outcome_age_seconds 10800.0",
+                "netsilo_outcome_change{bound=\"high\"} -0.06",
+                "netsilo_outcome_change{bound=\"low\"} -0.18",
+                "netsilo_outcome_change{bound=\"value\"} -0.12",
+                "netsilo_outcome_followed 1.0",
+            ]
+        );
+    }
 }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use netsilo_decide::control::{Conflict, ControllerState, Held, LogEntry, TrialResult};
-use netsilo_decide::plan::{Advice, Placement, Refusal};
+use netsilo_decide::plan::learned::MeasuredBasis;
+use netsilo_decide::plan::{Advice, Placement, Refusal, Unchanged};
 use netsilo_model::change::Change;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::snapshot::attribution::{AttributionSource, Hook};
@@ -39,6 +40,12 @@ pub(crate) struct Status {
     pub(crate) locality: Locality,
     /// The placement of every interrupt and NAPI kthread.
     pub(crate) placements: Vec<Placement>,
+    /// The measured outcome that the placements rest on; `None`: they rest on the cost model.
+    #[serde(default)]
+    pub(crate) measured: Option<MeasuredBasis>,
+    /// The measured outcome that they do not follow, and why.
+    #[serde(default)]
+    pub(crate) unused_outcome: Option<Unchanged>,
     /// Changes that are planned and not in force.
     pub(crate) pending: Vec<Change>,
     /// Pending changes that are held, and why.

@@ -1,5 +1,6 @@
 //! The arguments of `netsilo top`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::args::apply_options::confirm_time;
@@ -17,6 +18,9 @@ pub(crate) struct Args {
     pub(super) confirm_within: Duration,
     #[command(flatten)]
     pub(super) state: StateDir,
+    /// Save all windows to this file when top ends, for --from
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    pub(super) record: Option<PathBuf>,
     /// Panic at this key, to test that the terminal is restored
     #[cfg(debug_assertions)]
     #[arg(long, value_name = "KEY", hide = true)]

@@ -58,7 +58,9 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &State) {
 fn draw_title(pen: &mut Pen<'_>, state: &State) {
     let end = usize::from(pen.area.width);
     let right = match (&state.source, state.frozen) {
-        (Source::Bundle, _) => "a bundle".to_owned(),
+        (Source::Bundle { of: 1, .. }, _) => "a bundle".to_owned(),
+        (Source::Bundle { window, of }, false) => format!("window {window} of {of}"),
+        (Source::Bundle { window, of }, true) => format!("FROZEN: window {window} of {of}"),
         (Source::Live, true) => "FROZEN: space goes on".to_owned(),
         (Source::Live, false) => format!("interval {}", humantime::format_duration(state.interval)),
     };

@@ -14,6 +14,7 @@ pages
 time
   space              freeze the screen, go on
   + -                longer, shorter interval
+  [ ]                a window back, on: of a bundle with several
 
 changes
   p                  the plan; on the page of findings, of the selected one

@@ -13,6 +13,7 @@ use netsilo_decide::judge::why::why;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::subject::Subject;
+use netsilo_sys::bundle::Bundle;
 use netsilo_sys::clock::since_boot;
 use ratatui::crossterm::event::KeyCode;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -21,7 +22,7 @@ use signal_hook::iterator::Signals;
 use crate::args::state_dir::StateDir;
 use crate::top::args::Args;
 use crate::top::draw::draw;
-use crate::top::source::Interval;
+use crate::top::source::{Pace, Recording};
 use crate::top::state::{Source, State};
 use crate::top::terminal::{Screen, next_event};
 use crate::top::update::{Event, Request, update};
@@ -32,20 +33,31 @@ use crate::views;
 /// What the requests need.
 struct Shell<'a> {
     args: &'a Args,
-    interval: Arc<Interval>,
+    pace: Arc<Pace>,
     send: Sender<Event>,
 }
 
+/// Where windows come from.
+pub(super) enum Windows {
+    /// This machine, with what `--record` keeps.
+    Live(Option<Arc<Recording>>),
+    Bundle(Box<Bundle>),
+}
+
 /// Runs until the user quits; returns the last state.
-pub(super) fn run(args: &Args, costs: Costs, signals: Signals, state: State) -> Result<State> {
+pub(super) fn run(
+    args: &Args,
+    windows: Windows,
+    costs: Costs,
+    signals: Signals,
+    state: State,
+) -> Result<State> {
     let (send, events) = channel();
-    let interval = Arc::new(Interval::new(state.interval));
+    let pace = Arc::new(Pace::new(state.interval));
     let mut screen = Screen::open()?;
     listen(signals, &send)?;
-    if state.source == Source::Live {
-        observe(args, &interval, costs, &send)?;
-    }
-    let mut shell = Shell { args, interval, send };
+    watch(args, windows, &pace, costs, &send)?;
+    let mut shell = Shell { args, pace, send };
     shell.run(&mut screen, &events, state)
 }
 
@@ -78,16 +90,22 @@ fn listen(mut signals: Signals, send: &Sender<Event>) -> Result<()> {
     Ok(())
 }
 
-fn observe(
+/// Starts the thread of windows.
+fn watch(
     args: &Args,
-    interval: &Arc<Interval>,
+    windows: Windows,
+    pace: &Arc<Pace>,
     costs: Costs,
     send: &Sender<Event>,
 ) -> Result<()> {
     let (live, state_dir) = (args.observe.live().clone(), args.state.path().to_owned());
-    let (interval, windows) = (interval.clone(), send.clone());
-    start("windows", send, move || source::live(&live, &interval, &costs, &state_dir, &windows))?;
-    Ok(())
+    let (pace, events) = (pace.clone(), send.clone());
+    start("windows", send, move || match windows {
+        Windows::Bundle(bundle) => source::play(*bundle, &pace, &costs, &events),
+        Windows::Live(recording) => {
+            source::live(&live, &pace, recording.as_deref(), &costs, &state_dir, &events)
+        }
+    })
 }
 
 /// Starts a thread; its error is an event, and so is a panic.
@@ -155,7 +173,15 @@ impl Shell<'_> {
         let answer = match request {
             Request::Quit | Request::Fail => None,
             Request::Interval(length) => {
-                self.interval.set(length);
+                self.pace.set_interval(length);
+                None
+            }
+            Request::Step(by) => {
+                self.pace.step(by);
+                None
+            }
+            Request::Pause(paused) => {
+                self.pace.pause(paused);
                 None
             }
             Request::Plan(fix) => state.window.as_deref().map(|window| {

@@ -128,8 +128,8 @@ impl History {
 pub(crate) enum Source {
     /// This machine.
     Live,
-    /// A bundle, which is one window.
-    Bundle,
+    /// A bundle: the number of the window, from 1 on, and how many there are.
+    Bundle { window: usize, of: usize },
 }
 
 /// What `netsilo top` shows.
@@ -148,7 +148,7 @@ pub(crate) struct State {
     /// The window on the screen.
     pub(crate) window: Option<Arc<Window>>,
     pub(crate) history: History,
-    /// Whether new windows are ignored.
+    /// Whether new windows are ignored; a bundle waits.
     pub(crate) frozen: bool,
     pub(crate) filter: String,
     /// Whether keys go into the filter.

@@ -389,3 +389,22 @@ fn an_end_of_observing_is_said() {
     let (state, _) = update(state_of(&bad()), Event::Ended("cannot read the eBPF counters".into()));
     assert!(screen(&state, (80, 24)).contains("cannot read the eBPF counters"));
 }
+
+#[test]
+fn the_windows_of_a_bundle_are_played_and_stepped_through() {
+    let bundle = Source::Bundle { window: 0, of: 3 };
+    let state = State::new(COLOUR, bundle, Some("a bundle".into()));
+    let play = |state, number| update(state, Event::Played(number, window_of(&bad()))).0;
+    let state = play(play(state, 1), 2);
+    assert!(screen(&state, (80, 24)).contains("window 2 of 3"));
+    assert_eq!(state.history.read.len(), 2);
+    let (state, request) = press(state, " ");
+    assert_eq!(request, Some(Request::Pause(true)));
+    assert_eq!(press(state.clone(), "[").1, Some(Request::Step(-1)));
+    assert_eq!(press(state.clone(), "]").1, Some(Request::Step(1)));
+    // a frozen bundle shows the window that was asked for; the history does not go back
+    let state = play(state, 1);
+    assert!(screen(&state, (80, 24)).contains("FROZEN: window 1 of 3"));
+    assert_eq!(state.history.read.len(), 1);
+    assert_eq!(press(state_of(&bad()), "]").1, None, "a live view has no windows to step to");
+}

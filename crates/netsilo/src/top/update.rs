@@ -13,7 +13,7 @@ use crate::top::help;
 use crate::top::listing::Sort;
 use crate::top::map::Level;
 use crate::top::pages;
-use crate::top::state::{Overlay, Page, Pending, State, Text};
+use crate::top::state::{History, Overlay, Page, Pending, Source, State, Text};
 use crate::top::window::Window;
 use crate::views;
 
@@ -34,6 +34,8 @@ pub(crate) enum Event {
     Now(Duration),
     /// Another window.
     Window(Arc<Window>),
+    /// The window of a bundle with this number.
+    Played(usize, Arc<Window>),
     /// There will be no more windows, for this reason.
     Ended(String),
     /// A plan was made.
@@ -60,6 +62,10 @@ pub(crate) enum Request {
     Fail,
     /// Observe at another interval from now on.
     Interval(Duration),
+    /// Go on or back in a bundle by so many windows.
+    Step(isize),
+    /// Stop playing a bundle, or go on.
+    Pause(bool),
     /// Make a plan; for one finding if it is given.
     Plan(Option<FixRequest>),
     /// Explain what put work on a part of the machine.
@@ -85,6 +91,10 @@ pub(crate) fn update(mut state: State, event: Event) -> (State, Option<Request>)
                 state.history.push(&window);
                 state.window = Some(window);
             }
+            None
+        }
+        Event::Played(number, window) => {
+            played(&mut state, number, window);
             None
         }
         Event::Ended(why) => {
@@ -126,6 +136,18 @@ pub(crate) fn update(mut state: State, event: Event) -> (State, Option<Request>)
         }
     };
     (state, request)
+}
+
+/// Shows a window of a bundle; the history goes on if it is the next one.
+fn played(state: &mut State, number: usize, next: Arc<Window>) {
+    if let Source::Bundle { window, .. } = &mut state.source {
+        if number != *window + 1 {
+            state.history = History::default();
+        }
+        *window = number;
+    }
+    state.history.push(&next);
+    state.window = Some(next);
 }
 
 /// Ends what was being written: its steps stay to be read.
@@ -268,7 +290,12 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
         KeyCode::Char('?') | KeyCode::F(1) => state.overlay = Some(Overlay::Text(help::text())),
         KeyCode::Char('/') => state.typing = true,
         KeyCode::Esc => state.filter.clear(),
-        KeyCode::Char(' ') => state.frozen = !state.frozen,
+        KeyCode::Char(' ') => {
+            state.frozen = !state.frozen;
+            request = is_bundle(&state).then_some(Request::Pause(state.frozen));
+        }
+        KeyCode::Char('[') if is_bundle(&state) => request = Some(Request::Step(-1)),
+        KeyCode::Char(']') if is_bundle(&state) => request = Some(Request::Step(1)),
         KeyCode::Char('+' | '=') => request = change_interval(&mut state, true),
         KeyCode::Char('-') => request = change_interval(&mut state, false),
         KeyCode::Char('s') => sort_by_next(&mut state),
@@ -292,6 +319,10 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
         key => select(&mut state, direction(key)),
     }
     (state, request)
+}
+
+fn is_bundle(state: &State) -> bool {
+    matches!(state.source, Source::Bundle { .. })
 }
 
 fn beside(page: Page, by: usize) -> Page {

@@ -150,7 +150,7 @@ pub(super) fn plan(args: &Args, objective: Objective, field: &Field) -> Result<R
         peek: PEEK,
         settle: args.settle,
         rules,
-        workload: signature(&Analysis::new(&field.observation, &Costs::default())),
+        workload: signature(&Analysis::new(&field.observation, &Costs::default()), &Root::live()),
         candidates: std::iter::once(present()).chain(tried.iter().map(setting)).collect(),
     })
 }

@@ -1,7 +1,5 @@
 //! Keeps what a search measured, for plans of the same workload.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::learned::{BestCandidate, Learned, MeasuredState, SCHEMA};
 use netsilo_model::change::Change;
@@ -15,7 +13,7 @@ use netsilo_sys::read::machine::machine_identity;
 use netsilo_trial::comparison::{Better, Scale};
 use netsilo_trial::race::{OutReason, Race, RacePlan, RaceResult, Standing, Status};
 
-use crate::args::outcomes::{OutcomesDir, signature};
+use crate::args::outcomes::{OutcomesDir, signature, since_1970};
 use crate::tell::out;
 use crate::tell::words::plural;
 use crate::tune::candidates::observe_live;
@@ -90,14 +88,14 @@ fn learned(plan: &RacePlan, race: &Race) -> Result<Learned> {
         plan.candidates.iter().flat_map(|it| it.changes.iter().cloned()).collect();
     let state = MeasuredState::new(&analysis, before, winner, &tried);
     let workloads = match plan.load.as_slice() {
-        [] => workloads(before, signature(&analysis), !state.changes.is_empty()),
+        [] => workloads(before, signature(&analysis, &Root::live()), !state.changes.is_empty()),
         // the command has ended
         _ => Ok(vec![before.clone()]),
     };
     Ok(Learned {
         schema: SCHEMA,
         netsilo: env!("CARGO_PKG_VERSION").into(),
-        ended_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        ended_s: since_1970().as_secs(),
         machine: machine_identity(&Root::live()).context("cannot identify this machine")?,
         objective: plan.objective.clone(),
         load: plan.load.clone(),

@@ -1,17 +1,22 @@
 //! `netsilo capture`: saves everything that netsilo reads as a bundle for `--from`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::bundle::{Addresses, Capture, Manifest};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::args::look::wait_with_progress;
+use crate::args::look::{wait_unless_stopped, wait_with_progress};
 use crate::tell::exit::Exit;
 use crate::tell::out;
+use crate::tell::words::plural;
 
 /// Arguments of `netsilo capture`.
 #[derive(Debug, clap::Args)]
@@ -28,6 +33,10 @@ pub(crate) struct Args {
         value_parser = crate::args::parse::duration
     )]
     interval: Duration,
+    /// Save one window of the interval's length after the other for this long, or until Ctrl-C;
+    /// netsilo top --from plays them
+    #[arg(long = "for", value_name = "TIME", value_parser = crate::args::parse::duration)]
+    time: Option<Duration>,
     /// Observe without eBPF: attribute TCP only, by sock_diag
     #[arg(long)]
     no_bpf: bool,
@@ -43,12 +52,21 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let counting = if args.no_bpf { CountingMode::WithoutBpf } else { CountingMode::Continuous };
     let addresses = if args.with_addresses { Addresses::Keep } else { Addresses::Replace };
-    let manifest = save(&args.output, args.interval, counting, addresses)?;
+    let manifest = match args.time {
+        None => save(&args.output, args.interval, counting, addresses)?,
+        Some(time) => record(args, time, counting, addresses)?,
+    };
     if args.json {
         out::json(&manifest)?;
         return Ok(Exit::Ok);
     }
     out::note(&format!("{} contains", args.output.display()));
+    if manifest.windows > 1 {
+        let windows = plural(manifest.windows, "window");
+        out::note(&format!(
+            "  {windows}: netsilo top --from plays them, the other verbs add them up"
+        ));
+    }
     for line in &manifest.holds {
         out::note(&format!("  {line}"));
     }
@@ -67,8 +85,54 @@ pub(crate) fn save(
     let mut observer =
         Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
     let observation = observer.next(&capture.sample(&live)?, interval, wait_with_progress)?;
+    capture.window(&observation.attribution);
     let release = &observation.after.machine.release;
-    capture
-        .write(output, &observation.attribution, release, addresses)
-        .context("cannot write the bundle")
+    capture.write(output, release, addresses).context("cannot write the bundle")
+}
+
+/// Observes one window after the other, until the time is over, Ctrl-C, or the bundle is full.
+fn record(
+    args: &Args,
+    time: Duration,
+    counting: CountingMode,
+    addresses: Addresses,
+) -> Result<Manifest> {
+    let windows = time.div_duration_f64(args.interval).ceil() as u64;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
+    }
+    let (mut capture, live) = (Capture::start()?, Root::live());
+    let mut observer =
+        Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
+    let mut release = String::new();
+    let bar = bar(windows);
+    for window in 0..windows {
+        let wait = |time| wait_unless_stopped(time, &stop);
+        let observation = observer.next(&capture.sample(&live)?, args.interval, wait)?;
+        if stop.load(Ordering::Relaxed) && window > 0 {
+            break;
+        }
+        capture.window(&observation.attribution);
+        release = observation.after.machine.release;
+        bar.inc(1);
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        if capture.is_full() && window + 1 < windows {
+            out::note(&format!(
+                "{} fill a bundle: it ends here",
+                plural(window as usize + 1, "window")
+            ));
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    capture.write(&args.output, &release, addresses).context("cannot write the bundle")
+}
+
+fn bar(windows: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("window {pos} of {len} {wide_bar} {eta} left");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(windows).with_style(style)
 }

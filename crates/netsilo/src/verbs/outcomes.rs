@@ -10,7 +10,7 @@ use netsilo_sys::outcomes;
 use netsilo_sys::read::machine::machine_identity;
 use serde::Serialize;
 
-use crate::args::outcomes::{OutcomesDir, age, guides_plans};
+use crate::args::outcomes::{OutcomesDir, guides_plans, since_1970};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::words::plural;
@@ -52,7 +52,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return forget(&args.dir, which);
     }
     let machine = machine_identity(&Root::live()).context("cannot identify this machine")?;
-    let listed = args.dir.load().into_iter().map(|kept| ListedOutcome {
+    let (kept, notes) = args.dir.load();
+    notes.iter().for_each(|note| out::note(note));
+    let listed = kept.into_iter().map(|kept| ListedOutcome {
         id: kept.id,
         not_followed: not_followed(&kept.learned, &machine),
         learned: kept.learned,
@@ -61,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&list)?;
     } else {
-        out::text(&render(&list.outcomes, age))?;
+        out::text(&render(&list.outcomes, since_1970()))?;
     }
     Ok(Exit::Ok)
 }
@@ -96,8 +98,8 @@ fn forget(dir: &OutcomesDir, which: &str) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// One line per outcome; `age` gives the time since it was measured.
-fn render(outcomes: &[ListedOutcome], age: impl Fn(&Learned) -> Duration) -> String {
+/// One line per outcome; `now` is the time since 1970.
+fn render(outcomes: &[ListedOutcome], now: Duration) -> String {
     if outcomes.is_empty() {
         return "no outcome is kept: netsilo tune measures one\n".into();
     }
@@ -105,7 +107,7 @@ fn render(outcomes: &[ListedOutcome], age: impl Fn(&Learned) -> Duration) -> Str
         name == "windows"
     });
     for ListedOutcome { id, not_followed, learned } in outcomes {
-        let MeasuredBasis { age_s, best, won, windows, .. } = learned.basis(id, age(learned));
+        let MeasuredBasis { age_s, best, won, windows, .. } = learned.basis(id, learned.age(now));
         let result = if won { best.name.clone() } else { format!("present; next: {}", best.name) };
         rows.add_row([
             id.as_str(),
@@ -172,7 +174,7 @@ mod tests {
             learned("db2", "cpu-per-megabyte", true),
         ];
         let all: Vec<ListedOutcome> = all.into_iter().enumerate().map(listed).collect();
-        insta::assert_snapshot!(render(&all, |_| Duration::from_secs(3 * 3600 + 5)));
-        assert_eq!(render(&[], age), "no outcome is kept: netsilo tune measures one\n");
+        insta::assert_snapshot!(render(&all, Duration::from_secs(1_000 + 3 * 3600 + 5)));
+        assert_eq!(render(&[], Duration::ZERO), "no outcome is kept: netsilo tune measures one\n");
     }
 }

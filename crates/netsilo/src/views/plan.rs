@@ -20,7 +20,7 @@ pub(crate) fn render(plan: &Plan) -> String {
         _ => writeln!(text, "{count} changes"),
     };
     if let Some(measured) = &plan.measured {
-        text += &basis(measured);
+        let _ = writeln!(text, "{}; --no-outcomes plans by the cost model", basis(measured));
     }
     let knobs: Vec<String> = plan.changes.iter().map(knob).collect();
     let width = knobs.iter().map(String::len).max().unwrap_or(0);
@@ -54,15 +54,12 @@ pub(crate) fn render(plan: &Plan) -> String {
     text
 }
 
-/// The measured outcome that a plan rests on, in one line.
-fn basis(measured: &MeasuredBasis) -> String {
+/// The measured outcome that a plan rests on, in one clause.
+pub(crate) fn basis(measured: &MeasuredBasis) -> String {
     let MeasuredBasis { outcome, windows, load, .. } = measured;
     let load = if load.is_empty() { String::new() } else { format!(" of {}", load.join(" ")) };
     let windows = plural(*windows, "window");
-    format!(
-        "by outcome {outcome}, {}, {windows}{load}; --no-outcomes plans by the cost model\n",
-        measured.in_words()
-    )
+    format!("by outcome {outcome}, {}, {windows}{load}", measured.in_words())
 }
 
 /// Renders what each queue costs where it will be, and on the CPUs that were not chosen.

@@ -10,6 +10,7 @@ use netsilo_model::snapshot::attribution::AttributionSource;
 
 use crate::tell::status::{CountingStatus, Mode, Status};
 use crate::tell::words::plural;
+use crate::views::plan::basis;
 use crate::views::units::{bytes_per_s, percent};
 
 /// How many decisions are shown.
@@ -82,6 +83,12 @@ pub(crate) fn head(status: &Status) -> String {
     let _ = writeln!(text, "config: {files}; a window every {}", span(config.interval));
     if let Some(error) = &config.error {
         let _ = writeln!(text, "config REJECTED, the previous one stays: {error}");
+    }
+    if let Some(measured) = &status.measured {
+        let _ = writeln!(text, "placed {}", basis(measured));
+    }
+    if let Some(unused) = &status.unused_outcome {
+        let _ = writeln!(text, "{}: {}", unused.subject, unused.reason);
     }
     let totals = &status.totals;
     let _ = writeln!(

@@ -34,7 +34,8 @@ fn bundle(name: &str, more: &[(&str, &str)]) -> String {
         netsilo_sys::snapshot(&capture.sample(&Root::at(tree).unwrap()).unwrap()).unwrap();
     }
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.tar.zst"));
-    capture.write(&path, &attribution(), "6.1", Addresses::Replace).unwrap();
+    capture.window(&attribution());
+    capture.write(&path, "6.1", Addresses::Replace).unwrap();
     path.to_str().unwrap().to_owned()
 }
 

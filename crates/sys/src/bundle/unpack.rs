@@ -195,7 +195,7 @@ fn read_name(entry: &mut tar::Entry<'_, impl Read>) -> Result<PathBuf, UnpackErr
 }
 
 /// The path, if all its components are plain names.
-fn plain(path: &Path) -> Option<PathBuf> {
+pub(super) fn plain(path: &Path) -> Option<PathBuf> {
     let mut inner = PathBuf::new();
     for component in path.components() {
         match component {

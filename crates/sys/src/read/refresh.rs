@@ -2,7 +2,7 @@
 //!
 //! | read | when |
 //! |---|---|
-//! | CPU times, NET_RX and NET_TX, `softnet_stat`; counts, names and affinity of netdevs' interrupts; `up`, carrier and the displayed statistics of netdevs with hardware; CPUs of NAPI kthreads | each time |
+//! | CPU times, NET_RX and NET_TX, `softnet_stat`; counts, names and affinity of netdevs' interrupts; `up`, carrier and the displayed statistics of netdevs with hardware, and the received packets of others with one rx queue; CPUs of NAPI kthreads | each time |
 //! | other programs, network settings, RPS and XPS, queue leases | once a minute; programs also when an affinity has changed |
 //! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt or kthread has changed |
 //!
@@ -45,6 +45,9 @@ const STATISTICS: &[&str] = &[
     "rx_errors",
     "tx_dropped",
 ];
+
+/// The counter of a netdev without hardware: its packets may pass no NAPI that counts them.
+const SOFTWARE_STATISTICS: &[&str] = &["rx_packets"];
 
 /// Makes successive snapshots with few reads.
 #[derive(Debug, Default)]
@@ -121,6 +124,15 @@ fn irqs_of(netdev: &Netdev) -> impl Iterator<Item = Irq> + '_ {
 
 fn has_hardware(netdev: &Netdev) -> bool {
     netdev.device_path.is_some() || irqs_of(netdev).next().is_some()
+}
+
+/// The counters that are read of a netdev; without hardware they say something of a single queue.
+fn statistics_of(netdev: &Netdev) -> &'static [&'static str] {
+    match netdev.rx_queues.len() {
+        _ if has_hardware(netdev) => STATISTICS,
+        1 if netdev.name != "lo" => SOFTWARE_STATISTICS,
+        _ => &[],
+    }
 }
 
 /// Removes values that are not refreshed, so that stale counts are not mistaken for new ones.
@@ -202,7 +214,7 @@ impl Device {
         let dir = root.resolve(&format!("{NET}/{}", netdev.name))?;
         let mut file = |name: &str| cache.open_if_present(root, format!("{dir}/{name}"));
         let (flags, carrier) = (file("flags"), file("carrier"));
-        let statistics = STATISTICS
+        let statistics = statistics_of(netdev)
             .iter()
             .filter_map(|name| Some((*name, file(&format!("statistics/{name}"))?)));
         Ok(Self { flags, carrier, statistics: statistics.collect(), dir: dir.clone() })
@@ -232,7 +244,8 @@ impl Opened {
         };
         let affinity = snapshot.irqs.keys().map(|irq| affinity(*irq)).collect();
         let device = |netdev: &Netdev| {
-            has_hardware(netdev).then(|| Device::of(root, &mut cache, netdev)).transpose()
+            let is_read = !statistics_of(netdev).is_empty();
+            is_read.then(|| Device::of(root, &mut cache, netdev)).transpose()
         };
         let netdevs = snapshot.netdevs.iter().map(device).collect::<Result<_, _>>()?;
         let status = |thread: &NapiThread| {

@@ -16,7 +16,7 @@ use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
 use super::*;
 use crate::plan::learned::MeasuredState;
 use crate::plan::tests::an_outcome;
-use crate::plan::{AlgorithmName, Plan, plan, plan_recalled};
+use crate::plan::{AlgorithmName, Override, Plan, plan, plan_recalled};
 
 const AGE: Duration = Duration::from_secs(3 * 3600 + 7);
 
@@ -255,24 +255,37 @@ fn a_change_that_may_interrupt_traffic_is_not_planned() {
 }
 
 #[test]
+fn a_netdev_that_the_goal_leaves_alone_keeps_its_knobs() {
+    let scene = scene(30);
+    let learned = outcome(&scene, &[rps("", "0-3")], &[]);
+    let left = Override { netdev: "eth0".into(), leave: true, ..Override::default() };
+    let goal = |left| Goal { overrides: vec![left], ..Goal::default() };
+    let why = why_not(&learned, &scene.observation(), &goal(left.clone()));
+    assert_eq!(why, "eth0 rx-0 rps_cpus is not of the chosen netdevs");
+    let other = Override { netdev: "eth1".into(), ..left };
+    assert!(recalled(&learned, &scene.observation(), &goal(other)).measured.is_some());
+}
+
+#[test]
 fn an_outcome_says_something_of_its_machine_and_workload_only() {
     let scene = scene(30);
     let learned = outcome(&scene, &[rps("", "0-3")], &[]);
     let now = with_analysis(&scene.observation(), signature);
     let machine = learned.machine.clone();
-    assert_eq!(learned.differs_from(&machine, &now), None);
+    assert_eq!(learned.differs_in_machine(&machine), None);
+    assert_eq!(learned.differs_in_workload(&now), None);
     let kernel = MachineIdentity { kernel: "6.13".into(), ..machine.clone() };
-    let why = learned.differs_from(&kernel, &now).unwrap();
+    let why = learned.differs_in_machine(&kernel).unwrap();
     assert_eq!(why, "its kernel was 6.12.1, not 6.13");
     let host = MachineIdentity { hostname: "db2".into(), ..machine.clone() };
-    assert!(learned.differs_from(&host, &now).unwrap().starts_with("its host name is db1"));
+    assert!(learned.differs_in_machine(&host).unwrap().starts_with("its host name is db1"));
     let mut other = now.clone();
     other.queues.truncate(1);
-    let why = learned.differs_from(&machine, &other).unwrap();
+    let why = learned.differs_in_workload(&other).unwrap();
     assert_eq!(why, "67% of the packets arrived on other queues");
     // with the winner in force the workload may look different: either counts
     let both = Learned { workloads: vec![now, other.clone()], ..learned };
-    assert_eq!(both.differs_from(&machine, &other), None);
+    assert_eq!(both.differs_in_workload(&other), None);
 }
 
 #[test]

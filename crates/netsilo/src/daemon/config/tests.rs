@@ -289,6 +289,35 @@ proptest::proptest! {
 }
 
 #[test]
+fn measured_outcomes_are_followed_where_the_configuration_only_limits_what_is_placed() {
+    let follows = |text: &str| {
+        let config = parse(text).unwrap();
+        config.follows_outcomes(&config.goal(&[eth0()], &Costs::default()))
+    };
+    for text in [
+        "",
+        "[goal]\noutcomes = true\nmanage = false\ncpus = \"0-3\"\nirqs = true",
+        "[[netdev]]\nname = \"eth0\"\nmanage = false",
+        "[[netdev]]\nname = \"eth1\"\nalgorithm = \"spread\"",
+    ] {
+        assert!(follows(text), "{text}");
+    }
+    for text in [
+        "[goal]\noutcomes = false",
+        "[goal]\nalgorithm = \"auto\"",
+        "[goal]\nrps = \"off\"",
+        "[[netdev]]\nname = \"eth0\"\nalgorithm = \"spread\"",
+        "[[netdev]]\nname = \"eth0\"\n[[netdev.queue]]\nqueues = \"0\"\nalgorithm = \"spread\"",
+    ] {
+        assert!(!follows(text), "{text}");
+    }
+    insta::assert_snapshot!(
+        refusal("[goal]\noutcomes = \"off\""),
+        @r#"netsilo.toml:2: invalid type: string "off", expected a boolean"#
+    );
+}
+
+#[test]
 fn configured_weights_override_measured_ones() {
     let six = |remote: &str| {
         format!("same_cpu = 0\nsmt = 1\nl2 = 2\nllc = 3\nnode = 4\nremote = {remote}\n")
