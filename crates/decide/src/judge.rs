@@ -15,5 +15,6 @@ pub mod evidence;
 pub mod findings;
 pub mod fix;
 pub mod ledger;
+mod limits;
 pub mod verdict;
 pub mod why;

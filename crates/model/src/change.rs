@@ -23,7 +23,7 @@ pub use knob::{Capability, Errno, Knob, Row, WrongValue, quoted};
 pub use knobs::{NTUPLE_FILTER, Target};
 pub use location::{Location, Setting};
 pub use one_change::{Change, ChangeFields, Outcome};
-pub use order::{held_back, ordered};
+pub use order::{first_void, held_back, ordered};
 pub use rule::{FlowRule, Steer};
 pub use step::{Interruption, Step, Traffic};
 pub use sysctl::{SYSCTLS, sysctl_path};

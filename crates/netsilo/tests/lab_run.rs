@@ -10,12 +10,15 @@
 
 #[path = "lab_run/guest.rs"]
 mod guest;
+#[path = "lab_run/killed.rs"]
+mod killed;
 
 use netsilo_lab::{Job, Kernel, Signal};
 use netsilo_model::machine::cpuset::CpuSet;
 use serde_json::Value as Json;
 
 use guest::{Guest, NETSILO, Workload, array, placed};
+use killed::{By, restores_every_byte};
 
 #[test]
 fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
@@ -41,11 +44,42 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
         // How kthreads are found depends on the kernel (`lab_read` of sys tests all); the journal
         // does not.
         if kernel == Kernel::V6_1 {
-            is_undone_after_kill_9(&guest);
+            let written = is_undone_after_kill_9(&guest);
+            // `make test-long` kills it in each of its writes.
+            let sample = [(written[0], By::Daemon), (written[written.len() - 1], By::Undo)];
+            for (irq, by) in sample {
+                restores_every_byte(&guest, irq, by);
+            }
             irqbalance_follows_its_hints(&guest);
         }
         drop(work);
     }
+}
+
+/// Each write of the daemon, three times: the last rounds also fold the transactions of the first.
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn a_kill_in_each_write_of_the_daemon_is_undone() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let guest = Guest::boot(Kernel::V6_1);
+    let _work = guest.workload(7100, "5");
+    let written = is_undone_after_kill_9(&guest);
+    let before = guest.knobs();
+    // More transactions than the daemon keeps apart (`COMPACT_AT`).
+    let kills = (3 * written.len()).max(20);
+    for (n, irq) in written.iter().cycle().take(kills).enumerate() {
+        restores_every_byte(&guest, *irq, if n % 2 == 0 { By::Daemon } else { By::Undo });
+    }
+    let daemon = guest.start();
+    guest.until_placed("placed after all kills", "4-7");
+    daemon.signal(Signal::KILL).unwrap();
+    drop(daemon);
+    let journal = guest.lab.sh("grep -c '\"begin\"' /run/netsilo/journal").unwrap();
+    assert!(journal.trim().parse::<usize>().unwrap() < kills, "folded: {journal} transactions");
+    guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
+    assert_eq!(guest.knobs(), before);
 }
 
 fn follows_the_workload(guest: &Guest) -> Workload {
@@ -175,8 +209,9 @@ fn leaves_only_what_it_wrote(guest: &Guest, daemon: Job) {
     guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
 }
 
-fn is_undone_after_kill_9(guest: &Guest) {
-    guest.lab.sh("rm /run/netsilo/journal; echo 1 >/sys/class/net/eth0/threaded").unwrap();
+/// Returns the interrupts that the daemon wrote.
+fn is_undone_after_kill_9(guest: &Guest) -> Vec<u64> {
+    guest.lab.sh("rm -f /run/netsilo/journal; echo 1 >/sys/class/net/eth0/threaded").unwrap();
     guest.all_on(1);
     let kthreads =
         "grep -H Cpus_allowed_list $(grep -l ^napi/eth0 /proc/[0-9]*/comm | sed s/comm/status/)";
@@ -192,6 +227,7 @@ fn is_undone_after_kill_9(guest: &Guest) {
     daemon.signal(Signal::KILL).unwrap();
     drop(daemon);
     assert_ne!(guest.knobs(), knobs);
+    let written = killed::written(guest);
     let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
     assert_eq!(
         (guest.knobs(), guest.lab.sh(kthreads).unwrap()),
@@ -208,6 +244,8 @@ fn is_undone_after_kill_9(guest: &Guest) {
         "{}",
         guest.log()
     );
+    guest.configure("");
+    written
 }
 
 /// With hints only, the daemon writes no knob, and the real irqbalance with the exported policy

@@ -97,7 +97,8 @@ fn a_hostile_bundle_is_refused_within_64_mib() {
     assert!(error.contains("cannot unpack") && error.contains("memory"), "{error}");
 }
 
-/// Debug builds read this for minutes.
+/// On a disk with slow deletes (`discard`) its many temporary files take minutes; seconds with
+/// `TMPDIR=/dev/shm`.
 #[test]
 #[ignore = "slow: make test-long"]
 fn a_bundle_of_512_cpus_and_4000_interrupts_reads() {

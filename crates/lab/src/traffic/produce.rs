@@ -37,9 +37,9 @@ pub struct ProduceArgs {
     /// Bytes per write, or per datagram
     #[arg(long, default_value_t = 1024)]
     pub size: usize,
-    /// UDP: datagrams per second, all flows together
-    #[arg(long, default_value_t = 2000.0)]
-    pub rate: f64,
+    /// Writes or datagrams per second, all flows together [default: UDP 2000, TCP unlimited]
+    #[arg(long)]
+    pub rate: Option<f64>,
     /// TCP: send a file in memory, whose whole pages a receiver can map
     #[arg(long)]
     pub sendfile: bool,
@@ -80,6 +80,23 @@ pub(crate) fn run(produce: &ProduceArgs) -> Result<Produced> {
     Ok(Produced { proto: produce.proto, bytes, seconds: started.elapsed().as_secs_f64(), flows })
 }
 
+/// Spaces writes evenly; one that is late is made up for.
+struct Pace {
+    next: Instant,
+    pause: Duration,
+}
+
+impl Pace {
+    fn new(writes_per_s: f64) -> Self {
+        Self { next: Instant::now(), pause: Duration::from_secs_f64(1.0 / writes_per_s.max(0.1)) }
+    }
+
+    fn wait(&mut self) {
+        self.next += self.pause;
+        std::thread::sleep(self.next.saturating_duration_since(Instant::now()));
+    }
+}
+
 impl ProduceArgs {
     fn destination(&self, flow: u16) -> SocketAddr {
         SocketAddr::new(self.dest, self.port + flow % self.ports.max(1))
@@ -114,10 +131,12 @@ fn tcp_flow(produce: &ProduceArgs, mut stream: TcpStream) -> Result<ProducedFlow
         }
     } else {
         let block = vec![0; produce.size.max(1)];
+        let mut pace = produce.rate.map(|rate| Pace::new(rate / f64::from(produce.flows)));
         while sent < produce.bytes {
             let rest = usize::try_from(produce.bytes - sent)?.min(block.len());
             stream.write_all(&block[..rest]).with_context(|| format!("cannot send to {to}"))?;
             sent += rest as u64;
+            pace.iter_mut().for_each(Pace::wait);
         }
     }
     stream.shutdown(Shutdown::Write)?;
@@ -137,8 +156,7 @@ fn udp(produce: &ProduceArgs) -> Result<Vec<ProducedFlow>> {
     };
     let mut flows = (0..produce.flows).map(connect).collect::<Result<Vec<_>>>()?;
     let block = vec![0; produce.size.clamp(1, 65000)];
-    let pause = Duration::from_secs_f64(1.0 / produce.rate.max(0.1));
-    let mut next = Instant::now();
+    let mut pace = Pace::new(produce.rate.unwrap_or(2000.0));
     while flows.iter().any(|(_, flow)| flow.bytes < produce.bytes) {
         for (socket, flow) in &mut flows {
             let rest = usize::try_from(produce.bytes - flow.bytes)?.min(block.len());
@@ -148,8 +166,7 @@ fn udp(produce: &ProduceArgs) -> Result<Vec<ProducedFlow>> {
             flow.bytes += udp::send(socket, &block[..rest])
                 .with_context(|| format!("cannot send to port {}", flow.port))?
                 as u64;
-            next += pause;
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            pace.wait();
         }
     }
     for (socket, _) in &flows {

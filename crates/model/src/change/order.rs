@@ -1,6 +1,9 @@
 //! Which change comes before which, and which would be void in one plan.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::change::knobs::Target;
+use crate::change::location::{Location, Setting};
 use crate::change::one_change::Change;
 
 /// The order in which changes are made; undo goes the other way.
@@ -12,8 +15,43 @@ pub fn ordered(mut changes: Vec<Change>) -> Vec<Change> {
 /// Changes that can be made together, and changes that another one of them would make void: those
 /// need a plan of their own, made when the first are in force.
 pub fn held_back(changes: Vec<Change>) -> (Vec<Change>, Vec<Change>) {
-    let first: Vec<Target> = changes.iter().map(|change| change.target.clone()).collect();
-    changes.into_iter().partition(|change| !first.iter().any(|target| target.voids(&change.target)))
+    let resets = resets(&changes);
+    let stays: Vec<bool> =
+        changes.iter().map(|change| reset_of(&resets, &change.target).is_none()).collect();
+    let mut stays = stays.into_iter();
+    changes.into_iter().partition(|_| stays.next() == Some(true))
+}
+
+/// The first change that another one of the plan would make void, after that other one.
+pub fn first_void(changes: &[Change]) -> Option<(&Target, &Target)> {
+    let resets = resets(changes);
+    let mut targets = changes.iter().map(|change| &change.target);
+    targets.find_map(|target| Some((reset_of(&resets, target)?, target)))
+}
+
+/// The changes that may make others of their netdev void, by its name: a plan of a stranger may
+/// have a hundred thousand changes.
+type Resets<'a> = BTreeMap<&'a str, BTreeSet<&'a Target>>;
+
+fn resets(changes: &[Change]) -> Resets<'_> {
+    let mut resets = Resets::new();
+    for target in changes.iter().map(|change| &change.target) {
+        if let Location::Ethtool { netdev, setting: Setting::Channels | Setting::Coalesce } =
+            target.location()
+        {
+            resets.entry(&netdev.name).or_default().insert(target);
+        }
+    }
+    resets
+}
+
+fn reset_of<'a>(resets: &Resets<'a>, target: &Target) -> Option<&'a Target> {
+    let voids = |reset: &&Target| reset.voids(target);
+    match target.netdev() {
+        Some(netdev) => resets.get(netdev.name.as_str())?.iter().copied().find(voids),
+        // a kthread, which has only a part of its netdev's name
+        None => resets.values().flatten().copied().find(voids),
+    }
 }
 
 #[cfg(test)]
@@ -118,7 +156,13 @@ mod tests {
             to(knobs::Channels { netdev: of() }, Settings::default()),
             to(knobs::Rings { netdev: of() }, Settings::default()),
         ];
+        let (by, void) = first_void(&changes).unwrap();
+        assert_eq!(
+            (by.to_string(), void.to_string()),
+            ("eth0 channels".into(), "irq 27 (x)".into())
+        );
         let (now, later) = held_back(changes);
+        assert_eq!(first_void(&now), None);
         let names = |changes: Vec<Change>| {
             changes.iter().map(|it| it.target.to_string()).collect::<Vec<_>>()
         };

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::thread::sleep;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use netsilo_model::change::{Change, SYSCTLS, Target, Value, only_read, ordered};
+use netsilo_model::change::{Change, SYSCTLS, Target, Value, first_void, only_read, ordered};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::sysctls::network_sysctls;
@@ -190,8 +190,7 @@ fn changes(
 }
 
 fn refuse_conflicting_changes(name: &str, changes: &[Change]) -> Result<()> {
-    let targets = || changes.iter().map(|change| &change.target);
-    match targets().find_map(|by| Some((by, targets().find(|other| by.voids(other))?))) {
+    match first_void(changes) {
         None => Ok(()),
         Some((by, void)) => {
             bail!(

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use netsilo_decide::plan::Plan;
+use netsilo_model::change::first_void;
 use netsilo_sys::transaction::apply::{Applied, ApplyEvent, TransactionOptions};
 use netsilo_sys::transaction::guard;
 use netsilo_sys::transaction::verify::{self, Arrival};
@@ -135,9 +136,7 @@ fn is_no_worse(plan: &Plan, options: &ApplyOptions, window: Duration) -> Result<
 
 /// Refuses a plan where one change resets a device and so voids another change.
 fn refuse_conflicting_changes(plan: &Plan) -> Result<()> {
-    let targets = || plan.changes.iter().map(|change| &change.target);
-    let void = targets().find_map(|by| Some((by, targets().find(|other| by.voids(other))?)));
-    let Some((by, void)) = void else { return Ok(()) };
+    let Some((by, void)) = first_void(&plan.changes) else { return Ok(()) };
     let todo = "apply the first alone, then make a new plan; nothing was written";
     Err(ExitError(
         Exit::Refused,

@@ -52,14 +52,17 @@ impl Guest {
             .unwrap();
     }
 
-    /// Starts the daemon with the privileges of the service.
+    /// Starts the daemon with the privileges of the service, and waits for its first window.
     pub(crate) fn start(&self) -> Job {
-        let daemon = self
-            .lab
-            .spawn(&format!("exec {RIGHTS} {NETSILO} run --config /tmp/conf >/tmp/log 2>&1"))
-            .unwrap();
+        let daemon = self.spawn();
         self.until("the first window", |status| status["windows"].as_u64() > Some(0));
         daemon
+    }
+
+    /// Starts the daemon with the privileges of the service.
+    pub(crate) fn spawn(&self) -> Job {
+        let run = format!("exec {RIGHTS} {NETSILO} run --config /tmp/conf >/tmp/log 2>&1");
+        self.lab.spawn(&run).unwrap()
     }
 
     pub(crate) fn log(&self) -> String {

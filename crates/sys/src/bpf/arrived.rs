@@ -112,7 +112,20 @@ fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_flow_or_none(
+            key in prop::collection::vec(any::<u8>(), 0..64),
+            value in prop::collection::vec(any::<u8>(), 0..24),
+        ) {
+            let whole = key.len() >= 54 && value.len() >= 16;
+            prop_assert_eq!(flow(&key, &value, &[]).is_some(), whole);
+        }
+    }
 
     #[test]
     fn a_flow_is_read_from_the_programs_struct() {

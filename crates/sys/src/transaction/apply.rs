@@ -159,8 +159,15 @@ impl fmt::Display for Drift {
     }
 }
 
+/// Number of drifts that the error names.
+const NAMED: usize = 8;
+
 fn list(drifts: &[Drift]) -> String {
-    drifts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    let mut words: Vec<String> = drifts.iter().take(NAMED).map(ToString::to_string).collect();
+    if drifts.len() > NAMED {
+        words.push(format!("and {} more settings", drifts.len() - NAMED));
+    }
+    words.join("; ")
 }
 
 /// Number of the daemon's transactions that triggers compaction into one.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netsilo_model::change::{Target, knobs};
+use netsilo_model::change::{Change, Target, knobs};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_sys::transaction::apply::{self, ApplyError, Drift, TransactionOptions};
@@ -328,6 +328,21 @@ fn no_transaction_starts_while_one_awaits_confirmation() {
         apply(&kernel, &[change(&kernel, irq(28), cpus("4"))]),
         Err(ApplyError::Unconfirmed(1))
     ));
+}
+
+#[test]
+fn an_error_of_many_differences_names_some_and_counts_the_others() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let absent = |n: u32| {
+        let Target::IrqAffinity(knob) = irq(27) else { unreachable!() };
+        let target = Target::IrqAffinity(knobs::IrqAffinity { irq: Irq(1000 + n), ..knob });
+        Change::untyped(target, cpus("1"), cpus("2"), "test").unwrap()
+    };
+    let plan: Vec<Change> = (0..10).map(absent).collect();
+    let error = apply(&kernel, &plan).unwrap_err().to_string();
+    assert!(error.contains("irq 1007") && !error.contains("irq 1008"), "{error}");
+    assert!(error.contains("; and 2 more settings; nothing was written"), "{error}");
 }
 
 #[test]

@@ -5,7 +5,6 @@ mod device;
 mod lost;
 mod reader;
 
-use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuId;
@@ -18,6 +17,10 @@ use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::judge::findings::loss::lost::{all_of, grown, sysctl, sysctl_number};
 use crate::judge::ledger::Ledger;
+use crate::judge::limits::raised;
+
+/// The limit of packets that wait for a CPU.
+const BACKLOG: &str = "net.core.netdev_max_backlog";
 
 /// All findings of the family.
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
@@ -63,14 +66,11 @@ fn backlog_full(
     mut evidence: Vec<Evidence>,
 ) -> Option<Finding> {
     let load = CpuWork::of(analysis, cpu_of(subject)?);
-    let bound = sysctl_number(analysis, "net.core.netdev_max_backlog");
-    evidence.extend(bound.map(|bound| {
-        Evidence::new(
-            "backlog limit in packets",
-            Measure::Count(bound),
-            "net.core.netdev_max_backlog",
-        )
-    }));
+    let bound = sysctl_number(analysis, BACKLOG);
+    evidence
+        .extend(bound.map(|bound| {
+            Evidence::new("backlog limit in packets", Measure::Count(bound), BACKLOG)
+        }));
     let rps =
         analysis.rates.cpus.get(&cpu_of(subject)?).and_then(|it| it.softnet?.received_rps_per_s);
     evidence.extend(rps.map(|rate| {
@@ -82,9 +82,9 @@ fn backlog_full(
         what: match bound {
             Some(bound) => format!(
                 "raise the backlog limit to {} packets from {bound}",
-                bound.saturating_mul(2)
+                raised(BACKLOG, bound)
             ),
-            None => "raise the backlog limit (net.core.netdev_max_backlog)".into(),
+            None => format!("raise the backlog limit ({BACKLOG})"),
         },
         gain: match load.is_full() {
             true => Gain::Nothing("the cpu is saturated: a backlog of any size fills up".into()),
@@ -101,9 +101,7 @@ fn backlog_full(
                 .into(),
         ),
         changes: match (bound, load.is_full()) {
-            (Some(bound), false) => {
-                sysctl(analysis, "net.core.netdev_max_backlog", bound.saturating_mul(2), &reason)
-            }
+            (Some(bound), false) => sysctl(analysis, BACKLOG, raised(BACKLOG, bound), &reason),
             _ => Vec::new(),
         },
         interrupts_traffic: false,
@@ -202,17 +200,18 @@ fn squeeze(
     let reason = format!(
         "{subject} stopped polling {count} times with work left while {lost} packets were lost"
     );
-    let larger = || {
-        let double = |name: &str| {
-            sysctl_number(analysis, name)
-                .map(|value| sysctl(analysis, name, value.saturating_mul(2), &reason))
-        };
-        bounds.into_iter().filter_map(double).flatten().collect::<Vec<Change>>()
-    };
+    let larger = bounds
+        .map(|name| Some((name, raised(name, sysctl_number(analysis, name)?))))
+        .into_iter()
+        .flatten();
     let budget_helps = lost > 0 && !load.is_full();
     let remedy = Remedy {
         what: match budget_helps {
-            true => "let NET_RX run twice as long before it yields".into(),
+            true => {
+                let limits: Vec<String> =
+                    larger.clone().map(|(name, value)| format!("{name} {value}")).collect();
+                format!("let NET_RX run longer before it yields: {}", limits.join(", "))
+            }
             false => "move work off this cpu (netsilo why lists it): it has no idle time that a \
                       larger budget could use"
                 .into(),
@@ -232,7 +231,10 @@ fn squeeze(
         not_when: Some(
             "no packets are lost: a squeeze delays packets, it does not drop them".into(),
         ),
-        changes: if budget_helps { larger() } else { Vec::new() },
+        changes: larger
+            .filter(|_| budget_helps)
+            .flat_map(|(name, value)| sysctl(analysis, name, value, &reason))
+            .collect(),
         interrupts_traffic: false,
     };
     Finding {

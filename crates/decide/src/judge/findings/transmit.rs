@@ -15,6 +15,7 @@ use crate::judge::findings::builders::{no_problem, setting, sum};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
+use crate::plan::{Goal, Xps, plan_xps};
 
 /// For each driver, its counter of full tx rings. `#` stands for a queue's number.
 const RING_STOPS: &[(&str, &str)] = &[
@@ -388,6 +389,13 @@ fn xps_gaps(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     if covered.is_empty() || missing.is_empty() || packets < BUSY {
         return None;
     }
+    // who owns the knobs is checked when they are written
+    let near = Goal {
+        netdevs: vec![netdev.name.clone()],
+        xps: Some(Xps::Near),
+        even_if_owned: true,
+        ..Goal::default()
+    };
     Some(Finding {
         id: FindingId::XpsGaps,
         severity: Severity::Info,
@@ -400,10 +408,11 @@ fn xps_gaps(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         ],
         remedies: vec![
             Remedy::new(
-                "run netsilo plan --xps near, which assigns each cpu the queue nearest to it",
+                "assign each cpu the queue nearest to it (netsilo plan --xps near)",
                 Gain::Unknown("the packets that each cpu sends were not counted".into()),
             )
-            .not_when("those cpus never send"),
+            .not_when("those cpus never send")
+            .by(plan_xps(analysis.after(), &near)),
         ],
     })
 }

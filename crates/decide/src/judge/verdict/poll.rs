@@ -4,6 +4,7 @@ use netsilo_model::change::{Settings, Words, knobs};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
+use crate::judge::limits::raised;
 use crate::judge::verdict::bottleneck::FULL;
 use crate::judge::verdict::effect::percent;
 use crate::judge::verdict::packet_steering::rps_is_on;
@@ -126,7 +127,7 @@ pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
         .writes(
             work,
             knobs::Sysctl { name: BUDGET.into() },
-            twice,
+            larger_budget,
             "softirq runs end with work left",
         )
         .not_when(
@@ -135,8 +136,10 @@ pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
     }
 }
 
-fn twice(old: &Words) -> Option<Words> {
-    Some(Words::new(&old.as_str().parse::<u32>().ok()?.checked_mul(2)?.to_string()))
+fn larger_budget(old: &Words) -> Option<Words> {
+    let larger = raised(BUDGET, old.as_str().parse().ok()?);
+    // the kernel's type is `int`
+    i32::try_from(larger).ok().map(|larger| Words::new(&larger.to_string()))
 }
 
 /// The verdict on busy polling, which trades CPU time for latency. Latency is not measured here.

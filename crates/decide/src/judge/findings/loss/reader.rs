@@ -13,9 +13,10 @@ use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::loss::lost::{all_of, grown, sysctl, sysctl_number};
 use crate::judge::ledger::Ledger;
+use crate::judge::limits::{is_below_default, raised};
 
-/// Default of net.core.somaxconn since 5.4.
-const SOMAXCONN: u64 = 4096;
+/// The largest length of a listen queue.
+const SOMAXCONN: &str = "net.core.somaxconn";
 
 /// Maximum number of sockets of a port that are listed.
 const SOCKETS_NAMED: usize = 5;
@@ -209,7 +210,7 @@ fn buffer(mut full: Full<'_>) -> Finding {
     let reason = format!("{subject} lost {lost} packets because its buffer was full");
     let default = sysctl_number(analysis, "net.core.rmem_default").filter(|_| !tcp);
     let max = sysctl_number(analysis, "net.core.rmem_max");
-    let doubled = default.map(|default| default.saturating_mul(2));
+    let doubled = default.map(|default| raised("net.core.rmem_default", default));
     let changes = doubled.zip(max).map(|(doubled, max)| {
         let mut names = vec!["net.core.rmem_default"];
         names.extend((max < doubled).then_some("net.core.rmem_max"));
@@ -247,12 +248,12 @@ fn buffer(mut full: Full<'_>) -> Finding {
 fn listen(mut full: Full<'_>) -> Finding {
     let Full { analysis, subject, losers, lost, .. } = full;
     let socket = losers.worst();
-    let bound = sysctl_number(analysis, "net.core.somaxconn");
+    let bound = sysctl_number(analysis, SOMAXCONN);
     let limit = socket.and_then(|socket| socket.limit).map(u64::from);
     let shown = [
         ("connections waiting to be accepted", socket.map(|it| u64::from(it.queued)), "sock_diag"),
         ("limit of the accept queue", limit, "sock_diag"),
-        ("maximum of that limit", bound, "net.core.somaxconn"),
+        ("maximum of that limit", bound, SOMAXCONN),
     ];
     full.evidence.extend(shown.into_iter().filter_map(|(quantity, value, source)| {
         Some(Evidence::new(quantity, Measure::Count(value?), source))
@@ -262,7 +263,7 @@ fn listen(mut full: Full<'_>) -> Finding {
     // What `listen` asked for is cut to the maximum. Without tcp_diag either may be the one that
     // binds.
     let binding = bound.filter(|bound| limit.is_none_or(|limit| limit >= *bound));
-    let larger = |bound: u64| bound.saturating_mul(2).max(SOMAXCONN);
+    let larger = |bound| raised(SOMAXCONN, bound);
     full.finding(Words {
         id: FindingId::ListenOverflow,
         title: format!("{reader} accepts too slowly: {lost} connections found its queue full"),
@@ -295,11 +296,10 @@ fn listen(mut full: Full<'_>) -> Finding {
                   measured",
         cost: "connections may wait longer before they are served",
         not_when: format!("{reader} accepts more slowly than connections arrive on average"),
-        changes: binding.map_or_else(Vec::new, |bound| {
-            sysctl(analysis, "net.core.somaxconn", larger(bound), &reason)
-        }),
+        changes: binding
+            .map_or_else(Vec::new, |bound| sysctl(analysis, SOMAXCONN, larger(bound), &reason)),
         // A limit below the kernel's default is the likelier cause.
-        longer_first: binding.is_some_and(|bound| bound < SOMAXCONN),
+        longer_first: binding.is_some_and(|bound| is_below_default(SOMAXCONN, bound)),
     })
 }
 
