@@ -28,7 +28,7 @@ use crate::workload::{Kind, Workload, while_busy};
 
 /// The CPUs of the servers: one thread of each core, two cores on each socket. They are not the
 /// first threads of all cores, where most rules put the first interrupts.
-const SERVER_CPUS: [u32; 4] = [1, 2, 5, 6];
+pub(crate) const SERVER_CPUS: [u32; 4] = [1, 2, 5, 6];
 
 /// Arguments of the comparison.
 #[derive(Debug, Clone, clap::Args)]

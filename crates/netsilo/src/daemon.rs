@@ -7,6 +7,7 @@
 mod advice;
 mod budget;
 pub(crate) mod config;
+mod heartbeat;
 mod metrics;
 mod outcomes;
 mod publish;
@@ -43,6 +44,7 @@ use crate::args::state_dir::StateDir;
 use crate::daemon::advice::Advice;
 use crate::daemon::budget::{Budget, Cycle};
 use crate::daemon::config::Config;
+use crate::daemon::heartbeat::{Heartbeat, tell_systemd};
 use crate::daemon::metrics::ReadBytes;
 use crate::daemon::outcomes::FollowedOutcomes;
 use crate::daemon::publish::{MetricsServer, SharedStatus, StatusSocket};
@@ -571,34 +573,5 @@ fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
         notes,
         totals: Totals::default(),
         own: self_cost(),
-    }
-}
-
-/// Notifies systemd; does nothing without systemd.
-fn tell_systemd(states: &[NotifyState<'_>]) {
-    let _ = sd_notify::notify(states);
-}
-
-/// The notifications that systemd's watchdog expects.
-struct Heartbeat {
-    every: Option<Duration>,
-    last: Instant,
-}
-
-impl Heartbeat {
-    fn new() -> Self {
-        Self { every: sd_notify::watchdog_enabled().map(|limit| limit / 3), last: Instant::now() }
-    }
-
-    /// Returns the longest wait between two notifications.
-    fn pulse(&self) -> Duration {
-        self.every.unwrap_or(Duration::from_secs(3600))
-    }
-
-    fn beat(&mut self) {
-        if self.every.is_some_and(|every| self.last.elapsed() >= every) {
-            self.last = Instant::now();
-            tell_systemd(&[NotifyState::Watchdog]);
-        }
     }
 }

@@ -58,6 +58,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         ..State::new(palette(), source, read_only(args))
     };
     let last = shell::run(args, windows, costs, signals, state);
+    if let Ok(State { pending: Some(pending), .. }) = &last {
+        let left = pending.deadline.saturating_sub(since_boot()).as_secs();
+        out::note(&format!(
+            "transaction {} is restored in {left} s unless you run: netsilo confirm",
+            pending.transaction
+        ));
+    }
     if let (Some(recording), Some(path)) = (recording, &args.record) {
         let (manifest, full) = recording.write(path)?;
         let windows = plural(manifest.windows, "window");
@@ -67,14 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             path.display()
         ));
     }
-    let last = last?;
-    if let Some(pending) = last.pending {
-        let left = pending.deadline.saturating_sub(since_boot()).as_secs();
-        out::note(&format!(
-            "transaction {} is restored in {left} s unless you run: netsilo confirm",
-            pending.transaction
-        ));
-    }
+    last?;
     Ok(Exit::Ok)
 }
 

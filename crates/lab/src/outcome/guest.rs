@@ -13,12 +13,10 @@ use netsilo_model::cost::assumed::Assumed;
 use crate::built;
 use crate::outcome::args::Measure;
 use crate::outcome::recorded::{Load, Recorded, Start, choice};
+use crate::peers::SERVER_CPUS;
 use crate::peers::guest::PeersGuest;
 use crate::say::{bar, progress};
 use crate::workload::{Kind, Workload, while_busy};
-
-/// The CPUs of the servers: one thread of each core.
-const SERVER_CPUS: [u32; 4] = [1, 2, 5, 6];
 
 /// The starts, as the CPU of each queue: as booted, of irqbalance, all on one CPU, next to the
 /// readers, on their CPUs.

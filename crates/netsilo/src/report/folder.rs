@@ -40,13 +40,9 @@ pub(super) fn read(folder: &Path) -> Result<ReportFolder> {
 
 /// Escapes control characters in all texts of a value.
 pub(super) fn sanitized<T: Serialize + DeserializeOwned>(value: T) -> Result<T> {
-    let convert = || -> serde_json::Result<T> {
-        // Through text: the code that reads and writes these types as text is there anyway.
-        let mut value: Value = serde_json::from_slice(&serde_json::to_vec(&value)?)?;
-        sanitize(&mut value);
-        serde_json::from_slice(&serde_json::to_vec(&value)?)
-    };
-    convert().context("cannot convert names")
+    let mut value = serde_json::to_value(value).context("cannot convert names")?;
+    sanitize(&mut value);
+    serde_json::from_value(value).context("cannot convert names")
 }
 
 fn sanitize(value: &mut Value) {

@@ -32,50 +32,9 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     text(&indented(value)?)
 }
 
-/// A value as indented JSON with a newline at its end, as `serde_json::to_string_pretty` writes it.
-///
-/// It is indented as text: a second serializer would double the code of each type.
+/// A value as indented JSON with a newline at its end.
 pub(crate) fn indented(value: &impl Serialize) -> Result<String> {
-    Ok(indent(&serde_json::to_string(value).context("cannot serialize JSON")?))
-}
-
-/// Indents JSON that has no white space between its parts.
-fn indent(compact: &str) -> String {
-    let mut text = String::with_capacity(compact.len() * 2);
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    let newline = |text: &mut String, depth: usize| {
-        text.push('\n');
-        (0..depth).for_each(|_| text.push_str("  "));
-    };
-    for c in compact.chars() {
-        if in_string {
-            in_string = escaped || c != '"';
-            escaped = c == '\\' && !escaped;
-            text.push(c);
-            continue;
-        }
-        let opened = text.ends_with(['[', '{']);
-        match c {
-            ']' | '}' => {
-                depth = depth.saturating_sub(1);
-                if !opened {
-                    newline(&mut text, depth);
-                }
-            }
-            _ if opened => newline(&mut text, depth),
-            _ => {}
-        }
-        text.push(c);
-        match c {
-            '"' => in_string = true,
-            '[' | '{' => depth += 1,
-            ',' => newline(&mut text, depth),
-            ':' => text.push(' '),
-            _ => {}
-        }
-    }
-    text.push('\n');
-    text
+    Ok(serde_json::to_string_pretty(value).context("cannot serialize JSON")? + "\n")
 }
 
 /// Prints a result as one line of JSON.
@@ -138,21 +97,6 @@ fn exit_on_broken_pipe(written: io::Result<()>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn json_is_indented_as_serde_json_does() {
-        for value in [
-            serde_json::json!({}),
-            serde_json::json!([]),
-            serde_json::json!(1.5),
-            serde_json::json!("{[,:"),
-            serde_json::json!([[], {}, [{}], "a\"b\\", "\\", "["]),
-            serde_json::json!({ "k{": "v,:", "n": [1, -2.5e-9, null], "o": { "p": [] } }),
-        ] {
-            let expected = serde_json::to_string_pretty(&value).unwrap() + "\n";
-            assert_eq!(indented(&value).unwrap(), expected);
-        }
-    }
 
     #[test]
     fn escape_sequences_are_escaped_and_json_keeps_its_meaning() {

@@ -15,7 +15,6 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::subject::Subject;
 use netsilo_sys::bundle::Bundle;
 use netsilo_sys::clock::since_boot;
-use ratatui::crossterm::event::KeyCode;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -165,7 +164,7 @@ impl Shell<'_> {
 
     #[cfg(debug_assertions)]
     fn is_panic(&self, event: &Event) -> bool {
-        let key = self.args.panic_at.map(KeyCode::Char);
+        let key = self.args.panic_at.map(ratatui::crossterm::event::KeyCode::Char);
         matches!(event, Event::Key(pressed) if Some(*pressed) == key)
     }
 

@@ -30,7 +30,7 @@ pub(super) struct Pace {
 #[derive(Debug, Clone, Copy)]
 struct PaceState {
     interval: Duration,
-    /// Windows of a bundle to go on or back at once.
+    /// Windows of a bundle to step at once, back if negative.
     step: isize,
     /// Whether a bundle stops.
     paused: bool,
@@ -48,7 +48,7 @@ impl Pace {
         self.change(|state| state.interval = interval);
     }
 
-    /// Goes on or back in a bundle.
+    /// Steps in a bundle, back if negative.
     pub(super) fn step(&self, by: isize) {
         self.change(|state| state.step += by);
     }
@@ -83,7 +83,7 @@ impl Pace {
         }
     }
 
-    /// Waits until a bundle goes on or back, and returns by how much; at its end only for the user.
+    /// Waits for the next step in a bundle and returns it; at its end only the user makes one.
     fn next_step(&self, at_end: bool) -> isize {
         let start = Instant::now();
         let mut state = self.lock();

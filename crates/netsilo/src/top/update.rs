@@ -62,7 +62,7 @@ pub(crate) enum Request {
     Fail,
     /// Observe at another interval from now on.
     Interval(Duration),
-    /// Go on or back in a bundle by so many windows.
+    /// Step by this many windows of a bundle, back if negative.
     Step(isize),
     /// Stop playing a bundle, or go on.
     Pause(bool),
