@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 
 .PHONY: demo docs package test check test-long mutants bench bench-exact bench-irqbalance bench-load
 .PHONY: bench-attribution bench-matrix bench-outcome bench-peers bench-smoke fuzz-long install
-.PHONY: setup soak
+.PHONY: predict-score setup soak
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -47,6 +47,10 @@ fuzz-long:
 # the daemon in a guest for HOURS hours while everything changes (docs/testing.md)
 soak: setup
 	SOAK_MINUTES=$$(( $(HOURS) * 60 )) NETSILO_NO_SKIP=1 scripts/test-long lab_soak
+
+# what `netsilo predict` says of published experiments (docs/model.md); a minute
+predict-score: setup
+	cargo run --release -p netsilo-predict --example score -- $(ARGS)
 
 bench: setup
 	cargo bench -p netsilo-decide --bench read --bench cycle

@@ -14,6 +14,9 @@ mod args;
 #[allow(dead_code, reason = "for the daemon")]
 #[path = "../../crates/netsilo/src/daemon/config/file.rs"]
 mod file;
+#[allow(dead_code, unused_imports, reason = "for the command line")]
+#[path = "configuration/tell.rs"]
+mod tell;
 
 fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |text: &str| {
     match file::parse(text, Path::new("netsilo.toml")) {

@@ -63,6 +63,7 @@ fn seeds() -> Vec<String> {
         target,
         old,
         old_raw: "00000000,00000001\n".into(),
+        created: None,
         settles_as: new.clone(),
         new,
         reason: "rx-0's consumer runs there".into(),

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use netsilo_fuzz::{is_one_line, points_into};
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::pid_status::cpus_allowed;
-use netsilo_model::parse::schedstat::{cgroup_v2, link_inode, processor, run_ns};
+use netsilo_model::parse::schedstat::{cgroup_path, link_inode, processor, run_ns};
 
 fuzz_target!(|text: &str| {
     let stat = pid_stat(text);
@@ -30,7 +30,7 @@ fuzz_target!(|text: &str| {
         assert_eq!(processor(&format!("7 (a b) {} {cpu} 0\n", fields.join(" "))), Some(cpu));
     }
     let _ = run_ns(text);
-    if let Some(path) = cgroup_v2(text) {
+    if let Some(path) = cgroup_path(text) {
         assert!(text.contains(path) && !path.contains('\n'));
     }
     for kind in ["socket", "net"] {

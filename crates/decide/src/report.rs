@@ -35,6 +35,7 @@ pub const SCHEMA: u32 = 1;
 
 /// The state and rates of a host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
     /// Schema number of this structure.
     pub schema: u32,
@@ -65,6 +66,7 @@ pub struct Report {
 
 /// The machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MachineLine {
     /// Host name.
     pub hostname: String,
@@ -88,6 +90,7 @@ pub struct MachineLine {
 
 /// How polls and consumers were counted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AttributionLine {
     /// The method of counting.
     pub source: AttributionSource,
@@ -107,6 +110,7 @@ pub struct AttributionLine {
 
 /// A network device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetdevLine {
     /// Interface name.
     pub name: String,
@@ -150,6 +154,7 @@ pub struct NetdevLine {
 
 /// The completion interrupt of a tx queue that shares it with no rx queue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TxIrqLine {
     /// The tx queue.
     pub queue: u32,
@@ -165,6 +170,7 @@ pub struct TxIrqLine {
 
 /// A CPU.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuLine {
     /// CPU number.
     pub cpu: CpuId,
@@ -203,6 +209,7 @@ pub struct CpuLine {
 
 /// The host as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Totals {
     /// Payload bytes read per second, from all sources; `None` when consumers were not counted.
     pub bytes_per_s: Option<f64>,
@@ -227,6 +234,7 @@ pub struct Totals {
 
 /// Settings of the network stack as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SettingsLine {
     /// `/proc/irq/default_smp_affinity`.
     pub default_smp_affinity: Option<CpuSet>,

@@ -12,16 +12,18 @@ use netsilo_layers::circles::circles;
 use netsilo_layers::modules::{Reference, Sources, references};
 
 /// Each crate with the crates that it may use; tests may use more.
-const CRATES: [(&str, &str); 10] = [
+const CRATES: [(&str, &str); 12] = [
     ("stats", ""),
     ("model", "stats"),
+    ("predict", "model"),
     ("decide", "stats model"),
     ("trial", "stats model"),
     ("sys", "stats model"),
     ("load", "stats model trial sys"),
-    ("netsilo", "stats model decide trial sys load"),
+    ("netsilo", "stats model predict decide trial sys load"),
     ("lab", "stats model decide sys"),
     ("layers", ""),
+    ("synth", "model sys"),
     ("package", "netsilo"),
 ];
 
@@ -37,8 +39,8 @@ const FOLDERS: [(&str, &str); 4] = [
     ),
     (
         "netsilo",
-        "tell < args < views < temporary_changes < daemon < verbs < bench < tune < report, top \
-         < cli",
+        "tell < args < views < ndjson < temporary_changes < daemon < verbs < bench < tune \
+         < report, top < cli",
     ),
 ];
 

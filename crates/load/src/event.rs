@@ -11,8 +11,16 @@ pub enum Event {
     Began(SocketAddr, Box<Spec>),
     /// A client's load has ended, with the server's totals.
     Served(SocketAddr, Totals),
-    /// A client was refused, or left before its load ended.
-    Ended(SocketAddr, String),
+    /// Clients were refused, or left before their load ended; at most one event for each reason
+    /// and second.
+    Ended {
+        /// The first of these clients.
+        from: SocketAddr,
+        /// The reason.
+        why: String,
+        /// How many more clients ended for this reason since it was last reported.
+        others: usize,
+    },
     /// A requested load is being generated against this address.
     Making(SocketAddr, Box<Spec>),
     /// The requested load has ended, with the client's totals.

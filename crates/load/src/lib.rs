@@ -13,6 +13,7 @@ mod client;
 mod control;
 mod crr;
 pub mod early_drop;
+mod ended;
 mod error;
 mod event;
 mod generate;

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 use crate::answer::{self, Job, STACK};
 use crate::budget::{Budget, Grant, to_answer, to_generate};
 use crate::control::{CLIENT_LINE, Lines, Reply, Request, VERSION};
+use crate::ended::Ended;
 use crate::event::Event;
 use crate::generate::Generator;
 use crate::shared_counters::SharedCounters;
@@ -115,8 +116,12 @@ impl Server {
         tell: &(dyn Fn(Event) + Sync),
     ) -> Result<(), ServeError> {
         let clients = AtomicUsize::new(0);
-        thread::scope(|scope| {
+        let ended = Mutex::new(Ended::default());
+        let add = |from, why| lock(&ended).add(from, why);
+        let served = thread::scope(|scope| {
             while !stop.load(Ordering::Relaxed) {
+                let due = lock(&ended).due(Instant::now());
+                due.into_iter().for_each(tell);
                 let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
                 match poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&wait)) {
                     Ok(0) | Err(rustix::io::Errno::INTR) => continue,
@@ -126,10 +131,10 @@ impl Server {
                 // ignore a client that has disconnected already
                 let Ok((stream, from)) = self.listener.accept() else { continue };
                 let before = clients.fetch_add(1, Ordering::Relaxed);
-                let clients = &clients;
+                let (clients, add) = (&clients, &add);
                 let serve = move || {
                     if let Err(why) = self.client(stream, from, before >= CLIENTS, stop, tell) {
-                        tell(Event::Ended(from, why));
+                        add(from, why);
                     }
                     clients.fetch_sub(1, Ordering::Relaxed);
                 };
@@ -141,11 +146,13 @@ impl Server {
                 };
                 if let Err(error) = started {
                     clients.fetch_sub(1, Ordering::Relaxed);
-                    tell(Event::Ended(from, format!("cannot serve it: {error}")));
+                    add(from, format!("cannot serve it: {error}"));
                 }
             }
             Ok(())
-        })
+        });
+        ended.into_inner().unwrap_or_else(PoisonError::into_inner).rest().for_each(tell);
+        served
     }
 
     /// Serves a client until it disconnects.
@@ -201,6 +208,10 @@ impl Server {
             None => Ok(()),
         }
     }
+}
+
+fn lock(ended: &Mutex<Ended>) -> MutexGuard<'_, Ended> {
+    ended.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn refuse(lines: &mut Lines, why: String) -> Result<(), String> {

@@ -11,6 +11,7 @@ pub mod notes;
 pub mod queue_map;
 pub mod rates;
 pub mod reader_spread;
+pub mod seen_costs;
 pub mod signature;
 pub mod silo;
 pub mod silos;

@@ -5,6 +5,7 @@
 //! [`crate::snapshot`]; computed values must not come in.
 
 pub mod announced;
+pub mod container;
 pub mod cpu_lists;
 pub mod cpuinfo;
 mod error;

@@ -13,6 +13,7 @@
 //! has another one.
 
 mod exports;
+mod remedies;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -42,7 +43,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
 
 /// The host of a plan's case.
 enum Before {
-    Scene(Scene),
+    Scene(Box<Scene>),
     Bundle(Box<Observation>),
 }
 
@@ -51,7 +52,7 @@ impl Before {
         let bundle = case.join(BUNDLE);
         match bundle.exists() {
             true => Self::Bundle(Box::new(bundle::open(bundle).unwrap())),
-            false => Self::Scene(read(&case.join("before.json"))),
+            false => Self::Scene(Box::new(read(&case.join("before.json")))),
         }
     }
 
@@ -90,9 +91,11 @@ fn names(folder: &Path) -> BTreeSet<String> {
     names
 }
 
-/// The folders of plans: all but those of findings and knobs.
+/// The folders of plans: all but those of findings, knobs and predictions.
 fn plans() -> Vec<PathBuf> {
-    let names = names(&cases()).into_iter().filter(|name| name != "check" && name != "knobs");
+    let names = names(&cases())
+        .into_iter()
+        .filter(|name| !["check", "knobs", "predict"].contains(&name.as_str()));
     names.map(|name| cases().join(name)).collect()
 }
 
@@ -193,7 +196,7 @@ fn every_knob_is_shown_and_exported_as_it_was() {
         let case = cases().join("knobs").join(kind);
         let KnobCase { change } = read(&case.join("knob.json"));
         let plan = Plan { changes: vec![change], ..Plan::default() };
-        let text = views::plan::render(&plan) + &exports::of_knob(&plan);
+        let text = views::plan::render(&plan).to_string() + &exports::of_knob(&plan);
         insta::with_settings!({
             snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true
         }, {
@@ -213,14 +216,19 @@ struct Host {
 }
 
 impl Host {
-    /// Runs `check` on a host and keeps the findings with this id.
-    fn found(path: &Path, id: FindingId) -> Check {
+    /// Observes the host of a case.
+    fn observation(path: &Path) -> Observation {
         let host: Self = read(path);
         let mut observation = serde_json::to_value(host.scene.observation()).unwrap();
         json_patch::patch(&mut observation, &host.patch)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let observation = serde_json::from_value(observation)
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        serde_json::from_value(observation)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// Runs `check` on a host and keeps the findings with this id.
+    fn found(path: &Path, id: FindingId) -> Check {
+        let observation = Self::observation(path);
         let mut check = check(&Analysis::new(&observation, &Costs::default()));
         check.findings.retain(|finding| finding.id == id);
         check.verdicts.clear();

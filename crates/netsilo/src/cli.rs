@@ -6,11 +6,12 @@ pub mod topics;
 
 use anyhow::Result;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use netsilo_sys::files::root::Root;
 
 use crate::tell::exit::Exit;
 use crate::verbs::{
     ab, apply, calibrate, capture, check, check_config, confirm, doctor, explain, export, guard,
-    mask, outcomes, pin, plan, rss, show, status, undo, why,
+    mask, outcomes, pin, plan, predict, rss, show, status, undo, why,
 };
 use crate::{bench, daemon, report, top, tune};
 
@@ -38,6 +39,8 @@ enum Verb {
     Rss(rss::Args),
     /// Print what apply would write, with reasons
     Plan(plan::Args),
+    /// Predict what settings would do to this machine, a bundle's or one that a file describes
+    Predict(predict::Args),
     /// Show the plan, ask, and write it as one transaction that undo restores
     Apply(apply::Args),
     /// Restrict a consumer to some CPUs: show the change, ask, write it so that undo restores it
@@ -94,13 +97,16 @@ pub fn command() -> Command {
 /// Runs the verb of the command line.
 pub(crate) fn run() -> Result<Exit> {
     let args = Args::from_arg_matches(&command().get_matches());
-    match args.unwrap_or_else(|error| error.exit()).verb {
+    let verb = args.unwrap_or_else(|error| error.exit()).verb;
+    Root::check_host()?;
+    match verb {
         Verb::Show(args) => show::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Rss(args) => rss::run(&args),
         Verb::Plan(args) => plan::run(&args),
+        Verb::Predict(args) => predict::run(&args),
         Verb::Apply(args) => apply::run(&args),
         Verb::Pin(args) => pin::run(&args),
         Verb::Confirm(args) => confirm::run(&args),

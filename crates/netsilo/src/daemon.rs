@@ -8,6 +8,7 @@ mod advice;
 mod budget;
 pub(crate) mod config;
 mod heartbeat;
+mod journald;
 mod metrics;
 mod outcomes;
 mod publish;
@@ -45,6 +46,7 @@ use crate::daemon::advice::Advice;
 use crate::daemon::budget::{Budget, Cycle};
 use crate::daemon::config::Config;
 use crate::daemon::heartbeat::{Heartbeat, tell_systemd};
+use crate::daemon::journald::Journald;
 use crate::daemon::metrics::ReadBytes;
 use crate::daemon::outcomes::FollowedOutcomes;
 use crate::daemon::publish::{MetricsServer, SharedStatus, StatusSocket};
@@ -74,6 +76,9 @@ pub(crate) struct Args {
     /// Folder where netsilo calibrate stores its measurement
     #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
     costs_dir: PathBuf,
+    /// Socket of systemd-journald
+    #[arg(long, value_name = "PATH", default_value = journald::SOCKET, hide = true)]
+    journald_socket: PathBuf,
     #[command(flatten)]
     outcomes: OutcomesDir,
     #[command(flatten)]
@@ -147,6 +152,7 @@ struct Daemon<'a> {
     budget: Budget,
     advice: Advice,
     hints: Option<Hints>,
+    journald: Option<Journald>,
     status: Status,
     log: VecDeque<LogEntry>,
     read: ReadBytes,
@@ -208,6 +214,7 @@ impl<'a> Daemon<'a> {
             budget: Budget::default(),
             advice: Advice::default(),
             hints: None,
+            journald: Journald::connect(&args.journald_socket),
             log: VecDeque::new(),
             read: ReadBytes::default(),
             shared,
@@ -225,8 +232,7 @@ impl<'a> Daemon<'a> {
 
     /// Applies a configuration, except the controller's part; a failure changes nothing.
     fn configure(&mut self, config: Config) -> Result<()> {
-        let has_state = self.socket.is_some();
-        let new_hints = if config.hints && has_state && self.hints.is_none() {
+        let new_hints = if config.hints && self.has_state() && self.hints.is_none() {
             Some(Hints::new(&self.dir).context("cannot publish hints")?)
         } else {
             None
@@ -269,23 +275,42 @@ impl<'a> Daemon<'a> {
         address.map(|address| MetricsServer::open(address, self.shared.clone())).transpose()
     }
 
-    /// Notes what keeps readers from an answer; starts a server of metrics that ended again.
+    /// Whether the daemon can write to its state folder.
+    fn has_state(&self) -> bool {
+        !matches!(self.status.mode, Mode::ObserveOnly(_))
+    }
+
+    /// Notes what keeps readers from an answer; starts listeners that ended again.
     fn check_readers(&mut self) {
-        let status = self.socket.as_ref().and_then(StatusSocket::trouble);
-        let metrics = self.metrics.as_ref().and_then(MetricsServer::trouble);
+        let socket = self.socket.take_if(|socket| socket.has_ended());
+        let server = self.metrics.take_if(|server| server.has_ended());
+        let status = socket.as_ref().or(self.socket.as_ref()).and_then(StatusSocket::trouble);
+        let metrics = server.as_ref().or(self.metrics.as_ref()).and_then(MetricsServer::trouble);
         status.into_iter().chain(metrics).for_each(|trouble| self.note(trouble));
-        if let Some(ended) = self.metrics.take_if(|server| server.has_ended()) {
-            self.note(format!(
-                "the server of metrics at {} ended: starting it again",
-                ended.address
-            ));
+        if socket.is_some() {
+            self.note("the status socket ended: starting it again".into());
+        }
+        if let Some(ended) = server {
+            let at = ended.address;
+            self.note(format!("the server of metrics at {at} ended: starting it again"));
+        }
+        // it removes its path, which the new one needs
+        drop(socket);
+        if let Err(error) = self.listen() {
+            self.note(format!("{error:#}"));
+        }
+    }
+
+    /// Starts the listeners that are missing.
+    fn listen(&mut self) -> Result<()> {
+        if self.socket.is_none() && self.has_state() {
+            let path = self.dir.join(SOCKET);
+            self.socket = Some(StatusSocket::open(&path, self.shared.clone())?);
         }
         if self.metrics.is_none() {
-            match self.metrics_at(self.config.metrics.address()) {
-                Ok(server) => self.metrics = server,
-                Err(error) => self.note(format!("{error:#}")),
-            }
+            self.metrics = self.metrics_at(self.config.metrics.address())?;
         }
+        Ok(())
     }
 
     /// Runs one window after another until a signal ends the daemon.
@@ -424,13 +449,15 @@ impl<'a> Daemon<'a> {
         self.controller.wrote(now, &batch.outcomes);
     }
 
-    /// Records a decision in the log and the totals, and prints it.
+    /// Records a decision in the log and the totals, and sends it to the journal or prints it.
     fn decided(&mut self, mut entry: LogEntry) {
         use netsilo_decide::control::LogKind;
         if self.status.mode != Mode::Placing {
             entry.kind = entry.kind.without_writes();
         }
-        eprint_line(views::status::decision_line(&entry));
+        if self.journald.as_ref().is_none_or(|journald| journald.send(&entry).is_err()) {
+            eprint_line(views::status::decision_line(&entry));
+        }
         let totals = &mut self.status.totals;
         match entry.kind {
             LogKind::Revert => totals.reverts += 1,

@@ -8,6 +8,7 @@ mod args;
 mod bench;
 pub mod cli;
 mod daemon;
+mod ndjson;
 mod report;
 mod tell;
 mod temporary_changes;
@@ -18,6 +19,10 @@ mod views;
 
 #[cfg(test)]
 mod cases;
+#[cfg(test)]
+mod current;
+#[cfg(test)]
+mod schema;
 
 use std::process::ExitCode;
 

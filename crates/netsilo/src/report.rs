@@ -1,14 +1,17 @@
-//! `netsilo report`: the results of an experiment or a search as a page, Markdown or JSON.
+//! `netsilo report`: the results of an experiment or a search as a page, Markdown or JSON, the page
+//! of a prediction, or the page about an incident.
 //!
 //! It reads a run by `bench::folder` or `tune::folder`; `netsilo-trial` computes the results. May
-//! use `tell`, `views` and these folders; nothing here computes a figure.
+//! use `tell`, `views`, `verbs::capture` and these folders; nothing here computes a figure.
 
 mod charts;
 mod folder;
+mod incident;
 mod markdown;
 mod options;
 mod page;
 mod palette;
+mod prediction;
 mod search;
 mod words;
 
@@ -19,14 +22,19 @@ use anyhow::{Context as _, Result};
 use netsilo_trial::experiment::results::Results;
 
 pub(crate) use crate::report::options::Args;
-use crate::report::options::Format;
+use crate::report::options::{About, Format};
 use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::tune;
 
 /// Reads a run, computes its results and writes them.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let text = if tune::folder::is_search(&args.run) { search::text(args)? } else { text(args)? };
+    let text = match args.about() {
+        About::Incident(about) => incident::text(about)?,
+        About::Run(file) if file.is_file() => prediction::text(file, &args.format())?,
+        About::Run(run) if tune::folder::is_search(run) => search::text(run, &args.format())?,
+        About::Run(run) => text(run, &args.format())?,
+    };
     match &args.output {
         None => out::text(&text)?,
         Some(path) => write(path, &text)?,
@@ -35,13 +43,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 }
 
 /// The results of an experiment in the requested format.
-fn text(args: &Args) -> Result<String> {
-    let folder = folder::read(&args.run)?;
+fn text(run: &Path, format: &Format) -> Result<String> {
+    let folder = folder::read(run)?;
     if let Some(note) = &folder.note {
         out::note(note);
     }
     let results = Results::from_records(&folder.experiment, &folder.records);
-    match args.format() {
+    match format {
         Format::Json => out::indented(&results),
         Format::Markdown => Ok(markdown::render(&folder, &results)),
         Format::Page => page::render(&folder, &results),

@@ -6,5 +6,10 @@
 pub(crate) mod consent;
 pub(crate) mod exit;
 pub(crate) mod out;
+pub(crate) mod palette;
+pub(crate) mod presentation;
+pub(crate) mod printable;
 pub(crate) mod status;
+pub(crate) mod styled;
+pub(crate) mod versioned;
 pub(crate) mod words;

@@ -12,7 +12,6 @@ mod help;
 mod listing;
 mod map;
 mod pages;
-mod palette;
 mod shell;
 mod source;
 mod state;
@@ -21,6 +20,8 @@ mod update;
 mod window;
 
 #[cfg(test)]
+mod picture;
+#[cfg(test)]
 mod tests;
 
 use std::fs::OpenOptions;
@@ -28,13 +29,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use netsilo_sys::files::regular;
+use rustix::fs::OFlags;
 
 use crate::args::costs::costs_for;
 use crate::tell::exit::Exit;
 use crate::tell::out;
+use crate::tell::palette::Palette;
 use crate::tell::words::plural;
 pub(crate) use crate::top::args::Args;
-use crate::top::palette::Palette;
 use crate::top::shell::Windows;
 use crate::top::source::Recording;
 use crate::top::state::{Source, State};
@@ -80,7 +83,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 /// Starts a recording; an error if its file cannot be written.
 fn start_recording(path: &Path) -> Result<Arc<Recording>> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
+    let mut append = OpenOptions::new();
+    let file = regular::open_with(append.create(true).append(true), OFlags::empty(), path);
     file.with_context(|| format!("cannot write {}", path.display()))?;
     Ok(Arc::new(Recording::start()?))
 }

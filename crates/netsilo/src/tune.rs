@@ -25,6 +25,7 @@ use crate::bench::experiment::as_found;
 use crate::tell::consent::{confirmed_by_user, refuse_owned};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
+use crate::tell::versioned::Versioned;
 use crate::tell::words::plural;
 use crate::temporary_changes::TemporaryChanges;
 pub(crate) use crate::tune::args::Args;
@@ -79,7 +80,7 @@ fn ensure_positive(args: &Args) -> Result<()> {
 
 fn dry_run(args: &Args, field: &Field) -> Result<Exit> {
     if args.json {
-        out::json(&field.candidates)?
+        out::json(&Versioned::first(&field.candidates))?
     } else {
         out::text(&listed(&field.candidates))?
     }

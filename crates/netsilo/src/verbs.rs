@@ -19,6 +19,7 @@ pub(crate) mod mask;
 pub(crate) mod outcomes;
 pub(crate) mod pin;
 pub(crate) mod plan;
+pub(crate) mod predict;
 pub(crate) mod rss;
 pub(crate) mod show;
 pub(crate) mod status;

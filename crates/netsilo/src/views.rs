@@ -3,10 +3,13 @@
 //! May use `tell` and `args`. A view reads nothing, decides nothing and computes no rate.
 
 pub(crate) mod ab;
+pub(crate) mod applied;
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod doctor;
+pub(crate) mod forecast;
 pub(crate) mod plan;
+pub(crate) mod predict;
 pub(crate) mod rss;
 pub(crate) mod show;
 pub(crate) mod stages;

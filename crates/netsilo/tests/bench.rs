@@ -7,10 +7,13 @@
     reason = "clippy lets only functions marked as tests do so"
 )]
 
+mod conforms;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 
+use conforms::conforming;
 use netsilo_lab::output_of;
 use netsilo_trial::traffic::{InstancesAs, LoadResult, Spec, Test};
 
@@ -56,7 +59,7 @@ impl Server {
         let output = self.try_run(netns, &format!("{arguments} --json"));
         let words = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments}: {words}");
-        serde_json::from_slice(&output.stdout).unwrap()
+        serde_json::from_value(conforming("bench-run", &output.stdout)).unwrap()
     }
 }
 
@@ -387,6 +390,35 @@ fn a_server_survives_any_input() {
     // requests a load and disconnects
     says(prepare(&spec).as_bytes());
     server.adds_up(None, "");
+}
+
+#[test]
+fn a_server_prints_one_line_for_many_clients_that_it_refuses_for_the_same_reason() {
+    let mut command = netsilo(None, "bench serve --port 0");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.strip_prefix("listening on ").unwrap().split(',').next().unwrap();
+    let start = std::time::Instant::now();
+    for _ in 0..300 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"{\"hello\":{\"version\":99}}\n").unwrap();
+        let _ = stream.read_to_string(&mut String::new());
+    }
+    let seconds = start.elapsed().as_secs() as usize;
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> =
+        text.lines().filter(|line| line.contains("speaks version 1, not 99")).collect();
+    // the first at once, then one per second, and the rest at the end
+    assert!((1..=seconds + 3).contains(&lines.len()), "{seconds} s: {text}");
+    let count = |line: &&str| -> usize {
+        let others = line.split_once(" and ").map(|(_, rest)| rest.split(' ').next().unwrap());
+        1 + others.map_or(0, |others| others.parse::<usize>().unwrap())
+    };
+    assert_eq!(lines.iter().map(count).sum::<usize>(), 300, "{text}");
 }
 
 #[test]

@@ -4,11 +4,13 @@
 
 #[path = "cli/bundles.rs"]
 mod bundles;
+mod conforms;
 
 use std::io::Read as _;
 use std::process::{Command, Output, Stdio};
 
 use bundles::{OWNED, VIRTIO};
+use conforms::conforming;
 
 fn netsilo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
@@ -139,6 +141,7 @@ fn every_verb_has_the_recorded_help() {
         "why",
         "report",
         "tune",
+        "predict",
         "outcomes",
         "doctor",
         "help",
@@ -189,7 +192,7 @@ fn doctor_names_what_limits_netsilo_and_how_to_mend_it() {
     let state = ["--root", root, "--state-dir", state.to_str().unwrap()];
     let doctor = |more: &[&str]| run(&[&["doctor", "--json"], &state[..], more].concat());
     let area = |output: &Output, name: &str| {
-        let diagnosis: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let diagnosis = conforming("doctor", &output.stdout);
         assert_eq!(diagnosis["schema"], 1);
         let areas = diagnosis["areas"].as_array().unwrap();
         areas.iter().find(|area| area["name"] == name).unwrap().clone()
@@ -285,7 +288,7 @@ fn show_prints_a_bundle_as_text_and_as_json_of_schema_1() {
     assert_eq!((code(&screen), stderr(&screen)), (0, ""));
     insta::assert_snapshot!("show", stdout(&screen));
     let json = run(&["show", "--from", &VIRTIO, "--json"]);
-    let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let report = conforming("show", &json.stdout);
     assert_eq!((code(&json), &report["schema"]), (0, &1.into()));
     let eth0 = report["netdevs"]
         .as_array()
@@ -295,6 +298,242 @@ fn show_prints_a_bundle_as_text_and_as_json_of_schema_1() {
         .unwrap();
     assert_eq!(eth0["queues"][3]["consumers"][0]["comm"], "redis-server");
     serde_json::from_value::<netsilo_decide::report::Report>(report).unwrap();
+}
+
+#[test]
+fn what_each_verb_prints_of_a_bundle_conforms_to_its_schema() {
+    let flow = "10.0.0.1:40000-10.0.0.2:443/tcp";
+    for (schema, verb) in [
+        ("check", &["check"][..]),
+        ("mask", &["mask", "--node"]),
+        ("plan", &["plan", "-v"]),
+        ("rss-show", &["rss", "show", "--netdev", "eth0"]),
+        ("rss-where", &["rss", "where", flow, "--netdev", "eth0"]),
+        ("show", &["show", "--watch", "1"]),
+        ("why", &["why", "cpu0"]),
+    ] {
+        let output = run(&[verb, &["--from", &VIRTIO, "--json"]].concat());
+        assert_eq!(conforming(schema, &output.stdout)["schema"], 1, "{}", stderr(&output));
+    }
+    let scenario = ["predict", "--scenario", &scenario("request-response"), "--json"];
+    assert_eq!(conforming("predict", &run(&scenario).stdout)["against"], "none");
+    let veth = outcome("veth/tcp-rr-x-16-from-0-0");
+    let observed = run(&["predict", "--from", &veth, "--json"]);
+    assert_eq!(conforming("predict-observed", &observed.stdout)["load"], 1.0);
+    let plan = run(&["plan", "--from", &veth, "--predict", "--json"]);
+    assert_eq!(conforming("plan", &plan.stdout)["forecast"]["settings"][0]["name"], "as it is");
+    let sweep = run(&[&scenario[..], &["--sweep", "load.instances=1..2000/8"]].concat());
+    assert_eq!(conforming("predict-sweep", &sweep.stdout)["points"][0]["value"], 1.0);
+    let simulated = run(&[&scenario[..], &["--simulate", "--for", "1ms"]].concat());
+    assert_eq!(conforming("predict-simulate", &simulated.stdout)["seconds"], 0.001);
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = dir.path().join("host.tar.zst");
+    let capture = ["capture", "--no-bpf", "-i", "1ms", "--json", "-o", bundle.to_str().unwrap()];
+    assert_eq!(conforming("capture", &run(&capture).stdout)["windows"], serde_json::Value::Null);
+}
+
+fn scenario(name: &str) -> String {
+    format!("{}/../../cases/predict/{name}.toml", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn the_page_of_predict_shows_what_is_printed() {
+    let page = format!("{}/../../docs/predict.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(page).unwrap();
+    let file = scenario("request-response");
+    for more in
+        [&[][..], &["--sweep", "load.instances=1..2000/8"], &["--simulate", "--for", "200ms"]]
+    {
+        let output = run(&[&["predict", "--scenario", &file], more].concat());
+        assert_eq!((code(&output), stderr(&output)), (0, ""));
+        let block: String = stdout(&output).lines().map(|line| format!("    {line}\n")).collect();
+        assert!(page.contains(&block), "docs/predict.md lacks:\n{block}");
+    }
+}
+
+/// A bundle that a measurement of outcomes kept.
+fn outcome(name: &str) -> String {
+    format!("{}/../../fixtures/outcomes/{name}.tar.zst", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn settings_and_plans_are_predicted_for_an_observed_machine() {
+    let veth = outcome("veth/tcp-rr-x-16-from-0-0");
+    let predict = |more: &[&str]| {
+        let output = run(&[&["predict", "--from", &veth], more].concat());
+        assert_eq!((code(&output), stderr(&output)), (0, ""));
+        stdout(&output).to_owned()
+    };
+    let page = format!("{}/../../docs/predict.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(page).unwrap();
+    let shown = predict(&["--setting", "same-cpu", "--setting", "rps=0-1"]);
+    let block: String = shown.lines().map(|line| format!("    {line}\n")).collect();
+    assert!(page.contains(&block), "docs/predict.md lacks:\n{block}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("plan.json");
+    let made = run(&["plan", "--from", &veth, "--algorithm", "same-cpu", "--json"]);
+    std::fs::write(&plan, &made.stdout).unwrap();
+    let of_plan = predict(&["--plan", plan.to_str().unwrap()]);
+    let line = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(line(&of_plan, "plan.json"), line(&shown, "same-cpu"));
+    insta::assert_snapshot!(
+        "predict-twice",
+        predict(&["--load", "x2", "--setting", "same-cpu", "-v"])
+    );
+}
+
+#[test]
+fn a_forecast_that_cannot_be_made_is_refused_with_the_reason() {
+    let told = |more: &[&str]| refusal(&[&["predict"], more].concat());
+    let veth = outcome("veth/tcp-rr-x-16-from-0-0");
+    insta::assert_snapshot!(told(&["--from", &outcome("guest/booted")]), @r"1 netsilo: cannot predict: a packet seems to take 1446 us of softirq time: this guest's hypervisor runs its CPUs now and then, or emulates them, so no CPU has a speed of its own");
+    insta::assert_snapshot!(told(&["--from", &veth, "--setting", "rps=x"]), @r#"2 netsilo: --setting: "x": unexpected 'x' at column 1 of "x""#);
+    insta::assert_snapshot!(told(&["--from", &veth, "--setting", "rpss=0"]), @r"2 netsilo: --setting: unknown key rpss; did you mean rps?");
+    insta::assert_snapshot!(told(&["--from", &veth, "--setting", "magic"]), @r"2 netsilo: no setting magic: write plan, an algorithm (auto, near-consumer, rfs-max-weight, same-cpu, dedicated, spread, least-loaded, driver-hint), or KEY=VALUE");
+    insta::assert_snapshot!(told(&["--from", &veth, "--load", "x0"]), @r#"
+    2 error: invalid value 'x0' for '--load <xFACTOR>': write a multiple from x0.01 to x100
+
+    For more information, try '--help'.
+    "#);
+}
+
+#[test]
+fn each_kind_of_scenario_is_predicted_with_the_times_of_its_cpus() {
+    for name in ["forward", "send", "service-in-a-guest"] {
+        let output = run(&["predict", "--scenario", &scenario(name), "-v"]);
+        assert_eq!((code(&output), stderr(&output)), (0, ""));
+        insta::assert_snapshot!(format!("predict-{name}"), stdout(&output));
+    }
+}
+
+#[test]
+fn a_simulation_shows_each_cpu_over_time() {
+    let simulate = ["--simulate", "--for", "100ms", "-v"];
+    let output = run(&[&["predict", "--scenario", &scenario("forward")], &simulate[..]].concat());
+    assert_eq!((code(&output), stderr(&output)), (0, ""));
+    insta::assert_snapshot!(stdout(&output));
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused_with_the_reason() {
+    let told = |name: &str, more: &[&str]| {
+        let file = scenario(name);
+        let command = [&["predict", "--scenario", &file, "--simulate"], more].concat();
+        refusal(&command).replace(&file, "FILE")
+    };
+    insta::assert_snapshot!(
+        told("send", &[]),
+        @r"
+    1 netsilo: a load of kind send cannot be simulated: its sends are known by their mean costs alone; predict without --simulate answers
+    "
+    );
+    insta::assert_snapshot!(
+        told("service-in-a-guest", &[]),
+        @r"
+    1 netsilo: a load of kind service cannot be simulated: its packets and requests are unknown, only its shares of CPU time are known; predict without --simulate answers
+    "
+    );
+    insta::assert_snapshot!(
+        told("forward", &["--for", "1us"]),
+        @r"
+    2 error: invalid value '1us' for '--for <TIME>': write at least 1ms
+
+    For more information, try '--help'.
+    "
+    );
+    insta::assert_snapshot!(
+        told("forward", &["--sweep", "load.mbit=1..2"]),
+        @r"
+    2 error: the argument '--simulate' cannot be used with '--sweep <KEY=FROM..TO>'
+
+    Usage: netsilo predict --scenario <FILE> --simulate
+
+    For more information, try '--help'.
+    "
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_scenario_is_told_with_its_line_or_key() {
+    let file = scenario("request-response");
+    let told = |more: &[&str]| {
+        refusal(&[&["predict", "--scenario", &file], more].concat()).replace(&file, "FILE")
+    };
+    insta::assert_snapshot!(
+        told(&["--set", "machine.core=8"]),
+        @"1 netsilo: FILE: machine.core: unknown key core; did you mean cores?"
+    );
+    insta::assert_snapshot!(
+        told(&["--set", "load.instances=many"]),
+        @r#"1 netsilo: FILE: load.instances: invalid type: string "many", expected a number"#
+    );
+    insta::assert_snapshot!(
+        told(&["--set", "load.instances=0"]),
+        @"1 netsilo: FILE: load.instances: must be 1 to 10000000"
+    );
+    insta::assert_snapshot!(
+        told(&["--set", "nic=8"]),
+        @"1 netsilo: FILE: nic: invalid type: integer `8`, expected a table of keys"
+    );
+    insta::assert_snapshot!(
+        told(&["--setting", "rps=0-99"]),
+        @"1 netsilo: FILE: settings.rps=0-99: the machine has CPUs 0 to 15"
+    );
+    insta::assert_snapshot!(
+        told(&["--set", r#"load.cpus="4,16""#]),
+        @"1 netsilo: FILE: load.cpus: the machine has CPUs 0 to 15"
+    );
+    insta::assert_snapshot!(
+        told(&["--setting", "rps=x"]),
+        @r#"1 netsilo: FILE: rps: "x": unexpected 'x' at column 1 of "x""#
+    );
+    insta::assert_snapshot!(
+        told(&["--setting", "rfs_only"]),
+        @r"2 netsilo: no setting rfs_only; the file has irq_affinity, irq_affinity+rps_rfs, none, rps_rfs"
+    );
+    insta::assert_snapshot!(
+        told(&["--sweep", "load.bytes=0..10"]),
+        @"1 netsilo: FILE: load.bytes: must be 1 to 1000000000"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("own.toml");
+    let told = |text: &str| {
+        std::fs::write(&own, text).unwrap();
+        let own = own.to_str().unwrap();
+        refusal(&["predict", "--scenario", own]).replace(own, "FILE")
+    };
+    insta::assert_snapshot!(
+        told("[machine]\ncores = 4\nclock = 2"),
+        @r"1 netsilo: FILE: line 3: unknown key clock; known are sockets, cores, threads, ghz, kernel, virtual"
+    );
+    insta::assert_snapshot!(
+        told("[machine]\ncores = 4"),
+        @"1 netsilo: FILE: line 1: missing field `load`"
+    );
+    insta::assert_snapshot!(
+        told("[machine]\ncores = 4\n[load]\nkind = \"tcp\""),
+        @r#"1 netsilo: FILE: line 4: "tcp": known are tcp-rr, udp-rr, forward, send, service"#
+    );
+    insta::assert_snapshot!(
+        told("[machine\n"),
+        @"1 netsilo: FILE: line 1: unclosed table, expected `]`"
+    );
+}
+
+#[test]
+fn a_plan_of_another_schema_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let saved = dir.path().join("plan.json");
+    std::fs::write(&saved, r#"{ "schema": 2, "steps": [] }"#).unwrap();
+    let path = saved.to_str().unwrap();
+    assert_eq!(
+        refusal(&["export", "script", "--plan", path]),
+        format!("1 netsilo: {path} has schema 2: this netsilo reads schema 1")
+    );
 }
 
 #[test]
@@ -419,7 +658,7 @@ fn calibrate_stores_unless_dry_run_and_its_weights_are_not_used_on_another_machi
     assert_eq!(stdout(&kept), std::fs::read_to_string(&path).unwrap());
     let plan = || run(&["plan", "--costs-dir", folder, "--interval", "1ms", "--no-bpf"]);
     assert!(!stderr(&plan()).contains("is not used"));
-    let mut elsewhere: serde_json::Value = serde_json::from_str(stdout(&kept)).unwrap();
+    let mut elsewhere = conforming("calibrate", &kept.stdout);
     elsewhere["machine"]["hostname"] = "elsewhere".into();
     std::fs::write(&path, elsewhere.to_string()).unwrap();
     assert!(
@@ -464,10 +703,10 @@ fn a_signal_removes_the_temporary_folder_which_only_its_owner_can_read() {
         std::fs::read_dir(dir.path().join("tmp")).unwrap().map(|it| it.unwrap().path()).collect()
     };
     std::fs::create_dir(dir.path().join("tmp")).unwrap();
-    let fifo = dir.path().join("bundle");
-    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let capture = ["capture", "--no-bpf", "-i", "1h", "-o", "/dev/null"];
-    let from = ["show", "--from", fifo.to_str().unwrap()];
+    // 8,900 files, whose folder stays for many times as long as `until` waits between two looks
+    let case = "/../../cases/near-consumer-on-half-a-cache/before.tar.zst";
+    let from = ["show", "--from", &(env!("CARGO_MANIFEST_DIR").to_owned() + case)];
     for arguments in [&capture[..], &from] {
         for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
             // A child inherits which signals are ignored: HUP under nohup, INT in the background.
@@ -483,6 +722,7 @@ fn a_signal_removes_the_temporary_folder_which_only_its_owner_can_read() {
             kill_process(Pid::from_child(&child), signal).unwrap();
             let status = child.wait().unwrap();
             assert_eq!((mode, folders()), (0o700, vec![]), "{arguments:?} {signal:?}: {status}");
+            assert!(!status.success(), "{arguments:?} ended before the signal");
         }
     }
 }
@@ -513,6 +753,39 @@ fn no_control_character_of_a_file_reaches_the_terminal_through_an_error() {
         let is_escape = |c: char| c.is_control() && c != '\n';
         assert!(error.starts_with("1 ") && !error.contains(is_escape), "{error:?}");
         assert!(error.contains("\\u001b[2J"), "{error:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_a_pipe_is_refused_where_it_stands_and_nobody_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    for name in ["plan.json", "experiment.json", "how.json", "race.json", "journal"] {
+        let made = Command::new("mkfifo").arg(dir.path().join(name)).status();
+        assert!(made.unwrap().success());
+    }
+    let pipe = format!("{folder}/plan.json");
+    let state = ["--state-dir", folder];
+    for arguments in [
+        &["apply", "--plan", &pipe][..],
+        &["export", "script", "--plan", &pipe],
+        &["ab", "--a", "none", "--b", &pipe, "--", "true"],
+        &["show", "--from", &pipe],
+        &["mask", "0", "--from", &pipe],
+        &["plan", "--from", &VIRTIO, "--costs", &pipe],
+        &["check-config", &pipe],
+        &["report", folder],
+        &["bench", "matrix", "--resume", folder],
+        &["tune", "--resume", folder],
+        &["undo", state[0], state[1]],
+    ] {
+        let mut command = Command::new("timeout");
+        command.arg("20").arg(env!("CARGO_BIN_EXE_netsilo")).args(arguments).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let error = stderr(&output);
+        assert_eq!((code(&output), stdout(&output)), (1, ""), "{arguments:?}: {error}");
+        let why = "it is a pipe: name a regular file";
+        assert!(error.contains(folder) && error.contains(why), "{arguments:?}: {error}");
     }
 }
 

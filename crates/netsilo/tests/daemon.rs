@@ -7,6 +7,8 @@
     reason = "clippy lets only functions marked as tests do so"
 )]
 
+mod conforms;
+
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +18,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use netsilo_lab::{output_of, until};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
+use rustix::net::{AddressFamily, Shutdown, shutdown, sockopt};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process,
+    pidfd_getfd, pidfd_open, prlimit,
+};
 use serde_json::Value as Json;
 
 /// A host, its daemon's configuration and its state folder.
@@ -135,6 +141,7 @@ fn a_daemon_reports_its_status_and_leaves_nothing_when_it_ends() {
     );
     let daemon = host.start();
     let status = host.until("a window", |status| status["windows"].as_u64() > Some(1));
+    conforms::conforming("status", status.to_string().as_bytes());
     assert_eq!((&status["schema"], &status["mode"]), (&1.into(), &"placing".into()));
     assert_eq!(status["pid"], daemon.0.id());
     let (code, text) = output_of(&host.ask(&[]));
@@ -386,6 +393,38 @@ fn a_listener_without_descriptors_says_so_and_goes_on() {
     assert!(status["notes"].as_array().unwrap().iter().any(note), "{}", status["notes"]);
 }
 
+#[test]
+fn a_listener_that_ended_is_started_again_and_log_and_status_say_so() {
+    let address = free_address();
+    let host = Host::new(&format!("metrics = \"{address}\""));
+    let daemon = host.start();
+    assert_eq!(end_tcp_listeners(&daemon), 1);
+    let notes = |status: &Json| status["notes"].to_string();
+    let ended = format!("the server of metrics at {address} ended: starting it again");
+    let status = host.until("it to be started again", |status| notes(status).contains(&ended));
+    let why = format!("cannot serve metrics at {address}: Invalid argument");
+    for text in [notes(&status), host.log()] {
+        assert!(text.contains(&ended) && text.contains(&why), "{text}");
+    }
+    assert_scraped(&address, "a listener that ended");
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+/// Ends all TCP sockets with which a daemon listens, as `ss --kill` does; returns how many.
+fn end_tcp_listeners(daemon: &Daemon) -> usize {
+    let pid = Pid::from_child(&daemon.0);
+    let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    let fds = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap();
+    let numbers = fds.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap());
+    let listens = |number: i32| {
+        let socket = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
+        let is_tcp = sockopt::socket_domain(&socket).is_ok_and(|it| it == AddressFamily::INET);
+        let listens = is_tcp && sockopt::socket_acceptconn(&socket).unwrap_or(false);
+        listens.then(|| shutdown(&socket, Shutdown::Read).unwrap())
+    };
+    numbers.filter_map(listens).count()
+}
+
 /// Sets the soft limit of open files, of this process without a daemon; returns the one before.
 fn limit_descriptors(daemon: Option<&Daemon>, most: u64) -> u64 {
     let pid = daemon.map(|daemon| Pid::from_child(&daemon.0));
@@ -512,4 +551,29 @@ fn without_permission_to_write_it_only_observes() {
     let reported = |log: &String| log.contains("no journal, hints and status: cannot make");
     until("it reports what is missing", || host.log(), reported).unwrap();
     assert_eq!(daemon.stop(), Some(0));
+}
+
+#[test]
+fn systemds_journal_receives_each_decision_with_fields_and_a_terminal_lines() {
+    let host = Host::new("[goal]\ndefault-smp-affinity = \"1\"");
+    let socket = UnixDatagram::bind(host.path("journald")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let log = std::fs::File::create(host.path("log")).unwrap();
+    let stderr = rustix::fs::fstat(&log).unwrap();
+    let mut command = host.command();
+    command.arg("--journald-socket").arg(host.path("journald")).stderr(log);
+    command.env("JOURNAL_STREAM", format!("{}:{}", stderr.st_dev, stderr.st_ino));
+    let daemon = Daemon(command.spawn().unwrap());
+    let mut entry = [0; 4096];
+    let length = socket.recv(&mut entry).unwrap();
+    let entry = std::str::from_utf8(&entry[..length]).unwrap().to_owned();
+    assert!(entry.contains("\nNETSILO_DECISION=write\n"), "{entry}");
+    assert!(entry.contains("\nNETSILO_KNOB=default_smp_affinity\n"), "{entry}");
+    assert!(!host.log().contains("default_smp_affinity"), "{}", host.log());
+    drop(daemon);
+
+    let host = Host::new("[goal]\ndefault-smp-affinity = \"1\"");
+    let _daemon = host.start();
+    host.until("a write", |status| status["totals"]["changes"].as_u64() > Some(0));
+    assert!(host.log().contains("default_smp_affinity: write: "), "{}", host.log());
 }

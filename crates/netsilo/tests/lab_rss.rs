@@ -77,7 +77,7 @@ fn flows_follow_a_key_that_the_nic_accepted_and_expose_one_that_it_lacks() {
         fit["as_predicted"].as_u64().unwrap() < 48 && fit["flows"].as_u64().unwrap() >= 64,
         "{shown:#}"
     );
-    let place = &rss_where(&lab, &flows(&shown), "")[0];
+    let place = &rss_where(&lab, &flows(&shown), "");
     assert!(
         place["predicted"].is_null() && place["refused"].as_str().unwrap().contains("arrived"),
         "{place:#}"
@@ -125,12 +125,13 @@ fn a_key_that_the_driver_cannot_set_is_refused(lab: &Lab) {
     }
 }
 
-/// Runs `rss where` on the first of our flows.
+/// Returns what `rss where` prints of eth0 and the first of our flows.
 fn rss_where(lab: &Lab, flows: &[Value], more: &str) -> Value {
     let source =
         flows.iter().find(|flow| is_ours(flow)).unwrap()["ends"]["source"].as_str().unwrap();
     let flow = format!("{source}-{}:5300/udp", Lab::guest_address(0));
-    lab.json(&format!("{NETSILO} rss where {flow} --netdev eth0 -j {more}")).unwrap()
+    let command = format!("{NETSILO} rss where {flow} --netdev eth0 -j {more}");
+    lab.json::<Value>(&command).unwrap()["netdevs"][0].take()
 }
 
 fn queue_0_of_ours(flows: &[Value]) -> usize {
@@ -162,7 +163,8 @@ fn shown(lab: &Lab) -> Value {
 }
 
 fn rss_show(lab: &Lab, from: &str) -> Value {
-    lab.json::<Value>(&format!("{NETSILO} rss show --netdev eth0 -j {from}")).unwrap()[0].take()
+    let command = format!("{NETSILO} rss show --netdev eth0 -j {from}");
+    lab.json::<Value>(&command).unwrap()["netdevs"][0].take()
 }
 
 fn flows(shown: &Value) -> Vec<Value> {
@@ -312,7 +314,7 @@ fn a_bundle_has_queues_with_addresses_and_without(lab: &Lab) {
     let one = as_predicted("the driver's settings", &with);
     assert_eq!(queues(&one).len(), 1, "one peer, no ports in the hash");
     let known = one.iter().find(|flow| is_ours(flow)).unwrap();
-    let place = &rss_where(lab, &one, WITH)[0];
+    let place = &rss_where(lab, &one, WITH);
     assert_eq!(
         (&place["predicted"]["queue"], &place["seen_on"]),
         (&known["queue"], &known["queue"]),
@@ -336,5 +338,6 @@ fn a_nic_that_reports_too_little_is_refused(lab: &Lab, from: &str) {
     let place = lab.run(&place).unwrap();
     let places: Value = serde_json::from_slice(&place.stdout).unwrap();
     assert_eq!(place.status, 1, "{places:#}");
-    assert!(places[0]["predicted"].is_null() && places[0]["refused"].is_string(), "{places:#}");
+    let eth1 = &places["netdevs"][0];
+    assert!(eth1["predicted"].is_null() && eth1["refused"].is_string(), "{places:#}");
 }

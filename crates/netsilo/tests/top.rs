@@ -130,7 +130,7 @@ fn a_bundle_is_looked_at_by_keys_and_the_terminal_is_restored() {
 fn a_plan_of_a_bundle_is_shown_and_not_applied() {
     let Some(terminal) = Terminal::start() else { return };
     terminal.top(&format!("--from {}", &*OWNED));
-    terminal.sees("[1 map]");
+    terminal.sees("redis-server");
     terminal.keys(&["p"]);
     terminal.sees("irqbalance (pid 812)");
     terminal.sees("a apply");

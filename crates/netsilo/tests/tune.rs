@@ -7,10 +7,13 @@
     reason = "clippy lets only functions marked as tests do so"
 )]
 
+mod conforms;
+
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
+use conforms::conforming;
 use netsilo_lab::{Cable, output_of, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
@@ -86,7 +89,7 @@ impl Bench {
     fn result(&self, options: &[&str], script: Option<&str>) -> Json {
         let output = self.tune(&[options, &["--json"]].concat(), script).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", output_of(&output).1);
-        serde_json::from_slice(&output.stdout).unwrap()
+        conforming("tune", &output.stdout)
     }
 
     /// Sends 5000 datagrams per second from the first namespace to the machine under test until the
@@ -122,6 +125,7 @@ impl Bench {
         assert_eq!(code, Some(0), "{text}");
         assert!(text.contains("rps is better than the present state"), "{text}");
         let listed = self.with_outcomes(&["outcomes", "--json"]);
+        conforming("outcomes", listed.to_string().as_bytes());
         let outcome = &listed["outcomes"][0];
         let best = (&outcome["won"], &outcome["best"]["name"]);
         assert_eq!(best, (&true.into(), &"rps".into()), "{text}");
@@ -351,7 +355,7 @@ fn an_interrupted_search_restores_goes_on_and_has_a_report() {
     };
     let markdown = report(&[]);
     assert!(markdown.contains("**rps is better than the present state"), "{markdown}");
-    let json: Json = serde_json::from_str(&report(&["--json"])).unwrap();
+    let json = conforming("tune", report(&["--json"]).as_bytes());
     assert_eq!(json["result"]["won"]["candidate"], 1);
     let page = bench.dir.path().join("page.html");
     report(&["-o", page.to_str().unwrap()]);

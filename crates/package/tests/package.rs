@@ -73,7 +73,9 @@ fn checkers_of_packages_find_no_error() {
     let rpm = run("rpmlint", &["-c", &filters, packed(".rpm").to_str().unwrap()]);
     assert!(rpm.contains(" 0 errors"), "{rpm}");
     let program = run("tar", &["-tzvf", packed(".tar.gz").to_str().unwrap()]);
-    assert!(program.contains("/netsilo.8.gz") && program.contains("/INSTALL.md"), "{program}");
+    for file in ["/netsilo.8.gz", "/INSTALL.md", "/docs/howto/proxy.md"] {
+        assert!(program.contains(file), "{file}: {program}");
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ const HOPE: f64 = 0.25;
 
 /// The rules of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rules {
     /// Maximum number of pairs.
     #[serde(rename = "most")]
@@ -41,6 +42,7 @@ impl Default for Rules {
 
 /// Why a comparison stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     /// The interval excludes zero.

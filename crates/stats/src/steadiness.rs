@@ -19,6 +19,7 @@ const MIN_VALUES: usize = 8;
 
 /// Steadiness of values in the order of measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Steadiness {
     /// Rise from first to last value (Theil-Sen line), relative to their median; `None` when chance
     /// may explain it (Mann-Kendall test at 1 %).

@@ -28,6 +28,7 @@ use crate::bundle::unpack::{UnpackError, unpack};
 use crate::files::error::ReadError;
 use crate::files::private_dir::PrivateDir;
 use crate::files::recorder::Recorder;
+use crate::files::regular;
 use crate::files::root::Root;
 use crate::read::snapshot::snapshot;
 
@@ -86,6 +87,7 @@ pub enum BundleError {
 
 /// The description of a bundle (`manifest.json`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Manifest {
     /// Schema version of the bundle.
     pub schema: u32,
@@ -236,6 +238,14 @@ impl Capture {
         pack(dir, path, redaction.as_ref()).map_err(|source| file_error(path, source))?;
         Ok(manifest)
     }
+
+    /// Opens the capture as a reader of its bundle would, without keeping the bundle.
+    pub fn reopen(self, kernel: &str, addresses: Addresses) -> Result<Bundle, BundleError> {
+        let dir = private_dir("netsilo-capture")?;
+        let path = dir.path().join("host.tar.zst");
+        self.write(&path, kernel, addresses)?;
+        Bundle::open(path)
+    }
 }
 
 /// Opens a bundle and reads it as the machine itself would be read: all its windows as one.
@@ -247,7 +257,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
 #[derive(Debug)]
 pub struct Bundle {
     dir: PrivateDir,
-    windows: usize,
+    manifest: Manifest,
     /// The number of the next window, from 1 on.
     next: usize,
     /// The sample at its start.
@@ -259,24 +269,30 @@ impl Bundle {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, BundleError> {
         let path = path.as_ref();
         let dir = private_dir("netsilo-bundle")?;
-        let file = File::open(path).map_err(|source| file_error(path, source))?;
+        let file = regular::open(path).map_err(|source| file_error(path, source))?;
         unpack(file, dir.path())?;
-        let Manifest { schema, netsilo, windows, .. } = load(dir.path(), "manifest.json")?;
-        if schema > SCHEMA {
-            return Err(BundleError::TooNew { found: schema, written_by: netsilo });
+        let manifest: Manifest = load(dir.path(), "manifest.json")?;
+        if manifest.schema > SCHEMA {
+            let Manifest { schema: found, netsilo: written_by, .. } = manifest;
+            return Err(BundleError::TooNew { found, written_by });
         }
         let before = snapshot(&Root::at(dir.path().join("0"))?)?;
-        Ok(Self { dir, windows: windows.max(1), next: 1, before })
+        Ok(Self { dir, manifest, next: 1, before })
+    }
+
+    /// Its description.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
     }
 
     /// Number of its windows.
     pub fn windows(&self) -> usize {
-        self.windows
+        self.manifest.windows.max(1)
     }
 
     /// The next window; `None` after the last one.
     pub fn next_window(&mut self) -> Result<Option<Observation>, BundleError> {
-        if self.next > self.windows {
+        if self.next > self.windows() {
             return Ok(None);
         }
         let attribution = self.counts()?;
@@ -289,7 +305,7 @@ impl Bundle {
     /// All windows that were not read as one.
     pub fn whole(mut self) -> Result<Observation, BundleError> {
         let mut attribution = self.counts()?;
-        while self.next < self.windows {
+        while self.next < self.windows() {
             self.advance()?;
             self.next += 1;
             attribution.append(self.counts()?);

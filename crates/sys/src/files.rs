@@ -7,7 +7,8 @@
 pub mod cache;
 pub mod error;
 pub mod lines;
-pub(crate) mod private_dir;
+pub mod private_dir;
 pub mod recorder;
+pub mod regular;
 pub mod root;
 pub mod tree_facts;

@@ -10,6 +10,7 @@ use netsilo_model::snapshot::observation::Observation;
 use crate::bpf::tracer::{self, Tracer};
 use crate::files::error::ReadError;
 use crate::files::root::Root;
+use crate::read::containers;
 use crate::read::netlink::sock_diag;
 use crate::read::refresh::Refresher;
 use crate::read::snapshot::snapshot;
@@ -156,6 +157,7 @@ impl Observer {
                 crate::observe::read(counter, &before)?
             }
         };
+        attribution.containers = containers::names(root, &attribution.consumption);
         attribution.escape_names();
         let after = match &mut self.refresher {
             Some(refresher) => refresher.next(root, &before)?,

@@ -4,12 +4,14 @@
 //! kept. What is in them is not known here.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
+
+use crate::files::regular;
 
 /// Default folder; it survives a reboot.
 pub const OUTCOMES_DIR: &str = "/var/lib/netsilo/outcomes";
@@ -147,21 +149,11 @@ fn persist(mut file: NamedTempFile, dir: &Path, when: &str) -> io::Result<String
     Err(ErrorKind::AlreadyExists.into())
 }
 
-/// Reads a regular file of the user's own, without following a link or waiting for a writer.
+/// Reads a regular file of the user's own, without following a link.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    refuse_foreign(&metadata)?;
-    let mut text = Vec::new();
-    file.take(MOST_BYTES + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > MOST_BYTES {
-        return Err(io::Error::other(format!("it has more than {} MiB", MOST_BYTES >> 20)));
-    }
-    Ok(text)
+    let file = regular::open_with(OpenOptions::new().read(true), OFlags::NOFOLLOW, path)?;
+    refuse_foreign(&file.metadata()?)?;
+    regular::read_rest(file, MOST_BYTES)
 }
 
 /// Refuses what others can write to: a later plan may write the values in it.
@@ -239,7 +231,7 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         let loaded = load(&dir);
         assert_eq!(loaded.outcomes.len(), 1, "{:?}", loaded.outcomes);
-        let words = ["not a regular file", "more than 1 MiB", "symbolic links", "can change it"];
+        let words = ["name a regular file", "more than 1 MiB", "symbolic links", "can change it"];
         for (note, words) in loaded.notes.iter().zip(words) {
             assert!(note.contains(words), "{note}");
         }

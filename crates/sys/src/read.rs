@@ -4,6 +4,8 @@
 //! rates and findings are computed elsewhere, and nothing is written here.
 
 pub mod audit;
+pub mod containers;
+pub mod exclusive_cpus;
 pub mod gaps;
 pub mod irq;
 pub mod knob_owners;

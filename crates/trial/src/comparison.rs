@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Which direction of a number is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
     /// For rates.
@@ -19,6 +20,7 @@ pub enum Better {
 
 /// How two numbers are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
     /// By their ratio; both must be above 0.
@@ -29,6 +31,7 @@ pub enum Scale {
 
 /// One number of each setting, measured directly after each other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pair {
     /// The number under setting A.
     pub a: f64,
@@ -40,6 +43,7 @@ pub struct Pair {
 
 /// The parameters of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ComparisonSpec {
     /// When to stop; `smallest_relevant` is relative on the ratio scale.
     pub rules: Rules,
@@ -53,6 +57,7 @@ pub struct ComparisonSpec {
 
 /// The result of B compared with A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
     /// B is better.
@@ -65,6 +70,7 @@ pub enum Conclusion {
 
 /// The result of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Comparison {
     /// B compared with A.
     pub verdict: Conclusion,

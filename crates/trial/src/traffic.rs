@@ -24,6 +24,7 @@ const MAX_DATAGRAM: usize = 65_507;
 
 /// The traffic pattern, with netperf's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Test {
     /// A request and its response, repeated, on one connection per instance.
     #[serde(rename = "TCP_RR")]
@@ -118,6 +119,7 @@ impl fmt::Display for Test {
 ///
 /// It changes the result: a thread with one connection sleeps and is woken for each response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum InstancesAs {
     /// One process each, as in netperf; threads at the server.
@@ -140,6 +142,7 @@ impl fmt::Display for InstancesAs {
 
 /// The specification of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
     /// The traffic pattern.
@@ -244,6 +247,7 @@ impl Spec {
 
 /// The counts of one end. The client sends requests and receives responses, the server the reverse.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Totals {
     /// Requests; the client counts each once, however often it sent the request.
@@ -326,6 +330,7 @@ impl Totals {
 
 /// Response times from before the request was sent until the response was read, in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Latency {
     /// Number of responses.
     pub count: u64,
@@ -341,6 +346,7 @@ pub struct Latency {
 
 /// The state of one end's machine while counting.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct EndMachine {
     /// Host name.
@@ -378,6 +384,7 @@ impl EndMachine {
 
 /// The server's part of one run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ServerResult {
     /// How its workers run; as requested if the server supports it.
@@ -396,6 +403,7 @@ pub struct ServerResult {
 
 /// The result of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LoadResult {
     /// Schema of this document: 1.
     pub schema: u32,

@@ -34,6 +34,7 @@ pub struct Decision {
 
 /// What the controller is doing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ControllerState {
     /// No window has shown anything yet that could be placed.
@@ -51,6 +52,7 @@ pub enum ControllerState {
 
 /// A decision and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogEntry {
     /// When, since boot.
     pub at: Duration,
@@ -65,6 +67,7 @@ pub struct LogEntry {
 
 /// What was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LogKind {
     /// A change is to be written.
@@ -113,6 +116,7 @@ impl LogKind {
 
 /// A knob that another program has written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Conflict {
     /// The knob.
     pub target: Target,
@@ -128,6 +132,7 @@ pub struct Conflict {
 
 /// A change that is wanted and not written now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Held {
     /// The knob.
     pub target: Target,
@@ -151,6 +156,7 @@ pub enum WriteOutcome {
 
 /// The measured effect of a batch of writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TrialResult {
     /// When it was written, since boot.
     pub written_at: Duration,
@@ -171,6 +177,7 @@ pub struct TrialResult {
 
 /// Whether a batch of writes made it better or worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// A megabyte, or a forwarded packet, costs less CPU time or fewer wakeups across CPUs.
@@ -185,6 +192,7 @@ pub enum Effect {
 
 /// A measure before and after.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BeforeAfter {
     /// Windows before.
     pub windows_before: usize,

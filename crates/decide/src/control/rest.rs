@@ -13,6 +13,7 @@ use crate::place::Capacity;
 use crate::plan::Plan;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::{IrqState, KnobOwner, NetSettings, Snapshot, Writable};
 use netsilo_model::snapshot::netdev::{Napi, Netdev, RxQueue, TxQueue};
 
@@ -33,7 +34,7 @@ struct Basis {
 /// The settings, and what can be set.
 #[derive(Debug, Clone, PartialEq)]
 struct Settings {
-    apart: [CpuSet; 3],
+    apart: [CpuSet; 4],
     irqs: Vec<IrqSettings>,
     netdevs: Vec<NetdevSettings>,
     net: NetSettings,
@@ -116,6 +117,11 @@ fn differ(now: &BTreeMap<CpuId, f64>, then: &BTreeMap<CpuId, f64>) -> bool {
             .any(|((cpu, now), (known, then))| cpu != known || (now - then).abs() > BUSY)
 }
 
+/// The sets of CPUs that decide where work may be placed.
+fn cpu_sets(topology: &Topology) -> [&CpuSet; 4] {
+    [&topology.online, &topology.isolated, &topology.nohz_full, &topology.exclusive]
+}
+
 impl Settings {
     fn new(snapshot: &Snapshot) -> Self {
         let irq = |(irq, state): (&Irq, &IrqState)| IrqSettings {
@@ -134,7 +140,7 @@ impl Settings {
         };
         let topology = &snapshot.topology;
         Self {
-            apart: [topology.online.clone(), topology.isolated.clone(), topology.nohz_full.clone()],
+            apart: cpu_sets(topology).map(Clone::clone),
             irqs: snapshot.irqs.iter().map(irq).collect(),
             netdevs: snapshot.netdevs.iter().map(netdev).collect(),
             net: snapshot.net.clone(),
@@ -158,7 +164,7 @@ impl Settings {
                 && then.napis == now.napis
         };
         let topology = &snapshot.topology;
-        self.apart.iter().eq([&topology.online, &topology.isolated, &topology.nohz_full])
+        self.apart.iter().eq(cpu_sets(topology))
             && self.irqs.len() == snapshot.irqs.len()
             && self.irqs.iter().zip(&snapshot.irqs).all(irq)
             && self.netdevs.len() == snapshot.netdevs.len()
@@ -220,6 +226,7 @@ mod tests {
         assert!(!changed(|it| it.netdevs[0].queues[0].rps_cpus = Some(CpuSet::new())));
         assert!(!changed(|it| it.netdevs[0].name = "eth1".into()));
         assert!(!changed(|it| it.isolated = CpuSet::from_cpu(CpuId(3))));
+        assert!(!changed(|it| it.exclusive = CpuSet::from_cpu(CpuId(3))));
         assert!(!changed(|it| it.rps_sock_flow_entries = Some(4096)));
     }
 }

@@ -144,3 +144,35 @@ pub(super) fn cpu_of(value: &Value) -> Option<CpuId> {
 pub(super) fn is_xps(target: &Target) -> bool {
     matches!(target, Target::XpsCpus { .. })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::change::knobs;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
+
+    #[test]
+    fn an_interrupt_that_may_go_to_many_cpus_is_where_it_is_delivered() {
+        let set = |list: &str| CpuSet::parse_list(list).unwrap();
+        let at = |cpus: &str| {
+            let (irq, cpus) = (Some(30), set(cpus));
+            let queue = SceneQueue { irq, cpus, packets_per_s: 1000, ..SceneQueue::default() };
+            let (name, queues) = ("eth0".into(), vec![queue]);
+            let netdevs = vec![SceneNetdev { name, queues, ..SceneNetdev::default() }];
+            let grid = Grid { nodes: 2, l2s: 4, ..Grid::default() };
+            let observation = Scene { grid, netdevs, ..Scene::default() }.observation();
+            let costs = Costs::default();
+            let analysis = Analysis::new(&observation, &costs);
+            let window = Window::new(Duration::ZERO, &analysis);
+            let action = "eth0-TxRx-0".into();
+            let target = knobs::IrqAffinity { irq: Irq(30), action, netdev: None }.into();
+            let to = |cpus: &str| window.stays_on_llc(&target, &Value::Cpus(set(cpus)));
+            (window.cpu(&target), to("5"), to("1"), to("4-7"))
+        };
+        assert_eq!(at("6"), (Some(CpuId(6)), true, false, false));
+        assert_eq!(at("4-7"), (Some(CpuId(4)), true, false, false));
+    }
+}

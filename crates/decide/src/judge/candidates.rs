@@ -31,6 +31,7 @@ pub struct CandidateOptions {
 
 /// A state to try.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Candidate {
     /// Name (`auto`, `rps`, `auto+rps`, `nic-drops:eth0`).
     pub name: String,
@@ -42,6 +43,7 @@ pub struct Candidate {
 
 /// What the model expects of a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Expected {
     /// The cost of the placement.
@@ -54,6 +56,7 @@ pub enum Expected {
 
 /// The candidates of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Candidates {
     /// What to try, without the present state.
     pub tried: Vec<Candidate>,
@@ -346,17 +349,41 @@ fn writes_the_same(a: &Plan, b: &Plan) -> bool {
 mod tests {
     use super::*;
 
+    fn cost(before_ns_per_s: u64, after_ns_per_s: u64) -> Expected {
+        Expected::Cost(Predicted {
+            before_ns_per_s,
+            after_ns_per_s,
+            before_cpu_ns_per_s: 0,
+            after_cpu_ns_per_s: 0,
+            distances: String::new(),
+        })
+    }
+
+    #[test]
+    fn the_placement_of_least_cost_is_tried_with_each_knob() {
+        let mut collector = Collector {
+            options: &CandidateOptions::default(),
+            all: Candidates::default(),
+            names: Vec::new(),
+        };
+        let candidates = [
+            ("rps", Expected::NotEstimated),
+            ("auto", cost(50, 30)),
+            ("spread", cost(50, 20)),
+            ("same-cpu", cost(50, 40)),
+        ];
+        collector.all.tried = candidates
+            .map(|(name, expected)| Candidate {
+                name: name.into(),
+                plan: Plan::default(),
+                expected,
+            })
+            .into();
+        assert_eq!(collector.best_placement().unwrap().0, AlgorithmName::Spread);
+    }
+
     #[test]
     fn what_costs_more_than_twice_as_much_is_left_out_and_the_reason_has_both_costs() {
-        let cost = |before_ns_per_s, after_ns_per_s| {
-            Expected::Cost(Predicted {
-                before_ns_per_s,
-                after_ns_per_s,
-                before_cpu_ns_per_s: 0,
-                after_cpu_ns_per_s: 0,
-                distances: String::new(),
-            })
-        };
         assert_eq!(cost(10_000_000, 20_000_000).excluded(), None);
         assert_eq!(
             cost(15_000_000, 35_000_000).excluded().unwrap(),

@@ -40,6 +40,7 @@ pub struct DaemonFacts {
 
 /// The result: each area with its problems.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosis {
     /// Grows when a field changes its meaning or is removed.
     pub schema: u32,
@@ -49,6 +50,7 @@ pub struct Diagnosis {
 
 /// One area.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Area {
     /// Its name.
     pub name: &'static str,
@@ -62,6 +64,7 @@ pub struct Area {
 
 /// One thing that limits netsilo.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Problem {
     /// How much it limits.
     pub severity: Severity,

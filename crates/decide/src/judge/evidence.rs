@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// One measurement that supports a finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Evidence {
     /// The measured quantity.
     #[serde(rename = "what")]
@@ -18,6 +19,7 @@ pub struct Evidence {
 
 /// A quantity with its unit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// A fraction of 1; of a CPU's time unless the evidence names another whole.
@@ -38,6 +40,7 @@ pub enum Measure {
 
 /// One action that addresses a finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Remedy {
     /// The action.
     pub what: String,
@@ -55,6 +58,7 @@ pub struct Remedy {
 
 /// The benefit of a remedy: an upper bound from measurements, unknown, or none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Gain {
     /// An upper bound.

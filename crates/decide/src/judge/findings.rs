@@ -30,3 +30,6 @@ mod tunnels;
 pub use check::{Check, check};
 pub use finding::{Finding, Severity};
 pub use id::{FindingId, UnknownFinding};
+
+#[cfg(test)]
+mod tests;

@@ -109,7 +109,7 @@ fn defer_voided(plan: &mut Plan) {
 
 fn fix_finding(plan: &mut Plan, finding: &Finding) {
     let subject = FixRequest::of(finding).to_string();
-    let Some(remedy) = finding.remedies.iter().find(|remedy| !remedy.changes.is_empty()) else {
+    let Some(remedy) = finding.writable() else {
         let why = match finding.remedies.first() {
             Some(remedy) => format!("netsilo cannot write this remedy: {}", remedy.what),
             None => "this finding has no remedy".to_owned(),

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 /// All stages with known counters, in the order of the receive path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ledger {
     /// The stages.
     pub stages: Vec<StageLosses>,
@@ -25,6 +26,7 @@ pub struct Ledger {
 
 /// One stage of the receive path with its loss counters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageLosses {
     /// The stage.
     pub place: LossStage,
@@ -40,6 +42,7 @@ pub struct StageLosses {
 
 /// One counter of a stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LossCounter {
     /// The object it counts for (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`, `machine`).
     pub subject: Subject,

@@ -11,6 +11,7 @@ macro_rules! algorithms {
         /// The affinity algorithms, by name.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[derive(Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum AlgorithmName {
             $($(#[$doc])* #[serde(rename = $name)] $variant,)*
         }

@@ -21,10 +21,7 @@ use crate::place::words::{bytes_per_s, consumer_in_words};
 
 pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let model = Model::new(capacity, vectors);
-    let at: Vec<Option<CpuId>> = solve(&model.problem)
-        .into_iter()
-        .map(|place| place.map(|place| model.cpus[place]))
-        .collect();
+    let at = settled(capacity, vectors, solved(&model));
     let placed = model.placed(&at);
     let llcs = capacity.topology.llc_groups().len();
     let mut suggestion = |(index, vector): (usize, &Vector)| {
@@ -43,6 +40,42 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
         Suggestion::Move(cpu, format!("{basis}{gain}"))
     };
     vectors.iter().enumerate().map(&mut suggestion).collect()
+}
+
+/// Share of what a move must gain that suffices in a plan that moves something anyway.
+const SUFFICES: f64 = 0.8;
+
+/// Most rounds until nothing moves.
+const ROUNDS: usize = 4;
+
+/// The CPU of each vector at least cost.
+fn solved(model: &Model<'_>) -> Vec<Option<CpuId>> {
+    let cpu = |place: Option<usize>| place.map(|place| model.cpus[place]);
+    solve(&model.problem).into_iter().map(cpu).collect()
+}
+
+/// Moves also what nearly gains enough, if anything moves: noise would make the next plan move it.
+fn settled(
+    capacity: &Capacity<'_>,
+    vectors: &[Vector],
+    first: Vec<Option<CpuId>>,
+) -> Vec<Option<CpuId>> {
+    let mut at = first;
+    if vectors.iter().zip(&at).all(|(vector, at)| vector.present == *at || at.is_none()) {
+        return at;
+    }
+    let mut eager = capacity.clone();
+    eager.costs.assumed.scale_moving(SUFFICES);
+    let mut vectors = vectors.to_vec();
+    for _ in 0..ROUNDS {
+        vectors.iter_mut().zip(&at).for_each(|(it, at)| it.present = at.or(it.present));
+        let next = solved(&Model::new(&eager, &vectors));
+        if next == at {
+            break;
+        }
+        at = next;
+    }
+    at
 }
 
 /// What a move changes: the CPU time that it saves or costs, and how much work waits.

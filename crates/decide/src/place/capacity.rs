@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::rates::CpuRates;
+use netsilo_model::derive::seen_costs::{dilation, seen_ipis};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Topology;
@@ -26,16 +26,6 @@ pub struct Capacity<'a> {
     /// runs now and then, or emulates. Divides loads and busy time; 1 elsewhere.
     pub dilation: f64,
 }
-
-/// The longest that the receive path of one packet takes (ns), firewall and protocol included: some
-/// ten times what is usual. A longer time is not the CPU's.
-const LONGEST_PACKET_NS: f64 = 25_000.0;
-
-/// With fewer packets per second, the fixed cost of interrupts is not spread over enough of them.
-const ENOUGH_PACKETS: f64 = 100.0;
-
-/// Fewer IPIs than this say little about what one takes.
-const ENOUGH_IPIS: u64 = 100;
 
 impl<'a> Capacity<'a> {
     /// Computes the busy time of the CPUs without the load of the given silos.
@@ -73,27 +63,6 @@ impl<'a> Capacity<'a> {
     }
 }
 
-/// How many times longer a packet takes than it could, on average over the queues.
-///
-/// The CPUs of such a guest do not have a fixed speed each: they share what the hypervisor gives
-/// all of them, so that two loads fit on one CPU although their times add up to more than 100%.
-fn dilation(analysis: &Analysis<'_>, placed: &[&Silo]) -> f64 {
-    if analysis.after().machine.virtual_machine != Some(true) {
-        return 1.0;
-    }
-    let polled = |silo: &&Silo| {
-        Some((silo.packets_per_s?, silo.own_share.values().sum::<f64>() * SECOND_NS))
-    };
-    let (packets, ns) = placed
-        .iter()
-        .filter_map(polled)
-        .fold((0.0, 0.0), |sum, queue| (sum.0 + queue.0, sum.1 + queue.1));
-    if packets < ENOUGH_PACKETS {
-        return 1.0;
-    }
-    (ns / packets / LONGEST_PACKET_NS).max(1.0)
-}
-
 /// The weights of the cost model with what was seen of IPIs, and their source in words.
 ///
 /// Default weights are scaled so that the receiver's half of an IPI under one last-level cache is
@@ -108,15 +77,10 @@ fn costs(analysis: &Analysis<'_>) -> (Costs, String) {
         Some(true) => Costs { assumed: given.assumed, ..Costs::for_virtual_machine() },
         _ => given.clone(),
     };
-    let times = analysis.observation.attribution.cpu_time.values();
-    let (ns, count) = times.fold((0_u64, 0_u64), |(ns, count), time| {
-        (ns.saturating_add(time.ipi_ns), count.saturating_add(time.ipis))
-    });
-    if count < ENOUGH_IPIS || ns == 0 {
+    let Some((each, count)) = seen_ipis(analysis) else {
         let source = costs.source_in_words();
         return (costs, source);
-    }
-    let each = ns as f64 / count as f64;
+    };
     let scale = each / (costs.ipi_ns.llc / 2.0);
     let source = format!(
         "{}; an ipi takes {:.1} us here ({count} seen)",
@@ -124,4 +88,33 @@ fn costs(analysis: &Analysis<'_>) -> (Costs, String) {
         each / 1e3
     );
     (Costs { ipi_ns: costs.ipi_ns.map(|ns| ns * scale), ..costs }, source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
+
+    #[test]
+    fn packets_take_longer_than_they_could_in_a_guest_that_receives_enough_of_them() {
+        let dilation = |packets_per_s: u64, load: f64, virtual_machine: bool| {
+            let (irq, cpus) = (Some(30), CpuSet::from_cpu(CpuId(0)));
+            let queue = SceneQueue { irq, cpus, packets_per_s, load, ..SceneQueue::default() };
+            let (name, queues) = ("eth0".into(), vec![queue]);
+            let netdevs = vec![SceneNetdev { name, queues, ..SceneNetdev::default() }];
+            let virtual_machine = Some(virtual_machine);
+            let scene = Scene { netdevs, virtual_machine, ..Scene::default() };
+            let (observation, costs) = (scene.observation(), Costs::default());
+            let analysis = Analysis::new(&observation, &costs);
+            let silos: Vec<&Silo> = analysis.silos.queues.iter().collect();
+            Capacity::new(&analysis, &silos).dilation
+        };
+        // 500 us a packet, of which 25 are the packet's
+        assert_eq!(dilation(1000, 0.5, true), 20.0);
+        assert_eq!(dilation(100, 0.05, true), 20.0);
+        assert_eq!(dilation(1000, 0.5, false), 1.0, "a machine's own time");
+        assert_eq!(dilation(1000, 0.02, true), 1.0, "20 us are usual");
+        assert_eq!(dilation(99, 0.5, true), 1.0, "too few packets");
+    }
 }

@@ -23,12 +23,15 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
     let mut order: Vec<usize> =
         (0..vectors.len()).filter(|index| vectors[*index].quiet().is_none()).collect();
     order.sort_by_key(|index| std::cmp::Reverse(millionths(vectors[*index].load)));
+    // A plan that moves anything leaves no vector just below the threshold, where noise would make
+    // the next plan move it.
+    let mut margin = WORTH_MOVING;
     for _ in 0..ROUNDS {
         let mut moved = false;
         for &index in &order {
             let vector = &vectors[index];
             at[index].into_iter().for_each(|cpu| loads.take(cpu, vector.load));
-            let to = place(vector, at[index], &loads);
+            let to = place(vector, at[index], margin, &loads);
             to.into_iter().for_each(|cpu| loads.put(cpu, vector.load));
             moved |= to != at[index];
             at[index] = to;
@@ -36,20 +39,19 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
         if !moved {
             break;
         }
+        margin = WORTH_MOVING / 2.0;
     }
     vectors.iter().zip(at).map(|(vector, at)| suggestion(vector, at, &loads)).collect()
 }
 
-/// Returns the best CPU for a vector that is at `at` and whose load is not counted in `loads`.
-fn place(vector: &Vector, at: Option<CpuId>, loads: &CpuLoads<'_>) -> Option<CpuId> {
+/// Returns the best CPU for a vector that is at `at` and whose load is not counted in `loads`; it
+/// stays while another one is better by at most `margin`.
+fn place(vector: &Vector, at: Option<CpuId>, margin: f64, loads: &CpuLoads<'_>) -> Option<CpuId> {
     let topology = loads.capacity.topology;
     let far = |cpu: CpuId| topology.distance_from_device(vector.node, cpu);
     let nearest = vector.pool.iter().map(far).min()?;
     let rank = |cpu: &CpuId| (crowd(loads, *cpu), at != Some(*cpu), *cpu);
     let best = vector.pool.iter().filter(|cpu| far(*cpu) == nearest).min_by_key(rank)?;
-    // A vector that this plan has moved stays put by a smaller margin, so that the next plan has no
-    // reason to move it.
-    let margin = if at == vector.present { WORTH_MOVING } else { WORTH_MOVING / 2.0 };
     let limit = crowd(loads, best) + millionths(margin);
     let good_enough = |cpu: &CpuId| far(*cpu) == nearest && crowd(loads, *cpu) <= limit;
     at.filter(good_enough).or(Some(best))

@@ -199,6 +199,7 @@ fn slowdown(cpu: &Cpu) -> f64 {
 
 /// The cost of one vector on one CPU, by what causes it, in CPU-nanoseconds per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Parts {
     /// IPIs of wakeups on other CPUs.
     pub wakeups: f64,
@@ -230,31 +231,24 @@ impl Parts {
 
     /// Whole nanoseconds.
     pub fn rounded(mut self) -> Self {
-        for part in [
-            &mut self.wakeups,
-            &mut self.lines,
-            &mut self.device,
-            &mut self.slow,
-            &mut self.handing,
-            &mut self.waiting,
-            &mut self.crowding,
-        ] {
+        for part in self.each_mut() {
             // Adding 0 makes -0 positive.
             *part = part.round() + 0.0;
         }
         self
     }
+
+    fn each_mut(&mut self) -> [&mut f64; 7] {
+        let Self { wakeups, lines, device, slow, handing, waiting, crowding } = self;
+        [wakeups, lines, device, slow, handing, waiting, crowding]
+    }
 }
 
 impl std::ops::AddAssign for Parts {
-    fn add_assign(&mut self, other: Self) {
-        self.wakeups += other.wakeups;
-        self.lines += other.lines;
-        self.device += other.device;
-        self.slow += other.slow;
-        self.handing += other.handing;
-        self.waiting += other.waiting;
-        self.crowding += other.crowding;
+    fn add_assign(&mut self, mut other: Self) {
+        for (part, more) in self.each_mut().into_iter().zip(other.each_mut()) {
+            *part += *more;
+        }
     }
 }
 

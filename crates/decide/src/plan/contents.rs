@@ -17,6 +17,7 @@ const OUTCOME: &str = "measured outcome";
 
 /// What `apply` will write, and what it leaves unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Plan {
     /// Writes, in the order in which `apply` makes them.
     pub changes: Vec<Change>,
@@ -83,6 +84,7 @@ impl Plan {
 
 /// Where an interrupt or NAPI kthread will be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Placement {
     /// Name in reports (`eth0 rx-3`).
     pub label: Subject,
@@ -121,6 +123,7 @@ impl Placement {
 
 /// A CPU that was not chosen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Alternative {
     /// The CPU.
     pub cpu: CpuId,
@@ -135,6 +138,7 @@ pub struct Alternative {
 ///
 /// Costs that are the same on every CPU are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Predicted {
     /// Cost of the present placement.
     pub before_ns_per_s: u64,
@@ -152,6 +156,7 @@ pub struct Predicted {
 
 /// Something that stays unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unchanged {
     /// The subject (`eth0 rx-3`, `irq 27 (virtio0-input.1)`).
     pub subject: String,
@@ -161,6 +166,7 @@ pub struct Unchanged {
 
 /// A recommendation beyond what placement can do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Advice {
     /// The subject (`eth0`).
     pub subject: String,
@@ -170,6 +176,7 @@ pub struct Advice {
 
 /// Something that cannot or must not be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Refusal {
     /// What was requested.
     pub subject: String,
@@ -181,6 +188,7 @@ pub struct Refusal {
 
 /// Why something was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCause {
     /// The kernel manages this interrupt's affinity.

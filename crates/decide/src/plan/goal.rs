@@ -15,8 +15,8 @@ pub struct Goal {
     /// The netdevs to place, by name; empty means every netdev that is up and has rx queues with
     /// interrupts.
     pub netdevs: Vec<String>,
-    /// The CPUs that receive work may be placed on; `None` means all online CPUs except isolated
-    /// and tickless ones.
+    /// The CPUs that receive work may be placed on; `None` means all online CPUs except
+    /// isolated and tickless ones, and those exclusive to a container.
     #[serde(deserialize_with = "goal_text::cpus")]
     pub cpus: Option<CpuSet>,
     /// CPUs that nothing may be placed on, even if another option allows them.

@@ -23,6 +23,7 @@ pub const SCHEMA: u32 = 1;
 
 /// The outcome of a search: the best state measured, and how it compares.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Learned {
     /// [`SCHEMA`].
@@ -51,6 +52,7 @@ pub struct Learned {
 
 /// A candidate of a search, compared with the present state of then.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BestCandidate {
     /// Its name.
@@ -64,6 +66,7 @@ pub struct BestCandidate {
 
 /// A state of the settings: where queues are polled, and knobs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredState {
     /// The queues that carried packets or were moved.
@@ -76,6 +79,7 @@ pub struct MeasuredState {
 
 /// Where a queue was polled, by name: interrupts have other numbers after a reboot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredPlace {
     /// An rx queue, or a tx queue with an interrupt of its own.
@@ -88,6 +92,7 @@ pub struct MeasuredPlace {
 
 /// A knob and its value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KnobValue {
     /// The knob.
@@ -98,6 +103,7 @@ pub struct KnobValue {
 
 /// What a plan rests on, if that is a measured outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MeasuredBasis {
     /// The outcome's id.
     pub outcome: String,

@@ -73,6 +73,11 @@ fn edits(a: &str, b: &str) -> usize {
 pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<CpuSet> {
     let Some(cpus) = &goal.cpus else {
         let cpus = topology.housekeeping().minus(&goal.exclude);
+        let exclusive = topology.online.and(&topology.exclusive);
+        if !exclusive.is_empty() {
+            let why = "exclusive to containers: nothing is placed there unless --cpus names them";
+            plan.leave("cpus", &format!("{} {why}", cpus_are(&exclusive)));
+        }
         let apart = topology.online.and(&topology.isolated_or_tickless());
         if !apart.is_empty() {
             plan.leave(
@@ -88,7 +93,8 @@ pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<
             plan.refuse(
                 "cpus",
                 RefusalCause::EmptyMask,
-                "all online cpus are isolated, tickless or excluded; choose cpus with --cpus"
+                "all online cpus are isolated, tickless, exclusive to containers or excluded; \
+                 choose cpus with --cpus"
                     .into(),
             );
         }

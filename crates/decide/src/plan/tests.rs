@@ -19,7 +19,7 @@ use netsilo_stats::Estimate;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::topology::Distance;
+use netsilo_model::machine::topology::{CoreKind, Distance};
 use netsilo_model::snapshot::host::{IrqState, Writable};
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
@@ -629,6 +629,36 @@ fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
 }
 
 #[test]
+fn a_queue_leaves_a_slow_core_of_a_hybrid_machine() {
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        packets_per_s: 50_000,
+        load: 0.2,
+        readers: vec![Reader { cpu: CpuId(1), bytes_per_s: 10_000_000, ..Reader::default() }],
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
+    let grid = Grid { l2s: 4, ..Grid::default() };
+    let scene = Scene { grid, netdevs: vec![netdev], ..Scene::default() };
+    let chosen = |slow: &[u32], algorithm| {
+        let mut settings = scene.settings();
+        let topology = Arc::make_mut(&mut settings.topology);
+        for (CpuId(number), cpu) in &mut topology.cpus {
+            let is_slow = slow.contains(number);
+            cpu.kind = if is_slow { CoreKind::Efficiency } else { CoreKind::Performance };
+        }
+        let plan = plan(&scene.observe(&settings), &Goal { algorithm, ..Goal::default() });
+        plan.placements[0].cpus.to_string()
+    };
+    use AlgorithmName::{Dedicated, NearConsumer, Spread};
+    for algorithm in [Spread, NearConsumer, Dedicated] {
+        assert_eq!(chosen(&[0, 1], algorithm), "2", "{algorithm}");
+        assert_eq!(chosen(&[2, 3], algorithm), "0", "{algorithm}");
+    }
+}
+
+#[test]
 fn an_interrupt_of_completions_is_a_placement_whether_it_moves_or_not() {
     let queue = |irq: u32, cpus: &str, tx_cpus: &str| SceneQueue {
         irq: Some(irq),
@@ -752,4 +782,37 @@ proptest! {
             prop_assert!(again.measured.is_some() && again.changes.is_empty(), "{:#?}", again);
         }
     }
+}
+
+#[test]
+fn an_exclusive_cpu_takes_an_interrupt_only_if_it_is_named() {
+    let reader = Reader { cpu: CpuId(1), bytes_per_s: 100, ..Reader::default() };
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::from_cpu(CpuId(2)),
+        packets_per_s: 1000,
+        readers: vec![reader],
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
+    let scene = Scene {
+        grid: Grid { l2s: 3, ..Grid::default() },
+        exclusive: CpuSet::parse_list("1-2").unwrap(),
+        netdevs: vec![netdev],
+        ..Scene::default()
+    };
+    let goal = Goal { algorithm: AlgorithmName::Spread, ..Goal::default() };
+    let observation = scene.observation();
+    let made = plan(&observation, &goal);
+    let cpus = |plan: &Plan| match &plan.changes[..] {
+        [change] => change.new.to_string(),
+        changes => format!("{changes:?}"),
+    };
+    assert_eq!(cpus(&made), "0");
+    assert!(
+        made.unchanged.iter().any(|it| it.reason.contains("cpus 1-2 are exclusive to containers")),
+        "{made:#?}"
+    );
+    let named = Goal { cpus: Some(CpuSet::from_cpu(CpuId(1))), ..goal };
+    assert_eq!(cpus(&plan(&observation, &named)), "1");
 }

@@ -282,3 +282,47 @@ impl Group<'_> {
         affinity(snapshot, self.irq?, self.netdev, cpu, format!("{reason}{shared}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
+    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
+
+    #[test]
+    fn rps_hands_packets_on_unless_rfs_has_both_its_tables() {
+        let targets = |table: Option<u32>, flow_cnt: Option<u32>, rfs: Option<u32>| {
+            let queue = SceneQueue {
+                irq: Some(30),
+                cpus: CpuSet::from_cpu(CpuId(0)),
+                rps_cpus: Some(CpuSet::first(3)),
+                rps_flow_cnt: flow_cnt,
+                packets_per_s: 1000,
+                ..SceneQueue::default()
+            };
+            let (name, queues) = ("eth0".into(), vec![queue]);
+            let netdevs = vec![SceneNetdev { name, queues, ..SceneNetdev::default() }];
+            let grid = Grid { l2s: 4, ..Grid::default() };
+            let isolated = CpuSet::from_cpu(CpuId(2));
+            let rps_sock_flow_entries = table;
+            let scene =
+                Scene { grid, netdevs, isolated, rps_sock_flow_entries, ..Scene::default() };
+            let (observation, costs) = (scene.observation(), Costs::default());
+            let analysis = Analysis::new(&observation, &costs);
+            let snapshot = analysis.after();
+            let silos: Vec<&Silo> = analysis.silos.queues.iter().collect();
+            let group = Group { netdev: &snapshot.netdevs[0], irq: Some(Irq(30)), silos };
+            let goal = Goal { rfs, ..Goal::default() };
+            let rules = VectorRules { goal: &goal, pool: CpuSet::first(4) };
+            rules.rps_targets(&group, snapshot).to_string()
+        };
+        assert_eq!(targets(None, None, None), "0-1", "no packet goes to an isolated cpu");
+        assert_eq!(targets(Some(32768), Some(0), None), "0-1");
+        assert_eq!(targets(Some(0), Some(4096), None), "0-1", "RFS needs rps_sock_flow_entries");
+        assert_eq!(targets(Some(32768), Some(4096), None), "");
+        assert_eq!(targets(None, None, Some(32768)), "", "the goal sets both");
+        assert_eq!(targets(Some(32768), Some(4096), Some(0)), "0-1", "the goal turns RFS off");
+    }
+}

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 /// RSS of one netdev.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetdevRss {
     /// Netdev name.
     pub netdev: String,
@@ -43,6 +44,7 @@ pub struct NetdevRss {
 
 /// The load of an indirection table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TableLoadReport {
     /// Packets that followed the table.
     pub packets: u64,
@@ -63,6 +65,7 @@ pub struct TableLoadReport {
 
 /// Flows and packets that one rx queue received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QueueLoad {
     /// Flows.
     pub flows: usize,
@@ -74,6 +77,7 @@ pub struct QueueLoad {
 
 /// An observed flow and its predicted queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowReport {
     /// The flow as observed.
     #[serde(flatten)]
@@ -139,6 +143,7 @@ fn load_of(load: &TableLoad) -> TableLoadReport {
 
 /// The queue that a netdev gives a flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowQueue {
     /// The netdev.
     pub netdev: String,

@@ -86,6 +86,7 @@ fn built(shape: &Shape, stride: u32, apart: bool, hybrid: bool) -> Topology {
         possible: all,
         isolated: CpuSet::new(),
         nohz_full: CpuSet::new(),
+        exclusive: CpuSet::new(),
         nodes: nodes.collect(),
     }
 }
@@ -237,9 +238,8 @@ proptest! {
 }
 
 /// In 1000 loops of ten plans, each placed and then measured with 3 % of noise, of all algorithms.
-/// Two of the moves are of `auto`, one of `least-loaded`; the goal is one.
 #[test]
-fn noise_of_three_per_cent_moves_at_most_three_queues_in_a_thousand_loops() {
+fn noise_of_three_per_cent_moves_at_most_one_queue_in_a_thousand_loops() {
     let mut runner = TestRunner::deterministic();
     let loops = 1000 / AlgorithmName::ALL.len();
     let mut moves = Vec::new();
@@ -249,7 +249,7 @@ fn noise_of_three_per_cent_moves_at_most_three_queues_in_a_thousand_loops() {
             moves.extend(moves_by_noise(host, *algorithm, &mut runner));
         }
     }
-    assert!(moves.len() <= 3, "{moves:#?}");
+    assert!(moves.len() <= 1, "{moves:#?}");
 }
 
 /// What moves in nine plans after the first one.

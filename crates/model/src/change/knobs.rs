@@ -31,6 +31,7 @@ macro_rules! knobs {
     ($($(#[$attribute:meta])* $knob:ident,)*) => {
         /// Any knob that netsilo may write. In JSON `knob` names the type, beside its fields.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(tag = "knob", rename_all = "snake_case")]
         #[allow(missing_docs)] // each has its own type
         pub enum Target {

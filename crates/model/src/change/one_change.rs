@@ -16,11 +16,13 @@ use crate::snapshot::host::Snapshot;
 /// one, and [`Change::untyped`] and deserialization refuse it. The fields are read through
 /// [`Deref`]; nothing writes them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "ChangeFields")]
 pub struct Change(ChangeFields);
 
 /// The fields of a [`Change`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChangeFields {
     /// The knob.
     pub target: Target,

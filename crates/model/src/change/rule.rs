@@ -15,6 +15,7 @@ use crate::snapshot::ethtool::FlowType;
 ///
 /// All fields together are its identity: two equal rules are one rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]
 pub struct FlowRule {
     /// The protocol: TCP, UDP or SCTP over IPv4 or IPv6.

@@ -36,6 +36,7 @@ macro_rules! kinds {
     )*) => {
         /// The value of any knob.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(rename_all = "snake_case")]
         pub enum Value {
             $($(#[$doc])* $variant($type),)*
@@ -143,6 +144,7 @@ impl fmt::Display for Value {
 
 /// Words with one space between them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Words(String);
 
@@ -166,6 +168,7 @@ impl fmt::Display for Words {
 
 /// Numbers with the names of ethtool's command line; an absent name means 0.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]
 pub struct Settings(BTreeMap<String, u32>);
 
@@ -273,6 +276,7 @@ as_text!(Settings, Key);
 
 /// An RSS indirection table: the rx queue of each bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Table(pub Vec<u32>);
 
@@ -376,6 +380,7 @@ impl FromStr for Table {
 
 /// An RSS hash key, written as ethtool does: bytes in hexadecimal, colons between them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]
 pub struct Key(pub Vec<u8>);
 

@@ -81,6 +81,14 @@ impl Assumed {
         ("leaving a cache", |it, by| it.leaving_cache *= by),
     ];
 
+    /// Multiplies what a move must gain.
+    pub fn scale_moving(&mut self, by: f64) {
+        let Self { moving_least, moving_load, moving_cost, busy_noise, leaving_cache, .. } = self;
+        for least in [moving_least, moving_load, moving_cost, busy_noise, leaving_cache] {
+            *least *= by;
+        }
+    }
+
     /// Each parameter by its name, and the assumptions with it half and double as large.
     pub fn half_and_double() -> impl Iterator<Item = (&'static str, [Self; 2])> {
         Self::EACH.into_iter().map(|(name, scale)| {

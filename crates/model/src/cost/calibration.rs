@@ -28,6 +28,7 @@ const LONGEST_IPI: f64 = 2e5;
 
 /// A measured time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
     /// Median over all pairs and rounds, in nanoseconds.
@@ -64,6 +65,7 @@ impl Measured {
 
 /// Times of waking a thread that sleeps on a CPU at some distance.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Wakeup {
     /// CPU time of the waking thread, for the system call that wakes.
@@ -74,6 +76,7 @@ pub struct Wakeup {
 
 /// All measurements of a machine, by distance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
     /// Transfer of one modified cache line from one CPU to another.
@@ -153,6 +156,7 @@ impl Calibration {
 
 /// Identity of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MachineIdentity {
     /// Host name.

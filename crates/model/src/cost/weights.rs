@@ -12,6 +12,7 @@ use crate::machine::topology::Distance;
 
 /// Weights of the cost model; `Default` is the documented list of default weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
     /// Time for a CPU to get a cache line that another CPU has just written, in nanoseconds.
@@ -109,6 +110,7 @@ impl Costs {
 
 /// Source of the weights.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CostSource {
     /// The documented default weights.
@@ -132,6 +134,7 @@ pub enum CostSource {
 
 /// One value per distance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the distances' names")]
 pub struct ByDistance {

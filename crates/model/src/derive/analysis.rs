@@ -19,6 +19,9 @@ use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
 use crate::snapshot::stage_samples::ReceiveStage;
 
+/// Bytes of an Ethernet frame on the wire that the netdev does not count: preamble, checksum, gap.
+const FRAME_BYTES: f64 = 24.0;
+
 /// An observation with its rates and silos, and the weights of the cost model.
 #[derive(Debug, Clone)]
 pub struct Analysis<'a> {
@@ -72,6 +75,18 @@ impl<'a> Analysis<'a> {
     /// A statistic of a netdev, per second.
     pub fn rate(&self, netdev: &Netdev, statistic: &str) -> Option<f64> {
         self.rates.netdevs.get(&netdev.name)?.get(statistic).copied()
+    }
+
+    /// Utilisation of a netdev's link (0 to 1) in its busier direction; `None` without a known
+    /// speed.
+    pub fn link_use(&self, netdev: &Netdev) -> Option<f64> {
+        let speed = f64::from(netdev.speed_mbps.filter(|speed| *speed > 0)?) * 1e6 / 8.0;
+        let used = |bytes: &str, packets: &str| {
+            let framing = self.rate(netdev, packets)? * FRAME_BYTES;
+            Some((self.rate(netdev, bytes)? + framing) / speed)
+        };
+        let both = [used("rx_bytes", "rx_packets"), used("tx_bytes", "tx_packets")];
+        both.into_iter().flatten().reduce(f64::max)
     }
 
     /// The rate per second of a counter that grew by this in the interval; 0 for an empty interval.

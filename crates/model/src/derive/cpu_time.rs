@@ -15,6 +15,7 @@ pub const MIN_DIFFERENCE: f64 = 0.10;
 
 /// How one CPU spent its time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuTimeShares {
     /// Sampled at clock ticks (`/proc/stat`), as shares of all counted ticks.
     pub ticks: Option<Shares>,
@@ -30,6 +31,7 @@ pub struct CpuTimeShares {
 
 /// Shares of the time, measured at entry and exit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Measured {
     /// In the NET_RX softirq.
     pub net_rx: f64,

@@ -9,6 +9,7 @@ use crate::snapshot::attribution::Forwarded;
 
 /// Forwarded packets of one queue (or of no queue) by one egress device and tx queue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ForwardShare {
     /// Name of the egress device.
     pub egress: String,
@@ -30,6 +31,7 @@ pub struct ForwardShare {
 
 /// Total forwarded traffic.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ForwardTotals {
     /// Packets per second.
     pub packets_per_s: f64,

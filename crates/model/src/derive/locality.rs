@@ -8,6 +8,7 @@ use crate::machine::topology::Distance;
 
 /// Distances from the CPU that ran the protocol to the CPU that reads the data.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Locality {
     /// Bytes per second that the shares refer to.
     pub bytes_per_s: f64,

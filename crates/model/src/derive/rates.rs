@@ -19,6 +19,7 @@ const FASTEST_PER_S: f64 = 1e8;
 
 /// Rates between two snapshots.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rates {
     /// Time between the snapshots; zero, and then no rates, when they are of different boots or out
     /// of order.
@@ -38,6 +39,7 @@ pub struct Rates {
 
 /// Rates of one CPU.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuRates {
     /// Shares of the clock ticks; `None` without ticks or when a counter was reset.
     pub shares: Option<Shares>,
@@ -56,6 +58,7 @@ pub struct CpuRates {
 /// Sampled at ticks: under load irq and softirq are underestimated unless the kernel has
 /// IRQ_TIME_ACCOUNTING.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "names of mpstat")]
 pub struct Shares {
     pub usr: f64,
@@ -77,6 +80,7 @@ impl Shares {
 
 /// `/proc/net/softnet_stat` of one CPU, per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "names of the kernel")]
 pub struct SoftnetRates {
     pub processed_per_s: Option<f64>,
@@ -89,6 +93,7 @@ pub struct SoftnetRates {
 
 /// Rates of one interrupt.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IrqRates {
     /// Interrupts per second by CPU; leaves out CPUs that took none or were offline in one
     /// snapshot.

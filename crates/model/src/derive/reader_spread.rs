@@ -10,6 +10,7 @@ use crate::machine::topology::Topology;
 
 /// The share of a queue's data that is read in one place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReaderSpread {
     /// Share of the bytes read on the CPU that reads most.
     pub cpu: f64,

@@ -20,11 +20,12 @@ const FACTOR: f64 = 3.0;
 /// A workload as placement sees it: which queues carry which share of the packets, who reads them
 /// and where the readers are pinned, how many packets and bytes there are, and the CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Signature {
     /// The CPUs that are online.
     pub online: CpuSet,
-    /// Those of them that are isolated or tickless.
+    /// Those of them that are isolated, tickless, or exclusive to a container.
     pub apart: CpuSet,
     /// The rx queues that receive packets.
     pub queues: Vec<QueueSignature>,
@@ -34,6 +35,7 @@ pub struct Signature {
 
 /// An rx queue that receives packets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct QueueSignature {
     /// Name of the netdev.
@@ -50,6 +52,7 @@ pub struct QueueSignature {
 
 /// All readers of a queue with the same name that are pinned to the same CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReaderSignature {
     /// Name of the program (`comm`).
@@ -83,7 +86,7 @@ impl Signature {
         let topology = &after.topology;
         (!queues.is_empty()).then(|| Self {
             online: topology.online.clone(),
-            apart: topology.online.and(&topology.isolated_or_tickless()),
+            apart: topology.reserved(),
             queues,
             elsewhere: readers(&analysis.silos.unresolved.consumers, pinned),
         })

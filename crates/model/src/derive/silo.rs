@@ -34,6 +34,7 @@ pub struct Silos {
 
 /// One rx queue, or one NAPI with an unknown queue, and all that belongs to it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Silo {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -97,6 +98,7 @@ pub struct Silo {
 
 /// Polls of one queue on one CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct PollRate {
     pub polls_per_s: f64,
@@ -108,6 +110,7 @@ pub struct PollRate {
 
 /// Softirq time of the CPU that polls a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SoftirqShare {
     /// The polling CPU.
     pub cpu: CpuId,
@@ -119,6 +122,7 @@ pub struct SoftirqShare {
 
 /// The reads of one thread group.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConsumerShare {
     /// Thread group id.
     pub tgid: u32,
@@ -126,6 +130,9 @@ pub struct ConsumerShare {
     pub comm: String,
     /// Its cgroup.
     pub cgroup: Option<String>,
+    /// Its container: `namespace/pod/container`, or identifiers where the names are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// Bytes of payload read per second.
     pub bytes_per_s: f64,
     /// Share of all bytes of the queue.
@@ -148,6 +155,7 @@ pub struct ConsumerShare {
 
 /// Data that was read but belongs to no queue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OutsideTraffic {
     /// Bytes of payload read per second.
     pub bytes_per_s: f64,

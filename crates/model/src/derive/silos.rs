@@ -12,6 +12,7 @@ use crate::derive::silo::{
 use crate::derive::wakeups::Wakeups;
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::{Irq, NapiId};
+use crate::parse::container::Container;
 use crate::snapshot::attribution::{
     Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol,
 };
@@ -47,14 +48,14 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         measure(silo, polled.get(&origin).map_or(&[][..], Vec::as_slice), &per_cpu);
         let rows = read.get(&origin).map_or(&[][..], Vec::as_slice);
         consume(silo, rows, after, attribution);
-        silo.consumers = consumers(rows, seconds, &wakeups);
+        silo.consumers = consumers(rows, attribution, &wakeups);
         silo.concentration = ReaderSpread::from_reads(&silo.read_on(), &after.topology);
         let rows = sent.get(&origin).map_or(&[][..], Vec::as_slice);
         silo.forwards = forwarding::egress_shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
     }
     let elsewhere = |rows: Vec<&Consumption>| OutsideTraffic {
         bytes_per_s: per_s(total(&rows), seconds),
-        consumers: consumers(&rows, seconds, &wakeups),
+        consumers: consumers(&rows, attribution, &wakeups),
     };
     own_shares(&mut queues, &per_cpu);
     Silos {
@@ -345,7 +346,19 @@ fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribut
     }
 }
 
-fn consumers(rows: &[&Consumption], seconds: f64, wakeups: &Wakeups) -> Vec<ConsumerShare> {
+/// The name of a cgroup's container, or its label without one.
+fn container(cgroup: &str, attribution: &Attribution) -> Option<String> {
+    let container = Container::from_path(cgroup)?;
+    let name = attribution.containers.get(container.id);
+    Some(name.cloned().unwrap_or_else(|| container.label()))
+}
+
+fn consumers(
+    rows: &[&Consumption],
+    attribution: &Attribution,
+    wakeups: &Wakeups,
+) -> Vec<ConsumerShare> {
+    let seconds = attribution.elapsed.as_secs_f64();
     let mut by_consumer: BTreeMap<_, Vec<&Consumption>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.bytes > 0) {
         by_consumer.entry(&row.consumer).or_default().push(row);
@@ -367,6 +380,7 @@ fn consumers(rows: &[&Consumption], seconds: f64, wakeups: &Wakeups) -> Vec<Cons
                 tgid: consumer.tgid,
                 comm: consumer.comm.clone(),
                 cgroup: consumer.cgroup.clone(),
+                container: consumer.cgroup.as_deref().and_then(|it| container(it, attribution)),
                 bytes_per_s: per_s(bytes, seconds),
                 share: bytes as f64 / all,
                 cpus,

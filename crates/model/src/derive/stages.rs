@@ -160,6 +160,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 /// Samples by stage, with shares.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StagesLine {
     /// The CPU; `None` for all CPUs together.
     pub cpu: Option<CpuId>,
@@ -175,6 +176,7 @@ pub struct StagesLine {
 
 /// Where receive work spends its time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stages {
     /// Samples per second and CPU.
     pub per_s: u32,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A stage of the receive path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LossStage {
     /// Frames arrived damaged.

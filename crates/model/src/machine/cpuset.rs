@@ -15,6 +15,7 @@ pub const MAX_CPUS: u32 = 8192;
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct CpuId(pub u32);
 
@@ -26,6 +27,7 @@ impl fmt::Display for CpuId {
 
 /// A set of logical CPUs; serialized as a kernel list (`"0-3,8"`).
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(with = "String"))]
 pub struct CpuSet {
     /// Bit `c % 64` of word `c / 64` is CPU `c`; no trailing zero word, so that equality is set
     /// equality.

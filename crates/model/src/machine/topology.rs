@@ -10,6 +10,7 @@ use crate::machine::cpuset::{CpuId, CpuSet};
 
 /// A NUMA node, by its kernel number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct NodeId(pub u32);
 
@@ -34,12 +35,16 @@ pub struct Topology {
     pub isolated: CpuSet,
     /// `nohz_full=` (`/sys/devices/system/cpu/nohz_full`).
     pub nohz_full: CpuSet,
+    /// CPUs that belong to one container alone (the kubelet's CPU Manager, policy `static`).
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
+    pub exclusive: CpuSet,
     /// CPUs and distances of each NUMA node (SLIT; 10 is local); empty if the kernel shows none.
     pub nodes: BTreeMap<NodeId, Node>,
 }
 
 /// A NUMA node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Node {
     /// Its CPUs; empty for a memory-only node.
     pub cpus: CpuSet,
@@ -91,6 +96,7 @@ pub enum CoreKind {
 
 /// Distance between two CPUs, ordered nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Distance {
     /// The same logical CPU.
@@ -234,8 +240,14 @@ impl Topology {
         self.cpus.get(&cpu).map(|cpu| cpu.llc.and(&self.online)).unwrap_or_default()
     }
 
-    /// CPUs that may take work by default: online, not isolated, not tickless.
+    /// CPUs that may take work by default: online, not isolated, not tickless, not exclusive to a
+    /// container.
     pub fn housekeeping(&self) -> CpuSet {
-        self.online.minus(&self.isolated_or_tickless())
+        self.online.minus(&self.reserved())
+    }
+
+    /// The online CPUs that take no work by default.
+    pub fn reserved(&self) -> CpuSet {
+        self.online.and(&self.isolated_or_tickless().or(&self.exclusive))
     }
 }

@@ -26,8 +26,13 @@ pub fn run_ns(schedstat: &str) -> Option<u64> {
 }
 
 /// Parses `cgroup`: the path in the v2 hierarchy (the line of hierarchy 0 without controllers).
-pub fn cgroup_v2(cgroup: &str) -> Option<&str> {
-    cgroup.lines().find_map(|line| line.strip_prefix("0::"))
+///
+/// Where the process is in the root of that hierarchy, or there is none, services and containers
+/// are in those of v1: then the path in the hierarchy that systemd names.
+pub fn cgroup_path(cgroup: &str) -> Option<&str> {
+    let v2 = cgroup.lines().find_map(|line| line.strip_prefix("0::"));
+    let v1 = || cgroup.lines().find_map(|line| Some(line.split_once(":name=systemd:")?.1));
+    v2.filter(|path| *path != "/").or_else(v1).or(v2)
 }
 
 /// The inode in a link target such as `socket:[1234]` or `net:[4026531840]`.
@@ -48,12 +53,13 @@ mod tests {
     }
 
     #[test]
-    fn the_cgroup_is_that_of_the_unified_hierarchy() {
-        assert_eq!(
-            cgroup_v2("12:cpu:/old\n0::/system.slice/a.service\n"),
-            Some("/system.slice/a.service")
-        );
-        assert_eq!(cgroup_v2("1:name=systemd:/\n"), None);
+    fn the_cgroup_is_that_of_the_unified_hierarchy_or_else_systemds() {
+        let path = "/system.slice/a.service";
+        assert_eq!(cgroup_path("12:cpu:/old\n0::/system.slice/a.service\n"), Some(path));
+        assert_eq!(cgroup_path("5:cpu,cpuacct:/old\n1:name=systemd:/a:b\n0::/\n"), Some("/a:b"));
+        assert_eq!(cgroup_path("5:cpu:/\n1:name=systemd:/a\n"), Some("/a"));
+        assert_eq!(cgroup_path("0::/\n"), Some("/"));
+        assert_eq!(cgroup_path("5:cpu:/\n"), None);
     }
 
     #[test]

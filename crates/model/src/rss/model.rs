@@ -34,6 +34,7 @@ pub struct RssModel {
 
 /// Source of a hash key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum KeySource {
     /// The driver shows it.
@@ -44,6 +45,7 @@ pub enum KeySource {
 
 /// The predicted path of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PredictedQueue {
     /// The hash; `None` if the NIC does not hash such packets.
     pub hash: Option<u32>,
@@ -148,6 +150,7 @@ impl RssModel {
 
 /// Agreement of a model with flows that arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fit {
     /// Flows with a known queue, known addresses and a prediction.
     pub flows: usize,

@@ -26,6 +26,10 @@ pub struct Attribution {
     pub polls: Vec<Poll>,
     /// Bytes read, by queue, CPUs and consumer.
     pub consumption: Vec<Consumption>,
+    /// Names of consumers' containers (`namespace/pod/container`) by their identifier, where the
+    /// kubelet logs them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub containers: BTreeMap<String, String>,
     /// Wakeups of sleeping threads by receive work, by thread group and CPUs.
     #[serde(default)]
     pub wakeups: Vec<Wakeup>,
@@ -60,6 +64,7 @@ pub struct Attribution {
 
 /// How many events of each kind were examined.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sampling {
     /// Reads of sockets: [`Attribution::consumption`].
     pub reads: Examined,
@@ -92,6 +97,7 @@ impl Sampling {
 /// A CPU examines all while they are rare. Of frequent ones it examines one in 32.5 on average, at
 /// random, which stands for all since the one before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Examined {
     /// Events that the examined ones stand for.
     pub events: u64,
@@ -130,6 +136,7 @@ impl Examined {
 
 /// CPU time that the eBPF programs took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountingCost {
     /// All CPUs together, in nanoseconds.
     pub ns: u64,
@@ -166,6 +173,7 @@ impl Attribution {
 
 /// The method of counting an attribution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AttributionSource {
     /// Not counted; `hooks` has the reasons.
@@ -290,6 +298,7 @@ pub struct Consumer {
 
 /// A transport protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are complete")]
 pub enum Protocol {
@@ -318,6 +327,7 @@ pub enum QueueResolution {
 
 /// Time that one CPU spent in interrupts, measured at entry and exit, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuTime {
     /// In the NET_RX softirq.
     pub net_rx_ns: u64,
@@ -362,6 +372,7 @@ impl CpuTime {
 
 /// A kernel hook used for counting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hook {
     /// The quantity that it measures (`napi polls`, `tcp bytes`, `udp bytes`, `softirq time`, ...).
     #[serde(rename = "question")]

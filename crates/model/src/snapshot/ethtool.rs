@@ -205,6 +205,7 @@ pub enum HashFunction {
 
 /// Flow types whose RSS hash can be queried, named as on ethtool's command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum FlowType {
@@ -270,6 +271,7 @@ impl fmt::Display for FlowType {
 
 /// The packet fields in the RSS hash, written as ethtool writes them (`sdfn`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]
 pub struct HashFields(u64);
 

@@ -11,6 +11,7 @@ use crate::snapshot::ethtool::FlowType;
 
 /// Packets with the same outer headers on one rx queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Flow {
     /// The NIC's name; empty if it was not polled during the observation.
     pub netdev: String,
@@ -45,6 +46,7 @@ pub struct Flow {
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Outer {
@@ -82,6 +84,7 @@ pub enum Outer {
 
 /// Source and destination of a flow; ports are 0 if it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ends {
     /// The sender.
     pub source: SocketAddr,
@@ -107,6 +110,7 @@ impl fmt::Display for Ends {
 /// A flow given by the user: `10.0.0.1:40000-10.0.0.2:443/tcp`,
 /// `[2001:db8::1]:53-[2001:db8::2]:53/udp`, `10.0.0.1-10.0.0.2/gre`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]
 pub struct FlowSpec {
     /// The protocol.

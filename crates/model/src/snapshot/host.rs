@@ -79,6 +79,7 @@ pub struct HostIdentity {
 
 /// A read that failed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gap {
     /// The file, ioctl or netlink request.
     pub what: String,
@@ -110,6 +111,7 @@ pub struct IrqState {
 
 /// Whether a knob can be written.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Writable {
     /// User space can write it.
@@ -185,6 +187,7 @@ pub struct NetSettings {
 
 /// Another program that writes the same knobs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KnobOwner {
     /// Name (`irqbalance`).
     pub name: String,
@@ -196,6 +199,7 @@ pub struct KnobOwner {
 
 /// A kind of knob that another program writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OwnedKnob {
     /// `/proc/irq/*/smp_affinity`.

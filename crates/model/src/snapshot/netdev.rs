@@ -131,6 +131,7 @@ pub struct Napi {
 
 /// The kthread of a threaded NAPI, `napi/<dev>-<id>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NapiThread {
     /// Process id.
     pub pid: u32,
@@ -144,6 +145,7 @@ pub struct NapiThread {
 
 /// A link between two objects, with source and confidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Association<T> {
     /// The linked object.
     pub to: T,
@@ -155,6 +157,7 @@ pub struct Association<T> {
 
 /// The source of an edge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AssociationSource {
     /// netdev generic netlink (`queue-get`, `napi-get`).
@@ -171,6 +174,7 @@ pub enum AssociationSource {
 
 /// How reliable an edge is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
     /// The name matches, but the driver does not guarantee that its number is the queue.
@@ -183,6 +187,7 @@ pub enum Confidence {
 
 /// The attributes that identify a network device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NetdevIdentity {
     /// Interface name.
     pub name: String,

@@ -25,6 +25,7 @@ pub struct LosingSocket {
 
 /// A kind of socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SocketKind {
     /// Any UDP socket.
@@ -35,6 +36,7 @@ pub enum SocketKind {
 
 /// The thread group that holds a socket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Holder {
     /// Thread group id.
     pub tgid: u32,

@@ -8,6 +8,7 @@ use crate::machine::cpuset::CpuId;
 
 /// A stage of receive work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReceiveStage {
     /// The driver's poll, its memory, XDP, and merging of packets (GRO).

@@ -14,6 +14,7 @@ use crate::snapshot::sockets::{Holder, LosingSocket, SocketKind};
 
 /// A part of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(with = "String"))]
 pub enum Subject {
     /// The whole machine: `machine`.
     #[default]

@@ -65,6 +65,7 @@ impl Grid {
             possible: all.clone(),
             isolated: CpuSet::new(),
             nohz_full: CpuSet::new(),
+            exclusive: CpuSet::new(),
             nodes: (0..self.nodes)
                 .map(|n| (NodeId(n), Node { cpus: cpus_of(n), distances: distances(n) }))
                 .collect(),

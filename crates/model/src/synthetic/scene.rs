@@ -51,6 +51,8 @@ pub struct Scene {
     pub isolated: CpuSet,
     /// `nohz_full=`.
     pub nohz_full: CpuSet,
+    /// CPUs that belong to one container alone.
+    pub exclusive: CpuSet,
     /// Other load of CPUs.
     pub busy: Vec<CpuLoad>,
     /// Network devices.
@@ -266,6 +268,7 @@ impl Scene {
         topology.online = topology.online.minus(&self.offline);
         topology.isolated = self.isolated.clone();
         topology.nohz_full = self.nohz_full.clone();
+        topology.exclusive = self.exclusive.clone();
         topology
     }
 

@@ -11,10 +11,12 @@ use netsilo_model::snapshot::observation::Observation;
 use serde::Serialize;
 
 use crate::args::goal::GoalArgs;
+use crate::args::named::{algorithm, algorithm_names};
 use crate::args::plan::load;
 
 /// A setting as the user writes it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AbSetting {
     /// Nothing is written.
@@ -33,7 +35,10 @@ impl FromStr for AbSetting {
             "none" => Self::None,
             "plan" => Self::Plan(None),
             _ => match text.strip_prefix("plan:") {
-                Some(name) => Self::Plan(Some(algorithm(name)?)),
+                Some(name) => {
+                    let known = || format!("known are {}", algorithm_names().join(", "));
+                    Self::Plan(Some(algorithm(name).with_context(known)?))
+                }
                 None => Self::File(text.into()),
             },
         })
@@ -49,13 +54,6 @@ impl std::fmt::Display for AbSetting {
             Self::File(path) => path.display().fmt(f),
         }
     }
-}
-
-fn algorithm(text: &str) -> Result<AlgorithmName> {
-    let known = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == text);
-    let names =
-        || AlgorithmName::ALL.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
-    known.with_context(|| format!("known are {}", names()))
 }
 
 impl AbSetting {

@@ -1,11 +1,11 @@
 //! Files that people write: their size is limited.
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use netsilo_sys::files::regular;
 
 /// Most bytes of a configuration; a plan has more, one change of each interrupt and queue.
 pub(crate) const CONFIGURATION: u64 = 1 << 20;
@@ -13,35 +13,31 @@ pub(crate) const PLAN: u64 = 16 << 20;
 
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Reads a file or pipe of at most `most` bytes.
+/// Reads a regular file of at most `most` bytes.
 pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
-    let cannot = || format!("cannot read {}", path.display());
-    take(File::open(path).with_context(cannot)?, most).with_context(cannot)
+    regular::read(path, most).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Reads standard input for the path `-`, else a regular file; at most `most` bytes.
+pub(crate) fn read_or_stdin(path: &Path, most: u64) -> Result<Vec<u8>> {
+    if path != Path::new("-") {
+        return read(path, most);
+    }
+    regular::read_rest(std::io::stdin().lock(), most).context("cannot read standard input")
 }
 
 /// Reads a configuration: a regular file that, for root, only root can change.
 pub(crate) fn read_configuration(path: &Path) -> Result<String> {
     let cannot = || format!("cannot read {}", path.display());
     let open = || -> Result<Vec<u8>> {
-        // without waiting for the writer of a FIFO
-        let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-        let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;
-        let metadata = file.metadata()?;
-        ensure!(metadata.is_file(), "it is not a regular file");
+        let file = regular::open(path)?;
         let folder = path.parent().filter(|folder| *folder != Path::new(""));
-        trusted(&metadata)?;
+        trusted(&file.metadata()?)?;
         trusted(&std::fs::metadata(folder.unwrap_or(Path::new(".")))?).context("its folder")?;
-        take(file, CONFIGURATION)
+        Ok(regular::read_rest(file, CONFIGURATION)?)
     };
     let text = open().with_context(cannot)?;
     String::from_utf8(text).context("it is not UTF-8").with_context(cannot)
-}
-
-fn take(file: File, most: u64) -> Result<Vec<u8>> {
-    let mut contents = Vec::new();
-    file.take(most + 1).read_to_end(&mut contents)?;
-    ensure!(contents.len() as u64 <= most, "it has more than {} MiB", most >> 20);
-    Ok(contents)
 }
 
 /// Whether a file or folder belongs to this user and nobody else can write to it.

@@ -69,18 +69,32 @@ impl GoalArgs {
 
     /// Plans this goal for an observation of this machine or of a bundle's.
     pub(crate) fn plan(&self, observation: &Observation, is_bundle: bool) -> Result<Plan> {
-        // Weights measured here do not apply to the machine in a bundle.
-        let goal = if is_bundle { self.goal()? } else { self.goal_for_this_machine()? };
+        if is_bundle {
+            return Ok(self.planner()?(observation));
+        }
+        let goal = self.goal_for_this_machine()?;
+        if !self.fix.is_empty() || self.no_outcomes || !self.keys.only_limit() {
+            return Ok(self.plan_by_model(&goal, observation));
+        }
+        let analysis = Analysis::new(observation, &goal.costs);
+        let (outcomes, notes) = self.outcomes.known(Root::live())?;
+        notes.iter().for_each(|note| out::note(note));
+        Ok(plan_by_outcome(&analysis, &goal, &outcomes.recall(&analysis)))
+    }
+
+    /// Returns how other machines are planned: weights and outcomes measured here do not apply.
+    pub(crate) fn planner(&self) -> Result<impl Fn(&Observation) -> Plan> {
+        let goal = self.goal()?;
+        Ok(move |observation: &Observation| self.plan_by_model(&goal, observation))
+    }
+
+    /// Plans the fixes of findings, or the placement by the cost model.
+    fn plan_by_model(&self, goal: &Goal, observation: &Observation) -> Plan {
         let analysis = Analysis::new(observation, &goal.costs);
         if self.fix.is_empty() {
-            if is_bundle || self.no_outcomes || !self.keys.only_limit() {
-                return Ok(plan_with_verdicts(&analysis, &goal));
-            }
-            let (outcomes, notes) = self.outcomes.known(Root::live())?;
-            notes.iter().for_each(|note| out::note(note));
-            return Ok(plan_by_outcome(&analysis, &goal, &outcomes.recall(&analysis)));
+            return plan_with_verdicts(&analysis, goal);
         }
-        Ok(fix(&check(&analysis), &self.fix, &observation.after, goal.even_if_owned))
+        fix(&check(&analysis), &self.fix, &observation.after, goal.even_if_owned)
     }
 
     /// Returns the goal with the weights measured on this machine; prints a note if they are stored

@@ -34,6 +34,16 @@ impl<T: Copy + Send + Sync> TypedValueParser for Named<T> {
     }
 }
 
+/// The algorithm of this name.
+pub(crate) fn algorithm(name: &str) -> Option<AlgorithmName> {
+    AlgorithmName::ALL.iter().copied().find(|it| it.as_str() == name)
+}
+
+/// The names of all algorithms.
+pub(crate) fn algorithm_names() -> Vec<&'static str> {
+    AlgorithmName::ALL.iter().map(|it| it.as_str()).collect()
+}
+
 /// Algorithms that place interrupts.
 pub(crate) fn algorithms() -> Named<AlgorithmName> {
     Named { values: AlgorithmName::ALL, name: AlgorithmName::as_str }

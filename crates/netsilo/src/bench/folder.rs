@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use netsilo_model::machine::cpuset::CpuId;
+use netsilo_sys::files::regular;
 use netsilo_trial::experiment::{COMMANDS, EXPERIMENT, Experiment, RECORDS, Record};
+use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +68,12 @@ pub(crate) fn read(folder: &Path) -> Result<RunFolder> {
     Ok(RunFolder { experiment, records, torn, whole })
 }
 
+/// Reads the commands at each machine; `None` if they cannot be read.
+pub(crate) fn read_commands(folder: &Path) -> Option<String> {
+    let text = file::read(&folder.join(COMMANDS), MOST_BYTES).ok()?;
+    String::from_utf8(text).ok()
+}
+
 /// The complete lines of a file of records.
 pub(crate) struct Lines<T> {
     pub(crate) records: Vec<T>,
@@ -120,7 +128,8 @@ impl RecordsFile {
     /// Opens or creates the records in a folder.
     pub(crate) fn append_to(folder: &Path) -> Result<Self> {
         let file = folder.join(RECORDS);
-        let records = OpenOptions::new().create(true).append(true).open(&file);
+        let mut append = OpenOptions::new();
+        let records = regular::open_with(append.create(true).append(true), OFlags::empty(), &file);
         let records = records.with_context(|| format!("cannot write {}", file.display()))?;
         if rustix::fs::flock(&records, rustix::fs::FlockOperation::NonBlockingLockExclusive)
             .is_err()

@@ -7,7 +7,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_load as load;
 use netsilo_load::{Options, Tick};
-use netsilo_trial::traffic::Spec;
+use netsilo_trial::traffic::{Spec, Test};
 
 use crate::bench::load_args::{LoadArgs, address};
 use crate::tell::out;
@@ -66,9 +66,9 @@ fn tell(bar: &ProgressBar, spec: &Spec, tick: Tick) {
     let Some(counted) = tick.counted else { return bar.set_message("warming up") };
     bar.set_position(counted.as_millis() as u64);
     let rate = tick.last_second as f64;
-    bar.set_message(if spec.test.has_responses() {
-        format!("{} transactions/s", units::count(rate))
-    } else {
-        units::bytes_per_s(rate)
+    bar.set_message(match spec.test {
+        test if test.has_responses() => format!("{} transactions/s", units::count(rate)),
+        Test::Forward => format!("{} packets/s", units::count(rate / spec.send_bytes as f64)),
+        _ => units::bytes_per_s(rate),
     });
 }

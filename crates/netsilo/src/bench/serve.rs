@@ -95,7 +95,10 @@ pub(super) fn serve(args: &ServeArgs) -> Result<()> {
                 "generated a load against {to}: {requests} requests, {bytes} bytes sent"
             ));
         }
-        Event::Ended(from, why) => out::note(&format!("{from}: {why}")),
+        Event::Ended { from, why, others: 0 } => out::note(&format!("{from}: {why}")),
+        Event::Ended { from, why, others } => {
+            out::note(&format!("{from} and {others} other clients: {why}"));
+        }
     })?;
     Ok(())
 }

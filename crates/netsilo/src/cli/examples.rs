@@ -58,12 +58,25 @@ pub const ENDINGS: &[Ending] = &[
             ("netsilo check --interval 30s --fail-on critical", "for a monitoring system"),
         ],
     )
-    .with_exits(&[Exit::Findings]),
+    .with_exits(&[Exit::Findings, Exit::UnusableLines]),
     ending(
         "explain",
         [
             ("netsilo explain", "list all findings"),
             ("netsilo explain udp-one-queue", "the page of one finding"),
+        ],
+    ),
+    ending(
+        "predict",
+        [
+            (
+                "netsilo predict --setting spread --setting rps=0-7",
+                "what these would do to this machine under its load",
+            ),
+            (
+                "netsilo predict --scenario server.toml --sweep load.instances=1..2000",
+                "the best setting by load",
+            ),
         ],
     ),
     ending(
@@ -80,7 +93,7 @@ pub const ENDINGS: &[Ending] = &[
             ("netsilo plan --fix udp-one-queue:eth0", "only the remedy of one finding"),
         ],
     )
-    .with_exits(&[Exit::ChangesPending, Exit::OtherOwner]),
+    .with_exits(&[Exit::ChangesPending, Exit::UnusableLines, Exit::OtherOwner]),
     ending(
         "apply",
         [
@@ -234,8 +247,8 @@ pub const ENDINGS: &[Ending] = &[
     ending(
         "report",
         [
-            ("netsilo report matrix-1", "Markdown"),
             ("netsilo report matrix-1 -o report.html", "a page"),
+            ("netsilo report --incident -o incident.html", "this machine now, for a ticket"),
         ],
     ),
     ending(

@@ -238,6 +238,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn rules_and_dashboards_name_metrics_that_exist() {
+        let files = [
+            include_str!("../../../../contrib/prometheus/rules.yml"),
+            include_str!("../../../../contrib/prometheus/dashboard-host.json"),
+            include_str!("../../../../contrib/prometheus/dashboard-fleet.json"),
+        ];
+        let status = crate::daemon::first_status(&Live::new(Root::live()), Mode::Placing, vec![]);
+        let read = ReadBytes::default();
+        read.add(&status.locality, 1.0);
+        let text = render(&status, &read, 1.0);
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        let words = files.iter().flat_map(|file| file.split(|c: char| !is_name(c)));
+        // `host:netsilo_...` is a rule's own name
+        let named: Vec<_> = words.filter(|word| word.starts_with("netsilo_")).collect();
+        assert!(named.len() > 30, "{named:?}");
+        for name in named {
+            assert!(text.contains(&format!("# TYPE {name} ")), "the daemon has no metric {name}");
+        }
+    }
+
+    #[test]
     fn an_outcome_has_its_age_and_interval_while_it_is_followed() {
         let mut status =
             crate::daemon::first_status(&Live::new(Root::live()), Mode::Placing, vec![]);

@@ -21,6 +21,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::io::Errno;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::{Builder, Runtime};
@@ -92,7 +93,7 @@ struct Answering {
     trouble: Trouble,
 }
 
-/// Why a listener could not accept a connection last.
+/// Why a listener could not accept a connection last, or ended.
 #[derive(Debug, Clone, Default)]
 struct Trouble(Arc<Mutex<Option<String>>>);
 
@@ -115,13 +116,30 @@ impl Answering {
         shared: SharedStatus,
     ) -> Result<Self> {
         let trouble = Trouble::default();
-        let accepting = runtime.spawn(accept(listener, shared, trouble.clone()));
-        let task = accepting.abort_handle();
-        let thread = std::thread::Builder::new()
-            .name(name.into())
-            .spawn(move || drop(runtime.block_on(accepting)))
-            .context("cannot start a thread")?;
-        Ok(Self { task, thread: Some(thread), trouble })
+        Self::run(name, runtime, accept(listener, shared, trouble.clone()), trouble)
+    }
+
+    fn run(
+        name: &str,
+        runtime: Runtime,
+        accept: impl Future<Output = ()> + Send + 'static,
+        trouble: Trouble,
+    ) -> Result<Self> {
+        let accepting = runtime.spawn(accept);
+        let (task, told) = (accepting.abort_handle(), trouble.clone());
+        let run = move || {
+            if runtime.block_on(accepting).is_err_and(|error| error.is_panic()) {
+                told.put("its thread panicked".into());
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+        let thread = Some(thread.context("cannot start a thread")?);
+        Ok(Self { task, thread, trouble })
+    }
+
+    /// Whether the thread ended by itself; then its trouble says why.
+    fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 }
 
@@ -159,7 +177,8 @@ impl Listener {
     }
 }
 
-/// Accepts connections for ever. Failures, for example a lack of descriptors, may pass.
+/// Accepts connections while the socket listens. Other failures, for example a lack of descriptors,
+/// may pass.
 async fn accept(listener: Listener, shared: SharedStatus, trouble: Trouble) {
     let mut connections: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -178,10 +197,22 @@ async fn accept(listener: Listener, shared: SharedStatus, trouble: Trouble) {
             }
             Err(error) => {
                 trouble.put(error.to_string());
+                if !listens(&error) {
+                    return;
+                }
                 sleep(RETRY).await;
             }
         }
     }
+}
+
+/// Whether a socket that could not accept a connection still listens.
+///
+/// `ss --kill` on a listener ends it for good (`net/ipv4/tcp.c:tcp_abort`, then
+/// `inet_csk_accept` returns EINVAL).
+fn listens(error: &io::Error) -> bool {
+    let dead = [Errno::INVAL, Errno::BADF, Errno::NOTSOCK, Errno::OPNOTSUPP];
+    !Errno::from_io_error(error).is_some_and(|errno| dead.contains(&errno))
 }
 
 async fn send_status(mut stream: UnixStream, shared: SharedStatus) {
@@ -254,6 +285,11 @@ impl StatusSocket {
     pub(crate) fn trouble(&self) -> Option<String> {
         self.answering.trouble.take().map(|why| format!("cannot answer `netsilo status`: {why}"))
     }
+
+    /// Whether the thread ended by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.answering.has_ended()
+    }
 }
 
 impl Drop for StatusSocket {
@@ -287,6 +323,38 @@ impl MetricsServer {
 
     /// Whether the thread ended by itself.
     pub(crate) fn has_ended(&self) -> bool {
-        self.answering.task.is_finished()
+        self.answering.has_ended()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_whose_thread_panicked_has_ended_and_says_so() {
+        let trouble = Trouble::default();
+        let panics = async { std::panic::resume_unwind(Box::new(())) };
+        let answering = Answering::run("test", runtime().unwrap(), panics, trouble).unwrap();
+        while !answering.has_ended() {
+            std::thread::yield_now();
+        }
+        assert_eq!(answering.trouble.take().as_deref(), Some("its thread panicked"));
+    }
+
+    #[test]
+    fn a_status_socket_that_ended_is_opened_again_at_its_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("status");
+        let open = || StatusSocket::open(&path, SharedStatus::default()).unwrap();
+        let socket = open();
+        assert!(!socket.has_ended() && socket.trouble().is_none());
+        socket.answering.task.abort();
+        while !socket.has_ended() {
+            std::thread::yield_now();
+        }
+        drop(socket);
+        let _again = open();
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
     }
 }

@@ -56,6 +56,32 @@ pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: TrialMeasure) -> 
     })
 }
 
+/// A bar with its interval and what stands beside it.
+pub(super) struct Bar {
+    pub(super) name: String,
+    pub(super) value: f64,
+    pub(super) interval: (f64, f64),
+    pub(super) text: String,
+}
+
+/// One bar for each setting; whiskers are intervals.
+pub(super) fn estimates(title: &str, unit: &str, bars: &[Bar]) -> Option<Chart> {
+    let mut rows = Rows::default();
+    for (at, bar) in bars.iter().enumerate() {
+        let style = json!({ "color": palette::setting(at) });
+        rows.left.push(json!(bar.name));
+        rows.right.push(json!(bar.text));
+        rows.bars.push(json!({ "value": [bar.value, at], "itemStyle": style }));
+        rows.whiskers.push(json!([bar.interval.0, bar.interval.1, at]));
+    }
+    let unit = rows.scaled(unit);
+    (!bars.is_empty()).then(|| Chart {
+        description: format!("{title}, by setting"),
+        height: bars.len() * ROW + 64,
+        option: rows.option(&unit),
+    })
+}
+
 /// Returns the shortest name that distinguishes a load in its chart.
 fn label(load: &UnderLoad, loads: &[&UnderLoad]) -> String {
     let instances = load.spec.instances;
@@ -180,14 +206,31 @@ impl Rows {
 
 /// Time shares of each CPU, one strip per setting.
 pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
+    let share = |cpu: &CpuMean| cpu.shares.map(|shares| parts(&shares));
     let cells: Vec<_> = load
         .settings
         .iter()
         .filter(|cell| cell.cpus.values().any(|cpu| cpu.shares.is_some()))
+        .map(|cell| {
+            let cpus = cell.cpus.iter().map(|(id, cpu)| (id.to_string(), share(cpu)));
+            (cell.setting.as_str(), cpus.collect())
+        })
         .collect();
+    let description = format!(
+        "{}: usr, sys, irq, softirq, steal and idle time of each CPU, by setting",
+        load.load
+    );
+    strips(description, &cells)
+}
+
+/// The shares of one CPU's time in the order of [`palette::STATES`], by its number.
+type Strip = Vec<(String, Option<[f64; 6]>)>;
+
+/// Time shares of each CPU, one strip for each setting with its name.
+pub(super) fn strips(description: String, cells: &[(&str, Strip)]) -> Option<Chart> {
     let top = |at: usize| 66 + at * (STRIP + 50);
     let per_strip = |make: &dyn Fn(usize) -> Value| (0..cells.len()).map(make).collect::<Vec<_>>();
-    let names = |at: usize| cells[at].cpus.keys().map(ToString::to_string).collect::<Vec<_>>();
+    let names = |at: usize| cells[at].1.iter().map(|(cpu, _)| cpu.clone()).collect::<Vec<_>>();
     let series = |at: usize| {
         palette::STATES
             .into_iter()
@@ -197,13 +240,14 @@ pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
     let series: Vec<Value> = (0..cells.len())
         .flat_map(series)
         .map(|(at, state, name, color)| {
-            let share =
-                |cpu: &CpuMean| cpu.shares.map(|shares| rounded(parts(&shares)[state] * 100.0));
+            let share = |(_, parts): &(String, Option<[f64; 6]>)| {
+                parts.map(|parts| rounded(parts[state] * 100.0))
+            };
             json!({
                 "type": "bar", "name": name, "stack": at.to_string(),
                 "xAxisIndex": at, "yAxisIndex": at,
                 "barCategoryGap": "12%", "itemStyle": { "color": color },
-                "data": cells[at].cpus.values().map(share).collect::<Vec<_>>(),
+                "data": cells[at].1.iter().map(share).collect::<Vec<_>>(),
             })
         })
         .collect();
@@ -215,7 +259,7 @@ pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
             "renderMode": "richText", "trigger": "axis", "axisPointer": { "type": "shadow" },
         },
         "title": per_strip(&|at| json!({
-            "text": cells[at].setting, "left": 0, "top": top(at) - 22, "padding": 0,
+            "text": cells[at].0, "left": 0, "top": top(at) - 22, "padding": 0,
             "textStyle": { "fontSize": 13, "fontWeight": "bold" },
         })),
         "grid": per_strip(&|at| json!({
@@ -232,10 +276,6 @@ pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
         })),
         "series": series,
     });
-    let description = format!(
-        "{}: usr, sys, irq, softirq, steal and idle time of each CPU, by setting",
-        load.load
-    );
     (!cells.is_empty()).then(|| Chart { description, height: top(cells.len()) - 20, option })
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use netsilo_model::parse::sanitize::escaped;
-use netsilo_trial::experiment::{COMMANDS, Experiment, RECORDS, Record};
+use netsilo_trial::experiment::{Experiment, RECORDS, Record};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -28,7 +28,7 @@ pub(super) fn read(folder: &Path) -> Result<ReportFolder> {
     let path = folder.join(RECORDS);
     let note =
         torn.map(|line| format!("{}:{line}: incomplete last line, left out", path.display()));
-    let commands = std::fs::read_to_string(folder.join(COMMANDS)).ok();
+    let commands = folder::read_commands(folder);
     let lines = |text: String| text.lines().map(escaped).collect::<Vec<_>>().join("\n");
     Ok(ReportFolder {
         experiment: sanitized(experiment)?,

@@ -40,7 +40,13 @@ const COUNTS: [(TrialMeasure, bool); 9] = [
 
 /// The options of all charts, in page order.
 #[derive(Default)]
-struct Options(Vec<Value>);
+pub(super) struct Options(Vec<Value>);
+
+impl Options {
+    pub(super) fn into_values(self) -> Vec<Value> {
+        self.0
+    }
+}
 
 /// Renders the page.
 pub(super) fn render(folder: &ReportFolder, results: &Results) -> Result<String> {
@@ -61,28 +67,26 @@ pub(super) fn render(folder: &ReportFolder, results: &Results) -> Result<String>
     let sections: Vec<_> =
         sections.into_iter().filter(|(_, _, content)| !content.0.is_empty()).collect();
     let data = json!({ "themes": palette::themes(), "options": options.0 });
-    document(&title, &subtitle, &folder.experiment.netsilo, &sections, &data)
+    document(&title, &subtitle, &folder.experiment.netsilo, &sections, Some(&data))
 }
 
 /// A section of a page: id, title, content.
 pub(super) type Section = (&'static str, &'static str, Markup);
 
-/// A whole page; `data` is what the scripts draw.
+/// A whole page; `charts` is what the scripts draw, and a page without charts has no scripts.
 pub(super) fn document(
     title: &str,
     subtitle: &str,
     version: &str,
     sections: &[Section],
-    data: &Value,
+    charts: Option<&Value>,
 ) -> Result<String> {
-    let data = data.to_string().replace('<', "\\u003c");
     // Only these scripts run, and nothing is fetched: names of a stranger's folder cannot guess it.
     let nonce = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
     let policy = format!(
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'nonce-{nonce}'"
     );
-    let echarts = zstd::decode_all(ECHARTS).context("cannot unpack the chart library")?;
-    let echarts = String::from_utf8(echarts).context("the chart library is damaged")?;
+    let scripts = charts.map(|data| scripts(data, &nonce)).transpose()?;
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -96,7 +100,9 @@ pub(super) fn document(
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                a.skip href="#verdict" { "Skip to the verdict" }
+                @if let Some((id, title, _)) = sections.first() {
+                    a.skip href={ "#" (id) } { "Skip to: " (title) }
+                }
                 header {
                     h1 { (title) }
                     button #theme type="button" hidden
@@ -111,14 +117,29 @@ pub(super) fn document(
                         section aria-labelledby=(id) { h2 id=(id) { (title) } (content) }
                     }
                 }
-                footer { p { "Made by netsilo " (version) ". Charts by Apache ECharts." } }
-                script #charts type="application/json" { (PreEscaped(data)) }
-                script nonce=(nonce) { (PreEscaped(&echarts)) }
-                script nonce=(nonce) { (PreEscaped(SCRIPT)) }
+                footer {
+                    p {
+                        "Made by netsilo " (version) "."
+                        @if charts.is_some() { " Charts by Apache ECharts." }
+                    }
+                }
+                @if let Some(scripts) = scripts { (scripts) }
             }
         }
     };
     Ok(page.into_string())
+}
+
+/// The data of all charts, and the scripts that draw them.
+fn scripts(data: &Value, nonce: &str) -> Result<Markup> {
+    let data = data.to_string().replace('<', "\\u003c");
+    let echarts = zstd::decode_all(ECHARTS).context("cannot unpack the chart library")?;
+    let echarts = String::from_utf8(echarts).context("the chart library is damaged")?;
+    Ok(html! {
+        script #charts type="application/json" { (PreEscaped(data)) }
+        script nonce=(nonce) { (PreEscaped(&echarts)) }
+        script nonce=(nonce) { (PreEscaped(SCRIPT)) }
+    })
 }
 
 /// When and where a run was made.
@@ -213,7 +234,7 @@ fn bars(title: &str, loads: &[&UnderLoad], measure: TrialMeasure, options: &mut 
 }
 
 /// A chart, and its figures as a table in a collapsed section.
-fn figure(title: &str, chart: &Chart, table: &Markup, options: &mut Options) -> Markup {
+pub(super) fn figure(title: &str, chart: &Chart, table: &Markup, options: &mut Options) -> Markup {
     let at = options.0.len();
     options.0.push(chart.option.clone());
     html! {

@@ -2,6 +2,7 @@
 //! when each candidate was dropped and why.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use anyhow::Result;
 use maud::{Markup, html};
@@ -10,7 +11,7 @@ use netsilo_trial::race::{RacePlan, Standing};
 use serde_json::json;
 
 use crate::report::folder::sanitized;
-use crate::report::options::{Args, Format};
+use crate::report::options::Format;
 use crate::report::page::{changes, document, subtitle};
 use crate::report::{markdown, palette};
 use crate::tell::out;
@@ -23,14 +24,14 @@ use crate::views::tune::TuneResult;
 const ROW: (f64, f64) = (460.0, 26.0);
 
 /// Reads a search and renders its results.
-pub(super) fn text(args: &Args) -> Result<String> {
-    let (plan, lines) = folder::read(&args.run)?;
+pub(super) fn text(run: &Path, format: &Format) -> Result<String> {
+    let (plan, lines) = folder::read(run)?;
     let plan: RacePlan = sanitized(plan)?;
-    let race = folder::replay(&args.run, &plan, &lines.records)?;
+    let race = folder::replay(run, &plan, &lines.records)?;
     let result = TuneResult::new(&plan, &race, false, None);
     let torn = lines.torn.map(|line| format!("record {line} is incomplete and left out"));
     let notes: Vec<String> = torn.into_iter().chain(unfinished(&plan, &race)).collect();
-    match args.format() {
+    match format {
         Format::Json => out::indented(&result),
         Format::Markdown => Ok(as_markdown(&plan, &result, &notes)),
         Format::Page => page(&plan, &result, &notes),
@@ -96,7 +97,7 @@ fn page(plan: &RacePlan, result: &TuneResult<'_>, notes: &[String]) -> Result<St
     ];
     let data = json!({ "themes": palette::themes(), "options": [] });
     let subtitle = subtitle(&plan.machine, plan.started_s);
-    document(&title(plan), &subtitle, &plan.netsilo, &sections, &data)
+    document(&title(plan), &subtitle, &plan.netsilo, &sections, Some(&data))
 }
 
 fn verdict(result: &TuneResult<'_>, notes: &[String]) -> Markup {

@@ -27,6 +27,8 @@ pub(crate) enum Exit {
     ChangesPending,
     /// 11: `check` has a finding at least as severe as `--fail-on`.
     Findings,
+    /// 12: `--ndjson`: some lines of the input could not be used; the others have their answer.
+    UnusableLines,
     /// 20: a write failed and everything was restored.
     FailedAndRestored,
     /// 21: something could not be restored.
@@ -49,6 +51,7 @@ impl Exit {
             Self::NotRunning => 3,
             Self::ChangesPending => 10,
             Self::Findings => 11,
+            Self::UnusableLines => 12,
             Self::FailedAndRestored => 20,
             Self::RestoreIncomplete => 21,
             Self::OtherOwner => 30,
@@ -66,6 +69,7 @@ impl Exit {
             Self::NotRunning => "no daemon answers",
             Self::ChangesPending => "with --detailed-exitcode: changes are pending",
             Self::Findings => "a finding or problem is at least as severe as --fail-on",
+            Self::UnusableLines => "with --ndjson: some lines of the input could not be used",
             Self::FailedAndRestored => "a write failed, and everything was restored",
             Self::RestoreIncomplete => "a setting could not be restored; run netsilo undo",
             Self::OtherOwner => "another program owns these settings",

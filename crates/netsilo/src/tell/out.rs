@@ -5,26 +5,28 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use anyhow::{Context as _, Result};
-use netsilo_model::parse::sanitize::is_control;
 use serde::Serialize;
+
+use crate::tell::presentation::Presentation;
+use crate::tell::printable::printable;
+use crate::tell::styled::Styled;
 
 /// Prints a result.
 pub(crate) fn text(text: &str) -> Result<()> {
     exit_on_broken_pipe(Printable::new(text).write_to(io::stdout().lock()))
 }
 
-/// Prints the next of several results: clears a terminal first, separates by a line otherwise.
-pub(crate) fn screen(text: &str) -> Result<()> {
-    let before = if io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "\n" };
-    exit_on_broken_pipe(io::stdout().lock().write_all(before.as_bytes()))?;
-    crate::tell::out::text(text)
+/// Prints a result; in colours on a terminal.
+pub(crate) fn styled(text: &Styled) -> Result<()> {
+    let shown = Presentation::of_stdout().show(text);
+    exit_on_broken_pipe(io::stdout().lock().write_all(shown.as_bytes()))
 }
 
-/// The width of the terminal; `None` if the output is none, and so has no end of a line.
-pub(crate) fn width() -> Option<usize> {
-    let terminal = io::stdout().is_terminal();
-    let (columns, _) = terminal.then(|| ratatui::crossterm::terminal::size().ok()).flatten()?;
-    (columns > 0).then_some(usize::from(columns))
+/// Prints the next of several results: clears a terminal first, separates by a line otherwise.
+pub(crate) fn redraw(text: &Styled) -> Result<()> {
+    let before = if io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "\n" };
+    exit_on_broken_pipe(io::stdout().lock().write_all(before.as_bytes()))?;
+    styled(text)
 }
 
 /// Prints a result as indented JSON.
@@ -37,11 +39,14 @@ pub(crate) fn indented(value: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string_pretty(value).context("cannot serialize JSON")? + "\n")
 }
 
+/// A value as one line of JSON.
+pub(crate) fn line(value: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string(value).context("cannot serialize JSON")? + "\n")
+}
+
 /// Prints a result as one line of JSON.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
-    let mut line = serde_json::to_string(value).context("cannot serialize JSON")?;
-    line.push('\n');
-    text(&line)
+    text(&line(value)?)
 }
 
 /// Prints a message on stderr and ignores failure.
@@ -72,40 +77,10 @@ impl<'a> Printable<'a> {
     }
 }
 
-/// Escapes every control character but newline and tab, so that names cannot control a terminal.
-///
-/// In JSON such characters occur only inside strings, where the escape has the same meaning.
-fn printable(text: &str) -> Cow<'_, str> {
-    let is_escaped = |c: char| is_control(c) && c != '\n' && c != '\t';
-    if !text.contains(is_escaped) {
-        return Cow::Borrowed(text);
-    }
-    // all of them are below U+10000, so four digits suffice, as in JSON
-    let written_out =
-        |c: char| if is_escaped(c) { format!("\\u{:04x}", u32::from(c)) } else { c.into() };
-    Cow::Owned(text.chars().map(written_out).collect())
-}
-
 /// Ends with 0 on a closed pipe: `netsilo show | head` is no failure.
 fn exit_on_broken_pipe(written: io::Result<()>) -> Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.context("cannot write to stdout"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn escape_sequences_are_escaped_and_json_keeps_its_meaning() {
-        assert_eq!(printable("a\tb\nc\n"), "a\tb\nc\n");
-        assert_eq!(printable("\u{1b}[2J\u{9b}1m\r\u{202e}"), "\\u001b[2J\\u009b1m\\u000d\\u202e");
-        let names = ["\u{7f}\u{9b}31m", "\u{202e}\u{feff}", "a\nb\u{1b}"];
-        let json = serde_json::to_string(&names).unwrap();
-        let printed = printable(&json);
-        assert!(printed.is_ascii() && !printed.chars().any(char::is_control), "{printed}");
-        assert_eq!(serde_json::from_str::<Vec<String>>(&printed).unwrap(), names);
     }
 }

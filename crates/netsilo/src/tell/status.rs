@@ -20,6 +20,7 @@ pub(crate) const SOCKET: &str = "status.sock";
 
 /// Status of the daemon; times are since boot (CLOCK_BOOTTIME).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Status {
     pub(crate) schema: u32,
     pub(crate) version: String,
@@ -67,6 +68,7 @@ pub(crate) struct Status {
 
 /// What the daemon writes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
     /// Knobs and hints are written.
@@ -79,6 +81,7 @@ pub(crate) enum Mode {
 
 /// The configuration in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ConfigStatus {
     pub(crate) files: Vec<PathBuf>,
     pub(crate) interval: Duration,
@@ -88,6 +91,7 @@ pub(crate) struct ConfigStatus {
 
 /// How consumers are found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct AttributionStatus {
     pub(crate) source: AttributionSource,
     /// Hooks that are not attached, with the reason.
@@ -96,6 +100,7 @@ pub(crate) struct AttributionStatus {
 
 /// The daemon's cost in the last cycle, and its budget.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct CountingStatus {
     /// How long eBPF is attached in the next cycle.
     pub(crate) window: Duration,
@@ -111,6 +116,7 @@ pub(crate) struct CountingStatus {
 
 /// Counts since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Totals {
     /// Knobs written, including reverts and reapplied changes.
     pub(crate) changes: u64,

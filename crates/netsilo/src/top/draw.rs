@@ -13,10 +13,10 @@ use ratatui::symbols::border;
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph, Widget as _, Wrap};
 
+use crate::tell::palette::{Meaning, Palette};
 use crate::tell::words::plural;
 use crate::top::draw::pen::{Pen, width};
 use crate::top::pages;
-use crate::top::palette::{Meaning, Palette};
 use crate::top::state::{Overlay, Page, Pending, Source, State, Text};
 use crate::top::window::Window;
 use crate::views::units::{bytes_per_s, count};

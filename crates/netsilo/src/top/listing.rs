@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use crate::top::palette::Meaning;
+use crate::tell::palette::Meaning;
 
 /// A column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{Distance, NodeId, Topology};
 
-use crate::top::palette::{Meaning, Palette};
+use crate::tell::palette::{Meaning, Palette};
 use crate::top::window::Window;
 
 /// What a column is.

@@ -19,6 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::state_dir::StateDir;
+use crate::tell::presentation::Presentation;
 use crate::top::args::Args;
 use crate::top::draw::draw;
 use crate::top::source::{Pace, Recording};
@@ -234,7 +235,9 @@ fn in_words(error: anyhow::Error) -> String {
 fn explained(window: &Window, subject: &Subject) -> Event {
     let costs = Costs::default();
     let answer = why(&Analysis::new(&window.observation, &costs), subject);
-    let text = answer.map(|why| views::why::render(&why)).map_err(|error| error.to_string());
+    let text = answer
+        .map(|why| views::why::render(&why, Presentation::default()).to_string())
+        .map_err(|error| error.to_string());
     Event::Explained(format!("why {subject}"), text)
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use netsilo_decide::plan::Plan;
 use netsilo_model::machine::cpuset::CpuId;
 
+use crate::tell::palette::Palette;
 use crate::top::listing::Sort;
 use crate::top::map::Level;
-use crate::top::palette::Palette;
 use crate::top::window::Window;
 
 /// How many windows the history keeps.

@@ -14,8 +14,8 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
 
+use crate::tell::palette::{Depth, Meaning, Palette};
 use crate::top::draw::draw;
-use crate::top::palette::{Depth, Meaning, Palette};
 use crate::top::state::{Overlay, Page, Pending, Source, State};
 use crate::top::update::{Event, Request, update};
 use crate::top::window::Window;

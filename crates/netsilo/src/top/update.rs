@@ -9,6 +9,7 @@ use netsilo_decide::plan::Plan;
 use netsilo_model::snapshot::subject::Subject;
 use ratatui::crossterm::event::KeyCode;
 
+use crate::tell::styled::Styled;
 use crate::top::help;
 use crate::top::listing::Sort;
 use crate::top::map::Level;
@@ -102,7 +103,7 @@ pub(crate) fn update(mut state: State, event: Event) -> (State, Option<Request>)
             None
         }
         Event::Planned(Ok(plan)) => {
-            let text = Text::new("plan", &views::plan::render(&plan));
+            let text = Text::new("plan", views::plan::render(&plan).as_str());
             state.overlay = Some(Overlay::Plan(plan, text));
             None
         }
@@ -307,6 +308,9 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
         KeyCode::Left => state.left = state.left.saturating_sub(1),
         KeyCode::Right => state.left += 1,
         KeyCode::Enter => request = explain(&mut state),
+        KeyCode::Char('p') if state.window.is_none() => {
+            state.message = Some("nothing was observed yet: press p again".into());
+        }
         KeyCode::Char('p') => request = Some(Request::Plan(fix_of_selected(&state))),
         KeyCode::Char('u') => match &state.read_only {
             Some(why) => state.message = Some(format!("read-only: {why}")),
@@ -396,7 +400,7 @@ fn explain(state: &mut State) -> Option<Request> {
 fn finding(window: &Window, key: &str) -> Option<Text> {
     let findings = &window.check.findings;
     let finding = findings.iter().find(|it| FixRequest::of(it).to_string() == key)?;
-    let mut text = String::new();
+    let mut text = Styled::default();
     views::check::one(&mut text, finding);
     let page = FindingId::page(finding.id);
     Some(Text::new(finding.id.as_str(), &format!("{text}\n{page}")))

@@ -113,7 +113,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if !args.json {
         for (name, plan) in ["A", "B"].into_iter().zip(&plans) {
             if let Some(plan) = plan {
-                out::text(&format!("{name}:\n{}", views::plan::render(plan)))?;
+                out::text(&format!("{name}:\n"))?;
+                out::styled(&views::plan::render(plan))?;
             }
         }
     }
@@ -170,7 +171,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&result)?;
     } else {
-        out::text(&views::ab::render(&result))?;
+        out::styled(&views::ab::render(&result))?;
     }
     Ok(if interrupted { Exit::Refused } else { Exit::Ok })
 }

@@ -10,7 +10,6 @@ use netsilo_model::change::first_void;
 use netsilo_sys::transaction::apply::{Applied, ApplyEvent, TransactionOptions};
 use netsilo_sys::transaction::guard;
 use netsilo_sys::transaction::verify::{self, Arrival};
-use serde_json::json;
 
 use crate::args::apply_options::ApplyOptions;
 use crate::args::goal::GoalArgs;
@@ -20,15 +19,17 @@ use crate::args::state_dir::StateDir;
 use crate::tell::consent::{confirmed_by_user, refuse_owned};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::{self, eprint_line};
+use crate::tell::versioned::Versioned;
 use crate::tell::words::plural;
 use crate::verbs::ab::trial;
 use crate::views;
+use crate::views::applied::ApplyResult;
 use crate::views::undone::restore_result;
 
 /// Arguments of `netsilo apply`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Apply exactly the plan in this file, as printed by `netsilo plan --json`
+    /// Apply exactly the plan in this file (-: standard input), as printed by `netsilo plan --json`
     #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "GoalKeys", "LiveArgs"])]
     plan: Option<PathBuf>,
     #[command(flatten)]
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 /// Shows a plan, asks, applies it and reports the outcome.
 pub(crate) fn apply(plan: &Plan, options: &ApplyOptions) -> Result<Exit> {
     if !options.json {
-        out::text(&views::plan::render(plan))?;
+        out::styled(&views::plan::render(plan))?;
     }
     if plan.changes.is_empty() {
         return Ok(crate::verbs::plan::exit(plan, false));
@@ -129,7 +130,7 @@ fn is_no_worse(plan: &Plan, options: &ApplyOptions, window: Duration) -> Result<
         eprint_line("netsilo: the plan is worse and is not applied");
     }
     if !may_stay && options.json {
-        out::json(&json!({ "schema": 1, "transaction": null, "verified": comparison }))?;
+        out::json(&Versioned::first(ApplyResult::worse(comparison.as_ref())))?;
     }
     Ok(may_stay)
 }
@@ -182,24 +183,8 @@ fn told(arrival: &Arrival) -> String {
 
 fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {
     if options.json {
-        let changes = applied
-            .settled
-            .iter()
-            .map(|(target, value)| json!({ "target": target, "value": value }));
-        let arrivals =
-            applied.arrivals.iter().map(|(irq, arrival)| json!({ "irq": irq, "arrival": arrival }));
-        let overwritten = applied
-            .overwritten
-            .iter()
-            .map(|(target, now)| json!({ "target": target, "value": now }));
-        return out::json(&json!({
-            "schema": 1,
-            "transaction": applied.transaction,
-            "changes": changes.collect::<Vec<_>>(),
-            "arrivals": arrivals.collect::<Vec<_>>(),
-            "overwritten": overwritten.collect::<Vec<_>>(),
-            "confirm_within_seconds": options.confirm_within.map(|time| time.as_secs()),
-        }));
+        let result = ApplyResult::new(applied, options.confirm_within);
+        return out::json(&Versioned::first(result));
     }
     let Some(transaction) = applied.transaction else {
         return out::text("nothing to do\n");

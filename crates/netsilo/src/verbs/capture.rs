@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use netsilo_model::snapshot::observation::ObservationDocument;
 use netsilo_sys::bpf::tracer::Options;
-use netsilo_sys::bundle::{Addresses, Capture, Manifest};
+use netsilo_sys::bundle::{Addresses, Bundle, Capture, Manifest};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -17,6 +18,8 @@ use crate::args::look::{wait_unless_stopped, wait_with_progress};
 use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::tell::words::plural;
+
+const CANNOT_WRITE: &str = "cannot write the bundle";
 
 /// Arguments of `netsilo capture`.
 #[derive(Debug, clap::Args)]
@@ -46,16 +49,25 @@ pub(crate) struct Args {
     /// Print the bundle's manifest as JSON
     #[arg(short, long)]
     json: bool,
+    /// Print each window as one line of JSON for plan --ndjson and check --ndjson, and write no
+    /// bundle
+    #[arg(long, conflicts_with_all = ["output", "json"])]
+    ndjson: bool,
 }
 
 /// Observes, saves, and lists what the bundle contains.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let counting = if args.no_bpf { CountingMode::WithoutBpf } else { CountingMode::Continuous };
     let addresses = if args.with_addresses { Addresses::Keep } else { Addresses::Replace };
-    let manifest = match args.time {
-        None => save(&args.output, args.interval, counting, addresses)?,
-        Some(time) => record(args, time, counting, addresses)?,
+    let (capture, release) = match args.time {
+        None => window(args.interval, counting)?,
+        Some(time) => windows(args, time, counting)?,
     };
+    if args.ndjson {
+        let bundle = capture.reopen(&release, addresses).context("cannot read the capture")?;
+        return print_windows(bundle);
+    }
+    let manifest = capture.write(&args.output, &release, addresses).context(CANNOT_WRITE)?;
     if args.json {
         out::json(&manifest)?;
         return Ok(Exit::Ok);
@@ -73,6 +85,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// Prints each window on a line of its own.
+fn print_windows(mut bundle: Bundle) -> Result<Exit> {
+    while let Some(observation) = bundle.next_window()? {
+        out::json_line(&ObservationDocument::new(observation))?;
+    }
+    Ok(Exit::Ok)
+}
+
 /// Observes this machine for `interval` and saves what is read.
 pub(crate) fn save(
     output: &Path,
@@ -80,23 +100,23 @@ pub(crate) fn save(
     counting: CountingMode,
     addresses: Addresses,
 ) -> Result<Manifest> {
+    let (capture, release) = window(interval, counting)?;
+    capture.write(output, &release, addresses).context(CANNOT_WRITE)
+}
+
+/// Observes one window; returns what was read, and the kernel's release.
+fn window(interval: Duration, counting: CountingMode) -> Result<(Capture, String)> {
     let mut capture = Capture::start()?;
     let live = Root::live();
     let mut observer =
         Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
     let observation = observer.next(&capture.sample(&live)?, interval, wait_with_progress)?;
     capture.window(&observation.attribution);
-    let release = &observation.after.machine.release;
-    capture.write(output, release, addresses).context("cannot write the bundle")
+    Ok((capture, observation.after.machine.release))
 }
 
 /// Observes one window after the other, until the time is over, Ctrl-C, or the bundle is full.
-fn record(
-    args: &Args,
-    time: Duration,
-    counting: CountingMode,
-    addresses: Addresses,
-) -> Result<Manifest> {
+fn windows(args: &Args, time: Duration, counting: CountingMode) -> Result<(Capture, String)> {
     let windows = time.div_duration_f64(args.interval).ceil() as u64;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -128,7 +148,7 @@ fn record(
         }
     }
     bar.finish_and_clear();
-    capture.write(&args.output, &release, addresses).context("cannot write the bundle")
+    Ok((capture, release))
 }
 
 fn bar(windows: u64) -> ProgressBar {

@@ -2,14 +2,17 @@
 
 use anyhow::Result;
 use netsilo_decide::judge::findings::{Severity, check};
+use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_sys::bpf::tracer::Options;
 
 use crate::args::costs::costs_for;
 use crate::args::look::{self, CHECK_INTERVAL};
 use crate::args::named;
+use crate::ndjson::{self, Answer};
 use crate::tell::exit::Exit;
 use crate::tell::out;
+use crate::tell::versioned::Versioned;
 use crate::verbs::calibrate;
 use crate::views;
 
@@ -36,10 +39,23 @@ pub(crate) struct Args {
     /// Print findings and verdicts as JSON
     #[arg(short, long)]
     json: bool,
+    /// Check each line of standard input, an observation (netsilo capture --ndjson) or the path of
+    /// a bundle, and print one line of JSON for each
+    #[arg(long, conflicts_with_all = [
+        "fail_on", "calibrate", "verbose", "json", "from", "interval", "window", "no_bpf",
+    ])]
+    ndjson: bool,
 }
 
 /// Observes, diagnoses and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
+    if args.ndjson {
+        // Weights measured here do not apply to other machines.
+        let costs = Costs::default();
+        return ndjson::filter(|observation| {
+            Answer::Check(Box::new(check(&Analysis::new(observation, &costs))))
+        });
+    }
     let costs = match args.calibrate {
         true => calibrate::measure(calibrate::TIME)?.costs,
         false => costs_for(args.observe.is_bundle())?,
@@ -48,10 +64,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe_with(options)?;
     let check = check(&Analysis::new(&observation, &costs));
     if args.json {
-        out::json(&check)?;
+        out::json(&Versioned::first(&check))?;
     } else {
-        out::text(&views::check::render(&check, args.verbose))?;
-        out::text(&views::verdict::render(&check, args.verbose))?;
+        out::styled(&views::check::render(&check, args.verbose))?;
+        out::styled(&views::verdict::render(&check, args.verbose))?;
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
     Ok(if grave { Exit::Findings } else { Exit::Ok })

@@ -3,11 +3,12 @@
 use anyhow::Result;
 use netsilo_sys::transaction::guard::{self, ConfirmResult};
 use netsilo_sys::transaction::record::RestoredBy;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::args::state_dir::StateDir;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::{self, eprint_line};
+use crate::tell::versioned::Versioned;
 use crate::views::undone::report;
 
 /// Arguments of `netsilo confirm`.
@@ -20,6 +21,14 @@ pub(crate) struct Args {
     state: StateDir,
 }
 
+/// A transaction that stays.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Confirmed {
+    /// Its number.
+    confirmed: u64,
+}
+
 /// Confirms the transaction that awaits confirmation.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let late = |id: u64, by: &str| -> Result<Exit> {
@@ -28,7 +37,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     };
     match guard::confirm(&args.state.kernel()?, args.state.path())? {
         ConfirmResult::Kept(id) | ConfirmResult::KeptBefore(id) if args.json => {
-            out::json(&json!({ "schema": 1, "confirmed": id }))?;
+            out::json(&Versioned::first(Confirmed { confirmed: id }))?;
         }
         ConfirmResult::Kept(id) => {
             out::text(&format!(

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::args::look::BundleArg;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
+use crate::tell::versioned::Versioned;
 use crate::tell::words::plural;
 
 /// Arguments of `netsilo mask`.
@@ -44,12 +45,23 @@ pub(crate) struct Args {
 
 /// A set of CPUs in each notation.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Spelled {
     what: String,
     count: usize,
+    /// A kernel list: `0-3,40`.
     list: String,
+    /// Words of 32 bits, the highest first: `0100,0000000f`.
     mask: String,
+    /// One number: `0x1000000000f`.
     hex: String,
+}
+
+/// The sets that the arguments select.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct CpuSets {
+    sets: Vec<Spelled>,
 }
 
 /// Prints the sets that the arguments select.
@@ -57,11 +69,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let topology = args.from.topology()?;
     let sets = sets(args, &topology)?;
     let width = args.width.unwrap_or(topology.nr_cpu_ids);
-    let spelled: Vec<_> = sets.into_iter().map(|(what, cpus)| spell(what, &cpus, width)).collect();
+    let sets = sets.into_iter().map(|(what, cpus)| spell(what, &cpus, width)).collect();
     if args.json {
-        out::json(&spelled)?;
+        out::json(&Versioned::first(CpuSets { sets }))?;
     } else {
-        out::text(&render(&spelled))?;
+        out::text(&render(&sets))?;
     }
     Ok(Exit::Ok)
 }

@@ -31,6 +31,7 @@ pub(crate) struct Args {
 
 /// An outcome as it is listed.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ListedOutcome {
     id: String,
     /// Why `plan` never follows it here; `None` if it does, for the same workload.
@@ -41,7 +42,8 @@ struct ListedOutcome {
 
 /// All outcomes.
 #[derive(Debug, Serialize)]
-struct OutcomeList {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct OutcomeList {
     schema: u32,
     outcomes: Vec<ListedOutcome>,
 }

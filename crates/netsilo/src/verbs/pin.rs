@@ -17,6 +17,7 @@ use crate::args::apply_options::ApplyOptions;
 use crate::args::parse::some_cpus;
 use crate::tell::exit::Exit;
 use crate::tell::out::{self, eprint_line};
+use crate::tell::versioned::Versioned;
 use crate::tell::words::plural;
 use crate::verbs::apply::apply;
 use crate::views;
@@ -85,9 +86,9 @@ fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
         return apply(plan, &args.options);
     }
     if args.options.json {
-        out::json(plan)?;
+        out::json(&Versioned::first(plan))?;
     } else {
-        out::text(&views::plan::render(plan))?;
+        out::styled(&views::plan::render(plan))?;
     }
     Ok(crate::verbs::plan::exit(plan, false))
 }

@@ -2,10 +2,19 @@
 
 use anyhow::Result;
 use netsilo_decide::plan::{Plan, RefusalCause};
+use netsilo_model::change::apply_to;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_predict::live::forecast::Forecast;
+use serde::Serialize;
 
 use crate::args::plan::PlanArgs;
+use crate::ndjson::{self, Answer};
 use crate::tell::exit::Exit;
 use crate::tell::out;
+use crate::tell::presentation::Presentation;
+use crate::tell::versioned::Versioned;
+use crate::verbs::predict::observed::foretell;
 use crate::views;
 
 /// Arguments of `netsilo plan`.
@@ -19,23 +28,63 @@ pub(crate) struct Args {
     /// Also print what each queue costs there, and on the CPUs that were not chosen
     #[arg(short, long)]
     verbose: bool,
+    /// Also predict what the plan would do to the observed load (docs/predict.md)
+    #[arg(long)]
+    predict: bool,
     /// Print the plan as JSON, as `netsilo apply --plan` reads it
     #[arg(short, long)]
     json: bool,
+    /// Plan for each line of standard input, an observation (netsilo capture --ndjson) or the path
+    /// of a bundle, and print one line of JSON for each
+    #[arg(long, conflicts_with_all = [
+        "detailed_exitcode", "verbose", "predict", "json", "from", "interval", "window", "no_bpf",
+    ])]
+    ndjson: bool,
 }
 
 /// Observes, plans and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let plan = args.make.plan()?;
+    if args.ndjson {
+        let plan = args.make.planner()?;
+        return ndjson::filter(|observation| Answer::Plan(Box::new(plan(observation))));
+    }
+    let (observation, plan) = args.make.observe_and_plan()?;
+    let forecast = match args.predict {
+        true => predicted(&observation, &args.make.costs()?, &plan),
+        false => None,
+    };
     if args.json {
-        out::json(&plan)?;
-    } else {
-        out::text(&views::plan::render(&plan))?;
-        if args.verbose {
-            out::text(&views::plan::alternatives(&plan))?;
-        }
+        out::json(&Versioned::first(PlanResult { plan: &plan, forecast }))?;
+        return Ok(exit(&plan, args.detailed_exitcode));
+    }
+    out::styled(&views::plan::render(&plan))?;
+    if args.verbose {
+        out::text(&views::plan::alternatives(&plan))?;
+    }
+    if let Some(forecast) = forecast {
+        let presentation = Presentation::of_stdout();
+        out::text("\n")?;
+        out::styled(&views::forecast::render(&forecast, args.verbose, presentation))?;
     }
     Ok(exit(&plan, args.detailed_exitcode))
+}
+
+/// A plan as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct PlanResult<'a> {
+    #[serde(flatten)]
+    plan: &'a Plan,
+    /// With `--predict`: what the plan would do to the observed load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forecast: Option<Forecast>,
+}
+
+/// What the plan would do to the observed load; `None`, after a note, if too little was seen.
+fn predicted(observation: &Observation, costs: &Costs, plan: &Plan) -> Option<Forecast> {
+    let after = apply_to(&observation.after, &plan.changes);
+    let forecast = foretell(observation, costs, 1.0, &[("plan".to_owned(), after)], 1);
+    forecast.map_err(|why| out::note(&format!("{why:#}"))).ok()
 }
 
 /// Returns the exit code of a verb that only makes this plan.

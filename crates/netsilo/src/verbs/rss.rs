@@ -1,15 +1,17 @@
 //! `netsilo rss`: predicts the rx queue of a flow, and shows how RSS spreads flows.
 
 use anyhow::Result;
-use netsilo_decide::report::rss::{find_queue, netdev_rss};
+use netsilo_decide::report::rss::{FlowQueue, NetdevRss, find_queue, netdev_rss};
 use netsilo_model::snapshot::flow::FlowSpec;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
+use serde::Serialize;
 
 use crate::args::look;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
+use crate::tell::versioned::Versioned;
 use crate::views;
 
 /// Arguments of `netsilo rss`.
@@ -59,6 +61,20 @@ struct NetdevArgs {
     json: bool,
 }
 
+/// The queue of a flow on each netdev.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct FlowQueues {
+    netdevs: Vec<FlowQueue>,
+}
+
+/// RSS of each netdev.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct RssOfNetdevs {
+    pub(crate) netdevs: Vec<NetdevRss>,
+}
+
 /// Observes and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     match &args.verb {
@@ -70,23 +86,23 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 fn predict(args: &WhereArgs) -> Result<Exit> {
     let observation = args.netdevs.observe.observe_with(Options::for_findings())?;
     let netdevs = args.netdevs.netdevs(&observation)?;
-    let places: Vec<_> =
+    let netdevs: Vec<_> =
         netdevs.iter().map(|netdev| find_queue(&observation, netdev, args.flow)).collect();
+    let is_known = netdevs.iter().any(|place| place.predicted.is_some() || place.seen_on.is_some());
     match args.netdevs.json {
-        true => out::json(&places)?,
-        false => out::text(&views::rss::places(&places))?,
+        true => out::json(&Versioned::first(FlowQueues { netdevs }))?,
+        false => out::text(&views::rss::places(&netdevs))?,
     }
-    let is_known = places.iter().any(|place| place.predicted.is_some() || place.seen_on.is_some());
     Ok(if is_known { Exit::Ok } else { Exit::Refused })
 }
 
 fn show(args: &ShowArgs) -> Result<Exit> {
     let observation = args.netdevs.observe.observe_with(Options::for_findings())?;
     let netdevs = args.netdevs.netdevs(&observation)?;
-    let shown: Vec<_> = netdevs.iter().map(|netdev| netdev_rss(&observation, netdev)).collect();
+    let netdevs: Vec<_> = netdevs.iter().map(|netdev| netdev_rss(&observation, netdev)).collect();
     match args.netdevs.json {
-        true => out::json(&shown)?,
-        false => out::text(&views::rss::shown(&shown, args.flows))?,
+        true => out::json(&Versioned::first(RssOfNetdevs { netdevs }))?,
+        false => out::text(&views::rss::shown(&netdevs, args.flows))?,
     }
     Ok(Exit::Ok)
 }

@@ -9,6 +9,7 @@ use netsilo_sys::bpf::tracer::Options;
 use crate::args::look;
 use crate::tell::exit::Exit;
 use crate::tell::out;
+use crate::tell::presentation::Presentation;
 use crate::views;
 
 /// Arguments of `netsilo show`.
@@ -45,15 +46,19 @@ impl Args {
 
 /// Observes and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let mut shown = 0;
+    let (mut shown, mut before) = (0, None);
     args.observe.each(args.options(), |observation| {
         let report = Report::of(&Analysis::new(&observation, &Costs::default()));
         shown += 1;
+        let on = Presentation::of_stdout();
         match (args.json, args.watch) {
             (true, None) => out::json(&report)?,
             (true, Some(_)) => out::json_line(&report)?,
-            (false, None) => out::text(&views::show::render(&report, out::width()))?,
-            (false, Some(_)) => out::screen(&views::show::render(&report, out::width()))?,
+            (false, None) => out::styled(&views::show::render(&report, None, on))?,
+            (false, Some(_)) => {
+                out::redraw(&views::show::render(&report, before.as_ref(), on))?;
+                before = Some(report);
+            }
         }
         Ok((Exit::Ok, args.watch.is_some_and(|count| count == 0 || shown < count)))
     })

@@ -9,6 +9,8 @@ use netsilo_model::snapshot::subject::Subject;
 use crate::args::look::{self, CHECK_INTERVAL};
 use crate::tell::exit::Exit;
 use crate::tell::out;
+use crate::tell::presentation::Presentation;
+use crate::tell::versioned::Versioned;
 use crate::views;
 
 /// Arguments of `netsilo why`.
@@ -30,9 +32,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe()?;
     let answer = why(&Analysis::new(&observation, &Costs::default()), &subject)?;
     if args.json {
-        out::json(&answer)?;
+        out::json(&Versioned::first(&answer))?;
     } else {
-        out::text(&views::why::render(&answer))?;
+        out::styled(&views::why::render(&answer, Presentation::of_stdout()))?;
     }
     Ok(Exit::Ok)
 }

@@ -9,18 +9,27 @@ use netsilo_trial::comparison::{Comparison, ComparisonSpec, Conclusion, Scale};
 use serde::Serialize;
 
 use crate::args::ab_setting::AbSetting;
+use crate::tell::palette::Meaning;
+use crate::tell::styled::Styled;
 use crate::tell::words::plural;
 use crate::views::units;
 
 /// Renders the verdict, its numbers, and what weakens it.
-pub(crate) fn render(result: &AbResult<'_>) -> String {
+pub(crate) fn render(result: &AbResult<'_>) -> Styled {
     let AbResult { comparison, question, .. } = result;
-    let mut text = format!("A {}, B {}: {}\n", result.a, result.b, result.measured);
+    let mut text = Styled::default();
+    let title = format_args!("A {}, B {}: {}\n", result.a, result.b, result.measured).to_string();
+    text.push(Meaning::Title, title);
     if let Some((a, b)) = comparison.medians {
         let number = if result.unit.is_some() { units::nanoseconds } else { number };
         let _ = writeln!(text, "  median        A {}, B {}", number(a), number(b));
     }
-    let _ = writeln!(text, "  {}", verdict(comparison, question.scale));
+    let meaning = match comparison.verdict {
+        Conclusion::Better => Meaning::Good,
+        Conclusion::Worse => Meaning::Bad,
+        Conclusion::NoDifferenceShown => Meaning::Quiet,
+    };
+    text.push(meaning, format_args!("  {}\n", verdict(comparison, question.scale)));
     let _ = writeln!(text, "  {}", stopped(result));
     if let Some(bootstrap) = comparison.bootstrap {
         let _ = writeln!(
@@ -31,12 +40,16 @@ pub(crate) fn render(result: &AbResult<'_>) -> String {
     }
     for (name, steadiness) in [("A", &comparison.a), ("B", &comparison.b)] {
         for note in notes(name, steadiness) {
-            let _ = writeln!(text, "  note: {note}");
+            text.push(Meaning::Quiet, format_args!("  note: {note}\n"));
         }
     }
     if !comparison.outliers.is_empty() {
         let pairs: Vec<String> = comparison.outliers.iter().map(|n| (n + 1).to_string()).collect();
-        let _ = writeln!(text, "  note: outlier: the difference of pair {}", pairs.join(", "));
+        let pairs = pairs.join(", ");
+        text.push(
+            Meaning::Quiet,
+            format_args!("  note: outlier: the difference of pair {pairs}\n"),
+        );
     }
     text
 }
@@ -126,9 +139,13 @@ pub(crate) fn number(value: f64) -> String {
 
 /// The result of a comparison as JSON.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct AbResult<'a> {
     pub(crate) schema: u32,
+    // `a` and `b` are those of the comparison
+    #[serde(rename = "setting_a")]
     pub(crate) a: &'a AbSetting,
+    #[serde(rename = "setting_b")]
     pub(crate) b: &'a AbSetting,
     pub(crate) measured: String,
     /// Unit of the measured numbers: `ns`, or `None` when unknown.
@@ -146,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    fn told(values: impl Fn(usize) -> (f64, f64), n: usize, interrupted: bool) -> String {
+    fn told(values: impl Fn(usize) -> (f64, f64), n: usize, interrupted: bool) -> Styled {
         let pairs: Vec<Pair> =
             (0..n).map(|n| Pair { a: values(n).0, b: values(n).1, b_first: n % 3 == 0 }).collect();
         let question = ComparisonSpec {
@@ -175,7 +192,9 @@ mod tests {
         let values = |n: usize| {
             (1e5 + 4000.0 * n as f64, if n == 5 { 9e5 } else { 1.2e5 + 4100.0 * n as f64 })
         };
-        insta::assert_snapshot!(told(values, 8, false));
+        let text = told(values, 8, false);
+        insta::assert_snapshot!(text);
+        assert!(text.with_meanings().contains("<Good   B is "), "{text}");
     }
 
     #[test]

@@ -4,15 +4,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use netsilo_decide::judge::evidence::{Gain, Measure, Remedy};
+use netsilo_decide::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use netsilo_decide::judge::findings::{Check, Finding, Severity};
 use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::subject::Subject;
 
+use crate::tell::palette::Meaning;
+use crate::tell::styled::Styled;
 use crate::tell::words::plural;
-use crate::views::table::{table, trim_lines};
+use crate::views::table::{joined, lines};
 use crate::views::units;
 
 /// From this number of other findings on, alike findings are printed once.
@@ -25,38 +27,35 @@ const SUBJECTS_NAMED: usize = 20;
 const COUNTERS_NAMED: usize = 3;
 
 /// Renders the findings and the ledger of loss; with `all`, also the checks that passed.
-pub(crate) fn render(check: &Check, all: bool) -> String {
-    let mut text = String::new();
+pub(crate) fn render(check: &Check, all: bool) -> Styled {
+    let mut text = Styled::default();
     let seconds = check.interval.as_secs_f64();
-    let _ = writeln!(
-        text,
-        "{}, linux {}, {seconds:.1} s: {}",
-        check.hostname,
-        check.release,
-        counts(check)
-    );
+    let _ = write!(text, "{}, linux {}, {seconds:.1} s: ", check.hostname, check.release);
+    text.append(&counts(check));
+    let _ = writeln!(text);
     let (passed, wrong): (Vec<&Finding>, Vec<&Finding>) =
         check.findings.iter().partition(|finding| finding.severity == Severity::Ok);
     let shown = wrong.iter().chain(passed.iter().filter(|_| all)).copied();
     for alike in alike(shown) {
-        text.push('\n');
+        let _ = writeln!(text);
         match alike.as_slice() {
             [first, others @ ..] if others.len() >= ALIKE => {
                 one(&mut text, first);
                 also(&mut text, first, others);
             }
             few => few.iter().enumerate().for_each(|(index, finding)| {
-                text.push_str(if index > 0 { "\n" } else { "" });
+                text.push(Meaning::Plain, if index > 0 { "\n" } else { "" });
                 one(&mut text, finding);
             }),
         }
     }
     if !passed.is_empty() && !all {
-        let _ = writeln!(text, "\n{} passed: -v", plural(passed.len(), "check"));
+        let passed = plural(passed.len(), "check");
+        text.push(Meaning::Good, format_args!("\n{passed} passed: -v\n"));
     }
-    text.push_str(&ledger(&check.ledger));
+    text.append(&ledger(&check.ledger));
     if !wrong.is_empty() {
-        let _ = writeln!(text, "\nrun netsilo explain ID for the page of a finding");
+        text.push(Meaning::Quiet, "\nrun netsilo explain ID for the page of a finding\n");
     }
     text
 }
@@ -81,7 +80,7 @@ fn alike<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Vec<&'a Finding
 }
 
 /// Names the other subjects of a finding that is printed once.
-fn also(text: &mut String, first: &Finding, others: &[&Finding]) {
+fn also(text: &mut Styled, first: &Finding, others: &[&Finding]) {
     let cpu = |finding: &&Finding| match finding.subject {
         Subject::Cpu(cpu) => Some(cpu),
         _ => None,
@@ -96,55 +95,66 @@ fn also(text: &mut String, first: &Finding, others: &[&Finding]) {
         }
     };
     let _ = writeln!(text, "  the same is true of {} others: {subjects}", others.len());
-    let remedies = || others.iter().chain([&first]).flat_map(|finding| finding.remedies.first());
-    let changes: usize = remedies().map(|remedy| remedy.changes.len()).sum();
+    let remedies = others.iter().chain([&first]).filter_map(|finding| finding.writable());
+    let changes: usize = remedies.map(|remedy| remedy.changes.len()).sum();
     if changes > 0 {
         let all = FixRequest { id: first.id, subject: None };
-        let _ = writeln!(
-            text,
-            "      netsilo plan --fix {all} fixes all {} ({changes} settings)",
-            others.len() + 1
-        );
+        text.push(Meaning::Work, format_args!("      netsilo plan --fix {all}"));
+        let _ = writeln!(text, " fixes all {} ({changes} settings)", others.len() + 1);
     }
 }
 
 /// Number of findings by severity: `1 critical, 2 warning, 3 ok`.
-fn counts(check: &Check) -> String {
-    let count = |severity: &Severity| {
-        check.findings.iter().filter(|finding| finding.severity == *severity).count()
-    };
-    let counted = Severity::ALL.iter().rev().map(|severity| (count(severity), severity.as_str()));
-    let counted: Vec<String> =
-        counted.filter(|(count, _)| *count > 0).map(|(n, name)| format!("{n} {name}")).collect();
-    if counted.is_empty() {
-        "nothing found: there was too little traffic to judge".to_owned()
-    } else {
-        counted.join(", ")
+fn counts(check: &Check) -> Styled {
+    let mut text = Styled::default();
+    for severity in Severity::ALL.iter().rev() {
+        let alike = check.findings.iter().filter(|finding| finding.severity == *severity);
+        let (count, name) = (alike.count(), severity.as_str());
+        if count > 0 {
+            text.push(Meaning::Plain, if text.width() > 0 { ", " } else { "" });
+            text.push(meaning(*severity), format_args!("{count} {name}"));
+        }
+    }
+    if text.width() == 0 {
+        let _ = write!(text, "{NOTHING}");
+    }
+    text
+}
+
+/// What to do where nothing was found.
+const NOTHING: &str = "nothing found: there was too little traffic to judge\n  \
+    run it while the machine is busy, or for longer: netsilo check --interval 30s";
+
+/// How bad a finding is.
+fn meaning(severity: Severity) -> Meaning {
+    match severity {
+        Severity::Critical => Meaning::Bad,
+        Severity::Warning => Meaning::Fair,
+        Severity::Info => Meaning::Work,
+        Severity::Ok => Meaning::Good,
     }
 }
 
 /// Packet loss by stage; stages that lost nothing since boot have no line.
-fn ledger(ledger: &Ledger) -> String {
-    let stages: Vec<&StageLosses> =
-        ledger.stages.iter().filter(|stage| stage.since_boot > 0).collect();
-    if stages.is_empty() {
-        return String::new();
+pub(crate) fn ledger(ledger: &Ledger) -> Styled {
+    let stages = ledger.stages.iter().filter(|stage| stage.since_boot > 0);
+    let rows: Vec<_> = stages.map(stage_row).collect();
+    if rows.is_empty() {
+        return Styled::default();
     }
-    let mut table = table(&["  packets lost", "now", "per s", "since boot", "where"], |name| {
-        matches!(name, "now" | "per s" | "since boot")
-    });
-    for stage in stages {
-        table.add_row(stage_row(stage));
-    }
-    let mut text = format!("\n{}\n", trim_lines(&table));
+    let header = ["  packets lost", "now", "per s", "since boot", "where"];
+    let numeric = |name: &str| matches!(name, "now" | "per s" | "since boot");
+    let mut text = Styled::from("\n".to_owned());
+    text.append(&joined(lines(&header, &rows, numeric).into_iter()));
+    let _ = writeln!(text);
     if let Some(next) = &ledger.next {
-        let _ = writeln!(text, "  next: {next}");
+        text.push(Meaning::Title, format_args!("  next: {next}\n"));
     }
     text
 }
 
 /// The row of a stage, with its nonzero counters, those that grew first.
-fn stage_row(stage: &StageLosses) -> Vec<String> {
+fn stage_row(stage: &StageLosses) -> Vec<Styled> {
     let mut lines: Vec<&LossCounter> = stage.lines.iter().collect();
     lines.sort_by_key(|line| {
         (line.aside.is_some(), std::cmp::Reverse(line.count), std::cmp::Reverse(line.since_boot))
@@ -155,41 +165,40 @@ fn stage_row(stage: &StageLosses) -> Vec<String> {
     if !rest.is_empty() {
         parts.push(format!("{} more", rest.len()));
     }
+    let now = if stage.count > 0 { Meaning::Bad } else { Meaning::Plain };
     vec![
-        format!("  {}", stage.place.label()),
-        stage.count.to_string(),
-        units::count(stage.per_s),
-        stage.since_boot.to_string(),
-        parts.join(", "),
+        format!("  {}", stage.place.label()).into(),
+        Styled::new(now, stage.count),
+        Styled::new(now, units::count(stage.per_s)),
+        stage.since_boot.to_string().into(),
+        parts.join(", ").into(),
     ]
 }
 
 /// Adds one finding with its evidence and remedies.
-pub(crate) fn one(text: &mut String, finding: &Finding) {
+pub(crate) fn one(text: &mut Styled, finding: &Finding) {
     let Finding { id, severity, subject, title, .. } = finding;
-    let _ = writeln!(text, "{}: {subject}: {title} [{id}]", severity.as_str());
-    let width = finding
-        .evidence
-        .iter()
-        .map(|evidence| evidence.quantity.chars().count())
-        .max()
-        .unwrap_or(0);
-    for evidence in &finding.evidence {
-        let _ = writeln!(
-            text,
-            "  {:width$}  {} ({})",
-            evidence.quantity,
-            measure(&evidence.measure),
-            evidence.source
-        );
-    }
+    text.push(meaning(*severity), severity.as_str());
+    let _ = write!(text, ": ");
+    text.push(Meaning::Title, format_args!("{subject}: {title}"));
+    text.push(Meaning::Quiet, format_args!(" [{id}]\n"));
+    evidence(text, &finding.evidence);
     for remedy in &finding.remedies {
         crate::views::check::remedy(text, finding, remedy);
     }
 }
 
-fn remedy(text: &mut String, finding: &Finding, remedy: &Remedy) {
-    let _ = writeln!(text, "  do: {}", remedy.what);
+/// Adds a line for each piece of evidence.
+pub(crate) fn evidence(text: &mut Styled, all: &[Evidence]) {
+    let width = all.iter().map(|it| it.quantity.chars().count()).max().unwrap_or(0);
+    for Evidence { quantity, measure, source } in all {
+        let _ = write!(text, "  {quantity:width$}  {}", crate::views::check::measure(measure));
+        text.push(Meaning::Quiet, format_args!(" ({source})\n"));
+    }
+}
+
+fn remedy(text: &mut Styled, finding: &Finding, remedy: &Remedy) {
+    text.push(Meaning::Title, format_args!("  do: {}\n", remedy.what));
     let _ = match &remedy.gain {
         Gain::AtMost { measure, of, basis } => {
             writeln!(
@@ -207,16 +216,16 @@ fn remedy(text: &mut String, finding: &Finding, remedy: &Remedy) {
     if let Some(not_when) = &remedy.not_when {
         let _ = writeln!(text, "      not when {not_when}");
     }
-    if !remedy.changes.is_empty() {
+    if finding.writable().is_some_and(|writable| std::ptr::eq(writable, remedy)) {
         let stops = if remedy.interrupts_traffic { "; stops traffic for a moment" } else { "" };
         let count = remedy.changes.len();
         let settings =
             if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
-        let _ = writeln!(
-            text,
-            "      netsilo plan --fix {} ({settings}{stops})",
-            FixRequest::of(finding)
+        text.push(
+            Meaning::Work,
+            format_args!("      netsilo plan --fix {}", FixRequest::of(finding)),
         );
+        let _ = writeln!(text, " ({settings}{stops})");
     }
 }
 
@@ -271,26 +280,29 @@ mod tests {
     #[test]
     fn alike_findings_are_printed_once_with_all_their_subjects() {
         let cpus = |count: u32| (0..count).map(|cpu| Subject::Cpu(CpuId(cpu * 2))).collect();
-        let text = render(&check_of(cpus(128)), false);
+        let text = render(&check_of(cpus(128)), false).to_string();
         assert_eq!(text.matches("[queues-share-core]").count(), 1, "{text}");
         assert!(text.contains("128 warning\n"), "{text}");
         assert!(text.contains("the same is true of 127 others: cpus 2,4,6,"), "{text}");
         assert!(text.lines().count() < 12, "{text}");
-        let few = render(&check_of(cpus(3)), false);
+        let few = render(&check_of(cpus(3)), false).to_string();
         assert_eq!(few.matches("[queues-share-core]").count(), 3, "{few}");
         let queues = (0..30).map(|queue| Subject::Queue("eth0".into(), queue)).collect();
-        let text = render(&check_of(queues), false);
+        let text = render(&check_of(queues), false).to_string();
         assert!(text.contains("of 29 others: eth0 rx-1, eth0 rx-2,"), "{text}");
         assert!(text.contains("eth0 rx-20, 9 more\n"), "{text}");
     }
+
     #[test]
     fn checks_that_passed_are_one_line_unless_asked_for() {
         let mut check = check_of(vec![Subject::Cpu(CpuId(0)), Subject::Cpu(CpuId(1))]);
         check.findings[1].severity = Severity::Ok;
-        let text = render(&check, false);
+        let text = render(&check, false).with_meanings();
         assert_eq!(text.matches("[queues-share-core]").count(), 1, "{text}");
-        assert!(text.contains("\n1 check passed: -v\n"), "{text}");
-        let all = render(&check, true);
+        assert!(text.contains("<Good \n1 check passed: -v\n>"), "{text}");
+        assert!(text.contains("\n<Fair warning>: <Title cpu0: 2 busy queues"), "{text}");
+        assert!(text.contains("<Title   do: spread the queues\n>"), "{text}");
+        let all = render(&check, true).to_string();
         assert!(all.contains("ok: cpu1: ") && !all.contains("passed"), "{all}");
     }
 }

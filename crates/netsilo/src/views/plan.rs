@@ -7,35 +7,38 @@ use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::learned::MeasuredBasis;
 use netsilo_model::change::{Change, Interruption, Target};
 
+use crate::tell::palette::Meaning;
+use crate::tell::styled::Styled;
 use crate::tell::words::plural;
 
 /// Renders a whole plan.
-pub(crate) fn render(plan: &Plan) -> String {
-    let mut text = String::new();
-    let count = plan.changes.len();
-    let _ = match count {
-        0 if plan.refusals.is_empty() => writeln!(text, "nothing to do"),
-        0 => writeln!(text, "nothing can be done"),
-        1 => writeln!(text, "1 change"),
-        _ => writeln!(text, "{count} changes"),
+pub(crate) fn render(plan: &Plan) -> Styled {
+    let mut text = match plan.changes.len() {
+        0 if plan.refusals.is_empty() => Styled::new(Meaning::Good, "nothing to do"),
+        0 => Styled::new(Meaning::Bad, "nothing can be done"),
+        count => Styled::new(Meaning::Title, plural(count, "change")),
     };
+    let _ = writeln!(text);
     if let Some(measured) = &plan.measured {
         let _ = writeln!(text, "{}; --no-outcomes plans by the cost model", basis(measured));
     }
-    let knobs: Vec<String> = plan.changes.iter().map(knob).collect();
-    let width = knobs.iter().map(String::len).max().unwrap_or(0);
+    let knobs: Vec<Styled> = plan.changes.iter().map(knob).collect();
+    let width = knobs.iter().map(Styled::width).max().unwrap_or(0);
     for (change, knob) in plan.changes.iter().zip(&knobs) {
-        let _ = writeln!(text, "  {knob:width$}  {}", change.reason);
+        let _ = write!(text, "  ");
+        text.append(knob);
+        let _ = writeln!(text, "{:1$}  {2}", "", width - knob.width(), change.reason);
     }
     for line in interruptions(plan) {
-        let _ = writeln!(text, "{line}");
+        text.push(Meaning::Fair, line);
+        let _ = writeln!(text);
     }
     let unchanged = plan.unchanged.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
-    section(&mut text, "left alone", unchanged);
+    text.append(&section(Styled::new(Meaning::Quiet, "left alone"), unchanged));
     let refused = plan.refusals.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
-    section(&mut text, "refused", refused);
+    text.append(&section(Styled::new(Meaning::Bad, "refused"), refused));
     let advice = plan.advice.iter().map(|it| (it.subject.as_str(), it.text.as_str()));
-    section(&mut text, "advice", advice);
+    text.append(&section(Styled::new(Meaning::Title, "advice"), advice));
     if let Some(predicted) =
         plan.predicted.as_ref().filter(|_| plan.placements.iter().any(|it| it.moves))
     {
@@ -114,9 +117,11 @@ fn share(ns_per_s: u64) -> String {
 }
 
 /// A change as text: `irq 27 (virtio0-input.1): 0 -> 6`.
-fn knob(change: &Change) -> String {
+fn knob(change: &Change) -> Styled {
     let (old, new) = change.from_to();
-    format!("{}: {old} -> {new}", change.target)
+    let mut text = Styled::from(format!("{}: {old} -> ", change.target));
+    text.push(Meaning::Work, new);
+    text
 }
 
 /// Lists, a line each, the changes that interrupt traffic while a plan is applied.
@@ -153,12 +158,9 @@ pub(crate) fn interruptions(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// A titled section of subjects with reasons; subjects with the same reason share a line.
-pub(crate) fn section<'a>(
-    text: &mut String,
-    title: &str,
-    rows: impl Iterator<Item = (&'a str, &'a str)>,
-) {
+/// A titled section of subjects with reasons, empty if there are none; subjects with the same
+/// reason share a line.
+pub(crate) fn section<'a>(title: Styled, rows: impl Iterator<Item = (&'a str, &'a str)>) -> Styled {
     let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
     for (subject, reason) in rows {
         match by_reason.iter_mut().find(|(known, _)| *known == reason) {
@@ -167,12 +169,14 @@ pub(crate) fn section<'a>(
         }
     }
     if by_reason.is_empty() {
-        return;
+        return Styled::default();
     }
-    let _ = writeln!(text, "{title}");
+    let mut text = title;
+    let _ = writeln!(text);
     for (reason, subjects) in by_reason {
         let _ = writeln!(text, "  {}: {reason}", subjects.join(", "));
     }
+    text
 }
 
 #[cfg(test)]
@@ -204,8 +208,11 @@ mod tests {
             ),
             Change::new(lro, true, false, "it forwards"),
         ];
-        let lines: Vec<String> =
-            render(&Plan { changes, ..Plan::default() }).lines().map(str::to_owned).collect();
+        let lines: Vec<String> = render(&Plan { changes, ..Plan::default() })
+            .as_str()
+            .lines()
+            .map(str::to_owned)
+            .collect();
         assert_eq!(
             lines,
             [
@@ -234,7 +241,7 @@ mod tests {
             best: best.clone(),
         };
         let text = |measured: &MeasuredBasis| {
-            render(&Plan { measured: Some(measured.clone()), ..Plan::default() })
+            render(&Plan { measured: Some(measured.clone()), ..Plan::default() }).to_string()
         };
         assert_eq!(
             text(&measured),
@@ -273,12 +280,12 @@ mod tests {
             }],
             ..Plan::default()
         };
-        insta::assert_snapshot!(render(&plan), @"
-        1 change
-          irq 27 (virtio0-input.1): 0 -> 6  rx-1: its consumer runs on cpu 7
-        left alone
+        insta::assert_snapshot!(render(&plan).with_meanings(), @"
+        <Title 1 change>
+          irq 27 (virtio0-input.1): 0 -> <Work 6>  rx-1: its consumer runs on cpu 7
+        <Quiet left alone>
           eth0 rx-2, eth0 rx-3: no traffic seen
-        refused
+        <Bad refused>
           irq 30 (nvme0q1): the kernel manages its affinity
         ");
     }

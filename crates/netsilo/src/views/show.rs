@@ -1,6 +1,8 @@
 //! A report as text: netdevs with their rx queues, CPUs, totals and notes.
+//!
+//! A terminal also gets bars, and the cells that changed since the report before are marked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use netsilo_decide::report::quiet::{QuietCpus, split_quiet};
@@ -11,9 +13,12 @@ use netsilo_model::derive::silo::{ConsumerShare, OutsideTraffic, Silo};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::AttributionSource;
 
+use crate::tell::palette::{Meaning, Palette};
+use crate::tell::presentation::Presentation;
+use crate::tell::styled::Styled;
 use crate::tell::words::plural;
 use crate::views::stages;
-use crate::views::table::{MEASURED, TICKS, narrowed};
+use crate::views::table::{MEASURED, TICKS, narrowed, wrapped};
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
 /// How many consumers of a queue are named; the rest is added up.
@@ -25,28 +30,61 @@ const QUEUE_DROPS: [&str; 6] =
 
 /// Columns of CPUs that a narrow terminal loses, the first one first; the first column of a group
 /// stays, because it carries the group's name.
-const CPU_DROPS: [&str; 10] =
-    ["core", "rps/s", "cal/s", "ipi/s", "net_rx/s", "node", "dropped/s", "sys", "irq", "ipi"];
+const CPU_DROPS: [&str; 11] = [
+    "core",
+    "rps/s",
+    "cal/s",
+    "ipi/s",
+    "net_rx/s",
+    "node",
+    "dropped/s",
+    "sys",
+    "irq",
+    "ipi",
+    "busy",
+];
 
-/// Renders the whole report for a terminal of this width; `None`: no column is left out.
+/// Width of a bar.
+const BAR: usize = 8;
+
+/// Renders the whole report.
 ///
-/// Of a machine with many CPUs, those without receive work are summed up by node.
-pub(crate) fn render(report: &Report, width: Option<usize>) -> String {
-    let mut text = String::new();
-    let _ = writeln!(text, "{}", title(report));
-    for netdev in report.netdevs.iter().filter(|netdev| worth_showing(netdev)) {
-        let _ = writeln!(text, "\n{}\n{}", netdev_title(netdev), queue_table(netdev, width));
+/// Of a machine with many CPUs, those without receive work are summed up by node. Cells that differ
+/// from those of the report before are marked, but not rates and shares, which always differ.
+pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation) -> Styled {
+    let mut text = Styled::default();
+    text.push(Meaning::Title, wrapped(&title(report), on.width));
+    let _ = writeln!(text);
+    let mut shown = report.netdevs.iter().filter(|netdev| worth_showing(netdev)).peekable();
+    if shown.peek().is_none() {
+        let _ = writeln!(text, "\n{NO_QUEUES}");
     }
-    let _ = writeln!(text, "\n{}", cpu_table(&report.cpus, width));
+    for netdev in shown {
+        let same = |old: &&NetdevLine| old.name == netdev.name;
+        let old = before.and_then(|before| before.netdevs.iter().find(same));
+        text.push(Meaning::Title, format_args!("\n{}\n", wrapped(&netdev_title(netdev), on.width)));
+        text.append(&queue_table(netdev, old, on));
+        let _ = writeln!(text);
+    }
+    let _ = writeln!(text);
+    text.append(&cpu_table(&report.cpus, before.map(|before| &before.cpus[..]), on));
+    let _ = writeln!(text);
     if let Some(stages) = &report.stages {
-        let _ = write!(text, "\n{}", stages::render(stages));
+        let _ = writeln!(text);
+        text.append(&stages::render(stages, on.width));
     }
-    let _ = write!(text, "\n{}", totals(report));
+    let _ = writeln!(text);
+    text.append(&totals(report, on));
     for note in &report.notes {
-        let _ = writeln!(text, "note: {note}");
+        let note = wrapped(&format!("note: {note}"), on.width);
+        text.push(Meaning::Quiet, format_args!("{note}\n"));
     }
     text
 }
+
+/// What to do where there is nothing to show.
+const NO_QUEUES: &str = "no rx queue has an interrupt, traffic or steering settings\n  \
+    --interval 10s sees rare traffic; netsilo doctor names what cannot be read here";
 
 /// Whether a netdev has queues with traffic, interrupts or steering.
 pub(crate) fn worth_showing(netdev: &NetdevLine) -> bool {
@@ -114,7 +152,7 @@ pub(crate) fn netdev_title(netdev: &NetdevLine) -> String {
     parts.join("  ")
 }
 
-fn queue_table(netdev: &NetdevLine, width: Option<usize>) -> String {
+fn queue_table(netdev: &NetdevLine, before: Option<&NetdevLine>, on: Presentation) -> Styled {
     let header = [
         "  rx",
         "irq",
@@ -127,31 +165,80 @@ fn queue_table(netdev: &NetdevLine, width: Option<usize>) -> String {
         "locality",
         "consumers",
     ];
-    let rows: Vec<_> = netdev.queues.iter().map(queue_row).collect();
+    let row = |silo: &Silo| {
+        let old = before.and_then(|old| old.queues.iter().find(|it| it.label() == silo.label()));
+        match old {
+            None => queue_row(silo),
+            Some(old) => {
+                marked(queue_row(silo), &queue_row(old), &QUEUE_STATE, is_read_elsewhere(silo, old))
+            }
+        }
+    };
+    let rows: Vec<_> = netdev.queues.iter().map(row).collect();
     let numeric = |name: &str| matches!(name, "irq" | "packets/s" | "softirq");
-    narrowed(&header, &rows, numeric, &QUEUE_DROPS, width)
+    narrowed(&header, &rows, numeric, &QUEUE_DROPS, on.width)
 }
 
-fn queue_row(silo: &Silo) -> Vec<String> {
+/// Columns of queues whose cells are neither a rate nor a share.
+const QUEUE_STATE: [usize; 5] = [1, 2, 3, 4, 7];
+
+/// A row with a mark on each of these columns that differs from the row before, and on the last
+/// cell if `last` is true.
+fn marked(mut row: Vec<Styled>, before: &[Styled], columns: &[usize], last: bool) -> Vec<Styled> {
+    let end = row.len() - 1;
+    for (at, cell) in row.iter_mut().enumerate() {
+        let differs = columns.contains(&at) && before.get(at).is_some_and(|old| old != cell);
+        if differs || last && at == end {
+            *cell = std::mem::take(cell).all(Meaning::Changed);
+        }
+    }
+    row
+}
+
+/// Whether other consumers, or consumers on other CPUs, read the data of a queue than before.
+fn is_read_elsewhere(silo: &Silo, before: &Silo) -> bool {
+    let places = |silo: &Silo| -> BTreeSet<(String, CpuSet)> {
+        let place = |it: &ConsumerShare| (it.comm.to_string(), it.cpus.keys().copied().collect());
+        silo.consumers.iter().map(place).collect()
+    };
+    places(silo) != places(before)
+}
+
+fn queue_row(silo: &Silo) -> Vec<Styled> {
     let softirq = silo.softirq.map(|softirq| {
         let sampled = if softirq.measured { "" } else { "~" };
-        format!("{sampled}{}", percent(softirq.share))
+        load(softirq.share, format!("{sampled}{}", percent(softirq.share)))
     });
+    let cpus = |cpus: &Option<CpuSet>| cell(or_dash(cpus.as_ref(), CpuSet::to_string));
     vec![
-        silo.queue.map_or_else(
+        cell(silo.queue.map_or_else(
             || or_dash(silo.napi.as_ref(), |napi| format!("  napi {}", napi.to)),
             |queue| format!("  {queue}"),
-        ),
-        or_dash(silo.irq.as_ref(), |edge| edge.to.to_string()),
-        or_dash(silo.requested.as_ref(), CpuSet::to_string),
-        or_dash(silo.effective.as_ref(), CpuSet::to_string),
-        polled_on(silo),
-        or_dash(silo.packets_per_s, count),
-        or_dash(softirq, |softirq| softirq),
-        steering(silo),
-        locality(&silo.locality),
-        consumers(&silo.consumers, &silo.forwards),
+        )),
+        cell(or_dash(silo.irq.as_ref(), |edge| edge.to.to_string())),
+        cpus(&silo.requested),
+        cpus(&silo.effective),
+        cell(polled_on(silo)),
+        cell(or_dash(silo.packets_per_s, count)),
+        softirq.unwrap_or_else(|| cell("-".into())),
+        cell(steering(silo)),
+        near_and_far(&silo.locality, None),
+        cell(consumers(&silo.consumers, &silo.forwards)),
     ]
+}
+
+/// A cell; a value that is not known is less important.
+fn cell(text: String) -> Styled {
+    let meaning = if text == "-" { Meaning::Quiet } else { Meaning::Plain };
+    Styled::new(meaning, text)
+}
+
+/// The cell of a share of a CPU's time; it stands out if the share is large.
+fn load(share: f64, text: String) -> Styled {
+    match Meaning::of_load(share) {
+        Meaning::Work => text.into(),
+        bad => Styled::new(bad, text),
+    }
 }
 
 /// CPUs that polled a queue; with RPS also those that ran the protocol (`0 -> 2-3`).
@@ -178,17 +265,28 @@ pub(crate) fn steering(silo: &Silo) -> String {
 }
 
 pub(crate) fn locality(locality: &Locality) -> String {
+    near_and_far(locality, None).to_string()
+}
+
+/// Each distance with its share of the bytes, and a bar of it.
+fn near_and_far(locality: &Locality, palette: Option<Palette>) -> Styled {
     if locality.bytes_per_s == 0.0 {
-        return "-".to_owned();
+        return cell("-".to_owned());
     }
-    let known = locality.shares.iter().filter(|(_, share)| **share >= 0.005);
-    let mut parts: Vec<_> = known
-        .map(|(distance, share)| format!("{} {}", distance.label(), percent(*share)))
-        .collect();
-    if locality.unknown >= 0.005 {
-        parts.push(format!("unknown {}", percent(locality.unknown)));
+    let known = locality
+        .shares
+        .iter()
+        .map(|(distance, share)| (distance.label(), *share, Meaning::of_distance(*distance)));
+    let mut text = Styled::default();
+    for (name, share, meaning) in known.chain([("unknown", locality.unknown, Meaning::Quiet)]) {
+        if share < 0.005 {
+            continue;
+        }
+        text.push(Meaning::Plain, if text.width() > 0 { " " } else { "" });
+        let bar = palette.map_or_else(String::new, |it| format!("{} ", it.bar(share, BAR)));
+        text.push(meaning, format_args!("{name} {bar}{}", percent(share)));
     }
-    parts.join(" ")
+    text
 }
 
 /// Consumers, then forwarded packets as a share of the queue's packets:
@@ -197,7 +295,9 @@ pub(crate) fn consumers(consumers: &[ConsumerShare], forwards: &[ForwardShare]) 
     let reader = |consumer: &ConsumerShare| {
         let cpus: CpuSet = consumer.cpus.keys().copied().collect();
         let word = if cpus.len() == 1 { "cpu" } else { "cpus" };
-        (format!("{} ({word} {cpus}) {}", consumer.comm, percent(consumer.share)), consumer.share)
+        let container = consumer.container.as_ref().map_or(String::new(), |it| format!(" in {it}"));
+        let (comm, share) = (&consumer.comm, percent(consumer.share));
+        (format!("{comm}{container} ({word} {cpus}) {share}"), consumer.share)
     };
     let forward = |to: &ForwardShare| {
         (format!("-> {} {}/s {}", to.label(), count(to.packets_per_s), percent(to.share)), to.share)
@@ -222,28 +322,50 @@ fn heaviest(all: impl Iterator<Item = (String, f64)>) -> Vec<String> {
     parts
 }
 
-fn cpu_table(cpus: &[CpuLine], width: Option<usize>) -> String {
-    let measured = cpus.iter().any(|cpu| cpu.softirq_share.is_some());
-    let nodes =
-        cpus.iter().filter_map(|cpu| cpu.node).collect::<std::collections::BTreeSet<_>>().len() > 1;
+fn cpu_table(cpus: &[CpuLine], before: Option<&[CpuLine]>, on: Presentation) -> Styled {
+    let shown = CpuColumns {
+        measured: cpus.iter().any(|cpu| cpu.softirq_share.is_some()),
+        nodes: cpus.iter().filter_map(|cpu| cpu.node).collect::<BTreeSet<_>>().len() > 1,
+        bars: on.palette,
+    };
     let mut header = vec!["\n  cpu", "\ncore"];
-    header.extend(nodes.then_some("\nnode"));
+    header.extend(shown.nodes.then_some("\nnode"));
+    header.extend(shown.bars.map(|_| "\nbusy"));
     header.extend(TICKS);
-    if measured {
+    if shown.measured {
         header.extend(MEASURED);
         header.push("\nipi/s");
     } else {
         header.push("\ncal/s");
     }
     header.extend(["\nnet_rx/s", "\nrps/s", "\ndropped/s", "\npolls", "\nreaders"]);
-    let words = ["\n  cpu", "\ncore", "\npolls", "\nreaders"];
+    let words = ["\n  cpu", "\ncore", "\nbusy", "\npolls", "\nreaders"];
     let (named, quiet) = split_quiet(cpus);
-    let rows: Vec<_> = named.iter().map(|cpu| cpu_row(cpu, measured, nodes)).collect();
-    let mut text = narrowed(&header, &rows, |name| !words.contains(&name), &CPU_DROPS, width);
+    let row = |cpu: &&CpuLine| {
+        let old = before.and_then(|before| before.iter().find(|it| it.cpu == cpu.cpu));
+        let Some(old) = old else { return cpu_row(cpu, shown) };
+        let readers = |line: &CpuLine| line.readers.iter().cloned().collect::<BTreeSet<_>>();
+        let polls = header.len() - 2;
+        marked(cpu_row(cpu, shown), &cpu_row(old, shown), &[polls], readers(cpu) != readers(old))
+    };
+    let rows: Vec<_> = named.iter().map(row).collect();
+    let numeric = |name: &str| !words.contains(&name);
+    let mut text = narrowed(&header, &rows, numeric, &CPU_DROPS, on.width);
     for quiet in &quiet {
-        let _ = write!(text, "\n  {}", summed_up(quiet));
+        text.push(Meaning::Quiet, format_args!("\n  {}", summed_up(quiet)));
     }
     text
+}
+
+/// Columns that not each table of CPUs has.
+#[derive(Debug, Clone, Copy)]
+struct CpuColumns {
+    /// What eBPF measures.
+    measured: bool,
+    /// The CPU's node.
+    nodes: bool,
+    /// A bar of its use.
+    bars: Option<Palette>,
 }
 
 /// The CPUs of a node that have nothing to tell, in one line.
@@ -254,29 +376,40 @@ pub(crate) fn summed_up(quiet: &QuietCpus) -> String {
     format!("node {node}: {cpus} without receive work, {busy} busy on average")
 }
 
-fn cpu_row(cpu: &CpuLine, measured: bool, nodes: bool) -> Vec<String> {
-    let mut row = vec![format!("  {}", cpu.cpu), cpu.core.to_string()];
-    row.extend(nodes.then(|| or_dash(cpu.node, |node| node.to_string())));
-    let shares = cpu.shares.map(|s| [s.usr + s.nice, s.sys, s.irq, s.softirq, s.idle + s.iowait]);
-    row.extend((0..5).map(|i| or_dash(shares, |shares| percent(shares[i]))));
-    if measured {
-        row.extend(
-            [cpu.hardirq_share, cpu.softirq_share, cpu.ipi_share]
-                .map(|share| or_dash(share, percent)),
-        );
-        row.push(or_dash(cpu.ipis_per_s, count));
+fn cpu_row(cpu: &CpuLine, shown: CpuColumns) -> Vec<Styled> {
+    let share = |share: Option<f64>| or_dash(share, percent);
+    let softirq = |of: Option<f64>| of.map_or_else(|| cell("-".into()), |it| load(it, percent(it)));
+    let mut row = vec![cell(format!("  {}", cpu.cpu)), cell(cpu.core.to_string())];
+    row.extend(shown.nodes.then(|| cell(or_dash(cpu.node, |node| node.to_string()))));
+    row.extend(shown.bars.map(|palette| busy(cpu, palette)));
+    let ticks = cpu.shares;
+    row.push(cell(share(ticks.map(|it| it.usr + it.nice))));
+    row.push(cell(share(ticks.map(|it| it.sys))));
+    row.push(cell(share(ticks.map(|it| it.irq))));
+    row.push(softirq(ticks.map(|it| it.softirq)));
+    row.push(cell(share(ticks.map(|it| it.idle + it.iowait))));
+    if shown.measured {
+        row.push(cell(share(cpu.hardirq_share)));
+        row.push(softirq(cpu.softirq_share));
+        row.push(cell(share(cpu.ipi_share)));
+        row.push(cell(or_dash(cpu.ipis_per_s, count)));
     } else {
-        row.push(or_dash(cpu.cal_per_s, count));
+        row.push(cell(or_dash(cpu.cal_per_s, count)));
     }
-    let rates = [cpu.net_rx_per_s, cpu.received_rps_per_s, cpu.dropped_per_s];
-    row.extend(rates.map(|rate| or_dash(rate, count)));
-    row.push(or_dash(Some(&cpu.polls).filter(|polls| !polls.is_empty()), |polls| {
-        group_queues(polls)
-    }));
-    row.push(or_dash(Some(&cpu.readers).filter(|readers| !readers.is_empty()), |readers| {
-        readers.join(" ")
-    }));
+    row.extend([cpu.net_rx_per_s, cpu.received_rps_per_s].map(|rate| cell(or_dash(rate, count))));
+    let drops = cpu.dropped_per_s.is_some_and(|rate| rate > 0.0);
+    let dropped = or_dash(cpu.dropped_per_s, count);
+    row.push(if drops { Styled::new(Meaning::Bad, dropped) } else { cell(dropped) });
+    let named = |names: &[String], text: String| if names.is_empty() { "-".into() } else { text };
+    row.push(cell(named(&cpu.polls, group_queues(&cpu.polls))));
+    row.push(cell(named(&cpu.readers, cpu.readers.join(" "))));
     row
+}
+
+/// A bar of a CPU's use.
+fn busy(cpu: &CpuLine, palette: Palette) -> Styled {
+    let share = cpu.shares.map_or(0.0, |shares| shares.busy());
+    Styled::new(Meaning::of_load(share), palette.bar(share, BAR))
 }
 
 /// Groups the queues of a netdev: `eth0 rx-0, eth0 rx-1` as `eth0 rx-0-1`.
@@ -296,13 +429,14 @@ pub(crate) fn group_queues(labels: &[String]) -> String {
     grouped.chain(others).collect::<Vec<_>>().join(" ")
 }
 
-fn totals(report: &Report) -> String {
+fn totals(report: &Report, on: Presentation) -> Styled {
     let totals = &report.totals;
-    let mut text = String::new();
+    let mut text = Styled::default();
     if totals.locality.bytes_per_s > 0.0 {
         let read = bytes_per_s(totals.locality.bytes_per_s);
-        let _ =
-            writeln!(text, "locality of {read} read from queues: {}", locality(&totals.locality));
+        let _ = write!(text, "locality of {read} read from queues: ");
+        text.append(&near_and_far(&totals.locality, on.palette));
+        let _ = writeln!(text);
     }
     let elsewhere = [
         ("through no rx queue (loopback, or between namespaces)", &totals.local),
@@ -311,7 +445,8 @@ fn totals(report: &Report) -> String {
     ];
     for (what, OutsideTraffic { bytes_per_s: rate, consumers: who }) in elsewhere {
         if *rate > 0.0 {
-            let _ = writeln!(text, "{} read {what}: {}", bytes_per_s(*rate), consumers(who, &[]));
+            let line = format!("{} read {what}: {}", bytes_per_s(*rate), consumers(who, &[]));
+            let _ = writeln!(text, "{}", wrapped(&line, on.width));
         }
     }
     let forwarded = &totals.forwarded;
@@ -339,6 +474,7 @@ mod tests {
     use netsilo_model::synthetic::scene::Scene;
 
     use super::*;
+    use crate::tell::palette::Depth;
 
     fn report(observation: &Observation) -> Report {
         Report::of(&Analysis::new(observation, &Costs::default()))
@@ -349,7 +485,72 @@ mod tests {
         let scene: Scene =
             serde_json::from_str(include_str!("../../../../cases/virtio-all-on-cpu0/before.json"))
                 .unwrap();
-        insta::assert_snapshot!(render(&report(&scene.observation()), None));
+        insta::assert_snapshot!(render(
+            &report(&scene.observation()),
+            None,
+            Presentation::default()
+        ));
+    }
+
+    /// A terminal that shows colours.
+    fn terminal(width: usize) -> Presentation {
+        let palette = Palette { depth: Depth::Ansi, unicode: true };
+        Presentation { width: Some(width), palette: Some(palette) }
+    }
+
+    #[test]
+    fn a_terminal_has_bars_and_colours_by_meaning() {
+        let scene: Scene =
+            serde_json::from_str(include_str!("../../../../cases/virtio-all-on-cpu0/before.json"))
+                .unwrap();
+        let text = render(&report(&scene.observation()), None, terminal(100));
+        insta::assert_snapshot!(text.with_meanings());
+        assert!(text.as_str().lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn what_changed_since_the_last_report_is_marked_but_no_rate() {
+        let scene: Scene =
+            serde_json::from_str(include_str!("../../../../cases/virtio-all-on-cpu0/before.json"))
+                .unwrap();
+        let before = report(&scene.observation());
+        let mut now = before.clone();
+        let queue = &mut now.netdevs[0].queues[1];
+        queue.packets_per_s = Some(7.0);
+        queue.effective = Some(CpuSet::parse_list("6").unwrap());
+        let readers = &mut now.netdevs[0].queues[3].consumers[0];
+        let (_, share) = readers.cpus.pop_first().unwrap();
+        readers.cpus.insert(CpuId(1), share);
+        now.cpus[5].readers.push("nginx".into());
+        let marked = |before: &Report| -> Vec<String> {
+            let text = render(&now, Some(before), Presentation::default());
+            let changed = text.parts().filter(|(_, meaning)| *meaning == Meaning::Changed);
+            changed.map(|(part, _)| part.to_owned()).collect()
+        };
+        assert_eq!(marked(&before), ["6", "nginx (cpu 1) 100%", "nginx"]);
+        assert_eq!(marked(&now.clone()), [""; 0]);
+    }
+
+    #[test]
+    fn a_machine_of_512_cpus_fits_into_eighty_columns_and_names_those_that_matter() {
+        let scene = r#"{ "grid": { "nodes": 4, "llcs": 32, "l2s": 2, "threads": 2 }, "netdevs": [
+            { "name": "eth0", "driver": "mlx5_core", "queues": [
+                { "irq": 41, "cpus": "0", "packets_per_s": 9000, "load": 0.1,
+                  "readers": [{ "comm": "redis", "cpu": 300, "bytes_per_s": 3000 }] }] }] }"#;
+        let scene: Scene = serde_json::from_str(scene).unwrap();
+        let report = report(&scene.observation());
+        assert_eq!(report.cpus.len(), 512);
+        let text = render(&report, None, terminal(80));
+        assert!(text.as_str().lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.as_str().lines().count() < 24, "{text}");
+        assert!(text.as_str().contains("127 cpus without receive work"), "{text}");
+    }
+
+    #[test]
+    fn a_machine_without_receive_work_is_told_what_to_do_next() {
+        let scene: Scene = serde_json::from_str(r#"{ "grid": { "l2s": 1 } }"#).unwrap();
+        let text = render(&report(&scene.observation()), None, Presentation::default());
+        assert!(text.as_str().contains(NO_QUEUES), "{text}");
     }
 
     #[test]
@@ -357,7 +558,8 @@ mod tests {
         let scene: Scene =
             serde_json::from_str(include_str!("../../../../cases/virtio-all-on-cpu0/before.json"))
                 .unwrap();
-        let text = render(&report(&scene.observation()), Some(80));
+        let on = Presentation { width: Some(80), palette: None };
+        let text = render(&report(&scene.observation()), None, on);
         insta::assert_snapshot!(text);
     }
 
@@ -374,7 +576,11 @@ mod tests {
                       "to": "tap7", "queue": 0, "packets_per_s": 100, "bytes_per_s": 15000 }] }] },
             { "name": "eth1", "driver": "igb", "queues": [{ "irq": 51, "cpus": "1" }] }] }"#;
         let scene: Scene = serde_json::from_str(scene).unwrap();
-        insta::assert_snapshot!(render(&report(&scene.observation()), None));
+        insta::assert_snapshot!(render(
+            &report(&scene.observation()),
+            None,
+            Presentation::default()
+        ));
     }
 
     #[test]

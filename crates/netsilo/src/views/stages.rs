@@ -1,48 +1,53 @@
 //! Stages of receive work as a table: one line per CPU and a total, with the share of samples in
 //! each stage.
 
-use comfy_table::Table;
+use std::fmt::Write as _;
+
 use netsilo_model::derive::stages::{Stages, StagesLine};
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
-use crate::views::table::{table, trim_lines};
+use crate::tell::palette::Meaning;
+use crate::tell::styled::Styled;
+use crate::views::table::narrowed;
 use crate::views::units::{or_dash, percent};
 
-/// Renders a title, the table, and what is missing.
-pub(crate) fn render(stages: &Stages) -> String {
-    let mut text =
-        format!("stages of receive work, sampled {} times a second on each cpu\n", stages.per_s);
+/// Renders a title, the table in a terminal of this width, and what is missing.
+pub(crate) fn render(stages: &Stages, width: Option<usize>) -> Styled {
+    let mut text = Styled::default();
+    let rate = stages.per_s;
+    let title = format_args!("stages of receive work, sampled {rate} times a second on each cpu\n")
+        .to_string();
+    text.push(Meaning::Title, title);
     if stages.total.samples > 0 {
-        text += &trim_lines(&lines(stages));
+        text.append(&table(stages, width));
     } else {
-        text += "  no sample found receive work";
+        let _ = write!(text, "  no sample found receive work");
     }
-    text.push('\n');
+    let _ = writeln!(text);
     if stages.lost > 0 {
-        text += &format!("  {} more samples lost, stack buffer full\n", stages.lost);
+        let _ = writeln!(text, "  {} more samples lost, stack buffer full", stages.lost);
     }
     if let Some(reason) = &stages.refused {
-        text += &format!("  unknown: {reason}\n");
+        let _ = writeln!(text, "  unknown: {reason}");
     }
     text
 }
 
-fn lines(stages: &Stages) -> Table {
+fn table(stages: &Stages, width: Option<usize>) -> Styled {
     let mut header = vec!["  cpu", "samples"];
     header.extend(ReceiveStage::ALL.map(ReceiveStage::label));
-    let mut table = table(&header, |name| name != "  cpu");
-    for line in stages.cpus.iter().chain(Some(&stages.total).filter(|_| stages.cpus.len() > 1)) {
-        table.add_row(row(line));
-    }
-    table
+    let all = stages.cpus.iter().chain(Some(&stages.total).filter(|_| stages.cpus.len() > 1));
+    let rows: Vec<_> = all.map(row).collect();
+    narrowed(&header, &rows, |name| name != "  cpu", &[], width)
 }
 
-fn row(line: &StagesLine) -> Vec<String> {
-    let mut row = vec![
-        line.cpu.map_or_else(|| "  all".to_owned(), |cpu| format!("  {cpu}")),
-        line.samples.to_string(),
+fn row(line: &StagesLine) -> Vec<Styled> {
+    let mut row: Vec<Styled> = vec![
+        line.cpu.map_or_else(|| "  all".to_owned(), |cpu| format!("  {cpu}")).into(),
+        line.samples.to_string().into(),
     ];
-    row.extend(ReceiveStage::ALL.map(|stage| or_dash(line.shares.get(&stage).copied(), percent)));
+    let share = |stage| or_dash(line.shares.get(&stage).copied(), percent).into();
+    row.extend(ReceiveStage::ALL.map(share));
     row
 }
 
@@ -68,14 +73,14 @@ mod tests {
             (CpuId(12), [(ReceiveStage::Netfilter, 7), (ReceiveStage::DriverGro, 13)].into()),
         ];
         let samples = StageSamples { per_s: 499, cpus: cpus.into(), lost: 3, refused: None };
-        insta::assert_snapshot!(render(&Stages::from_samples(&samples, 1.0)));
+        insta::assert_snapshot!(render(&Stages::from_samples(&samples, 1.0), None));
     }
 
     #[test]
     fn a_refusal_is_shown() {
         let samples =
             StageSamples { refused: Some("no clock of cpu 0".into()), ..StageSamples::default() };
-        let text = render(&Stages::from_samples(&samples, 1.0));
+        let text = render(&Stages::from_samples(&samples, 1.0), None).to_string();
         assert!(
             text.ends_with("no sample found receive work\n  unknown: no clock of cpu 0\n"),
             "{text}"

@@ -2,6 +2,9 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
+use crate::tell::palette::Meaning;
+use crate::tell::styled::Styled;
+
 /// Header of the shares of a CPU's time that clock ticks sample, with the group's name above.
 pub(crate) const TICKS: [&str; 5] = ["ticks\nusr", "\nsys", "\nirq", "\nsoftirq", "\nidle"];
 
@@ -24,40 +27,95 @@ pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
     table
 }
 
+/// A table of cells with meanings: the rows under a header, two blanks between columns.
+///
+/// A name in the header may have several lines, the last one beside the rows.
+pub(crate) fn lines(
+    header: &[&str],
+    rows: &[Vec<Styled>],
+    numeric: impl Fn(&str) -> bool,
+) -> Vec<Styled> {
+    let height = header.iter().map(|name| name.split('\n').count()).max().unwrap_or(0);
+    let title = |at| -> Vec<Styled> {
+        let line = |name: &&str| name.split('\n').nth(at).unwrap_or_default().to_owned().into();
+        header.iter().map(line).collect()
+    };
+    let titles: Vec<Vec<Styled>> = (0..height).map(title).collect();
+    let all = || titles.iter().chain(rows);
+    let width = |column: usize| all().map(|row| row[column].width()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let line = |row: &Vec<Styled>| {
+        let mut line = Styled::default();
+        let mut blanks = 0;
+        for ((cell, width), name) in row.iter().zip(&widths).zip(header) {
+            let rest = width - cell.width();
+            let (before, after) = if numeric(name) { (rest, 0) } else { (0, rest) };
+            if cell.width() > 0 {
+                line.push(Meaning::Plain, " ".repeat(blanks + before));
+                line.append(cell);
+                blanks = 0;
+            } else {
+                blanks += before;
+            }
+            blanks += after + 2;
+        }
+        line
+    };
+    all().map(line).collect()
+}
+
 /// A table without the columns that do not fit into `width`, dropped in the order of `drops`; a
 /// line that is still too long ends with an ellipsis, so that none wraps.
 pub(crate) fn narrowed(
     header: &[&str],
-    rows: &[Vec<String>],
+    rows: &[Vec<Styled>],
     numeric: impl Fn(&str) -> bool,
     drops: &[&str],
     width: Option<usize>,
-) -> String {
+) -> Styled {
     let mut kept: Vec<usize> = (0..header.len()).collect();
-    for next in std::iter::once(&"").chain(drops) {
-        kept.retain(|at| header[*at].trim() != *next);
+    let mut drops = drops.iter();
+    loop {
         let names: Vec<&str> = kept.iter().map(|at| header[*at]).collect();
-        let mut table = table(&names, &numeric);
-        table.add_rows(rows.iter().map(|row| kept.iter().map(|at| row[*at].clone())));
-        let text = trim_lines(&table);
-        let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
-        if width.is_none_or(|width| widest <= width) {
-            return text;
-        }
-        if drops.last().is_none_or(|last| last == next) {
-            return cut(&text, width.unwrap_or(usize::MAX));
-        }
+        let cells = |row: &Vec<Styled>| kept.iter().map(|at| row[*at].clone()).collect();
+        let rows: Vec<Vec<Styled>> = rows.iter().map(cells).collect();
+        let all = lines(&names, &rows, &numeric);
+        let fits = width.is_none_or(|width| all.iter().all(|line| line.width() <= width));
+        let next = drops.next().filter(|_| !fits);
+        let Some(next) = next else {
+            return joined(all.into_iter().map(|line| line.cut(width.unwrap_or(usize::MAX))));
+        };
+        kept.retain(|at| header[*at].trim() != *next);
     }
-    String::new()
 }
 
-/// The text with lines of at most this many characters.
-fn cut(text: &str, width: usize) -> String {
-    let line = |line: &str| match line.chars().count() > width {
-        true => line.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
-        false => line.to_owned(),
-    };
-    text.lines().map(line).collect::<Vec<_>>().join("\n")
+/// A sentence in lines of this width, broken between words; further lines are indented.
+pub(crate) fn wrapped(sentence: &str, width: Option<usize>) -> String {
+    let Some(width) = width else { return sentence.to_owned() };
+    let (mut text, mut at) = (String::new(), 0);
+    for word in sentence.split(' ') {
+        let length = word.chars().count();
+        if at > 0 && at + 1 + length > width {
+            text += "\n  ";
+            at = 2;
+        } else if at > 0 {
+            text += " ";
+            at += 1;
+        }
+        text += word;
+        at += length;
+    }
+    text
+}
+
+/// The lines of a text.
+pub(crate) fn joined(lines: impl Iterator<Item = Styled>) -> Styled {
+    let mut text = Styled::default();
+    for (at, line) in lines.enumerate() {
+        text.push(Meaning::Plain, if at > 0 { "\n" } else { "" });
+        text.append(&line);
+    }
+    text
 }
 
 pub(crate) fn trim_lines(table: &Table) -> String {
@@ -69,12 +127,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_sentence_is_broken_between_words() {
+        let text = "eth0  1 of 7 queues";
+        assert_eq!(wrapped(text, None), text);
+        assert_eq!(wrapped(text, Some(80)), text);
+        assert_eq!(wrapped(text, Some(11)), "eth0  1 of\n  7 queues");
+        assert_eq!(wrapped("verylongword", Some(5)), "verylongword");
+    }
+
+    #[test]
     fn a_narrow_terminal_loses_columns_in_the_given_order_and_never_wraps() {
         let header = ["rx", "irq", "\nsteering", "consumers"];
-        let rows = [["0", "30", "rps 0-3", "redis (cpu 0) 100%"].map(str::to_owned).to_vec()];
+        let rows = [["0", "30", "rps 0-3", "redis (cpu 0) 100%"]
+            .map(|text| Styled::from(text.to_owned()))
+            .to_vec()];
         let drops = ["steering", "irq"];
-        let at = |width| narrowed(&header, &rows, |name| name == "irq", &drops, Some(width));
-        let wide = narrowed(&header, &rows, |_| false, &drops, None);
+        let narrowed = |width| {
+            narrowed(&header, &rows, |name| name == "irq", &drops, width).as_str().to_owned()
+        };
+        let (at, wide) = (|width| narrowed(Some(width)), narrowed(None));
         assert!(wide.contains("rps 0-3"), "{wide}");
         assert!(at(30).contains("irq") && !at(30).contains("steering"), "{}", at(30));
         assert!(!at(24).contains("irq") && at(24).contains("100%"), "{}", at(24));

@@ -16,6 +16,7 @@ use crate::views::units;
 
 /// The result of a search.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct TuneResult<'a> {
     pub(crate) schema: u32,
     pub(crate) objective: &'a str,
@@ -36,6 +37,7 @@ pub(crate) struct TuneResult<'a> {
 
 /// How one candidate did.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct CandidateResult<'a> {
     pub(crate) name: &'a str,
     /// What the model expected.
@@ -146,7 +148,7 @@ pub(crate) fn candidates(all: &Candidates) -> String {
         }
     }
     let left_out = all.left_out.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
-    section(&mut text, "not tried", left_out);
+    text += section("not tried".to_owned().into(), left_out).as_str();
     text
 }
 

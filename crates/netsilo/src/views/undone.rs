@@ -1,10 +1,84 @@
-//! The result of an undo as text.
+//! The result of an undo, as text and as JSON.
 
 use std::fmt::Write as _;
 
+use netsilo_model::change::Target;
 use netsilo_sys::transaction::undo::{RestoreResult, Undone};
+use serde::Serialize;
 
 use crate::tell::words::plural;
+
+/// The result of an undo as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct UndoResult<'a> {
+    /// The transactions, in the order in which they were undone.
+    transactions: Vec<UndoneTransaction<'a>>,
+}
+
+/// A transaction that was undone.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct UndoneTransaction<'a> {
+    transaction: u64,
+    /// Whether nothing remains to be restored.
+    complete: bool,
+    knobs: Vec<UndoneKnob<'a>>,
+}
+
+/// What became of one knob.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct UndoneKnob<'a> {
+    target: &'a Target,
+    fate: Fate,
+    /// The kernel's text, the value of somebody else, or the error.
+    detail: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+enum Fate {
+    /// The old value is back.
+    Restored,
+    /// It had its old value already.
+    WasOld,
+    /// Left alone: somebody else has changed it.
+    Foreign,
+    /// The knob does not exist any more.
+    Gone,
+    /// The old value could not be written.
+    Failed,
+}
+
+impl<'a> UndoResult<'a> {
+    /// The result of these transactions.
+    pub(crate) fn new(all: &'a [Undone]) -> Self {
+        let knob = |(target, result): &'a (Target, RestoreResult)| {
+            let (fate, detail) = fate(result);
+            UndoneKnob { target, fate, detail }
+        };
+        let transaction = |undone: &'a Undone| UndoneTransaction {
+            transaction: undone.transaction,
+            complete: undone.is_complete(),
+            knobs: undone.knobs.iter().map(knob).collect(),
+        };
+        Self { transactions: all.iter().map(transaction).collect() }
+    }
+}
+
+fn fate(result: &RestoreResult) -> (Fate, Option<String>) {
+    match result {
+        RestoreResult::Restored => (Fate::Restored, None),
+        RestoreResult::Reworded(raw) => (Fate::Restored, Some(raw.clone())),
+        RestoreResult::AlreadyOld => (Fate::WasOld, None),
+        RestoreResult::Foreign(value) => (Fate::Foreign, Some(value.to_string())),
+        RestoreResult::Gone(error) => (Fate::Gone, Some(error.to_string())),
+        RestoreResult::Failed(error) => (Fate::Failed, Some(error.to_string())),
+        RestoreResult::NotApplied(value) => (Fate::Failed, Some(value.to_string())),
+    }
+}
 
 /// Reports the result of each knob, and how many were restored.
 pub(crate) fn report(all: &[Undone]) -> String {

@@ -4,27 +4,33 @@ use std::fmt::Write as _;
 
 use netsilo_decide::judge::evidence::Gain;
 use netsilo_decide::judge::findings::Check;
-use netsilo_decide::judge::verdict::RemedyVerdict;
+use netsilo_decide::judge::verdict::{Outcome, RemedyVerdict};
 
-use crate::views::check::measure;
-use crate::views::table::{table, trim_lines};
+use crate::tell::palette::Meaning;
+use crate::tell::styled::Styled;
+use crate::views::check::{evidence, measure};
+use crate::views::table::{joined, lines};
 
 /// Renders all verdicts and the source of the weights; with `all`, the numbers behind each verdict.
-pub(crate) fn render(check: &Check, all: bool) -> String {
+pub(crate) fn render(check: &Check, all: bool) -> Styled {
     let verdicts = &check.verdicts;
+    let mut text = Styled::default();
     if verdicts.is_empty() {
-        return String::new();
+        return text;
     }
-    let mut rows = table(&["  remedy", "netdev", "outcome", "why"], |_| false);
-    for it in verdicts {
-        rows.add_row([
-            format!("  {}", it.remedy),
-            it.subject.to_string(),
-            it.outcome.to_string(),
-            it.reason.clone(),
-        ]);
-    }
-    let mut text = format!("\nwhat each remedy would do\n{}\n", trim_lines(&rows));
+    let row = |it: &RemedyVerdict| {
+        vec![
+            format!("  {}", it.remedy).into(),
+            it.subject.to_string().into(),
+            Styled::new(meaning(it.outcome), it.outcome),
+            it.reason.clone().into(),
+        ]
+    };
+    let rows: Vec<_> = verdicts.iter().map(row).collect();
+    text.push(Meaning::Title, "\nwhat each remedy would do\n");
+    let header = ["  remedy", "netdev", "outcome", "why"];
+    text.append(&joined(lines(&header, &rows, |_| false).into_iter()));
+    let _ = writeln!(text);
     if !check.distances.is_empty() {
         let _ = writeln!(text, "  estimated with {}", check.distances);
     }
@@ -34,19 +40,22 @@ pub(crate) fn render(check: &Check, all: bool) -> String {
     text
 }
 
-fn reasons(text: &mut String, verdict: &RemedyVerdict) {
-    let _ = writeln!(text, "\n{} on {}: {}", verdict.remedy, verdict.subject, verdict.outcome);
-    let width =
-        verdict.reasons.iter().map(|reason| reason.quantity.chars().count()).max().unwrap_or(0);
-    for reason in &verdict.reasons {
-        let _ = writeln!(
-            text,
-            "  {:width$}  {} ({})",
-            reason.quantity,
-            measure(&reason.measure),
-            reason.source
-        );
+/// Whether an outcome is wanted.
+fn meaning(outcome: Outcome) -> Meaning {
+    match outcome {
+        Outcome::Help => Meaning::Good,
+        Outcome::Hurt => Meaning::Bad,
+        Outcome::NoClearChange | Outcome::Unknown => Meaning::Quiet,
     }
+}
+
+fn reasons(text: &mut Styled, verdict: &RemedyVerdict) {
+    let RemedyVerdict { remedy, subject, outcome, .. } = verdict;
+    text.push(Meaning::Title, format_args!("\n{remedy} on {subject}"));
+    let _ = write!(text, ": ");
+    text.push(meaning(*outcome), outcome);
+    let _ = writeln!(text);
+    evidence(text, &verdict.reasons);
     let _ = match &verdict.bound {
         Gain::AtMost { measure: most, of, basis } => {
             writeln!(text, "  gains at most {} of {of}: {basis}", measure(most))
@@ -88,7 +97,7 @@ mod tests {
         .unwrap();
         let check = check(&Analysis::new(&scene.observation(), &Costs::default()));
         insta::assert_snapshot!(render(&check, false));
-        assert!(render(&check, true).contains("\nRPS on eth0: "));
-        assert_eq!(render(&Check { verdicts: Vec::new(), ..check }, true), "");
+        assert!(render(&check, true).as_str().contains("\nRPS on eth0: "));
+        assert_eq!(render(&Check { verdicts: Vec::new(), ..check }, true), Styled::default());
     }
 }

@@ -7,35 +7,41 @@ use netsilo_decide::judge::why::{CpuWhy, LoadCause, Step, Why};
 use netsilo_model::derive::cpu_time::{CpuTimeShares, Measured};
 use netsilo_model::derive::rates::Shares;
 
-use crate::views::check::measure;
+use crate::tell::palette::Meaning;
+use crate::tell::presentation::Presentation;
+use crate::tell::styled::Styled;
+use crate::views::check::evidence;
 use crate::views::units::percent;
 
+/// Width of a bar.
+const BAR: usize = 20;
+
 /// Renders the whole explanation.
-pub(crate) fn render(why: &Why) -> String {
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{}, {:.1} s",
-        why.cpu.as_ref().map_or_else(|| why.subject.to_string(), title),
-        why.elapsed_s
-    );
+pub(crate) fn render(why: &Why, on: Presentation) -> Styled {
+    let mut text = Styled::default();
+    let subject = why.cpu.as_ref().map_or_else(|| why.subject.to_string(), title);
+    text.push(Meaning::Title, format_args!("{subject}, {:.1} s\n", why.elapsed_s));
     if let Some(cpu) = &why.cpu {
         time(&mut text, cpu);
     }
     if why.causes.is_empty() {
-        let _ = writeln!(text, "\nno softirq or interrupt work was seen there");
+        let _ = writeln!(text, "\n{NO_WORK}");
     }
     for cause in &why.causes {
-        crate::views::why::cause(&mut text, cause);
+        crate::views::why::cause(&mut text, cause, on);
     }
     if !why.notes.is_empty() {
-        text.push('\n');
+        let _ = writeln!(text);
     }
     for note in &why.notes {
-        let _ = writeln!(text, "note: {note}");
+        text.push(Meaning::Quiet, format_args!("note: {note}\n"));
     }
     text
 }
+
+/// What to do where nothing was seen.
+const NO_WORK: &str = "no softirq or interrupt work was seen there\n  \
+    --interval 10s sees rare work; netsilo show lists the cpus that have some";
 
 fn title(cpu: &CpuWhy) -> String {
     let mut parts = vec![format!("cpu {}", cpu.cpu)];
@@ -46,7 +52,7 @@ fn title(cpu: &CpuWhy) -> String {
     parts.join(", ")
 }
 
-fn time(text: &mut String, cpu: &CpuWhy) {
+fn time(text: &mut Styled, cpu: &CpuWhy) {
     let CpuTimeShares { ticks, idle, measured, .. } = &cpu.split;
     if let Some(measured) = measured {
         let _ = writeln!(text, "  measured        {}", crate::views::why::measured(measured));
@@ -88,23 +94,20 @@ fn ticks(it: &Shares) -> String {
     format!("softirq {softirq}, irq {irq}, usr {usr}, sys {sys}, idle {idle}")
 }
 
-fn cause(text: &mut String, cause: &LoadCause) {
-    let share = cause.share.map_or_else(
-        || "share unknown".to_owned(),
-        |share| format!("{}{}", if cause.estimated { "about " } else { "" }, percent(share)),
-    );
-    let _ = writeln!(text, "\n{}: {share}", cause.name);
-    let width =
-        cause.evidence.iter().map(|evidence| evidence.quantity.chars().count()).max().unwrap_or(0);
-    for evidence in &cause.evidence {
-        let _ = writeln!(
-            text,
-            "  {:width$}  {} ({})",
-            evidence.quantity,
-            measure(&evidence.measure),
-            evidence.source
-        );
+fn cause(text: &mut Styled, cause: &LoadCause, on: Presentation) {
+    text.push(Meaning::Title, format_args!("\n{}", cause.name));
+    let _ = write!(text, ": ");
+    match (cause.share, on.palette) {
+        (None, _) => text.push(Meaning::Plain, "share unknown"),
+        (Some(share), palette) => {
+            let about = if cause.estimated { "about " } else { "" };
+            let bar = palette.map_or_else(String::new, |it| format!(" {}", it.bar(share, BAR)));
+            let shown = format_args!("{about}{}{bar}", percent(share)).to_string();
+            text.push(Meaning::of_load(share), shown);
+        }
     }
+    let _ = writeln!(text);
+    evidence(text, &cause.evidence);
     for Step { text: step, source } in &cause.steps {
         let _ = writeln!(text, "  - {step} ({source})");
     }
@@ -118,6 +121,7 @@ mod tests {
     use netsilo_model::synthetic::scene::Scene;
 
     use super::*;
+    use crate::tell::palette::{Depth, Palette};
 
     #[test]
     fn a_cpu_is_explained_from_its_time_to_each_queue_and_why_it_is_there() {
@@ -127,6 +131,10 @@ mod tests {
         let (observation, costs) = (scene.observation(), Costs::default());
         let analysis = Analysis::new(&observation, &costs);
         let answer = why(&analysis, &"cpu0".parse().unwrap()).unwrap();
-        insta::assert_snapshot!(render(&answer));
+        insta::assert_snapshot!(render(&answer, Presentation::default()));
+        let palette = Palette { depth: Depth::Ansi, unicode: true };
+        let on = Presentation { width: Some(80), palette: Some(palette) };
+        let text = render(&answer, on).with_meanings();
+        assert!(text.contains(": <Work about 20% ████>\n"), "{text}");
     }
 }

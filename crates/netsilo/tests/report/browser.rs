@@ -18,7 +18,7 @@ const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 /// Returns the path of Chromium; `None`, with a SKIPPED message, if it is not installed. Fails
 /// instead if nothing may be skipped.
-fn chromium() -> Option<PathBuf> {
+pub(crate) fn chromium() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
         .flat_map(|dir| NAMES.map(|name| dir.join(name)))
@@ -34,7 +34,7 @@ fn chromium() -> Option<PathBuf> {
 }
 
 /// Opens a page and returns stdout; asserts that the page's console is empty.
-fn browse(chromium: &Path, page: &Path, arguments: &[&str]) -> String {
+pub(crate) fn browse(chromium: &Path, page: &Path, arguments: &[&str]) -> String {
     let profile = TempDir::new().unwrap();
     let output = Command::new("timeout")
         .args(["--kill-after=5", "300"])

@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
 mod browser;
+#[path = "../conforms/mod.rs"]
+mod conforms;
+mod incident;
+mod prediction;
 mod synthetic;
 
 use std::path::Path;
@@ -69,7 +73,8 @@ fn where_times_are_not_meaningful_only_counts_are_judged() {
     let output = report(folder.path(), &["--markdown"]);
     let head: Vec<&str> = stdout(&output).lines().take(20).collect();
     insta::assert_snapshot!("markdown_emulated", head.join("\n"));
-    let results: Results = serde_json::from_slice(&report(folder.path(), &["-j"]).stdout).unwrap();
+    let results = conforms::conforming("report", &report(folder.path(), &["-j"]).stdout);
+    let results: Results = serde_json::from_value(results).unwrap();
     let all = results.loads.iter().flat_map(|load| &load.settings).flat_map(|cell| &cell.measures);
     for measured in all {
         let Some(against) = &measured.against else { continue };

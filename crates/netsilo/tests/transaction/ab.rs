@@ -6,6 +6,7 @@ use netsilo_lab::output_of;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
+use super::conforms::conforming;
 use super::host::Host;
 use super::host::kill;
 
@@ -27,7 +28,7 @@ fn ab(host: &Host, more: &[&str], script: &str) -> Output {
 fn compared(host: &Host, more: &[&str], script: &str) -> Json {
     let output = ab(host, &[more, &["--json"]].concat(), script);
     assert_eq!(output.status.code(), Some(0), "{}", output_of(&output).1);
-    serde_json::from_slice(&output.stdout).unwrap()
+    conforming("ab", &output.stdout)
 }
 
 #[test]

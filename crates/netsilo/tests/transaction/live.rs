@@ -114,19 +114,24 @@ fn queues_of_a_real_netdev_change_and_come_back_byte_for_byte() {
     }
 }
 
-/// Replaces a netdev by another of the same name and settings, and renames the third one.
+/// Replaces a netdev by another of the same name and settings, one more by another that also has
+/// the same index, and renames the third one.
 const REPLACED: &str = r#"
 set -e
 mount -t sysfs sysfs /sys
 ip link add v0 index 70 numrxqueues 2 type veth peer name v1
 ip link add v2 index 72 numrxqueues 2 type veth peer name v3
+ip link add v5 index 75 numrxqueues 2 type veth peer name v6
 "$NETSILO" apply --yes --plan "$DIR/plan.json" --state-dir "$DIR/state" >&2
 ip link del v0
 ip link add v0 index 80 numrxqueues 2 type veth peer name v1
 echo 3 >/sys/class/net/v0/queues/rx-0/rps_cpus
+ip link del v5
+ip link add v5 index 75 numrxqueues 2 type veth peer name v6
+echo 3 >/sys/class/net/v5/queues/rx-0/rps_cpus
 ip link set v2 name v4
 "$NETSILO" undo --state-dir "$DIR/state" >&2
-cat /sys/class/net/v0/queues/rx-0/rps_cpus /sys/class/net/v4/queues/rx-0/rps_cpus
+for netdev in v0 v5 v4; do cat /sys/class/net/$netdev/queues/rx-0/rps_cpus; done
 "#;
 
 #[test]
@@ -141,15 +146,17 @@ fn undo_leaves_a_netdev_that_replaced_another_and_finds_a_renamed_one() {
         let (old, new) = (json!({ "cpus": "" }), json!({ "cpus": "0-1" }));
         json!({ "target": target, "old": old, "new": new, "reason": "test" })
     };
-    let plan = json!({ "changes": [rps("v0", 70), rps("v2", 72)] });
+    let plan = json!({ "changes": [rps("v0", 70), rps("v2", 72), rps("v5", 75)] });
     std::fs::write(dir.path().join("plan.json"), plan.to_string()).unwrap();
     let mut script = Command::new("unshare");
     script.args(["--net", "--mount", "sh", "-c", REPLACED]);
     script.env("DIR", dir.path()).env("NETSILO", env!("CARGO_BIN_EXE_netsilo"));
     let output = script.output().unwrap();
     let messages = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "3\n0\n", "{messages}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "3\n3\n0\n", "{messages}");
     let why =
         "v0 is another device now (a virtual one with index 80, not a virtual one with index 70)";
+    assert!(messages.contains(why), "{messages}");
+    let why = "v5 rx-0 rps_cpus: this netdev was created later, with the name and index of another";
     assert!(messages.contains(why), "{messages}");
 }

@@ -8,6 +8,8 @@
 )]
 
 mod ab;
+#[path = "../conforms/mod.rs"]
+mod conforms;
 mod guard;
 mod host;
 mod live;

@@ -1,11 +1,12 @@
 //! `apply` and `undo`: their messages and exit codes.
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use netsilo_lab::output_of;
 use netsilo_model::machine::cpuset::CpuSet;
 
+use super::conforms::conforming;
 use super::host::Host;
 
 #[test]
@@ -31,6 +32,18 @@ fn apply_reports_its_changes_and_undo_restores_them() {
 }
 
 #[test]
+fn undo_of_one_transaction_leaves_the_others() {
+    let host = Host::new();
+    assert_eq!(output_of(&host.run("apply", &["--yes"])).0, Some(0));
+    let other = host.run("undo", &["--transaction", "2"]);
+    assert_eq!(output_of(&other), (Some(0), "nothing to undo\n".into()));
+    assert_eq!(host.affinities(), ["10", "10"]);
+    let (code, text) = output_of(&host.run("undo", &["--transaction", "1"]));
+    assert_eq!((code, host.affinities()), (Some(0), ["01\n", "01\n"].map(str::to_owned)));
+    assert!(text.contains("transaction 1: 2 of 2 settings restored"), "{text}");
+}
+
+#[test]
 fn without_a_terminal_and_without_yes_nothing_is_written() {
     let host = Host::new();
     let (code, text) = output_of(&host.run("apply", &[]));
@@ -43,12 +56,12 @@ fn without_a_terminal_and_without_yes_nothing_is_written() {
 fn json_has_the_outcome() {
     let host = Host::new();
     let applied = host.run("apply", &["--yes", "--json"]);
-    let applied: serde_json::Value = serde_json::from_slice(&applied.stdout).unwrap();
+    let applied = conforming("apply", &applied.stdout);
     assert_eq!(applied["transaction"], 1);
     assert_eq!(applied["changes"][1]["value"]["cpus"], "4");
     assert_eq!(applied["arrivals"][0]["arrival"], "no_traffic");
     let undone = host.run("undo", &["--json"]);
-    let undone: serde_json::Value = serde_json::from_slice(&undone.stdout).unwrap();
+    let undone = conforming("undo", &undone.stdout);
     assert_eq!(undone["transactions"][0]["knobs"][0]["fate"], "restored");
 }
 
@@ -86,6 +99,17 @@ fn what_cannot_be_restored_ends_with_21_until_undo_succeeds() {
     host.put("proc/irq/28/smp_affinity", "10\n");
     assert_eq!(output_of(&host.run("undo", &[])).0, Some(0));
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
+}
+
+#[test]
+fn a_plan_also_comes_from_standard_input() {
+    let host = Host::new();
+    let plan = host.root().join("plan.json").display().to_string();
+    let apply = host.words("apply", &["--yes"]).replace(&plan, "-");
+    let piped = format!("cat '{plan}' | {apply}");
+    let (code, text) = output_of(&Command::new("sh").arg("-c").arg(piped).output().unwrap());
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(host.affinities()[1].trim(), "10", "{text}");
 }
 
 #[test]

@@ -4,6 +4,10 @@ use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use netsilo_model::parse::schedstat;
+
+use crate::files::root::Root;
+
 /// The cgroup v2 hierarchy.
 pub(crate) struct Cgroups {
     mount: Option<(PathBuf, File)>,
@@ -16,13 +20,25 @@ impl Cgroups {
         Self { mount: mount.and_then(|path| Some((path.into(), File::open(path).ok()?))) }
     }
 
-    /// The cgroup's path from the root of the hierarchy (`/system.slice/x.service`).
+    /// The path of a process's cgroup, which has this id, from the root of the hierarchy
+    /// (`/system.slice/x.service`).
     ///
-    /// `None` if the cgroup is gone or the lookup is not permitted.
-    pub(crate) fn path(&self, id: u64) -> Option<String> {
+    /// Where the id cannot be looked up (no CAP_DAC_READ_SEARCH), or belongs to the root as on
+    /// hosts with cgroup v1, the path is that in the process's `cgroup`, which any user may read.
+    /// `None` if the cgroup or the process is gone.
+    pub(crate) fn path(&self, id: u64, tgid: u32) -> Option<String> {
+        self.path_by_id(id).filter(|path| path != "/").or_else(|| path_of_process(tgid))
+    }
+
+    fn path_by_id(&self, id: u64) -> Option<String> {
         let (path, mount) = self.mount.as_ref()?;
         path_below(path, &open_by_id(mount.as_fd(), id)?)
     }
+}
+
+fn path_of_process(tgid: u32) -> Option<String> {
+    let text = Root::live().read(&format!("/proc/{tgid}/cgroup")).ok()?;
+    schedstat::cgroup_path(&text).map(str::to_owned)
 }
 
 fn cgroup2_mount(line: &str) -> Option<&str> {
@@ -64,6 +80,15 @@ fn open_by_id(mount: BorrowedFd<'_>, id: u64) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cgroup_whose_id_is_unknown_is_that_of_the_process() {
+        let own = path_of_process(std::process::id());
+        let nobody = Cgroups { mount: None };
+        assert!(own.is_some());
+        assert_eq!(nobody.path(u64::MAX, std::process::id()), own);
+        assert_eq!(nobody.path(u64::MAX, u32::MAX), None);
+    }
 
     #[test]
     fn the_v2_mount_is_found_among_others() {

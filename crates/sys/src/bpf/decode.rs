@@ -113,7 +113,8 @@ pub(crate) fn consumption(
     let mut paths = BTreeMap::new();
     let consumed = |entry| {
         let read = Read::of(entry)?;
-        let cgroup = paths.entry(read.cgroup).or_insert_with(|| cgroups.path(read.cgroup)).clone();
+        let path = || cgroups.path(read.cgroup, read.tgid());
+        let cgroup = paths.entry(read.cgroup).or_insert_with(path).clone();
         Some(read.consumption(cgroup, only_poller))
     };
     let mut consumption: Vec<Consumption> = merged(entries).filter_map(consumed).collect();
@@ -147,6 +148,10 @@ impl Read {
             _ => return None,
         };
         Some(Self { cgroup: entry.key[0], protocol, resolved, entry })
+    }
+
+    fn tgid(&self) -> u32 {
+        halves(self.entry.key[1]).0
     }
 
     fn consumption(

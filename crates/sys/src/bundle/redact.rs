@@ -132,6 +132,8 @@ impl Redaction {
             cgroup: consumer.cgroup.as_ref().map(|path| without_addresses(&self.text(path))),
             ..consumer.clone()
         };
+        let name =
+            |(id, name): (&String, &String)| (id.clone(), without_addresses(&self.text(name)));
         let consumption =
             |one: &Consumption| Consumption { consumer: consumer(&one.consumer), ..one.clone() };
         let forwarded =
@@ -140,6 +142,7 @@ impl Redaction {
         Attribution {
             flows: attribution.flows.iter().map(flow).collect(),
             consumption: attribution.consumption.iter().map(consumption).collect(),
+            containers: attribution.containers.iter().map(name).collect(),
             forwarded: attribution.forwarded.iter().map(forwarded).collect(),
             ..attribution.clone()
         }

@@ -56,17 +56,15 @@ struct Limits {
     name_bytes: u64,
 }
 
-/// Unpacks a bundle into an empty directory. One that exceeds a limit is refused before it is
-/// written, unless it comes through a pipe.
+/// Unpacks a bundle into an empty directory; one that exceeds a limit is refused before it is
+/// written.
 pub(crate) fn unpack(file: File, dir: &Path) -> Result<(), UnpackError> {
     unpack_within(file, dir, LIMITS)
 }
 
 fn unpack_within(mut file: File, dir: &Path, limits: Limits) -> Result<(), UnpackError> {
-    if file.stream_position().is_ok() {
-        go_through(&file, None, limits)?;
-        file.rewind()?;
-    }
+    go_through(&file, None, limits)?;
+    file.rewind()?;
     go_through(&file, Some(dir), limits)
 }
 

@@ -8,20 +8,27 @@ use netsilo_model::cost::calibration::{Calibration, MachineIdentity};
 use netsilo_model::cost::weights::Costs;
 use serde::{Deserialize, Serialize};
 
+use crate::files::regular;
+
 /// Default folder of the measurement, which survives a reboot, unlike the journal.
 pub const COSTS_DIR: &str = "/var/lib/netsilo";
 
 /// The name of the file.
 const FILE: &str = "costs.json";
 
+/// Most bytes of the file; it has about 2 kB.
+const MOST_BYTES: u64 = 1 << 20;
+
 /// The version of the file format; other versions are rejected.
 const VERSION: u32 = 1;
 
 /// The contents of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Measurement {
     /// The version of this format.
+    #[serde(rename = "schema", alias = "version")]
     pub version: u32,
     /// When it was measured (RFC 3339, UTC).
     pub when: String,
@@ -77,7 +84,7 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> LoadedCosts {
         costs: default_costs(machine),
         note: Some(format!("{} is not used: {why}; run netsilo calibrate", path.display())),
     };
-    let text = match std::fs::read(&path) {
+    let text = match regular::read(&path, MOST_BYTES) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return LoadedCosts { costs: default_costs(machine), note: None };

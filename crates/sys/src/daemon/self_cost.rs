@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The resources used by this process so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SelfCost {
     /// CPU time of all its threads, user and kernel; excludes eBPF programs, which run in other
     /// tasks' time.

@@ -20,10 +20,11 @@ static WATCH: Once = Once::new();
 ///
 /// A program that handles these signals itself does so before it makes such a folder.
 #[derive(Debug)]
-pub(crate) struct PrivateDir(TempDir);
+pub struct PrivateDir(TempDir);
 
 impl PrivateDir {
-    pub(crate) fn new(prefix: &str) -> io::Result<Self> {
+    /// Makes a folder whose name starts with `prefix`.
+    pub fn new(prefix: &str) -> io::Result<Self> {
         let mut started = Ok(());
         WATCH.call_once(|| started = watch());
         started?;
@@ -35,7 +36,8 @@ impl PrivateDir {
         Ok(Self(dir))
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Its path.
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 }

@@ -22,6 +22,21 @@ use crate::files::error::ReadError;
 use crate::files::recorder::Recorder;
 use crate::files::tree_facts::{TREE_FACTS, TreeFacts};
 
+/// The environment variable that names the folder with the running kernel's `proc/` and `sys/`: in
+/// a container, whose own are read-only in part, those of the host are mounted elsewhere.
+pub const HOST_VARIABLE: &str = "NETSILO_HOST";
+
+/// Why the folder of [`HOST_VARIABLE`] cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{HOST_VARIABLE}={dir}: there is no {dir}/{missing}; mount the host's /proc and /sys there, \
+     or unset the variable"
+)]
+pub struct HostError {
+    dir: String,
+    missing: &'static str,
+}
+
 /// The source of kernel files.
 #[derive(Debug, Clone)]
 pub struct Root {
@@ -32,9 +47,26 @@ pub struct Root {
 }
 
 impl Root {
-    /// The running kernel.
+    /// The running kernel, in `/` or the folder of [`HOST_VARIABLE`].
     pub fn live() -> Self {
-        Self { dir: "/".into(), live: true, facts: Arc::default(), recorder: None }
+        Self::live_in(std::env::var_os(HOST_VARIABLE).map_or_else(|| "/".into(), PathBuf::from))
+    }
+
+    /// Checks the folder of [`HOST_VARIABLE`], if it is set.
+    pub fn check_host() -> Result<(), HostError> {
+        let dir = std::env::var_os(HOST_VARIABLE);
+        dir.map_or(Ok(()), |dir| Self::live_in(dir.into()).check())
+    }
+
+    fn live_in(dir: PathBuf) -> Self {
+        Self { dir, live: true, facts: Arc::default(), recorder: None }
+    }
+
+    fn check(&self) -> Result<(), HostError> {
+        match ["proc/stat", "sys/class"].into_iter().find(|it| !self.dir.join(it).exists()) {
+            Some(missing) => Err(HostError { dir: self.dir.display().to_string(), missing }),
+            None => Ok(()),
+        }
     }
 
     /// A captured or synthetic tree: a directory with `proc/` and `sys/` in it.
@@ -316,4 +348,29 @@ pub(crate) fn join(path: &str, target: &str) -> String {
         }
     }
     format!("/{}", parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_files_are_read_in_the_folder_where_they_are_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::live_in(dir.path().into());
+        assert_eq!(
+            root.check().unwrap_err().to_string(),
+            format!(
+                "NETSILO_HOST={0}: there is no {0}/proc/stat; mount the host's /proc and /sys \
+                 there, or unset the variable",
+                dir.path().display()
+            )
+        );
+        std::fs::create_dir_all(dir.path().join("sys/class")).unwrap();
+        std::fs::create_dir_all(dir.path().join("proc")).unwrap();
+        std::fs::write(dir.path().join("proc/stat"), "cpu 1\n").unwrap();
+        root.check().unwrap();
+        assert_eq!(root.read("/proc/stat").unwrap(), "cpu 1\n");
+        assert!(root.is_live());
+    }
 }

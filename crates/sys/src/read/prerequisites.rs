@@ -1,5 +1,7 @@
 //! Reads what the kernel offers netsilo, and what this process may do.
 
+use std::path::Path;
+
 use netsilo_model::parse::scalar;
 use netsilo_model::snapshot::prerequisites::{KernelFeature, Prerequisites};
 
@@ -42,7 +44,7 @@ pub fn prerequisites(root: &Root) -> Prerequisites {
         unprivileged_bpf_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
         perf_event_paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
         lockdown: in_force(&lockdown),
-        read_only: read_only(&root.read("/proc/self/mounts").unwrap_or_default()),
+        read_only: read_only(root, &root.read("/proc/self/mounts").unwrap_or_default()),
     }
 }
 
@@ -54,11 +56,14 @@ fn exists(root: &Root, path: &str) -> bool {
 }
 
 /// The mount points in `/proc/self/mounts` that are read-only and below which netsilo writes.
-fn read_only(mounts: &str) -> Vec<String> {
+fn read_only(root: &Root, mounts: &str) -> Vec<String> {
+    // A tree has the mount points of the machine that was read.
+    let at = |path: &str| if root.is_live() { root.path(path) } else { path.into() };
     let point = |line: &str| {
         let mut words = line.split(' ').skip(1);
         let (point, options) = (words.next()?, words.nth(1)?);
-        let hit = WRITTEN.contains(&point) && options.split(',').any(|option| option == "ro");
+        let hit = WRITTEN.iter().any(|path| at(path) == Path::new(point))
+            && options.split(',').any(|option| option == "ro");
         hit.then(|| point.to_owned())
     };
     mounts.lines().filter_map(point).collect()

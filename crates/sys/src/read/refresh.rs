@@ -3,8 +3,8 @@
 //! | read | when |
 //! |---|---|
 //! | CPU times, NET_RX and NET_TX, `softnet_stat`; counts, names and affinity of netdevs' interrupts; `up`, carrier and the displayed statistics of netdevs with hardware, and the received packets of others with one rx queue; CPUs of NAPI kthreads | each time |
-//! | other programs, network settings, RPS and XPS, queue leases | once a minute; programs also when an affinity has changed |
-//! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt or kthread has changed |
+//! | other programs, network settings, RPS and XPS, queue leases, pods' exclusive CPUs | once a minute; programs also when an affinity has changed |
+//! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt, kthread or exclusive CPU has changed |
 //!
 //! Data that is not read is left out (other interrupts, other counters) or has the value last read.
 //! Interrupts are read one by one or as a table, whichever costs less: see [`Counting`].
@@ -26,6 +26,7 @@ use netsilo_model::snapshot::netdev::{NapiThread, Netdev};
 use crate::files::cache::{CachedFile, FdCache};
 use crate::files::error::ReadError;
 use crate::files::root::Root;
+use crate::read::exclusive_cpus::exclusive_cpus;
 use crate::read::gaps::Notes;
 use crate::read::netdev::{NET, matches_netlink, queues};
 use crate::read::process::processes;
@@ -416,6 +417,9 @@ impl Opened {
         if due {
             self.slow = snapshot.at;
             snapshot.net = snapshot::net_settings(&notes);
+            if exclusive_cpus(root) != last.topology.exclusive {
+                return Err(Stale::Changed("exclusive cpus"));
+            }
             let genl = snapshot::netdev_genl(&notes);
             for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
                 let Some(device) = device else { continue };

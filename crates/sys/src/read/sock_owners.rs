@@ -49,7 +49,7 @@ pub(crate) fn process(proc: &Path, tgid: u32) -> Option<Process> {
     let thread = |tid: u32| Some((tid, thread(&dir.join("task").join(tid.to_string()))?));
     Some(Process {
         comm: comm.trim_end_matches('\n').to_owned(),
-        cgroup: cgroup.as_deref().and_then(schedstat::cgroup_v2).map(str::to_owned),
+        cgroup: cgroup.as_deref().and_then(schedstat::cgroup_path).map(str::to_owned),
         threads: numbered(tasks).filter_map(thread).collect(),
     })
 }

@@ -9,6 +9,7 @@ use netsilo_model::parse::{cpu_lists, scalar};
 
 use crate::files::error::ReadError;
 use crate::files::root::Root;
+use crate::read::exclusive_cpus::exclusive_cpus;
 use crate::read::gaps::Notes;
 
 const CPUS: &str = "/sys/devices/system/cpu";
@@ -59,6 +60,7 @@ pub(crate) fn noted(notes: &Notes<'_>) -> Result<Topology, ReadError> {
         possible,
         isolated: advisory(&format!("{CPUS}/isolated")),
         nohz_full: advisory(&format!("{CPUS}/nohz_full")),
+        exclusive: exclusive_cpus(root),
         nodes,
     };
     Ok(topology.nested())

@@ -15,7 +15,7 @@ use netsilo_model::machine::ids::Irq;
 
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::{Kernel, Place};
-use crate::transaction::knob::{self, KnobError};
+use crate::transaction::knob::{self, KnobError, Reading};
 use crate::transaction::record::{Entry, Origin, RestoredBy};
 use crate::transaction::undo::{RestoreResult, Undone, restore_transaction};
 use crate::transaction::verify::{Arrival, Moved};
@@ -241,20 +241,19 @@ pub fn record_current_values(
     refuse_on_top(&journal)?;
     let as_it_is = |target: Target| {
         let reading = knob::read(kernel, &target).ok()?;
-        Some((
-            Change::untyped(target, reading.value.clone(), reading.value, reason).ok()?,
-            reading.raw,
-        ))
+        let value = reading.value.clone();
+        Some((Change::untyped(target, value.clone(), value, reason).ok()?, reading))
     };
-    let (changes, raws): (Vec<Change>, Vec<String>) =
+    let (changes, readings): (Vec<Change>, Vec<Reading>) =
         targets.into_iter().filter_map(as_it_is).unzip();
-    let raws: BTreeMap<Target, String> =
-        changes.iter().map(|change| change.target.clone()).zip(raws).collect();
+    let mut readings: BTreeMap<Target, Reading> =
+        changes.iter().map(|change| change.target.clone()).zip(readings).collect();
     let entry = |change: Change| {
-        let old_raw = raws.get(&change.target).cloned().unwrap_or_default();
-        Entry { restore_any_value: true, ..Entry::new(&change, old_raw, change.new.clone()) }
+        let now = readings.remove(&change.target)?;
+        let settles_as = now.value.clone();
+        Some(Entry { restore_any_value: true, ..Entry::new(&change, now, settles_as) })
     };
-    let entries = ordered(changes).into_iter().rev().map(entry).collect();
+    let entries = ordered(changes).into_iter().rev().filter_map(entry).collect();
     Ok(journal.begin(Origin::Operator, entries, None)?)
 }
 
@@ -317,8 +316,9 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
             continue;
         }
         knob::may_write(kernel, change, &now.place).map_err(ApplyError::NoPermission)?;
-        let entry = Entry::new(change, now.raw, settles_as);
-        writes.push(Write { index, change, place: now.place, entry });
+        let place = now.place.clone();
+        let entry = Entry::new(change, now, settles_as);
+        writes.push(Write { index, change, place, entry });
     }
     if drifts.is_empty() { Ok(writes) } else { Err(ApplyError::Drifted(drifts)) }
 }

@@ -80,16 +80,20 @@ fn compacted(
     (!whole.entries.is_empty()).then_some(whole)
 }
 
-/// Merges one knob's entries, with the text read back after the last write.
+/// Merges one knob's entries, with the text read back after the last write; those of a netdev that
+/// was replaced since are left out, as undo would not restore them.
 fn entry(
     group: &[&Transaction],
     target: &Target,
     found: Option<KnobText>,
 ) -> Option<(Entry, Option<String>)> {
-    let steps: Vec<(&Entry, KnobText)> = group
-        .iter()
-        .flat_map(|it| it.entries.iter().zip(&it.written))
-        .filter(|(entry, _)| entry.target == *target)
+    let all = || {
+        let entries = group.iter().flat_map(|it| it.entries.iter().zip(&it.written));
+        entries.filter(|(entry, _)| entry.target == *target)
+    };
+    let newest = all().next_back()?.0.created;
+    let steps: Vec<(&Entry, KnobText)> = all()
+        .filter(|(entry, _)| entry.created == newest)
         .filter_map(|(entry, raw)| {
             Some((entry, (knob::parse(target, raw.as_deref()?).ok()?, raw.clone()?)))
         })

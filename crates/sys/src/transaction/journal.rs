@@ -13,6 +13,7 @@ use netsilo_model::change::Target;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
+use crate::files::regular;
 use crate::transaction::compact;
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob;
@@ -282,7 +283,7 @@ impl Journal {
 /// Reads the journal of this boot without a lock; `None` if there is none.
 pub fn read_without_lock(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalError> {
     let path = dir.join("journal");
-    let mut file = match File::open(&path) {
+    let mut file = match regular::open(&path) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(JournalError::io("open", &path)(e)),
@@ -360,13 +361,8 @@ pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
 
 fn open_file(path: &Path) -> Result<File, JournalError> {
     let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .custom_flags(OFlags::NOFOLLOW.bits() as i32);
-    options.open(path).map_err(JournalError::io("open", path))
+    options.read(true).append(true).create(true).mode(0o600);
+    regular::open_with(&mut options, OFlags::NOFOLLOW, path).map_err(JournalError::io("open", path))
 }
 
 /// Takes a lock without waiting and writes our pid into it; otherwise returns the holder's pid.

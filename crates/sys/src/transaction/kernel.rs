@@ -5,6 +5,7 @@
 //! means.
 
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 pub use netsilo_model::change::{Capability, Setting};
@@ -35,6 +36,8 @@ pub trait Kernel {
     fn read_link(&self, path: &str) -> io::Result<String>;
     /// The names in a directory.
     fn names(&self, path: &str) -> io::Result<Vec<String>>;
+    /// The inode number of what a path leads to, symbolic links followed.
+    fn inode(&self, path: &str) -> io::Result<u64>;
     /// A knob's text, byte for byte.
     fn get(&self, place: &Place) -> io::Result<String>;
     /// Writes a knob, in one write.
@@ -85,6 +88,10 @@ impl Kernel for Live {
     fn names(&self, path: &str) -> io::Result<Vec<String>> {
         let entries = std::fs::read_dir(self.root.path(path))?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn inode(&self, path: &str) -> io::Result<u64> {
+        Ok(std::fs::metadata(self.root.path(path))?.ino())
     }
 
     fn get(&self, place: &Place) -> io::Result<String> {

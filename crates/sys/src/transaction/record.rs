@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::transaction::knob::Reading;
+
 /// The version of the records; other versions are rejected.
 pub const VERSION: u32 = 1;
 
@@ -79,6 +81,10 @@ pub struct Entry {
     pub old: Value,
     /// Its text before, byte for byte.
     pub old_raw: String,
+    /// Which creation its netdev is of, if that is virtual: another one may have the same name and
+    /// index. Older journals lack it, and undo compares what they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<u64>,
     /// The requested value.
     pub new: Value,
     /// The value that the kernel is known to store (rounded counts, RPS sets without isolated
@@ -92,13 +98,14 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A change that is about to be written over this text, and the value that the kernel will
+    /// A change that is about to be written over what was read, and the value that the kernel will
     /// make of it.
-    pub fn new(change: &Change, old_raw: String, settles_as: Value) -> Self {
+    pub fn new(change: &Change, now: Reading, settles_as: Value) -> Self {
         Self {
             target: change.target.clone(),
             old: change.old.clone(),
-            old_raw,
+            old_raw: now.raw,
+            created: now.created,
             new: change.new.clone(),
             settles_as,
             reason: change.reason.clone(),
@@ -352,6 +359,7 @@ mod tests {
             target: knobs::RpsSockFlowEntries.into(),
             old: Value::Count(0),
             old_raw: "0\n".into(),
+            created: None,
             new: Value::Count(1000),
             settles_as: Value::Count(1024),
             reason: "rfs".into(),

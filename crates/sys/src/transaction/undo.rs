@@ -146,6 +146,9 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Restore
             Ok(now) => now,
             Err(e) => return failed(e),
         };
+    if let Err(e) = now.refuse_replaced(target, entry.created) {
+        return failed(e);
+    }
     if now.value == entry.old {
         return RestoreResult::AlreadyOld;
     }

@@ -23,6 +23,7 @@ const STEP: Duration = Duration::from_millis(20);
 
 /// Where an interrupt arrived after it was moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Arrival {
     /// On this CPU, one of those requested.

@@ -236,7 +236,7 @@ fn a_consumer_has_its_cgroup() {
         reader.said("read");
         let attribution = tracer.read().unwrap();
         let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", reader.tgid())).unwrap();
-        let path = netsilo_model::parse::schedstat::cgroup_v2(&cgroup).map(str::to_owned);
+        let path = netsilo_model::parse::schedstat::cgroup_path(&cgroup).map(str::to_owned);
         assert_eq!(of(&attribution, reader.tgid())[0].consumer.cgroup, path);
     });
 }

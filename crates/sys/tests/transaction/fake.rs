@@ -261,6 +261,10 @@ impl Kernel for Fake {
         self.live.names(path)
     }
 
+    fn inode(&self, path: &str) -> io::Result<u64> {
+        self.live.inode(path)
+    }
+
     fn get(&self, place: &Place) -> io::Result<String> {
         match &mut *self.lagging.borrow_mut() {
             Some((lagging, before, reads)) if lagging == place && *reads > 0 => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use netsilo_model::change::{Change, Target, knobs};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_sys::transaction::apply::{self, ApplyError, Drift, TransactionOptions};
 use netsilo_sys::transaction::journal::Journal;
 use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
@@ -14,6 +15,7 @@ use super::fake::Fake;
 use super::fake::apply;
 use super::fake::cgroup;
 use super::fake::change;
+use super::fake::compact;
 use super::fake::consumer;
 use super::fake::cpus;
 use super::fake::eth0;
@@ -221,6 +223,68 @@ fn a_renamed_netdev_is_restored_under_its_new_name() {
         [(_, RestoreResult::Restored)]
     ));
     assert_eq!(kernel.knobs(), before);
+}
+
+/// A virtual netdev of the fake host with this text in its `rps_cpus`; one before it is kept aside,
+/// so that its inode numbers are not used again.
+fn create_veth0(kernel: &Fake, rps_cpus: &str) -> Target {
+    let net = kernel.root.join("sys/class/net");
+    if net.join("veth0").exists() {
+        std::fs::rename(net.join("veth0"), kernel.root.join("replaced")).unwrap();
+    }
+    std::fs::create_dir_all(net.join("veth0/queues/rx-0")).unwrap();
+    std::fs::write(net.join("veth0/ifindex"), "70\n").unwrap();
+    std::fs::write(net.join("veth0/queues/rx-0/rps_cpus"), rps_cpus).unwrap();
+    let netdev = NetdevIdentity { name: "veth0".into(), device_path: None, ifindex: Some(70) };
+    knobs::RpsCpus { netdev, queue: 0 }.into()
+}
+
+fn rps_of_veth0(kernel: &Fake) -> String {
+    let path = "sys/class/net/veth0/queues/rx-0/rps_cpus";
+    std::fs::read_to_string(kernel.root.join(path)).unwrap()
+}
+
+#[test]
+fn a_virtual_netdev_that_replaced_one_of_the_same_name_and_index_is_not_written() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let rps = create_veth0(&kernel, "00\n");
+    apply(&kernel, &[change(&kernel, rps, cpus("1"))]).unwrap();
+    create_veth0(&kernel, "02\n");
+    let undone = undo(&kernel, UndoScope::All).unwrap();
+    let [(_, RestoreResult::Gone(why))] = &undone[0].knobs[..] else { panic!("{undone:?}") };
+    assert!(why.to_string().contains("was created later"), "{why}");
+    assert_eq!(rps_of_veth0(&kernel), "02\n");
+}
+
+#[test]
+fn a_journal_without_the_creation_of_netdevs_is_undone_by_name_and_index() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let rps = create_veth0(&kernel, "00\n");
+    apply(&kernel, &[change(&kernel, rps, cpus("1"))]).unwrap();
+    let journal = std::fs::read_to_string(kernel.journal()).unwrap();
+    let (before, rest) = journal.split_once("\"created\":").unwrap();
+    let (_, after) = rest.split_once(',').unwrap();
+    std::fs::write(kernel.journal(), format!("{before}{after}")).unwrap();
+    let undone = undo(&kernel, UndoScope::All).unwrap();
+    assert!(matches!(undone[0].knobs[..], [(_, RestoreResult::Restored)]), "{undone:?}");
+    assert_eq!(rps_of_veth0(&kernel), "00\n");
+}
+
+#[test]
+fn compaction_does_not_join_a_netdev_with_the_one_that_it_replaced() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let rps = create_veth0(&kernel, "08\n");
+    follow(&kernel, &[change(&kernel, rps, cpus(""))]).unwrap();
+    let rps = create_veth0(&kernel, "00\n");
+    follow(&kernel, &[change(&kernel, rps.clone(), cpus("1"))]).unwrap();
+    follow(&kernel, &[change(&kernel, rps, cpus("2"))]).unwrap();
+    compact(&kernel).unwrap();
+    let undone = undo(&kernel, UndoScope::All).unwrap();
+    assert!(matches!(undone[..], [ref only] if only.knobs.len() == 1), "{undone:?}");
+    assert_eq!(rps_of_veth0(&kernel), "00\n");
 }
 
 #[test]

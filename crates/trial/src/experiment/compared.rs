@@ -26,6 +26,7 @@ pub const ERROR_RATE: f64 = 0.05;
 
 /// All settings under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UnderLoad {
     /// Name of the load.
     pub load: String,
@@ -43,6 +44,7 @@ pub struct UnderLoad {
 
 /// One setting under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cell {
     /// Name of the setting.
     pub setting: String,
@@ -58,6 +60,7 @@ pub struct Cell {
 
 /// One measure of a setting under a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Measured {
     /// The measure.
     pub measure: TrialMeasure,
@@ -80,6 +83,7 @@ pub struct Measured {
 
 /// A setting compared with the first one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReferenceComparison {
     /// Ratio (changes are relative, 0.1 is 10 % more) when all values of both are above 0,
     /// otherwise difference.
@@ -99,6 +103,7 @@ pub struct ReferenceComparison {
 
 /// The verdict of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CellResult {
     /// Better than the first setting.
@@ -132,6 +137,7 @@ impl CellResult {
 
 /// One CPU of the machine under test: means over the rounds that have the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuMean {
     /// Shares of its clock ticks.
     pub shares: Option<Shares>,

@@ -13,6 +13,7 @@ use crate::experiment::records::SiloMap;
 
 /// A stage on the path of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HopStage {
     /// An rx queue.
@@ -31,6 +32,7 @@ pub enum HopStage {
 
 /// A node of the graph.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hop {
     /// The stage of the node.
     pub stage: HopStage,
@@ -42,6 +44,7 @@ pub struct Hop {
 
 /// An edge of the graph.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HopLink {
     /// The source node, as an index into the places.
     pub from: usize,
@@ -53,6 +56,7 @@ pub struct HopLink {
 
 /// The path of packets under a setting and a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowMap {
     /// Name of the load.
     pub load: String,

@@ -18,6 +18,7 @@ pub const PERCENTILES: [f64; 12] =
 /// The responses of all rounds, each counted once: merges the histograms, never averages
 /// percentiles.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MergedLatency {
     /// Number of responses.
     pub count: u64,

@@ -13,6 +13,7 @@ use crate::traffic::{EndMachine, Figures, Test};
 
 /// The unit of work under a load; counts and CPU time are reported per unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WorkUnit {
     /// A request and its response.
@@ -64,6 +65,7 @@ impl fmt::Display for WorkUnit {
 
 /// A measure of a trial; all but the first four are of the machine under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TrialMeasure {
     /// Units of work per second; for megabytes, bytes per second.

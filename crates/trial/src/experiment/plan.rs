@@ -12,6 +12,7 @@ use crate::traffic::Spec;
 
 /// The kind of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Settings under requests and responses of several sizes and instance counts.
@@ -121,6 +122,7 @@ pub struct Load {
 
 /// One step of the plan.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Step {
     /// Round, from 0.
     pub round: u32,

@@ -53,6 +53,7 @@ pub struct SiloMap {
 
 /// A step without a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Failed {
     /// The step.
     #[serde(flatten)]

@@ -16,6 +16,7 @@ use crate::experiment::stage_costs::{EarlyDrop, StageCosts, early_drops};
 
 /// The results of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Results {
     /// Schema of this document: 1.
     pub schema: u32,
@@ -54,6 +55,7 @@ pub struct Results {
 
 /// Number of verdicts and of false ones to expect by chance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VerdictCounts {
     /// Intervals that gave a verdict.
     pub made: usize,

@@ -19,6 +19,7 @@ const WITHIN: f64 = 1.96;
 
 /// Time of receive work by stage under a setting and a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageCosts {
     /// Name of the load.
     pub load: String,
@@ -42,6 +43,7 @@ pub struct StageCosts {
 
 /// The cost of one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageCost {
     /// Number of samples.
     pub samples: u64,
@@ -95,6 +97,7 @@ impl StageCosts {
 
 /// A load compared with the same load dropped at ingress: the cost of all later stages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EarlyDrop {
     /// Name of the load that is passed on.
     pub load: String,
@@ -106,6 +109,7 @@ pub struct EarlyDrop {
 
 /// The saving of an early drop, in nanoseconds per packet received.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Saving {
     /// Name of the setting.
     pub setting: String,
@@ -122,6 +126,7 @@ pub struct Saving {
 
 /// Costs per packet, passed on and dropped early.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Difference {
     /// Cost when passed on; the median of rounds.
     pub passed_on_ns: f64,

@@ -36,6 +36,7 @@ pub struct Peek {
 
 /// A quantity with a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Rail {
     /// The objective.
@@ -54,6 +55,7 @@ pub enum Rail {
 
 /// A limit that a candidate broke.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Breach {
     /// The quantity.
     pub rail: Rail,

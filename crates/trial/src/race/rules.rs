@@ -13,6 +13,7 @@ const DROP_ERROR_RATE: f64 = 0.05;
 
 /// The rules of a race.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RaceRules {
     /// Number of windows that the budget allows.

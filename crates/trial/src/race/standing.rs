@@ -7,6 +7,7 @@ use crate::race::rails::Breach;
 
 /// Whether a candidate is still measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// It is still measured.
@@ -23,6 +24,7 @@ pub enum Status {
 /// Why a candidate is not measured any more. A change is that of the objective from the other
 /// setting to this one, relative on the ratio scale.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OutReason {
     /// It broke a guard rail, and the present state measured directly after it did not.
@@ -51,6 +53,7 @@ pub enum OutReason {
 
 /// One candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Standing {
     /// Index of the candidate; 0 is the present state.
     pub candidate: usize,
@@ -69,6 +72,7 @@ pub struct Standing {
 
 /// How a race ended, or stands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RaceResult {
     /// This candidate is better than the present state, by this change of the objective.

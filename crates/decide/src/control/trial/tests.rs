@@ -77,6 +77,16 @@ fn data_that_is_read_on_another_socket_for_no_gain_is_a_reason_to_go_back() {
 }
 
 #[test]
+fn a_cost_that_fell_is_shown_with_its_interval_in_percent() {
+    let (before, mut after) = (scene(4, 5), scene(6, 5));
+    after.netdevs[0].queues[0].load = 0.1;
+    let result = trial(&before, &after, AlgorithmName::Auto);
+    assert_eq!(result.result, Effect::Better);
+    let words = "a received megabyte costs less: 10.00 -> 5.00 ms of cpu time, -51% to -49% (99%, ";
+    assert!(result.words.starts_with(words), "{}", result.words);
+}
+
+#[test]
 fn another_load_is_not_compared() {
     let (before, mut after) = (scene(4, 5), scene(4, 5));
     after.netdevs[0].queues[0].readers[0].bytes_per_s *= 3;

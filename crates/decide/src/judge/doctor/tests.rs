@@ -82,6 +82,10 @@ fn each_lack_names_what_is_degraded_and_how_to_mend_it() {
     assert_eq!(severities(&diagnosis), expected, "{diagnosis:#?}");
     let counts: Vec<usize> = diagnosis.areas.iter().map(|area| area.problems.len()).collect();
     assert_eq!(counts, [10, 2, 1, 3, 2, 2, 1], "{diagnosis:#?}");
+    let programs = &diagnosis.areas[4].problems;
+    let of_program = |it: &Problem| (it.severity, it.what.split(' ').next().unwrap().to_owned());
+    let programs: Vec<_> = programs.iter().map(of_program).collect();
+    assert_eq!(programs, [(warning, "irqbalance".to_owned()), (info, "bpftune".to_owned())]);
     for problem in diagnosis.areas.iter().flat_map(|area| &area.problems) {
         assert!(!problem.degraded.is_empty() && !problem.mend.is_empty(), "{problem:?}");
     }

@@ -33,6 +33,7 @@ const FAMILIES: &[fn(&Judged<'_>) -> Vec<Finding>] = &[
 
 /// The result of `netsilo check`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Check {
     /// The host's name.
     pub hostname: String,

@@ -8,6 +8,7 @@ use crate::judge::findings::id::FindingId;
 
 /// One observed condition, with its evidence and remedies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Finding {
     /// The kind of finding.
     pub id: FindingId,
@@ -24,6 +25,11 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// The remedy that `plan --fix` writes: the first that netsilo can write.
+    pub fn writable(&self) -> Option<&Remedy> {
+        self.remedies.iter().find(|remedy| !remedy.changes.is_empty())
+    }
+
     /// The largest share of time or data that a remedy can gain; 0 if no measurement bounds it.
     ///
     /// Other gains (packets, connections) have no common unit with a share.
@@ -38,6 +44,7 @@ impl Finding {
 
 /// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
     /// Checked, without a problem.

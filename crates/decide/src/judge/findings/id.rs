@@ -12,6 +12,7 @@ macro_rules! finding_ids {
     ($($(#[$doc:meta])* $variant:ident = $name:literal;)*) => {
         /// The id of a finding.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum FindingId {
             $($(#[$doc])* #[serde(rename = $name)] $variant,)*
         }

@@ -28,10 +28,17 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     if moved.is_empty() && plan.refusals.is_empty() {
         return placed_well(analysis).into_iter().collect();
     }
-    moved.into_iter().map(|(netdev, placements)| far(analysis, netdev, &placements, plan)).collect()
+    let far = |(netdev, placements): (&str, Vec<_>)| far(analysis, netdev, &placements, plan);
+    moved.into_iter().filter_map(far).collect()
 }
 
-fn far(analysis: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan) -> Finding {
+/// `None` if the plan writes nothing for these placements, as their requested affinity is right.
+fn far(
+    analysis: &Analysis<'_>,
+    netdev: &str,
+    placements: &[&Placement],
+    plan: &Plan,
+) -> Option<Finding> {
     let silos: Vec<&Silo> =
         analysis.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
     let gain =
@@ -47,7 +54,9 @@ fn far(analysis: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &
         )
     }));
     let distances = plan.predicted.as_ref().map_or("", |predicted| predicted.distances.as_str());
-    Finding {
+    let changes = plan.changes.iter().filter(|change| belongs(change, placements, &silos));
+    let changes: Vec<Change> = changes.cloned().collect();
+    (!changes.is_empty()).then(|| Finding {
         id: FindingId::FarFromConsumers,
         severity: if gain >= WARNS { Severity::Warning } else { Severity::Info },
         subject: Subject::Netdev(netdev.to_owned()),
@@ -66,15 +75,10 @@ fn far(analysis: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &
                  places interrupts"
                     .into(),
             ),
-            changes: plan
-                .changes
-                .iter()
-                .filter(|change| belongs(change, placements, &silos))
-                .cloned()
-                .collect(),
+            changes,
             interrupts_traffic: false,
         }],
-    }
+    })
 }
 
 /// Whether a change moves an interrupt of these placements, or the kthread of one of these queues.

@@ -7,6 +7,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::judged::Judged;
+use crate::plan::Plan;
 
 pub(super) fn own(silo: &Silo, cpu: CpuId) -> Evidence {
     let share = silo.own_share.get(&cpu).copied();
@@ -32,10 +33,7 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         ),
         (true, _) if judged.has_one_cpu() => Gain::Nothing("there is no other cpu".into()),
         (true, 1) => Gain::Nothing("moving its only queue just makes another cpu busy".into()),
-        (true, _) => Gain::Nothing(
-            "placement finds no better cpus for these queues: netsilo plan prints the reason"
-                .into(),
-        ),
+        (true, _) => kept(judged, &load.queues),
         (false, _) => Gain::AtMost {
             measure: Measure::Share(moved.min(1.0)),
             of: format!("cpu {}'s time", load.cpu),
@@ -65,6 +63,21 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         changes,
         interrupts_traffic: false,
     }
+}
+
+/// That nothing moves these queues, with the plan's reason for the first of them.
+pub(super) fn kept(judged: &Judged<'_>, queues: &[&Silo]) -> Gain {
+    let Plan { unchanged, refusals, .. } = &judged.plan;
+    let reasons = || {
+        let left = unchanged.iter().map(|it| (&it.subject, &it.reason));
+        left.chain(refusals.iter().map(|it| (&it.subject, &it.reason)))
+    };
+    let why = queues.iter().find_map(|silo| {
+        let label = silo.label();
+        let (_, reason) = reasons().find(|(subject, _)| **subject == label)?;
+        Some(format!("placement keeps {label}: {reason}"))
+    });
+    Gain::Nothing(why.unwrap_or_else(|| "placement finds no better cpus for these queues".into()))
 }
 
 /// Whether a change moves the interrupt or the kthread of one of these queues.

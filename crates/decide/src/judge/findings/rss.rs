@@ -179,13 +179,13 @@ pub(super) fn rps(analysis: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &st
     )
 }
 
-/// CPUs that share the last-level cache, are not isolated, and are idle at least half of the time.
+/// CPUs that share the last-level cache, are not reserved, and are idle at least half of the time.
 fn idle_near(analysis: &Analysis<'_>, cpu: CpuId) -> CpuSet {
     let topology = &analysis.observation.after.topology;
     let near = topology
         .llc_of(cpu)
         .and(&topology.online)
-        .minus(&topology.isolated_or_tickless())
+        .minus(&topology.reserved())
         .minus(&CpuSet::from_cpu(cpu));
     let idle = |cpu: &CpuId| {
         let shares = analysis.rates.cpus.get(cpu).and_then(|rates| rates.shares);

@@ -72,9 +72,10 @@ fn evidence(load: &TableLoad, skew: f64) -> Vec<Evidence> {
     evidence
 }
 
-/// The queue with the most packets, and its packets.
-fn heaviest(load: &TableLoad) -> (u32, u64) {
-    load.queues().into_iter().max_by_key(|(_, packets)| *packets).unwrap_or_default()
+/// The queue with the most packets.
+fn heaviest(load: &TableLoad) -> u32 {
+    let most = load.queues().into_iter().max_by_key(|(_, packets)| *packets);
+    most.map_or(0, |(queue, _)| queue)
 }
 
 fn table_skew(
@@ -84,7 +85,7 @@ fn table_skew(
     balanced: &Balanced,
     skew: f64,
 ) -> Finding {
-    let (queue, _) = heaviest(load);
+    let queue = heaviest(load);
     let silo = silo_of(analysis, netdev, queue);
     let moved = balanced.moved.len();
     let relieved = 1.0 - balanced.after as f64 / balanced.before.max(1) as f64;

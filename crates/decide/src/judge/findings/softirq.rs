@@ -50,7 +50,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
 /// One CPU is overloaded by receive work while others are idle.
 fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> Option<Finding> {
     let topology = &judged.analysis.observation.after.topology;
-    let apart = topology.isolated.or(&topology.nohz_full);
+    let apart = topology.reserved();
     let room: CpuSet = all
         .iter()
         .filter(|it| it.cpu != load.cpu && it.has_room() && !apart.contains(it.cpu))

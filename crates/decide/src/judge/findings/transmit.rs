@@ -408,7 +408,7 @@ fn xps_gaps(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         ],
         remedies: vec![
             Remedy::new(
-                "assign each cpu the queue nearest to it (netsilo plan --xps near)",
+                "assign each cpu the queue nearest to it",
                 Gain::Unknown("the packets that each cpu sends were not counted".into()),
             )
             .not_when("those cpus never send")

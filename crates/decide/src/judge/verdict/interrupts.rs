@@ -288,6 +288,8 @@ mod tests {
         let waits = Coalesce { rx_coalesce_usecs: 2, ..Coalesce::default() };
         let plain = judged("atlantic", Some(waits), RemedyName::Coalescing);
         assert!(written(&plain)[0].contains("rx-usecs=67"), "8 packets in 67 us: {plain:?}");
+        let shows_it = judged("nobody-knows-it", Some(waits), RemedyName::Coalescing);
+        assert_eq!(written(&shows_it), written(&plain), "a value other than 0 is supported");
         let unknown = judged("nobody-knows-it", Some(Coalesce::default()), RemedyName::Coalescing);
         assert_eq!(
             (unknown.outcome, written(&unknown)),

@@ -28,9 +28,8 @@ const QUEUE_LINES: f64 = 2.0;
 const ONE_FLOW: f64 = 0.9;
 /// CPU time of a packet in the receive path in nanoseconds, where packets were not counted.
 const PACKET_NS: Range = Range { worst: 1_000.0, likely: 4_000.0, best: 10_000.0 };
-/// Packets per poll, where polls were not counted: from one to the maximum of a NAPI poll
-/// (`NAPI_POLL_WEIGHT`).
-const PACKETS_OF_A_POLL: Range = Range { worst: 1.0, likely: 8.0, best: 64.0 };
+/// Most packets of one NAPI poll (`NAPI_POLL_WEIGHT`).
+const PACKETS_OF_A_POLL: f64 = 64.0;
 
 /// The share of a netdev's packets steered to each CPU. The rest to 1 stays on the polling CPU.
 type Weights = BTreeMap<CpuId, f64>;
@@ -59,7 +58,7 @@ pub(super) fn targets(work: &NetdevWork<'_>) -> CpuSet {
     let topology = &work.analysis.observation.after.topology;
     let polls: CpuSet =
         work.poll_share.iter().filter(|(_, share)| **share > 0.01).map(|(cpu, _)| *cpu).collect();
-    let others = work.cpus().minus(&topology.isolated_or_tickless()).minus(&polls);
+    let others = work.cpus().minus(&topology.reserved()).minus(&polls);
     let narrower = |cpus: &CpuSet, keep: &dyn Fn(CpuId) -> bool| {
         let kept: CpuSet = cpus.iter().filter(|cpu| keep(*cpu)).collect();
         if kept.is_empty() { cpus.clone() } else { kept }
@@ -416,10 +415,7 @@ fn move_work(
     let (all, movable) =
         (work.total_poll_share().max(f64::MIN_POSITIVE), work.movable.of(scenario));
     let packets = work.packets_per_s.unwrap_or(all * 1e9 / PACKET_NS.of(scenario));
-    let polls = work
-        .polls_per_s
-        .unwrap_or(packets / PACKETS_OF_A_POLL.of(scenario))
-        .max(packets / PACKETS_OF_A_POLL.best);
+    let polls = work.polls_per_s.max(packets / PACKETS_OF_A_POLL);
     let (mut loads, mut added) = (work.loads.clone(), Added::default());
     for (from, own) in &work.poll_share {
         let part = own / all;
@@ -506,8 +502,8 @@ pub(super) fn machine(work: &NetdevWork<'_>, targets: &CpuSet) -> Vec<Evidence> 
             Measure::PerSecond(packets),
             "tp_btf/napi_poll, or rx_packets",
         ));
-        if let Some(polls) = work.polls_per_s.filter(|polls| *polls > 0.0) {
-            let each = Measure::Text(format!("{:.1}", packets / polls));
+        if work.polls_per_s > 0.0 {
+            let each = Measure::Text(format!("{:.1}", packets / work.polls_per_s));
             reasons.push(Evidence::new(
                 "packets per poll",
                 each,

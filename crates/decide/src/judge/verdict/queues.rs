@@ -235,7 +235,7 @@ pub(super) fn threaded(work: &NetdevWork<'_>) -> RemedyVerdict {
 /// The effect of placing each queue's work on the CPU that is then least loaded.
 fn spread_out(work: &NetdevWork<'_>, queues: &dyn Fn(Scenario) -> Vec<f64>) -> Effect {
     let topology = &work.analysis.observation.after.topology;
-    let cpus = work.cpus().minus(&topology.isolated_or_tickless());
+    let cpus = work.cpus().minus(&topology.reserved());
     let cpus = if cpus.is_empty() { work.cpus() } else { cpus };
     let placed = |scenario: Scenario| -> (Loads, CpuSet) {
         let mut loads = work.loads.clone();

@@ -11,6 +11,7 @@ use crate::judge::verdict::work::NetdevWork;
 
 /// The predicted effect of one remedy on one netdev.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RemedyVerdict {
     /// The remedy.
     pub remedy: RemedyName,
@@ -33,6 +34,7 @@ pub struct RemedyVerdict {
 
 /// The effect of a remedy on the load that the machine can carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// It raises the maximum load, even in the worst scenario.
@@ -47,6 +49,7 @@ pub enum Outcome {
 
 /// A remedy for a netdev's receive work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RemedyName {
     /// Steer protocol work to other CPUs by the flow's hash.

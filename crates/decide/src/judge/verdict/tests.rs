@@ -204,6 +204,8 @@ fn one_byte_tcp_gains_from_rps_with_rfs_and_from_spread_interrupts() {
                 verdicts[&remedy].reason
             );
         }
+        let spread = &verdicts[&RemedyName::SpreadInterrupts].reason;
+        assert!(spread.contains(": 8 queues share 1 cpu(s) ("), "{spread}");
         // Measured: +200% and +443%. With unchanged work per packet the CPUs can carry 5.2 times
         // the load. They carried 5.4 times, because fuller polls need less work per packet.
         assert!(
@@ -404,9 +406,13 @@ fn rps_helps_one_saturated_cpu_with_many_flows_but_not_with_one_or_unknown_flows
     let many = rps(&with_flows(saturated(0.95), 500));
     assert_eq!(many.outcome, Outcome::Help, "{many:?}");
     assert_eq!(many.changes.len(), 1);
-    let one = rps(&with_flows(saturated(0.95), 1));
-    assert_eq!(one.outcome, Outcome::NoClearChange, "{one:?}");
-    assert!(one.reason.contains("at best pipeline it"), "{}", one.reason);
+    let mut heavy = with_flows(saturated(0.95), 500);
+    heavy.attribution.flows[0].packets = 20_000_000;
+    for one in [with_flows(saturated(0.95), 1), heavy] {
+        let one = rps(&one);
+        assert_eq!(one.outcome, Outcome::NoClearChange, "{one:?}");
+        assert!(one.reason.contains("at best pipeline it"), "{}", one.reason);
+    }
     assert_eq!(rps(&saturated(0.95)).outcome, Outcome::Unknown);
     let queues = |observation: &Observation| eth0(observation)[&RemedyName::MoreQueues].clone();
     assert_eq!(queues(&with_flows(saturated(0.95), 500)).outcome, Outcome::Help);
@@ -414,9 +420,47 @@ fn rps_helps_one_saturated_cpu_with_many_flows_but_not_with_one_or_unknown_flows
 }
 
 #[test]
+fn a_napi_that_takes_hardly_any_interrupt_still_polls_for_each_64_packets() {
+    let ipis = |interrupts: u64| {
+        let mut observation = saturated(0.95);
+        observation.attribution = Default::default();
+        for (snapshot, seconds) in [(&mut observation.before, 0), (&mut observation.after, 10)] {
+            snapshot.netdevs[0].statistics = [("rx_packets".to_owned(), seconds * 400_000)].into();
+            for irq in snapshot.irqs.values_mut() {
+                irq.counts = [(CpuId(0), seconds * interrupts)].into();
+            }
+        }
+        let rps = &eth0(&observation)[&RemedyName::Rps];
+        let of_ipis = rps.reasons.iter().find(|it| it.quantity == "ipis that it would send");
+        of_ipis.unwrap().measure.clone()
+    };
+    assert_eq!(ipis(1), ipis(400_000 / 64));
+    assert_ne!(ipis(1), ipis(400_000 / 32));
+}
+
+#[test]
 fn all_softirqs_on_one_cpu_at_low_load_cause_no_verdict() {
-    for verdict in eth0(&with_flows(saturated(0.1), 500)).values() {
+    let verdicts = eth0(&with_flows(saturated(0.1), 500));
+    for verdict in verdicts.values() {
         assert!(![Outcome::Help, Outcome::Hurt].contains(&verdict.outcome), "{verdict:?}");
+    }
+    // the flows were counted, so nothing is unknown
+    for remedy in [RemedyName::Rps, RemedyName::MoreQueues] {
+        assert_eq!(verdicts[&remedy].outcome, Outcome::NoClearChange, "{:?}", verdicts[&remedy]);
+    }
+}
+
+#[test]
+fn busy_polling_is_on_if_either_sysctl_is_not_0() {
+    let judged = |load: f64, sysctl: &str, value: &str| {
+        let mut observation = saturated(load);
+        observation.after.net.sysctls.insert(sysctl.into(), value.into());
+        eth0(&observation)[&RemedyName::BusyPoll].reason.clone()
+    };
+    for sysctl in ["net.core.busy_poll", "net.core.busy_read"] {
+        assert_eq!(judged(0.3, sysctl, "50\n"), format!("it is on ({sysctl})"));
+        let off = judged(0.3, sysctl, "0\n");
+        assert!(!off.contains("it is on"), "{off}");
     }
 }
 

@@ -13,8 +13,6 @@ use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use crate::judge::verdict::bottleneck::{CpuLoad, Loads};
 
-/// Bytes of an Ethernet frame on the wire that the netdev does not count: preamble, checksum, gap.
-const FRAME_BYTES: f64 = 24.0;
 /// Standard errors that bound a sampled share in 95 of 100 cases.
 const DEVIATIONS: f64 = 2.0;
 /// Share of a softirq after driver and GRO, where it was not sampled (docs/verdicts.md).
@@ -85,7 +83,7 @@ pub(super) struct NetdevWork<'a> {
     /// Packets received per second.
     pub(super) packets_per_s: Option<f64>,
     /// Polls per second.
-    pub(super) polls_per_s: Option<f64>,
+    pub(super) polls_per_s: f64,
     /// Share of its softirq time that another CPU could take: all after driver and GRO.
     pub(super) movable: Range,
     /// Number of samples behind `movable`; `None` when it is the documented bound.
@@ -116,13 +114,13 @@ impl<'a> NetdevWork<'a> {
         let (movable, samples) =
             movable(&analysis.observation.attribution, &poll_share, are_small(analysis, netdev));
         let mut work = Self {
-            loads: loads(analysis, netdev, &silos, &poll_share),
+            loads: loads(analysis, &silos, &poll_share),
             packets_per_s: packets(analysis, netdev, &silos),
             polls_per_s: polls(&silos),
             movable,
             samples,
             flows: flows(analysis, netdev, &silos),
-            link: link(analysis, netdev),
+            link: analysis.link_use(netdev),
             costs: costs(analysis),
             analysis,
             netdev,
@@ -281,19 +279,12 @@ fn costs(analysis: &Analysis<'_>) -> Costs {
     }
 }
 
-fn loads(
-    analysis: &Analysis<'_>,
-    netdev: &Netdev,
-    silos: &[&Silo],
-    poll_share: &BTreeMap<CpuId, f64>,
-) -> Loads {
+fn loads(analysis: &Analysis<'_>, silos: &[&Silo], poll_share: &BTreeMap<CpuId, f64>) -> Loads {
     let topology = &analysis.observation.after.topology;
-    let counts = topology
-        .online
-        .minus(&topology.isolated_or_tickless())
-        .or(&poll_share.keys().copied().collect());
-    let threaded = netdev.threaded.is_some_and(|mode| mode > 0)
-        || silos.iter().any(|silo| silo.kthread.is_some());
+    let counts =
+        topology.online.minus(&topology.reserved()).or(&poll_share.keys().copied().collect());
+    let threaded: Vec<&Silo> =
+        silos.iter().copied().filter(|silo| silo.kthread.is_some()).collect();
     let load = |cpu: CpuId| {
         let shares = analysis.rates.cpus.get(&cpu)?.shares?;
         let elapsed = analysis.observation.attribution.elapsed.as_secs_f64();
@@ -304,8 +295,8 @@ fn loads(
         // Stolen time is not available to this machine.
         let room = (1.0 - shares.steal).max(0.05);
         // A kthread runs on one CPU at a time: it is a bottleneck like a softirq.
-        let kthread = if threaded { poll_share.get(&cpu).copied().unwrap_or(0.0) } else { 0.0 };
-        let bound = interrupted + kthread;
+        let kthreads: f64 = threaded.iter().filter_map(|silo| silo.own_share.get(&cpu)).sum();
+        let bound = interrupted + kthreads;
         let busy = (shares.busy() - shares.nice).max(bound);
         Some((cpu, CpuLoad { busy: (busy / room).min(1.0), bound: (bound / room).min(1.0) }))
     };
@@ -320,18 +311,11 @@ fn packets(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<
 }
 
 /// Polls per second as counted, else interrupts per second: each interrupt starts one poll.
-fn polls(silos: &[&Silo]) -> Option<f64> {
-    let polls: f64 =
-        silos.iter().flat_map(|silo| silo.polls.values()).map(|rate| rate.polls_per_s).sum();
-    let interrupts = || {
-        let all: Vec<f64> = silos
-            .iter()
-            .filter_map(|silo| silo.interrupts_per_s.as_ref())
-            .map(|by_cpu| by_cpu.values().sum())
-            .collect();
-        (!all.is_empty()).then(|| all.iter().sum())
-    };
-    if polls > 0.0 { Some(polls) } else { interrupts() }
+fn polls(silos: &[&Silo]) -> f64 {
+    let polls = silos.iter().flat_map(|silo| silo.polls.values()).map(|rate| rate.polls_per_s);
+    let polls: f64 = polls.sum();
+    let interrupts = silos.iter().filter_map(|silo| silo.interrupts_per_s.as_ref());
+    if polls > 0.0 { polls } else { interrupts.flat_map(BTreeMap::values).sum() }
 }
 
 /// Whether the mean packet is small; false when bytes were not counted.
@@ -411,13 +395,96 @@ fn readers(silos: &[&Silo]) -> Option<Flows> {
     })
 }
 
-/// Utilisation of the link (0 to 1) in its busier direction.
-fn link(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
-    let rates = analysis.rates.netdevs.get(&netdev.name)?;
-    let speed = f64::from(netdev.speed_mbps.filter(|speed| *speed > 0)?) * 1e6 / 8.0;
-    let used = |bytes: &str, packets: &str| {
-        Some((rates.get(bytes)? + rates.get(packets)? * FRAME_BYTES) / speed)
-    };
-    let both = [used("rx_bytes", "rx_packets"), used("tx_bytes", "tx_packets")];
-    both.into_iter().flatten().reduce(f64::max)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::snapshot::observation::Observation;
+    use netsilo_model::snapshot::stage_samples::StageSamples;
+    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
+
+    /// Two queues, on CPU 0 with 30% of its time and on CPU 1 with 40%.
+    fn scene(threaded: bool) -> Scene {
+        let queue = |cpu: u32, load: f64| SceneQueue {
+            irq: Some(30 + cpu),
+            cpus: CpuSet::from_cpu(CpuId(cpu)),
+            kthread_cpus: CpuSet::from_cpu(CpuId(cpu)),
+            packets_per_s: 10_000,
+            load,
+            readers: vec![Reader { bytes_per_s: 1000, ..Reader::default() }],
+            ..SceneQueue::default()
+        };
+        let netdev = SceneNetdev {
+            name: "eth0".into(),
+            threaded,
+            queues: vec![queue(0, 0.3), queue(1, 0.4)],
+            per_s: [("rx_packets".to_owned(), 70_000)].into(),
+            ..SceneNetdev::default()
+        };
+        let grid = Grid { l2s: 4, ..Grid::default() };
+        Scene { grid, netdevs: vec![netdev], ..Scene::default() }
+    }
+
+    fn with_work<T>(observation: &Observation, then: impl FnOnce(&NetdevWork<'_>) -> T) -> T {
+        let costs = Costs::default();
+        let analysis = Analysis::new(observation, &costs);
+        then(&NetdevWork::of(&analysis, &observation.after.netdevs[0]).unwrap())
+    }
+
+    #[test]
+    fn time_of_kthreads_is_bound_to_their_cpus_as_that_of_softirqs_is() {
+        let bound = |observation: &Observation| {
+            with_work(observation, |work| [0, 1, 2].map(|cpu| work.loads[&CpuId(cpu)].bound))
+        };
+        assert_eq!(bound(&scene(false).observation()), [0.3, 0.4, 0.0]);
+        let mut observation = scene(true).observation();
+        assert_eq!(bound(&observation), [0.3, 0.4, 0.0]);
+        // since Linux 6.17, one NAPI of a netdev can be threaded and another not
+        observation.after.netdevs[0].napis[1].thread = None;
+        let of_scene = scene(false).observation();
+        let cpu = CpuId(1);
+        observation.after.cpus.insert(cpu, of_scene.after.cpus[&cpu].clone());
+        observation.attribution.cpu_time.insert(cpu, of_scene.attribution.cpu_time[&cpu]);
+        assert_eq!(bound(&observation), [0.3, 0.4, 0.0], "no time is counted twice");
+    }
+
+    #[test]
+    fn packets_that_no_poll_of_the_netdev_returned_are_counted_by_the_netdev() {
+        let mut observation = scene(false).observation();
+        assert_eq!(with_work(&observation, |work| work.packets_per_s), Some(20_000.0));
+        observation.attribution.polls.clear();
+        assert_eq!(with_work(&observation, |work| work.packets_per_s), Some(70_000.0));
+    }
+
+    #[test]
+    fn an_interrupt_counts_as_a_poll_where_polls_were_not_counted() {
+        let polls = |without_bpf: bool, interrupts: u64| {
+            let mut observation = Scene { without_bpf, ..scene(false) }.observation();
+            for irq in observation.after.irqs.values_mut() {
+                irq.counts = [(CpuId(0), interrupts)].into();
+            }
+            for irq in observation.before.irqs.values_mut() {
+                irq.counts = [(CpuId(0), 0)].into();
+            }
+            with_work(&observation, |work| work.polls_per_s)
+        };
+        assert_eq!(polls(false, 70), 5000.0, "10000 packets of each queue, four a poll");
+        assert_eq!(polls(true, 70), 14.0);
+    }
+
+    #[test]
+    fn driver_gro_and_completions_stay_on_the_polling_cpu() {
+        use ReceiveStage::{DriverGro, LocalDelivery, Other, TxCompletion};
+        let movable = |stages: &[(ReceiveStage, u64)]| {
+            let mut observation = scene(false).observation();
+            let cpus = [(CpuId(0), stages.iter().copied().collect())].into();
+            let samples = StageSamples { per_s: 97, cpus, ..StageSamples::default() };
+            observation.attribution.stages = Some(samples);
+            with_work(&observation, |work| (work.movable.likely, work.samples))
+        };
+        let known = [(DriverGro, 300), (TxCompletion, 500), (LocalDelivery, 200)];
+        assert_eq!(movable(&known), (0.2, Some(1000.0)));
+        let unknown = [(DriverGro, 300), (TxCompletion, 400), (LocalDelivery, 200), (Other, 100)];
+        assert_eq!(movable(&unknown), (0.25, Some(1000.0)), "half of what is unknown");
+    }
 }

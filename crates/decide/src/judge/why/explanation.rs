@@ -11,6 +11,7 @@ use crate::judge::evidence::Evidence;
 
 /// The explanation of a subject.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Why {
     /// The subject, as it is printed (`cpu3`, `irq27`, `eth0 rx-3`).
     pub subject: Subject,
@@ -26,6 +27,7 @@ pub struct Why {
 
 /// How a CPU spent its time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuWhy {
     /// The CPU.
     pub cpu: CpuId,
@@ -43,6 +45,7 @@ pub struct CpuWhy {
 
 /// The activity of a ksoftirqd, as shares of the interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ksoftirqd {
     /// Time in which it ran deferred softirq work.
     pub ran: f64,
@@ -52,6 +55,7 @@ pub struct Ksoftirqd {
 
 /// One cause of a CPU's load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LoadCause {
     /// Its name (`eth0 rx-3`, `backlog (RPS, loopback, veth)`).
     #[serde(rename = "what")]
@@ -69,6 +73,7 @@ pub struct LoadCause {
 
 /// One step of an explanation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Step {
     /// The fact.
     pub text: String,

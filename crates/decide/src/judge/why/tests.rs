@@ -1,4 +1,5 @@
 use super::*;
+use crate::judge::evidence::Measure;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -121,9 +122,55 @@ fn an_rps_target_is_explained_by_the_queues_that_steer_to_it() {
         ("backlog (RPS, loopback, veth)", Some(0.4))
     );
     assert!(reasons(backlog).contains("rps_cpus of eth0 rx-0 is cpus 2-3"), "{}", reasons(backlog));
+    let evidence: Vec<_> = backlog.evidence.iter().map(|it| (&*it.quantity, &it.measure)).collect();
+    assert_eq!(
+        evidence,
+        [
+            ("packets polled from the backlog", &Measure::PerSecond(500.0)),
+            ("wakeups from other cpus for RPS", &Measure::PerSecond(60.0)),
+        ]
+    );
     assert!(why.causes.iter().any(|cause| cause.name == "call-function IPIs"));
     let source = reasons(&explained(&observation, "cpu0").causes[0]);
     assert!(source.contains("RPS steers its packets to cpus 2-3 by their hash"), "{source}");
+}
+
+#[test]
+fn a_queue_that_is_polled_without_an_interrupt_is_explained_by_busy_polling() {
+    let steps = |interrupts: u64, busy_poll: &str, reader: u32| {
+        let mut queue = queue(30, "0", 1000, 0.1);
+        queue.readers[0].cpu = CpuId(reader);
+        let mut observation = scene(vec![queue]).observation();
+        let counts = [(CpuId(0), interrupts), (CpuId(1), 500)].into();
+        observation.after.irqs.get_mut(&Irq(30)).unwrap().counts = counts;
+        let before = [(CpuId(0), 0), (CpuId(1), 0)].into();
+        observation.before.irqs.get_mut(&Irq(30)).unwrap().counts = before;
+        observation.after.net.sysctls.insert("net.core.busy_poll".into(), busy_poll.into());
+        reasons(&explained(&observation, "cpu0").causes[0])
+    };
+    assert!(!steps(500, "50", 0).contains("no interrupt arrived here"), "{}", steps(500, "50", 0));
+    for (busy_poll, reader, why) in [
+        ("50", 0, "busy polling is on and a reader runs here"),
+        ("0", 0, "its socket may busy-poll (SO_BUSY_POLL)"),
+        ("50", 2, "no interrupt arrived here: the NAPI always found packets"),
+    ] {
+        let text = steps(0, busy_poll, reader);
+        assert!(text.contains(why), "{text}");
+    }
+}
+
+#[test]
+fn only_softirqs_that_ran_are_a_cause() {
+    let mut observation = scene(vec![queue(30, "0", 1000, 0.1)]).observation();
+    for (snapshot, timer) in [(&mut observation.before, 100), (&mut observation.after, 350)] {
+        let softirqs = [("NET_RX", timer), ("TIMER", timer), ("BLOCK", 70)];
+        snapshot.cpus.get_mut(&CpuId(0)).unwrap().softirqs = softirqs.into();
+    }
+    let why = explained(&observation, "cpu0");
+    let other = why.causes.iter().find(|cause| cause.name == "other softirqs").unwrap();
+    let rates: Vec<_> = other.evidence.iter().map(|it| (&*it.quantity, &it.measure)).collect();
+    assert_eq!(rates, [("TIMER", &Measure::PerSecond(25.0))]);
+    assert!(!reasons(other).contains("BLOCK"), "{}", reasons(other));
 }
 
 #[test]

@@ -202,6 +202,10 @@ fn rps(old: &str, new: &str) -> Change {
 #[test]
 fn knobs_of_the_winner_are_planned_from_their_value_then_only() {
     let scene = scene(30);
+    // also one whose value is a single CPU, as that of an interrupt is
+    let one_cpu = outcome(&scene, &[rps("", "3")], &[]);
+    let made = recalled(&one_cpu, &scene.observation(), &Goal::default());
+    assert_eq!(targets(&made.changes), targets(&[rps("", "3")]));
     let learned = outcome(&scene, &[rps("", "0-3")], &[]);
     let made = recalled(&learned, &scene.observation(), &Goal::default());
     assert_eq!(targets(&made.changes), targets(&[rps("", "0-3")]));
@@ -220,6 +224,8 @@ fn knobs_of_the_winner_are_planned_from_their_value_then_only() {
 fn a_knob_that_was_tried_and_has_another_value_since_leaves_the_model() {
     let scene = scene(30);
     let learned = outcome(&scene, &spread(&scene.observation()), &[rps("", "0-3")]);
+    let same = recalled(&learned, &scene.observation(), &Goal::default());
+    assert!(same.measured.is_some(), "{:?}", same.unchanged);
     let now = scene.observe(&apply_to(&scene.settings(), &[rps("", "0-3")]));
     let why = why_not(&learned, &now, &Goal::default());
     assert_eq!(why, "eth0 rx-0 rps_cpus is 0-3; it was none when measured");

@@ -9,6 +9,7 @@ use crate::machine::cpuset::CpuSet;
 
 /// The CPUs of a consumer's thread (`sched_setaffinity`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadAffinity {
     /// Its process id.
     pub pid: u32,
@@ -52,6 +53,7 @@ impl Knob for ThreadAffinity {
 
 /// `cpuset.cpus` of a cgroup (v2); the empty set means the CPUs of its parent.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CgroupCpuset {
     /// Its path below `/sys/fs/cgroup` (`/system.slice/nginx.service`).
     pub path: String,

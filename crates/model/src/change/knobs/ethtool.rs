@@ -15,6 +15,7 @@ use crate::snapshot::netdev::NetdevIdentity;
 /// The number of channels of a device (`ethtool -L`); the driver sets up its queues and interrupts
 /// anew.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Channels {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -66,6 +67,7 @@ impl Knob for Channels {
 
 /// The number of descriptors of its rings (`ethtool -G`); the driver sets them up anew.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rings {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -123,6 +125,7 @@ impl Knob for Rings {
 
 /// The MTU: the most bytes of a frame behind the link header. The other end must take as many.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mtu {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -166,6 +169,7 @@ impl Knob for Mtu {
 
 /// How it moderates its interrupts (`ethtool -C`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Coalesce {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -218,6 +222,7 @@ impl Knob for Coalesce {
 ///
 /// A number of [`Coalesce`] that can be planned alone: the other numbers may change meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TxUsecs {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -269,6 +274,7 @@ impl Knob for TxUsecs {
 /// `rx-ntuple-filter` lets the driver steer flows to queues by itself (aRFS). Earlier versions had
 /// a knob `ntuple_filter` for it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Offload {
     /// The device.
     pub netdev: NetdevIdentity,

@@ -12,6 +12,7 @@ use crate::snapshot::netdev::NetdevIdentity;
 
 /// `/proc/irq/<irq>/smp_affinity`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IrqAffinity {
     /// The interrupt.
     pub irq: Irq,
@@ -80,6 +81,7 @@ const NO_VECTOR: &str =
 
 /// `/proc/irq/default_smp_affinity`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DefaultSmpAffinity;
 
 impl Knob for DefaultSmpAffinity {

@@ -12,6 +12,7 @@ use crate::snapshot::netdev::NetdevIdentity;
 
 /// `napi_defer_hard_irqs`: empty polls after which the interrupt is armed again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NapiDeferHardIrqs {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -48,6 +49,7 @@ impl Knob for NapiDeferHardIrqs {
 
 /// `gro_flush_timeout`, in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroFlushTimeout {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -84,6 +86,7 @@ impl Knob for GroFlushTimeout {
 
 /// `threaded`: 1 polls the device's NAPIs in kthreads, 0 in softirqs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Threaded {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -124,6 +127,7 @@ impl Knob for Threaded {
 
 /// The CPUs of a threaded NAPI's kthread (`sched_setaffinity`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NapiThread {
     /// Its process id.
     pub pid: u32,

@@ -16,6 +16,7 @@ use crate::snapshot::netdev::NetdevIdentity;
 
 /// What RSS hashes of a type of flow (`ethtool -N <dev> rx-flow-hash udp4 sdfn`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowHash {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -75,6 +76,7 @@ impl Knob for FlowHash {
 
 /// The RSS indirection table (`ethtool -X`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RssTable {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -138,6 +140,7 @@ impl Knob for RssTable {
 
 /// The RSS hash key (`ethtool -X <dev> hkey`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RssKey {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -184,6 +187,7 @@ impl Knob for RssKey {
 
 /// The RSS hash function, and how its input is transformed (`toeplitz symmetric-xor`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RssHash {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -233,6 +237,7 @@ impl Knob for RssHash {
 
 /// An RSS context that spreads evenly over these rx queues and no others; on means that it exists.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RssContext {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -272,6 +277,7 @@ impl Knob for RssContext {
 
 /// A flow steering rule (`ethtool -N`); on means that it exists.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NtupleRule {
     /// The device.
     pub netdev: NetdevIdentity,

@@ -17,6 +17,7 @@ const TOO_LARGE: (Errno, &str) =
 
 /// `queues/rx-<queue>/rps_cpus`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RpsCpus {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -65,6 +66,7 @@ impl Knob for RpsCpus {
 
 /// `queues/rx-<queue>/rps_flow_cnt`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RpsFlowCnt {
     /// The device.
     pub netdev: NetdevIdentity,
@@ -113,6 +115,7 @@ impl Knob for RpsFlowCnt {
 
 /// `net.core.rps_sock_flow_entries`; a write flushes the flow table, even with the same value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RpsSockFlowEntries;
 
 impl Knob for RpsSockFlowEntries {
@@ -155,6 +158,7 @@ impl Knob for RpsSockFlowEntries {
 
 /// `net.core.rps_default_mask`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RpsDefaultMask;
 
 impl Knob for RpsDefaultMask {
@@ -193,6 +197,7 @@ impl Knob for RpsDefaultMask {
 
 /// `queues/tx-<queue>/xps_cpus`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct XpsCpus {
     /// The device.
     pub netdev: NetdevIdentity,

@@ -11,6 +11,7 @@ use crate::snapshot::host::Snapshot;
 
 /// A sysctl of [`SYSCTLS`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sysctl {
     /// Its name (`net.core.netdev_budget`).
     pub name: String,

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netsilo_decide::plan::AlgorithmName;
-use netsilo_decide::plan::selection::nearest;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::CpuSet;
 use serde::de::{Deserializer, Error as _};
@@ -15,6 +14,7 @@ use toml::de::Error;
 
 use crate::args::goal_keys::GoalKeys;
 use crate::args::parse::{duration, some_cpus};
+use crate::tell::words::wrong_key;
 
 /// The keys of one file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -195,28 +195,14 @@ pub(crate) fn parse(text: &str, file: &Path) -> Result<File, BadConfig> {
 
 /// Shortens serde's message; an unknown key gets the nearest known one.
 fn in_words(message: &str) -> String {
-    // unknown field `a`, expected one of `b`, `c`
-    let mut names = message.split('`').skip(1).step_by(2);
-    let unknown = names.next().unwrap_or_default();
-    let known: Vec<&str> = names.collect();
-    if message.starts_with("unknown field ") {
-        unknown_key(unknown, &known)
-    } else if message.starts_with("unknown variant ") {
-        format!("{unknown:?}: known are {}", known.join(", "))
-    } else {
-        message.lines().next().unwrap_or(message).to_owned()
-    }
-}
-
-fn unknown_key(unknown: &str, known: &[&str]) -> String {
-    match unknown {
-        "overrides" => return "unknown key overrides; write [[netdev]] rules instead".to_owned(),
-        "costs" => return "unknown key costs; write it above [goal], or as [costs]".to_owned(),
-        _ => {}
-    }
-    match nearest(unknown, known) {
-        Some(nearest) => format!("unknown key {unknown}; did you mean {nearest}?"),
-        None => format!("unknown key {unknown}; known are {}", known.join(", ")),
+    match message.split('`').nth(1) {
+        Some("overrides") if message.starts_with("unknown field ") => {
+            "unknown key overrides; write [[netdev]] rules instead".to_owned()
+        }
+        Some("costs") if message.starts_with("unknown field ") => {
+            "unknown key costs; write it above [goal], or as [costs]".to_owned()
+        }
+        _ => wrong_key(message),
     }
 }
 

@@ -347,7 +347,7 @@ fn only_regular_files_are_read_and_for_root_only_those_that_nobody_else_can_chan
     let path = dir.path().join("netsilo.toml");
     let refusal = || format!("{:#}", load(dir.path()).unwrap_err());
     let fifo = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
-    assert!(fifo.success() && refusal().contains("not a regular file"), "{}", refusal());
+    assert!(fifo.success() && refusal().contains("name a regular file"), "{}", refusal());
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "#".repeat((1 << 20) + 1)).unwrap();
     assert!(refusal().contains("more than 1 MiB"), "{}", refusal());

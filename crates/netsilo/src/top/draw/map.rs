@@ -6,12 +6,12 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
+use crate::tell::palette::{Meaning, Palette};
 use crate::top::draw::pen::Pen;
 use crate::top::draw::table::first_row;
 use crate::top::map::{
     Column, Grid, Level, Line, Mark, Marks, Place, busy, hottest, lines, marks, softirq,
 };
-use crate::top::palette::{Meaning, Palette};
 use crate::top::state::State;
 use crate::top::window::Window;
 use crate::views::show::netdev_title;
@@ -220,18 +220,9 @@ fn meter(
         let Some(share) = hottest(column, cpus, share) else { continue };
         most = f64::max(most, share);
         let bar = pen.palette.level(share).to_string().repeat(shown.grid.width.min(2));
-        shown.put(pen, column.x, y, &bar, load(share));
+        shown.put(pen, column.x, y, &bar, Meaning::of_load(share));
     }
-    pen.put(shown.right(), y, &format!("at most {}", percent(most)), load(most));
-}
-
-/// How bad it is that a CPU is in use for this share of its time.
-fn load(share: f64) -> Meaning {
-    match share {
-        share if share >= 0.9 => Meaning::Bad,
-        share if share >= 0.6 => Meaning::Fair,
-        _ => Meaning::Work,
-    }
+    pen.put(shown.right(), y, &format!("at most {}", percent(most)), Meaning::of_load(most));
 }
 
 /// The row of a queue.

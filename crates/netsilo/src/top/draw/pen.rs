@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::Span;
 
-use crate::top::palette::{Meaning, Palette};
+use crate::tell::palette::{Meaning, Palette};
 
 /// Writes into an area of the screen.
 pub(super) struct Pen<'a> {

@@ -1,8 +1,8 @@
 //! Draws a page that is a table.
 
+use crate::tell::palette::Meaning;
 use crate::top::draw::pen::{Pen, width};
 use crate::top::listing::{Cell, Listing, Row};
-use crate::top::palette::Meaning;
 
 /// Left of the first column: the mark of the selected row.
 const MARGIN: usize = 2;

@@ -6,9 +6,9 @@ use netsilo_model::derive::silo::{ConsumerShare, Silo};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 
+use crate::tell::palette::{Meaning, Palette};
 use crate::top::listing::{Cell, Column, Listing, Row, left, number};
 use crate::top::map::Mark;
-use crate::top::palette::{Meaning, Palette};
 use crate::top::window::Window;
 use crate::views::show::group_queues;
 use crate::views::units::{bytes_per_s, percent};
@@ -30,6 +30,7 @@ const COLUMNS: &[Column] = &[
 struct Consumer<'a> {
     comm: &'a str,
     cgroup: Option<&'a str>,
+    container: Option<&'a str>,
     bytes_per_s: f64,
     queues: Vec<String>,
     cpus: CpuSet,
@@ -86,6 +87,7 @@ fn add<'a, 'b>(
     let consumer = all.entry(share.tgid).or_default();
     consumer.comm = &share.comm;
     consumer.cgroup = share.cgroup.as_deref();
+    consumer.container = share.container.as_deref();
     consumer.bytes_per_s += share.bytes_per_s;
     consumer.queues.push(queue);
     share.cpus.keys().for_each(|cpu| consumer.cpus.insert(*cpu));
@@ -118,7 +120,8 @@ fn row(tgid: u32, consumer: &Consumer<'_>, palette: Palette) -> Row {
         };
         Cell::number(share, text).meaning(if there { meaning } else { Meaning::Quiet })
     };
-    let cgroup = consumer.cgroup.map_or("-", |path| path.rsplit('/').next().unwrap_or(path));
+    let cgroup = consumer.cgroup.map(|path| path.rsplit('/').next().unwrap_or(path));
+    let cgroup = consumer.container.or(cgroup).unwrap_or("-");
     Row {
         key: format!("{} {tgid}", consumer.comm),
         cells: vec![

@@ -3,9 +3,9 @@
 use netsilo_decide::report::CpuLine;
 use netsilo_decide::report::quiet::split_quiet;
 
+use crate::tell::palette::{Meaning, Palette};
 use crate::top::listing::{Cell, Column, Listing, Row, left, number};
 use crate::top::map::{busy, softirq};
-use crate::top::palette::{Meaning, Palette};
 use crate::top::state::State;
 use crate::top::window::Window;
 use crate::views::show::{group_queues, summed_up};
@@ -131,7 +131,7 @@ mod tests {
     use netsilo_model::derive::rates::Shares;
 
     use super::*;
-    use crate::top::palette::Depth;
+    use crate::tell::palette::Depth;
 
     #[test]
     fn a_bar_has_its_length_whatever_the_shares_add_up_to() {

@@ -4,9 +4,9 @@ use netsilo_decide::judge::evidence::Gain;
 use netsilo_decide::judge::findings::{Finding, Severity};
 use netsilo_decide::judge::fix::FixRequest;
 
+use crate::tell::palette::{Meaning, Palette};
 use crate::tell::words::plural;
 use crate::top::listing::{Cell, Column, Listing, Row, left, wide};
-use crate::top::palette::{Meaning, Palette};
 use crate::top::window::Window;
 use crate::views::check::measure;
 
@@ -44,7 +44,7 @@ fn row(finding: &Finding, palette: Palette) -> Row {
         Gain::Unknown(_) => "not known".into(),
         Gain::Nothing(_) => "nothing".into(),
     });
-    let settings = remedy.map_or(0, |remedy| remedy.changes.len());
+    let settings = finding.writable().map_or(0, |remedy| remedy.changes.len());
     let plans = if settings == 0 { "-".to_owned() } else { plural(settings, "setting") };
     let severity = format!("{glyph} {}", finding.severity.as_str());
     // the worst first, as numbers are sorted

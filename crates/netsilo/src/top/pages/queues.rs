@@ -3,8 +3,8 @@
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuSet;
 
+use crate::tell::palette::Meaning;
 use crate::top::listing::{Cell, Column, Listing, Row, left, number};
-use crate::top::palette::Meaning;
 use crate::top::window::Window;
 use crate::views::show;
 use crate::views::units::{count, or_dash, percent};

@@ -21,15 +21,30 @@ pub struct Reading {
     pub raw: String,
     /// What the text means.
     pub value: Value,
+    /// Which creation its netdev is of; `None` if that is known otherwise, or it has none.
+    pub created: Option<u64>,
+}
+
+impl Reading {
+    /// Refuses a netdev that has replaced the one of an earlier reading; `None` is not compared.
+    pub fn refuse_replaced(&self, target: &Target, then: Option<u64>) -> Result<(), KnobError> {
+        match (then, self.created) {
+            (Some(then), Some(now)) if then != now => {
+                let why = "this netdev was created later, with the name and index of another one";
+                Err(KnobError::gone(target, why))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Finds a knob, checks that it is still the same, and reads it.
 pub fn read(kernel: &dyn Kernel, target: &Target) -> Result<Reading, KnobError> {
-    let place = find(kernel, target)?;
+    let (place, created) = find(kernel, target)?;
     let raw =
         kernel.get(&place).map_err(|source| KnobError::refused(target, Doing::Read, source))?;
     let value = parse(target, &raw)?;
-    Ok(Reading { place, raw, value })
+    Ok(Reading { place, raw, value, created })
 }
 
 /// Writes the new value of a change in the kernel's own format.

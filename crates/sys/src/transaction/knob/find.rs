@@ -10,24 +10,44 @@ use crate::transaction::kernel::{Kernel, Place};
 use crate::transaction::knob::error::KnobError;
 use crate::transaction::knob::refusal::Doing;
 
-/// Where a knob lives now, if it still belongs to the same device, interrupt or thread.
-pub(super) fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobError> {
-    match target.location() {
-        Location::Irq { irq, action, .. } => find_irq(kernel, target, irq.0, action),
-        Location::File(path) => Ok(Place::File(path)),
+/// Where a knob lives now, if it still belongs to the same device, interrupt or thread; and the
+/// creation of its netdev, if that is virtual.
+pub(super) fn find(
+    kernel: &dyn Kernel,
+    target: &Target,
+) -> Result<(Place, Option<u64>), KnobError> {
+    let place = match target.location() {
+        Location::Irq { irq, action, .. } => find_irq(kernel, target, irq.0, action)?,
+        Location::File(path) => Place::File(path),
         Location::Netdev { netdev, file } => {
             let name = find_netdev(kernel, target, netdev)?;
-            Ok(Place::File(format!("{}/{file}", netdev_dir(&name))))
+            let place = Place::File(format!("{}/{file}", netdev_dir(&name)));
+            return Ok((place, creation(kernel, netdev, &name)));
         }
         Location::Ethtool { netdev, setting } => {
-            Ok(Place::Ethtool(find_netdev(kernel, target, netdev)?, setting))
+            let name = find_netdev(kernel, target, netdev)?;
+            let created = creation(kernel, netdev, &name);
+            return Ok((Place::Ethtool(name, setting), created));
         }
         Location::Thread { id, comm, start_time } => {
-            find_thread(kernel, target, id, comm, start_time)
+            find_thread(kernel, target, id, comm, start_time)?
         }
-        Location::Cgroup(path) => Ok(Place::File(format!("{CGROUPS}{path}/cpuset.cpus"))),
-        Location::Refused(why) => Err(KnobError::gone(target, why)),
+        Location::Cgroup(path) => Place::File(format!("{CGROUPS}{path}/cpuset.cpus")),
+        Location::Refused(why) => return Err(KnobError::gone(target, why)),
+    };
+    Ok((place, None))
+}
+
+/// The inode number of a virtual netdev's folder, which tells it from one that was created with the
+/// same name and index; `None` for a device with a path, which is recognised by that.
+///
+/// The kernel numbers the folders of sysfs upwards (`fs/kernfs/dir.c:__kernfs_new_node`, 4.14;
+/// numbers of 64 bits, which never return, 5.5). A renamed netdev keeps its folder.
+fn creation(kernel: &dyn Kernel, netdev: &NetdevIdentity, name: &str) -> Option<u64> {
+    if netdev.device_path.is_some() {
+        return None;
     }
+    kernel.inode(&netdev_dir(name)).ok()
 }
 
 fn find_irq(

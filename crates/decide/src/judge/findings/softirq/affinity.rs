@@ -1,5 +1,5 @@
 //! Findings on interrupts outside their requested affinity, queues that share a core, and receive
-//! work on isolated or tickless CPUs.
+//! work on reserved CPUs.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::relief::{moves_one_of, own};
+use crate::judge::findings::relief::{kept, moves_one_of, own};
 
 /// Interrupts per second below which nothing is concluded: a moved interrupt changes its CPU only
 /// when it next occurs.
-const OFTEN_PER_S: f64 = 10.0;
+pub(super) const OFTEN_PER_S: f64 = 10.0;
 /// Share of a CPU's time below which queues on one core do not disturb each other.
 const CROWDED: f64 = 0.2;
 
@@ -27,7 +27,7 @@ pub(super) fn find(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         analysis.silos.queues.iter().filter_map(|silo| elsewhere(analysis, silo)).collect();
     findings.extend(crowded(judged, load));
-    findings.extend(load.iter().filter_map(|it| isolated_or_tickless(judged, it)));
+    findings.extend(load.iter().filter_map(|it| reserved(judged, it)));
     findings
 }
 
@@ -95,7 +95,7 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
 /// Several busy queues on one core while other cores are idle.
 fn crowded(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
     let topology = &judged.analysis.observation.after.topology;
-    let apart = topology.isolated.or(&topology.nohz_full);
+    let apart = topology.reserved();
     let mut cores: BTreeMap<String, (CpuSet, Vec<&CpuWork<'_>>)> = BTreeMap::new();
     for it in load {
         let core = topology.core_of(it.cpu).and(&topology.online);
@@ -155,20 +155,22 @@ fn crowd(
         .iter()
         .map(|silo| members.iter().filter_map(|it| silo.own_share.get(&it.cpu)).sum::<f64>());
     let least = shares.fold(f64::INFINITY, f64::min);
-    let gain = match changes.is_empty() {
-        true => Gain::Nothing(
-            "placement finds no better cpus for these queues: netsilo plan prints the reason"
-                .into(),
-        ),
-        false => Gain::AtMost {
-            measure: Measure::Share((taken - least).max(0.0)),
-            of: format!("core {core}'s time"),
-            basis: "the time of all its queues but the lightest".into(),
-        },
+    let (severity, what, gain) = match changes.is_empty() {
+        true => {
+            (Severity::Info, "leave the queues where they are".to_owned(), kept(judged, queues))
+        }
+        false => {
+            let gain = Gain::AtMost {
+                measure: Measure::Share((taken - least).max(0.0)),
+                of: format!("core {core}'s time"),
+                basis: "the time of all its queues but the lightest".into(),
+            };
+            (Severity::Warning, "spread the queues as netsilo plan proposes".to_owned(), gain)
+        }
     };
     Finding {
         id: FindingId::QueuesShareCore,
-        severity: Severity::Warning,
+        severity,
         subject: Subject::Cpu(core.lowest().unwrap_or_default()),
         title: format!(
             "{} busy queues are polled on core {core}, while {free} cores poll none",
@@ -176,7 +178,7 @@ fn crowd(
         ),
         evidence,
         remedies: vec![Remedy {
-            what: "spread the queues as netsilo plan proposes".into(),
+            what,
             gain,
             cost: None,
             not_when: Some("the queues' readers run on this core, and the load is light".into()),
@@ -186,13 +188,15 @@ fn crowd(
     }
 }
 
-/// Receive work on an isolated or tickless CPU.
-fn isolated_or_tickless(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
+/// Receive work on a CPU that is isolated, tickless or exclusive to a container.
+fn reserved(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
     let topology = &judged.analysis.observation.after.topology;
     let (what, source) = if topology.isolated.contains(load.cpu) {
         ("isolated", "/sys/devices/system/cpu/isolated")
     } else if topology.nohz_full.contains(load.cpu) {
         ("tickless (nohz_full)", "/sys/devices/system/cpu/nohz_full")
+    } else if topology.exclusive.contains(load.cpu) {
+        ("exclusive to a container", "cpuset.cpus of the kubelet's cgroups")
     } else {
         return None;
     };
@@ -218,12 +222,9 @@ fn isolated_or_tickless(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Findi
         title: format!("this cpu is {what}, but polls {}", labels.join(", ")),
         evidence,
         remedies: vec![Remedy {
-            what: "move the queues to cpus that are neither isolated nor tickless".into(),
+            what: "move the queues to cpus that are not reserved".into(),
             gain: match changes.is_empty() {
-                true => Gain::Nothing(
-                    "placement finds no other cpus for these queues: netsilo plan prints the reason"
-                        .into(),
-                ),
+                true => kept(judged, &load.queues),
                 false => Gain::AtMost {
                     measure: Measure::Share(interrupted),
                     of: format!("cpu {}'s time", load.cpu),
@@ -232,8 +233,7 @@ fn isolated_or_tickless(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Findi
             },
             cost: None,
             not_when: Some(
-                "a thread on this cpu reads these queues, and no other cpu may process them"
-                    .into(),
+                "a thread on this cpu reads these queues, and no other cpu may process them".into(),
             ),
             changes,
             interrupts_traffic: false,

@@ -3,13 +3,14 @@
 use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::{Silo, heaviest};
-use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
+use crate::judge::findings::softirq::affinity::OFTEN_PER_S;
 
 pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = analysis.silos.queues.iter().filter_map(to_itself).collect();
@@ -20,12 +21,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
 /// RPS whose only target is the polling CPU: packets pass through the backlog without relief.
 fn to_itself(silo: &Silo) -> Option<Finding> {
     let target = silo.rps_cpus.as_ref()?.single()?;
-    let polled = silo.polls.iter().filter(|(_, rate)| rate.packets_per_s > 0.0);
-    let polled: CpuSet = polled.map(|(cpu, _)| *cpu).collect();
-    let packets: f64 = silo.polls.get(&target)?.packets_per_s;
-    if polled.single() != Some(target) {
-        return None;
-    }
+    let work = work_on_only(silo, target)?;
     let netdev: NetdevIdentity = silo.netdev.clone();
     let queue = silo.queue?;
     let (old, new) = (CpuSet::from_cpu(target), CpuSet::new());
@@ -42,19 +38,11 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
                 Measure::Text(target.to_string()),
                 format!("queues/rx-{queue}/rps_cpus"),
             ),
-            Evidence::new(
-                format!("packets polled on cpu {target}"),
-                Measure::PerSecond(packets),
-                "tp_btf/napi_poll",
-            ),
+            work.evidence(target),
         ],
         remedies: vec![Remedy {
             what: "switch RPS off for this queue".into(),
-            gain: Gain::AtMost {
-                measure: Measure::PerSecond(packets),
-                of: "packets that pass through the backlog without benefit".into(),
-                basis: "each packet is queued and dequeued on the same cpu".into(),
-            },
+            gain: work.gain(),
             cost: None,
             not_when: Some(
                 "its interrupt will move to another cpu, and RPS should keep protocol work here"
@@ -64,6 +52,60 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
             interrupts_traffic: false,
         }],
     })
+}
+
+/// What shows that a queue is polled.
+enum Work {
+    /// Packets per second that its NAPI polls.
+    Polled(f64),
+    /// Interrupts per second, where it is not known which NAPI polls the queue: on some drivers and
+    /// kernels only data that a socket reads tells.
+    Interrupted(f64),
+}
+
+/// The work of a queue that is polled on this CPU and no other one.
+fn work_on_only(silo: &Silo, cpu: CpuId) -> Option<Work> {
+    let only = |rates: Vec<(CpuId, f64)>| {
+        let mut rates = rates.into_iter().filter(|(_, rate)| *rate > 0.0);
+        let (at, rate) = rates.next()?;
+        (at == cpu && rates.next().is_none()).then_some(rate)
+    };
+    if silo.packets_per_s.is_some() || silo.kthread.is_some() {
+        let polls = silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s));
+        return only(polls.collect()).map(Work::Polled);
+    }
+    let interrupts = silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate));
+    only(interrupts.collect()).filter(|rate| *rate >= OFTEN_PER_S).map(Work::Interrupted)
+}
+
+impl Work {
+    fn evidence(&self, cpu: CpuId) -> Evidence {
+        match *self {
+            Self::Polled(packets) => Evidence::new(
+                format!("packets polled on cpu {cpu}"),
+                Measure::PerSecond(packets),
+                "tp_btf/napi_poll",
+            ),
+            Self::Interrupted(rate) => Evidence::new(
+                format!("interrupts of the queue, all on cpu {cpu}"),
+                Measure::PerSecond(rate),
+                "/proc/interrupts",
+            ),
+        }
+    }
+
+    fn gain(&self) -> Gain {
+        match *self {
+            Self::Polled(packets) => Gain::AtMost {
+                measure: Measure::PerSecond(packets),
+                of: "packets that pass through the backlog without benefit".into(),
+                basis: "each packet is queued and dequeued on the same cpu".into(),
+            },
+            Self::Interrupted(_) => {
+                Gain::Unknown("it is not known which NAPI polls the queue".into())
+            }
+        }
+    }
 }
 
 /// RFS needs a global flow table and one table per queue; one of the two is missing.
@@ -116,7 +158,7 @@ fn half_on(analysis: &Analysis<'_>) -> Option<Finding> {
             "tp_btf/napi_poll",
         ))
     }));
-    let changes = if entries == 0 { off(&with) } else { Vec::new() };
+    let changes = if entries == 0 { queues_off(&with) } else { vec![global_off(entries)] };
     Some(Finding {
         id: FindingId::RfsHalfOn,
         severity: Severity::Info,
@@ -124,9 +166,7 @@ fn half_on(analysis: &Analysis<'_>) -> Option<Finding> {
         title: half.into(),
         evidence,
         remedies: vec![Remedy {
-            what: "set both tables or neither: netsilo plan --rfs ENTRIES sets both, --rfs 0 \
-                   clears both"
-                .into(),
+            what: "clear both tables; or set both, to use RFS".into(),
             gain: Gain::Unknown(format!(
                 "the gain of RFS depends on where flows are read; {source} is the missing table"
             )),
@@ -138,11 +178,57 @@ fn half_on(analysis: &Analysis<'_>) -> Option<Finding> {
     })
 }
 
-fn off(silos: &[&Silo]) -> Vec<Change> {
+fn global_off(entries: u32) -> Change {
+    let reason = "no queue has a flow table: RFS has no effect";
+    Change::new(knobs::RpsSockFlowEntries, entries, 0, reason)
+}
+
+fn queues_off(silos: &[&Silo]) -> Vec<Change> {
     let change = |silo: &&Silo| {
         let knob = knobs::RpsFlowCnt { netdev: silo.netdev.clone(), queue: silo.queue? };
         let reason = "the global flow table is off: RFS has no effect";
         Some(Change::new(knob, silo.rps_flow_cnt?, 0, reason))
     };
     silos.iter().filter_map(change).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_model::derive::silo::PollRate;
+
+    use super::*;
+
+    /// A queue with RPS to CPU 5 whose interrupts arrive there at this rate.
+    fn queue(interrupts_per_s: f64) -> Silo {
+        Silo {
+            queue: Some(3),
+            rps_cpus: Some(CpuSet::from_cpu(CpuId(5))),
+            interrupts_per_s: Some([(CpuId(5), interrupts_per_s)].into()),
+            ..Silo::default()
+        }
+    }
+
+    #[test]
+    fn without_a_known_napi_the_interrupts_tell_where_a_queue_is_polled() {
+        let found = to_itself(&queue(OFTEN_PER_S)).unwrap();
+        assert!(found.evidence[1].quantity.starts_with("interrupts of the queue"), "{found:?}");
+        assert!(matches!(found.remedies[0].gain, Gain::Unknown(_)));
+        // a driver's watchdog interrupts idle queues now and then
+        assert_eq!(to_itself(&queue(1.0)), None);
+        let mut two = queue(100.0);
+        two.interrupts_per_s.as_mut().unwrap().insert(CpuId(1), 1.0);
+        assert_eq!(to_itself(&two), None);
+    }
+
+    #[test]
+    fn polls_count_more_than_interrupts() {
+        let rate = PollRate { packets_per_s: 9.0, ..PollRate::default() };
+        let polled = |cpu| Silo {
+            packets_per_s: Some(9.0),
+            polls: [(CpuId(cpu), rate)].into(),
+            ..queue(1000.0)
+        };
+        assert!(to_itself(&polled(5)).is_some());
+        assert_eq!(to_itself(&polled(1)), None);
+    }
 }

@@ -4,6 +4,7 @@
 //! black and with white. With 16 colours the terminal's own theme decides. No meaning is carried by
 //! a colour alone: glyphs and words differ too.
 
+use netsilo_model::machine::topology::Distance;
 use ratatui::style::{Color, Modifier, Style};
 
 /// What a text means.
@@ -24,6 +25,28 @@ pub(crate) enum Meaning {
     Bad,
     /// Receive work: what this program is about.
     Work,
+    /// Differs from what was shown before.
+    Changed,
+}
+
+impl Meaning {
+    /// How bad it is that a CPU is in use for this share of its time.
+    pub(crate) fn of_load(share: f64) -> Self {
+        match share {
+            share if share >= 0.9 => Self::Bad,
+            share if share >= 0.6 => Self::Fair,
+            _ => Self::Work,
+        }
+    }
+
+    /// How bad it is that data is read at this distance from its protocol work.
+    pub(crate) fn of_distance(distance: Distance) -> Self {
+        match distance {
+            Distance::SameCpu | Distance::Smt | Distance::L2 | Distance::Llc => Self::Good,
+            Distance::Node => Self::Fair,
+            Distance::Remote => Self::Bad,
+        }
+    }
 }
 
 /// How many colours the terminal has.
@@ -70,6 +93,7 @@ impl Palette {
             Meaning::Quiet if matches!(self.depth, Depth::None | Depth::Ansi) => {
                 Style::new().add_modifier(Modifier::DIM)
             }
+            Meaning::Changed => Style::new().add_modifier(Modifier::REVERSED),
             _ => Style::new(),
         };
         self.colour(meaning).map_or(style, |colour| style.fg(colour))
@@ -77,7 +101,7 @@ impl Palette {
 
     fn colour(self, meaning: Meaning) -> Option<Color> {
         let (ansi, index, (r, g, b)) = match meaning {
-            Meaning::Plain | Meaning::Title => return None,
+            Meaning::Plain | Meaning::Title | Meaning::Changed => return None,
             Meaning::Quiet => (None, 243, (118, 118, 118)),
             Meaning::Good => (Some(Color::Green), 30, (7, 129, 141)),
             Meaning::Fair => (Some(Color::Yellow), 130, (147, 110, 37)),
@@ -95,6 +119,14 @@ impl Palette {
     /// One of two texts: for a terminal with UTF-8, and for any other.
     pub(crate) fn glyph<T>(self, unicode: T, ascii: T) -> T {
         if self.unicode { unicode } else { ascii }
+    }
+
+    /// A share from 0 to 1 as a bar of at most this many characters, without the blanks behind it.
+    pub(crate) fn bar(self, share: f64, width: usize) -> String {
+        const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+        let eighths = (share.clamp(0.0, 1.0) * width as f64 * 8.0).round() as usize;
+        let whole = self.glyph("█", "#").repeat(eighths / 8);
+        whole + self.glyph(EIGHTHS[eighths % 8], "")
     }
 
     /// A share from 0 to 1 as a bar of one character; blank if it is below 1 %.
@@ -171,6 +203,16 @@ mod tests {
     fn without_colour_nothing_has_one() {
         let palette = palette(&[("NO_COLOR", "1")]);
         assert!(MEANINGS.iter().all(|meaning| palette.style(*meaning).fg.is_none()));
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_the_share() {
+        let bars = |unicode| {
+            let palette = Palette { depth: Depth::None, unicode };
+            [0.0, 0.5, 0.56, 1.0, 7.0].map(|share| palette.bar(share, 4))
+        };
+        assert_eq!(bars(true), ["", "██", "██▎", "████", "████"]);
+        assert_eq!(bars(false), ["", "##", "##", "####", "####"]);
     }
 
     #[test]

@@ -1,0 +1,45 @@
+//! What an observation itself says of costs: of an IPI, and whether times are the CPU's.
+
+use crate::derive::analysis::Analysis;
+use crate::derive::silo::Silo;
+
+/// The longest that the receive path of one packet takes (ns), firewall and protocol included: some
+/// ten times what is usual. A longer time is not the CPU's.
+const LONGEST_PACKET_NS: f64 = 25_000.0;
+
+/// With fewer packets per second, the fixed cost of interrupts is not spread over enough of them.
+const ENOUGH_PACKETS: f64 = 100.0;
+
+/// Fewer IPIs than this say little about what one takes.
+const ENOUGH_IPIS: u64 = 100;
+
+/// How many times longer a packet takes than it could, on average over the queues; 1 on a machine
+/// of its own.
+///
+/// The CPUs of such a guest do not have a fixed speed each: they share what the hypervisor gives
+/// all of them, so that two loads fit on one CPU although their times add up to more than 100%.
+pub fn dilation(analysis: &Analysis<'_>, silos: &[&Silo]) -> f64 {
+    if analysis.after().machine.virtual_machine != Some(true) {
+        return 1.0;
+    }
+    let polled =
+        |silo: &&Silo| Some((silo.packets_per_s?, silo.own_share.values().sum::<f64>() * 1e9));
+    let (packets, ns) = silos
+        .iter()
+        .filter_map(polled)
+        .fold((0.0, 0.0), |sum, queue| (sum.0 + queue.0, sum.1 + queue.1));
+    if packets < ENOUGH_PACKETS {
+        return 1.0;
+    }
+    (ns / packets / LONGEST_PACKET_NS).max(1.0)
+}
+
+/// The mean time of the call-function IPIs that eBPF saw (ns, on the receiving CPU), and their
+/// number; `None` if these were too few.
+pub fn seen_ipis(analysis: &Analysis<'_>) -> Option<(f64, u64)> {
+    let times = analysis.observation.attribution.cpu_time.values();
+    let (ns, count) = times.fold((0_u64, 0_u64), |(ns, count), time| {
+        (ns.saturating_add(time.ipi_ns), count.saturating_add(time.ipis))
+    });
+    (count >= ENOUGH_IPIS && ns > 0).then(|| (ns as f64 / count as f64, count))
+}

@@ -1,0 +1,345 @@
+//! The filter behind `--ndjson`: each line of standard input, an observation or the path of a
+//! bundle, becomes one line of JSON on standard output, in the same order.
+//!
+//! Lines go to the workers in turn, and results are taken from the workers in turn: so the order
+//! stays, and memory holds a few lines per worker. A line that cannot be used becomes a line with
+//! `error`, and the next line is read.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::{self, BufRead, IsTerminal as _, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use netsilo_decide::judge::findings::Check;
+use netsilo_decide::plan::Plan;
+use netsilo_model::snapshot::observation::{Observation, ObservationDocument, SCHEMA};
+use netsilo_sys::bundle;
+use serde::{Deserialize, Serialize};
+
+use crate::tell::exit::Exit;
+use crate::tell::out;
+use crate::tell::words::plural;
+
+/// Longest line of input in bytes: several times a machine of 512 CPUs and 4000 interrupts.
+const MOST_LINE: u64 = 16 << 20;
+
+/// Lines that wait for a worker, and results that wait to be printed, per worker.
+const WAITING: usize = 4;
+
+/// What a verb answers for one host.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// As `netsilo plan --json` prints it.
+    Plan(Box<Plan>),
+    /// As `netsilo check --json` prints it.
+    Check(Box<Check>),
+    /// Why the line could not be used.
+    Error(String),
+}
+
+/// One line of output; `docs/howto/fleet.md` describes it.
+#[derive(Debug, Serialize)]
+struct OutputLine<'a> {
+    schema: u32,
+    /// Number of the line of input, from 1.
+    line: u64,
+    /// The bundle that the line named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bundle: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<Host<'a>>,
+    #[serde(flatten)]
+    answer: Answer,
+}
+
+/// By what hosts are grouped.
+#[derive(Debug, Serialize)]
+struct Host<'a> {
+    name: &'a str,
+    kernel: &'a str,
+    /// Number of online CPUs.
+    cpus: usize,
+    /// Drivers of its netdevs with interrupts.
+    drivers: BTreeSet<&'a str>,
+}
+
+impl<'a> Host<'a> {
+    fn of(observation: &'a Observation) -> Self {
+        let after = &observation.after;
+        let devices = after.netdevs.iter().filter(|netdev| !netdev.irqs.is_empty());
+        Self {
+            name: &after.machine.hostname,
+            kernel: &after.machine.release,
+            cpus: after.topology.online.len(),
+            drivers: devices.filter_map(|netdev| netdev.driver.as_deref()).collect(),
+        }
+    }
+}
+
+/// A line of input with its number; `None`: it is too long.
+struct InputLine {
+    number: u64,
+    text: Option<Vec<u8>>,
+}
+
+/// A line of output, and whether its input was usable.
+struct Printed {
+    text: String,
+    usable: bool,
+}
+
+/// Answers each line of standard input on standard output.
+pub(crate) fn filter(answer: impl Fn(&Observation) -> Answer + Sync) -> Result<Exit> {
+    let bar = progress();
+    let (mut lines, mut unusable) = (0, 0);
+    each_line(io::BufReader::new(io::stdin()), &answer, |printed| {
+        lines += 1;
+        unusable += usize::from(!printed.usable);
+        bar.inc(1);
+        out::text(&printed.text)
+    })?;
+    bar.finish_and_clear();
+    if unusable == 0 {
+        return Ok(Exit::Ok);
+    }
+    let of = plural(lines, "line");
+    out::note(&format!(
+        "{unusable} of {of} could not be used: each has an \"error\" with the reason"
+    ));
+    Ok(Exit::UnusableLines)
+}
+
+/// Hands the lines to workers in turn, and takes their results in turn.
+fn each_line(
+    input: impl BufRead + Send,
+    answer: &(impl Fn(&Observation) -> Answer + Sync),
+    mut print: impl FnMut(Printed) -> Result<()>,
+) -> Result<()> {
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let (mut givers, mut results) = (Vec::new(), Vec::new());
+        for _ in 0..workers {
+            let (give, work) = sync_channel(WAITING);
+            let (done, result) = sync_channel(WAITING);
+            scope.spawn(move || work_on(&work, answer, &done));
+            givers.push(give);
+            results.push(result);
+        }
+        let reader = scope.spawn(move || read(input, &givers));
+        for result in results.iter().cycle() {
+            let Ok(printed) = result.recv() else { break };
+            print(printed?)?;
+        }
+        drop(results);
+        reader.join().unwrap_or_else(|_| Err(anyhow!("the reader of standard input failed")))
+    })
+}
+
+/// Reads all lines that are not empty.
+fn read(mut input: impl BufRead, workers: &[SyncSender<InputLine>]) -> Result<()> {
+    let mut worker = workers.iter().cycle();
+    let mut number = 0;
+    loop {
+        let mut text = Vec::new();
+        let cannot = "cannot read standard input";
+        if input.by_ref().take(MOST_LINE + 1).read_until(b'\n', &mut text).context(cannot)? == 0 {
+            return Ok(());
+        }
+        number += 1;
+        let too_long = text.len() as u64 > MOST_LINE;
+        if too_long && !text.ends_with(b"\n") {
+            input.skip_until(b'\n').context(cannot)?;
+        }
+        if text.trim_ascii().is_empty() {
+            continue;
+        }
+        let line = InputLine { number, text: (!too_long).then_some(text) };
+        let Some(Ok(())) = worker.next().map(|worker| worker.send(line)) else { return Ok(()) };
+    }
+}
+
+fn work_on(
+    work: &Receiver<InputLine>,
+    answer: &impl Fn(&Observation) -> Answer,
+    done: &SyncSender<Result<Printed>>,
+) {
+    for line in work {
+        if done.send(line.answered(answer)).is_err() {
+            return;
+        }
+    }
+}
+
+impl InputLine {
+    fn answered(&self, answer: &impl Fn(&Observation) -> Answer) -> Result<Printed> {
+        let bundle = self.bundle().map(|path| path.display().to_string());
+        let observation = self.observation();
+        let host = observation.as_ref().ok().map(Host::of);
+        let answer = match &observation {
+            // A defect that one host's data brings to light costs that host's answer only.
+            Ok(observation) => catch_unwind(AssertUnwindSafe(|| answer(observation)))
+                .unwrap_or_else(|_| Answer::Error("a defect of netsilo: see its message".into())),
+            Err(error) => Answer::Error(format!("{error:#}")),
+        };
+        let usable = !matches!(answer, Answer::Error(_));
+        let line = OutputLine { schema: 1, line: self.number, bundle, host, answer };
+        Ok(Printed { text: out::line(&line)?, usable })
+    }
+
+    /// The path that the line names, if it is no JSON.
+    fn bundle(&self) -> Option<&Path> {
+        let text = self.text.as_deref()?.trim_ascii();
+        (!text.starts_with(b"{")).then(|| Path::new(OsStr::from_bytes(text)))
+    }
+
+    fn observation(&self) -> Result<Observation> {
+        if let Some(path) = self.bundle() {
+            return bundle::open(path).context("cannot use the bundle");
+        }
+        let most = MOST_LINE >> 20;
+        let text = self.text.as_deref();
+        parse(text.with_context(|| format!("the line has more than {most} MiB"))?)
+    }
+}
+
+/// Reads an observation of a schema that this netsilo knows.
+fn parse(text: &[u8]) -> Result<Observation> {
+    #[derive(Deserialize)]
+    struct Version {
+        schema: u32,
+    }
+    let document = serde_json::from_slice::<ObservationDocument>(text);
+    let schema = match &document {
+        Ok(document) => document.schema,
+        // A newer schema is the likely reason why the rest cannot be read.
+        Err(_) => serde_json::from_slice::<Version>(text).map_or(SCHEMA, |it| it.schema),
+    };
+    ensure!(
+        (1..=SCHEMA).contains(&schema),
+        "the observation has schema {schema}, this netsilo reads 1 to {SCHEMA}: use a newer netsilo"
+    );
+    let mut observation = document.context("not an observation")?.observation();
+    observation.attribution.escape_names();
+    Ok(observation)
+}
+
+/// Counts lines on stderr where they are not printed on the same terminal.
+fn progress() -> ProgressBar {
+    if io::stdout().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{pos} lines, {per_sec}");
+    ProgressBar::new_spinner()
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Written by the netsilo that introduced schema 1.
+    const SCHEMA_1: &str = include_str!("../../../fixtures/observation-schema-1.ndjson");
+
+    fn check(observation: &Observation) -> Answer {
+        let check = netsilo_decide::judge::findings::check;
+        Answer::Check(Box::new(check(&Analysis::new(observation, &Costs::default()))))
+    }
+
+    fn printed(input: &str, answer: impl Fn(&Observation) -> Answer + Sync) -> Vec<Value> {
+        let mut lines = Vec::new();
+        each_line(input.as_bytes(), &answer, |line| {
+            lines.push(serde_json::from_str(&line.text)?);
+            Ok(())
+        })
+        .unwrap();
+        lines
+    }
+
+    fn errors(input: &str) -> Vec<(u64, String)> {
+        let printed = printed(input, check);
+        let with_error = printed.iter().filter(|line| line["error"].is_string());
+        with_error.map(|it| (it["line"].as_u64().unwrap(), it["error"].to_string())).collect()
+    }
+
+    #[test]
+    fn an_observation_of_schema_1_is_read() {
+        let lines = printed(SCHEMA_1, check);
+        let host = json!({
+            "name": "host-000000", "kernel": "6.1.0-28-amd64", "cpus": 8, "drivers": ["ice"],
+        });
+        assert_eq!((lines.len(), &lines[0]["host"]), (1, &host));
+        assert_eq!(lines[0]["check"]["findings"][0]["id"], "readers-on-another-node");
+    }
+
+    #[test]
+    fn answers_are_in_the_order_of_the_lines() {
+        let mut document: Value = serde_json::from_str(SCHEMA_1).unwrap();
+        let input: String = (0..500)
+            .map(|number| {
+                document["after"]["machine"]["hostname"] = format!("h{number}").into();
+                format!("{document}\n")
+            })
+            .collect();
+        // The first lines take the longest, as a bundle among observations does.
+        let lines = printed(&input, |observation| {
+            let name = &observation.after.machine.hostname;
+            if name.len() == 2 { check(observation) } else { Answer::Error(name.clone()) }
+        });
+        let names: Vec<_> = lines.iter().map(|line| line["host"]["name"].clone()).collect();
+        assert_eq!(names, (0..500).map(|number| json!(format!("h{number}"))).collect::<Vec<_>>());
+        assert!(lines.iter().zip(1..).all(|(line, number)| line["line"] == json!(number)));
+    }
+
+    #[test]
+    fn a_bad_line_has_its_number_and_is_not_the_end() {
+        let newer = SCHEMA_1.replacen("\"schema\":1", "\"schema\":2", 1);
+        let input = format!("{{\n\n{SCHEMA_1}{{\"schema\":2}}\n{newer}no/such/bundle\n{SCHEMA_1}");
+        let errors = errors(&input);
+        let expected = [
+            (1, "not an observation: EOF while parsing"),
+            (4, "the observation has schema 2, this netsilo reads 1 to 1: use a newer netsilo"),
+            (5, "the observation has schema 2"),
+            (6, "cannot use the bundle: no/such/bundle: No such file"),
+        ];
+        assert_eq!(errors.len(), expected.len(), "{errors:?}");
+        for ((line, error), (number, begin)) in errors.iter().zip(expected) {
+            assert_eq!(*line, number);
+            assert!(error[1..].starts_with(begin), "{error}");
+        }
+        assert_eq!(printed(&input, check).len(), 6);
+    }
+
+    #[test]
+    fn a_line_above_the_limit_is_not_kept() {
+        let long = format!("{{{}\n{{}}\n", " ".repeat(MOST_LINE as usize));
+        let errors = errors(&long);
+        assert_eq!(errors[0], (1, "\"the line has more than 16 MiB\"".to_owned()));
+        assert_eq!(errors[1].0, 2);
+        // at the limit it is read: it is JSON without the fields of an observation
+        let longest = format!("{{{}}}", " ".repeat(MOST_LINE as usize - 2));
+        assert!(self::errors(&longest)[0].1.contains("missing field"));
+    }
+
+    #[test]
+    fn a_panic_costs_one_answer() {
+        let input = SCHEMA_1.repeat(3);
+        let count = std::sync::atomic::AtomicU32::new(0);
+        let lines = printed(&input, |observation| {
+            assert_ne!(count.fetch_add(1, std::sync::atomic::Ordering::Relaxed), 1);
+            check(observation)
+        });
+        assert_eq!(lines.iter().filter(|line| line["error"].is_string()).count(), 1);
+        assert_eq!(lines.len(), 3);
+    }
+}

@@ -1,0 +1,289 @@
+//! The page of a prediction: what `netsilo predict --json` printed, drawn.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use maud::{Markup, html};
+use netsilo_predict::interval::Estimate;
+use netsilo_predict::prediction::CpuTime;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::args::file;
+use crate::report::charts::{self, Bar, Chart};
+use crate::report::options::Format;
+use crate::report::page::{Options, document, figure};
+use crate::report::palette;
+use crate::tell::exit::{Exit, ExitError};
+use crate::tell::out;
+use crate::views::units::{count, percent};
+
+/// The schema that this page reads.
+const SCHEMA: u64 = 1;
+
+/// A prediction, as `netsilo predict --json` prints it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Prediction {
+    Sweep { key: String, unit: String, settings: Vec<String>, points: Vec<Point> },
+    Observed { packets_per_s: f64, load: f64, assumed: Vec<String>, settings: Vec<Setting> },
+    Described { unit: String, against: String, settings: Vec<Setting> },
+}
+
+#[derive(Deserialize)]
+struct Point {
+    value: f64,
+    rates: Vec<f64>,
+    #[serde(default)]
+    bands: Vec<Estimate>,
+}
+
+#[derive(Deserialize)]
+struct Setting {
+    name: String,
+    /// The rate, or how many times the load fits.
+    #[serde(alias = "fits")]
+    rate: Estimate,
+    gain: Option<Estimate>,
+    is_clear: bool,
+    #[serde(alias = "bottleneck")]
+    limit: Value,
+    cpus: Cpus,
+}
+
+/// The times of CPUs: of all in their order, or by number.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Cpus {
+    All(Vec<CpuTime>),
+    Some(BTreeMap<String, CpuTime>),
+}
+
+impl Cpus {
+    /// Each CPU's number and time, in the order of the numbers.
+    fn times(&self) -> Vec<(u32, CpuTime)> {
+        let mut times: Vec<(u32, CpuTime)> = match self {
+            Self::All(times) => (0..).zip(times.iter().copied()).collect(),
+            Self::Some(times) => {
+                times.iter().filter_map(|(cpu, it)| Some((cpu.parse().ok()?, *it))).collect()
+            }
+        };
+        times.sort_by_key(|(cpu, _)| *cpu);
+        times
+    }
+}
+
+/// Reads a prediction and renders it.
+pub(super) fn text(path: &Path, format: &Format) -> Result<String> {
+    let text = file::read(path, file::PLAN).context("cannot read the prediction")?;
+    let no_prediction =
+        || format!("{} is neither a run nor what `netsilo predict --json` prints", path.display());
+    let value: Value = serde_json::from_slice(&text).with_context(no_prediction)?;
+    let schema = value["schema"].as_u64();
+    ensure!(
+        schema.is_none_or(|schema| schema == SCHEMA),
+        "{} has schema {}: this netsilo reads schema {SCHEMA}",
+        path.display(),
+        schema.unwrap_or_default()
+    );
+    let prediction = Prediction::deserialize(&value).with_context(no_prediction)?;
+    match format {
+        Format::Json => out::indented(&value),
+        Format::Page => page(&prediction),
+        Format::Markdown => Err(ExitError(
+            Exit::Usage,
+            "a prediction is written as a page: name its file with --output".to_owned(),
+        )
+        .into()),
+    }
+}
+
+fn page(prediction: &Prediction) -> Result<String> {
+    let mut options = Options::default();
+    let (subtitle, sections) = match prediction {
+        Prediction::Sweep { key, unit, settings, points } => {
+            let chart = curves(key, unit, settings, points);
+            let table = curve_table(key, settings, points);
+            let drawn = figure(&format!("{unit} by {key}"), &chart, &table, &mut options);
+            let note = html! { p { "Bands hold nine of ten draws of the model's parameters." } };
+            (format!("{unit} along {key}"), vec![("rates", "Rates", html! { (note) (drawn) })])
+        }
+        Prediction::Observed { packets_per_s, load, assumed, settings } => {
+            let note = html! {
+                p {
+                    "How many times this load fits until something is full. Whiskers hold nine of \
+                     ten draws of the model's parameters."
+                }
+                @for what in assumed { p.warn role="note" { "Not measured: " (what) "." } }
+            };
+            let rates = bars("fits this many times", "times", settings, &mut options);
+            let subtitle =
+                format!("{} packets/s, x{} the observed load", count(*packets_per_s), count(*load));
+            (subtitle, sections(html! { (note) (rates) }, settings, &mut options))
+        }
+        Prediction::Described { unit, against, settings } => {
+            let note = html! {
+                p {
+                    "Compared with " b { (against) } ". Whiskers hold nine of ten draws of the \
+                     model's parameters."
+                }
+            };
+            let rates = bars(unit, unit, settings, &mut options);
+            (unit.clone(), sections(html! { (note) (rates) }, settings, &mut options))
+        }
+    };
+    let charts = json!({ "themes": palette::themes(), "options": options.into_values() });
+    document("prediction", &subtitle, env!("CARGO_PKG_VERSION"), &sections, Some(&charts))
+}
+
+fn sections(
+    rates: Markup,
+    settings: &[Setting],
+    options: &mut Options,
+) -> Vec<(&'static str, &'static str, Markup)> {
+    let cells: Vec<_> = settings.iter().map(|it| (it.name.as_str(), strip(it))).collect();
+    let description = "usr, sys, softirq and idle time of each CPU, by setting".to_owned();
+    let cpus = charts::strips(description, &cells);
+    let cpus = cpus.map(|chart| figure("", &chart, &cpu_table(settings), options));
+    vec![
+        ("rates", "What each setting gives", rates),
+        ("cpus", "CPU time", cpus.unwrap_or_default()),
+    ]
+}
+
+/// Each CPU's shares in the order of [`palette::STATES`].
+fn strip(setting: &Setting) -> Vec<(String, Option<[f64; 6]>)> {
+    let shares = |time: CpuTime| [time.usr, time.sys, 0.0, time.softirq, 0.0, time.idle()];
+    let times = setting.cpus.times().into_iter();
+    times.map(|(cpu, time)| (cpu.to_string(), Some(shares(time)))).collect()
+}
+
+fn change(setting: &Setting) -> String {
+    match setting.gain {
+        None => String::new(),
+        Some(gain) if setting.is_clear => format!("{:+.0}%", 100.0 * gain.value),
+        Some(_) => "no clear change".to_owned(),
+    }
+}
+
+fn bars(title: &str, unit: &str, settings: &[Setting], options: &mut Options) -> Markup {
+    let bars: Vec<Bar> = settings
+        .iter()
+        .map(|it| Bar {
+            name: it.name.clone(),
+            value: it.rate.value,
+            interval: (it.rate.low, it.rate.high),
+            text: format!("{}  {}", count(it.rate.value), change(it)),
+        })
+        .collect();
+    let Some(chart) = charts::estimates(title, unit, &bars) else { return html!() };
+    let table = html! {
+        table {
+            thead { tr {
+                @for name in ["setting", "value", "low", "high", "change", "limit"] {
+                    th scope="col" { (name) }
+                }
+            } }
+            tbody { @for it in settings { tr {
+                th scope="row" { (it.name) }
+                @for value in [it.rate.value, it.rate.low, it.rate.high] { td { (count(value)) } }
+                td { (change(it)) }
+                td { (limit(&it.limit)) }
+            } } }
+        }
+    };
+    figure(title, &chart, &table, options)
+}
+
+/// A limit in words: a text, or one with a CPU's number.
+fn limit(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, cpu)| format!("{name} of cpu {cpu}")).collect()
+        }
+        other => other.to_string(),
+    }
+}
+
+fn cpu_table(settings: &[Setting]) -> Markup {
+    html! {
+        table {
+            thead { tr {
+                @for name in ["setting", "cpu", "usr", "sys", "softirq", "idle"] {
+                    th scope="col" { (name) }
+                }
+            } }
+            tbody { @for it in settings { @for (cpu, time) in it.cpus.times() { tr {
+                th scope="row" { (it.name) }
+                td { (cpu) }
+                @for share in [time.usr, time.sys, time.softirq, time.idle()] {
+                    td { (percent(share)) }
+                }
+            } } } }
+        }
+    }
+}
+
+/// The rate of each setting along a key, with bands.
+fn curves(key: &str, unit: &str, settings: &[String], points: &[Point]) -> Chart {
+    let series = settings.iter().enumerate().flat_map(|(at, name)| {
+        let of = |value: &dyn Fn(&Point) -> Option<f64>| -> Vec<Value> {
+            let pair = |point: &Point| Some(json!([point.value, value(point)?]));
+            points.iter().filter_map(pair).collect()
+        };
+        let band = |point: &Point| point.bands.get(at).copied();
+        let (name, color) = (name.as_str(), palette::setting(at));
+        let area = |data: Vec<Value>, opacity: f64| {
+            json!({
+                "type": "line", "name": name, "stack": at.to_string(), "data": data,
+                "symbol": "none", "silent": true, "lineStyle": { "opacity": 0 },
+                "areaStyle": { "color": color, "opacity": opacity }, "tooltip": { "show": false },
+            })
+        };
+        [
+            area(of(&|point| Some(band(point)?.low)), 0.0),
+            area(of(&|point| Some(band(point)?.high - band(point)?.low)), 0.15),
+            json!({
+                "type": "line", "name": name, "color": color, "symbol": palette::symbol(at),
+                "symbolSize": 6, "data": of(&|point| point.rates.get(at).copied()),
+                "lineStyle": { "width": 2, "type": if at == 0 { "dashed" } else { "solid" } },
+            }),
+        ]
+    });
+    let ends = points.first().zip(points.last());
+    let is_wide = ends.is_some_and(|(first, last)| last.value > 20.0 * first.value.max(1e-9));
+    Chart {
+        description: format!("{unit} by {key}, one line for each setting"),
+        height: 420,
+        option: json!({
+            "animation": false,
+            "aria": { "enabled": true },
+            "legend": { "top": 0, "left": 0, "type": "plain", "data": settings },
+            "tooltip": { "renderMode": "richText", "trigger": "item" },
+            "grid": { "left": 8, "right": 24, "top": 62, "bottom": 30, "containLabel": true },
+            "xAxis": {
+                "type": if is_wide { "log" } else { "value" }, "name": key,
+                "nameLocation": "middle", "nameGap": 30, "scale": true,
+            },
+            "yAxis": { "type": "value", "name": unit, "min": 0 },
+            "series": series.collect::<Vec<_>>(),
+        }),
+    }
+}
+
+fn curve_table(key: &str, settings: &[String], points: &[Point]) -> Markup {
+    html! {
+        table {
+            thead { tr {
+                th scope="col" { (key) }
+                @for name in settings { th scope="col" { (name) } }
+            } }
+            tbody { @for point in points { tr {
+                th scope="row" { (count(point.value)) }
+                @for rate in &point.rates { td { (count(*rate)) } }
+            } } }
+        }
+    }
+}

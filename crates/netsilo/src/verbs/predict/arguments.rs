@@ -1,0 +1,102 @@
+//! Arguments of `netsilo predict`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::args::look::ObserveArgs;
+use crate::verbs::predict::range::Range;
+use crate::verbs::predict::simulated;
+
+/// Draws of the parameters that an interval is from.
+pub(super) const DRAWS: usize = 200;
+
+/// Arguments of `netsilo predict`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// File that describes machine, NIC, load and settings (docs/predict.md) [default: observe
+    /// this machine]
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "plan", "load", "from", "interval", "window", "no_bpf",
+    ])]
+    pub(super) scenario: Option<PathBuf>,
+    /// Use this value in place of what the file says: load.instances=500, machine.cores=32
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "scenario")]
+    pub(super) changes: Vec<Pair>,
+    /// Predict this setting: plan, or an algorithm (spread); with --scenario a name in the file.
+    /// All KEY=VALUE together are one setting: rps=0-7, rfs=32768, xps=near; with --scenario also
+    /// irq=0-7 [default: plan; with --scenario all of the file]
+    #[arg(long = "setting", value_name = "NAME|KEY=VALUE")]
+    pub(super) settings: Vec<String>,
+    /// Predict this plan, as `netsilo plan --json` prints it
+    #[arg(long, value_name = "FILE")]
+    pub(super) plan: Vec<PathBuf>,
+    /// Predict at this multiple of the observed load: x2, x0.5 [default: x1]
+    #[arg(long, value_name = "xFACTOR", value_parser = factor)]
+    pub(super) load: Option<f64>,
+    /// Predict along a range of one key of the file: load.instances=1..2000, or 1..2000/50 for 50
+    /// points [default: 24 points]
+    #[arg(long, value_name = "KEY=FROM..TO", conflicts_with = "per_cpu", requires = "scenario")]
+    pub(super) sweep: Option<Range>,
+    /// Simulate each packet: slower, with latencies, losses, and a timeline of each CPU (-v)
+    #[arg(long, requires = "scenario", conflicts_with = "sweep")]
+    pub(super) simulate: bool,
+    /// Time to simulate, in the simulated machine's time (200ms, 2s)
+    #[arg(
+        long = "for",
+        value_name = "TIME",
+        default_value = "1s",
+        requires = "simulate",
+        value_parser = simulated::time
+    )]
+    pub(super) time: Duration,
+    /// Also show how each CPU spends its time
+    #[arg(short = 'v', long = "verbose")]
+    pub(super) per_cpu: bool,
+    /// Seed of the draws that the intervals are from, and of the simulation
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Print the result as JSON
+    #[arg(short, long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) observe: ObserveArgs,
+}
+
+/// A key and its value.
+#[derive(Debug, Clone)]
+pub(super) struct Pair(pub(super) String, pub(super) String);
+
+impl FromStr for Pair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() && !value.is_empty() => {
+                Ok(Self(key.to_owned(), value.to_owned()))
+            }
+            _ => Err("write KEY=VALUE".to_owned()),
+        }
+    }
+}
+
+/// Parses a multiple of the load.
+fn factor(text: &str) -> Result<f64, String> {
+    let number = text.strip_prefix('x').unwrap_or(text).parse::<f64>();
+    number
+        .ok()
+        .filter(|factor| (0.01..=100.0).contains(factor))
+        .ok_or_else(|| "write a multiple from x0.01 to x100".to_owned())
+}
+
+/// Settings by name, and keys of one more setting.
+pub(super) fn split(settings: &[String]) -> (Vec<String>, Vec<(String, String)>) {
+    let (mut names, mut keys) = (Vec::new(), Vec::new());
+    for setting in settings {
+        match setting.split_once('=') {
+            Some((key, value)) => keys.push((key.to_owned(), value.to_owned())),
+            None => names.push(setting.clone()),
+        }
+    }
+    (names, keys)
+}

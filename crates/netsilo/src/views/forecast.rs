@@ -1,0 +1,77 @@
+//! What settings would do to the observed load, as text.
+
+use netsilo_predict::live::forecast::{Expected, Forecast};
+use netsilo_predict::prediction::CpuTime;
+
+use crate::tell::palette::Meaning;
+use crate::tell::presentation::Presentation;
+use crate::tell::styled::Styled;
+use crate::views::predict::change;
+use crate::views::table::{narrowed, wrapped};
+use crate::views::units::{count, percent};
+
+/// Renders settings beside the machine as it is; with `per_cpu`, the CPUs whose time changes.
+pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentation) -> Styled {
+    let header = ["setting", "fits", "change", "softirq", "usr+sys", "IPIs/s", "limit"];
+    let sum = |it: &Expected, of: fn(&CpuTime) -> f64| it.cpus.values().map(of).sum::<f64>();
+    let row = |it: &Expected| -> Vec<Styled> {
+        vec![
+            it.name.clone().into(),
+            format!("x{}", count(it.fits.value)).into(),
+            change(it.gain, it.is_clear),
+            format!("{:.2}", sum(it, |cpu| cpu.softirq)).into(),
+            format!("{:.2}", sum(it, |cpu| cpu.usr + cpu.sys)).into(),
+            count(it.ipis_per_s).into(),
+            it.limit.to_string().into(),
+        ]
+    };
+    let rows: Vec<_> = forecast.settings.iter().map(row).collect();
+    let is_number = |name: &str| !["setting", "change", "limit"].contains(&name);
+    let drops = ["usr+sys", "softirq", "IPIs/s"];
+    let mut text = narrowed(&header, &rows, is_number, &drops, presentation.width);
+    let load = match forecast.load {
+        1.0 => "the observed load".to_owned(),
+        load => format!("x{} the observed load", count(load)),
+    };
+    let note = format!(
+        "{} packets/s, {load}. fits: how many times this load, until the limit is full; its change \
+         with a 90% interval. softirq, usr+sys: in CPUs",
+        count(forecast.packets_per_s)
+    );
+    text.push(Meaning::Quiet, format_args!("\n{}\n", wrapped(&note, presentation.width)));
+    if !forecast.assumed.is_empty() {
+        let note = format!("not measured here: {}", forecast.assumed.join("; "));
+        text.push(Meaning::Quiet, format_args!("{}\n", wrapped(&note, presentation.width)));
+    }
+    if per_cpu {
+        text.append(&cpus(forecast, presentation));
+    }
+    text
+}
+
+/// Each CPU's time in softirqs and tasks, by setting; CPUs that no setting changes are left out.
+fn cpus(forecast: &Forecast, presentation: Presentation) -> Styled {
+    let Some(present) = forecast.settings.first() else { return Styled::default() };
+    let names = forecast.settings.iter().map(|it| it.name.as_str());
+    let header: Vec<&str> = std::iter::once("cpu").chain(names).collect();
+    let mut rows: Vec<Vec<Styled>> = Vec::new();
+    for (cpu, now) in &present.cpus {
+        let times: Vec<CpuTime> =
+            forecast.settings.iter().map(|it| it.cpus.get(cpu).copied().unwrap_or(*now)).collect();
+        if times.iter().all(|time| time == now) {
+            continue;
+        }
+        let cell = |time: &CpuTime| -> Styled {
+            let text = format!("{} / {}", percent(time.softirq), percent(time.usr + time.sys));
+            match time.softirq {
+                share if share >= 1.0 => Styled::new(Meaning::Bad, text),
+                _ => text.into(),
+            }
+        };
+        rows.push(std::iter::once(cpu.to_string().into()).chain(times.iter().map(cell)).collect());
+    }
+    let mut text = Styled::new(Meaning::Title, "\nsoftirq / usr+sys\n");
+    text.append(&narrowed(&header, &rows, |_| true, &[], presentation.width));
+    text.push(Meaning::Plain, "\n");
+    text
+}

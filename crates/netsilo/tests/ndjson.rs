@@ -1,0 +1,129 @@
+//! The filter `--ndjson` as a program: its answers are those of the verbs, its memory is bounded.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+
+use serde_json::Value;
+
+const HOST: &str = include_str!("../../../fixtures/observation-schema-1.ndjson");
+const BUNDLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/igb-6.12.tar.zst");
+
+fn filter(verb: &str, input: String) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_netsilo"))
+        .args([verb, "--ndjson"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let writer = thread::spawn(move || stdin.write_all(input.as_bytes()).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    output
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    let text = std::str::from_utf8(&output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn the_answer_for_a_bundle_is_that_of_the_verb() {
+    for verb in ["plan", "check"] {
+        let alone = Command::new(env!("CARGO_BIN_EXE_netsilo"))
+            .args([verb, "--json", "--from", BUNDLE])
+            .output()
+            .unwrap();
+        let output = filter(verb, format!("{BUNDLE}\n"));
+        assert_eq!(output.status.code(), Some(0));
+        let line = &lines(&output)[0];
+        let mut alone: Value = serde_json::from_slice(&alone.stdout).unwrap();
+        // A line has its own number of a schema.
+        alone.as_object_mut().unwrap().remove("schema");
+        assert_eq!(line[verb], alone);
+        assert_eq!((&line["bundle"], &line["host"]["name"]), (&BUNDLE.into(), &"host".into()));
+    }
+}
+
+#[test]
+fn the_exit_code_counts_lines_that_could_not_be_used() {
+    let output = filter("check", format!("{HOST}{{}}\n{HOST}"));
+    assert_eq!(output.status.code(), Some(12));
+    let lines = lines(&output);
+    assert_eq!(lines.len(), 3);
+    assert_eq!((&lines[1]["line"], lines[1].get("check")), (&2.into(), None));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "netsilo: 1 of 3 lines could not be used: each has an \"error\" with the reason\n"
+    );
+}
+
+#[test]
+fn no_number_of_the_input_sizes_the_memory() {
+    // Each number of an observation, one after the other, at the limits of its type.
+    let document: Value = serde_json::from_str(HOST).unwrap();
+    let mut paths = Vec::new();
+    numbers(&document, String::new(), &mut paths);
+    assert!(paths.len() > 500, "{}", paths.len());
+    let mut input = String::new();
+    for (path, value) in
+        paths.iter().step_by(13).zip([u64::from(u32::MAX), u64::MAX].iter().cycle())
+    {
+        let mut changed = document.clone();
+        *changed.pointer_mut(path).unwrap() = (*value).into();
+        input += &format!("{changed}\n");
+    }
+    let count = input.lines().count();
+    // 512 MiB of address space for threads, program and lines
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -v 524288; exec \"$0\" plan --ndjson", env!("CARGO_BIN_EXE_netsilo")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let writer = thread::spawn(move || stdin.write_all(input.as_bytes()).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(matches!(output.status.code(), Some(0 | 12)), "{:?} {stderr}", output.status);
+    assert_eq!(lines(&output).len(), count);
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+/// The JSON pointers of all numbers.
+fn numbers(value: &Value, path: String, found: &mut Vec<String>) {
+    match value {
+        Value::Number(_) => found.push(path),
+        Value::Array(items) => {
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(at, it)| numbers(it, format!("{path}/{at}"), found));
+        }
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, it)| numbers(it, format!("{path}/{name}"), found));
+        }
+        _ => (),
+    }
+}
+
+#[test]
+fn what_capture_prints_is_read() {
+    let captured = Command::new(env!("CARGO_BIN_EXE_netsilo"))
+        .args(["capture", "--ndjson", "--no-bpf", "--interval", "100ms", "--for", "200ms"])
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(captured.stderr).unwrap();
+    assert_eq!(captured.status.code(), Some(0), "{stderr}");
+    let windows = String::from_utf8(captured.stdout).unwrap();
+    assert_eq!(windows.lines().count(), 2);
+    let output = filter("plan", windows);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(lines(&output)[1]["host"]["name"], "host", "the name is replaced");
+}

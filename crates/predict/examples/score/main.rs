@@ -1,0 +1,81 @@
+//! Holds the model to published experiments: fits its parameters, and compares what the model says
+//! with what was published, as fitted to all cells and as fitted without the cell's group.
+//!
+//! `make predict-score` runs it. `-v` lists every cell; `--write` keeps the fit in `fitted.csv`.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a program of its own: it has arguments and writes a file"
+)]
+
+mod cells;
+mod fit;
+mod summary;
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::path::Path;
+
+use netsilo_predict::interval::Draws;
+use netsilo_predict::parameters::Table;
+
+use cells::Cell;
+use fit::fit;
+use summary::{Judged, Summary};
+
+/// Draws of the parameters for each interval.
+const DRAWS: usize = 400;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: BTreeSet<String> = std::env::args().skip(1).collect();
+    let table = Table::built_in()?;
+    let cells = cells::all()?;
+    let fitted = fit(&table, cells.iter()).ok_or("the fit has no solution")?;
+    if arguments.contains("--write") {
+        return write(&fitted);
+    }
+    let mut groups: Vec<&str> = cells.iter().map(|cell| cell.group).collect();
+    groups.dedup();
+    let (mut all_fitted, mut all_left_out) = (Summary::default(), Summary::default());
+    println!("{}", Summary::heading());
+    for group in groups {
+        let without = fit(&table, cells.iter().filter(|cell| cell.group != group))
+            .ok_or("the fit has no solution")?;
+        for (how, table, all) in
+            [("as fitted", &fitted, &mut all_fitted), ("left out", &without, &mut all_left_out)]
+        {
+            let draws = Draws::new(table, DRAWS, 1);
+            let mut own = Summary::default();
+            for cell in cells.iter().filter(|cell| cell.group == group) {
+                let judged = judge(cell, table, &draws);
+                if arguments.contains("-v") && how == "as fitted" {
+                    println!("{}", judged.line(cell));
+                }
+                own.add(cell.kind, &judged);
+                all.add(cell.kind, &judged);
+            }
+            println!("{}", own.row(group, how));
+        }
+    }
+    println!("{}", all_fitted.row("all", "as fitted"));
+    println!("{}", all_left_out.row("all", "left out"));
+    Ok(())
+}
+
+fn judge(cell: &Cell, table: &Table, draws: &Draws) -> Judged {
+    Judged {
+        published: cell.published,
+        predicted: cell.predicted(&table.values()),
+        interval: cell.interval(draws),
+    }
+}
+
+/// Writes the fitted values.
+fn write(table: &Table) -> Result<(), Box<dyn Error>> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("fitted.csv");
+    std::fs::write(&file, table.fitted_csv())?;
+    println!("wrote {}", file.display());
+    Ok(())
+}

@@ -1,0 +1,15 @@
+//! A machine that was observed: what a setting would do to the load that it had.
+//!
+//! The observation says what each queue's packets cost and who reads them ([`work`]). Settings are
+//! those of a snapshot: [`placement`] says where each step of a packet runs under them. The
+//! [`prices`] of what a setting adds or spares come from the parameters, or were measured on the
+//! machine. A [`forecast`] is what was measured, plus what the model says of the new settings, less
+//! what it says of the present ones: what both have in common need not be modelled.
+//!
+//! The load is taken as offered: it does not react to what it gets.
+
+pub mod forecast;
+pub(crate) mod loads;
+pub(crate) mod placement;
+pub(crate) mod prices;
+pub mod work;

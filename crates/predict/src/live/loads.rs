@@ -1,0 +1,222 @@
+//! What the receive work takes of each CPU under a placement.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::topology::Distance;
+
+use crate::live::placement::{Placement, on};
+use crate::live::prices::Prices;
+use crate::live::work::{Queue, Work};
+
+/// Least share of the measured time that the poll keeps, where what RPS takes is subtracted.
+const LEAST_POLL: f64 = 0.2;
+
+/// Greatest share of the time in which a backlog is scheduled already.
+const MOST_SCHEDULED: f64 = 0.9;
+
+/// Shares of one CPU's time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Load {
+    /// In interrupts, softirqs and NAPI kthreads.
+    pub(crate) softirq: f64,
+    /// In system calls.
+    pub(crate) task: f64,
+}
+
+/// What the receive work takes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Loads {
+    /// Of each CPU.
+    pub(crate) cpus: BTreeMap<CpuId, Load>,
+    /// Inter-processor interrupts per second, of RPS and of wakeups.
+    pub(crate) ipis: f64,
+}
+
+/// The parts of a packet's softirq time (ns).
+#[derive(Debug, Clone, Copy)]
+struct Parts {
+    poll: f64,
+    protocol: f64,
+}
+
+/// Computes the loads of a queue's packets: divided as `now`, which was measured, and placed as
+/// `placed`.
+pub(crate) fn add(
+    loads: &mut Loads,
+    work: &Work<'_>,
+    queue: &Queue<'_>,
+    (now, placed): (&Placement, &Placement),
+    prices: &Prices<'_>,
+) {
+    let Some(ns) = queue.ns else { return };
+    let parts = parts(work, queue, now, ns, prices);
+    Adding { loads, work, queue, placed, prices }.all(parts);
+}
+
+/// Divides the measured time of a packet into poll and protocol.
+fn parts(
+    work: &Work<'_>,
+    queue: &Queue<'_>,
+    now: &Placement,
+    ns: f64,
+    prices: &Prices<'_>,
+) -> Parts {
+    let share = work.protocol_share.unwrap_or_else(|| prices.protocol_share(queue));
+    let adding = Adding { loads: &mut Loads::default(), work, queue, placed: now, prices };
+    // What RPS takes away from the CPU that polls, and what it costs there.
+    let away: f64 = adding.steered().map(|pair| pair.share).sum();
+    let measured = (ns - adding.sending()).max(LEAST_POLL * ns);
+    let ratio = share / (1.0 - share).max(f64::MIN_POSITIVE);
+    let poll = measured / (1.0 + (1.0 - away) * ratio);
+    Parts { poll, protocol: poll * ratio }
+}
+
+/// Packets that are polled on one CPU and processed on one, as a share of the queue's.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    from: CpuId,
+    to: CpuId,
+    share: f64,
+}
+
+/// The loads of one queue under a placement.
+struct Adding<'a, 'b> {
+    loads: &'a mut Loads,
+    work: &'a Work<'b>,
+    queue: &'a Queue<'b>,
+    placed: &'a Placement,
+    prices: &'a Prices<'a>,
+}
+
+impl Adding<'_, '_> {
+    fn all(&mut self, parts: Parts) {
+        self.polls(parts);
+        self.protocol(parts);
+        self.readers();
+        self.wakeups();
+    }
+
+    /// Adds time (ns) of each second to a CPU's softirqs; it takes longer beside a busy sibling.
+    fn softirq(&mut self, cpu: CpuId, ns: f64) {
+        let slow = self.prices.slow(self.sibling_busy(cpu));
+        self.loads.cpus.entry(cpu).or_default().softirq += ns * slow / 1e9;
+    }
+
+    fn polls(&mut self, parts: Parts) {
+        let topology = &self.work.analysis.after().topology;
+        let netdevs = &self.work.analysis.after().netdevs;
+        let netdev = netdevs.iter().find(|netdev| self.queue.silo.netdev.is(netdev));
+        let node = netdev.and_then(|netdev| netdev.node);
+        for (cpu, share) in self.placed.poll.clone() {
+            let is_far = node.is_some() && topology.distance_from_device(node, cpu) > 10;
+            let lines = self.prices.device_lines(is_far) - self.prices.device_lines(false);
+            self.softirq(cpu, self.queue.packets * share * (parts.poll + lines));
+        }
+    }
+
+    /// Which CPU polls and which runs the protocol: the hash of RPS knows nothing of the first.
+    fn pairs(&self) -> Vec<Pair> {
+        let mut pairs = Vec::new();
+        for (&from, &share) in &self.placed.poll {
+            match &self.placed.protocol {
+                None => pairs.push(Pair { from, to: from, share }),
+                Some(protocol) => pairs.extend(protocol.iter().map(|(&to, part)| Pair {
+                    from,
+                    to,
+                    share: share * part,
+                })),
+            }
+        }
+        pairs
+    }
+
+    /// The packets that another CPU processes than the one that polls.
+    fn steered(&self) -> impl Iterator<Item = Pair> {
+        self.pairs().into_iter().filter(|pair| pair.from != pair.to)
+    }
+
+    /// What RPS costs the CPUs that poll, per packet of the queue (ns).
+    fn sending(&self) -> f64 {
+        let each = |pair: Pair| {
+            let ipi = self.prices.ipi(self.distance(pair), self.idle(pair.to)).0;
+            pair.share * self.prices.enqueue() + self.ipis(pair) * ipi / self.queue.packets
+        };
+        self.steered().map(each).sum()
+    }
+
+    fn protocol(&mut self, parts: Parts) {
+        for pair in self.pairs() {
+            let packets = self.queue.packets * pair.share;
+            self.softirq(pair.to, packets * parts.protocol);
+            if pair.from == pair.to {
+                continue;
+            }
+            let (distance, ipis) = (self.distance(pair), self.ipis(pair));
+            let (send, receive) = self.prices.ipi(distance, self.idle(pair.to));
+            self.softirq(pair.from, packets * self.prices.enqueue() + ipis * send);
+            self.softirq(pair.to, packets * self.prices.backlog(distance) + ipis * receive);
+            self.loads.ipis += ipis;
+        }
+    }
+
+    /// IPIs of RPS per second: one for each poll that has packets for the other CPU
+    /// (`net_rps_action_and_irq_enable`), unless its backlog is scheduled.
+    fn ipis(&self, pair: Pair) -> f64 {
+        let polls = self.queue.packets * on(&self.placed.poll, pair.from) / self.queue.batch;
+        let part = pair.share / on(&self.placed.poll, pair.from).max(f64::MIN_POSITIVE);
+        let any = 1.0 - (1.0 - part.min(1.0)).powf(self.queue.batch);
+        let scheduled = self.work.cpus.get(&pair.to).map_or(0.0, |cpu| cpu.softirq);
+        polls * any * (1.0 - scheduled.min(MOST_SCHEDULED))
+    }
+
+    /// The lines that readers get from the CPU that ran the protocol.
+    fn readers(&mut self) {
+        for (reader, share) in &self.queue.read {
+            let ns: f64 = (self.placed.protocol().iter())
+                .map(|(from, part)| part * self.prices.lines(self.between(*from, *reader)))
+                .sum();
+            let apart = 1.0 - self.placed.steered;
+            let task = self.queue.packets * share * apart * ns / 1e9;
+            self.loads.cpus.entry(*reader).or_default().task += task;
+        }
+    }
+
+    /// A reader that sleeps on an idle CPU needs an interrupt, unless the protocol runs there.
+    fn wakeups(&mut self) {
+        for (cpu, rate) in &self.queue.wakeups {
+            for (from, part) in self.placed.protocol().clone() {
+                let apart = (1.0 - self.placed.steered) * part;
+                if from == *cpu || apart <= 0.0 {
+                    continue;
+                }
+                let ipis = rate * apart * self.idle(*cpu);
+                let (send, receive) = self.prices.reschedule(self.between(from, *cpu));
+                self.softirq(from, ipis * send);
+                self.softirq(*cpu, ipis * receive);
+                self.loads.ipis += ipis;
+            }
+        }
+    }
+
+    fn distance(&self, pair: Pair) -> Distance {
+        self.between(pair.from, pair.to)
+    }
+
+    fn between(&self, a: CpuId, b: CpuId) -> Distance {
+        self.work.analysis.after().topology.distance(a, b)
+    }
+
+    fn idle(&self, cpu: CpuId) -> f64 {
+        self.work.cpus.get(&cpu).map_or(0.0, |cpu| cpu.idle())
+    }
+
+    /// The busiest of the other hardware threads of a CPU's core.
+    fn sibling_busy(&self, cpu: CpuId) -> f64 {
+        let core = self.work.analysis.after().topology.core_of(cpu);
+        core.iter()
+            .filter(|other| *other != cpu)
+            .map(|other| 1.0 - self.idle(other))
+            .fold(0.0, f64::max)
+    }
+}

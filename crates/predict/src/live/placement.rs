@@ -1,0 +1,110 @@
+//! Where each step of a queue's packets runs under the settings of a snapshot.
+
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::RxQueue;
+
+use crate::live::work::{Queue, Shares, Work, normalized};
+
+/// Where the steps run, as shares of the packets.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Placement {
+    /// By the CPU that polls.
+    pub(crate) poll: Shares,
+    /// By the CPU that runs the protocol; `None`: each packet stays where it is polled.
+    pub(crate) protocol: Option<Shares>,
+    /// Share of the data that RFS brings to its reader.
+    pub(crate) steered: f64,
+}
+
+impl Placement {
+    /// Returns where a queue's packets run under `settings`: as observed where these settings are
+    /// the present ones.
+    pub(crate) fn new(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot) -> Self {
+        let now = work.analysis.after();
+        let moved = moved_to(work, queue, settings);
+        let (old, new) = (Steering::of(queue, now), Steering::of(queue, settings));
+        let stays = moved.is_none() && old == new;
+        let poll = moved.unwrap_or_else(|| queue.polled.clone());
+        let steered = if new.has_rfs { queue.steerable } else { 0.0 };
+        let observed = &queue.silo.protocol_cpus;
+        let protocol = if new.rps.is_empty() && !new.has_rfs {
+            None
+        } else if stays && !observed.is_empty() {
+            Some(normalized(observed.iter().map(|(cpu, share)| (*cpu, *share))))
+        } else {
+            let hashed = match new.rps.is_empty() {
+                true => poll.clone(),
+                false => normalized(new.rps.iter().map(|cpu| (cpu, 1.0))),
+            };
+            let steered = if queue.read.is_empty() { 0.0 } else { steered };
+            Some(blend(&hashed, &queue.read, steered))
+        };
+        Self { poll, protocol, steered }
+    }
+
+    /// Shares of the packets by the CPU that runs the protocol.
+    pub(crate) fn protocol(&self) -> &Shares {
+        self.protocol.as_ref().unwrap_or(&self.poll)
+    }
+}
+
+/// The first shares, with this part replaced by the second ones.
+fn blend(first: &Shares, second: &Shares, part: f64) -> Shares {
+    let mut all = Shares::new();
+    for (shares, part) in [(first, 1.0 - part), (second, part)] {
+        for (cpu, share) in shares {
+            *all.entry(*cpu).or_default() += share * part;
+        }
+    }
+    all.retain(|_, share| *share > 0.0);
+    all
+}
+
+/// The CPUs that poll a queue under other settings; `None` if these say what the present ones say.
+fn moved_to(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot) -> Option<Shares> {
+    let online = &work.analysis.after().topology.online;
+    if let Some(thread) = &queue.silo.kthread {
+        let netdev = settings.netdevs.iter().find(|netdev| queue.silo.netdev.is(netdev))?;
+        let napi = queue.silo.napi.as_ref()?.to;
+        let cpus = &netdev.napis.iter().find(|it| it.id == napi)?.thread.as_ref()?.cpus;
+        // The scheduler moves it among these.
+        return (*cpus != thread.cpus)
+            .then(|| normalized(cpus.and(online).iter().map(|cpu| (cpu, 1.0))));
+    }
+    let requested = settings.irqs.get(&queue.silo.irq.as_ref()?.to)?.requested.as_ref()?;
+    if Some(requested) == queue.silo.requested.as_ref() {
+        return None;
+    }
+    // x86 chooses one CPU of the mask for the vector; a plan's masks have one.
+    let cpu = requested.and(online).lowest()?;
+    Some(Shares::from([(cpu, 1.0)]))
+}
+
+/// RPS and RFS of a queue.
+#[derive(Debug, PartialEq)]
+struct Steering {
+    rps: CpuSet,
+    has_rfs: bool,
+}
+
+impl Steering {
+    fn of(queue: &Queue<'_>, settings: &Snapshot) -> Self {
+        let netdev = settings.netdevs.iter().find(|netdev| queue.silo.netdev.is(netdev));
+        let has_number = |it: &&RxQueue| Some(it.index) == queue.silo.queue;
+        let rx = netdev.and_then(|netdev| netdev.rx_queues.iter().find(has_number));
+        let rps = rx.and_then(|rx| rx.rps_cpus.as_ref());
+        // `get_rps_cpu` looks at the flow tables even without a mask.
+        let has_rfs = settings.net.rps_sock_flow_entries.unwrap_or(0) > 0
+            && rx.and_then(|rx| rx.rps_flow_cnt).unwrap_or(0) > 0;
+        Self {
+            rps: rps.map_or_else(CpuSet::new, |cpus| cpus.and(&settings.topology.online)),
+            has_rfs,
+        }
+    }
+}
+
+/// The share of a CPU.
+pub(crate) fn on(shares: &Shares, cpu: CpuId) -> f64 {
+    shares.get(&cpu).copied().unwrap_or(0.0)
+}

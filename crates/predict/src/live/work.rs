@@ -1,0 +1,268 @@
+//! The receive work that was observed: each queue's packets, what they cost, and who reads them.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::seen_costs::dilation;
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::attribution::{Consumption, Protocol};
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
+
+use crate::prediction::CpuTime;
+
+/// Shares of 1, by CPU.
+pub(crate) type Shares = BTreeMap<CpuId, f64>;
+
+/// Fewest samples of stages that say how a softirq is divided.
+const LEAST_SAMPLES: f64 = 50.0;
+
+/// Least share of the packets whose cost must be known.
+const LEAST_KNOWN: f64 = 0.5;
+
+/// The receive work of a machine.
+#[derive(Debug, Clone)]
+pub struct Work<'a> {
+    /// What it is derived from.
+    pub(crate) analysis: &'a Analysis<'a>,
+    /// Queues that receive packets.
+    pub(crate) queues: Vec<Queue<'a>>,
+    /// How each CPU spent its time; NAPI kthreads count as softirqs.
+    pub(crate) cpus: BTreeMap<CpuId, CpuTime>,
+    /// The share of each CPU's time that the hypervisor leaves.
+    pub(crate) room: Shares,
+    /// The share of softirq time after driver and GRO, if it was sampled.
+    pub(crate) protocol_share: Option<f64>,
+}
+
+/// The receive work of one queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Queue<'a> {
+    /// Its silo.
+    pub(crate) silo: &'a Silo,
+    /// Packets per second.
+    pub(crate) packets: f64,
+    /// Packets of one poll.
+    pub(crate) batch: f64,
+    /// Softirq time of one packet on the CPU that polls it (ns); `None` if it was not measured.
+    pub(crate) ns: Option<f64>,
+    /// Payload of one packet (bytes).
+    pub(crate) bytes: f64,
+    /// Shares of the packets by the CPU that polls them.
+    pub(crate) polled: Shares,
+    /// Shares of the data by the CPU that reads it; empty if nobody does.
+    pub(crate) read: Shares,
+    /// Wakeups of readers per second, by the CPU where they slept.
+    pub(crate) wakeups: BTreeMap<CpuId, f64>,
+    /// Share of the data that is read by connected sockets, which RFS steers.
+    pub(crate) steerable: f64,
+    /// Share of the data that is UDP.
+    pub(crate) udp: f64,
+}
+
+/// Why an observation says too little for a forecast.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TooLittle {
+    /// There are no rates.
+    #[error("the observation has no two snapshots of one boot")]
+    NoRates,
+    /// Polls were not counted.
+    #[error("polls were not counted, which needs eBPF: netsilo doctor says what it lacks here")]
+    NoPolls,
+    /// No packets arrived.
+    #[error("no rx queue received packets in the {0} observed: observe it under load")]
+    NoPackets(String),
+    /// The hypervisor runs the CPUs now and then, or emulates them.
+    #[error(
+        "a packet seems to take {0:.0} us of softirq time: this guest's hypervisor runs its CPUs \
+         now and then, or emulates them, so no CPU has a speed of its own"
+    )]
+    NotTheCpus(f64),
+    /// The cost of packets is not known.
+    #[error("the softirq time of the queues' CPUs was too short to measure: observe longer (-i)")]
+    NoCosts,
+}
+
+impl<'a> Work<'a> {
+    /// Collects the receive work of an observation.
+    ///
+    /// # Errors
+    /// Why the observation says too little.
+    pub fn new(analysis: &'a Analysis<'a>) -> Result<Self, TooLittle> {
+        if analysis.rates.elapsed.is_zero() {
+            return Err(TooLittle::NoRates);
+        }
+        let silos = &analysis.silos.queues;
+        if silos.iter().any(Silo::has_traffic) && silos.iter().all(|it| it.packets_per_s.is_none())
+        {
+            return Err(TooLittle::NoPolls);
+        }
+        let queues: Vec<Queue<'_>> =
+            silos.iter().filter_map(|silo| Queue::new(analysis, silo)).collect();
+        let all: f64 = queues.iter().map(|queue| queue.packets).sum();
+        if all <= 0.0 {
+            return Err(TooLittle::NoPackets(format!("{:.0?}", analysis.rates.elapsed)));
+        }
+        let known = queues.iter().filter(|queue| queue.ns.is_some());
+        if known.map(|queue| queue.packets).sum::<f64>() < LEAST_KNOWN * all {
+            return Err(TooLittle::NoCosts);
+        }
+        let polled: Vec<&Silo> = queues.iter().map(|queue| queue.silo).collect();
+        if dilation(analysis, &polled) > 1.0 {
+            let time: f64 = queues.iter().map(|it| it.packets * it.ns.unwrap_or(0.0)).sum();
+            return Err(TooLittle::NotTheCpus(time / all / 1e3));
+        }
+        let room = |cpu: &CpuId| {
+            let shares = analysis.rates.cpus.get(cpu)?.shares?;
+            Some((*cpu, (1.0 - shares.steal).max(0.05)))
+        };
+        Ok(Self {
+            cpus: cpus(analysis, &queues),
+            room: analysis.rates.cpus.keys().filter_map(room).collect(),
+            protocol_share: protocol_share(analysis, &queues),
+            queues,
+            analysis,
+        })
+    }
+
+    /// Packets per second of all queues.
+    pub fn packets_per_s(&self) -> f64 {
+        self.queues.iter().map(|queue| queue.packets).sum()
+    }
+
+    /// The same machine with this many times the load: packets, and all CPU time.
+    #[must_use]
+    pub fn times(mut self, factor: f64) -> Self {
+        for queue in &mut self.queues {
+            queue.packets *= factor;
+            queue.wakeups.values_mut().for_each(|rate| *rate *= factor);
+        }
+        for cpu in self.cpus.values_mut() {
+            cpu.usr *= factor;
+            cpu.sys *= factor;
+            cpu.softirq *= factor;
+        }
+        self
+    }
+}
+
+/// How each CPU spent its time: softirqs as measured, else by ticks. Time that ticks do not see
+/// was idle to them.
+fn cpus(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> BTreeMap<CpuId, CpuTime> {
+    let mut kthreads = Shares::new();
+    for queue in queues.iter().filter(|queue| queue.silo.kthread.is_some()) {
+        for (cpu, share) in &queue.silo.own_share {
+            *kthreads.entry(*cpu).or_default() += share;
+        }
+    }
+    let elapsed = analysis.observation.attribution.elapsed.as_secs_f64();
+    let measured = |cpu: &CpuId| {
+        let time = analysis.observation.attribution.cpu_time.get(cpu)?;
+        (elapsed > 0.0).then(|| (time.interrupted_ns() as f64 / 1e9 / elapsed).min(1.0))
+    };
+    let time = |cpu: &CpuId| {
+        let shares = analysis.rates.cpus.get(cpu)?.shares?;
+        let booked = shares.irq + shares.softirq;
+        let kthread = kthreads.get(cpu).copied().unwrap_or(0.0).min(shares.sys);
+        let softirq = measured(cpu).unwrap_or(booked) + kthread;
+        // nice work yields to everything
+        let (usr, sys) = (shares.usr, shares.sys - kthread);
+        let left = (1.0 - softirq).max(0.0) / (usr + sys).max(f64::MIN_POSITIVE);
+        let time = CpuTime {
+            usr: usr * left.min(1.0),
+            sys: sys * left.min(1.0),
+            softirq: softirq.min(1.0),
+            booked_softirq: booked,
+        };
+        Some((*cpu, time))
+    };
+    analysis.rates.cpus.keys().filter_map(time).collect()
+}
+
+impl<'a> Queue<'a> {
+    /// `None` unless packets arrive that this machine processes.
+    fn new(analysis: &Analysis<'_>, silo: &'a Silo) -> Option<Self> {
+        let packets = silo.packets_per_s.filter(|packets| *packets > 0.0)?;
+        if silo.leased.is_some() {
+            return None;
+        }
+        let polls: f64 = silo.polls.values().map(|poll| poll.polls_per_s).sum();
+        let own: f64 = silo.own_share.values().sum();
+        let rows: Vec<_> = reads(analysis, silo).collect();
+        let sum = |of: &dyn Fn(&Consumption) -> f64| -> f64 {
+            rows.iter().map(|row| of(row) * row.bytes as f64).sum()
+        };
+        let all = sum(&|_| 1.0).max(1.0);
+        let steerable = sum(&|row| match (row.protocol, row.connected) {
+            (Protocol::Tcp, _) | (_, Some(true)) => 1.0,
+            (_, None) => 0.5,
+            (_, Some(false)) => 0.0,
+        });
+        let udp = sum(&|row| f64::from(u8::from(row.protocol == Protocol::Udp)));
+        Some(Self {
+            silo,
+            packets,
+            batch: (packets / polls.max(f64::MIN_POSITIVE)).max(1.0),
+            ns: (own > 0.0).then_some(own * 1e9 / packets),
+            bytes: silo.bytes_per_s.unwrap_or(0.0) / packets,
+            polled: normalized(silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s))),
+            read: normalized(silo.read_on().into_iter()),
+            wakeups: wakeups(silo),
+            steerable: steerable / all,
+            udp: udp / all,
+        })
+    }
+
+    /// Whether nobody here reads it: it is handed on.
+    pub(crate) fn is_forwarded(&self) -> bool {
+        self.read.is_empty() && !self.silo.forwards.is_empty()
+    }
+}
+
+/// Wakeups per second of all readers, by the CPU where they slept.
+fn wakeups(silo: &Silo) -> BTreeMap<CpuId, f64> {
+    let mut all = BTreeMap::new();
+    for (cpu, rate) in silo.consumers.iter().flat_map(|consumer| &consumer.wakeups_on) {
+        *all.entry(*cpu).or_default() += rate;
+    }
+    all
+}
+
+/// The reads of data that arrived on a queue.
+fn reads<'a>(analysis: &'a Analysis<'_>, silo: &Silo) -> impl Iterator<Item = &'a Consumption> {
+    let napi = silo.napi.as_ref().map(|napi| napi.to);
+    let rows = analysis.observation.attribution.consumption.iter();
+    rows.filter(move |row| row.bytes > 0 && napi.is_some() && row.napi == napi)
+}
+
+/// Weights as shares of their sum; empty if that is 0.
+pub(crate) fn normalized(weights: impl Iterator<Item = (CpuId, f64)>) -> Shares {
+    let mut shares: Shares = weights.filter(|(_, weight)| *weight > 0.0).collect();
+    let all: f64 = shares.values().sum();
+    shares.values_mut().for_each(|share| *share /= all);
+    shares
+}
+
+/// The share of the softirqs' samples after driver and GRO; `None` with too few samples, or where
+/// RPS already takes that part elsewhere.
+fn protocol_share(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> Option<f64> {
+    let stages = analysis.observation.attribution.stages.as_ref()?;
+    let away = |queue: &Queue<'_>| {
+        let protocol = queue.silo.protocol_cpus.keys();
+        protocol.filter(|cpu| !queue.polled.contains_key(cpu)).count() > 0
+    };
+    if stages.refused.is_some() || queues.iter().any(away) {
+        return None;
+    }
+    let polling = queues.iter().flat_map(|queue| queue.polled.keys());
+    let cpus: std::collections::BTreeSet<CpuId> = polling.copied().collect();
+    let samples = cpus.iter().filter_map(|cpu| stages.cpus.get(cpu)).flatten();
+    let (mut poll, mut all) = (0.0, 0.0);
+    for (stage, count) in samples.filter(|(stage, _)| **stage != ReceiveStage::Other) {
+        all += *count as f64;
+        if matches!(stage, ReceiveStage::DriverGro | ReceiveStage::TxCompletion) {
+            poll += *count as f64;
+        }
+    }
+    (all >= LEAST_SAMPLES).then(|| 1.0 - poll / all)
+}

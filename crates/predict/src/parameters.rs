@@ -1,0 +1,254 @@
+//! The parameters of the model: `parameters.toml` with prior, uncertainty and source of each, and
+//! `fitted.csv` with what the published experiments made of them.
+//!
+//! CPU costs are in cycles of a 2.6.38 kernel; [`Values::ns_per_cycle`] turns them into nanoseconds
+//! of a machine by its clock and its kernel's age. `docs/model.md` explains each.
+
+use serde::Deserialize;
+
+use crate::scenario::{Kernel, Machine};
+
+macro_rules! parameters {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// One value of each parameter.
+        #[derive(Debug, Clone, Copy, PartialEq)]
+        pub struct Values {
+            $($(#[doc = $doc])* pub $name: f64,)*
+        }
+
+        impl Values {
+            /// The parameters' names, in the order of [`Self::to_array`].
+            pub const NAMES: [&'static str; [$(stringify!($name)),*].len()] =
+                [$(stringify!($name)),*];
+
+            /// What each of them is, with its unit at the end.
+            pub const MEANINGS: [&'static str; Self::NAMES.len()] = [$(concat!($($doc),*)),*];
+
+            /// The values in the order of [`Self::NAMES`].
+            pub fn to_array(self) -> [f64; Self::NAMES.len()] {
+                [$(self.$name),*]
+            }
+
+            /// The inverse of [`Self::to_array`].
+            pub fn from_array(values: [f64; Self::NAMES.len()]) -> Self {
+                let [$($name),*] = values;
+                Self { $($name),* }
+            }
+        }
+    };
+}
+
+parameters! {
+    /// Hardware interrupt with the scheduling of NAPI, per interrupt (cycles).
+    interrupt,
+    /// The driver's poll with GRO, per packet: descriptor, buffer, `napi_gro_receive` (cycles).
+    poll,
+    /// The same, per byte of payload: lines that the device wrote (cycles).
+    poll_byte,
+    /// IP and TCP input of a small segment up to the socket's queue, per packet (cycles).
+    tcp,
+    /// IP and UDP input up to the socket's queue, per packet (cycles).
+    udp,
+    /// `try_to_wake_up` of the reader, on the CPU that wakes it (cycles).
+    wakeup,
+    /// The interrupt that tells an idle CPU of a woken thread, on the CPU that sends it (cycles).
+    reschedule,
+    /// A call-function interrupt, as RPS sends, on the CPU that sends it (cycles).
+    ipi_send,
+    /// The same to a CPU that sleeps: more, until it is accepted and the call queue's lock is free
+    /// again (cycles).
+    ipi_sleeper,
+    /// Any inter-processor interrupt, on the CPU that receives it (cycles).
+    ipi_receive,
+    /// RPS: flow hash, table and enqueue to another CPU's backlog, per packet (cycles).
+    rps_enqueue,
+    /// RPS: dequeue on the other CPU, `process_backlog`, per packet (cycles).
+    backlog,
+    /// Completion of a sent packet: unmap and free, per packet (cycles).
+    completion,
+    /// More for a received packet whose CPU completes no sent packet: buffers are allocated here
+    /// and freed elsewhere, and a third CPU writes the socket's counters (cycles).
+    far_buffer,
+    /// The part of `far_buffer` that the poll pays; the protocol pays the rest.
+    far_buffer_poll,
+    /// System calls of one TCP transaction: wait, receive, send, two context switches (cycles).
+    syscall_tcp,
+    /// The same for UDP (cycles).
+    syscall_udp,
+    /// The benchmark's own work in user mode for each transaction (cycles).
+    user,
+    /// Copy between kernel and user, per byte of payload (cycles).
+    copy_byte,
+    /// The packet's and the socket's cache lines, where protocol and reader run on different CPUs,
+    /// per packet (cycles).
+    lines,
+    /// To leave idle and to enter it again, with the tick, for one woken thread (cycles).
+    idle_switch,
+    /// Work that the threads of a core do together, one thread's work being 1.
+    smt,
+    /// Share of the CPUs' time that the scheduler fills with ready threads.
+    balance,
+    /// From an interrupt to the first instruction on an idle CPU (us).
+    idle_exit,
+    /// Round trip without CPUs: wire, switch, bus (us).
+    round_trip,
+    /// The client's CPU time per transaction over the server's.
+    client,
+    /// Cycles that a kernel from 4.0 on, on a CPU of its time, needs for one of a 2.6.38.
+    recent,
+    /// Factor on the cost of an inter-processor interrupt in a virtual machine.
+    virtual_ipi,
+    /// Forwarding through a bridge or a route, with the transmit call, per packet (cycles).
+    forward,
+    /// From the poll to a rule in `raw` PREROUTING that drops the packet (cycles).
+    drop,
+    /// Netfilter with connection tracking, per packet (cycles).
+    conntrack,
+    /// One send call (cycles).
+    send_call,
+    /// Segment by segment work of a sender: header, checksum descriptor, driver, completion,
+    /// acknowledgement, per packet (cycles).
+    send_packet,
+    /// Sender's work per byte that no copy saves: pages, memory bandwidth of the device (cycles).
+    send_byte,
+    /// Copy of sent data into the kernel, per byte (cycles).
+    send_copy,
+}
+
+impl Values {
+    /// Returns the nanoseconds that one cycle of the table takes on `machine`.
+    pub fn ns_per_cycle(&self, machine: &Machine) -> f64 {
+        let age = match machine.kernel {
+            Kernel::Old => 1.0,
+            Kernel::Recent => self.recent,
+        };
+        age / machine.ghz
+    }
+
+    /// Returns the factor on inter-processor interrupts of `machine`.
+    pub fn ipi_factor(&self, machine: &Machine) -> f64 {
+        if machine.is_virtual { self.virtual_ipi } else { 1.0 }
+    }
+}
+
+/// A row of `parameters.toml`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// The name in [`Values::NAMES`].
+    pub name: String,
+    /// `cycles`, `cycles/B`, `us` or `ratio`.
+    pub unit: String,
+    /// The value before any fit, from its source.
+    pub prior: f64,
+    /// Standard deviation of the logarithm of `prior`.
+    pub uncertainty: f64,
+    /// Where `prior` is from.
+    pub source: String,
+}
+
+/// What the model is off by beyond its parameters: from the experiments that each fit left out.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelError {
+    /// Standard deviation of the logarithm of a rate.
+    pub rate: f64,
+    /// Standard deviation of the logarithm of a ratio of rates.
+    pub gain: f64,
+    /// Standard deviation of a CPU's share of time in softirqs.
+    pub softirq: f64,
+}
+
+/// A parameter after the fit to the published experiments.
+#[derive(Debug, Clone)]
+pub struct Fitted {
+    /// The value, in the unit of its row.
+    pub value: f64,
+    /// Its row of the Cholesky factor of the covariance of the values' logarithms, up to the
+    /// diagonal.
+    pub spread: Vec<f64>,
+}
+
+/// What `parameters.toml` holds.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(rename = "parameter")]
+    rows: Vec<Row>,
+    error: ModelError,
+}
+
+/// The table.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// The parameters, in the order of [`Values::NAMES`].
+    pub rows: Vec<Row>,
+    /// What the model is off by beyond its parameters.
+    pub error: ModelError,
+    /// A fitted value for each row.
+    pub fitted: Vec<Fitted>,
+}
+
+impl Table {
+    /// Returns the table that is built in: `parameters.toml` with `fitted.csv`.
+    ///
+    /// # Errors
+    /// What is wrong with these files; a test keeps them right.
+    pub fn built_in() -> Result<Self, String> {
+        let File { rows, error } = toml::from_str(include_str!("../parameters.toml"))
+            .map_err(|why| format!("parameters.toml: {why}"))?;
+        let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        if names != Values::NAMES {
+            return Err(format!("parameters.toml: the names are {names:?}"));
+        }
+        let fitted = fitted(include_str!("../fitted.csv"), &names)
+            .ok_or("fitted.csv: not as `make predict-score` writes it")?;
+        Ok(Self { rows, error, fitted })
+    }
+
+    /// Returns the fitted values.
+    pub fn values(&self) -> Values {
+        let mut values = [1.0; Values::NAMES.len()];
+        for (value, fitted) in values.iter_mut().zip(&self.fitted) {
+            *value = fitted.value;
+        }
+        Values::from_array(values)
+    }
+
+    /// Returns one draw of values that are as uncertain as the table says, from standard normal
+    /// numbers.
+    pub fn draw(&self, mut normal: impl FnMut() -> f64) -> Values {
+        let numbers: Vec<f64> = self.rows.iter().map(|_| normal()).collect();
+        let mut values = self.values().to_array();
+        for (value, fitted) in values.iter_mut().zip(&self.fitted) {
+            let shift: f64 = fitted.spread.iter().zip(&numbers).map(|(a, b)| a * b).sum();
+            *value *= shift.exp();
+        }
+        Values::from_array(values)
+    }
+
+    /// Returns `fitted.csv`: for each parameter its name, its value and its spread.
+    pub fn fitted_csv(&self) -> String {
+        let line = |(row, fitted): (&Row, &Fitted)| {
+            let spread: Vec<String> = fitted.spread.iter().map(|it| format!("{it:.4}")).collect();
+            format!("{},{:.4},{}\n", row.name, fitted.value, spread.join(","))
+        };
+        self.rows.iter().zip(&self.fitted).map(line).collect()
+    }
+}
+
+/// Reads `fitted.csv`; `None` unless it has a line for each name, with numbers.
+fn fitted(text: &str, names: &[&str]) -> Option<Vec<Fitted>> {
+    let lines: Vec<&str> = text.lines().collect();
+    if lines.len() != names.len() {
+        return None;
+    }
+    let read = |(line, name): (&&str, &&str)| {
+        let mut fields = line.split(',');
+        (fields.next() == Some(name)).then_some(())?;
+        let value = fields.next()?.parse().ok()?;
+        let spread = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
+        Some(Fitted { value, spread })
+    };
+    lines.iter().zip(names).map(read).collect()
+}

@@ -1,0 +1,177 @@
+//! A machine, its NIC, a load and settings: what a prediction is about.
+
+use netsilo_model::machine::cpuset::CpuSet;
+use serde::Deserialize;
+
+/// What a prediction is about, without the setting.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// The machine under load.
+    pub machine: Machine,
+    /// Its NIC, and the link.
+    pub nic: Nic,
+    /// What the others ask of it.
+    pub load: Load,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Machine {
+    /// The core of each CPU; CPUs with the same core are its hardware threads.
+    pub cores: Vec<u32>,
+    /// Clock (GHz).
+    pub ghz: f64,
+    /// Age of the kernel, and with it of the CPU.
+    pub kernel: Kernel,
+    /// Whether a hypervisor delivers its interrupts.
+    pub is_virtual: bool,
+}
+
+/// Age of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// Before 4.0.
+    Old,
+    /// 4.0 and later.
+    Recent,
+}
+
+impl Machine {
+    /// Number of CPUs.
+    pub fn cpu_count(&self) -> usize {
+        self.cores.len()
+    }
+}
+
+/// A NIC with its link.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Nic {
+    /// Rx queues, each with a tx queue on the same vector.
+    pub queue_count: usize,
+    /// The first queue that RSS chooses.
+    pub first_rss_queue: usize,
+    /// Whether the hash takes in the ports of UDP.
+    pub hashes_udp_ports: bool,
+    /// Link speed (Gbit/s).
+    pub gbit: f64,
+    /// Longest time that the NIC holds an interrupt back (us).
+    pub coalesce_us: f64,
+    /// Received frames after which it does not (frames).
+    pub coalesce_frames: f64,
+    /// Largest packet (bytes).
+    pub mtu: f64,
+    /// What the bus carries (Gbit/s).
+    pub bus_gbit: f64,
+}
+
+/// A load.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Load {
+    /// Instances that each send a request and wait for its answer.
+    RequestResponse(RequestResponse),
+    /// Packets that are handed on from one port to the other.
+    Forward(Forward),
+    /// Streams that this machine sends.
+    Send(Send),
+    /// A service that takes all CPU time, known by its shares of it.
+    Service(Service),
+}
+
+impl Load {
+    /// What the rate of a prediction counts.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Self::RequestResponse(_) => "transactions/s",
+            Self::Forward(_) | Self::Service(_) => "packets/s",
+            Self::Send(_) => "bit/s",
+        }
+    }
+}
+
+/// Requests and responses.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestResponse {
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Instances, each a connection with a client and a server process.
+    pub instances: f64,
+    /// Payload of the request, and of the response (bytes).
+    pub bytes: f64,
+    /// Work of the server for each request beyond answering (us).
+    pub work_us: f64,
+    /// CPUs that the servers may use; empty: all.
+    pub cpus: CpuSet,
+    /// Whether UDP servers connect their sockets, which RFS needs.
+    pub connected: bool,
+}
+
+/// Transport protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// TCP
+    Tcp,
+    /// UDP
+    Udp,
+}
+
+/// Forwarding between two ports.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forward {
+    /// Packets that arrive at each port (packets/s).
+    pub offered: f64,
+    /// Whether packets arrive at both ports.
+    pub two_way: bool,
+    /// Size of a frame, without preamble and gap (bytes).
+    pub frame_bytes: f64,
+    /// What netfilter does with them.
+    pub filter: Filter,
+}
+
+/// What netfilter does with forwarded packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Filter {
+    /// No rules.
+    None,
+    /// Rules with connection tracking.
+    Conntrack,
+    /// A rule in `raw` PREROUTING drops every packet.
+    RawDrop,
+}
+
+/// A stream that is sent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Send {
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Processes that send, each on a CPU of its own.
+    pub senders: f64,
+    /// Size of one send call (bytes).
+    pub call_bytes: f64,
+    /// Whether `sendfile` saves the copy.
+    pub zero_copy: bool,
+}
+
+/// A service whose work per packet is known only by its shares of CPU time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Service {
+    /// Share of all CPUs' time in user mode, without any setting.
+    pub usr: f64,
+    /// Share of all CPUs' time in system calls.
+    pub sys: f64,
+    /// Share of all CPUs' time in softirqs.
+    pub softirq: f64,
+}
+
+/// Where the receive work runs.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Setting {
+    /// CPU of each queue's interrupt; fewer than queues: taken in turn. For forwarding: of each
+    /// port.
+    pub irq: Vec<usize>,
+    /// CPUs that RPS spreads packets over; empty: RPS is off.
+    pub rps: Vec<usize>,
+    /// Whether RFS steers flows to their readers.
+    pub rfs: bool,
+}

@@ -1,0 +1,215 @@
+//! One synthetic host: a machine, a netdev with a queue per CPU or fewer, readers, and a fault.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::synthetic::grid::Grid;
+use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
+use serde::{Deserialize, Serialize};
+
+/// Drivers of the fleet, each with its share in percent.
+const DRIVERS: [(&str, u32); 5] =
+    [("mlx5_core", 35), ("ice", 25), ("ixgbe", 20), ("virtio_net", 15), ("bnxt_en", 5)];
+/// Kernels of the fleet, each with its share in percent.
+const KERNELS: [(&str, u32); 3] = [("6.1.0-28-amd64", 50), ("6.12.9", 30), ("5.14.0-503.el9", 20)];
+/// What is wrong with hosts, each with its share in percent.
+const FAULTS: [(Fault, u32); 5] = [
+    (Fault::None, 60),
+    (Fault::OneCpu, 15),
+    (Fault::Far, 10),
+    (Fault::RpsToItself, 10),
+    (Fault::Owned, 5),
+];
+/// First interrupt of a netdev's queues.
+const FIRST_IRQ: u32 = 64;
+
+/// What is wrong with a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// Each queue is polled on the CPU of its reader.
+    None,
+    /// All queues are polled on CPU 0.
+    OneCpu,
+    /// Queues are polled as far from their readers as the machine allows.
+    Far,
+    /// RPS of each queue names the CPU that polls it.
+    RpsToItself,
+    /// All queues are polled on CPU 0, and irqbalance runs.
+    Owned,
+}
+
+/// What a host was made as.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Truth {
+    /// Its name: `host-` and its number.
+    pub host: String,
+    /// Its kernel.
+    pub kernel: String,
+    /// The driver of its netdev.
+    pub driver: String,
+    /// Number of CPUs.
+    pub cpus: u32,
+    /// Number of rx queues.
+    pub queues: u32,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// A host of a fleet.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// What it was made as.
+    pub truth: Truth,
+    scene: Scene,
+    /// Since when it is up.
+    uptime: Duration,
+}
+
+impl Host {
+    /// Host `number` of the fleet with this seed; if `uniform`, with 8 queues and 8 CPUs.
+    pub fn new(seed: u64, number: u64, uniform: bool) -> Self {
+        // Consecutive seeds of this generator give unrelated numbers.
+        let mut rng = Rng::with_seed(seed.rotate_left(32) ^ number);
+        let grid = if uniform { EIGHT_CPUS } else { GRIDS[rng.usize(..GRIDS.len())] };
+        let cpus = grid.nodes * grid.llcs * grid.l2s * grid.cores * grid.threads;
+        let queues = if uniform { 8 } else { cpus.min(8 << rng.u32(..3)) };
+        let truth = Truth {
+            host: format!("host-{number:06}"),
+            kernel: (*by_share(&KERNELS, &mut rng)).to_owned(),
+            driver: (*by_share(&DRIVERS, &mut rng)).to_owned(),
+            cpus,
+            queues,
+            fault: *by_share(&FAULTS, &mut rng),
+        };
+        let scene = Scene {
+            grid,
+            netdevs: vec![netdev(&truth, grid, &mut rng)],
+            writers: irqbalance(truth.fault),
+            ..Scene::default()
+        };
+        Self { truth, scene, uptime: Duration::from_secs(rng.u64(600..10_000_000)) }
+    }
+
+    /// What netsilo would observe on it.
+    pub fn observation(&self) -> Observation {
+        let mut observation = self.scene.observation();
+        for snapshot in [&mut observation.before, &mut observation.after] {
+            snapshot.machine.hostname.clone_from(&self.truth.host);
+            snapshot.machine.release.clone_from(&self.truth.kernel);
+            snapshot.at += self.uptime;
+        }
+        observation
+    }
+}
+
+const EIGHT_CPUS: Grid =
+    Grid { nodes: 2, llcs: 1, l2s: 4, cores: 1, threads: 1, siblings_apart: false };
+
+/// The machines of the fleet: 8 to 64 CPUs.
+const GRIDS: [Grid; 4] = [
+    EIGHT_CPUS,
+    Grid { nodes: 1, llcs: 2, l2s: 4, cores: 1, threads: 2, siblings_apart: true },
+    Grid { nodes: 2, llcs: 1, l2s: 8, cores: 1, threads: 2, siblings_apart: true },
+    Grid { nodes: 2, llcs: 2, l2s: 8, cores: 1, threads: 2, siblings_apart: false },
+];
+
+fn netdev(truth: &Truth, grid: Grid, rng: &mut Rng) -> SceneNetdev {
+    let topology = grid.topology();
+    let farthest = |reader: CpuId| {
+        topology.online.iter().max_by_key(|cpu| topology.distance(reader, *cpu)).unwrap_or(reader)
+    };
+    let queues = (0..truth.queues).map(|number| {
+        let reader = CpuId(number % truth.cpus);
+        let polled = match truth.fault {
+            Fault::None | Fault::RpsToItself => reader,
+            Fault::OneCpu | Fault::Owned => CpuId(0),
+            Fault::Far => farthest(reader),
+        };
+        queue(truth.fault, number, polled, reader, rng)
+    });
+    SceneNetdev {
+        name: "eth0".into(),
+        driver: truth.driver.clone(),
+        node: Some(0),
+        queues: queues.collect(),
+        speed_mbps: Some(25_000),
+        ..SceneNetdev::default()
+    }
+}
+
+/// A queue with its load: 20,000 to 60,000 packets a second, of which each takes a microsecond.
+fn queue(fault: Fault, number: u32, polled: CpuId, reader: CpuId, rng: &mut Rng) -> SceneQueue {
+    let packets_per_s = rng.u64(20_000..60_000);
+    SceneQueue {
+        irq: Some(FIRST_IRQ + number),
+        cpus: CpuSet::from_cpu(polled),
+        rps_cpus: Some(match fault {
+            Fault::RpsToItself => CpuSet::from_cpu(polled),
+            _ => CpuSet::new(),
+        }),
+        packets_per_s,
+        packets_per_poll: rng.u64(2..16),
+        load: packets_per_s as f64 / 1e6,
+        readers: vec![Reader {
+            comm: "server".into(),
+            cpu: reader,
+            bytes_per_s: packets_per_s * rng.u64(200..1400),
+            unconnected: false,
+        }],
+        wakeups_per_s: packets_per_s / 4,
+        ..SceneQueue::default()
+    }
+}
+
+fn irqbalance(fault: Fault) -> Vec<KnobOwner> {
+    let owner =
+        || KnobOwner { name: "irqbalance".into(), pid: 812, writes: vec![OwnedKnob::IrqAffinity] };
+    (fault == Fault::Owned).then(owner).into_iter().collect()
+}
+
+/// Chooses among values with shares in percent.
+fn by_share<'a, T>(values: &'a [(T, u32)], rng: &mut Rng) -> &'a T {
+    let mut left = rng.u32(..100);
+    let chosen = values.iter().find(|(_, share)| {
+        let found = left < *share;
+        left = left.saturating_sub(*share);
+        found
+    });
+    &chosen.unwrap_or(&values[0]).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_depends_on_seed_and_number_alone() {
+        let host = |seed, number| Host::new(seed, number, false).observation();
+        assert_eq!(host(1, 7), host(1, 7));
+        assert_ne!(host(1, 7), host(2, 7));
+        assert_ne!(host(1, 7).after.netdevs, host(1, 8).after.netdevs);
+    }
+
+    #[test]
+    fn shares_are_those_of_the_tables() {
+        let hosts: Vec<_> = (0..2000).map(|number| Host::new(3, number, true).truth).collect();
+        for (fault, share) in FAULTS {
+            let found = hosts.iter().filter(|host| host.fault == fault).count() as u32;
+            // five standard deviations of a share of 2000
+            assert!(found.abs_diff(share * 20) < 110, "{fault:?}: {found} of 2000");
+        }
+        assert!(hosts.iter().all(|host| (host.cpus, host.queues) == (8, 8)));
+    }
+
+    #[test]
+    fn each_list_of_shares_adds_up() {
+        let sum = |shares: &[u32]| shares.iter().sum::<u32>();
+        assert_eq!(sum(&DRIVERS.map(|it| it.1)), 100);
+        assert_eq!(sum(&KERNELS.map(|it| it.1)), 100);
+        assert_eq!(sum(&FAULTS.map(|it| it.1)), 100);
+    }
+}

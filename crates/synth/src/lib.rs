@@ -1,0 +1,8 @@
+//! Seeded fleets of synthetic hosts, for those who try what `docs/howto/fleet.md` describes without
+//! a fleet.
+//!
+//! A host depends on the seed and its number alone, so several programs can each make a part of one
+//! fleet. [`host`] invents hosts, [`tree`] turns a captured fixture into bundles.
+
+pub mod host;
+pub mod tree;
