@@ -26,6 +26,7 @@ mod policy;
 mod reconcile;
 mod release;
 mod rest;
+mod search;
 mod trial;
 mod verify;
 mod view;
@@ -38,3 +39,4 @@ pub use self::decision::{
     WriteOutcome,
 };
 pub use self::policy::{Policy, WINDOW};
+pub use self::search::{Moment, SearchPolicy, SearchSchedule, Waiting};

@@ -13,6 +13,7 @@ mod metrics;
 mod outcomes;
 mod publish;
 mod reconcile;
+mod search;
 mod write;
 
 use std::collections::VecDeque;
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::control::{Controller, Decision, LogEntry, WriteOutcome};
+use netsilo_decide::control::{Controller, Decision, LogEntry, LogKind, Moment, WriteOutcome};
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::change::Change;
 use netsilo_model::cost::weights::Costs;
@@ -51,6 +52,7 @@ use crate::daemon::metrics::ReadBytes;
 use crate::daemon::outcomes::FollowedOutcomes;
 use crate::daemon::publish::{MetricsServer, SharedStatus, StatusSocket};
 use crate::daemon::reconcile::Reconcile;
+use crate::daemon::search::{Around, Searches, hour};
 use crate::daemon::write::Stopped;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::eprint_line;
@@ -145,6 +147,9 @@ struct Daemon<'a> {
     controller: Controller,
     costs: Costs,
     outcomes: FollowedOutcomes,
+    searches: Searches,
+    /// When to look again at a transaction whose guard may have been killed.
+    unguarded: Option<Duration>,
     observer: Observer,
     waiter: Waiter,
     beat: Heartbeat,
@@ -172,9 +177,13 @@ impl<'a> Daemon<'a> {
     ) -> Result<Self> {
         let (kernel, root) = (args.state.kernel()?, args.state.root()?);
         let mut mode = Mode::Placing;
+        let mut unguarded = None;
         if has_state {
             match write::recover(&kernel, &dir) {
-                Ok(words) => notes.extend(words),
+                Ok(recovered) => {
+                    notes.extend(recovered.words);
+                    unguarded = recovered.look_at;
+                }
                 Err(error) => notes.push(format!("{error:#}")),
             }
         } else {
@@ -202,6 +211,8 @@ impl<'a> Daemon<'a> {
             controller: Controller::new(config.policy()),
             costs: args.costs(&root, &mut notes),
             outcomes: FollowedOutcomes::default(),
+            searches: Searches::default(),
+            unguarded,
             status: first_status(&kernel, mode, notes),
             config: Config::default(),
             dir,
@@ -327,18 +338,22 @@ impl<'a> Daemon<'a> {
             });
             let WaitResult { stop, reload, events } = self.waiter.take();
             if stop {
+                self.end_search("the daemon ends");
                 return Ok(());
             }
             if reload {
+                self.end_search("the configuration is loaded again");
                 self.reload()?;
             }
             self.check_readers();
+            self.recover();
             let now = self.kernel.now();
             for event in &events {
                 self.controller.note_event(now, event);
             }
             self.status.totals.events += events.len() as u64;
             if reload || events.iter().any(|event| self.reconcile.matters(&self.root, event)) {
+                self.end_search("a netdev or CPU changed");
                 self.observer.invalidate();
             }
             let is_usable =
@@ -347,7 +362,9 @@ impl<'a> Daemon<'a> {
             match seen {
                 Ok(observation) => {
                     self.learn_cost(&observation, started.elapsed());
-                    if is_usable {
+                    if self.searches.is_running() {
+                        self.follow_search(&observation, started.elapsed());
+                    } else if is_usable {
                         self.decide(&observation, started.elapsed());
                     }
                     self.observer.give_back(observation);
@@ -359,6 +376,23 @@ impl<'a> Daemon<'a> {
                     self.observer = Observer::start_light(&self.root, self.config.counting())?;
                 }
             }
+        }
+    }
+
+    /// Restores what an earlier writer and its guard, both killed, have left.
+    fn recover(&mut self) {
+        if self.unguarded.take_if(|look_at| self.kernel.now() >= *look_at).is_none() {
+            return;
+        }
+        match write::recover(&self.kernel, &self.dir) {
+            Ok(recovered) => {
+                self.unguarded = recovered.look_at;
+                if let Some(words) = recovered.words {
+                    self.observer.invalidate();
+                    self.note(words);
+                }
+            }
+            Err(error) => self.note(format!("{error:#}")),
         }
     }
 
@@ -408,7 +442,64 @@ impl<'a> Daemon<'a> {
         }
         self.update_status(observation, decision);
         self.read.add(&self.status.locality, window.as_secs_f64());
+        self.search(observation, now);
         self.publish(window);
+    }
+
+    /// Begins a search if one may begin after this window.
+    fn search(&mut self, observation: &Observation, now: Duration) {
+        if self.status.mode != Mode::Placing || !self.root.is_live() {
+            return;
+        }
+        let moment = Moment {
+            now,
+            hour: hour(),
+            state: self.status.state,
+            has_conflicts: !self.status.conflicts.is_empty(),
+        };
+        let (searches, around) = self.around();
+        if let Some(why) = searches.begin(&around, &moment, observation) {
+            self.log_search(now, why);
+        }
+    }
+
+    /// Handles one window of a search that is under way. What the window shows is the candidates'
+    /// doing, so the controller does not see it.
+    fn follow_search(&mut self, observation: &Observation, window: Duration) {
+        let now = self.kernel.now();
+        let (searches, around) = self.around();
+        if let Some(why) = searches.follow(&around, now, observation) {
+            self.log_search(now, why);
+        }
+        self.publish(window);
+    }
+
+    /// The searches, and what they need of the daemon.
+    fn around(&mut self) -> (&mut Searches, Around<'_>) {
+        let around = Around {
+            policy: self.config.searches(),
+            goal: &self.controller.policy().goal,
+            root: &self.root,
+            state: &self.args.state,
+            dir: &self.args.outcomes,
+            known: &self.outcomes,
+        };
+        (&mut self.searches, around)
+    }
+
+    /// Ends a search that is under way, and waits until all that it tried is restored.
+    fn end_search(&mut self, why: &'static str) {
+        self.searches.stop(why);
+        let now = self.kernel.now();
+        if let Some(why) = self.searches.wait(now) {
+            self.log_search(now, why);
+        }
+    }
+
+    fn log_search(&mut self, at: Duration, why: String) {
+        // settings are read once a minute: those of candidates would look like another's writes
+        self.observer.invalidate();
+        self.decided(LogEntry { at, target: None, kind: LogKind::Search, why });
     }
 
     /// Takes the measured outcomes that came or went, if plans of this goal follow them.
@@ -451,7 +542,6 @@ impl<'a> Daemon<'a> {
 
     /// Records a decision in the log and the totals, and sends it to the journal or prints it.
     fn decided(&mut self, mut entry: LogEntry) {
-        use netsilo_decide::control::LogKind;
         if self.status.mode != Mode::Placing {
             entry.kind = entry.kind.without_writes();
         }
@@ -514,6 +604,7 @@ impl<'a> Daemon<'a> {
     fn publish(&mut self, window: Duration) {
         let status = &mut self.status;
         status.at = self.kernel.now();
+        status.search = self.searches.status(self.config.searches());
         status.own = self_cost();
         status.log = self.log.iter().cloned().collect();
         self.shared.put(status.clone(), self.read.clone(), window);
@@ -590,6 +681,7 @@ fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
         placements: Vec::new(),
         measured: None,
         unused_outcome: None,
+        search: None,
         pending: Vec::new(),
         held: Vec::new(),
         conflicts: Vec::new(),

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use netsilo_decide::plan::Plan;
 use netsilo_trial::race::{Race, RacePlan, RaceResult};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::bench::experiment::as_found;
 use crate::tell::consent::{confirmed_by_user, refuse_owned};
@@ -46,6 +47,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             .context("cannot await signals")?;
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
     }
+    if let Some(parent) = args.parent {
+        end_with(parent)?;
+    }
     if let Some(dir) = &args.resume {
         return resume(args, dir, &stop, &asking);
     }
@@ -66,6 +70,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let folder = args.output.as_deref().map(|dir| Folder::create(dir, &plan)).transpose()?;
     let race = Race::new(plan.rules, plan.candidates.len());
     search(args, &plan, race, folder, args.budget, &stop)
+}
+
+/// Has this process interrupted as by SIGTERM when its parent ends.
+fn end_with(parent: i32) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
+    ensure!(
+        getppid().map(Pid::as_raw_pid) == Some(parent),
+        "process {parent}, which started this search, has ended"
+    );
+    Ok(())
 }
 
 fn ensure_positive(args: &Args) -> Result<()> {
@@ -143,7 +157,10 @@ fn search(
     let race = ended?;
     let interrupted = stop.load(Ordering::Relaxed);
     let kept = match race.result() {
-        RaceResult::Won { candidate, .. } if !interrupted => keep(&mut temporary, plan, candidate)?,
+        RaceResult::Won { candidate, .. } if !interrupted => {
+            temporary.replace(&plan.candidates[candidate].changes)?;
+            if args.restore { None } else { Some(keep(&mut temporary)?) }
+        }
         _ => None,
     };
     let result = TuneResult::new(plan, &race, interrupted, kept);
@@ -155,20 +172,16 @@ fn search(
     if !interrupted {
         learn::keep_outcome(&args.outcomes, plan, &race);
     }
+    // a winner that is not kept was in force for the outcome
+    temporary.restore()?;
     if interrupted && let Some(dir) = dir {
         out::note(&format!("go on with: netsilo tune --resume {}", dir.display()));
     }
     Ok(if interrupted { Exit::Refused } else { Exit::Ok })
 }
 
-/// Applies the winner as one transaction, and confirms it once all of it is written.
-fn keep(
-    temporary: &mut TemporaryChanges<'_>,
-    plan: &RacePlan,
-    winner: usize,
-) -> Result<Option<u64>> {
-    temporary.replace(&plan.candidates[winner].changes)?;
+/// Confirms the winner, all of which is written, as one transaction; returns its number.
+fn keep(temporary: &mut TemporaryChanges<'_>) -> Result<u64> {
     let kept = temporary.keep()?;
-    ensure!(kept.is_some(), "the winner was restored by its guard before it could be confirmed");
-    Ok(kept)
+    kept.context("the winner was restored by its guard before it could be confirmed")
 }

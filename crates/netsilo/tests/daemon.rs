@@ -219,8 +219,8 @@ fn an_invalid_configuration_is_refused_at_the_start_and_ignored_later() {
     assert!(!host.path("state/irq").exists());
 }
 
-#[test]
-fn a_transaction_that_a_dead_daemon_left_unfinished_is_restored_at_the_start() {
+/// A host with a journal whose only transaction has moved an interrupt from CPU 0 to CPU 4.
+fn moved(confirm_by: &Json) -> Host {
     let host = Host::new("");
     host.put("tree/proc/irq/90/smp_affinity", "10\n");
     host.put("tree/sys/kernel/irq/90/actions", "eth9-0\n");
@@ -233,15 +233,34 @@ fn a_transaction_that_a_dead_daemon_left_unfinished_is_restored_at_the_start() {
     });
     let boot = serde_json::json!({ "record": "boot", "version": 1, "boot_id": "6a5b" });
     let begin = serde_json::json!({
-        "record": "begin", "transaction": 1, "pid": 7, "origin": "daemon", "confirm_by": null,
-        "entries": [entry],
+        "record": "begin", "transaction": 1, "pid": 7, "origin": "daemon",
+        "confirm_by": confirm_by, "entries": [entry],
     });
     host.put("state/journal", &format!("{boot}\n{begin}\n"));
+    host
+}
+
+fn affinity(host: &Host) -> String {
+    std::fs::read_to_string(host.path("tree/proc/irq/90/smp_affinity")).unwrap()
+}
+
+#[test]
+fn a_transaction_whose_guard_was_killed_is_restored_after_its_deadline() {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec;
+    let host = moved(&serde_json::json!({ "secs": now, "nanos": 0 }));
     let daemon = host.start();
-    assert_eq!(
-        std::fs::read_to_string(host.path("tree/proc/irq/90/smp_affinity")).unwrap(),
-        "01\n"
-    );
+    assert_eq!(affinity(&host), "10\n", "the guard has some seconds more");
+    host.until("it is restored", |_| affinity(&host) == "01\n");
+    let words = "transaction 1 was neither confirmed nor restored by its guard and is restored";
+    host.until("it is told", |_| host.log().contains(words));
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+#[test]
+fn a_transaction_that_a_dead_daemon_left_unfinished_is_restored_at_the_start() {
+    let host = moved(&Json::Null);
+    let daemon = host.start();
+    assert_eq!(affinity(&host), "01\n");
     assert!(
         host.log().contains("transaction 1 was left unfinished and is restored"),
         "{}",

@@ -142,11 +142,11 @@ impl Bench {
 
     /// Starts a daemon, which runs until the test ends. It verifies for longer than that: whether
     /// RPS costs more here is measured elsewhere.
-    fn start_daemon(&mut self) {
+    fn start_daemon(&mut self, more: &str) {
         let file = self.dir.path().join("netsilo.toml");
         let config =
             "interval = \"1s\"\nwindow = \"always\"\n[controller]\nverify-windows = 1000\n";
-        std::fs::write(&file, config).unwrap();
+        std::fs::write(&file, format!("{config}{more}")).unwrap();
         let mut command = self.on_the_machine(&["run", "--config", file.to_str().unwrap()]);
         let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
         self.children.push(command.stderr(log).spawn().unwrap());
@@ -154,10 +154,14 @@ impl Bench {
 
     /// Waits until the status of the daemon holds.
     fn daemon_until(&self, what: &str, holds: impl Fn(&Json) -> bool) -> Json {
+        self.daemon_sees(what, holds).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn daemon_sees(&self, what: &str, holds: impl Fn(&Json) -> bool) -> Result<Json, String> {
         let status = || self.run(&["status", "--json"]).stdout;
         let look = || serde_json::from_slice(&status()).unwrap_or(Json::Null);
         let log = || std::fs::read_to_string(self.dir.path().join("log")).unwrap();
-        until(what, look, holds).unwrap_or_else(|error| panic!("{error}\n{}", log()))
+        until(what, look, holds).map_err(|error| format!("{error}\n{}", log()))
     }
 
     /// Reads the knobs that the candidates of these tests change, byte for byte.
@@ -275,7 +279,7 @@ fn a_candidate_under_which_traffic_stops_is_taken_back_before_its_window_ends() 
     let before = bench.knobs();
     bench.stop_the_load_under_rps();
     let folder = bench.folder();
-    let options = ["--for", "60s", "--window", "3s", "--settle", "0s", "-o"];
+    let options = ["--for", "3m", "--window", "3s", "--settle", "0s", "-o"];
     let result = bench.result(&[&options[..], &[folder.to_str().unwrap()]].concat(), None);
     assert_eq!(bench.knobs(), before, "{result}");
     let out = &candidate(&result, "rps")["status"]["out"]["why"]["rail"];
@@ -414,7 +418,7 @@ fn the_daemon_follows_a_winner_and_undo_restores_the_state_before() {
     let with_rps = bench.knobs();
     let (code, text) = output_of(&bench.run(&["undo"]));
     assert_eq!((code, bench.knobs() == before), (Some(0), true), "{text}");
-    bench.start_daemon();
+    bench.start_daemon("");
     let status = bench.daemon_until("the daemon follows", |it| {
         it["totals"]["changes"] == 1 && it["pending"] == Json::Array(vec![])
     });
@@ -431,4 +435,76 @@ fn the_daemon_follows_a_winner_and_undo_restores_the_state_before() {
     assert_eq!(status["unused_outcome"], Json::Null, "{status}");
     let (code, text) = output_of(&bench.run(&["undo"]));
     assert_eq!((code, bench.knobs() == before), (Some(0), true), "{text}");
+}
+
+/// A configuration that allows searches of this length on the load of these tests.
+fn searches(length: &str) -> String {
+    format!(
+        "[goal]\nnetdevs = [\"veth0\"]\n[tune]\nshare = \"50%\"\nfor = \"{length}\"\n\
+         steady = \"2s\"\npause = \"1s\"\n"
+    )
+}
+
+/// Ends the daemon in the middle of its search; what it tried is restored.
+fn end_a_search_by(name: &str, signal: Signal) {
+    let mut bench = Bench::new(name);
+    bench.load();
+    let before = bench.knobs();
+    bench.start_daemon(&searches("5m"));
+    bench.daemon_until("a search begins", |it| !it["search"]["running_since"].is_null());
+    bench.until("RPS is on", |it| it.knobs() != before);
+    let mut daemon = bench.children.pop().unwrap();
+    kill_process(Pid::from_child(&daemon), signal).unwrap();
+    daemon.wait().unwrap();
+    if signal == Signal::TERM {
+        assert_eq!(bench.knobs(), before, "a daemon that ends waits for its search");
+        let log = std::fs::read_to_string(bench.dir.path().join("log")).unwrap();
+        assert!(log.contains("search: no outcome is known of this workload: "), "{log}");
+        assert!(log.contains("search: ended: the daemon ends: nothing remains"), "{log}");
+    }
+    bench.until("all is restored", |it| {
+        it.knobs() == before && it.journal("begin").len() == it.journal("undone").len()
+    });
+}
+
+#[test]
+fn a_daemon_that_ends_restores_what_its_search_tries() {
+    if !netsilo_lab::skip().unwrap() {
+        end_a_search_by("searches", Signal::TERM);
+    }
+}
+
+#[test]
+#[ignore = "half a minute: make test-long"]
+fn the_search_of_a_daemon_that_was_killed_ends_and_restores() {
+    if !netsilo_lab::skip().unwrap() {
+        end_a_search_by("orphan", Signal::KILL);
+    }
+}
+
+/// What is better here is measured, and no claim.
+#[test]
+#[ignore = "two minutes: make test-long"]
+fn a_search_of_the_daemon_keeps_its_outcome_and_is_not_repeated() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let mut bench = Bench::new("kept");
+    bench.load();
+    bench.start_daemon(&searches("80s"));
+    let ended = |it: &Json| it["search"]["last"]["words"].is_string();
+    let status = (0..6).find_map(|_| bench.daemon_sees("the search ends", ended).ok());
+    let status = status.unwrap_or_else(|| bench.daemon_until("the search ends", ended));
+    let words = status["search"]["last"]["words"].as_str().unwrap();
+    assert!(words.contains("no difference shown") || words.contains("is better"), "{words}");
+    let outcomes = bench.with_outcomes(&["outcomes", "--json"]);
+    let id = outcomes["outcomes"][0]["id"].as_str().unwrap_or_else(|| panic!("{outcomes} {words}"));
+    let known = |it: &Json| it["search"]["waiting"]["known"]["outcome"] == id;
+    let status = bench.daemon_until("the outcome is known", known);
+    assert_eq!(
+        (&status["search"]["begun"], &status["conflicts"]),
+        (&1.into(), &Json::Array(vec![]))
+    );
+    let (_, text) = output_of(&bench.run(&["status"]));
+    assert!(text.contains("measured on this workload; the last ended "), "{text}");
 }

@@ -102,6 +102,8 @@ pub enum LogKind {
     Follow,
     /// Plans rest on the cost model again.
     Estimate,
+    /// A search by `netsilo tune` begins, or has ended.
+    Search,
 }
 
 impl LogKind {

@@ -55,6 +55,11 @@ impl<'a> Recalled<'a> {
         }
     }
 
+    /// The id of the outcome.
+    pub fn id(&self) -> &str {
+        &self.basis.outcome
+    }
+
     fn place(&self, queue: &Subject) -> Option<&MeasuredPlace> {
         self.learned.state.places.iter().find(|it| it.queue == *queue)
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::control::Policy;
+use netsilo_decide::control::{Policy, SearchPolicy};
 use netsilo_decide::plan::{Goal, Override};
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::snapshot::netdev::Netdev;
@@ -51,6 +51,7 @@ pub(crate) struct Config {
     /// Whether `[goal]` only limits netdevs and CPUs.
     only_limits: bool,
     policy: Policy,
+    searches: SearchPolicy,
     netdevs: Vec<file::Netdev>,
 }
 
@@ -71,6 +72,7 @@ impl Default for Config {
             outcomes: true,
             only_limits: true,
             policy: Policy::default(),
+            searches: SearchPolicy::default(),
             netdevs: Vec::new(),
         }
     }
@@ -139,6 +141,7 @@ impl Config {
         self.only_limits &= file.goal.only_limit();
         self.policy.goal = file.goal.over(take(&mut self.policy.goal));
         self.take_controller(file.controller);
+        self.take_tune(file.tune);
         self.netdevs.extend(file.netdev);
     }
 
@@ -157,6 +160,16 @@ impl Config {
             Yield::For(time) => Some(time),
         };
         set(&mut policy.yield_for, new.yield_for.map(how_long));
+    }
+
+    fn take_tune(&mut self, new: file::Tune) {
+        let searches = &mut self.searches;
+        set(&mut searches.share, new.share);
+        set(&mut searches.hours, new.hours);
+        set(&mut searches.length, new.length);
+        set(&mut searches.steady, new.steady);
+        set(&mut searches.pause, new.pause);
+        set(&mut searches.never_worse_than, new.never_worse_than);
     }
 
     /// Checks what involves more than one key.
@@ -178,11 +191,42 @@ impl Config {
             hold_off <= hold_off_most,
             "controller.hold-off is longer than controller.hold-off-most"
         );
+        self.check_searches()?;
         anyhow::ensure!(
             self.hints || !self.hints_only,
             "hints-only without hints writes nothing: set hints = true"
         );
         Ok(())
+    }
+
+    /// Checks that `[tune]` allows a search at all, if it is meant to.
+    fn check_searches(&self) -> Result<()> {
+        let SearchPolicy { share, length, .. } = &self.searches;
+        if !self.searches.is_on() {
+            return Ok(());
+        }
+        let shown =
+            |time: Duration| humantime::format_duration(Duration::from_secs(time.as_secs()));
+        anyhow::ensure!(
+            *length <= self.searches.allowance(),
+            "tune.for ({}) is longer than tune.share ({}%) of a day ({}): no search would ever \
+             begin",
+            shown(*length),
+            100.0 * share,
+            shown(self.searches.allowance())
+        );
+        anyhow::ensure!(self.bpf, "tune.share with bpf = false: outcomes are measured with eBPF");
+        anyhow::ensure!(
+            self.outcomes && self.only_limits && !self.hints_only,
+            "tune.share without effect: outcomes are not followed with goal.outcomes = false, with \
+             hints-only, and where [goal] chooses an algorithm or sets knobs"
+        );
+        Ok(())
+    }
+
+    /// Returns when searches for better settings are allowed.
+    pub(crate) fn searches(&self) -> &SearchPolicy {
+        &self.searches
     }
 
     /// Returns how eBPF is attached in each cycle.

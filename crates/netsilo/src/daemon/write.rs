@@ -104,18 +104,40 @@ fn stopped(error: &ApplyError) -> Stopped {
     }
 }
 
-/// Restores a transaction that an earlier writer left unfinished, unless its guard will; returns a
-/// description of what was done.
-pub(crate) fn recover(kernel: &dyn Kernel, dir: &Path) -> anyhow::Result<Option<String>> {
+/// Time that a guard may take to restore after its deadline.
+const GUARD: Duration = Duration::from_secs(5);
+
+/// What an earlier writer had left.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Recovered {
+    /// What was done.
+    pub(crate) words: Option<String>,
+    /// When to look again: a transaction awaits its confirmation, and has a guard until then.
+    pub(crate) look_at: Option<Duration>,
+}
+
+/// Restores a transaction that an earlier writer left unfinished; one that awaits its confirmation
+/// only if its guard has not done so after the deadline, since it was killed, too.
+pub(crate) fn recover(kernel: &dyn Kernel, dir: &Path) -> anyhow::Result<Recovered> {
     let transactions = journal::read_without_lock(kernel, dir)?
         .map(|history| history.transactions)
         .unwrap_or_default();
-    let unfinished =
-        transactions.iter().find(|it| it.is_unfinished() && it.awaits_confirmation().is_none());
-    let Some(id) = unfinished.map(|it| it.id) else { return Ok(None) };
-    let undone = undo(kernel, dir, UndoScope::Only(id), false, RestoredBy::Daemon, &mut |_, _| {})?;
+    let mut open = transactions.iter().filter(|it| it.is_open());
+    let left = open.find(|it| it.is_unfinished() || it.awaits_confirmation().is_some());
+    let Some(left) = left else { return Ok(Recovered::default()) };
+    let why = match left.awaits_confirmation().map(|deadline| deadline + GUARD) {
+        Some(look_at) if kernel.now() < look_at => {
+            return Ok(Recovered { words: None, look_at: Some(look_at) });
+        }
+        Some(_) => "was neither confirmed nor restored by its guard",
+        None => "was left unfinished",
+    };
+    let (id, scope) = (left.id, UndoScope::Only(left.id));
+    let undone = undo(kernel, dir, scope, false, RestoredBy::Daemon, &mut |_, _| {})?;
     let left: Vec<String> =
         undone.iter().flat_map(|it| it.failures()).map(ToString::to_string).collect();
-    let words = format!("transaction {id} was left unfinished and is restored");
-    Ok(Some(if left.is_empty() { words } else { format!("{words}, except {}", left.join(", ")) }))
+    let words = format!("transaction {id} {why} and is restored");
+    let words =
+        if left.is_empty() { words } else { format!("{words}, except {}", left.join(", ")) };
+    Ok(Recovered { words: Some(words), look_at: None })
 }

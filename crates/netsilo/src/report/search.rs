@@ -80,7 +80,7 @@ fn as_markdown(plan: &RacePlan, result: &TuneResult<'_>, notes: &[String]) -> St
         markdown::plain(&result.measured()),
         plural(result.windows, "window"),
         result.rules.seed,
-        markdown::plain(&result.outcome())
+        markdown::plain(&result.words)
     );
     for note in notes {
         let _ = writeln!(text, "> {}\n", markdown::plain(note));
@@ -102,7 +102,7 @@ fn page(plan: &RacePlan, result: &TuneResult<'_>, notes: &[String]) -> Result<St
 
 fn verdict(result: &TuneResult<'_>, notes: &[String]) -> Markup {
     html! {
-        p { b { (result.outcome()) } }
+        p { b { (result.words) } }
         p {
             "Objective: " (result.measured()) ". " (plural(result.windows, "window")) ", seed "
             (result.rules.seed) "."

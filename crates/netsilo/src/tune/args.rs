@@ -73,6 +73,12 @@ pub(crate) struct Args {
     /// Write without asking first
     #[arg(short, long)]
     pub(super) yes: bool,
+    /// Keep only the outcome, which plans follow, and restore the state before whoever wins
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(super) restore: bool,
+    /// End with this process, which started the search
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(super) parent: Option<i32>,
     /// Print the result as JSON
     #[arg(short, long)]
     pub(super) json: bool,

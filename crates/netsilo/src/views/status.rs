@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
-use netsilo_decide::control::{ControllerState, LogEntry, LogKind};
+use netsilo_decide::control::{ControllerState, LogEntry, LogKind, Waiting};
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
-use crate::tell::status::{CountingStatus, Mode, Status};
+use crate::tell::status::{CountingStatus, Mode, SearchStatus, Status};
 use crate::tell::words::plural;
 use crate::views::plan::basis;
 use crate::views::units::{bytes_per_s, percent};
@@ -90,6 +90,9 @@ pub(crate) fn head(status: &Status) -> String {
     if let Some(unused) = &status.unused_outcome {
         let _ = writeln!(text, "{}: {}", unused.subject, unused.reason);
     }
+    if let Some(search) = &status.search {
+        let _ = writeln!(text, "search: {}", searching(status, search));
+    }
     let totals = &status.totals;
     let _ = writeln!(
         text,
@@ -123,6 +126,30 @@ pub(crate) fn head(status: &Status) -> String {
     let _ = writeln!(text, "own cost: {:.1} s of CPU{memory}", status.own.cpu.as_secs_f64());
     let _ = writeln!(text, "{}", counting(&status.counting));
     text
+}
+
+/// Whether a search is under way, else why none begins; and how the last one ended.
+fn searching(status: &Status, search: &SearchStatus) -> String {
+    let now = match (search.running_since, &search.waiting) {
+        (Some(since), _) => format!("netsilo tune, for {}", ago(status, since)),
+        (None, Some(waiting)) => {
+            let more = match waiting {
+                Waiting::Pause { until } | Waiting::Share { until } => {
+                    format!(", next in {} at the earliest", span(until.saturating_sub(status.at)))
+                }
+                Waiting::Moving { since } => format!(", steady for {}", ago(status, *since)),
+                _ => String::new(),
+            };
+            format!("none now: {waiting}{more}")
+        }
+        (None, None) => "none now".into(),
+    };
+    match &search.last {
+        Some(last) => {
+            format!("{now}; the last ended {} ago: {}", ago(status, last.ended), last.words)
+        }
+        None => now,
+    }
 }
 
 fn counting(counting: &CountingStatus) -> String {

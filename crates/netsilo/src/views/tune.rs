@@ -29,6 +29,8 @@ pub(crate) struct TuneResult<'a> {
     pub(crate) windows: usize,
     pub(crate) interrupted: bool,
     pub(crate) result: RaceResult,
+    /// The result in words.
+    pub(crate) words: String,
     /// All candidates; the first is the present state.
     pub(crate) candidates: Vec<CandidateResult<'a>>,
     /// The transaction that keeps the winner; `None` if nothing was kept.
@@ -61,7 +63,7 @@ impl<'a> TuneResult<'a> {
             let words = words(plan, &standing);
             CandidateResult { name: &setting.name, expected: &setting.what, standing, words }
         };
-        Self {
+        let mut result = Self {
             schema: 1,
             objective: &plan.objective,
             load: &plan.load,
@@ -70,9 +72,12 @@ impl<'a> TuneResult<'a> {
             windows: race.turns(),
             interrupted,
             result: race.result(),
+            words: String::new(),
             candidates: race.standings().into_iter().map(candidate).collect(),
             transaction,
-        }
+        };
+        result.words = result.outcome();
+        result
     }
 
     /// What was measured: `cpu-per-megabyte`, `latency of ./load.sh`.
@@ -84,7 +89,7 @@ impl<'a> TuneResult<'a> {
     }
 
     /// The outcome in one line.
-    pub(crate) fn outcome(&self) -> String {
+    fn outcome(&self) -> String {
         let RaceResult::Won { candidate, change } = &self.result else {
             let is_in = |it: &&CandidateResult<'_>| it.standing.status == Status::In;
             let mut left = self.candidates.iter().skip(1).filter(is_in).peekable();
@@ -124,7 +129,7 @@ pub(crate) fn render(result: &TuneResult<'_>) -> String {
         text += "interrupted: nothing remains written\n";
         return text;
     }
-    let _ = writeln!(text, "{}", result.outcome());
+    let _ = writeln!(text, "{}", result.words);
     if result.transaction.is_none() {
         text += "nothing remains written\n";
     }
@@ -322,11 +327,14 @@ mod tests {
             windows: 120,
             interrupted: false,
             result: RaceResult::Won { candidate: 1, change: change(-7.0) },
+            words: String::new(),
             candidates: candidates.collect(),
             transaction: Some(3),
         };
+        result.words = result.outcome();
         let won = render(&result);
         (result.result, result.transaction) = (RaceResult::NoDifferenceShown, None);
+        result.words = result.outcome();
         let none = render(&result);
         result.interrupted = true;
         let interrupted = render(&result);
