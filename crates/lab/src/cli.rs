@@ -9,6 +9,8 @@ use crate::outcome;
 use crate::outcome::Outcome;
 use crate::peers;
 use crate::peers::Peers;
+use crate::tutorial;
+use crate::tutorial::Tutorial;
 use netsilo_lab::traffic::{self, Traffic};
 use netsilo_lab::{Init, Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
@@ -51,6 +53,8 @@ enum Verb {
     /// Measure netsilo beside irqbalance, tuned, perftune and others, under servers that readers
     /// know
     Peers(Peers),
+    /// Run the commands of docs/tutorial.md in a guest, and check what the page says of them
+    Tutorial(Tutorial),
     /// Send and receive traffic with exact counts, in guests, peers or anywhere else
     #[command(subcommand)]
     Traffic(Traffic),
@@ -129,6 +133,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Demo(demo) => demo::run(&demo).map(|()| ExitCode::SUCCESS),
         Verb::Outcome(args) => outcome::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Peers(args) => peers::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Tutorial(args) => tutorial::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Traffic(traffic) => traffic::run(&traffic).map(|()| ExitCode::SUCCESS),
     }
 }

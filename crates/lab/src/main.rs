@@ -9,6 +9,7 @@ mod locality;
 mod outcome;
 mod peers;
 mod say;
+mod tutorial;
 mod workload;
 
 use clap::Parser;

@@ -10,9 +10,6 @@ use crate::workload::reports::{self, ClientReport};
 /// requests, not seconds.
 const REDIS_REQUESTS: u32 = 3000;
 
-/// Connections of a light load to all servers together.
-const FEW_CONNECTIONS: usize = 4;
-
 /// Longest time of a light load.
 const LIGHT_SECONDS: u32 = 600;
 
@@ -73,7 +70,7 @@ impl Client {
     /// The command of a load with few connections that lasts until it is stopped.
     pub(crate) fn light(&self) -> String {
         self.command(&Load {
-            connections: FEW_CONNECTIONS,
+            connections: self.kind.few_connections(),
             seconds: LIGHT_SECONDS,
             requests: 100_000_000,
         })

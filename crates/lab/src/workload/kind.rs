@@ -43,6 +43,15 @@ impl Kind {
         }
     }
 
+    /// Connections of a light load to all servers together: with fewer, all of nginx's may be those
+    /// of one worker.
+    pub(crate) fn few_connections(self) -> usize {
+        match self {
+            Self::Nginx => 8,
+            _ => 4,
+        }
+    }
+
     /// Connections of a full load, to all servers together.
     pub(crate) fn connections(self, servers: usize) -> usize {
         match self {
