@@ -38,11 +38,11 @@ package:
 mutants: setup
 	scripts/mutants
 
-# each fuzz target for HOURS hours on one CPU, each time with other inputs (docs/testing.md)
+# all fuzz targets for HOURS hours together, each time with other inputs (docs/testing.md)
 HOURS ?= 1
 fuzz-long:
 	@scripts/setup --fuzz
-	NETSILO_FUZZ_SEED=$$(date +%s) scripts/fuzz $$(( $(HOURS) * 3600 ))
+	NETSILO_FUZZ_SEED=$$(date +%s) scripts/fuzz --total $$(( $(HOURS) * 3600 ))
 
 # the daemon in a guest for HOURS hours while everything changes (docs/testing.md)
 soak: setup

@@ -62,6 +62,10 @@ const MOST_UNPACKED: u64 = 1 << 20;
 /// Longest latency in nanoseconds that a histogram may have: one hour, as those of netsilo.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
+/// The encoding of the least of all numbers, which no count is: the library would negate it, and
+/// panic.
+const LEAST_NUMBER: [u8; 9] = [0xff; 9];
+
 /// A histogram without its compression; `None` unless its header fits a histogram of netsilo. The
 /// library allocates what the header announces: up to 4 GiB for the counts of a record of 60 bytes.
 fn unpacked(text: &str) -> Option<Vec<u8>> {
@@ -76,7 +80,8 @@ fn unpacked(text: &str) -> Option<Vec<u8>> {
     };
     let counts = bytes.len().checked_sub(40)? as u64;
     let fits = number(4, 4)? <= counts && number(12, 4)? <= 3 && number(24, 8)? <= LONGEST_NS;
-    fits.then_some(bytes)
+    let negates = bytes.windows(LEAST_NUMBER.len()).skip(40).any(|it| it == LEAST_NUMBER);
+    (fits && !negates).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -125,6 +130,10 @@ mod tests {
         for (what, at) in [("4 GiB of counts", 4), ("digits", 15), ("a highest value", 24)] {
             assert!(unpacked(&with_byte(at, 0xff)).is_none(), "{what}");
         }
+        let mut packed = vec![0; 8];
+        let least = [&unpacked(&with_byte(0, 0x1c)).unwrap()[..40], &LEAST_NUMBER].concat();
+        ZlibEncoder::new(least.as_slice(), Compression::fast()).read_to_end(&mut packed).unwrap();
+        assert!(unpacked(&STANDARD.encode(packed)).is_none(), "the least of all numbers");
         let mut packed = vec![0; 8];
         let mut bomb = ZlibEncoder::new(std::io::repeat(0).take(16 << 20), Compression::fast());
         bomb.read_to_end(&mut packed).unwrap();
