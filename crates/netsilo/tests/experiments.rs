@@ -237,7 +237,7 @@ fn a_killed_run_can_be_undone() {
         child.kill().unwrap();
         child.wait().unwrap();
     };
-    kill_when_changed(&["-n", "1", "-d", "60s", "--rounds", "6", "-s", "none,rps+rfs", "--no-map"]);
+    kill_when_changed(&["-n", "1", "-d", "4s", "--rounds", "6", "-s", "none,rps+rfs", "--no-map"]);
     undo();
     // kill while the command of a setting has done half of its work
     let half = format!("{PEER}; sleep 600");
@@ -451,7 +451,7 @@ fn a_forwarding_machine_is_measured_and_agents_refuse_loads_that_they_may_not_ma
     }
     let (mut row, dir) = (Row::new(), tempfile::tempdir().unwrap());
     let forward = |row: &Row, folder: &str, more: &[&str]| {
-        let usual = ["-d", "3s", "--rate", "2000", "--no-map"];
+        let usual = ["-d", "1s", "--rate", "2000", "--no-map"];
         output_of(&row.forward(dir.path(), folder, &[&usual, more].concat()).output().unwrap())
     };
     row.serve(0, "192.0.2.1", &[]);

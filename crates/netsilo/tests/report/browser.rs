@@ -192,7 +192,7 @@ fn the_page_is_not_blank_in_light_and_dark_and_prints_completely() {
         let picture = folder.path().join("picture.png");
         let shot = format!("--screenshot={}", picture.display());
         let scheme = format!("--blink-settings=preferredColorScheme={scheme}");
-        browse(&chromium, &page, &[&shot, &scheme, "--window-size=1200,3000"]);
+        browse(&chromium, &page, &[&shot, &scheme, "--window-size=1200,1000"]);
         average_brightness(&picture)
     };
     let (by_day, by_night) = (brightness("1"), brightness("0"));
