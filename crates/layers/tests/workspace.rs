@@ -15,7 +15,7 @@ use netsilo_layers::modules::{Reference, Sources, references};
 const CRATES: [(&str, &str); 12] = [
     ("stats", ""),
     ("model", "stats"),
-    ("predict", "model"),
+    ("predict", "stats model"),
     ("decide", "stats model"),
     ("trial", "stats model"),
     ("sys", "stats model"),

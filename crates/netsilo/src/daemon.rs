@@ -9,6 +9,7 @@ mod budget;
 pub(crate) mod config;
 mod heartbeat;
 mod journald;
+mod listeners;
 mod metrics;
 mod outcomes;
 mod publish;
@@ -17,7 +18,6 @@ mod search;
 mod write;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -48,17 +48,15 @@ use crate::daemon::budget::{Budget, Cycle};
 use crate::daemon::config::Config;
 use crate::daemon::heartbeat::{Heartbeat, tell_systemd};
 use crate::daemon::journald::Journald;
+use crate::daemon::listeners::Listeners;
 use crate::daemon::metrics::ReadBytes;
 use crate::daemon::outcomes::FollowedOutcomes;
-use crate::daemon::publish::{MetricsServer, SharedStatus, StatusSocket};
 use crate::daemon::reconcile::Reconcile;
 use crate::daemon::search::{Around, Searches, hour};
 use crate::daemon::write::Stopped;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::eprint_line;
-use crate::tell::status::{
-    AttributionStatus, ConfigStatus, CountingStatus, Mode, SCHEMA, SOCKET, Status, Totals,
-};
+use crate::tell::status::{AttributionStatus, ConfigStatus, CountingStatus, Mode, SOCKET, Status};
 use crate::tell::words::plural;
 use crate::views;
 
@@ -161,9 +159,7 @@ struct Daemon<'a> {
     status: Status,
     log: VecDeque<LogEntry>,
     read: ReadBytes,
-    shared: SharedStatus,
-    metrics: Option<MetricsServer>,
-    socket: Option<StatusSocket>,
+    listeners: Listeners,
 }
 
 impl<'a> Daemon<'a> {
@@ -203,9 +199,7 @@ impl<'a> Daemon<'a> {
         }
         let waiter = Waiter::new(listener).context("cannot handle signals")?;
         let observer = Observer::start_light(&root, config.counting())?;
-        let shared = SharedStatus::default();
-        let socket =
-            has_state.then(|| StatusSocket::open(&dir.join(SOCKET), shared.clone())).transpose()?;
+        let listeners = Listeners::open(has_state.then(|| dir.join(SOCKET)))?;
         let mut daemon = Self {
             args,
             controller: Controller::new(config.policy()),
@@ -213,7 +207,7 @@ impl<'a> Daemon<'a> {
             outcomes: FollowedOutcomes::default(),
             searches: Searches::default(),
             unguarded,
-            status: first_status(&kernel, mode, notes),
+            status: Status::first(kernel.now(), mode, notes),
             config: Config::default(),
             dir,
             root,
@@ -228,9 +222,7 @@ impl<'a> Daemon<'a> {
             journald: Journald::connect(&args.journald_socket),
             log: VecDeque::new(),
             read: ReadBytes::default(),
-            shared,
-            metrics: None,
-            socket,
+            listeners,
         };
         daemon.configure(config)?;
         for note in &daemon.status.notes {
@@ -248,9 +240,7 @@ impl<'a> Daemon<'a> {
         } else {
             None
         };
-        if self.metrics.as_ref().map(|server| server.address) != config.metrics.address() {
-            self.move_metrics(config.metrics.address())?;
-        }
+        self.listeners.move_metrics(config.metrics.address())?;
         self.hints = new_hints.or(self.hints.take()).filter(|_| config.hints);
         if !matches!(self.status.mode, Mode::ObserveOnly(_)) {
             self.status.mode = if config.hints_only { Mode::HintsOnly } else { Mode::Placing };
@@ -261,67 +251,9 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// Serves metrics at another address; if it cannot be bound, at the old one as before.
-    fn move_metrics(&mut self, address: Option<SocketAddr>) -> Result<()> {
-        let old = self.metrics.as_ref().map(|server| server.address);
-        // Its own listener would keep the port from the new one, for example 127.0.0.1's from all
-        // addresses. Elsewhere the old one serves until the new one has its port.
-        if old.zip(address).is_some_and(|(old, new)| old.port() == new.port()) {
-            self.metrics = None;
-        }
-        match self.metrics_at(address) {
-            Ok(server) => self.metrics = server,
-            Err(error) => {
-                if self.metrics.is_none() {
-                    // If this fails too, `check_readers` says so and tries again.
-                    self.metrics = self.metrics_at(old).unwrap_or(None);
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    fn metrics_at(&self, address: Option<SocketAddr>) -> Result<Option<MetricsServer>> {
-        address.map(|address| MetricsServer::open(address, self.shared.clone())).transpose()
-    }
-
     /// Whether the daemon can write to its state folder.
     fn has_state(&self) -> bool {
         !matches!(self.status.mode, Mode::ObserveOnly(_))
-    }
-
-    /// Notes what keeps readers from an answer; starts listeners that ended again.
-    fn check_readers(&mut self) {
-        let socket = self.socket.take_if(|socket| socket.has_ended());
-        let server = self.metrics.take_if(|server| server.has_ended());
-        let status = socket.as_ref().or(self.socket.as_ref()).and_then(StatusSocket::trouble);
-        let metrics = server.as_ref().or(self.metrics.as_ref()).and_then(MetricsServer::trouble);
-        status.into_iter().chain(metrics).for_each(|trouble| self.note(trouble));
-        if socket.is_some() {
-            self.note("the status socket ended: starting it again".into());
-        }
-        if let Some(ended) = server {
-            let at = ended.address;
-            self.note(format!("the server of metrics at {at} ended: starting it again"));
-        }
-        // it removes its path, which the new one needs
-        drop(socket);
-        if let Err(error) = self.listen() {
-            self.note(format!("{error:#}"));
-        }
-    }
-
-    /// Starts the listeners that are missing.
-    fn listen(&mut self) -> Result<()> {
-        if self.socket.is_none() && self.has_state() {
-            let path = self.dir.join(SOCKET);
-            self.socket = Some(StatusSocket::open(&path, self.shared.clone())?);
-        }
-        if self.metrics.is_none() {
-            self.metrics = self.metrics_at(self.config.metrics.address())?;
-        }
-        Ok(())
     }
 
     /// Runs one window after another until a signal ends the daemon.
@@ -345,7 +277,8 @@ impl<'a> Daemon<'a> {
                 self.end_search("the configuration is loaded again");
                 self.reload()?;
             }
-            self.check_readers();
+            let notes = self.listeners.check(self.config.metrics.address());
+            notes.into_iter().for_each(|note| self.note(note));
             self.recover();
             let now = self.kernel.now();
             for event in &events {
@@ -607,7 +540,7 @@ impl<'a> Daemon<'a> {
         status.search = self.searches.status(self.config.searches());
         status.own = self_cost();
         status.log = self.log.iter().cloned().collect();
-        self.shared.put(status.clone(), self.read.clone(), window);
+        self.listeners.put(status.clone(), self.read.clone(), window);
         let changes = plural(status.totals.changes as usize, "write");
         tell_systemd(&[NotifyState::Status(&format!("{:?}, {changes}", status.state))]);
     }
@@ -661,36 +594,5 @@ impl<'a> Daemon<'a> {
                 Exit::RestoreIncomplete
             }
         }
-    }
-}
-
-fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
-    Status {
-        schema: SCHEMA,
-        version: env!("CARGO_PKG_VERSION").into(),
-        pid: std::process::id(),
-        started: kernel.now(),
-        at: kernel.now(),
-        windows: 0,
-        mode,
-        state: Default::default(),
-        config: ConfigStatus::default(),
-        attribution: AttributionStatus::default(),
-        counting: CountingStatus::default(),
-        locality: Default::default(),
-        placements: Vec::new(),
-        measured: None,
-        unused_outcome: None,
-        search: None,
-        pending: Vec::new(),
-        held: Vec::new(),
-        conflicts: Vec::new(),
-        refusals: Vec::new(),
-        advice: Vec::new(),
-        verification: None,
-        log: Vec::new(),
-        notes,
-        totals: Totals::default(),
-        own: self_cost(),
     }
 }

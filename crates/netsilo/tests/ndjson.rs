@@ -12,13 +12,14 @@ const HOST: &str = include_str!("../../../fixtures/observation-schema-1.ndjson")
 const BUNDLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/igb-6.12.tar.zst");
 
 fn filter(verb: &str, input: String) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_netsilo"))
-        .args([verb, "--ndjson"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    fed(command.args([verb, "--ndjson"]), input)
+}
+
+/// Runs a command with this standard input.
+fn fed(command: &mut Command, input: String) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let writer = thread::spawn(move || stdin.write_all(input.as_bytes()).unwrap());
     let output = child.wait_with_output().unwrap();
@@ -79,17 +80,13 @@ fn no_number_of_the_input_sizes_the_memory() {
     }
     let count = input.lines().count();
     // 512 MiB of address space for threads, program and lines
-    let mut child = Command::new("sh")
-        .args(["-c", "ulimit -v 524288; exec \"$0\" plan --ndjson", env!("CARGO_BIN_EXE_netsilo")])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let writer = thread::spawn(move || stdin.write_all(input.as_bytes()).unwrap());
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap();
+    let mut command = Command::new("sh");
+    command.args([
+        "-c",
+        "ulimit -v 524288; exec \"$0\" plan --ndjson",
+        env!("CARGO_BIN_EXE_netsilo"),
+    ]);
+    let output = fed(&mut command, input);
     let stderr = String::from_utf8(output.stderr.clone()).unwrap();
     assert!(matches!(output.status.code(), Some(0 | 12)), "{:?} {stderr}", output.status);
     assert_eq!(lines(&output).len(), count);

@@ -1,9 +1,10 @@
 //! Settings beside each other, at one load or along a sweep of one key.
 
+use netsilo_stats::Estimate;
 use serde::Serialize;
 
 use crate::file::{self, BadScenario, Described};
-use crate::interval::{Draws, Estimate};
+use crate::interval::Draws;
 use crate::prediction::CpuTime;
 use crate::scenario::Setting;
 use crate::{predict, prediction::Bottleneck};
@@ -60,7 +61,7 @@ pub fn compare(described: &Described, against: &str, draws: &Draws) -> Option<Co
             name: name.clone(),
             rate: expected.rate,
             gain,
-            is_clear: gain.is_some_and(|gain| !gain.is_unclear()),
+            is_clear: gain.is_some_and(|gain| !gain.contains(0.0)),
             latency_us: expected.prediction.latency_us,
             ipis_per_s: expected.prediction.ipis,
             interrupts_per_s: expected.prediction.interrupts,

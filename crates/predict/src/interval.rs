@@ -1,39 +1,21 @@
 //! How sure a prediction is: the same prediction for many draws of the parameters.
 
 use fastrand::Rng;
-use serde::{Deserialize, Serialize};
+use netsilo_stats::Estimate;
 
 use crate::parameters::{Table, Values};
 use crate::predict;
 use crate::prediction::Prediction;
 use crate::scenario::{Scenario, Setting};
 
-/// A number with the interval that holds it in nine of ten cases.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Estimate {
-    /// With the fitted parameters.
-    pub value: f64,
-    /// 5 % of the draws are lower.
-    pub low: f64,
-    /// 5 % of the draws are higher.
-    pub high: f64,
-}
-
-impl Estimate {
-    pub(crate) fn new(value: f64, mut draws: Vec<f64>) -> Self {
-        draws.sort_by(f64::total_cmp);
-        let at = |share: f64| {
-            let index = (share * draws.len().saturating_sub(1) as f64).round() as usize;
-            draws.get(index).copied().unwrap_or(value)
-        };
-        Self { value, low: at(0.05).min(value), high: at(0.95).max(value) }
-    }
-
-    /// Whether the interval holds zero: no clear change.
-    pub fn is_unclear(&self) -> bool {
-        self.low <= 0.0 && self.high >= 0.0
-    }
+/// A number with the interval that holds nine of ten draws of the parameters.
+pub(crate) fn estimate(value: f64, mut draws: Vec<f64>) -> Estimate {
+    draws.sort_by(f64::total_cmp);
+    let at = |share: f64| {
+        let index = (share * draws.len().saturating_sub(1) as f64).round() as usize;
+        draws.get(index).copied().unwrap_or(value)
+    };
+    Estimate { value, low: at(0.05).min(value), high: at(0.95).max(value) }
 }
 
 /// What one setting gives, beside another.
@@ -111,10 +93,10 @@ impl Draws {
             }
         }
         Expected {
-            rate: Estimate::new(prediction.rate, rates),
-            gain: Estimate::new(prediction.rate / beside.rate - 1.0, gains),
+            rate: estimate(prediction.rate, rates),
+            gain: estimate(prediction.rate / beside.rate - 1.0, gains),
             booked_softirq: (prediction.cpus.iter().zip(softirqs))
-                .map(|(cpu, draws)| Estimate::new(cpu.booked_softirq, draws))
+                .map(|(cpu, draws)| estimate(cpu.booked_softirq, draws))
                 .collect(),
             prediction,
         }

@@ -142,7 +142,7 @@ impl<'a> Network<'a> {
     fn round(&mut self) -> f64 {
         let (machine, values, customers) =
             (&self.scenario.machine, self.values, self.load.instances);
-        let unit = values.ns_per_cycle(machine) * 1e-9;
+        let unit = self.unit();
         let contention = contention(values);
         for (slow, others) in self.slow.iter_mut().zip(&self.siblings) {
             let busiest = others.iter().map(|&cpu| self.cpus[cpu].busy()).fold(0.0, f64::max);
@@ -160,7 +160,7 @@ impl<'a> Network<'a> {
         let ipis = self.wakeup_ipis(reader_idle);
         let softirq_ipis = self.demands(unit, ipis);
         let base = self.task_cycles(ipis) + reader_idle * values.idle_switch;
-        let task = base * unit * reader_slow + self.load.work_us * 1e-6 * reader_slow;
+        let task = (base * unit + self.work()) * reader_slow;
         let servers = (all_room * values.balance).max(0.05);
 
         let mut time = self.delay();
@@ -276,6 +276,16 @@ impl<'a> Network<'a> {
         cycles
     }
 
+    /// Seconds of one cycle of the parameters.
+    fn unit(&self) -> f64 {
+        self.values.ns_per_cycle(&self.scenario.machine) * 1e-9
+    }
+
+    /// What the server itself does for a request (s).
+    fn work(&self) -> f64 {
+        self.load.work_us * 1e-6
+    }
+
     /// Cycles of a reader for one transaction.
     fn task_cycles(&self, wakeup_ipis: f64) -> f64 {
         let values = self.values;
@@ -321,7 +331,8 @@ impl<'a> Network<'a> {
     }
 
     fn prediction(&self) -> Prediction {
-        let user = self.values.user / self.task_cycles(0.0);
+        let (unit, work) = (self.unit(), self.work());
+        let user = (self.values.user * unit + work) / (self.task_cycles(0.0) * unit + work);
         let visible = |index: usize, cpu: &CpuState| {
             let clump = if self.setting.rps.is_empty() {
                 1.0

@@ -1,5 +1,7 @@
 //! Known results, and what must hold for any scenario.
 
+mod known;
+
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_predict::parameters::Table;
 use netsilo_predict::predict;
@@ -9,18 +11,7 @@ use netsilo_predict::scenario::{
 use netsilo_predict::station::Station;
 use proptest::prelude::*;
 
-/// Throughput of `customers` who think for `think` and are served for `demand` by one server: exact
-/// mean value analysis (Reiser and Lavenberg, 1980), which for exponential times is the machine
-/// repairman.
-fn repairman(customers: u32, think: f64, demand: f64) -> f64 {
-    let (mut queue, mut rate) = (0.0, 0.0);
-    for population in 1..=customers {
-        let residence = demand * (1.0 + queue);
-        rate = f64::from(population) / (think + residence);
-        queue = rate * residence;
-    }
-    rate
-}
+use known::repairman;
 
 /// The same by the station's fixed point.
 fn by_station(customers: u32, think: f64, demand: f64, servers: f64) -> f64 {
@@ -55,6 +46,22 @@ proptest! {
         prop_assert!(rate <= f64::from(customers) / (think + demand) * 1.0001);
         prop_assert!(rate >= by_station(customers, think, demand, 1.0) * 0.999);
     }
+}
+
+/// What the server does for a request is its own time, not the kernel's.
+#[test]
+fn work_of_the_server_is_user_time() {
+    let values = Table::built_in().unwrap().values();
+    let setting = Setting { irq: vec![0], ..Setting::default() };
+    let times = |work_us| {
+        let load = RequestResponse { work_us, ..load(Protocol::Tcp, 1.0, 1.0) };
+        let out = predict(&scenario(1, 1, 1, load), &setting, &values);
+        let cpu = out.cpus[0];
+        (cpu.usr / out.rate * 1e6, cpu.sys / out.rate * 1e6)
+    };
+    let ((usr, sys), (usr_with, sys_with)) = (times(0.0), times(1000.0));
+    assert!((usr_with - usr - 1000.0).abs() < 10.0, "{usr} us, then {usr_with} us");
+    assert!((sys_with - sys).abs() < 10.0, "{sys} us, then {sys_with} us");
 }
 
 /// An open queue is a closed one whose customers are many and think long: M/M/1.

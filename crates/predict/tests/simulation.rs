@@ -6,6 +6,8 @@
 #[path = "../examples/agreement/cases.rs"]
 mod cases;
 
+mod known;
+
 use cases::Case;
 use fastrand::Rng;
 use netsilo_model::machine::cpuset::CpuSet;
@@ -16,6 +18,8 @@ use netsilo_predict::scenario::{
 };
 use netsilo_predict::simulate::{Options, Simulated, simulate};
 use proptest::prelude::*;
+
+use known::repairman;
 
 /// Parameters of a machine whose work costs nothing, with nothing lost to the scheduler or to
 /// hardware threads.
@@ -57,19 +61,6 @@ fn requests(instances: f64, work_us: f64) -> Load {
 fn run(scenario: &Scenario, values: &Values, seconds: f64) -> Simulated {
     let setting = Setting { irq: vec![0], ..Setting::default() };
     simulate(scenario, &setting, values, &Options { seconds, seed: 1 }).unwrap()
-}
-
-/// Throughput of `customers` who think for `think` and share one processor, `demand` each: exact
-/// mean value analysis (Reiser and Lavenberg, 1980). With processor sharing it holds for any
-/// distribution of both times.
-fn repairman(customers: u32, think: f64, demand: f64) -> f64 {
-    let (mut queue, mut rate) = (0.0, 0.0);
-    for population in 1..=customers {
-        let residence = demand * (1.0 + queue);
-        rate = f64::from(population) / (think + residence);
-        queue = rate * residence;
-    }
-    rate
 }
 
 #[test]

@@ -242,8 +242,6 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use netsilo_decide::plan::learned::{BestCandidate, MeasuredBasis};
-    use netsilo_sys::files::root::Root;
-    use netsilo_sys::transaction::kernel::Live;
 
     use super::*;
 
@@ -254,7 +252,7 @@ mod tests {
             include_str!("../../../../contrib/prometheus/dashboard-host.json"),
             include_str!("../../../../contrib/prometheus/dashboard-fleet.json"),
         ];
-        let status = crate::daemon::first_status(&Live::new(Root::live()), Mode::Placing, vec![]);
+        let status = Status::first(std::time::Duration::ZERO, Mode::Placing, vec![]);
         let read = ReadBytes::default();
         read.add(&status.locality, 1.0);
         let text = render(&status, &read, 1.0);
@@ -270,8 +268,7 @@ mod tests {
 
     #[test]
     fn an_outcome_has_its_age_and_interval_while_it_is_followed() {
-        let mut status =
-            crate::daemon::first_status(&Live::new(Root::live()), Mode::Placing, vec![]);
+        let mut status = Status::first(std::time::Duration::ZERO, Mode::Placing, vec![]);
         let lines = |status: &Status| {
             let text = render(status, &ReadBytes::default(), 1.0);
             let lines = text.lines().filter(|line| line.starts_with("netsilo_outcome"));

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use maud::{Markup, html};
-use netsilo_predict::interval::Estimate;
 use netsilo_predict::prediction::CpuTime;
+use netsilo_stats::Estimate;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -226,29 +226,37 @@ fn cpu_table(settings: &[Setting]) -> Markup {
     }
 }
 
+/// The settings with their places in the points, `none` first: the first one is the reference.
+fn ordered(settings: &[String]) -> Vec<(usize, &str)> {
+    let mut ordered: Vec<_> = settings.iter().map(String::as_str).enumerate().collect();
+    ordered.sort_by_key(|(_, name)| *name != "none");
+    ordered
+}
+
 /// The rate of each setting along a key, with bands.
 fn curves(key: &str, unit: &str, settings: &[String], points: &[Point]) -> Chart {
-    let series = settings.iter().enumerate().flat_map(|(at, name)| {
+    let ordered = ordered(settings);
+    let series = ordered.iter().enumerate().flat_map(|(place, &(at, name))| {
         let of = |value: &dyn Fn(&Point) -> Option<f64>| -> Vec<Value> {
             let pair = |point: &Point| Some(json!([point.value, value(point)?]));
             points.iter().filter_map(pair).collect()
         };
         let band = |point: &Point| point.bands.get(at).copied();
-        let (name, color) = (name.as_str(), palette::setting(at));
+        let color = palette::setting(place);
         let area = |data: Vec<Value>, opacity: f64| {
             json!({
                 "type": "line", "name": name, "stack": at.to_string(), "data": data,
-                "symbol": "none", "silent": true, "lineStyle": { "opacity": 0 },
-                "areaStyle": { "color": color, "opacity": opacity }, "tooltip": { "show": false },
+                "color": color, "symbol": "none", "silent": true, "lineStyle": { "opacity": 0 },
+                "areaStyle": { "opacity": opacity }, "tooltip": { "show": false },
             })
         };
         [
             area(of(&|point| Some(band(point)?.low)), 0.0),
             area(of(&|point| Some(band(point)?.high - band(point)?.low)), 0.15),
             json!({
-                "type": "line", "name": name, "color": color, "symbol": palette::symbol(at),
+                "type": "line", "name": name, "color": color, "symbol": palette::symbol(place),
                 "symbolSize": 6, "data": of(&|point| point.rates.get(at).copied()),
-                "lineStyle": { "width": 2, "type": if at == 0 { "dashed" } else { "solid" } },
+                "lineStyle": { "width": 2, "type": if place == 0 { "dashed" } else { "solid" } },
             }),
         ]
     });
@@ -260,7 +268,10 @@ fn curves(key: &str, unit: &str, settings: &[String], points: &[Point]) -> Chart
         option: json!({
             "animation": false,
             "aria": { "enabled": true },
-            "legend": { "top": 0, "left": 0, "type": "plain", "data": settings },
+            "legend": {
+                "top": 0, "left": 0, "type": "plain",
+                "data": ordered.iter().map(|(_, name)| *name).collect::<Vec<_>>(),
+            },
             "tooltip": { "renderMode": "richText", "trigger": "item" },
             "grid": { "left": 8, "right": 24, "top": 62, "bottom": 30, "containLabel": true },
             "xAxis": {
@@ -278,12 +289,40 @@ fn curve_table(key: &str, settings: &[String], points: &[Point]) -> Markup {
         table {
             thead { tr {
                 th scope="col" { (key) }
-                @for name in settings { th scope="col" { (name) } }
+                @for (_, name) in ordered(settings) { th scope="col" { (name) } }
             } }
             tbody { @for point in points { tr {
                 th scope="row" { (count(point.value)) }
-                @for rate in &point.rates { td { (count(*rate)) } }
+                @for (at, _) in ordered(settings) {
+                    td { (point.rates.get(at).map_or_else(String::new, |rate| count(*rate))) }
+                }
             } } }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_has_one_colour_in_lines_bands_and_legend() {
+        let band = Estimate { value: 1.0, low: 0.5, high: 2.0 };
+        let point = |value| Point { value, rates: vec![1.0, 2.0], bands: vec![band; 2] };
+        let settings = ["irq_affinity".to_owned(), "none".to_owned()];
+        let chart = curves("load.instances", "packets/s", &settings, &[point(1.0), point(2.0)]);
+        let option = chart.option;
+        assert_eq!(option["legend"]["data"], json!(["none", "irq_affinity"]));
+        let series = option["series"].as_array().cloned().unwrap_or_default();
+        assert_eq!(series.len(), 2 * 3);
+        for (place, name) in ["none", "irq_affinity"].into_iter().enumerate() {
+            let its: Vec<_> = series.iter().filter(|it| it["name"] == name).collect();
+            // the legend takes the colour of the first one
+            assert!(its.len() == 3 && its.iter().all(|it| it["color"] == palette::setting(place)));
+        }
+        let rates = |name: &str| {
+            series.iter().rfind(|it| it["name"] == name).map(|it| it["data"][0][1].clone())
+        };
+        assert_eq!((rates("irq_affinity"), rates("none")), (Some(json!(1.0)), Some(json!(2.0))));
     }
 }

@@ -9,7 +9,7 @@ use netsilo_decide::plan::{Advice, Placement, Refusal, Unchanged};
 use netsilo_model::change::Change;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::snapshot::attribution::{AttributionSource, Hook};
-use netsilo_sys::daemon::self_cost::SelfCost;
+use netsilo_sys::daemon::self_cost::{SelfCost, self_cost};
 use serde::{Deserialize, Serialize};
 
 /// Schema number of the JSON; it grows when a field changes meaning or is removed.
@@ -67,6 +67,40 @@ pub(crate) struct Status {
     pub(crate) notes: Vec<String>,
     pub(crate) totals: Totals,
     pub(crate) own: SelfCost,
+}
+
+impl Status {
+    /// The status at the start of a daemon; `now` is the time since boot.
+    pub(crate) fn first(now: Duration, mode: Mode, notes: Vec<String>) -> Self {
+        Self {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            started: now,
+            at: now,
+            windows: 0,
+            mode,
+            state: Default::default(),
+            config: ConfigStatus::default(),
+            attribution: AttributionStatus::default(),
+            counting: CountingStatus::default(),
+            locality: Default::default(),
+            placements: Vec::new(),
+            measured: None,
+            unused_outcome: None,
+            search: None,
+            pending: Vec::new(),
+            held: Vec::new(),
+            conflicts: Vec::new(),
+            refusals: Vec::new(),
+            advice: Vec::new(),
+            verification: None,
+            log: Vec::new(),
+            notes,
+            totals: Totals::default(),
+            own: self_cost(),
+        }
+    }
 }
 
 /// What the daemon writes.

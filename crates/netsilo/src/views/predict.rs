@@ -3,8 +3,8 @@
 pub(crate) mod simulated;
 
 use netsilo_predict::comparison::{Comparison, Predicted, Sweep};
-use netsilo_predict::interval::Estimate;
 use netsilo_predict::prediction::CpuTime;
+use netsilo_stats::Estimate;
 
 use crate::tell::palette::Meaning;
 use crate::tell::presentation::Presentation;

@@ -1,21 +1,13 @@
 //! `netsilo report --incident`: a bundle and its findings as one page.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
+use crate::{netsilo, stderr};
+
 const BUNDLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/igb-6.12.tar.zst");
-
-fn netsilo(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
-    command.args(arguments).stdin(Stdio::null()).output().unwrap()
-}
-
-fn stderr(output: &Output) -> &str {
-    std::str::from_utf8(&output.stderr).unwrap()
-}
 
 /// Writes a page and returns it.
 fn page(file: &Path, arguments: &[&str]) -> String {

@@ -17,10 +17,14 @@ use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
 use tempfile::TempDir;
 
+fn netsilo(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
 /// Runs the program on a folder.
 fn report(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
-    command.arg("report").arg(folder).args(arguments).stdin(Stdio::null()).output().unwrap()
+    netsilo(&[&["report", folder.to_str().unwrap()], arguments].concat())
 }
 
 fn stdout(output: &Output) -> &str {

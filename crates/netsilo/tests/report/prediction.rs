@@ -1,22 +1,13 @@
 //! The page of a prediction.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
 use crate::browser::{browse, chromium};
+use crate::{netsilo, stderr};
 
 const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-
-fn netsilo(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
-    command.args(arguments).stdin(Stdio::null()).output().unwrap()
-}
-
-fn stderr(output: &Output) -> &str {
-    std::str::from_utf8(&output.stderr).unwrap()
-}
 
 /// Predicts, and writes the page.
 fn page(dir: &Path, arguments: &[&str]) -> PathBuf {

@@ -2,12 +2,13 @@
 
 use fastrand::Rng;
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_predict::interval::{Draws, Estimate};
+use netsilo_predict::interval::Draws;
 use netsilo_predict::parameters::Table;
 use netsilo_predict::scenario::{
     Filter, Forward, Kernel, Load, Machine, Nic, Protocol, RequestResponse, Scenario, Setting,
 };
 use netsilo_predict::simulate::{Options, Simulated, simulate};
+use netsilo_stats::Estimate;
 
 /// A scenario with a setting.
 pub(crate) struct Case {

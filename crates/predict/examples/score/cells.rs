@@ -1,11 +1,12 @@
 //! The published cells, and what the model says of each.
 
 use netsilo_predict::file;
-use netsilo_predict::interval::{Draws, Estimate};
+use netsilo_predict::interval::Draws;
 use netsilo_predict::parameters::Values;
 use netsilo_predict::predict;
 use netsilo_predict::prediction::Prediction;
 use netsilo_predict::scenario::{Scenario, Setting};
+use netsilo_stats::Estimate;
 
 /// What a cell is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

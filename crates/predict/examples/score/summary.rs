@@ -1,6 +1,6 @@
 //! How far the model is off, over some cells.
 
-use netsilo_predict::interval::Estimate;
+use netsilo_stats::Estimate;
 
 use crate::cells::{Cell, Kind};
 

@@ -7,9 +7,10 @@ use netsilo_model::cost::weights::CostSource;
 use netsilo_model::derive::seen_costs::seen_ipis;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::host::Snapshot;
+use netsilo_stats::Estimate;
 use serde::{Serialize, Serializer};
 
-use crate::interval::{Draws, Estimate};
+use crate::interval::{Draws, estimate};
 use crate::live::loads::{self, Loads};
 use crate::live::placement::Placement;
 use crate::live::prices::Prices;
@@ -94,25 +95,51 @@ pub fn forecast(
     draws: &Draws,
 ) -> Forecast {
     let work = work.clone().times(load);
-    let present = Placed::new(&work, work.analysis.after());
-    let mut all = vec![expected(&work, AS_IT_IS, &present, &present, draws)];
+    let present = placements(&work, work.analysis.after());
+    let fitted = Drawn::new(&work, &present, draws.fitted());
+    let drawn: Vec<_> =
+        draws.each().map(|(values, error)| (Drawn::new(&work, &present, values), error)).collect();
+    let expected =
+        |name: &str, placed: Option<&[Placement]>| expected(name, &fitted, &drawn, placed);
+    let mut all = vec![expected(AS_IT_IS, None)];
     for (name, settings) in settings {
-        let placed = Placed::new(&work, settings);
-        all.push(expected(&work, name, &present, &placed, draws));
+        all.push(expected(name, Some(&placements(&work, settings))));
     }
     Forecast { packets_per_s: work.packets_per_s(), load, assumed: assumed(&work), settings: all }
 }
 
 /// Where each queue's packets run under a setting.
-struct Placed(Vec<Placement>);
+fn placements(work: &Work<'_>, settings: &Snapshot) -> Vec<Placement> {
+    work.queues.iter().map(|queue| Placement::new(work, queue, settings)).collect()
+}
 
-impl Placed {
-    fn new(work: &Work<'_>, settings: &Snapshot) -> Self {
-        Self(work.queues.iter().map(|queue| Placement::new(work, queue, settings)).collect())
+/// The observed work under one draw of the parameters: what all settings have in common.
+struct Drawn<'a> {
+    work: &'a Work<'a>,
+    present: &'a [Placement],
+    prices: Prices<'a>,
+    /// The loads as it is.
+    before: Loads,
+}
+
+impl<'a> Drawn<'a> {
+    fn new(work: &'a Work<'a>, present: &'a [Placement], values: &'a Values) -> Self {
+        let prices = Prices::new(work.analysis, values);
+        let drawn = Self { work, present, prices, before: Loads::default() };
+        let before = drawn.loads(present);
+        Self { before, ..drawn }
+    }
+
+    fn loads(&self, to: &[Placement]) -> Loads {
+        let mut loads = Loads::default();
+        for ((queue, now), placed) in self.work.queues.iter().zip(self.present).zip(to) {
+            loads::add(&mut loads, self.work, queue, (now, placed), &self.prices);
+        }
+        loads
     }
 }
 
-/// The loads under one draw of the parameters.
+/// The machine under a setting, in one draw of the parameters.
 struct State {
     cpus: BTreeMap<CpuId, CpuTime>,
     ipis: f64,
@@ -121,26 +148,24 @@ struct State {
     cpu_time: f64,
 }
 
-fn state(work: &Work<'_>, present: &Placed, placed: &Placed, values: &Values) -> State {
-    let prices = Prices::new(work.analysis, values);
-    let loads = |to: &Placed| {
-        let mut loads = Loads::default();
-        for ((queue, now), placed) in work.queues.iter().zip(&present.0).zip(&to.0) {
-            loads::add(&mut loads, work, queue, (now, placed), &prices);
+impl State {
+    /// Under a setting that places the queues so; `None`: as it is.
+    fn new(drawn: &Drawn<'_>, placed: Option<&[Placement]>) -> Self {
+        let (work, before) = (drawn.work, &drawn.before);
+        let mut cpus = work.cpus.clone();
+        let after = placed.map(|placed| drawn.loads(placed));
+        if let Some(after) = &after {
+            for (cpu, time) in &mut cpus {
+                let old = before.cpus.get(cpu).copied().unwrap_or_default();
+                let new = after.cpus.get(cpu).copied().unwrap_or_default();
+                time.softirq = (time.softirq + (new.softirq - old.softirq)).max(0.0);
+                time.sys = (time.sys + (new.task - old.task)).max(0.0);
+            }
         }
-        loads
-    };
-    let (before, after) = (loads(present), loads(placed));
-    let mut cpus = work.cpus.clone();
-    for (cpu, time) in &mut cpus {
-        let old = before.cpus.get(cpu).copied().unwrap_or_default();
-        let new = after.cpus.get(cpu).copied().unwrap_or_default();
-        time.softirq = (time.softirq + new.softirq - old.softirq).max(0.0);
-        time.sys = (time.sys + new.task - old.task).max(0.0);
+        let (fits, limit) = limit(work, &cpus);
+        let cpu_time = cpus.values().map(|cpu| cpu.usr + cpu.sys + cpu.softirq).sum();
+        State { cpus, ipis: after.as_ref().unwrap_or(before).ipis, fits, limit, cpu_time }
     }
-    let (fits, limit) = limit(work, &cpus);
-    let cpu_time = cpus.values().map(|cpu| cpu.usr + cpu.sys + cpu.softirq).sum();
-    State { cpus, ipis: after.ipis, fits, limit, cpu_time }
 }
 
 /// How many times the load fits, and what is full then: the busiest resource (Denning and Buzen
@@ -166,35 +191,37 @@ fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>) -> (f64, Limit) {
     (1.0 / fullest.0.max(1e-6), fullest.1)
 }
 
+/// What a setting would do that places the queues so; `None`: as it is.
 fn expected(
-    work: &Work<'_>,
     name: &str,
-    present: &Placed,
-    placed: &Placed,
-    draws: &Draws,
+    fitted: &Drawn<'_>,
+    drawn: &[(Drawn<'_>, f64)],
+    placed: Option<&[Placement]>,
 ) -> Expected {
-    let is_present = std::ptr::eq(present, placed);
-    let fitted = state(work, present, placed, draws.fitted());
-    let base = state(work, present, present, draws.fitted());
+    let state = State::new(fitted, placed);
+    // The times as it is were measured: no draw changes them.
+    let present = limit(fitted.work, &fitted.work.cpus).0;
     let (mut fits, mut gains, mut times) = (Vec::new(), Vec::new(), Vec::new());
-    for (values, error) in draws.each() {
-        let drawn = state(work, present, placed, values);
-        let gain = if is_present { 0.0 } else { drawn.fits / base.fits * error - 1.0 };
-        fits.push(drawn.fits);
-        gains.push(gain);
-        times.push(drawn.cpu_time);
+    for (drawn, error) in drawn {
+        let state = State::new(drawn, placed);
+        gains.push(state.fits / present * error - 1.0);
+        fits.push(state.fits);
+        times.push(state.cpu_time);
     }
-    let same = fitted.cpus == base.cpus;
-    let gain = Estimate::new(fitted.fits / base.fits - 1.0, gains);
+    let same = state.cpus == fitted.work.cpus;
+    let gain = match same {
+        true => estimate(0.0, Vec::new()),
+        false => estimate(state.fits / present - 1.0, gains),
+    };
     Expected {
         name: name.to_owned(),
-        fits: Estimate::new(fitted.fits, fits),
-        is_clear: !is_present && !same && !gain.is_unclear(),
-        gain: (!is_present).then_some(if same { Estimate::new(0.0, Vec::new()) } else { gain }),
-        cpu_time: Estimate::new(fitted.cpu_time, times),
-        ipis_per_s: fitted.ipis,
-        limit: fitted.limit,
-        cpus: fitted.cpus,
+        fits: estimate(state.fits, fits),
+        is_clear: !gain.contains(0.0),
+        gain: placed.map(|_| gain),
+        cpu_time: estimate(state.cpu_time, times),
+        ipis_per_s: state.ipis,
+        limit: state.limit,
+        cpus: state.cpus,
     }
 }
 

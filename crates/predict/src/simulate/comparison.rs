@@ -1,9 +1,9 @@
 //! Simulated settings beside each other.
 
+use netsilo_stats::Estimate;
 use serde::Serialize;
 
 use crate::comparison::{Comparison, Predicted};
-use crate::interval::Estimate;
 use crate::simulate::run::{Options, Simulated};
 use crate::simulate::timeline::Timeline;
 
@@ -74,7 +74,7 @@ fn setting(analytic: Predicted, simulated: Simulated, other_rate: f64) -> Simula
             name: analytic.name,
             rate: around(analytic.rate, rate, 0.0),
             gain,
-            is_clear: gain.is_some_and(|gain| !gain.is_unclear()),
+            is_clear: gain.is_some_and(|gain| !gain.contains(0.0)),
             latency_us: prediction.latency_us,
             ipis_per_s: prediction.ipis,
             interrupts_per_s: prediction.interrupts,

@@ -19,7 +19,7 @@ use crate::verbs::predict::arguments::{Args, DRAWS, split};
 use crate::verbs::predict::simulated;
 use crate::views;
 
-/// Points of a sweep with intervals: each takes as long as all draws.
+/// Points of a sweep that have intervals as JSON: each takes as long as all draws.
 const MOST_BANDS: usize = 100;
 
 /// Reads the scenario, predicts and prints.
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
     if let Some(range) = &args.sweep {
         let key = &range.key;
         let draws = Draws::new(&table, DRAWS, args.seed);
-        let bands = range.values.len() <= MOST_BANDS;
+        let bands = args.json && range.values.len() <= MOST_BANDS;
         let sweep = sweep(&text, &changes, &asked, key, &range.values, &draws, bands);
         let sweep = sweep.map_err(wrong)?;
         match args.json {
