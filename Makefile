@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 
 .PHONY: demo docs package test check test-long mutants bench bench-exact bench-irqbalance bench-load
 .PHONY: bench-attribution bench-matrix bench-outcome bench-peers bench-smoke fuzz-long install
-.PHONY: predict-score setup soak
+.PHONY: bench-verdicts predict-blind predict-score setup soak
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -26,7 +26,7 @@ docs:
 
 # the tests that `make test` leaves out (docs/testing.md); some 45 minutes
 test-long:
-	@scripts/setup --package
+	@scripts/setup --package-tests
 	scripts/test-long
 
 # a .deb, an .rpm and a tarball in target/package/out (docs/install.md)
@@ -52,6 +52,13 @@ soak: setup
 predict-score: setup
 	cargo run --release -p netsilo-predict --example score -- $(ARGS)
 
+# 40 random pairs of setting and load on a veth of this machine: predicted first, measured then
+# (docs/model.md); some 6 minutes. ARGS="--at-most 200" stops between two loads, and the same
+# command goes on; ARGS="--pairs 10" is a reduced run
+predict-blind: setup
+	cargo build --release -p netsilo -p netsilo-lab
+	target/release/netsilo-lab blind $(ARGS)
+
 bench: setup
 	cargo bench -p netsilo-decide --bench read --bench cycle
 
@@ -68,7 +75,7 @@ bench-irqbalance: setup
 bench-load: setup
 	scripts/bench-load
 
-# what counting costs the worst load, by hook (docs/performance.md); some 12 minutes. Others on this
+# what counting costs the worst load, by hook (docs/performance.md); some 18 minutes. Others on this
 # machine disturb it
 bench-attribution: setup
 	cargo bench -q -p netsilo --bench attribution
@@ -85,6 +92,11 @@ bench-outcome: setup
 	cargo build --release -p netsilo -p netsilo-lab
 	target/release/netsilo-lab outcome
 
+# what check says of RPS on a veth, held to what RPS does there, at true speed; some 10 minutes
+bench-verdicts: setup
+	cargo build --release -p netsilo -p netsilo-lab
+	target/release/netsilo-lab verdicts
+
 # the published experiment at reduced size on an emulated server of its shape: its directions, in
 # counts; some 2 minutes
 bench-smoke: setup
@@ -95,7 +107,8 @@ bench-smoke: setup
 bench-matrix: setup
 	cargo test -p netsilo --test lab_matrix -- --ignored --nocapture
 
-install: setup
+install:
+	@scripts/setup --build
 	cargo build --release -p netsilo
 	cargo build --quiet -p netsilo-package
 	install -D -m 0755 target/release/netsilo $(DESTDIR)$(PREFIX)/bin/netsilo

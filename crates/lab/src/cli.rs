@@ -3,6 +3,8 @@
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 
+use crate::blind;
+use crate::blind::Blind;
 use crate::demo;
 use crate::demo::Demo;
 use crate::outcome;
@@ -11,6 +13,8 @@ use crate::peers;
 use crate::peers::Peers;
 use crate::tutorial;
 use crate::tutorial::Tutorial;
+use crate::verdicts;
+use crate::verdicts::Verdicts;
 use netsilo_lab::traffic::{self, Traffic};
 use netsilo_lab::{Init, Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
@@ -50,6 +54,10 @@ enum Verb {
     Demo(Demo),
     /// Hold the default's choices to what measures best on this machine's kernel, over a veth
     Outcome(Outcome),
+    /// Predict random settings under random loads over a veth, then measure them
+    Blind(Blind),
+    /// Hold what `check` says of RPS on a veth to what RPS does there, on this machine's kernel
+    Verdicts(Verdicts),
     /// Measure netsilo beside irqbalance, tuned, perftune and others, under servers that readers
     /// know
     Peers(Peers),
@@ -131,7 +139,9 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Shell { machine } => shell(&Lab::boot(&machine.spec())?),
         Verb::Kernels => kernels(),
         Verb::Demo(demo) => demo::run(&demo).map(|()| ExitCode::SUCCESS),
+        Verb::Blind(args) => blind::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Outcome(args) => outcome::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Verdicts(args) => verdicts::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Peers(args) => peers::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Tutorial(args) => tutorial::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Traffic(traffic) => traffic::run(&traffic).map(|()| ExitCode::SUCCESS),

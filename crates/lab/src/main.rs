@@ -1,5 +1,6 @@
 //! The lab's command line, for trying something on a real kernel with real NIC queues by hand.
 
+mod blind;
 mod built;
 mod cli;
 mod counters;
@@ -10,6 +11,8 @@ mod outcome;
 mod peers;
 mod say;
 mod tutorial;
+mod verdicts;
+mod wire;
 mod workload;
 
 use clap::Parser;

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use netsilo_lab::{Accel, Kernel, Lab, NicModel, Spec, Threads};
+use netsilo_lab::{Accel, Kernel, Lab, Nic, NicModel, Spec, Threads};
 
 use crate::knobs::Knobs;
 use crate::locality::Shares;
@@ -79,12 +79,16 @@ pub(crate) fn run(args: &Peers) -> Result<()> {
     }
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     let mut random = fastrand::Rng::with_seed(seed);
-    let spec = Spec { threads: args.threads, ..Spec::new(args.kernel, NicModel::VirtioNet) };
+    let kinds = chosen(&args.workloads);
+    // Forwarding needs another NIC.
+    let nics = if kinds.contains(&Kind::Forward) { 2 } else { 1 };
+    let nics = vec![Nic::from(NicModel::VirtioNet); nics];
+    let spec = Spec { threads: args.threads, nics, ..Spec::new(args.kernel, NicModel::VirtioNet) };
     let lab = Lab::boot(&spec)?;
     let guest = PeersGuest::new(&lab, &spec)?;
     say(&format!("{}\n{} rounds of {} s, seed {seed}", lab.title(), args.rounds, args.seconds))?;
     let mut results = PeersResults::new(lab.title(), seed, args.rounds, args.seconds);
-    for kind in chosen(&args.workloads) {
+    for kind in kinds {
         let states = measure(args, &guest, kind, &mut random)
             .with_context(|| format!("workload {}", kind.name()))?;
         let settings = states.into_iter().map(|state| SettingResults {

@@ -70,6 +70,11 @@ pub fn dnsperf() -> Result<Program> {
     Ok(in_root(&with_libraries("dnsperf", &[])?, "usr/bin/dnsperf"))
 }
 
+/// Unpacks Debian 12's iperf3.
+pub fn iperf3() -> Result<Program> {
+    Ok(in_root(&with_libraries("iperf3", &[])?, "usr/bin/iperf3"))
+}
+
 fn in_root(root: &Path, path: &str) -> Program {
     Program { path: root.join(path), libraries: root.join("usr/lib/x86_64-linux-gnu") }
 }

@@ -3,6 +3,7 @@
 use std::io::{Write, stderr, stdout};
 
 use anyhow::Result;
+use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints a result.
@@ -16,6 +17,14 @@ pub(crate) fn say(text: &str) -> Result<()> {
 /// Prints what is being done; a failure does not matter.
 pub(crate) fn progress(text: &str) {
     let _ = writeln!(stderr(), "lab: {text}");
+}
+
+/// A table in Markdown.
+pub(crate) fn markdown(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header(header);
+    table
 }
 
 /// A bar on standard error with the time left.

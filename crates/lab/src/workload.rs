@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use netsilo_lab::{Job, Lab, PeerJob};
+use netsilo_lab::{Lab, PeerJob};
 use rustix::process::Signal;
 
 use crate::counters::Counters;
 use crate::workload::client::Client;
 pub(crate) use crate::workload::kind::Kind;
 use crate::workload::reports::ClientReport;
+use crate::workload::serve::Servers;
 
 /// While netsilo or irqbalance observes, the clients send for `BURST` and rest for `PAUSE`:
 /// emulated CPUs also have to run the observer.
@@ -30,7 +31,7 @@ pub(crate) struct Workload<'a> {
     lab: &'a Lab,
     kind: Kind,
     client: Client,
-    _server: Job,
+    _servers: Servers,
 }
 
 /// What the clients and the kernel counted during one measurement.
@@ -44,10 +45,10 @@ pub(crate) struct Measured {
 impl<'a> Workload<'a> {
     /// Starts the servers on these CPUs, and waits until they answer.
     pub(crate) fn start(kind: Kind, lab: &'a Lab, cpus: &[u32]) -> Result<Self> {
-        let server = serve::start(kind, lab, cpus)
+        let servers = serve::start(kind, lab, cpus)
             .with_context(|| format!("cannot start the servers of {}", kind.name()))?;
         let client = Client::new(kind, lab, cpus)?;
-        Ok(Self { lab, kind, client, _server: server })
+        Ok(Self { lab, kind, client, _servers: servers })
     }
 
     /// The kind of its servers.

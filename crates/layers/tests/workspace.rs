@@ -21,7 +21,7 @@ const CRATES: [(&str, &str); 12] = [
     ("sys", "stats model"),
     ("load", "stats model trial sys"),
     ("netsilo", "stats model predict decide trial sys load"),
-    ("lab", "stats model decide sys"),
+    ("lab", "stats model decide predict sys"),
     ("layers", ""),
     ("synth", "model sys"),
     ("package", "netsilo"),
@@ -39,8 +39,8 @@ const FOLDERS: [(&str, &str); 4] = [
     ),
     (
         "netsilo",
-        "tell < args < views < ndjson < temporary_changes < daemon < verbs < bench < tune \
-         < report, top < cli",
+        "tell < args < foretell < views < ndjson < temporary_changes < daemon < verbs < bench \
+         < tune < report, top < cli",
     ),
 ];
 

@@ -133,6 +133,8 @@ fn name() -> CString {
 type Rule<'a> = PushExprListAttrs<PushRuleAttrs<RequestBuf<'a>>>;
 
 /// Adds a rule's expressions: load and compare each field, then the verdict.
+///
+/// Its parts are not inlined: the builders of `netlink-bindings` would be here ten times.
 fn drop_flow(rule: Rule<'_>, family: Family, from: IpAddr, to: IpAddr) -> Rule<'_> {
     let ethertype: u16 = if from.is_ipv4() { 0x0800 } else { 0x86dd };
     let rule = if family == Family::Bridge {
@@ -162,6 +164,7 @@ fn drop_flow(rule: Rule<'_>, family: Family, from: IpAddr, to: IpAddr) -> Rule<'
 }
 
 /// Loads packet metadata.
+#[inline(never)]
 fn meta(rule: Rule<'_>, key: MetaKeys) -> Rule<'_> {
     rule.nested_elem()
         .nested_data_meta()
@@ -172,6 +175,7 @@ fn meta(rule: Rule<'_>, key: MetaKeys) -> Rule<'_> {
 }
 
 /// Loads bytes of the IP header.
+#[inline(never)]
 fn network_header(rule: Rule<'_>, offset: u32, length: u32) -> Rule<'_> {
     let payload = rule
         .nested_elem()
@@ -182,6 +186,7 @@ fn network_header(rule: Rule<'_>, offset: u32, length: u32) -> Rule<'_> {
 }
 
 /// Continues only if the loaded value equals this one.
+#[inline(never)]
 fn equals<'a>(rule: Rule<'a>, value: &[u8]) -> Rule<'a> {
     let compare =
         rule.nested_elem().nested_data_cmp().push_sreg(REGISTER).push_op(CmpOps::Eq as u32);

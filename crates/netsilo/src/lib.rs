@@ -8,6 +8,7 @@ mod args;
 mod bench;
 pub mod cli;
 mod daemon;
+mod foretell;
 mod ndjson;
 mod report;
 mod tell;

@@ -19,6 +19,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_decide::judge::findings::Check;
 use netsilo_decide::plan::Plan;
 use netsilo_model::snapshot::observation::{Observation, ObservationDocument, SCHEMA};
+use netsilo_predict::live::forecast::Forecast;
 use netsilo_sys::bundle;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,8 @@ pub(crate) enum Answer {
     Plan(Box<Plan>),
     /// As `netsilo check --json` prints it.
     Check(Box<Check>),
+    /// As `netsilo predict --json` prints it.
+    Forecast(Box<Forecast>),
     /// Why the line could not be used.
     Error(String),
 }

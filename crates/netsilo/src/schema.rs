@@ -8,9 +8,8 @@ use std::path::Path;
 
 use jsonschema::Validator;
 use netsilo_decide::judge::annotate::plan_with_verdicts;
-use netsilo_decide::judge::candidates::Candidates;
 use netsilo_decide::judge::doctor::Diagnosis;
-use netsilo_decide::judge::findings::{Check, check};
+use netsilo_decide::judge::findings::check;
 use netsilo_decide::judge::why::{Why, why};
 use netsilo_decide::plan::Goal;
 use netsilo_decide::report::Report;
@@ -35,6 +34,7 @@ use netsilo_predict::simulate::comparison::SimulatedComparison;
 use crate::current::assert_current;
 use crate::tell::status::Status;
 use crate::tell::versioned::Versioned;
+use crate::verbs::check::CheckResult;
 use crate::verbs::confirm::Confirmed;
 use crate::verbs::mask::CpuSets;
 use crate::verbs::outcomes::OutcomeList;
@@ -42,7 +42,7 @@ use crate::verbs::plan::PlanResult;
 use crate::verbs::rss::{FlowQueues, RssOfNetdevs};
 use crate::views::ab::AbResult;
 use crate::views::applied::ApplyResult;
-use crate::views::tune::TuneResult;
+use crate::views::tune::{Candidates, TuneResult};
 use crate::views::undone::UndoResult;
 
 const FOLDER: &str = "docs/schema";
@@ -62,7 +62,7 @@ fn schemas() -> Vec<(&'static str, Value)> {
         schema::<LoadResult>("bench-run", "netsilo bench run --json"),
         schema::<Measurement>("calibrate", "netsilo calibrate --json"),
         schema::<Manifest>("capture", "netsilo capture --json"),
-        schema::<Versioned<Check>>("check", "netsilo check --json"),
+        schema::<Versioned<CheckResult<'_>>>("check", "netsilo check --json"),
         schema::<Versioned<Confirmed>>("confirm", "netsilo confirm --json"),
         schema::<Diagnosis>("doctor", "netsilo doctor --json"),
         schema::<Versioned<CpuSets>>("mask", "netsilo mask --json"),
@@ -84,7 +84,7 @@ fn schemas() -> Vec<(&'static str, Value)> {
         schema::<Report>("show", "netsilo show --json"),
         schema::<Status>("status", "netsilo status --json"),
         schema::<TuneResult<'_>>("tune", "netsilo tune --json, netsilo report --json of a search"),
-        schema::<Versioned<Candidates>>("tune-dry-run", "netsilo tune --dry-run --json"),
+        schema::<Versioned<Candidates<'_>>>("tune-dry-run", "netsilo tune --dry-run --json"),
         schema::<Versioned<UndoResult<'_>>>("undo", "netsilo undo --json"),
         schema::<Versioned<Why>>("why", "netsilo why --json"),
     ]

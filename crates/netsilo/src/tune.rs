@@ -55,16 +55,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     let objective = args.objective()?;
     ensure_positive(args)?;
-    let field = candidates::field(args, &stop)?;
+    let mut field = candidates::field(args, &stop)?;
     if args.dry_run {
         return dry_run(args, &field);
     }
     if stop.load(Ordering::Relaxed) {
         return Err(ExitError(Exit::Refused, "interrupted: nothing was written".into()).into());
     }
-    let plan = candidates::plan(args, objective, &field)?;
+    let plan = candidates::plan(args, objective, &mut field)?;
     if !args.json {
-        out::text(&listed(&field.candidates))?;
+        out::text(&listed(&field.listing()))?;
     }
     agree(args, &plan, plan.rules.turns, args.scope.even_if_owned, &asking)?;
     let folder = args.output.as_deref().map(|dir| Folder::create(dir, &plan)).transpose()?;
@@ -94,9 +94,9 @@ fn ensure_positive(args: &Args) -> Result<()> {
 
 fn dry_run(args: &Args, field: &Field) -> Result<Exit> {
     if args.json {
-        out::json(&Versioned::first(&field.candidates))?
+        out::json(&Versioned::first(field.listing()))?
     } else {
-        out::text(&listed(&field.candidates))?
+        out::text(&listed(&field.listing()))?
     }
     Ok(Exit::Ok)
 }

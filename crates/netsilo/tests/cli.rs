@@ -337,6 +337,19 @@ fn scenario(name: &str) -> String {
 }
 
 #[test]
+fn a_plan_ends_with_its_forecast_or_the_reason_why_it_has_none() {
+    let last = |from: &str| {
+        let output = run(&["plan", "--from", from, "--algorithm", "same-cpu"]);
+        stdout(&output).lines().last().unwrap_or_default().to_owned()
+    };
+    let line = last(&outcome("veth/tcp-rr-x-16-from-0-0"));
+    assert!(line.starts_with("forecast: this load fits x"), "{line}");
+    assert!(line.contains(" now (limit: ") && line.contains("% to "), "{line}");
+    let line = last(&VIRTIO);
+    assert!(line.starts_with("forecast: ") || line.starts_with("no forecast: "), "{line}");
+}
+
+#[test]
 fn the_page_of_predict_shows_what_is_printed() {
     let page = format!("{}/../../docs/predict.md", env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(page).unwrap();

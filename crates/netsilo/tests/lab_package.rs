@@ -1,16 +1,19 @@
-//! The .deb in a guest whose first process is systemd: installed, upgraded, removed and purged
+//! The .deb and the .rpm in a guest whose first process is systemd: installed, upgraded and removed
 //! while the daemon runs.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+#![allow(clippy::print_stdout, reason = "the figures of a newcomer's steps, for docs/testing.md")]
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
 
 use netsilo_lab::{Init, Kernel, Lab, NicModel, Spec, until};
 
 const OUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/package/out");
 
-/// Makes the folders writable in memory that dpkg writes to. In a container, policy-rc.d forbids
-/// packages to start services.
+/// Makes the folders writable in memory that packages are installed to. In a container,
+/// policy-rc.d forbids packages to start services.
 const WRITABLE: &str = "modprobe overlay
     for dir in usr etc var; do
         mkdir -p /run/upper/$dir /run/work/$dir
@@ -19,23 +22,34 @@ const WRITABLE: &str = "modprobe overlay
     done
     rm -f /usr/sbin/policy-rc.d";
 
-/// The package that `scripts/package` has made.
-fn package() -> PathBuf {
+/// The package with this ending that `scripts/package` has made.
+fn package(ending: &str) -> PathBuf {
     let files = std::fs::read_dir(OUT).unwrap().map(|entry| entry.unwrap().path());
-    let is_deb = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "deb");
-    let debs: Vec<PathBuf> = files.filter(is_deb).collect();
-    assert_eq!(debs.len(), 1, "scripts/package makes one .deb in {OUT}");
-    Path::canonicalize(&debs[0]).unwrap()
+    let is_it = |path: &PathBuf| path.extension().is_some_and(|extension| extension == ending);
+    let found: Vec<PathBuf> = files.filter(is_it).collect();
+    assert_eq!(found.len(), 1, "scripts/package makes one .{ending} in {OUT}");
+    Path::canonicalize(&found[0]).unwrap()
+}
+
+/// The commands of a package manager.
+struct Manager {
+    install: String,
+    upgrade: String,
+    remove: &'static str,
+    /// The file with `UNDO_ON_REMOVE`.
+    settings: &'static str,
 }
 
 struct Guest(Lab);
 
 impl Guest {
-    fn dpkg(&self, arguments: &str) -> String {
-        let command = format!("DEBIAN_FRONTEND=noninteractive dpkg --force-unsafe-io {arguments}");
-        let output = self.0.run(&command).unwrap();
-        assert_eq!(output.status, 0, "{arguments}: {}", output.text());
-        output.text().into_owned()
+    /// Boots a guest that sees these folders.
+    fn boot(shares: Vec<PathBuf>) -> Self {
+        let spec =
+            Spec { init: Init::Systemd, shares, ..Spec::new(Kernel::V6_12, NicModel::VirtioNet) };
+        let guest = Self(Lab::boot(&spec).unwrap());
+        guest.0.sh(WRITABLE).unwrap();
+        guest
     }
 
     fn state(&self) -> String {
@@ -57,6 +71,46 @@ impl Guest {
             unreachable!("{error}\n{}", self.0.sh("journalctl -b -u netsilo").unwrap())
         });
     }
+
+    /// Runs a command, and returns all that it prints.
+    fn run(&self, command: &str) -> String {
+        let output = self.0.run(command).unwrap();
+        assert_eq!(output.status, 0, "{command}: {}", output.text());
+        output.text().into_owned()
+    }
+
+    /// Installs, upgrades and removes the package twice; the second time, removing restores.
+    fn upgrades_and_removes(&self, manager: &Manager) {
+        let lab = &self.0;
+        let before = self.affinity();
+        self.run(&manager.install);
+        assert_eq!(self.state(), "inactive", "installing starts nothing");
+        lab.sh("netsilo check-config && man -w netsilo netsilo-apply netsilo.toml").unwrap();
+        lab.sh("mkdir /etc/netsilo/conf.d
+                printf 'interval = \"1s\"\\n[goal]\\ndefault-smp-affinity = \"2-3\"\\n' \
+                    >/etc/netsilo/conf.d/test.toml")
+            .unwrap();
+        self.start();
+
+        let old = self.pid();
+        self.run(&manager.upgrade);
+        assert_eq!(self.state(), "active", "an upgrade starts the daemon again");
+        assert_ne!(self.pid(), old, "the new program runs");
+        assert!(lab.sh("cat /etc/netsilo/conf.d/test.toml").unwrap().contains("1s"));
+
+        let said = self.run(manager.remove);
+        let advice = format!("UNDO_ON_REMOVE=yes in {}", manager.settings);
+        assert!(said.contains(&advice), "{said}");
+        assert_eq!(self.affinity().trim(), "0c", "settings stay unless asked otherwise");
+        assert_ne!(self.state(), "active");
+        assert_ne!(lab.run("command -v netsilo").unwrap().status, 0);
+
+        self.run(&manager.install);
+        lab.sh(&format!("sed -i s/=no/=yes/ {}", manager.settings)).unwrap();
+        self.start();
+        self.run(manager.remove);
+        assert_eq!(self.affinity(), before, "restored");
+    }
 }
 
 #[test]
@@ -65,45 +119,131 @@ fn the_daemon_runs_before_and_after_an_upgrade_and_removing_restores_if_asked() 
     if netsilo_lab::skip().unwrap() {
         return;
     }
-    let deb = package();
-    let shares = vec![deb.parent().unwrap().to_owned()];
-    let spec =
-        Spec { init: Init::Systemd, shares, ..Spec::new(Kernel::V6_12, NicModel::VirtioNet) };
-    let guest = Guest(Lab::boot(&spec).unwrap());
-    let (lab, deb) = (&guest.0, deb.display());
-    lab.sh(WRITABLE).unwrap();
-    let before = guest.affinity();
-
-    guest.dpkg(&format!("-i {deb}"));
-    assert_eq!(guest.state(), "inactive", "installing starts nothing");
-    lab.sh("netsilo check-config && man -w netsilo netsilo-apply netsilo.toml").unwrap();
-    lab.sh("mkdir /etc/netsilo/conf.d
-            printf 'interval = \"1s\"\\n[goal]\\ndefault-smp-affinity = \"2-3\"\\n' \
-                >/etc/netsilo/conf.d/test.toml")
-        .unwrap();
-    guest.start();
-
-    let old = guest.pid();
-    guest.dpkg(&format!("-i {deb}"));
-    assert_eq!(guest.state(), "active", "an upgrade starts the daemon again");
-    assert_ne!(guest.pid(), old, "the new program runs");
-    assert!(lab.sh("cat /etc/netsilo/conf.d/test.toml").unwrap().contains("1s"));
-
-    let said = guest.dpkg("-r netsilo");
-    assert!(said.contains("UNDO_ON_REMOVE=yes"), "{said}");
-    assert_eq!(guest.affinity().trim(), "0c", "settings stay unless asked otherwise");
-    assert_ne!(guest.state(), "active");
-    assert_ne!(lab.run("command -v netsilo").unwrap().status, 0);
-
-    guest.dpkg(&format!("-i {deb}"));
-    lab.sh("sed -i s/=no/=yes/ /etc/default/netsilo").unwrap();
-    guest.start();
-    guest.dpkg("-r netsilo");
-    assert_eq!(guest.affinity(), before, "restored");
-
+    let deb = package("deb");
+    let guest = Guest::boot(vec![deb.parent().unwrap().to_owned()]);
+    let dpkg = "DEBIAN_FRONTEND=noninteractive dpkg --force-unsafe-io";
+    let install = format!("{dpkg} -i {}", deb.display());
+    guest.upgrades_and_removes(&Manager {
+        upgrade: install.clone(),
+        install,
+        remove: "dpkg --force-unsafe-io -r netsilo",
+        settings: "/etc/default/netsilo",
+    });
+    let lab = &guest.0;
     lab.sh("mkdir -p /var/lib/netsilo; echo x >/var/lib/netsilo/costs.json").unwrap();
-    guest.dpkg("-P netsilo");
+    guest.run("dpkg --force-unsafe-io -P netsilo");
     let left = lab.sh("ls -d /etc/netsilo/netsilo.toml /etc/default/netsilo /var/lib/netsilo \
                        /usr/lib/systemd/system/netsilo.service 2>/dev/null; true");
+    assert_eq!(left.unwrap(), "");
+}
+
+/// Words per minute that somebody reads who has never seen them.
+const READ_PER_MINUTE: f64 = 200.0;
+
+/// What a newcomer has done so far.
+#[derive(Default)]
+struct Trial {
+    seconds: f64,
+    words: usize,
+}
+
+impl Trial {
+    /// Adds a step to the table that is printed.
+    fn step(&mut self, what: &str, seconds: f64, text: &str) {
+        let words = text.split_whitespace().count();
+        println!("| {what} | {seconds:.1} | {words} |");
+        self.seconds += seconds;
+        self.words += words;
+    }
+
+    /// Runs a command of the newcomer, who reads all that it prints.
+    fn run(&mut self, lab: &Lab, command: &str) -> String {
+        let started = Instant::now();
+        let output = lab.run(command).unwrap();
+        let seconds = started.elapsed().as_secs_f64();
+        // 11: check and doctor have found something
+        assert!([0, 11].contains(&output.status), "{command}: {}", output.text());
+        self.step(&format!("`{command}`"), seconds, &output.text());
+        output.text().into_owned()
+    }
+}
+
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn a_newcomer_installs_it_sees_a_finding_plans_applies_with_a_timer_and_undoes() {
+    const AFFINITIES: &str = "grep -H . /proc/irq/*/smp_affinity";
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let deb = package("deb");
+    let guest = Guest::boot(vec![deb.parent().unwrap().to_owned()]);
+    let lab = &guest.0;
+    // all queues on CPU 0, their readers on the other socket
+    lab.sh("for irq in $(grep -lE 'virtio[0-9]+-input' /sys/kernel/irq/*/actions | cut -d/ -f5)
+            do echo 0 >/proc/irq/$irq/smp_affinity_list; done")
+        .unwrap();
+    let consume =
+        "consume --mode udp-unconnected --cpus 6,7 --port 7000 --ports 16 --flows 16 --idle 300";
+    let reader = lab.traffic(consume).unwrap();
+    let flows = "--port 7000 --ports 16 --flows 16 --bytes 400000000 --size 64 --rate 1000";
+    let send = format!("produce --proto udp --dest {} {flows}", Lab::guest_address(0));
+    let sender = lab.peer(0).unwrap().traffic(&send).unwrap();
+    let before = lab.sh(AFFINITIES).unwrap();
+
+    let mut trial = Trial::default();
+    println!("| step | seconds | words to read |\n|---|---|---|");
+    let sections = include_str!("../../../README.md").split("\n## ");
+    let wanted = ["# netsilo", "Is it safe?", "Install", "Three commands"];
+    let read = sections.filter(|text| wanted.iter().any(|title| text.starts_with(title)));
+    let read: Vec<&str> = read.collect();
+    assert_eq!(read.len(), wanted.len());
+    trial.step("README.md: what it is, is it safe, install", 0.0, &read.join("\n"));
+    trial.run(lab, &format!("dpkg --force-unsafe-io -i {}", deb.display()));
+    trial.run(lab, "netsilo doctor");
+    let check = trial.run(lab, "netsilo check");
+    assert!(check.contains("[queues-share-core]"), "{check}");
+    let plan = trial.run(lab, "netsilo plan");
+    assert!(plan.contains("-> "), "{plan}");
+    let applied = trial.run(lab, "netsilo apply --yes --confirm-within 5m");
+    assert!(applied.contains("run `netsilo confirm` within 5m"), "{applied}");
+    assert_ne!(lab.sh(AFFINITIES).unwrap(), before);
+    trial.run(lab, "netsilo undo");
+    assert_eq!(lab.sh(AFFINITIES).unwrap(), before, "restored");
+    sender.stop().unwrap();
+    reader.stop().unwrap();
+
+    let reading = trial.words as f64 / READ_PER_MINUTE;
+    let minutes = trial.seconds / 60.0 + reading;
+    println!("{minutes:.1} minutes, {reading:.1} of them to read {} words", trial.words);
+}
+
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn the_daemon_and_the_settings_survive_the_rpm_in_the_same_way() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let rpm = package("rpm");
+    let newer = tempfile::tempdir().unwrap();
+    // the same package with a higher release
+    let arguments = ["generate-rpm", "--profile", "dist", "--package", "crates/netsilo"];
+    let made = Command::new("cargo")
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .args(arguments)
+        .args(["--set-metadata", "release = \"2\"", "--output"])
+        .arg(newer.path().join("newer.rpm"))
+        .status();
+    assert!(made.unwrap().success());
+    let guest = Guest::boot(vec![rpm.parent().unwrap().to_owned(), newer.path().to_owned()]);
+    // Debian's packages are not in the database of rpm
+    let run = "rpm --force-debian --nodeps";
+    guest.upgrades_and_removes(&Manager {
+        install: format!("{run} -i {}", rpm.display()),
+        upgrade: format!("{run} -U {}/newer.rpm", newer.path().display()),
+        remove: "rpm --force-debian -e netsilo",
+        settings: "/etc/sysconfig/netsilo",
+    });
+    let left = guest.0.sh("ls -d /usr/bin/netsilo /etc/netsilo/netsilo.toml \
+                           /usr/lib/systemd/system/netsilo.service 2>/dev/null; true");
     assert_eq!(left.unwrap(), "");
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_lab::{Init, Kernel, Lab, NicModel, Spec, until};
+use netsilo_lab::{Init, Job, Kernel, Lab, NicModel, PeerJob, Spec, until};
 use netsilo_model::machine::cpuset::CpuSet;
 use serde_json::Value as Json;
 
@@ -35,6 +35,22 @@ hold-off-most = "2s"
 worse-by = 1.0
 "#;
 
+/// Searches as soon as the load is steady.
+const SEARCHES: &str = r#"
+interval = "1s"
+window = "always"
+restore-on-exit = true
+[controller]
+dwell = "1s"
+hold-off = "1s"
+hold-off-most = "2s"
+worse-by = 1.0
+[tune]
+share = "50%"
+for = "1h"
+steady = "2s"
+"#;
+
 /// Adds what the daemon needs where the kernel refuses eBPF, as docs/daemon.md says.
 const WITHOUT_BPF: &str = "[Service]\nCapabilityBoundingSet=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH\n\
                            SystemCallFilter=pidfd_getfd\n";
@@ -61,6 +77,7 @@ impl Guest {
         assert_ne!(unit, UNIT);
         lab.sh(&format!(
             "cp {NETSILO} {PROGRAM}
+             mount -t tmpfs tmpfs /var/lib
              cat >/run/systemd/system/netsilo.service <<'END'\n{unit}\nEND
              cd /sys/class/net/eth0; echo 1 >threaded
              for file in queues/tx-*/xps_cpus; do echo 1 >$file; done
@@ -78,6 +95,16 @@ impl Guest {
         self.0.sh(&format!("cat >/run/lab/netsilo.toml <<'END'\n{text}\nEND")).unwrap();
     }
 
+    /// Sends datagrams to a reader on CPU 5 until both are dropped.
+    fn traffic(&self) -> (Job, PeerJob) {
+        let ports = "--port 7000 --flows 8";
+        let reader = format!("consume --mode udp-unconnected {ports} --cpus 5 --idle 600");
+        let reader = self.0.traffic(&reader).unwrap();
+        let sender =
+            format!("produce --proto udp --dest 10.77.0.2 {ports} --bytes 1000000000 --rate 400");
+        (reader, self.0.peer(0).unwrap().traffic(&sender).unwrap())
+    }
+
     fn knobs(&self) -> BTreeMap<String, String> {
         let text = self.0.sh(KNOBS).unwrap();
         let line = |line: &str| {
@@ -91,10 +118,18 @@ impl Guest {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
+    fn start(&self) {
+        let started = self.0.sh("systemctl start netsilo");
+        started.unwrap_or_else(|error| unreachable!("{error:#}\n{}", self.log()));
+    }
+
+    fn log(&self) -> String {
+        self.0.sh("journalctl -b --no-pager -u netsilo | tail -n 400").unwrap()
+    }
+
     fn until(&self, what: &str, holds: impl FnMut(&Json) -> bool) -> Json {
         let seen = until(what, || self.status(), holds);
-        let log = || self.0.sh("journalctl -b --no-pager -u netsilo | tail -n 400").unwrap();
-        seen.unwrap_or_else(|error| unreachable!("{error}\n{}", log()))
+        seen.unwrap_or_else(|error| unreachable!("{error}\n{}", self.log()))
     }
 }
 
@@ -107,16 +142,10 @@ fn the_service_writes_every_knob_in_its_sandbox_and_restores_it() {
     let guest = Guest::boot();
     let lab = &guest.0;
     assert_eq!(lab.sh("cat /proc/1/comm").unwrap(), "systemd\n");
-    let ports = "--port 7000 --flows 8";
-    let _reader = lab
-        .traffic(&format!("consume --mode udp-unconnected {ports} --cpus 5 --idle 600"))
-        .unwrap();
-    let sender =
-        format!("produce --proto udp --dest 10.77.0.2 {ports} --bytes 1000000000 --rate 400");
-    let _sender = lab.peer(0).unwrap().traffic(&sender).unwrap();
+    let _traffic = guest.traffic();
     let before = guest.knobs();
 
-    lab.sh("systemctl start netsilo").unwrap();
+    guest.start();
     let status = guest.until("all is in place", |status| {
         let placed = status["placements"].as_array().is_some_and(|all| !all.is_empty());
         placed && status["pending"].as_array().is_some_and(Vec::is_empty)
@@ -134,6 +163,33 @@ fn the_service_writes_every_knob_in_its_sandbox_and_restores_it() {
     lab.sh("systemctl stop netsilo").unwrap();
     assert_eq!(guest.knobs(), before, "restored");
     readers_without_bpf_need_ptrace(&guest);
+}
+
+/// The daemon's child writes in the sandbox too, and restores when the service ends. A whole search
+/// would take half an hour under emulation.
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn a_search_of_the_service_writes_and_is_restored() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let guest = Guest::boot();
+    let lab = &guest.0;
+    let _traffic = guest.traffic();
+    let before = guest.knobs();
+    guest.configure(SEARCHES);
+    guest.start();
+    guest.until("a search begins", |status| !status["search"]["running_since"].is_null());
+    let placed = guest.knobs();
+    let mut tried = false;
+    guest.until("a candidate is written", |status| {
+        tried |= guest.knobs() != placed;
+        tried || status["search"]["last"]["words"].is_string()
+    });
+    assert!(tried, "{}", guest.log());
+    lab.sh("test -d /var/lib/netsilo && systemctl stop netsilo").unwrap();
+    assert_eq!(guest.knobs(), before, "restored");
+    assert!(guest.log().contains("search: ended: the daemon ends"), "{}", guest.log());
 }
 
 fn assert_each_kind_is_written(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) {
@@ -202,7 +258,7 @@ while True:
 while True:
     stream.sendall(bytes(1000)); time.sleep(0.05)\"";
     let _client = lab.peer(0).unwrap().spawn(client).unwrap();
-    lab.sh("systemctl start netsilo").unwrap();
+    guest.start();
     let refused = |status: &Json| status["attribution"]["refused"].to_string();
     let hidden = "belong to no visible process: run as root, with CAP_SYS_PTRACE and CAP_DAC";
     guest.until("the hidden reader is told", |status| refused(status).contains(hidden));

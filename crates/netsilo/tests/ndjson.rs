@@ -51,6 +51,25 @@ fn the_answer_for_a_bundle_is_that_of_the_verb() {
 }
 
 #[test]
+fn a_forecast_is_that_of_the_verb_and_a_host_without_one_has_the_reason() {
+    let veth = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../fixtures/outcomes/veth/tcp-rr-x-16-from-0-0.tar.zst"
+    );
+    let asked = ["predict", "--setting", "same-cpu", "--setting", "rps=0-1"];
+    let mut alone = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    let alone = alone.args(asked).args(["--json", "--from", veth]).output().unwrap();
+    let mut alone: Value = serde_json::from_slice(&alone.stdout).unwrap();
+    alone.as_object_mut().unwrap().remove("schema");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    let output = fed(command.args(asked).arg("--ndjson"), format!("{veth}\n{BUNDLE}\n"));
+    assert_eq!(output.status.code(), Some(12));
+    let lines = lines(&output);
+    assert_eq!(lines[0]["forecast"], alone);
+    assert!(lines[1]["error"].as_str().unwrap().starts_with("cannot predict: "), "{}", lines[1]);
+}
+
+#[test]
 fn the_exit_code_counts_lines_that_could_not_be_used() {
     let output = filter("check", format!("{HOST}{{}}\n{HOST}"));
     assert_eq!(output.status.code(), Some(12));

@@ -51,7 +51,7 @@ fn run(program: &str, arguments: &[&str], dir: &Path) -> Option<String> {
         ),
         Err(error) => {
             assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "{program}: {error}");
-            println!("SKIPPED: {program}: {error} (scripts/setup --package)");
+            println!("SKIPPED: {program}: {error} (scripts/setup --package-tests)");
             None
         }
     }
@@ -106,7 +106,7 @@ fn bash_loads_its_script_and_completes_a_verb() {
 }
 
 #[test]
-#[ignore = "its programs are installed by scripts/setup --package: make test-long"]
+#[ignore = "its programs are installed by scripts/setup --package-tests: make test-long"]
 fn readers_of_manual_pages_and_shells_accept_all_files() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path());

@@ -1,5 +1,5 @@
 //! The packages that `scripts/package` has made: their checkers, and fresh roots of Debian in which
-//! they are installed, upgraded, removed and purged.
+//! they are installed, upgraded and removed.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -56,10 +56,11 @@ impl Root {
         std::fs::copy(file, self.0.path().join("root").join(file.file_name().unwrap())).unwrap();
     }
 
-    /// All files but those of dpkg, apt and their logs.
+    /// All files but those of dpkg, rpm, apt and their logs.
     fn files(&self) -> BTreeSet<String> {
         let find = "find / -xdev \\( -path /proc -o -path /sys -o -path /var/lib/dpkg -o -path \
-                    /var/log -o -path /var/cache -o -path /root \\) -prune -o -print";
+                    /var/lib/rpm -o -path /var/log -o -path /var/cache -o -path /root \\) -prune \
+                    -o -print";
         self.sh(find).lines().map(str::to_owned).collect()
     }
 }
@@ -108,6 +109,48 @@ fn the_deb_is_installed_upgraded_removed_and_purged_in_fresh_roots() {
         let left: Vec<String> = root.files().difference(&before).cloned().collect();
         assert_eq!(left, Vec::<String>::new(), "{suite}");
     }
+}
+
+#[test]
+#[ignore = "needs the packages and minutes: make test-long"]
+fn the_rpm_is_installed_upgraded_and_erased_in_a_fresh_root() {
+    let rpm = packed(".rpm");
+    // the same package with a higher release
+    let work = tempfile::tempdir().unwrap();
+    let newer = work.path().join("newer.rpm");
+    let arguments = ["generate-rpm", "--profile", "dist", "--package", "crates/netsilo"];
+    let release = ["--set-metadata", "release = \"2\"", "--output", newer.to_str().unwrap()];
+    let made = Command::new("cargo").current_dir(WORKSPACE).args(arguments).args(release).status();
+    assert!(made.unwrap().success());
+    let root = Root::new("bookworm", "libelf1,rpm");
+    root.take(&rpm);
+    root.take(&newer);
+    // The packages of the root are not in the database of rpm: each library that the package
+    // requires must be there by its name.
+    let needs = root.sh("rpm --force-debian -qpR /root/netsilo-*.rpm");
+    let libraries: BTreeSet<&str> =
+        needs.lines().filter_map(|line| line.split_once(".so.").map(|_| line)).collect();
+    assert!(libraries.iter().any(|name| name.starts_with("libelf.so.1")), "{needs}");
+    for library in libraries {
+        let name = library.split('(').next().unwrap_or(library);
+        root.sh(&format!("ldconfig -p | grep -q '{name} '"));
+    }
+    let before = root.files();
+    root.sh("rpm --force-debian --nodeps -i /root/netsilo-*.rpm");
+    root.sh("rpm --force-debian --nodeps -V netsilo");
+    assert!(root.sh("netsilo mask 0-3").contains("smp_affinity"));
+    assert!(root.sh("netsilo doctor").contains("kernel "));
+    root.sh("netsilo check-config && echo '# mine' >>/etc/netsilo/netsilo.toml");
+    root.sh("rpm --force-debian --nodeps -U /root/newer.rpm");
+    root.sh("grep '# mine' /etc/netsilo/netsilo.toml");
+    let release = root.sh("rpm --force-debian -q --qf '%{RELEASE}' netsilo");
+    assert_eq!(release, "2");
+    root.sh("rpm --force-debian -e netsilo && ! command -v netsilo");
+    // Debian's root lacks shared folders such as /etc/sysconfig; rpm leaves them.
+    let is_ours = |path: &&String| path.contains("netsilo");
+    let left: Vec<String> = root.files().difference(&before).filter(is_ours).cloned().collect();
+    // a changed configuration is kept
+    assert_eq!(left, ["/etc/netsilo", "/etc/netsilo/netsilo.toml.rpmsave"]);
 }
 
 #[test]

@@ -6,10 +6,13 @@
 //! machine. A [`forecast`] is what was measured, plus what the model says of the new settings, less
 //! what it says of the present ones: what both have in common need not be modelled.
 //!
+//! A [`proposal`] also names the knobs that the model does not know.
+//!
 //! The load is taken as offered: it does not react to what it gets.
 
 pub mod forecast;
 pub(crate) mod loads;
 pub(crate) mod placement;
 pub(crate) mod prices;
+pub mod proposal;
 pub mod work;

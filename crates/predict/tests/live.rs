@@ -2,15 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
+use netsilo_model::change::Change;
+use netsilo_model::change::knobs::{RpsCpus, XpsCpus};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::reading::Reading;
+use netsilo_model::snapshot::ethtool::Coalesce;
 use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
 use netsilo_predict::interval::Draws;
 use netsilo_predict::live::forecast::{Expected, Forecast, Limit, forecast};
+use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::{TooLittle, Work};
 use netsilo_predict::parameters::Table;
 use proptest::prelude::*;
@@ -47,6 +54,7 @@ fn scene(queues: Vec<SceneQueue>) -> Scene {
         netdevs: vec![SceneNetdev {
             name: "eth0".into(),
             driver: "ixgbe".into(),
+            most_queues: Some(8),
             queues,
             ..SceneNetdev::default()
         }],
@@ -58,10 +66,10 @@ fn scene(queues: Vec<SceneQueue>) -> Scene {
 fn foretell(scene: &Scene, load: f64, change: impl Fn(&mut Snapshot)) -> Forecast {
     let (observation, costs) = (scene.observation(), Costs::default());
     let analysis = Analysis::new(&observation, &costs);
-    let mut after = observation.after.clone();
-    change(&mut after);
+    let mut setting = Proposal::new("new", &observation.after, &[]);
+    change(&mut setting.after);
     let draws = Draws::new(&Table::built_in().unwrap(), 100, 1);
-    forecast(&Work::new(&analysis).unwrap(), load, &[("new".into(), after)], &draws)
+    forecast(&Work::new(&analysis).unwrap(), load, &[setting], &draws)
 }
 
 fn move_irq(settings: &mut Snapshot, irq: u32, to: u32) {
@@ -127,6 +135,87 @@ fn rfs_brings_the_protocol_to_the_reader() {
     let forecast = foretell(&scene(vec![queue(30, 0.9, 1)]), 1.0, rfs);
     let steered = &forecast.settings[1];
     assert!(softirq(steered, 1) > 0.2 && close(softirq(steered, 2), 0.0), "{steered:?}");
+}
+
+/// The scene with a fixed wait of the NIC before its interrupts.
+fn coalescing(usecs: u32) -> impl Fn(&mut Snapshot) {
+    move |after| {
+        let coalesce = Coalesce { rx_coalesce_usecs: usecs, ..Coalesce::default() };
+        after.netdevs[0].ethtool.as_mut().unwrap().coalesce = Reading::Value(coalesce);
+    }
+}
+
+#[test]
+fn a_longer_wait_before_interrupts_spares_some_of_them() {
+    let mut observation = scene(vec![queue(30, 0.9, 1)]).observation();
+    coalescing(10)(&mut observation.after);
+    let costs = Costs::default();
+    let analysis = Analysis::new(&observation, &costs);
+    let draws = Draws::new(&Table::built_in().unwrap(), 100, 1);
+    let settings = [10, 20, 100].map(|usecs| {
+        let mut setting = Proposal::new(usecs.to_string(), &observation.after, &[]);
+        coalescing(usecs)(&mut setting.after);
+        setting
+    });
+    let forecast = forecast(&Work::new(&analysis).unwrap(), 1.0, &settings, &draws);
+    let softirqs: Vec<f64> = forecast.settings.iter().map(|it| softirq(it, 0)).collect();
+    assert!(close(softirqs[0], 0.9) && close(softirqs[1], 0.9), "{softirqs:?}");
+    assert!(softirqs[2] < 0.9 && softirqs[3] < softirqs[2], "{softirqs:?}");
+}
+
+#[test]
+fn a_kthread_polls_where_the_machine_is_idle_and_costs_its_wakeup() {
+    let threaded = |after: &mut Snapshot| after.netdevs[0].threaded = Some(1);
+    let forecast = foretell(&scene(vec![queue(30, 0.9, 3)]), 1.0, threaded);
+    let [now, threaded] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
+    assert!(softirq(threaded, 0) < 0.1 && softirq(threaded, 1) > 0.8, "{threaded:?}");
+    assert!(threaded.cpu_time.value > now.cpu_time.value, "{forecast:?}");
+}
+
+#[test]
+fn what_the_model_does_not_know_is_named_and_has_no_gain() {
+    let observation = scene(vec![queue(30, 0.9, 1)]).observation();
+    let netdev = NetdevIdentity::from_netdev(&observation.after.netdevs[0]);
+    let costs = Costs::default();
+    let analysis = Analysis::new(&observation, &costs);
+    let xps = XpsCpus { netdev: netdev.clone(), queue: 0 };
+    let rps = RpsCpus { netdev, queue: 0 };
+    let off = CpuSet::new;
+    let xps = Change::new(xps, off(), CpuSet::first(2), "because");
+    let rps = Change::new(rps, off(), CpuSet::first(4), "because");
+    let before = &observation.after;
+    let settings = [
+        Proposal::new("xps", before, std::slice::from_ref(&xps)),
+        Proposal::new("both", before, &[xps, rps]),
+    ];
+    let draws = Draws::new(&Table::built_in().unwrap(), 100, 1);
+    let forecast = forecast(&Work::new(&analysis).unwrap(), 1.0, &settings, &draws);
+    let [_, xps, both] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
+    assert_eq!((xps.gain, &xps.not_modeled), (None, &vec!["eth0 tx-0 xps_cpus".to_owned()]));
+    assert!(both.gain.is_some() && both.not_modeled == xps.not_modeled, "{both:?}");
+}
+
+#[test]
+fn readers_that_are_pinned_cannot_leave_a_cpu_that_becomes_full() {
+    let mut observation = scene(vec![queue(30, 0.4, 1)]).observation();
+    let tgids = observation.attribution.consumption.iter().map(|it| it.consumer.tgid);
+    let pinned = tgids.map(|tgid| (tgid, cpu(1))).collect();
+    let before = observation.after.clone();
+    let mut to_reader = Proposal::new("same cpu", &before, &[]);
+    move_irq(&mut to_reader.after, 30, 1);
+    let costs = Costs::default();
+    let draws = Draws::new(&Table::built_in().unwrap(), 100, 1);
+    let limits = |observation: &Observation| {
+        let analysis = Analysis::new(observation, &costs);
+        let work = Work::new(&analysis).unwrap();
+        let forecast = forecast(&work, 1.0, std::slice::from_ref(&to_reader), &draws);
+        forecast.settings.into_iter().map(|it| it.limit).collect::<Vec<_>>()
+    };
+    assert_eq!(limits(&observation), [Limit::Cpu(CpuId(0)), Limit::Cpu(CpuId(1))]);
+    observation.attribution.pinned = pinned;
+    // Of equal shares the first one is named; the reader takes time, too.
+    assert_eq!(limits(&observation)[0], Limit::Cpu(CpuId(0)));
+    assert_eq!(limits(&observation)[1], Limit::Pinned(cpu(1)));
 }
 
 #[test]

@@ -4,17 +4,28 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
 use serde::{Deserialize, Serialize};
 
+use crate::machines::Machine;
+
 /// Drivers of the fleet, each with its share in percent.
-const DRIVERS: [(&str, u32); 5] =
-    [("mlx5_core", 35), ("ice", 25), ("ixgbe", 20), ("virtio_net", 15), ("bnxt_en", 5)];
+const DRIVERS: [(&str, u32); 8] = [
+    ("mlx5_core", 25),
+    ("ice", 20),
+    ("ixgbe", 15),
+    ("virtio_net", 15),
+    ("ena", 10),
+    ("bnxt_en", 5),
+    ("i40e", 5),
+    ("iavf", 5),
+];
 /// Kernels of the fleet, each with its share in percent.
-const KERNELS: [(&str, u32); 3] = [("6.1.0-28-amd64", 50), ("6.12.9", 30), ("5.14.0-503.el9", 20)];
+const KERNELS: [(&str, u32); 4] =
+    [("6.1.0-28-amd64", 45), ("6.12.9", 30), ("5.14.0-503.el9", 15), ("7.2.1", 10)];
 /// What is wrong with hosts, each with its share in percent.
 const FAULTS: [(Fault, u32); 5] = [
     (Fault::None, 60),
@@ -51,7 +62,9 @@ pub struct Truth {
     pub kernel: String,
     /// The driver of its netdev.
     pub driver: String,
-    /// Number of CPUs.
+    /// The name of its machine.
+    pub machine: String,
+    /// Number of online CPUs.
     pub cpus: u32,
     /// Number of rx queues.
     pub queues: u32,
@@ -70,24 +83,30 @@ pub struct Host {
 }
 
 impl Host {
-    /// Host `number` of the fleet with this seed; if `uniform`, with 8 queues and 8 CPUs.
-    pub fn new(seed: u64, number: u64, uniform: bool) -> Self {
+    /// Host `number` of the fleet with this seed, on one of `machines`; if `uniform`, with 8 queues
+    /// and 8 CPUs.
+    pub fn new(seed: u64, number: u64, machines: &[Machine], uniform: bool) -> Self {
         // Consecutive seeds of this generator give unrelated numbers.
         let mut rng = Rng::with_seed(seed.rotate_left(32) ^ number);
-        let grid = if uniform { EIGHT_CPUS } else { GRIDS[rng.usize(..GRIDS.len())] };
-        let cpus = grid.nodes * grid.llcs * grid.l2s * grid.cores * grid.threads;
+        let machine = match machines {
+            [] => Machine::eight_cpus(),
+            _ if uniform => Machine::eight_cpus(),
+            _ => machines[rng.usize(..machines.len())].clone(),
+        };
+        let cpus = machine.topology.online.len() as u32;
         let queues = if uniform { 8 } else { cpus.min(8 << rng.u32(..3)) };
         let truth = Truth {
             host: format!("host-{number:06}"),
             kernel: (*by_share(&KERNELS, &mut rng)).to_owned(),
             driver: (*by_share(&DRIVERS, &mut rng)).to_owned(),
+            machine: machine.name,
             cpus,
             queues,
             fault: *by_share(&FAULTS, &mut rng),
         };
         let scene = Scene {
-            grid,
-            netdevs: vec![netdev(&truth, grid, &mut rng)],
+            netdevs: vec![netdev(&truth, &machine.topology, &mut rng)],
+            topology: Some(machine.topology),
             writers: irqbalance(truth.fault),
             ..Scene::default()
         };
@@ -106,27 +125,21 @@ impl Host {
     }
 }
 
-const EIGHT_CPUS: Grid =
-    Grid { nodes: 2, llcs: 1, l2s: 4, cores: 1, threads: 1, siblings_apart: false };
-
-/// The machines of the fleet: 8 to 64 CPUs.
-const GRIDS: [Grid; 4] = [
-    EIGHT_CPUS,
-    Grid { nodes: 1, llcs: 2, l2s: 4, cores: 1, threads: 2, siblings_apart: true },
-    Grid { nodes: 2, llcs: 1, l2s: 8, cores: 1, threads: 2, siblings_apart: true },
-    Grid { nodes: 2, llcs: 2, l2s: 8, cores: 1, threads: 2, siblings_apart: false },
-];
-
-fn netdev(truth: &Truth, grid: Grid, rng: &mut Rng) -> SceneNetdev {
-    let topology = grid.topology();
+fn netdev(truth: &Truth, topology: &Topology, rng: &mut Rng) -> SceneNetdev {
+    let online: Vec<CpuId> = topology.online.iter().collect();
+    let first = online.first().copied().unwrap_or_default();
     let farthest = |reader: CpuId| {
-        topology.online.iter().max_by_key(|cpu| topology.distance(reader, *cpu)).unwrap_or(reader)
+        online.iter().copied().max_by_key(|cpu| topology.distance(reader, *cpu)).unwrap_or(reader)
+    };
+    // Readers are all over the machine.
+    let reader = |number: u32| {
+        online.get((number * truth.cpus / truth.queues.max(1)) as usize).copied().unwrap_or(first)
     };
     let queues = (0..truth.queues).map(|number| {
-        let reader = CpuId(number % truth.cpus);
+        let reader = reader(number);
         let polled = match truth.fault {
             Fault::None | Fault::RpsToItself => reader,
-            Fault::OneCpu | Fault::Owned => CpuId(0),
+            Fault::OneCpu | Fault::Owned => first,
             Fault::Far => farthest(reader),
         };
         queue(truth.fault, number, polled, reader, rng)
@@ -134,7 +147,7 @@ fn netdev(truth: &Truth, grid: Grid, rng: &mut Rng) -> SceneNetdev {
     SceneNetdev {
         name: "eth0".into(),
         driver: truth.driver.clone(),
-        node: Some(0),
+        node: topology.nodes.keys().next().map(|node| node.0),
         queues: queues.collect(),
         speed_mbps: Some(25_000),
         ..SceneNetdev::default()
@@ -185,10 +198,12 @@ fn by_share<'a, T>(values: &'a [(T, u32)], rng: &mut Rng) -> &'a T {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machines::machines;
 
     #[test]
     fn a_host_depends_on_seed_and_number_alone() {
-        let host = |seed, number| Host::new(seed, number, false).observation();
+        let machines = machines().unwrap();
+        let host = |seed, number| Host::new(seed, number, &machines, false).observation();
         assert_eq!(host(1, 7), host(1, 7));
         assert_ne!(host(1, 7), host(2, 7));
         assert_ne!(host(1, 7).after.netdevs, host(1, 8).after.netdevs);
@@ -196,7 +211,7 @@ mod tests {
 
     #[test]
     fn shares_are_those_of_the_tables() {
-        let hosts: Vec<_> = (0..2000).map(|number| Host::new(3, number, true).truth).collect();
+        let hosts: Vec<_> = (0..2000).map(|number| Host::new(3, number, &[], true).truth).collect();
         for (fault, share) in FAULTS {
             let found = hosts.iter().filter(|host| host.fault == fault).count() as u32;
             // five standard deviations of a share of 2000

@@ -2,7 +2,9 @@
 //! a fleet.
 //!
 //! A host depends on the seed and its number alone, so several programs can each make a part of one
-//! fleet. [`host`] invents hosts, [`tree`] turns a captured fixture into bundles.
+//! fleet. [`host`] invents hosts on the machines of [`machines`], [`tree`] turns a captured fixture
+//! into bundles.
 
 pub mod host;
+pub mod machines;
 pub mod tree;

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use netsilo_model::snapshot::observation::ObservationDocument;
 use netsilo_synth::host::Host;
+use netsilo_synth::machines::machines;
 use netsilo_synth::tree::write_bundle;
 
 /// Prints the observations of a fleet of synthetic hosts, one line of JSON each, for netsilo plan
@@ -27,7 +28,7 @@ struct Args {
     /// Give each host 8 queues and 8 CPUs
     #[arg(long)]
     uniform: bool,
-    /// Print what each host was made as (kernel, driver, fault) instead of its observation
+    /// Print what each host was made as (kernel, driver, machine, fault) instead of its observation
     #[arg(long)]
     truth: bool,
     /// Write a bundle for each host into this folder, and print their paths; the hosts have the
@@ -62,6 +63,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn run(args: &Args) -> Result<()> {
+    let machines = machines()?;
     let mut out = BufWriter::new(io::stdout().lock());
     for number in args.first..args.first.saturating_add(args.hosts) {
         let line = match (&args.bundles, &args.fixture) {
@@ -73,7 +75,7 @@ fn run(args: &Args) -> Result<()> {
                     .with_context(|| format!("cannot write {}", path.display()))?;
                 path.display().to_string()
             }
-            _ => printed(&Host::new(args.seed, number, args.uniform), args.truth)?,
+            _ => printed(&Host::new(args.seed, number, &machines, args.uniform), args.truth)?,
         };
         writeln!(out, "{line}")?;
     }

@@ -1,5 +1,6 @@
 //! Observes the running host: a snapshot, counting during an interval, another snapshot.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use netsilo_model::derive::sock_diag::{SocketSample, attribute_reads, steerings};
@@ -8,12 +9,16 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 
 use crate::bpf::tracer::{self, Tracer};
+use crate::consumer::pinned;
 use crate::files::error::ReadError;
 use crate::files::root::Root;
 use crate::read::containers;
 use crate::read::netlink::sock_diag;
 use crate::read::refresh::Refresher;
 use crate::read::snapshot::snapshot;
+
+/// Most thread groups whose affinity is read.
+const MOST_READERS: usize = 32;
 
 /// How to count which threads read which data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,9 +168,25 @@ impl Observer {
             Some(refresher) => refresher.next(root, &before)?,
             None => snapshot(root)?,
         };
+        if self.refresher.is_none() {
+            let root = root.unrecorded();
+            let readers = heaviest_readers(&attribution);
+            attribution.pinned = pinned(&root, readers, &after.topology.online);
+        }
         self.before = self.refresher.is_none().then(|| after.clone());
         Ok(Observation { before, after, attribution })
     }
+}
+
+/// The thread groups that read the most data.
+fn heaviest_readers(attribution: &Attribution) -> impl Iterator<Item = u32> {
+    let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
+    for one in &attribution.consumption {
+        *bytes.entry(one.consumer.tgid).or_default() += one.bytes;
+    }
+    let mut readers: Vec<(u32, u64)> = bytes.into_iter().collect();
+    readers.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    readers.into_iter().take(MOST_READERS).map(|(tgid, _)| tgid)
 }
 
 /// eBPF if any hook attaches; else sock_diag, with the reasons of the hooks.

@@ -6,6 +6,7 @@
 //! the measurements ([`work`]). A remedy helps if it helps in the worst one, and hurts if it cannot
 //! help in the best one. `docs/verdicts.md` has the formulas and sources.
 
+mod backlog;
 mod bottleneck;
 mod effect;
 mod interrupts;

@@ -1,10 +1,10 @@
 //! The outcomes as tables, in Markdown.
 
 use anyhow::Result;
-use comfy_table::{Table, presets};
 use netsilo_model::cost::assumed::Assumed;
 
 use crate::outcome::recorded::{Load, Outcomes};
+use crate::say::markdown;
 
 /// What each placement gave, what the default chooses, and its regret.
 pub(super) fn choices(outcomes: &Outcomes, assumed: Assumed) -> Result<String> {
@@ -52,13 +52,6 @@ pub(super) fn sensitivity(all: &[Outcomes]) -> Result<String> {
 fn best(load: &Load) -> usize {
     let rates = (0..load.rates.len()).map(|placement| (placement, load.rate(placement)));
     rates.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(placement, _)| placement)
-}
-
-fn markdown(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header(header);
-    table
 }
 
 fn percent(share: f64) -> String {

@@ -11,6 +11,10 @@ use crate::peers::setting::Setting;
 /// Short windows, and no verdict from CPU times: under emulation these are noise.
 const DAEMON: &str = "interval = \"2s\"\n[controller]\nworse-by = 1.0\n";
 
+/// A short search by what holds under emulation: counts. All candidates would need seven minutes.
+const TUNE: &str = "--for 3m --window 1s --objective ipis-per-packet \
+                    --only same-cpu,near-consumer,spread --yes";
+
 /// Windows that the daemon observes at least, and the time after which it must have settled.
 const WINDOWS: u64 = 3;
 const SETTLED: Duration = Duration::from_secs(60);
@@ -21,13 +25,15 @@ pub(crate) fn place(setting: Setting, lab: &Lab, netsilo: &str) -> Result<()> {
         Setting::Irqbalance => balance(lab),
         Setting::Netsilo => lab.sh(&format!("{netsilo} apply --yes --interval 2s")).map(drop),
         Setting::NetsiloRun => daemon(lab, netsilo),
+        Setting::NetsiloTune => lab.sh(&format!("{netsilo} tune {TUNE}")).map(drop),
         other => bail!("{} is placed by a rule", other.name()),
     }
 }
 
-/// Closes what netsilo has journalled, so that the next setting finds nothing of it.
+/// Closes what netsilo has journalled and forgets what it has learned, so that the next setting
+/// finds nothing of it.
 pub(crate) fn forget(lab: &Lab, netsilo: &str) -> Result<()> {
-    lab.sh(&format!("{netsilo} undo")).map(drop)
+    lab.sh(&format!("{netsilo} undo && rm -rf /var/lib/netsilo/outcomes")).map(drop)
 }
 
 fn balance(lab: &Lab) -> Result<()> {

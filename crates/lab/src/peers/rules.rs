@@ -40,7 +40,9 @@ pub(crate) fn apply(setting: Setting, queues: &Queues, knobs: &mut Knobs) -> boo
             place(queues, knobs, |_, _| 0);
             perftune(queues, knobs, all(queues) & !1);
         }
-        Setting::Irqbalance | Setting::Netsilo | Setting::NetsiloRun => return false,
+        Setting::Irqbalance | Setting::Netsilo | Setting::NetsiloRun | Setting::NetsiloTune => {
+            return false;
+        }
     }
     true
 }

@@ -29,6 +29,8 @@ pub(crate) enum Setting {
     Netsilo,
     /// What netsilo's daemon has placed
     NetsiloRun,
+    /// What netsilo tune has found best
+    NetsiloTune,
 }
 
 impl Setting {
@@ -47,12 +49,13 @@ impl Setting {
             Self::PerftuneSq => "perftune-sq",
             Self::Netsilo => "netsilo",
             Self::NetsiloRun => "netsilo-run",
+            Self::NetsiloTune => "netsilo-tune",
         }
     }
 
     /// Whether it is none of netsilo's.
     pub(crate) fn is_peer(self) -> bool {
-        !matches!(self, Self::Netsilo | Self::NetsiloRun)
+        !matches!(self, Self::Netsilo | Self::NetsiloRun | Self::NetsiloTune)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The commands of the clients at the guest's peer.
 
 use anyhow::{Result, ensure};
-use netsilo_lab::{Lab, dnsperf, redis, traffic, wrk};
+use netsilo_lab::{Lab, dnsperf, iperf3, redis, traffic, wrk};
 
 use crate::workload::kind::Kind;
 use crate::workload::reports::{self, ClientReport};
@@ -40,7 +40,8 @@ impl Client {
             Kind::Redis => env(redis()?.1.command()),
             Kind::Nginx => env(wrk()?.command()),
             Kind::Dns => env(dnsperf()?.command()),
-            Kind::TcpRr | Kind::UdpRr | Kind::Memcached => {
+            Kind::Stream => env(iperf3()?.command()),
+            Kind::TcpRr | Kind::UdpRr | Kind::Memcached | Kind::Forward => {
                 format!("'{}' traffic", traffic::program()?.display())
             }
         };
@@ -79,10 +80,13 @@ impl Client {
     /// What the clients of such a measurement report; `None` if their output is not complete.
     pub(crate) fn report(&self, output: &str, seconds: u32) -> Option<ClientReport> {
         match self.kind {
-            Kind::TcpRr | Kind::UdpRr | Kind::Memcached => reports::rr_client(output),
+            Kind::TcpRr | Kind::UdpRr | Kind::Memcached | Kind::Forward => {
+                reports::rr_client(output)
+            }
             Kind::Redis => reports::redis(output, self.cpus.len(), self.redis_requests(seconds)),
             Kind::Nginx => reports::wrk(output),
             Kind::Dns => reports::dnsperf(output),
+            Kind::Stream => reports::iperf3(output, self.cpus.len()),
         }
     }
 
@@ -96,15 +100,16 @@ impl Client {
         let Load { connections, seconds, requests } = load;
         let (address, port, servers) = (Lab::guest_address(0), kind.port(), cpus.len());
         let dest = format!("--dest {address} --port {port} --ports {servers}");
-        let rr = |proto: &str| {
+        let rr = |proto: &str, dest: &str| {
             format!(
                 "{program} rr-client --proto {proto} {dest} --connections {connections} \
                  --duration {seconds}"
             )
         };
         match kind {
-            Kind::TcpRr => rr("tcp"),
-            Kind::UdpRr => rr("udp"),
+            Kind::TcpRr => rr("tcp", &dest),
+            Kind::UdpRr => rr("udp", &dest),
+            Kind::Forward => rr("tcp", &format!("--dest {} --port {port}", Lab::peer_address(1))),
             Kind::Memcached => {
                 let head = format!("VALUE key 0 {}\r\n", VALUE.len());
                 let response = head.len() + VALUE.len() + "\r\nEND\r\n".len();
@@ -117,6 +122,17 @@ impl Client {
                 };
                 let all = (port..).take(servers).map(|port| format!("{} & ", one(port)));
                 all.chain(["wait".to_owned()]).collect()
+            }
+            Kind::Stream => {
+                // The folder is the peers' own; each client writes a file of its own.
+                let one = |port| {
+                    format!(
+                        "{program} --client {address} --port {port} --time {seconds} --json \
+                         >/run/stream-{port}"
+                    )
+                };
+                let all = (port..).take(servers).map(|port| format!("{} & ", one(port)));
+                all.chain(["wait; cat /run/stream-*".to_owned()]).collect()
             }
             Kind::Nginx => format!(
                 "{program} --threads 1 --connections {connections} --duration {seconds}s \

@@ -15,6 +15,11 @@ pub(crate) enum Kind {
     Nginx,
     /// nsd with dnsperf: one name, over UDP
     Dns,
+    /// iperf3: TCP streams to the guest; a transaction is 64 KiB
+    Stream,
+    /// Requests and responses of one byte on TCP connections that the guest forwards between two
+    /// hosts. It forwards from then on, so this is the last
+    Forward,
 }
 
 impl Kind {
@@ -27,6 +32,8 @@ impl Kind {
             Self::Memcached => "memcached",
             Self::Nginx => "nginx",
             Self::Dns => "dns",
+            Self::Stream => "stream",
+            Self::Forward => "forward",
         }
     }
 
@@ -40,6 +47,8 @@ impl Kind {
             Self::Memcached => 11211,
             Self::Nginx => 80,
             Self::Dns => 53,
+            Self::Stream => 5201,
+            Self::Forward => 7300,
         }
     }
 
@@ -55,7 +64,7 @@ impl Kind {
     /// Connections of a full load, to all servers together.
     pub(crate) fn connections(self, servers: usize) -> usize {
         match self {
-            Self::TcpRr | Self::UdpRr => servers,
+            Self::TcpRr | Self::UdpRr | Self::Stream => servers,
             _ => 16,
         }
     }

@@ -69,6 +69,33 @@ pub(crate) fn dnsperf(text: &str) -> Option<ClientReport> {
     })
 }
 
+/// The reports of several clients of iperf3, one after the other; a transaction is 64 KiB that the
+/// server received.
+pub(crate) fn iperf3(text: &str, clients: usize) -> Option<ClientReport> {
+    const TRANSACTION: f64 = 65536.0;
+    #[derive(Deserialize)]
+    struct Report {
+        end: End,
+    }
+    #[derive(Deserialize)]
+    struct End {
+        sum_received: Received,
+    }
+    #[derive(Deserialize)]
+    struct Received {
+        bytes: f64,
+        bits_per_second: f64,
+    }
+    let reports = serde_json::Deserializer::from_str(text).into_iter::<Report>();
+    let received: Vec<Received> =
+        reports.map(|report| Some(report.ok()?.end.sum_received)).collect::<Option<_>>()?;
+    (received.len() == clients).then(|| ClientReport {
+        transactions: received.iter().map(|it| it.bytes).sum::<f64>() / TRANSACTION,
+        per_second: received.iter().map(|it| it.bits_per_second).sum::<f64>() / 8.0 / TRANSACTION,
+        p99_ms: None,
+    })
+}
+
 /// The first word after a name at the start of a line.
 fn after<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.trim().strip_prefix(name))?.split_whitespace().next()
@@ -101,6 +128,17 @@ mod tests {
         let expected = ClientReport { transactions: 1020.0, per_second: 1009.90099, p99_ms: None };
         assert_eq!(dnsperf(text), Some(expected));
         assert_eq!(wrk("unable to connect"), None);
+    }
+
+    #[test]
+    fn reports_of_iperf3_follow_each_other() {
+        let report = r#"{"start":{},"end":{"sum_received":{"bytes":65536,"bits_per_second":1e6}}}"#;
+        let both = iperf3(&format!("{report}\n{report}\n"), 2).unwrap();
+        let expected = 2.0 * 1e6 / 8.0 / 65536.0;
+        assert_eq!((both.transactions, both.per_second), (2.0, expected));
+        assert_eq!(iperf3(report, 2), None);
+        let refused = r#"{"error":"the server is busy running a test"}"#;
+        assert_eq!(iperf3(&format!("{report}{refused}"), 2), None);
     }
 
     #[test]

@@ -3,13 +3,21 @@
 use std::net::Ipv4Addr;
 
 use anyhow::Result;
-use netsilo_lab::{Job, Lab, memcached, nginx, nsd, redis};
+use netsilo_lab::{Job, Lab, PeerJob, iperf3, memcached, nginx, nsd, redis};
 
 use crate::workload::kind::Kind;
 
-/// Starts servers that stay until the job is dropped.
-pub(crate) fn start(kind: Kind, lab: &Lab, cpus: &[u32]) -> Result<Job> {
+/// Running servers; dropping it ends them.
+pub(crate) enum Servers {
+    InGuest(#[expect(dead_code, reason = "held until it is dropped")] Job),
+    AtPeer(#[expect(dead_code, reason = "held until it is dropped")] PeerJob),
+}
+
+/// Starts servers on these CPUs of the guest, or behind it.
+pub(crate) fn start(kind: Kind, lab: &Lab, cpus: &[u32]) -> Result<Servers> {
     let job = match kind {
+        Kind::Forward => return behind(lab).map(Servers::AtPeer),
+        Kind::Stream => lab.spawn(&iperf3_servers(cpus)?)?,
         Kind::TcpRr => lab.traffic(&rr_server("tcp", kind, cpus))?,
         Kind::UdpRr => lab.traffic(&rr_server("udp", kind, cpus))?,
         Kind::Redis => lab.spawn(&redis_servers(cpus)?)?,
@@ -19,14 +27,25 @@ pub(crate) fn start(kind: Kind, lab: &Lab, cpus: &[u32]) -> Result<Job> {
     };
     let last = match kind {
         // The lab's own clients wait for their server.
-        Kind::TcpRr | Kind::UdpRr => None,
+        Kind::TcpRr | Kind::UdpRr | Kind::Forward => None,
         Kind::Nginx | Kind::Dns => Some(kind.port()),
-        Kind::Redis | Kind::Memcached => (kind.port()..).take(cpus.len()).last(),
+        Kind::Redis | Kind::Memcached | Kind::Stream => (kind.port()..).take(cpus.len()).last(),
     };
     if let Some(last) = last {
         until_open(lab, kind.port(), last)?;
     }
-    Ok(job)
+    Ok(Servers::InGuest(job))
+}
+
+/// Starts a server at the peer of eth1, to which the guest forwards what comes from that of eth0.
+fn behind(lab: &Lab) -> Result<PeerJob> {
+    lab.sh("echo 1 >/proc/sys/net/ipv4/ip_forward")?;
+    for (nic, other) in [(0, 1), (1, 0)] {
+        let via = Lab::guest_address(nic);
+        let route = format!("ip route replace {}/32 via {via}", Lab::peer_address(other));
+        lab.peer(nic.into())?.sh(&route)?;
+    }
+    lab.peer(1)?.traffic(&rr_server("tcp", Kind::Forward, &[0]))
 }
 
 /// Waits until all TCP ports of the servers accept connections.
@@ -75,6 +94,13 @@ fn memcached_servers(cpus: &[u32]) -> Result<String> {
             "taskset -c {cpu} env {server} -u root -l {address} -p {port} -U 0 -t 1 -m 16 \
              2>/tmp/memcached-{port}.log"
         )
+    }))
+}
+
+fn iperf3_servers(cpus: &[u32]) -> Result<String> {
+    let (server, address) = (iperf3()?.command(), address());
+    Ok(side_by_side(Kind::Stream, cpus, |cpu, port| {
+        format!("env {server} --server --bind {address} --port {port} --affinity {cpu} >/dev/null")
     }))
 }
 

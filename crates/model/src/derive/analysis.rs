@@ -3,14 +3,14 @@
 //! Reports, plans, findings, verdicts and explanations take an `Analysis` and nothing else, so that
 //! all of them use the same rates and silos.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::cpuset::CpuId;
 
 use crate::change::{Change, Knob, Target};
 use crate::cost::weights::Costs;
 use crate::derive::rates::{Rates, rates};
-use crate::derive::silo::Silos;
+use crate::derive::silo::{Silo, Silos};
 use crate::derive::silos::silos;
 use crate::machine::reading::Reading;
 use crate::snapshot::audit::{Audit, Connection, NetdevAudit, Qdisc};
@@ -33,6 +33,17 @@ pub struct Analysis<'a> {
     pub silos: Silos,
     /// The weights of the cost model.
     pub costs: &'a Costs,
+}
+
+/// A CPU that polls a netdev's queues.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Poller {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// Share of its time in softirqs.
+    pub softirq: f64,
+    /// What the share and the polling are read from.
+    pub source: String,
 }
 
 impl<'a> Analysis<'a> {
@@ -159,11 +170,43 @@ impl<'a> Analysis<'a> {
         Some((self.rates.cpus.get(&cpu)?.shares?.softirq, "/proc/stat"))
     }
 
-    /// The CPUs that poll a netdev's queues, with the share of their time in softirqs.
-    pub fn pollers(&self, netdev: &Netdev) -> BTreeMap<CpuId, f64> {
-        let silos = self.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
-        let polled = silos.flat_map(|silo| silo.polls.keys());
-        polled.filter_map(|cpu| Some((*cpu, self.softirq(*cpu)?.0))).collect()
+    /// The CPU with most softirq time among those that poll a netdev's queues.
+    ///
+    /// Without counted polls these are the CPUs that its interrupts reach, because a NAPI without
+    /// kthread runs where its interrupt did.
+    pub fn busiest_poller(&self, netdev: &Netdev) -> Option<Poller> {
+        let silos = || self.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
+        let softirq = |cpu: CpuId, how: &str| {
+            let (softirq, source) = self.softirq(cpu)?;
+            Some(Poller { cpu, softirq, source: format!("{source}; {how}") })
+        };
+        let polled = silos().flat_map(|silo| silo.polls.keys());
+        let polled = polled.filter_map(|cpu| softirq(*cpu, "polls by napi:napi_poll"));
+        let uncounted = silos().filter(|silo| {
+            silo.polls.is_empty() && silo.packets_per_s.is_none() && silo.kthread.is_none()
+        });
+        let interrupted = uncounted.flat_map(|silo| silo.interrupts_per_s.iter().flatten());
+        let interrupted = interrupted
+            .filter(|(cpu, _)| self.receives_most(netdev, **cpu))
+            .filter_map(|(cpu, _)| softirq(*cpu, "interrupts by /proc/interrupts"));
+        polled.chain(interrupted).max_by(|a, b| a.softirq.total_cmp(&b.softirq))
+    }
+
+    /// Whether a netdev receives at least half of all packets of the netdevs that interrupt a CPU.
+    ///
+    /// Numbers of interrupts do not tell the share: a busier queue has more packets for each.
+    fn receives_most(&self, netdev: &Netdev, cpu: CpuId) -> bool {
+        let here = |silo: &&Silo| {
+            silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu))
+        };
+        let names: BTreeSet<&str> =
+            self.silos.queues.iter().filter(here).map(|silo| silo.netdev.name.as_str()).collect();
+        let packets = |name: &str| {
+            let rates = self.rates.netdevs.get(name);
+            rates.and_then(|rates| rates.get("rx_packets")).copied().unwrap_or(0.0)
+        };
+        let own = packets(&netdev.name);
+        own > 0.0 && own >= 0.5 * names.into_iter().map(packets).sum::<f64>()
     }
 
     /// The share of the receive work's samples in these stages; `None` below [`ENOUGH_SAMPLES`].

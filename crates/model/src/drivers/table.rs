@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -137,9 +138,11 @@ impl Knob {
 }
 
 impl Drivers {
-    /// The embedded table; a test checks that it parses.
-    pub fn shipped() -> Self {
-        toml::from_str(SHIPPED).unwrap_or_default()
+    /// The embedded table, a constant that is parsed once; a test checks that it parses.
+    pub fn shipped() -> &'static Self {
+        static TABLE: LazyLock<Drivers> =
+            LazyLock::new(|| toml::from_str(SHIPPED).unwrap_or_default());
+        &TABLE
     }
 
     /// The entry of a driver.

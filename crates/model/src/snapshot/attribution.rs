@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::cpuset::CpuId;
+use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::NapiId;
 use crate::snapshot::flow::Flow;
 use crate::snapshot::runqueue::RunqueueLatency;
@@ -30,6 +30,10 @@ pub struct Attribution {
     /// kubelet logs them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers: BTreeMap<String, String>,
+    /// The CPUs to which processes that read data are pinned, by thread group; those that may run
+    /// on all CPUs are not listed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pinned: BTreeMap<u32, CpuSet>,
     /// Wakeups of sleeping threads by receive work, by thread group and CPUs.
     #[serde(default)]
     pub wakeups: Vec<Wakeup>,
@@ -154,6 +158,7 @@ impl Attribution {
         self.wakeups.extend(next.wakeups);
         self.forwarded.extend(next.forwarded);
         self.flows.extend(next.flows);
+        self.pinned.extend(next.pinned);
         self.flows_missed += next.flows_missed;
         self.lost_events += next.lost_events;
         self.sampling.add(next.sampling);

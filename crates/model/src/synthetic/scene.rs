@@ -45,6 +45,9 @@ const NETNS: u32 = 4_026_531_840;
 pub struct Scene {
     /// The machine.
     pub grid: Grid,
+    /// The machine, if it is not regular; it replaces `grid`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Topology>,
     /// CPUs that are offline.
     pub offline: CpuSet,
     /// `isolcpus=`.
@@ -264,11 +267,11 @@ impl Scene {
     }
 
     fn topology(&self) -> Topology {
-        let mut topology = self.grid.topology();
+        let mut topology = self.topology.clone().unwrap_or_else(|| self.grid.topology());
         topology.online = topology.online.minus(&self.offline);
-        topology.isolated = self.isolated.clone();
-        topology.nohz_full = self.nohz_full.clone();
-        topology.exclusive = self.exclusive.clone();
+        topology.isolated = topology.isolated.or(&self.isolated);
+        topology.nohz_full = topology.nohz_full.or(&self.nohz_full);
+        topology.exclusive = topology.exclusive.or(&self.exclusive);
         topology
     }
 

@@ -3,16 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use netsilo_decide::judge::annotate::{plan_by_outcome, plan_with_verdicts};
 use netsilo_decide::judge::findings::check;
 use netsilo_decide::judge::fix::{FixRequest, fix};
 use netsilo_decide::plan::{Goal, Plan};
+use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
-use netsilo_sys::cost::store::COSTS_DIR;
+use netsilo_sys::cost::store::{self, COSTS_DIR};
 use netsilo_sys::files::root::Root;
+use netsilo_sys::read::machine::machine_identity;
 
 use crate::args::costs::{measured, read_costs};
 use crate::args::goal_keys::GoalKeys;
@@ -95,6 +97,16 @@ impl GoalArgs {
             return plan_with_verdicts(&analysis, goal);
         }
         fix(&check(&analysis), &self.fix, &observation.after, goal.even_if_owned)
+    }
+
+    /// Returns the weights that a plan for this machine or a bundle is made with. Making the plan
+    /// prints the note if stored ones cannot be used.
+    pub(crate) fn costs(&self, is_bundle: bool) -> Result<Costs> {
+        if is_bundle || self.costs.is_some() {
+            return Ok(self.goal()?.costs);
+        }
+        let machine = machine_identity(&Root::live()).context("cannot identify this machine")?;
+        Ok(store::load(&self.costs_dir, &machine).costs)
     }
 
     /// Returns the goal with the weights measured on this machine; prints a note if they are stored

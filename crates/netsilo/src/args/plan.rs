@@ -65,10 +65,7 @@ impl PlanArgs {
 
     /// Returns the weights that the plan is made with.
     pub(crate) fn costs(&self) -> Result<Costs> {
-        match self.observe.is_bundle() {
-            true => Ok(self.goal.goal()?.costs),
-            false => Ok(self.goal.goal_for_this_machine()?.costs),
-        }
+        self.goal.costs(self.observe.is_bundle())
     }
 
     /// Returns how observations of other machines are planned.

@@ -89,10 +89,10 @@ fn tree(path: &Path) -> Observation {
     Observation { before, after, ..Observation::default() }
 }
 
-/// Each bundle in a folder and those below.
+/// Each bundle in a folder and those below; the links of a tree lead back into it.
 fn bundles(folder: &Path) -> Vec<PathBuf> {
     let entries = names(folder).into_iter().map(|name| folder.join(name));
-    let below = |path: PathBuf| match path.is_dir() {
+    let below = |path: PathBuf| match path.is_dir() && !path.is_symlink() {
         true => bundles(&path),
         false if path.extension().is_some_and(|it| it == "zst") => vec![path],
         false => Vec::new(),

@@ -20,6 +20,7 @@ use netsilo_sys::observe::CountingMode;
 
 use crate::args::costs::costs_for;
 use crate::args::look::CHECK_INTERVAL;
+use crate::foretell::forecast_of_remedies;
 use crate::report::options::IncidentArgs;
 use crate::report::page::{Section, document};
 use crate::tell::exit::{Exit, ExitError};
@@ -65,11 +66,16 @@ fn page(path: &Path, with_addresses: bool, is_elsewhere: bool) -> Result<String>
     let analysis = Analysis::new(&observation, &costs);
     let (check, report) = (check(&analysis), Report::of(&analysis));
     let plan = plan_with_verdicts(&analysis, &Goal { costs: costs.clone(), ..Goal::default() });
+    let forecast = forecast_of_remedies(&observation, &costs, &check);
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let queues = views::show::render(&report, None, Presentation::default());
     let sections: [Section; 5] = [
         ("findings", "Findings", findings(&check)),
-        ("remedies", "What each remedy would do", pre(&views::verdict::render(&check, false))),
+        (
+            "remedies",
+            "What each remedy would do",
+            pre(&views::verdict::render(&check, forecast.as_ref(), false)),
+        ),
         ("machine", "Queues, CPUs and readers", pre(&queues)),
         ("plan", "What netsilo plan would write", pre(&views::plan::render(&plan))),
         ("bundle", "The bundle", download(&holds, &bytes)),

@@ -33,8 +33,11 @@ impl Presentation {
         }
     }
 
-    /// The text as this screen shows it; control characters of names are escaped.
+    /// The text as this screen shows it, long lines broken between words; control characters of
+    /// names are escaped.
     pub(crate) fn show(self, text: &Styled) -> String {
+        let wrapped = self.width.map(|width| text.wrapped(width));
+        let text = wrapped.as_ref().unwrap_or(text);
         let Some(palette) = self.palette else { return printable(text.as_str()).into_owned() };
         let mut shown = String::new();
         for (part, meaning) in text.parts() {

@@ -1,5 +1,6 @@
 //! A text whose parts have meanings; a terminal shows them in colours, a pipe gets the text alone.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write as _};
 use std::ops::Range;
 
@@ -70,6 +71,27 @@ impl Styled {
         self
     }
 
+    /// The text with line breaks between words, so that no line exceeds the width.
+    ///
+    /// What follows a break begins below the line's last cell, or 2 columns after the line's
+    /// beginning.
+    pub(crate) fn wrapped(&self, width: usize) -> Self {
+        let breaks = breaks(&self.text, width);
+        let (mut wrapped, mut at) = (Self::default(), 0);
+        for (part, meaning) in self.parts() {
+            let mut text = String::new();
+            for (offset, character) in part.char_indices() {
+                match breaks.get(&(at + offset)) {
+                    Some(indent) => text.extend(["\n", &" ".repeat(*indent)]),
+                    None => text.push(character),
+                }
+            }
+            at += part.len();
+            wrapped.push(meaning, text);
+        }
+        wrapped
+    }
+
     /// The text with each meaning written out (`<Bad worse>`), for tests.
     #[cfg(test)]
     pub(crate) fn with_meanings(&self) -> String {
@@ -91,6 +113,44 @@ impl Styled {
         let last = self.marks.last().map_or(0, |(part, _)| part.end);
         marked.chain([(&self.text[last..], Meaning::Plain)])
     }
+}
+
+/// The spaces where lines break, each with the columns before the next line's text.
+fn breaks(text: &str, width: usize) -> BTreeMap<usize, usize> {
+    let columns = |text: &str| Span::raw(text).width();
+    let mut breaks = BTreeMap::new();
+    let mut start = 0;
+    for whole in text.split('\n') {
+        let line = whole.trim_end_matches(' ');
+        let indent = indent(line, width);
+        let (mut from, mut before, mut last) = (0, 0, None);
+        // Several spaces separate cells.
+        let is_single =
+            |at: &usize| !line[..*at].ends_with(' ') && !line[at + 1..].starts_with(' ');
+        let spaces = line.match_indices(' ').map(|(at, _)| at).filter(is_single);
+        for at in spaces.chain([line.len()]) {
+            if let Some(space) = last
+                && before + columns(&line[from..at]) > width
+            {
+                breaks.insert(start + space, indent);
+                (from, before) = (space + 1, indent);
+            }
+            last = Some(at);
+        }
+        start += whole.len() + 1;
+    }
+    breaks
+}
+
+/// The columns before the last cell of a line, if it begins in the first 60 % of the width; else 2
+/// more than before the line's text.
+fn indent(line: &str, width: usize) -> usize {
+    let text = line.trim_start_matches(' ');
+    let before = line.len() - text.len();
+    let is_cell = |(at, first): &(usize, char)| *first != ' ' && text[..*at].ends_with("  ");
+    let cells = text.char_indices().filter(is_cell);
+    let columns = cells.map(|(at, _)| before + Span::raw(&text[..at]).width());
+    columns.filter(|column| column * 5 <= width * 3).max().unwrap_or(before + 2)
 }
 
 /// `write!` adds text without a meaning.
@@ -141,5 +201,29 @@ mod tests {
         assert_eq!((cut.as_str(), cut.width()), ("> state: wo…", 12));
         assert_eq!(cut.marks, [(9..11, Meaning::Bad)]);
         assert_eq!(sample().cut(5).marks, []);
+    }
+
+    #[test]
+    fn a_long_line_breaks_between_words_below_its_last_cell_and_keeps_its_colours() {
+        let mut text = Styled::from("info: all is well here, too\n  RPS   eth0  ".to_owned());
+        text.push(Meaning::Bad, "one two three");
+        let wrapped = text.wrapped(24);
+        let (info, rps) = ("info: all is well here,\n  too", "  RPS   eth0  one two");
+        assert_eq!(wrapped.as_str(), format!("{info}\n{rps}\n{:14}three", ""));
+        assert_eq!(wrapped.marks, [(44..71, Meaning::Bad)]);
+        assert_eq!(text.wrapped(80), text);
+        // a cell that begins far to the right, and a word without an end
+        let wrapped = |text: &str| Styled::from(text.to_owned()).wrapped(10).text;
+        assert_eq!(wrapped("  a bcdef  gh ij"), "  a\n    bcdef  gh\n    ij");
+        assert_eq!(wrapped("abcdefghijklm n"), "abcdefghijklm\n  n");
+    }
+
+    #[test]
+    fn lines_with_several_breaks_end_within_the_width() {
+        let text = "  - ".to_owned() + &"word ".repeat(40);
+        let wrapped = Styled::from(text.clone()).wrapped(33);
+        assert!(wrapped.as_str().lines().all(|line| line.len() <= 33), "{wrapped}");
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(wrapped.as_str()), words(&text));
     }
 }

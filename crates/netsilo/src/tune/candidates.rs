@@ -5,10 +5,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::judge::candidates::{Candidate, CandidateOptions, Candidates, candidates};
-use netsilo_decide::plan::Goal;
+use netsilo_decide::plan::{Goal, Unchanged};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_predict::live::forecast::Forecast;
+use netsilo_predict::live::proposal::Proposal;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
@@ -20,11 +22,13 @@ use crate::args::look::{CHECK_INTERVAL, wait_unless_stopped, wait_with_progress}
 use crate::args::objective::Objective;
 use crate::args::outcomes::signature;
 use crate::bench::experiment::{machine, same_machine};
+use crate::foretell::foretell_quickly;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::words::plural;
 use crate::tune::args::Args;
 use crate::tune::meter::{PEEK, while_running};
+use crate::views;
 
 /// Consecutive parts of a window beyond the limit of the objective that break it; of a command one,
 /// as it has one number.
@@ -41,9 +45,17 @@ pub(super) struct Field {
     /// Time of one look at the machine, of which a window has several.
     look: Duration,
     pub(super) candidates: Candidates,
+    /// What each candidate would do to the observed load, where the model has what it needs.
+    pub(super) forecast: Option<Forecast>,
 }
 
 impl Field {
+    /// The candidates with their forecast, to be shown.
+    pub(super) fn listing(&self) -> views::tune::Candidates<'_> {
+        let Self { candidates, forecast, .. } = self;
+        views::tune::Candidates { candidates, forecast: forecast.as_ref() }
+    }
+
     /// Time of one window with the settling time and all looks.
     fn time_of_window(&self, args: &Args) -> Duration {
         let window = self.command.unwrap_or(args.window);
@@ -75,12 +87,34 @@ pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
         only: args.only.clone(),
         except: args.except.clone(),
     };
-    let candidates = candidates(&analysis, &options)
+    let mut candidates = candidates(&analysis, &options)
         .map_err(|unknown| ExitError(Exit::Usage, unknown.to_string()))?;
     drop(analysis);
+    let forecast = rank(&mut candidates, &observation, &goal.costs)
+        .map_err(|why| out::note(&format!("the candidates are not ranked: {why}")))
+        .ok();
     let started = Instant::now();
     netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
-    Ok(Field { observation, command, look: started.elapsed(), candidates })
+    Ok(Field { observation, command, look: started.elapsed(), candidates, forecast })
+}
+
+/// Sorts the candidates by the forecast gain, those without one as if they gained nothing; the
+/// error is the reason why there is no forecast.
+fn rank(
+    candidates: &mut Candidates,
+    observation: &Observation,
+    costs: &Costs,
+) -> Result<Forecast, String> {
+    let proposal =
+        |it: &Candidate| Proposal::new(it.name.as_str(), &observation.after, &it.plan.changes);
+    let proposals: Vec<Proposal> = candidates.tried.iter().map(proposal).collect();
+    let forecast = foretell_quickly(observation, costs, &proposals)?;
+    let gain = |it: &Candidate| {
+        let expected = forecast.settings.iter().skip(1).find(|other| other.name == it.name);
+        expected.and_then(|it| it.gain).map_or(0.0, |gain| gain.value)
+    };
+    candidates.tried.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
+    Ok(forecast)
 }
 
 /// Observes the live workload, without what only findings need.
@@ -116,10 +150,10 @@ fn observe(command: &[String], stop: &AtomicBool) -> Result<(Observation, Option
 }
 
 /// The plan of a race between the candidates; an error if there is nothing to try, or the time is
-/// too short to tell them apart.
-pub(super) fn plan(args: &Args, objective: Objective, field: &Field) -> Result<RacePlan> {
-    let tried = &field.candidates.tried;
-    if tried.is_empty() {
+/// too short to tell them apart. If it is too short for all, those that the forecast ranks last are
+/// left out, unless they were named.
+pub(super) fn plan(args: &Args, objective: Objective, field: &mut Field) -> Result<RacePlan> {
+    if field.candidates.tried.is_empty() {
         let message = "no candidate changes anything here: there is nothing to try (name a netdev \
                        with --netdev? netsilo tune --dry-run gives the reasons)";
         return Err(ExitError(Exit::Refused, message.into()).into());
@@ -135,6 +169,10 @@ pub(super) fn plan(args: &Args, objective: Objective, field: &Field) -> Result<R
         seed: args.seed.unwrap_or_else(|| fastrand::u64(..)),
         ..RaceRules::default()
     };
+    if args.only.is_empty() && field.forecast.is_some() {
+        leave_out_last(&mut field.candidates, &rules);
+    }
+    let tried = &field.candidates.tried;
     enough_time(args, &rules, each, tried.len() + 1)?;
     Ok(RacePlan {
         schema: 1,
@@ -151,8 +189,21 @@ pub(super) fn plan(args: &Args, objective: Objective, field: &Field) -> Result<R
         settle: args.settle,
         rules,
         workload: signature(&Analysis::new(&field.observation, &Costs::default()), &Root::live()),
-        candidates: std::iter::once(present()).chain(tried.iter().map(setting)).collect(),
+        candidates: std::iter::once(present())
+            .chain(tried.iter().map(|it| setting(it, field.forecast.as_ref())))
+            .collect(),
     })
+}
+
+/// Leaves out the last candidates until the time is enough, or one is left.
+fn leave_out_last(candidates: &mut Candidates, rules: &RaceRules) {
+    while candidates.tried.len() > 1 && rules.turns < rules.least_turns(candidates.tried.len() + 1)
+    {
+        let Some(last) = candidates.tried.pop() else { return };
+        let better = plural(candidates.tried.len(), "other");
+        let reason = format!("the time is too short, and {better} come first (--for)");
+        candidates.left_out.push(Unchanged { subject: last.name, reason });
+    }
 }
 
 fn enough_time(args: &Args, rules: &RaceRules, each: Duration, candidates: usize) -> Result<()> {
@@ -176,10 +227,10 @@ fn present() -> Setting {
     Setting { name: "present".into(), what, changes: Vec::new(), command: None }
 }
 
-fn setting(candidate: &Candidate) -> Setting {
+fn setting(candidate: &Candidate, forecast: Option<&Forecast>) -> Setting {
     Setting {
         name: candidate.name.clone(),
-        what: crate::views::tune::expected(&candidate.expected),
+        what: views::tune::expected(candidate, forecast),
         changes: candidate.plan.changes.clone(),
         command: None,
     }
@@ -189,4 +240,34 @@ fn setting(candidate: &Candidate) -> Setting {
 pub(super) fn is_this_machine(plan: &RacePlan) -> Result<()> {
     let after = netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
     same_machine(&plan.machine, &machine(&Observation { after, ..Observation::default() })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_decide::judge::candidates::Expected;
+    use netsilo_decide::plan::Plan;
+
+    use super::*;
+
+    #[test]
+    fn the_last_candidates_are_left_out_until_the_time_is_enough() {
+        let candidate = |name: &str| Candidate {
+            name: name.into(),
+            plan: Plan::default(),
+            expected: Expected::NotEstimated,
+        };
+        let tried = ["spread", "rps", "xps", "auto"].map(candidate).to_vec();
+        let mut candidates = Candidates { tried, left_out: Vec::new() };
+        let rules = RaceRules::default();
+        let rules = RaceRules { turns: rules.least_turns(3), ..rules };
+        leave_out_last(&mut candidates, &rules);
+        let names: Vec<&str> = candidates.tried.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["spread", "rps"]);
+        let [auto, xps] = candidates.left_out.as_slice() else { panic!("{candidates:?}") };
+        assert_eq!((auto.subject.as_str(), xps.subject.as_str()), ("auto", "xps"));
+        assert_eq!(xps.reason, "the time is too short, and 2 others come first (--for)");
+        // one is left, and refused where even that is too much
+        leave_out_last(&mut candidates, &RaceRules { turns: 1, ..rules });
+        assert_eq!(candidates.tried.len(), 1);
+    }
 }

@@ -1,14 +1,17 @@
 //! `netsilo check`: findings with evidence, and the gain and cost of each remedy.
 
 use anyhow::Result;
-use netsilo_decide::judge::findings::{Severity, check};
+use netsilo_decide::judge::findings::{Check, Severity, check};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_predict::live::forecast::Forecast;
 use netsilo_sys::bpf::tracer::Options;
+use serde::Serialize;
 
 use crate::args::costs::costs_for;
 use crate::args::look::{self, CHECK_INTERVAL};
 use crate::args::named;
+use crate::foretell::forecast_of_remedies;
 use crate::ndjson::{self, Answer};
 use crate::tell::exit::Exit;
 use crate::tell::out;
@@ -63,12 +66,25 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let options = Options { stages: true, ..Options::for_findings() };
     let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe_with(options)?;
     let check = check(&Analysis::new(&observation, &costs));
+    let forecast = forecast_of_remedies(&observation, &costs, &check);
     if args.json {
-        out::json(&Versioned::first(&check))?;
+        let forecast = forecast.and_then(Result::ok);
+        out::json(&Versioned::first(CheckResult { check: &check, forecast }))?;
     } else {
         out::styled(&views::check::render(&check, args.verbose))?;
-        out::styled(&views::verdict::render(&check, args.verbose))?;
+        out::styled(&views::verdict::render(&check, forecast.as_ref(), args.verbose))?;
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
     Ok(if grave { Exit::Findings } else { Exit::Ok })
+}
+
+/// A check as JSON.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct CheckResult<'a> {
+    #[serde(flatten)]
+    check: &'a Check,
+    /// What each remedy that has changes would do to the observed load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forecast: Option<Forecast>,
 }

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&diagnosis)?;
     } else {
-        out::text(&views::doctor::render(&diagnosis))?;
+        out::styled(&views::doctor::render(&diagnosis).into())?;
     }
     Ok(if diagnosis.severity() >= args.fail_on { Exit::Findings } else { Exit::Ok })
 }

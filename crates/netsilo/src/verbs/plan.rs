@@ -2,19 +2,21 @@
 
 use anyhow::Result;
 use netsilo_decide::plan::{Plan, RefusalCause};
-use netsilo_model::change::apply_to;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_predict::live::forecast::Forecast;
+use netsilo_predict::live::proposal::Proposal;
 use serde::Serialize;
 
 use crate::args::plan::PlanArgs;
+use crate::foretell::foretell_quickly;
 use crate::ndjson::{self, Answer};
 use crate::tell::exit::Exit;
 use crate::tell::out;
+use crate::tell::palette::Meaning;
 use crate::tell::presentation::Presentation;
+use crate::tell::styled::Styled;
 use crate::tell::versioned::Versioned;
-use crate::verbs::predict::observed::foretell;
 use crate::views;
 
 /// Arguments of `netsilo plan`.
@@ -28,7 +30,8 @@ pub(crate) struct Args {
     /// Also print what each queue costs there, and on the CPUs that were not chosen
     #[arg(short, long)]
     verbose: bool,
-    /// Also predict what the plan would do to the observed load (docs/predict.md)
+    /// Also predict each CPU's time and what is full first (docs/predict.md); with --json, add the
+    /// forecast
     #[arg(long)]
     predict: bool,
     /// Print the plan as JSON, as `netsilo apply --plan` reads it
@@ -49,11 +52,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return ndjson::filter(|observation| Answer::Plan(Box::new(plan(observation))));
     }
     let (observation, plan) = args.make.observe_and_plan()?;
-    let forecast = match args.predict {
-        true => predicted(&observation, &args.make.costs()?, &plan),
+    let predicts = args.predict || !(args.json || plan.changes.is_empty());
+    let forecast = match predicts {
+        true => Some(predicted(&observation, &args.make.costs()?, &plan)),
         false => None,
     };
     if args.json {
+        let forecast = forecast.and_then(|it| it.map_err(|why| out::note(&without(&why))).ok());
         out::json(&Versioned::first(PlanResult { plan: &plan, forecast }))?;
         return Ok(exit(&plan, args.detailed_exitcode));
     }
@@ -61,10 +66,15 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.verbose {
         out::text(&views::plan::alternatives(&plan))?;
     }
-    if let Some(forecast) = forecast {
-        let presentation = Presentation::of_stdout();
-        out::text("\n")?;
-        out::styled(&views::forecast::render(&forecast, args.verbose, presentation))?;
+    let presentation = Presentation::of_stdout();
+    match forecast {
+        Some(Ok(forecast)) if args.predict => {
+            out::text("\n")?;
+            out::styled(&views::forecast::render(&forecast, true, presentation))?;
+        }
+        Some(Ok(forecast)) => out::styled(&views::forecast::line(&forecast))?,
+        Some(Err(why)) => out::styled(&Styled::new(Meaning::Quiet, without(&why) + "\n"))?,
+        None => (),
     }
     Ok(exit(&plan, args.detailed_exitcode))
 }
@@ -80,11 +90,15 @@ pub(crate) struct PlanResult<'a> {
     forecast: Option<Forecast>,
 }
 
-/// What the plan would do to the observed load; `None`, after a note, if too little was seen.
-fn predicted(observation: &Observation, costs: &Costs, plan: &Plan) -> Option<Forecast> {
-    let after = apply_to(&observation.after, &plan.changes);
-    let forecast = foretell(observation, costs, 1.0, &[("plan".to_owned(), after)], 1);
-    forecast.map_err(|why| out::note(&format!("{why:#}"))).ok()
+/// What the plan would do to the observed load; the error is the reason why too little was seen.
+fn predicted(observation: &Observation, costs: &Costs, plan: &Plan) -> Result<Forecast, String> {
+    let proposal = Proposal::new("plan", &observation.after, &plan.changes);
+    foretell_quickly(observation, costs, &[proposal])
+}
+
+/// Why a plan has no forecast.
+fn without(why: &str) -> String {
+    format!("no forecast: {why}")
 }
 
 /// Returns the exit code of a verb that only makes this plan.

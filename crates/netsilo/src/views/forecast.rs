@@ -10,6 +10,43 @@ use crate::views::predict::change;
 use crate::views::table::{narrowed, wrapped};
 use crate::views::units::{count, percent};
 
+/// The forecast of one setting in a line.
+pub(crate) fn line(forecast: &Forecast) -> Styled {
+    let mut text = Styled::default();
+    let [now, setting] = forecast.settings.as_slice() else { return text };
+    text.push(
+        Meaning::Plain,
+        format_args!(
+            "forecast: this load fits x{} now (limit: {}), then x{} ({}): ",
+            count(now.fits.value),
+            now.limit,
+            count(setting.fits.value),
+            setting.limit
+        ),
+    );
+    text.append(&change(setting.gain, setting.is_clear));
+    if !setting.not_modeled.is_empty() {
+        text.push(Meaning::Quiet, format_args!("; not in it: {}", compact(&setting.not_modeled)));
+    }
+    text.push(Meaning::Plain, "\n");
+    text
+}
+
+/// The gain of a setting in words, if the model has one.
+pub(crate) fn gain(forecast: &Forecast, name: &str) -> Option<Styled> {
+    let setting = forecast.settings.iter().skip(1).find(|it| it.name == name)?;
+    setting.gain.map(|gain| change(Some(gain), setting.is_clear))
+}
+
+/// The first of these, and how many more there are.
+fn compact(knobs: &[String]) -> String {
+    match knobs {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first, others @ ..] => format!("{first} and {} more", others.len()),
+    }
+}
+
 /// Renders settings beside the machine as it is; with `per_cpu`, the CPUs whose time changes.
 pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentation) -> Styled {
     let header = ["setting", "fits", "change", "softirq", "usr+sys", "IPIs/s", "limit"];
@@ -41,6 +78,11 @@ pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentat
     text.push(Meaning::Quiet, format_args!("\n{}\n", wrapped(&note, presentation.width)));
     if !forecast.assumed.is_empty() {
         let note = format!("not measured here: {}", forecast.assumed.join("; "));
+        text.push(Meaning::Quiet, format_args!("{}\n", wrapped(&note, presentation.width)));
+    }
+    for setting in forecast.settings.iter().filter(|it| !it.not_modeled.is_empty()) {
+        let note =
+            format!("{}: not in the forecast: {}", setting.name, compact(&setting.not_modeled));
         text.push(Meaning::Quiet, format_args!("{}\n", wrapped(&note, presentation.width)));
     }
     if per_cpu {

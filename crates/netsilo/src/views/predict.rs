@@ -78,7 +78,7 @@ fn table(rows: Vec<Vec<Cell>>, presentation: Presentation) -> Styled {
 }
 
 /// The change against the first setting, with its interval.
-pub(super) fn change(gain: Option<Estimate>, is_clear: bool) -> Styled {
+pub(crate) fn change(gain: Option<Estimate>, is_clear: bool) -> Styled {
     let Some(Estimate { value, low, high }) = gain else { return "-".to_owned().into() };
     if (low, high) == (0.0, 0.0) {
         return Styled::new(Meaning::Quiet, "no change");

@@ -89,23 +89,10 @@ pub(crate) fn narrowed(
     }
 }
 
-/// A sentence in lines of this width, broken between words; further lines are indented.
+/// A sentence in lines of this width.
 pub(crate) fn wrapped(sentence: &str, width: Option<usize>) -> String {
-    let Some(width) = width else { return sentence.to_owned() };
-    let (mut text, mut at) = (String::new(), 0);
-    for word in sentence.split(' ') {
-        let length = word.chars().count();
-        if at > 0 && at + 1 + length > width {
-            text += "\n  ";
-            at = 2;
-        } else if at > 0 {
-            text += " ";
-            at += 1;
-        }
-        text += word;
-        at += length;
-    }
-    text
+    let sentence = Styled::from(sentence.to_owned());
+    width.map_or_else(|| sentence.to_string(), |width| sentence.wrapped(width).to_string())
 }
 
 /// The lines of a text.
@@ -131,7 +118,7 @@ mod tests {
         let text = "eth0  1 of 7 queues";
         assert_eq!(wrapped(text, None), text);
         assert_eq!(wrapped(text, Some(80)), text);
-        assert_eq!(wrapped(text, Some(11)), "eth0  1 of\n  7 queues");
+        assert_eq!(wrapped(text, Some(11)), "eth0  1 of\n      7\n      queues");
         assert_eq!(wrapped("verylongword", Some(5)), "verylongword");
     }
 

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use netsilo_decide::judge::candidates::{Candidates, Expected};
+use netsilo_decide::judge::candidates::{self, Candidate, Expected};
+use netsilo_predict::live::forecast::Forecast;
 use netsilo_trial::comparison::Scale;
 use netsilo_trial::race::rails::{Breach, Rail};
 use netsilo_trial::race::{OutReason, Race, RacePlan, RaceResult, RaceRules, Standing, Status};
@@ -10,6 +11,7 @@ use serde::Serialize;
 
 use crate::tell::words::plural;
 use crate::views::ab::{interval, number};
+use crate::views::forecast::gain;
 use crate::views::plan::section;
 use crate::views::table::{table, trim_lines};
 use crate::views::units;
@@ -142,11 +144,23 @@ pub(crate) fn render(result: &TuneResult<'_>) -> String {
     text
 }
 
+/// The candidates, and what each would do to the observed load.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Candidates<'a> {
+    #[serde(flatten)]
+    pub(crate) candidates: &'a candidates::Candidates,
+    /// What each candidate would do, where the model has what it needs; they are ranked by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) forecast: Option<&'a Forecast>,
+}
+
 /// Lists what would be tried and what not, with what the model expects.
-pub(crate) fn candidates(all: &Candidates) -> String {
+pub(crate) fn candidates(shown: &Candidates<'_>) -> String {
+    let Candidates { candidates: all, forecast } = shown;
     let mut text = format!("{} and the present state\n", plural(all.tried.len(), "candidate"));
     for candidate in &all.tried {
-        let _ = writeln!(text, "  {}: {}", candidate.name, expected(&candidate.expected));
+        let _ = writeln!(text, "  {}: {}", candidate.name, expected(candidate, *forecast));
         for change in &candidate.plan.changes {
             let (old, new) = change.from_to();
             let _ = writeln!(text, "    {}: {old} -> {new}", change.target);
@@ -157,8 +171,17 @@ pub(crate) fn candidates(all: &Candidates) -> String {
     text
 }
 
-/// What the model expects, in words.
-pub(crate) fn expected(expected: &Expected) -> String {
+/// What the models expect of a candidate, in words.
+pub(crate) fn expected(candidate: &Candidate, forecast: Option<&Forecast>) -> String {
+    let cost = expected_cost(&candidate.expected);
+    match forecast.and_then(|forecast| gain(forecast, &candidate.name)) {
+        Some(gain) => format!("forecast {}; {cost}", gain.as_str()),
+        None => cost,
+    }
+}
+
+/// What the cost model or a verdict expects, in words.
+fn expected_cost(expected: &Expected) -> String {
     match expected {
         Expected::Cost(cost) => {
             let percent = |ns: u64| format!("{:.1}%", ns as f64 / 1e7);
@@ -357,14 +380,15 @@ mod tests {
             after_cpu_ns_per_s: 0,
             distances: String::new(),
         };
-        assert_eq!(expected(&Expected::Cost(predicted)), "expected cost 47.4% -> 16.9% of a cpu");
+        let cost = expected_cost(&Expected::Cost(predicted));
+        assert_eq!(cost, "expected cost 47.4% -> 16.9% of a cpu");
         let verdict = Expected::Verdict(Outcome::Help, "two queues share a cpu".into());
-        assert_eq!(expected(&verdict), "helps: two queues share a cpu");
+        assert_eq!(expected_cost(&verdict), "helps: two queues share a cpu");
         let left_out = |subject: &str, reason: &str| netsilo_decide::plan::Unchanged {
             subject: subject.into(),
             reason: reason.into(),
         };
-        let all = Candidates {
+        let all = candidates::Candidates {
             tried: vec![],
             left_out: vec![
                 left_out("rps", "it changes nothing"),
@@ -373,6 +397,7 @@ mod tests {
         };
         let list =
             "0 candidates and the present state\nnot tried\n  rps, arfs: it changes nothing\n";
-        assert_eq!(candidates(&all), list);
+        let shown = Candidates { candidates: &all, forecast: None };
+        assert_eq!(candidates(&shown), list);
     }
 }

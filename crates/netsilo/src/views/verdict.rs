@@ -5,32 +5,67 @@ use std::fmt::Write as _;
 use netsilo_decide::judge::evidence::Gain;
 use netsilo_decide::judge::findings::Check;
 use netsilo_decide::judge::verdict::{Outcome, RemedyVerdict};
+use netsilo_predict::live::forecast::Forecast;
 
 use crate::tell::palette::Meaning;
 use crate::tell::styled::Styled;
 use crate::views::check::{evidence, measure};
+use crate::views::forecast::gain;
 use crate::views::table::{joined, lines};
 
-/// Renders all verdicts and the source of the weights; with `all`, the numbers behind each verdict.
-pub(crate) fn render(check: &Check, all: bool) -> Styled {
+/// Renders the verdicts, each with its forecast, and the source of the weights. Those of no clear
+/// change are counted only; with `all` they have rows too, and the numbers behind each verdict
+/// follow.
+pub(crate) fn render(
+    check: &Check,
+    forecast: Option<&Result<Forecast, String>>,
+    all: bool,
+) -> Styled {
     let verdicts = &check.verdicts;
     let mut text = Styled::default();
     if verdicts.is_empty() {
         return text;
     }
+    let gain = |it: &RemedyVerdict| match forecast {
+        Some(Ok(forecast)) => gain(forecast, &it.name()),
+        _ => None,
+    };
+    let has_gains = verdicts.iter().any(|it| gain(it).is_some());
     let row = |it: &RemedyVerdict| {
-        vec![
+        let gain = gain(it).unwrap_or_else(|| "-".to_owned().into());
+        let mut row = vec![
             format!("  {}", it.remedy).into(),
             it.subject.to_string().into(),
             Styled::new(meaning(it.outcome), it.outcome),
-            it.reason.clone().into(),
-        ]
+        ];
+        row.extend(has_gains.then_some(gain));
+        row.push(it.reason.clone().into());
+        row
     };
-    let rows: Vec<_> = verdicts.iter().map(row).collect();
+    let shown = verdicts.iter().filter(|it| all || it.outcome != Outcome::NoClearChange);
+    let rows: Vec<_> = shown.map(row).collect();
     text.push(Meaning::Title, "\nwhat each remedy would do\n");
-    let header = ["  remedy", "netdev", "outcome", "why"];
-    text.append(&joined(lines(&header, &rows, |_| false).into_iter()));
-    let _ = writeln!(text);
+    if !rows.is_empty() {
+        let mut header = vec!["  remedy", "netdev", "outcome"];
+        header.extend(has_gains.then_some("forecast"));
+        header.push("why");
+        text.append(&joined(lines(&header, &rows, |_| false).into_iter()));
+        let _ = writeln!(text);
+    }
+    let others = verdicts.len() - rows.len();
+    if others > 0 {
+        let whose = if rows.is_empty() { "any".to_owned() } else { format!("{others} others") };
+        text.push(Meaning::Quiet, format_args!("  no clear change by {whose} (-v tells why)\n"));
+    }
+    if has_gains {
+        text.push(
+            Meaning::Quiet,
+            "  forecast: change of the load that fits, with a 90% interval (docs/predict.md)\n",
+        );
+    }
+    if let Some(Err(why)) = forecast {
+        let _ = writeln!(text, "  no forecast: {why}");
+    }
     if !check.distances.is_empty() {
         let _ = writeln!(text, "  estimated with {}", check.distances);
     }
@@ -78,10 +113,12 @@ mod tests {
     use netsilo_model::derive::analysis::Analysis;
     use netsilo_model::synthetic::scene::Scene;
 
+    use crate::foretell::forecast_of_remedies;
+
     use super::*;
 
     #[test]
-    fn each_remedy_has_a_line_and_its_numbers_on_request() {
+    fn clear_changes_have_a_line_and_all_have_their_numbers_on_request() {
         let scene: Scene = serde_json::from_value(serde_json::json!({
             "grid": { "l2s": 4 },
             "virtual_machine": false,
@@ -95,9 +132,20 @@ mod tests {
             }] }]
         }))
         .unwrap();
-        let check = check(&Analysis::new(&scene.observation(), &Costs::default()));
-        insta::assert_snapshot!(render(&check, false));
-        assert!(render(&check, true).as_str().contains("\nRPS on eth0: "));
-        assert_eq!(render(&Check { verdicts: Vec::new(), ..check }, true), Styled::default());
+        let (observation, costs) = (scene.observation(), Costs::default());
+        let check = check(&Analysis::new(&observation, &costs));
+        let forecast = forecast_of_remedies(&observation, &costs, &check);
+        insta::assert_snapshot!("with_forecast", render(&check, forecast.as_ref(), false));
+        insta::assert_snapshot!(render(&check, None, false));
+        let is_clear = |verdict: &RemedyVerdict| verdict.outcome != Outcome::NoClearChange;
+        let none: Vec<_> = check.verdicts.iter().filter(|it| !is_clear(it)).cloned().collect();
+        let none = Check { verdicts: none, ..check.clone() };
+        let text = render(&none, None, false);
+        assert!(text.as_str().contains("do\n  no clear change by any (-v tells why)\n"), "{text}");
+        assert!(render(&check, None, true).as_str().contains("\nRPS on eth0: "));
+        let why = Err("no packets".to_owned());
+        let text = render(&check, Some(&why), false);
+        assert!(text.as_str().contains("\n  no forecast: no packets\n"), "{}", text.as_str());
+        assert_eq!(render(&Check { verdicts: Vec::new(), ..check }, None, true), Styled::default());
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use netsilo_model::cost::weights::CostSource;
 use netsilo_model::derive::seen_costs::seen_ipis;
-use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_stats::Estimate;
 use serde::{Serialize, Serializer};
@@ -14,6 +14,7 @@ use crate::interval::{Draws, estimate};
 use crate::live::loads::{self, Loads};
 use crate::live::placement::Placement;
 use crate::live::prices::Prices;
+use crate::live::proposal::Proposal;
 use crate::live::work::Work;
 use crate::parameters::Values;
 use crate::prediction::CpuTime;
@@ -40,11 +41,15 @@ pub struct Expected {
     pub name: String,
     /// How many times this load fits before the limit is full.
     pub fits: Estimate,
-    /// Relative change of `fits` against the machine as it is; absent for that one.
+    /// Relative change of `fits` against the machine as it is; absent for that one, and where the
+    /// model knows none of the knobs that change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gain: Option<Estimate>,
     /// Whether the change is clear: its interval does not hold zero.
     pub is_clear: bool,
+    /// Knobs of the setting that the model does not know: their effect is not in here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_modeled: Vec<String>,
     /// CPU time of everything, in CPUs.
     pub cpu_time: Estimate,
     /// Inter-processor interrupts per second of RPS and of wakeups.
@@ -63,6 +68,8 @@ pub enum Limit {
     Cpu(CpuId),
     /// All CPUs together.
     Cpus,
+    /// The CPUs to which readers are pinned.
+    Pinned(CpuSet),
     /// The link of a netdev.
     Link(String),
 }
@@ -72,6 +79,7 @@ impl fmt::Display for Limit {
         match self {
             Self::Cpu(cpu) => write!(f, "softirq of cpu {cpu}"),
             Self::Cpus => f.write_str("the CPUs"),
+            Self::Pinned(cpus) => write!(f, "pinned readers on {cpus}"),
             Self::Link(netdev) => write!(f, "the link of {netdev}"),
         }
     }
@@ -86,31 +94,28 @@ impl Serialize for Limit {
 /// The name of the machine as it is.
 pub const AS_IT_IS: &str = "as it is";
 
-/// Foretells what each setting, a snapshot with its name, would do to the observed work, at `load`
-/// times the observed load.
-pub fn forecast(
-    work: &Work<'_>,
-    load: f64,
-    settings: &[(String, Snapshot)],
-    draws: &Draws,
-) -> Forecast {
+/// Foretells what each setting would do to the observed work, at `load` times the observed load.
+pub fn forecast(work: &Work<'_>, load: f64, settings: &[Proposal], draws: &Draws) -> Forecast {
     let work = work.clone().times(load);
     let present = placements(&work, work.analysis.after());
     let fitted = Drawn::new(&work, &present, draws.fitted());
     let drawn: Vec<_> =
         draws.each().map(|(values, error)| (Drawn::new(&work, &present, values), error)).collect();
-    let expected =
-        |name: &str, placed: Option<&[Placement]>| expected(name, &fitted, &drawn, placed);
-    let mut all = vec![expected(AS_IT_IS, None)];
-    for (name, settings) in settings {
-        all.push(expected(name, Some(&placements(&work, settings))));
+    let mut all = vec![expected(AS_IT_IS, &fitted, &drawn, None)];
+    for Proposal { name, after, not_modeled } in settings {
+        let placed = placements(&work, after);
+        let mut expected = expected(name, &fitted, &drawn, Some(&placed));
+        if !not_modeled.is_empty() && placed == present {
+            expected.gain = None;
+        }
+        all.push(Expected { not_modeled: not_modeled.clone(), ..expected });
     }
     Forecast { packets_per_s: work.packets_per_s(), load, assumed: assumed(&work), settings: all }
 }
 
 /// Where each queue's packets run under a setting.
 fn placements(work: &Work<'_>, settings: &Snapshot) -> Vec<Placement> {
-    work.queues.iter().map(|queue| Placement::new(work, queue, settings)).collect()
+    (0..work.queues.len()).map(|number| Placement::new(work, number, settings)).collect()
 }
 
 /// The observed work under one draw of the parameters: what all settings have in common.
@@ -172,8 +177,18 @@ impl State {
 /// 1978).
 fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>) -> (f64, Limit) {
     let room = |cpu: &CpuId| work.room.get(cpu).copied().unwrap_or(1.0);
-    let all: f64 = cpus.values().map(|cpu| cpu.usr + cpu.sys + cpu.softirq).sum();
-    let mut fullest = (all / cpus.keys().map(room).sum::<f64>().max(0.05), Limit::Cpus);
+    let share = |is_in: &dyn Fn(CpuId) -> bool| {
+        let these = || cpus.iter().filter(|(cpu, _)| is_in(**cpu));
+        let time: f64 = these().map(|(_, cpu)| cpu.usr + cpu.sys + cpu.softirq).sum();
+        time / these().map(|(cpu, _)| room(cpu)).sum::<f64>().max(0.05)
+    };
+    let mut fullest = (share(&|_| true), Limit::Cpus);
+    for pinned in &work.pinned {
+        let share = share(&|cpu| pinned.contains(cpu));
+        if share > fullest.0 {
+            fullest = (share, Limit::Pinned(pinned.clone()));
+        }
+    }
     for (cpu, time) in cpus {
         let share = time.softirq / room(cpu);
         if share > fullest.0 {
@@ -218,6 +233,7 @@ fn expected(
         fits: estimate(state.fits, fits),
         is_clear: !gain.contains(0.0),
         gain: placed.map(|_| gain),
+        not_modeled: Vec::new(),
         cpu_time: estimate(state.cpu_time, times),
         ipis_per_s: state.ipis,
         limit: state.limit,

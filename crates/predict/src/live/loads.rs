@@ -37,6 +37,8 @@ pub(crate) struct Loads {
 #[derive(Debug, Clone, Copy)]
 struct Parts {
     poll: f64,
+    /// The part of `poll` before its first packet, shared by the packets of a poll.
+    begin: f64,
     protocol: f64,
 }
 
@@ -69,7 +71,7 @@ fn parts(
     let measured = (ns - adding.sending()).max(LEAST_POLL * ns);
     let ratio = share / (1.0 - share).max(f64::MIN_POSITIVE);
     let poll = measured / (1.0 + (1.0 - away) * ratio);
-    Parts { poll, protocol: poll * ratio }
+    Parts { poll, begin: adding.begin(), protocol: poll * ratio }
 }
 
 /// Packets that are polled on one CPU and processed on one, as a share of the queue's.
@@ -111,8 +113,14 @@ impl Adding<'_, '_> {
         for (cpu, share) in self.placed.poll.clone() {
             let is_far = node.is_some() && topology.distance_from_device(node, cpu) > 10;
             let lines = self.prices.device_lines(is_far) - self.prices.device_lines(false);
-            self.softirq(cpu, self.queue.packets * share * (parts.poll + lines));
+            let poll = (parts.poll + self.begin() - parts.begin).max(LEAST_POLL * parts.poll);
+            self.softirq(cpu, self.queue.packets * share * (poll + lines));
         }
+    }
+
+    /// What the begin of a poll costs each of its packets (ns).
+    fn begin(&self) -> f64 {
+        self.prices.begin_poll(self.placed.is_threaded) / self.placed.batch
     }
 
     /// Which CPU polls and which runs the protocol: the hash of RPS knows nothing of the first.
@@ -163,9 +171,9 @@ impl Adding<'_, '_> {
     /// IPIs of RPS per second: one for each poll that has packets for the other CPU
     /// (`net_rps_action_and_irq_enable`), unless its backlog is scheduled.
     fn ipis(&self, pair: Pair) -> f64 {
-        let polls = self.queue.packets * on(&self.placed.poll, pair.from) / self.queue.batch;
+        let polls = self.queue.packets * on(&self.placed.poll, pair.from) / self.placed.batch;
         let part = pair.share / on(&self.placed.poll, pair.from).max(f64::MIN_POSITIVE);
-        let any = 1.0 - (1.0 - part.min(1.0)).powf(self.queue.batch);
+        let any = 1.0 - (1.0 - part.min(1.0)).powf(self.placed.batch);
         let scheduled = self.work.cpus.get(&pair.to).map_or(0.0, |cpu| cpu.softirq);
         polls * any * (1.0 - scheduled.min(MOST_SCHEDULED))
     }

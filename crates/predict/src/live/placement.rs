@@ -4,7 +4,11 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::RxQueue;
 
+use crate::live::proposal::{fixed_coalescing, room_for_kthread};
 use crate::live::work::{Queue, Shares, Work, normalized};
+
+/// Packets of one poll at most (`NAPI_POLL_WEIGHT`).
+const MOST_BATCH: f64 = 64.0;
 
 /// Where the steps run, as shares of the packets.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,14 +19,23 @@ pub(crate) struct Placement {
     pub(crate) protocol: Option<Shares>,
     /// Share of the data that RFS brings to its reader.
     pub(crate) steered: f64,
+    /// Packets of one poll.
+    pub(crate) batch: f64,
+    /// Whether a kthread polls.
+    pub(crate) is_threaded: bool,
 }
 
 impl Placement {
-    /// Returns where a queue's packets run under `settings`: as observed where these settings are
-    /// the present ones.
-    pub(crate) fn new(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot) -> Self {
-        let now = work.analysis.after();
-        let moved = moved_to(work, queue, settings);
+    /// Returns where the packets of the queue of this number run under `settings`: as observed
+    /// where these settings are the present ones.
+    pub(crate) fn new(work: &Work<'_>, number: usize, settings: &Snapshot) -> Self {
+        let (queue, now) = (&work.queues[number], work.analysis.after());
+        let is_threaded = is_threaded(queue, now, settings);
+        let moved = if is_threaded && queue.silo.kthread.is_none() {
+            room_for_kthread(&work.idlest, number).map(|cpu| Shares::from([(cpu, 1.0)]))
+        } else {
+            moved_to(work, queue, settings, is_threaded)
+        };
         let (old, new) = (Steering::of(queue, now), Steering::of(queue, settings));
         let stays = moved.is_none() && old == new;
         let poll = moved.unwrap_or_else(|| queue.polled.clone());
@@ -40,7 +53,8 @@ impl Placement {
             let steered = if queue.read.is_empty() { 0.0 } else { steered };
             Some(blend(&hashed, &queue.read, steered))
         };
-        Self { poll, protocol, steered }
+        let batch = batch(queue, now, settings);
+        Self { poll, protocol, steered, batch, is_threaded }
     }
 
     /// Shares of the packets by the CPU that runs the protocol.
@@ -61,10 +75,44 @@ fn blend(first: &Shares, second: &Shares, part: f64) -> Shares {
     all
 }
 
+/// Whether a kthread polls a queue: as observed, unless `threaded` changes.
+fn is_threaded(queue: &Queue<'_>, now: &Snapshot, settings: &Snapshot) -> bool {
+    let of =
+        |snapshot: &Snapshot| snapshot.netdevs.iter().find(|it| queue.silo.netdev.is(it))?.threaded;
+    match (of(now), of(settings)) {
+        (old, Some(new)) if old != Some(new) => new > 0,
+        _ => queue.silo.kthread.is_some(),
+    }
+}
+
+/// Packets of one poll: as observed, times what a longer or shorter wait before an interrupt
+/// gathers.
+fn batch(queue: &Queue<'_>, now: &Snapshot, settings: &Snapshot) -> f64 {
+    let gathered = |snapshot: &Snapshot| {
+        let coalesce = fixed_coalescing(snapshot, &queue.silo.netdev)?;
+        let waited = 1.0 + queue.packets * f64::from(coalesce.rx_coalesce_usecs) / 1e6;
+        Some(match coalesce.rx_max_coalesced_frames {
+            0 => waited,
+            frames => waited.min(f64::from(frames)),
+        })
+    };
+    match (gathered(now), gathered(settings)) {
+        (Some(old), Some(new)) if old != new => {
+            (queue.batch * new / old).clamp(1.0, MOST_BATCH.max(queue.batch))
+        }
+        _ => queue.batch,
+    }
+}
+
 /// The CPUs that poll a queue under other settings; `None` if these say what the present ones say.
-fn moved_to(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot) -> Option<Shares> {
+fn moved_to(
+    work: &Work<'_>,
+    queue: &Queue<'_>,
+    settings: &Snapshot,
+    is_threaded: bool,
+) -> Option<Shares> {
     let online = &work.analysis.after().topology.online;
-    if let Some(thread) = &queue.silo.kthread {
+    if let Some(thread) = queue.silo.kthread.as_ref().filter(|_| is_threaded) {
         let netdev = settings.netdevs.iter().find(|netdev| queue.silo.netdev.is(netdev))?;
         let napi = queue.silo.napi.as_ref()?.to;
         let cpus = &netdev.napis.iter().find(|it| it.id == napi)?.thread.as_ref()?.cpus;
@@ -73,7 +121,7 @@ fn moved_to(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot) -> Option<S
             .then(|| normalized(cpus.and(online).iter().map(|cpu| (cpu, 1.0))));
     }
     let requested = settings.irqs.get(&queue.silo.irq.as_ref()?.to)?.requested.as_ref()?;
-    if Some(requested) == queue.silo.requested.as_ref() {
+    if queue.silo.kthread.is_none() && Some(requested) == queue.silo.requested.as_ref() {
         return None;
     }
     // x86 chooses one CPU of the mask for the vector; a plan's masks have one.

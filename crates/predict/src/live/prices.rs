@@ -37,6 +37,12 @@ impl<'a> Prices<'a> {
         }
     }
 
+    /// What a poll costs before its first packet: the interrupt, and the kthread's wakeup.
+    pub(crate) fn begin_poll(&self, is_threaded: bool) -> f64 {
+        let wakeup = if is_threaded { self.values.wakeup } else { 0.0 };
+        (self.values.interrupt + wakeup) * self.unit
+    }
+
     /// RPS's enqueue to another CPU, per packet.
     pub(crate) fn enqueue(&self) -> f64 {
         self.values.rps_enqueue * self.unit

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
-use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
@@ -20,6 +20,9 @@ const LEAST_SAMPLES: f64 = 50.0;
 /// Least share of the packets whose cost must be known.
 const LEAST_KNOWN: f64 = 0.5;
 
+/// Least share of all data that readers pinned to the same CPUs read, to limit the load.
+const LEAST_PINNED: f64 = 0.05;
+
 /// The receive work of a machine.
 #[derive(Debug, Clone)]
 pub struct Work<'a> {
@@ -31,6 +34,10 @@ pub struct Work<'a> {
     pub(crate) cpus: BTreeMap<CpuId, CpuTime>,
     /// The share of each CPU's time that the hypervisor leaves.
     pub(crate) room: Shares,
+    /// CPUs to which readers are pinned, one entry for each set.
+    pub(crate) pinned: Vec<CpuSet>,
+    /// The CPUs, the idlest first.
+    pub(crate) idlest: Vec<CpuId>,
     /// The share of softirq time after driver and GRO, if it was sampled.
     pub(crate) protocol_share: Option<f64>,
 }
@@ -116,8 +123,13 @@ impl<'a> Work<'a> {
             let shares = analysis.rates.cpus.get(cpu)?.shares?;
             Some((*cpu, (1.0 - shares.steal).max(0.05)))
         };
+        let cpus = cpus(analysis, &queues);
+        let mut idlest: Vec<CpuId> = cpus.keys().copied().collect();
+        idlest.sort_by(|a, b| cpus[b].idle().total_cmp(&cpus[a].idle()));
         Ok(Self {
-            cpus: cpus(analysis, &queues),
+            cpus,
+            idlest,
+            pinned: pinned(analysis),
             room: analysis.rates.cpus.keys().filter_map(room).collect(),
             protocol_share: protocol_share(analysis, &queues),
             queues,
@@ -226,6 +238,22 @@ fn wakeups(silo: &Silo) -> BTreeMap<CpuId, f64> {
         *all.entry(*cpu).or_default() += rate;
     }
     all
+}
+
+/// The sets of CPUs to which readers are pinned that read there a good part of the data.
+fn pinned(analysis: &Analysis<'_>) -> Vec<CpuSet> {
+    let attribution = &analysis.observation.attribution;
+    let mut bytes: Vec<(&CpuSet, u64)> = Vec::new();
+    for one in &attribution.consumption {
+        let Some(cpus) = attribution.pinned.get(&one.consumer.tgid) else { continue };
+        match bytes.iter_mut().find(|(known, _)| *known == cpus) {
+            Some((_, sum)) => *sum += one.bytes,
+            None => bytes.push((cpus, one.bytes)),
+        }
+    }
+    let all: u64 = attribution.consumption.iter().map(|one| one.bytes).sum();
+    bytes.retain(|(_, bytes)| *bytes as f64 >= LEAST_PINNED * all as f64);
+    bytes.into_iter().map(|(cpus, _)| cpus.clone()).collect()
 }
 
 /// The reads of data that arrived on a queue.

@@ -9,20 +9,15 @@ use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::runqueue;
 
-/// An ELF object with the alignment that libelf requires.
-#[repr(C, align(8))]
-struct Aligned<T: ?Sized>(T);
-
 macro_rules! object {
-    ($name:literal) => {{
-        static OBJECT: &Aligned<[u8]> =
-            &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")));
-        &OBJECT.0
-    }};
+    ($name:literal) => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o.zst"))
+    };
 }
 
 /// One compiled `bpf/*.bpf.c` and which of its programs to attach; the others are not loaded.
 pub(crate) struct Source {
+    /// An ELF object, compressed by `build.rs`.
     object: &'static [u8],
     programs: Vec<Program>,
     /// Whether its table has half the usual number of slots.
@@ -315,7 +310,14 @@ fn info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
 }
 
 fn open(source: &Source) -> Result<OpenObject, String> {
-    let object = ObjectBuilder::default().open_memory(source.object);
+    let object = zstd::decode_all(source.object)
+        .map_err(|error| format!("cannot unpack the program's object: {error}"))?;
+    // libelf requires an alignment of 8
+    let mut aligned = vec![0; object.len() + 8];
+    let start = aligned.as_ptr().align_offset(8);
+    let aligned = &mut aligned[start..start + object.len()];
+    aligned.copy_from_slice(&object);
+    let object = ObjectBuilder::default().open_memory(aligned);
     object.map_err(|error| format!("cannot parse the program's object: {error}"))
 }
 

@@ -2,6 +2,7 @@
 //! wrong.
 
 use netsilo_model::change::Change;
+use netsilo_model::derive::analysis::Poller;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -56,4 +57,9 @@ pub(super) fn setting(
     source: impl Into<String>,
 ) -> Evidence {
     Evidence::new(what, Measure::Text(text.into()), source)
+}
+
+/// Creates an evidence from the softirq time of a CPU that polls.
+pub(super) fn softirq_time(Poller { cpu, softirq, source }: Poller) -> Evidence {
+    Evidence::new(format!("time of cpu{cpu} in softirqs"), Measure::Share(softirq), source)
 }

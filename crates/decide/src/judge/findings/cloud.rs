@@ -1,11 +1,11 @@
 //! Findings on limits set by a cloud or a hypervisor: allowances, queues, accelerated networking.
 
-use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::analysis::{Analysis, Poller};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::builders::{no_problem, setting, sum};
+use crate::judge::findings::builders::{no_problem, setting, softirq_time, sum};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -94,7 +94,8 @@ fn allowance(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 fn one_queue(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let features = analysis.audit_of(netdev)?.virtio_features.as_ref()?;
     let cpus = analysis.after().topology.online.len();
-    let (cpu, softirq) = analysis.pollers(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let poller = analysis.busiest_poller(netdev)?;
+    let Poller { cpu, softirq, .. } = poller;
     if !is(netdev, "virtio_net") || features.contains(&VIRTIO_MQ) || cpus < 2 || softirq < 0.5 {
         return None;
     }
@@ -110,11 +111,7 @@ fn one_queue(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                 Measure::Count(cpus as u64),
                 "/sys/devices/system/cpu/online",
             ),
-            Evidence::new(
-                format!("time of cpu{cpu} in softirqs"),
-                Measure::Share(softirq),
-                "eBPF or /proc/stat",
-            ),
+            softirq_time(poller),
         ],
         remedies: vec![
             Remedy::new(

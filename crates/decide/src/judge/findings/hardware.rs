@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::analysis::{Analysis, Poller};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::NodeId;
@@ -12,7 +12,7 @@ use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::builders::{no_problem, setting, sum};
+use crate::judge::findings::builders::{no_problem, setting, softirq_time, sum};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -212,7 +212,8 @@ fn node(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 fn small_mtu(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let packets = analysis.rate(netdev, "rx_packets").filter(|rate| *rate >= MANY_PACKETS)?;
     let size = analysis.rate(netdev, "rx_bytes")? / packets;
-    let (cpu, softirq) = analysis.pollers(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let poller = analysis.busiest_poller(netdev)?;
+    let Poller { cpu, softirq, .. } = poller;
     if netdev.mtu > 1500
         || netdev.device_path.is_none()
         || size < 0.8 * f64::from(netdev.mtu)
@@ -237,11 +238,7 @@ fn small_mtu(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         evidence: vec![
             Evidence::new("packets", Measure::PerSecond(packets), "statistics/rx_packets"),
             Evidence::new("bytes per packet", Measure::Bytes(size as u64), "statistics/rx_bytes"),
-            Evidence::new(
-                format!("time of cpu{cpu} in softirqs"),
-                Measure::Share(softirq),
-                "eBPF or /proc/stat",
-            ),
+            softirq_time(poller),
         ],
         remedies: vec![
             Remedy::new(

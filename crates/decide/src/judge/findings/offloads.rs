@@ -1,7 +1,7 @@
 //! Findings on offloads that the traffic would benefit from, and on LRO where it must be off.
 
 use netsilo_model::change::{Change, knobs};
-use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::analysis::{Analysis, Poller};
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::ethtool::Feature;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
@@ -9,7 +9,7 @@ use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_model::snapshot::subject::{Direction, Subject};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::builders::{no_problem, setting, sum};
+use crate::judge::findings::builders::{no_problem, setting, softirq_time, sum};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -125,7 +125,8 @@ fn gro_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     }
     let (packets, size) = stream(analysis, netdev, "rx").filter(|(_, size)| *size >= BULK)?;
     let (tcp, source) = tcp_share(analysis, netdev).filter(|(share, _)| *share >= 0.5)?;
-    let (cpu, softirq) = analysis.pollers(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let poller = analysis.busiest_poller(netdev)?;
+    let Poller { cpu, softirq, .. } = poller;
     let after_merging =
         [ReceiveStage::BridgeIp, ReceiveStage::Netfilter, ReceiveStage::LocalDelivery];
     let gain = match analysis.stage_share(&after_merging) {
@@ -147,11 +148,7 @@ fn gro_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
             Evidence::new("packets", Measure::PerSecond(packets), "statistics/rx_packets"),
             Evidence::new("bytes per packet", Measure::Bytes(size as u64), "statistics/rx_bytes"),
             Evidence::new("TCP share of the bytes", Measure::Share(tcp), source),
-            Evidence::new(
-                format!("time of cpu{cpu} in softirqs"),
-                Measure::Share(softirq),
-                "eBPF or /proc/stat",
-            ),
+            softirq_time(poller),
         ],
         remedies: vec![
             Remedy::new("switch GRO on", gain)

@@ -101,38 +101,88 @@ fn one_cpu_gets_no_advice_that_needs_another_one() {
 
 #[test]
 fn where_reads_were_not_counted_tcp_info_tells_that_segments_could_be_merged() {
-    let connection = |at: u64, netdev: &str| Connection {
-        cookie: netdev.len() as u64,
-        netdev: Some(netdev.into()),
-        bytes_received: at * 1_200_000_000,
-        ..Connection::default()
-    };
-    let with_received_by = |netdev: &str| {
-        let mut scene = scene(&[("0", 0.6)]);
-        scene.netdevs[0].per_s =
-            [("rx_packets".into(), 100_000), ("rx_bytes".into(), 145_000_000)].into();
-        let observation = with(scene.observation(), |at, snapshot| {
-            let gro = Feature {
-                name: "rx-gro".into(),
-                available: true,
-                requested: false,
-                active: false,
-                never_changed: false,
-            };
-            snapshot.netdevs[0].ethtool = Some(Ethtool {
-                features: Reading::Value(vec![gro]),
-                ..Ethtool::unavailable("not asked")
-            });
-            let busiest = vec![connection(at, netdev)];
-            let connections = Reading::Value(Connections { seen: 1, busiest });
-            snapshot.audit = Some(audit(connections, Vec::new()));
-        });
-        found(&observation, FindingId::GroOff)
-    };
+    let with_received_by =
+        |netdev: &str| found(&without_gro(&bulk(&[("0", 0.6)]), netdev), FindingId::GroOff);
     let off = with_received_by("eth0").unwrap();
     let tcp = off.evidence.iter().find(|it| it.source == "tcp_info").unwrap();
     assert_eq!(tcp.measure, Measure::Share(120.0 / 145.0));
     assert_eq!(with_received_by("eth1"), None, "what another netdev received says nothing");
+}
+
+/// A scene whose eth0 receives full packets.
+fn bulk(queues: &[(&str, f64)]) -> Scene {
+    let mut scene = scene(queues);
+    scene.netdevs[0].per_s =
+        [("rx_packets".into(), 100_000), ("rx_bytes".into(), 145_000_000)].into();
+    scene
+}
+
+/// An observation in which GRO of eth0 is off, and one connection received 120 MB/s from a netdev.
+fn without_gro(scene: &Scene, netdev: &str) -> Observation {
+    let feature = Feature {
+        name: "rx-gro".into(),
+        available: true,
+        requested: false,
+        active: false,
+        never_changed: false,
+    };
+    with(scene.observation(), |at, snapshot| {
+        snapshot.netdevs[0].ethtool = Some(Ethtool {
+            features: Reading::Value(vec![feature.clone()]),
+            ..Ethtool::unavailable("not asked")
+        });
+        let connection = Connection {
+            cookie: netdev.len() as u64,
+            netdev: Some(netdev.into()),
+            bytes_received: at * 1_200_000_000,
+            ..Connection::default()
+        };
+        let connections = Reading::Value(Connections { seen: 1, busiest: vec![connection] });
+        snapshot.audit = Some(audit(connections, Vec::new()));
+    })
+}
+
+#[test]
+fn without_ebpf_the_interrupts_tell_which_cpu_polls() {
+    let mut scene = bulk(&[("1", 0.6)]);
+    scene.without_bpf = true;
+    let mtu = found(&scene.observation(), FindingId::MtuSmall).unwrap();
+    assert_eq!(*measured(&mtu, "time of cpu1 in softirqs"), Measure::Share(0.6));
+    let source = &mtu.evidence.last().unwrap().source;
+    assert_eq!(source, "/proc/stat; interrupts by /proc/interrupts");
+    assert!(found(&without_gro(&scene, "eth0"), FindingId::GroOff).is_some());
+
+    let mut one_queue = scene.clone();
+    one_queue.netdevs[0].driver = "virtio_net".into();
+    let observation = with(one_queue.observation(), |_, snapshot| {
+        let mut audit = audit(Reading::Absent("not asked".into()), Vec::new());
+        audit.netdevs.entry("eth0".into()).or_default().virtio_features = Some(vec![0, 1]);
+        snapshot.audit = Some(audit);
+    });
+    assert!(found(&observation, FindingId::VirtioOneQueue).is_some());
+}
+
+#[test]
+fn without_ebpf_no_cpu_polls_for_a_kthread_or_for_the_lesser_of_two_netdevs() {
+    let fires = |change: fn(&mut Scene)| {
+        let mut scene = bulk(&[("0", 0.7)]);
+        scene.without_bpf = true;
+        change(&mut scene);
+        found(&scene.observation(), FindingId::MtuSmall).is_some()
+    };
+    assert!(fires(|_| ()));
+    assert!(fires(|scene| add_eth1(scene, 90_000)));
+    assert!(!fires(|scene| add_eth1(scene, 110_000)), "eth1 may take most of the cpu's time");
+    assert!(!fires(|scene| scene.netdevs[0].threaded = true), "a kthread is no softirq");
+}
+
+/// Adds eth1, with its interrupt on the CPU of eth0's.
+fn add_eth1(scene: &mut Scene, packets: u64) {
+    let mut eth1 = scene.netdevs[0].clone();
+    eth1.name = "eth1".into();
+    eth1.queues[0].irq = Some(90);
+    eth1.per_s = [("rx_packets".into(), packets), ("rx_bytes".into(), packets * 64)].into();
+    scene.netdevs.push(eth1);
 }
 
 fn audit(connections: Reading<Connections>, qdiscs: Vec<Qdisc>) -> Audit {

@@ -56,7 +56,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
         found.extend(one_lock(analysis, netdev));
         found.extend(stalled(analysis, netdev));
         found.extend(timeouts(analysis, netdev));
-        found.extend(ring_stops(analysis, netdev, &drivers));
+        found.extend(ring_stops(analysis, netdev, drivers));
         found.extend(xps_gaps(analysis, netdev));
         found.extend(completions_far(analysis, netdev));
     }

@@ -497,11 +497,11 @@ pub(super) fn machine(work: &NetdevWork<'_>, targets: &CpuSet) -> Vec<Evidence> 
         ));
     }
     if let Some(packets) = work.packets_per_s {
-        reasons.push(Evidence::new(
-            "packets",
-            Measure::PerSecond(packets),
-            "tp_btf/napi_poll, or rx_packets",
-        ));
+        let source = match work.has_napi {
+            true => "tp_btf/napi_poll, or rx_packets",
+            false => "rx_packets; on the backlogs of the cpus that send them, by their shares",
+        };
+        reasons.push(Evidence::new("packets", Measure::PerSecond(packets), source));
         if work.polls_per_s > 0.0 {
             let each = Measure::Text(format!("{:.1}", packets / work.polls_per_s));
             reasons.push(Evidence::new(

@@ -73,8 +73,12 @@ pub(super) fn of_netdev(work: &NetdevWork<'_>) -> Vec<Proposal> {
         proposed(work, rps, called_for, rps_goal),
         proposed(work, packet_steering::rfs(work), Outcome::Help, rfs_goal),
         proposed(work, packet_steering::both(work, &targets), Outcome::Help, both),
-        proposed(work, packet_steering::arfs(work), Outcome::Help, arfs),
     ];
+    if !work.has_napi {
+        // No queue, no interrupt and no device: there is nothing else to set.
+        return all;
+    }
+    all.push(proposed(work, packet_steering::arfs(work), Outcome::Help, arfs));
     let others = [
         queues::spread(work),
         queues::more(work),

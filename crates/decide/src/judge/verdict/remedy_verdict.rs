@@ -32,6 +32,13 @@ pub struct RemedyVerdict {
     pub not_when: Option<String>,
 }
 
+impl RemedyVerdict {
+    /// Remedy and netdev (`RPS on eth0`).
+    pub fn name(&self) -> String {
+        format!("{} on {}", self.remedy, self.subject)
+    }
+}
+
 /// The effect of a remedy on the load that the machine can carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -11,6 +11,7 @@ use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
+use crate::judge::verdict::backlog::BacklogWork;
 use crate::judge::verdict::bottleneck::{CpuLoad, Loads};
 
 /// Standard errors that bound a sampled share in 95 of 100 cases.
@@ -84,6 +85,8 @@ pub(super) struct NetdevWork<'a> {
     pub(super) packets_per_s: Option<f64>,
     /// Polls per second.
     pub(super) polls_per_s: f64,
+    /// Whether NAPI polls it; else the senders' backlogs have its packets.
+    pub(super) has_napi: bool,
     /// Share of its softirq time that another CPU could take: all after driver and GRO.
     pub(super) movable: Range,
     /// Number of samples behind `movable`; `None` when it is the documented bound.
@@ -101,22 +104,32 @@ impl<'a> NetdevWork<'a> {
     pub(super) fn of(analysis: &'a Analysis<'a>, netdev: &'a Netdev) -> Option<Self> {
         let silos: Vec<&Silo> =
             analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
+        let backlog = BacklogWork::of(analysis, netdev, &silos);
         if analysis.rates.elapsed.is_zero()
             || !netdev.up
-            || !silos.iter().any(|silo| silo.has_traffic())
+            || (backlog.is_none() && !silos.iter().any(|silo| silo.has_traffic()))
         {
             return None;
         }
         let mut poll_share: BTreeMap<CpuId, f64> = BTreeMap::new();
-        for (cpu, share) in silos.iter().flat_map(|silo| &silo.own_share) {
-            *poll_share.entry(*cpu).or_default() += share;
+        match &backlog {
+            Some(backlog) => poll_share.clone_from(&backlog.share),
+            None => {
+                for (cpu, share) in silos.iter().flat_map(|silo| &silo.own_share) {
+                    *poll_share.entry(*cpu).or_default() += share;
+                }
+            }
         }
         let (movable, samples) =
             movable(&analysis.observation.attribution, &poll_share, are_small(analysis, netdev));
         let mut work = Self {
             loads: loads(analysis, &silos, &poll_share),
-            packets_per_s: packets(analysis, netdev, &silos),
-            polls_per_s: polls(&silos),
+            packets_per_s: match &backlog {
+                Some(backlog) => Some(backlog.packets_per_s),
+                None => packets(analysis, netdev, &silos),
+            },
+            polls_per_s: backlog.as_ref().map_or_else(|| polls(&silos), |it| it.polls_per_s),
+            has_napi: backlog.is_none(),
             movable,
             samples,
             flows: flows(analysis, netdev, &silos),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use netsilo_model::derive::silo::{ConsumerShare, Silo};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
+use netsilo_model::snapshot::attribution::AttributionSource;
 
 use crate::tell::palette::{Meaning, Palette};
 use crate::top::listing::{Cell, Column, Listing, Row, left, number};
@@ -45,8 +46,11 @@ pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
     Listing {
         columns: COLUMNS,
         rows: consumers.iter().map(|(tgid, consumer)| row(*tgid, consumer, palette)).collect(),
-        empty: "no consumer matches; without a filter: nothing read network data in this window"
-            .into(),
+        empty: match window.report.attribution.source {
+            AttributionSource::None => "consumers unknown: nothing was counted",
+            _ => "no consumer; without a filter: nothing read network data in this window",
+        }
+        .into(),
         notes: vec![
             "near, node, other node: seen from the nearest cpu that ran the protocol".into(),
         ],

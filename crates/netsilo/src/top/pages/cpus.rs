@@ -63,8 +63,8 @@ fn legend(palette: Palette) -> String {
     let parts: Vec<String> =
         parts.iter().map(|(name, _, glyph, _)| format!("{glyph} {name}")).collect();
     format!(
-        "time: {}  {} idle; history: busy, newest right",
-        parts.join("  "),
+        "time: {} {} idle; history: busy, newest right",
+        parts.join(" "),
         palette.glyph('·', '.')
     )
 }

@@ -59,6 +59,12 @@ pub(crate) struct Args {
     /// Print the result as JSON
     #[arg(short, long)]
     pub(super) json: bool,
+    /// Predict for each line of standard input, an observation (netsilo capture --ndjson) or the
+    /// path of a bundle, and print one line of JSON for each
+    #[arg(long, conflicts_with_all = [
+        "scenario", "plan", "per_cpu", "json", "from", "interval", "window", "no_bpf",
+    ])]
+    pub(super) ndjson: bool,
     #[command(flatten)]
     pub(super) observe: ObserveArgs,
 }

@@ -2,17 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use netsilo_decide::plan::{Goal, Plan, plan};
-use netsilo_model::change::apply_to;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_predict::interval::Draws;
-use netsilo_predict::live::forecast::{Forecast, forecast};
-use netsilo_predict::live::work::Work;
-use netsilo_predict::parameters::Table;
+use netsilo_predict::live::proposal::Proposal;
 use netsilo_sys::bpf::tracer::Options;
 use serde::Deserialize as _;
 
@@ -20,6 +15,8 @@ use crate::args::costs::costs_for;
 use crate::args::goal_keys::GoalKeys;
 use crate::args::named;
 use crate::args::plan::load;
+use crate::foretell::{draws, foretell};
+use crate::ndjson::{self, Answer};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::presentation::Presentation;
@@ -39,23 +36,23 @@ enum Asked {
 /// Observes, predicts and prints.
 pub(super) fn run(args: &Args) -> Result<Exit> {
     let asked = asked(args)?;
+    let draws = draws(DRAWS, args.seed)?;
+    let load = args.load.unwrap_or(1.0);
+    if args.ndjson {
+        // Weights measured here do not apply to other machines.
+        let costs = Costs::default();
+        return ndjson::filter(|observation| {
+            let proposals = proposals(&asked, observation, &costs, |_| ());
+            match foretell(observation, &costs, load, &proposals, &draws) {
+                Ok(forecast) => Answer::Forecast(Box::new(forecast)),
+                Err(why) => Answer::Error(format!("{why:#}")),
+            }
+        });
+    }
     let observation = args.observe.observe_with(Options::default())?;
     let costs = costs_for(args.observe.is_bundle())?;
-    let analysis = Analysis::new(&observation, &costs);
-    let settings: Vec<(String, Snapshot)> = asked
-        .into_iter()
-        .map(|it| match it {
-            Asked::Goal(name, goal) => (name, plan(&analysis, &goal)),
-            Asked::Plan(name, plan) => (name, *plan),
-        })
-        .map(|(name, plan)| {
-            for refusal in &plan.refusals {
-                out::note(&format!("{name}: {}: {}", refusal.subject, refusal.reason));
-            }
-            (name, apply_to(&observation.after, &plan.changes))
-        })
-        .collect();
-    let forecast = foretell(&observation, &costs, args.load.unwrap_or(1.0), &settings, args.seed)?;
+    let proposals = proposals(&asked, &observation, &costs, out::note);
+    let forecast = foretell(&observation, &costs, load, &proposals, &draws)?;
     match args.json {
         true => out::json(&Versioned::first(forecast))?,
         false => {
@@ -66,18 +63,25 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Foretells what each of `settings` would do to the observed load.
-pub(crate) fn foretell(
+/// What is asked for, of one machine; `note` is given what a plan refuses.
+fn proposals(
+    asked: &[Asked],
     observation: &Observation,
     costs: &Costs,
-    load: f64,
-    settings: &[(String, Snapshot)],
-    seed: u64,
-) -> Result<Forecast> {
+    note: impl Fn(&str),
+) -> Vec<Proposal> {
     let analysis = Analysis::new(observation, costs);
-    let work = Work::new(&analysis).context("cannot predict")?;
-    let table = Table::built_in().map_err(anyhow::Error::msg)?;
-    Ok(forecast(&work, load, settings, &Draws::new(&table, DRAWS, seed)))
+    let proposal = |asked: &Asked| {
+        let (name, plan) = match asked {
+            Asked::Goal(name, goal) => (name, plan(&analysis, goal)),
+            Asked::Plan(name, plan) => (name, Plan::clone(plan)),
+        };
+        for refusal in &plan.refusals {
+            note(&format!("{name}: {}: {}", refusal.subject, refusal.reason));
+        }
+        Proposal::new(name.as_str(), &observation.after, &plan.changes)
+    };
+    asked.iter().map(proposal).collect()
 }
 
 /// What the arguments ask for; without any, netsilo's own plan.

@@ -1,0 +1,97 @@
+//! The receive work of a netdev without NAPI, which the CPU that sends a packet does on its
+//! backlog.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::netdev::Netdev;
+
+/// Drivers that hand packets to the sender's backlog, unless they use NAPI (GRO, XDP):
+/// `veth_forward_skb` and `tun_get_user` call `netif_rx`.
+const DRIVERS: [&str; 2] = ["veth", "tun"];
+
+/// Least share of all packets that the CPUs process: a host of containers has hundreds of such
+/// netdevs, and what follows visits all CPUs.
+const LEAST_SHARE: f64 = 0.1;
+
+/// A netdev's part of the backlogs.
+#[derive(Debug, Clone)]
+pub(super) struct BacklogWork {
+    /// Share of each CPU's time.
+    pub(super) share: BTreeMap<CpuId, f64>,
+    /// Packets per second.
+    pub(super) packets_per_s: f64,
+    /// Polls of the backlogs per second for them.
+    pub(super) polls_per_s: f64,
+}
+
+impl BacklogWork {
+    /// The part of a netdev; `None` if NAPI polls it, or if it is a small part.
+    ///
+    /// A backlog does not say whose packets it holds: the netdev's share is taken to be the same on
+    /// every CPU.
+    pub(super) fn of(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Self> {
+        netdev.driver.as_deref().filter(|driver| DRIVERS.contains(driver))?;
+        let arrived = *analysis.rates.netdevs.get(&netdev.name)?.get("rx_packets")?;
+        let polled: f64 = silos.iter().filter_map(|silo| silo.packets_per_s).sum();
+        let softnets = analysis.rates.cpus.values().filter_map(|cpu| cpu.softnet);
+        let processed: f64 = softnets.filter_map(|it| it.processed_per_s).sum();
+        if polled >= arrived / 2.0 || arrived < LEAST_SHARE * processed {
+            return None;
+        }
+        let cpus: BTreeMap<CpuId, Backlog> = analysis
+            .rates
+            .cpus
+            .keys()
+            .filter_map(|cpu| Some((*cpu, Backlog::of(analysis, *cpu)?)))
+            .collect();
+        let all: f64 = cpus.values().map(|backlog| backlog.packets_per_s).sum();
+        let part = (arrived / all).min(1.0);
+        Some(Self {
+            share: cpus.iter().map(|(cpu, backlog)| (*cpu, backlog.time * part)).collect(),
+            packets_per_s: arrived,
+            polls_per_s: cpus.values().map(|backlog| backlog.polls_per_s * part).sum(),
+        })
+    }
+}
+
+/// One CPU's backlog.
+#[derive(Debug, Clone, Copy)]
+struct Backlog {
+    /// Share of the CPU's time.
+    time: f64,
+    packets_per_s: f64,
+    polls_per_s: f64,
+}
+
+impl Backlog {
+    /// As eBPF has counted its polls, else all that the CPU has processed.
+    fn of(analysis: &Analysis<'_>, cpu: CpuId) -> Option<Self> {
+        let rates = analysis.rates.cpus.get(&cpu)?;
+        let attribution = &analysis.observation.attribution;
+        let seconds = attribution.elapsed.as_secs_f64();
+        let (mut all, mut own, mut polls) = (0.0, 0.0, 0.0);
+        for poll in attribution.polls.iter().filter(|poll| poll.cpu == cpu) {
+            all += poll.packets as f64;
+            if poll.netdev.is_empty() {
+                own += poll.packets as f64;
+                polls += poll.polls as f64;
+            }
+        }
+        let time = attribution.cpu_time.get(&cpu).filter(|_| seconds > 0.0 && all > 0.0);
+        if let Some(time) = time {
+            return Some(Self {
+                time: time.net_rx_ns as f64 / 1e9 / seconds * own / all,
+                packets_per_s: own / seconds,
+                polls_per_s: polls / seconds,
+            });
+        }
+        Some(Self {
+            time: rates.shares?.softirq,
+            packets_per_s: rates.softnet?.processed_per_s?,
+            polls_per_s: rates.net_rx_per_s.unwrap_or(0.0),
+        })
+    }
+}

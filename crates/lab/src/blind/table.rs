@@ -1,0 +1,130 @@
+//! Predicted beside measured, as Markdown.
+
+use netsilo_stats::Estimate;
+
+use crate::blind::row::Row;
+use crate::say::markdown;
+
+/// Settings within this share of the best one are as good.
+const AS_GOOD: f64 = 0.03;
+
+/// One pair: what was predicted, and what was measured.
+struct Pair {
+    gain: Estimate,
+    measured: f64,
+}
+
+impl Pair {
+    fn error(&self) -> f64 {
+        (self.gain.value - self.measured).abs()
+    }
+
+    fn is_clear(&self) -> bool {
+        !self.gain.contains(0.0)
+    }
+}
+
+/// A row for each pair, and the summary.
+pub(super) fn render(rows: &[Row], loads: usize) -> String {
+    let mut table = markdown(&["load", "from", "to", "predicted", "90 %", "measured", "limit"]);
+    for row in rows {
+        let from = row.settings[0].setting.name();
+        for (setting, pair) in row.settings[1..].iter().zip(pairs(row)) {
+            table.add_row([
+                row.load.name(),
+                from.clone(),
+                setting.setting.name(),
+                percent(pair.gain.value),
+                format!("{} to {}", percent(pair.gain.low), percent(pair.gain.high)),
+                percent(pair.measured),
+                setting.limit.clone(),
+            ]);
+        }
+    }
+    format!("{table}\n\n{}", summary(rows, loads))
+}
+
+/// The pairs of a load.
+fn pairs(row: &Row) -> Vec<Pair> {
+    let rates = row.rates();
+    let settings = row.settings.iter().zip(&rates).skip(1);
+    settings
+        .map(|(setting, rate)| Pair { gain: setting.gain, measured: rate / rates[0] - 1.0 })
+        .collect()
+}
+
+/// What the setting that was predicted best gives, as a share of what the best one gives.
+fn share_of_best(row: &Row) -> f64 {
+    let rates = row.rates();
+    let by_gain =
+        |a: &usize, b: &usize| row.settings[*a].gain.value.total_cmp(&row.settings[*b].gain.value);
+    // Of settings that are predicted alike the present one is chosen.
+    let chosen = (0..rates.len()).rev().max_by(by_gain).unwrap_or(0);
+    rates[chosen] / rates.iter().copied().fold(f64::NAN, f64::max)
+}
+
+fn summary(rows: &[Row], loads: usize) -> String {
+    let all: Vec<Pair> = rows.iter().flat_map(pairs).collect();
+    let count = |is: &dyn Fn(&&Pair) -> bool| all.iter().filter(is).count();
+    let errors: Vec<f64> = all.iter().map(Pair::error).collect();
+    let covered = count(&|pair| pair.gain.contains(pair.measured));
+    let clear = count(&|pair| pair.is_clear());
+    let right = count(&|pair| pair.is_clear() && pair.gain.value * pair.measured > 0.0);
+    let best: Vec<f64> = rows.iter().map(share_of_best).collect();
+    let good = best.iter().filter(|share| **share >= 1.0 - AS_GOOD).count();
+    let lost = 1.0 - best.iter().sum::<f64>() / best.len().max(1) as f64;
+    format!(
+        "{} of {} loads, {} pairs. Error of the change: mean {:.1}, median {:.1}, worst {:.1} \
+         points. {covered} of {} measured changes in the 90 % interval. {right} of {clear} clear \
+         predictions have the right sign. The setting that was predicted best was the best \
+         measured one or within 3 % of it for {good} of {} loads; {:.1} % less on average.",
+        rows.len(),
+        loads,
+        all.len(),
+        100.0 * errors.iter().sum::<f64>() / errors.len().max(1) as f64,
+        100.0 * netsilo_stats::median(&errors).unwrap_or(f64::NAN),
+        100.0 * errors.iter().copied().fold(0.0, f64::max),
+        all.len(),
+        rows.len(),
+        100.0 * lost,
+    )
+}
+
+fn percent(share: f64) -> String {
+    format!("{:+.0}%", 100.0 * share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blind::draw::draw;
+    use crate::blind::row::{Measured, PredictedSetting};
+
+    fn row(gains: [f64; 3], rates: [f64; 3]) -> Row {
+        let (load, settings) = draw(1, 0);
+        let predicted = settings.iter().zip(gains).map(|(setting, value)| PredictedSetting {
+            setting: *setting,
+            gain: Estimate { value, low: value - 0.05, high: value + 0.05 },
+            limit: "the CPUs".into(),
+        });
+        let mut measured = Measured::new(3);
+        for (rounds, rate) in measured.rates.iter_mut().zip(rates) {
+            rounds.push(rate);
+        }
+        Row { load, settings: predicted.collect(), measured: Some(measured) }
+    }
+
+    #[test]
+    fn errors_coverage_signs_and_the_choice_are_counted() {
+        let rows = [
+            row([0.0, 0.2, -0.2], [100.0, 124.0, 70.0]),
+            row([0.0, 0.1, 0.02], [100.0, 80.0, 100.0]),
+        ];
+        let expected = "2 of 8 loads, 4 pairs. Error of the change: mean 11.5, median 7.0, worst \
+                        30.0 points. 2 of 4 measured changes in the 90 % interval. 2 of 3 clear \
+                        predictions have the right sign. The setting that was predicted best was \
+                        the best measured one or within 3 % of it for 1 of 2 loads; 10.0 % less on \
+                        average.";
+        assert_eq!(summary(&rows, 8), expected);
+    }
+}
