@@ -32,13 +32,14 @@ fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |bytes: &[u8]|
 
 fn seeds() -> Vec<Vec<u8>> {
     let latencies: [&[u64]; 3] = [&[1], &[1000, 1000, 5_000_000], &[1, 3_600_000_000_000]];
-    latencies.map(unpacked_histogram).into()
+    let overflowing = unpacked_histogram(&[1000, 1001, 1002], i64::MAX as u64);
+    latencies.map(|it| unpacked_histogram(it, 1)).into_iter().chain([overflowing]).collect()
 }
 
-fn unpacked_histogram(latencies: &[u64]) -> Vec<u8> {
+fn unpacked_histogram(latencies: &[u64], count: u64) -> Vec<u8> {
     let mut histogram =
         Histogram::<u64>::new_with_bounds(1, 3_600_000_000_000, 3).expect("these bounds");
-    latencies.iter().for_each(|ns| histogram.record(*ns).expect("within the bounds"));
+    latencies.iter().for_each(|ns| histogram.record_n(*ns, count).expect("within the bounds"));
     let mut packed = Vec::new();
     V2DeflateSerializer::new().serialize(&histogram, &mut packed).expect("memory");
     let mut bytes = Vec::new();

@@ -53,8 +53,14 @@ impl MergedLatency {
 }
 
 fn read(latency: &Latency) -> Option<Histogram<u64>> {
-    Deserializer::new().deserialize(&mut unpacked(&latency.histogram)?.as_slice()).ok()
+    let bytes = unpacked(&latency.histogram)?;
+    let histogram = Deserializer::new().deserialize::<u64, _>(&mut bytes.as_slice()).ok()?;
+    (histogram.len() <= MOST_RESPONSES).then_some(histogram)
 }
+
+/// Most responses of one record: a million a second for nine years. The library adds up the counts
+/// of all records without regard to overflow.
+const MOST_RESPONSES: u64 = 1 << 48;
 
 /// Most bytes of an unpacked histogram; those of netsilo have up to 300 KB.
 const MOST_UNPACKED: u64 = 1 << 20;
@@ -88,6 +94,7 @@ fn unpacked(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use flate2::Compression;
     use flate2::read::ZlibEncoder;
+    use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 
     use super::*;
     use crate::experiment::samples::latency;
@@ -112,6 +119,19 @@ mod tests {
         let merged = MergedLatency::merge([&few, &broken].into_iter()).unwrap();
         assert_eq!((merged.count, merged.unreadable), (100, 1));
         assert_eq!(MergedLatency::merge(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn counts_whose_sum_would_overflow_make_a_histogram_unreadable() {
+        let mut histogram = Histogram::<u64>::new(3).unwrap();
+        [1000, 1001, 1002].map(|ns| histogram.record_n(ns, i64::MAX as u64).unwrap());
+        let mut packed = Vec::new();
+        V2DeflateSerializer::new().serialize(&histogram, &mut packed).unwrap();
+        let overflowing =
+            Latency { histogram: STANDARD.encode(&packed), ..latency(vec![1000; 900]) };
+        let merged = MergedLatency::merge([&latency(vec![1000; 900]), &overflowing].into_iter());
+        let merged = merged.unwrap();
+        assert_eq!((merged.count, merged.unreadable), (900, 1));
     }
 
     /// A histogram as in a record, with one byte of its header replaced.

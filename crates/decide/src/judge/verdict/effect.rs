@@ -27,16 +27,17 @@ pub(super) struct Effect {
 }
 
 impl Effect {
-    /// Compares the present loads with those `after` the remedy. In the worst scenario,
-    /// applications on `fixed` CPUs cannot move.
+    /// Compares the present loads with those `after` the remedy. Pinned applications cannot move;
+    /// in the worst scenario, none on `fixed` CPUs can.
     pub(super) fn of(
         work: &NetdevWork<'_>,
         fixed: &CpuSet,
         after: impl Fn(Scenario) -> Loads,
     ) -> Self {
+        let pinned = work.pinned_cpus();
+        let fixed = fixed.or(&pinned);
         let bottlenecks = |scenario| {
-            let nowhere = CpuSet::new();
-            let fixed = if scenario == Scenario::Worst { fixed } else { &nowhere };
+            let fixed = if scenario == Scenario::Worst { &fixed } else { &pinned };
             (
                 Bottleneck::of(&work.loads, fixed, work.link),
                 Bottleneck::of(&after(scenario), fixed, work.link),
@@ -86,8 +87,17 @@ impl Effect {
         let idle = work.mean_idle(&work.cpus());
         let room = match self.before.at {
             Resource::Cpu(cpu) => {
-                let bound = work.loads.get(&cpu).map_or(0.0, |load| load.bound);
-                format!("cpu {cpu} spends {} on interrupts and softirqs", percent(bound))
+                let load = work.loads.get(&cpu).copied().unwrap_or_default();
+                match work.pinned_cpus().contains(cpu) && load.busy > load.bound {
+                    true => format!(
+                        "cpu {cpu}, to which a reader is pinned, is busy {} of the time",
+                        percent(load.busy)
+                    ),
+                    false => format!(
+                        "cpu {cpu} spends {} on interrupts and softirqs",
+                        percent(load.bound)
+                    ),
+                }
             }
             Resource::Machine => format!(
                 "the cpus are idle {} of the time, and no single cpu is the bottleneck",

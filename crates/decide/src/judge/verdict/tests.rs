@@ -420,6 +420,24 @@ fn rps_helps_one_saturated_cpu_with_many_flows_but_not_with_one_or_unknown_flows
 }
 
 #[test]
+fn rps_hurts_onto_a_cpu_that_a_pinned_reader_fills() {
+    let mut cpus = [[0.0, 0.0, 0.0, 100.0]; 8];
+    (cpus[0], cpus[5]) = ([0.0, 0.0, 95.0, 5.0], [60.0, 30.0, 0.0, 10.0]);
+    let mut observation = with_flows(with_shares(saturated(0.95), &cpus), 500);
+    let onto_5 = |observation: &Observation| {
+        let costs = Costs::default();
+        let analysis = Analysis::new(observation, &costs);
+        rps_onto(&analysis, &observation.after.netdevs[0], &set("5")).unwrap()
+    };
+    assert_ne!(onto_5(&observation).outcome, Outcome::Hurt, "the reader can go elsewhere");
+    let reader = observation.attribution.consumption[0].consumer.tgid;
+    observation.attribution.pinned = [(reader, set("5"))].into();
+    assert_eq!(onto_5(&observation).outcome, Outcome::Hurt);
+    observation.attribution.pinned = [(reader, set("4-5"))].into();
+    assert_ne!(onto_5(&observation).outcome, Outcome::Hurt, "it has another CPU");
+}
+
+#[test]
 fn a_napi_that_takes_hardly_any_interrupt_still_polls_for_each_64_packets() {
     let ipis = |interrupts: u64| {
         let mut observation = saturated(0.95);

@@ -192,6 +192,17 @@ impl<'a> NetdevWork<'a> {
         self.loads.keys().copied().collect()
     }
 
+    /// The CPUs whose applications cannot leave: processes that read data there are pinned to it.
+    pub(super) fn pinned_cpus(&self) -> CpuSet {
+        let attribution = &self.analysis.observation.attribution;
+        let reads = attribution.consumption.iter().filter(|row| row.bytes > 0);
+        reads
+            .filter_map(|row| Some((row.consumer_cpu, attribution.pinned.get(&row.consumer.tgid)?)))
+            .filter(|(cpu, pinned)| **pinned == CpuSet::from_cpu(*cpu))
+            .map(|(cpu, _)| cpu)
+            .collect()
+    }
+
     /// The reads of data that arrived on the netdev, by consumer.
     fn read(&self) -> impl Iterator<Item = &'a Consumption> {
         let napis: Vec<_> =
