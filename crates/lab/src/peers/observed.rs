@@ -15,6 +15,9 @@ const DAEMON: &str = "interval = \"2s\"\n[controller]\nworse-by = 1.0\n";
 const TUNE: &str = "--for 3m --window 1s --objective ipis-per-packet \
                     --only same-cpu,near-consumer,spread --yes";
 
+/// The time after which the search must have ended: its own, and that of its start and end.
+const SEARCHED: Duration = Duration::from_secs(360);
+
 /// Windows that the daemon observes at least, and the time after which it must have settled.
 const WINDOWS: u64 = 3;
 const SETTLED: Duration = Duration::from_secs(60);
@@ -25,7 +28,9 @@ pub(crate) fn place(setting: Setting, lab: &Lab, netsilo: &str) -> Result<()> {
         Setting::Irqbalance => balance(lab),
         Setting::Netsilo => lab.sh(&format!("{netsilo} apply --yes --interval 2s")).map(drop),
         Setting::NetsiloRun => daemon(lab, netsilo),
-        Setting::NetsiloTune => lab.sh(&format!("{netsilo} tune {TUNE}")).map(drop),
+        Setting::NetsiloTune => {
+            lab.run_for(&format!("{netsilo} tune {TUNE}"), SEARCHED)?.ok().map(drop)
+        }
         other => bail!("{} is placed by a rule", other.name()),
     }
 }
@@ -41,7 +46,7 @@ fn balance(lab: &Lab) -> Result<()> {
     lab.sh(&format!("{program} --foreground --oneshot --interval=2")).map(drop)
 }
 
-/// Runs the daemon until a window after the first ones wants nothing moved.
+/// Runs the daemon until a window after the first ones wants nothing moved that it would move.
 fn daemon(lab: &Lab, netsilo: &str) -> Result<()> {
     lab.sh(&format!("mkdir -p /tmp/conf; cat >/tmp/conf/netsilo.toml <<'END'\n{DAEMON}END"))?;
     let daemon = lab.spawn(&format!("exec {netsilo} run --config /tmp/conf >/tmp/log 2>&1"))?;
@@ -62,10 +67,19 @@ fn daemon(lab: &Lab, netsilo: &str) -> Result<()> {
     Ok(())
 }
 
+/// A change that gains too little stays wanted, and is never made.
 fn is_settled(status: &Json) -> bool {
-    let moves = |placements: &Vec<Json>| placements.iter().any(|it| it["moves"] == true);
+    let list = |key: &str| status[key].as_array().map_or(&[][..], Vec::as_slice);
+    let gains_too_little = |target: &Json| {
+        let is_it = |held: &Json| {
+            held["target"] == *target
+                && held["why"].as_str().is_some_and(|why| why.starts_with("gains only"))
+        };
+        list("held").iter().any(is_it)
+    };
     status["windows"].as_u64().is_some_and(|windows| windows >= WINDOWS)
-        && status["placements"].as_array().is_some_and(|placements| !moves(placements))
+        && status["pending"].is_array()
+        && list("pending").iter().all(|change| gains_too_little(&change["target"]))
 }
 
 #[cfg(test)]
@@ -73,14 +87,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_daemon_has_settled_when_a_later_window_moves_nothing() {
-        let status = |windows: u64, moves: bool| {
-            let placement = serde_json::json!({ "moves": moves });
-            serde_json::json!({ "windows": windows, "placements": [placement] })
+    fn the_daemon_has_settled_when_a_later_window_would_move_nothing() {
+        let status = |windows: u64, pending: &[&str], held: &[(&str, &str)]| {
+            let target = |it: &&str| serde_json::json!({ "target": it });
+            let held_for =
+                |(it, why): &(&str, &str)| serde_json::json!({ "target": it, "why": why });
+            serde_json::json!({
+                "windows": windows,
+                "pending": pending.iter().map(target).collect::<Vec<_>>(),
+                "held": held.iter().map(held_for).collect::<Vec<_>>(),
+            })
         };
-        assert!(is_settled(&status(WINDOWS, false)));
-        assert!(!is_settled(&status(WINDOWS, true)));
-        assert!(!is_settled(&status(1, false)));
+        assert!(is_settled(&status(WINDOWS, &[], &[])));
+        assert!(is_settled(&status(WINDOWS, &["a"], &[("a", "gains only 0.000 ms")])));
+        assert!(!is_settled(&status(WINDOWS, &["a"], &[("a", "the load is moving")])));
+        assert!(!is_settled(&status(WINDOWS, &["a"], &[("b", "gains only 0.000 ms")])));
+        assert!(!is_settled(&status(1, &[], &[])));
         assert!(!is_settled(&Json::Null));
     }
 }
