@@ -124,7 +124,9 @@ mod tests {
     #[test]
     fn counts_whose_sum_would_overflow_make_a_histogram_unreadable() {
         let mut histogram = Histogram::<u64>::new(3).unwrap();
-        [1000, 1001, 1002].map(|ns| histogram.record_n(ns, i64::MAX as u64).unwrap());
+        for ns in [1000, 1001, 1002] {
+            histogram.record_n(ns, i64::MAX as u64).unwrap();
+        }
         let mut packed = Vec::new();
         V2DeflateSerializer::new().serialize(&histogram, &mut packed).unwrap();
         let overflowing =
