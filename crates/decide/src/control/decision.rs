@@ -140,6 +140,9 @@ pub struct Held {
     pub target: Target,
     /// Why not now.
     pub why: String,
+    /// Whether the reason lasts as long as the workload: then the change is never written.
+    #[serde(default)]
+    pub lasting: bool,
 }
 
 /// The outcome of a write.

@@ -45,7 +45,11 @@ impl Memory {
             let target = &change.target;
             if let Some(hold) = hold {
                 self.step(target, Input::Held(hold));
-                held.push(Held { target: target.clone(), why: hold.to_string() });
+                held.push(Held {
+                    target: target.clone(),
+                    why: hold.to_string(),
+                    lasting: hold.is_lasting(),
+                });
                 continue;
             }
             self.step(target, Input::Requested(change));

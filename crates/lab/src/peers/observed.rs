@@ -67,19 +67,15 @@ fn daemon(lab: &Lab, netsilo: &str) -> Result<()> {
     Ok(())
 }
 
-/// A change that gains too little stays wanted, and is never made.
+/// Nothing is wanted but what the daemon will not write as long as the workload is the same.
 fn is_settled(status: &Json) -> bool {
     let list = |key: &str| status[key].as_array().map_or(&[][..], Vec::as_slice);
-    let gains_too_little = |target: &Json| {
-        let is_it = |held: &Json| {
-            held["target"] == *target
-                && held["why"].as_str().is_some_and(|why| why.starts_with("gains only"))
-        };
-        list("held").iter().any(is_it)
+    let stays = |target: &Json| {
+        list("held").iter().any(|held| held["target"] == *target && held["lasting"] == true)
     };
     status["windows"].as_u64().is_some_and(|windows| windows >= WINDOWS)
         && status["pending"].is_array()
-        && list("pending").iter().all(|change| gains_too_little(&change["target"]))
+        && list("pending").iter().all(|change| stays(&change["target"]))
 }
 
 #[cfg(test)]
@@ -88,10 +84,9 @@ mod tests {
 
     #[test]
     fn the_daemon_has_settled_when_a_later_window_would_move_nothing() {
-        let status = |windows: u64, pending: &[&str], held: &[(&str, &str)]| {
+        let status = |windows: u64, pending: &[&str], held: &[(&str, bool)]| {
             let target = |it: &&str| serde_json::json!({ "target": it });
-            let held_for =
-                |(it, why): &(&str, &str)| serde_json::json!({ "target": it, "why": why });
+            let held_for = |(it, lasting): &(&str, bool)| serde_json::json!({ "target": it, "lasting": lasting });
             serde_json::json!({
                 "windows": windows,
                 "pending": pending.iter().map(target).collect::<Vec<_>>(),
@@ -99,9 +94,9 @@ mod tests {
             })
         };
         assert!(is_settled(&status(WINDOWS, &[], &[])));
-        assert!(is_settled(&status(WINDOWS, &["a"], &[("a", "gains only 0.000 ms")])));
-        assert!(!is_settled(&status(WINDOWS, &["a"], &[("a", "the load is moving")])));
-        assert!(!is_settled(&status(WINDOWS, &["a"], &[("b", "gains only 0.000 ms")])));
+        assert!(is_settled(&status(WINDOWS, &["a"], &[("a", true)])));
+        assert!(!is_settled(&status(WINDOWS, &["a"], &[("a", false)])));
+        assert!(!is_settled(&status(WINDOWS, &["a"], &[("b", true)])));
         assert!(!is_settled(&status(1, &[], &[])));
         assert!(!is_settled(&Json::Null));
     }

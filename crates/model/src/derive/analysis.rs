@@ -89,8 +89,10 @@ impl<'a> Analysis<'a> {
     }
 
     /// Utilisation of a netdev's link (0 to 1) in its busier direction; `None` without a known
-    /// speed.
+    /// speed, and for a software netdev: its speed is nominal (10 Gbit/s of each veth, in
+    /// `veth_get_link_ksettings`), and it carries what the CPUs can.
     pub fn link_use(&self, netdev: &Netdev) -> Option<f64> {
+        netdev.device_path.as_ref()?;
         let speed = f64::from(netdev.speed_mbps.filter(|speed| *speed > 0)?) * 1e6 / 8.0;
         let used = |bytes: &str, packets: &str| {
             let framing = self.rate(netdev, packets)? * FRAME_BYTES;

@@ -196,8 +196,7 @@ fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>) -> (f64, Limit) {
         }
     }
     let analysis = work.analysis;
-    // A virtual device has no link of its own.
-    for netdev in analysis.running().filter(|netdev| netdev.device_path.is_some()) {
+    for netdev in analysis.running() {
         let share = analysis.link_use(netdev).unwrap_or(0.0);
         if share > fullest.0 {
             fullest = (share, Limit::Link(netdev.name.clone()));

@@ -34,10 +34,9 @@ impl Effect {
         fixed: &CpuSet,
         after: impl Fn(Scenario) -> Loads,
     ) -> Self {
-        let pinned = work.pinned_cpus();
-        let fixed = fixed.or(&pinned);
+        let fixed = fixed.or(&work.pinned);
         let bottlenecks = |scenario| {
-            let fixed = if scenario == Scenario::Worst { &fixed } else { &pinned };
+            let fixed = if scenario == Scenario::Worst { &fixed } else { &work.pinned };
             (
                 Bottleneck::of(&work.loads, fixed, work.link),
                 Bottleneck::of(&after(scenario), fixed, work.link),
@@ -88,7 +87,7 @@ impl Effect {
         let room = match self.before.at {
             Resource::Cpu(cpu) => {
                 let load = work.loads.get(&cpu).copied().unwrap_or_default();
-                match work.pinned_cpus().contains(cpu) && load.busy > load.bound {
+                match work.pinned.contains(cpu) && load.busy > load.bound {
                     true => format!(
                         "cpu {cpu}, to which a reader is pinned, is busy {} of the time",
                         percent(load.busy)

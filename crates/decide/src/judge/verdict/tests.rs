@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+mod one_busy_cpu;
+
 use super::*;
 use crate::judge::evidence::{Gain, Measure};
 use netsilo_model::change::Value;
@@ -367,142 +369,6 @@ fn rps_in_force_is_switched_off_in_a_busy_guest_but_stays_where_it_relieves_a_sa
     assert_eq!((rps.outcome, rps.changes.len()), (Outcome::Help, 0), "{rps:?}");
 }
 
-/// Eight CPUs with one queue: CPU 0 has this load, the others are idle.
-fn saturated(load: f64) -> Observation {
-    let queue = SceneQueue {
-        irq: Some(30),
-        cpus: set("0"),
-        rps_cpus: Some(CpuSet::new()),
-        packets_per_s: 400_000,
-        packets_per_poll: 32,
-        load,
-        readers: vec![Reader {
-            comm: "server".into(),
-            cpu: CpuId(5),
-            bytes_per_s: 1000,
-            ..Reader::default()
-        }],
-        ..SceneQueue::default()
-    };
-    let netdev = SceneNetdev {
-        name: "eth0".into(),
-        driver: "virtio_net".into(),
-        queues: vec![queue],
-        most_queues: Some(8),
-        ..SceneNetdev::default()
-    };
-    Scene {
-        grid: Grid { l2s: 8, ..Grid::default() },
-        netdevs: vec![netdev],
-        virtual_machine: Some(false),
-        ..Scene::default()
-    }
-    .observation()
-}
-
-#[test]
-fn rps_helps_one_saturated_cpu_with_many_flows_but_not_with_one_or_unknown_flows() {
-    let rps = |observation: &Observation| eth0(observation)[&RemedyName::Rps].clone();
-    let many = rps(&with_flows(saturated(0.95), 500));
-    assert_eq!(many.outcome, Outcome::Help, "{many:?}");
-    assert_eq!(many.changes.len(), 1);
-    let mut heavy = with_flows(saturated(0.95), 500);
-    heavy.attribution.flows[0].packets = 20_000_000;
-    for one in [with_flows(saturated(0.95), 1), heavy] {
-        let one = rps(&one);
-        assert_eq!(one.outcome, Outcome::NoClearChange, "{one:?}");
-        assert!(one.reason.contains("at best pipeline it"), "{}", one.reason);
-    }
-    assert_eq!(rps(&saturated(0.95)).outcome, Outcome::Unknown);
-    let queues = |observation: &Observation| eth0(observation)[&RemedyName::MoreQueues].clone();
-    assert_eq!(queues(&with_flows(saturated(0.95), 500)).outcome, Outcome::Help);
-    assert_eq!(queues(&with_flows(saturated(0.95), 1)).outcome, Outcome::NoClearChange);
-}
-
-#[test]
-fn rps_hurts_onto_a_cpu_that_a_pinned_reader_fills() {
-    let mut cpus = [[0.0, 0.0, 0.0, 100.0]; 8];
-    (cpus[0], cpus[5]) = ([0.0, 0.0, 95.0, 5.0], [60.0, 30.0, 0.0, 10.0]);
-    let mut observation = with_flows(with_shares(saturated(0.95), &cpus), 500);
-    let onto_5 = |observation: &Observation| {
-        let costs = Costs::default();
-        let analysis = Analysis::new(observation, &costs);
-        rps_onto(&analysis, &observation.after.netdevs[0], &set("5")).unwrap()
-    };
-    assert_ne!(onto_5(&observation).outcome, Outcome::Hurt, "the reader can go elsewhere");
-    let reader = observation.attribution.consumption[0].consumer.tgid;
-    observation.attribution.pinned = [(reader, set("5"))].into();
-    assert_eq!(onto_5(&observation).outcome, Outcome::Hurt);
-    observation.attribution.pinned = [(reader, set("4-5"))].into();
-    assert_ne!(onto_5(&observation).outcome, Outcome::Hurt, "it has another CPU");
-}
-
-#[test]
-fn a_napi_that_takes_hardly_any_interrupt_still_polls_for_each_64_packets() {
-    let ipis = |interrupts: u64| {
-        let mut observation = saturated(0.95);
-        observation.attribution = Default::default();
-        for (snapshot, seconds) in [(&mut observation.before, 0), (&mut observation.after, 10)] {
-            snapshot.netdevs[0].statistics = [("rx_packets".to_owned(), seconds * 400_000)].into();
-            for irq in snapshot.irqs.values_mut() {
-                irq.counts = [(CpuId(0), seconds * interrupts)].into();
-            }
-        }
-        let rps = &eth0(&observation)[&RemedyName::Rps];
-        let of_ipis = rps.reasons.iter().find(|it| it.quantity == "ipis that it would send");
-        of_ipis.unwrap().measure.clone()
-    };
-    assert_eq!(ipis(1), ipis(400_000 / 64));
-    assert_ne!(ipis(1), ipis(400_000 / 32));
-}
-
-#[test]
-fn all_softirqs_on_one_cpu_at_low_load_cause_no_verdict() {
-    let verdicts = eth0(&with_flows(saturated(0.1), 500));
-    for verdict in verdicts.values() {
-        assert!(![Outcome::Help, Outcome::Hurt].contains(&verdict.outcome), "{verdict:?}");
-    }
-    // the flows were counted, so nothing is unknown
-    for remedy in [RemedyName::Rps, RemedyName::MoreQueues] {
-        assert_eq!(verdicts[&remedy].outcome, Outcome::NoClearChange, "{:?}", verdicts[&remedy]);
-    }
-}
-
-#[test]
-fn busy_polling_is_on_if_either_sysctl_is_not_0() {
-    let judged = |load: f64, sysctl: &str, value: &str| {
-        let mut observation = saturated(load);
-        observation.after.net.sysctls.insert(sysctl.into(), value.into());
-        eth0(&observation)[&RemedyName::BusyPoll].reason.clone()
-    };
-    for sysctl in ["net.core.busy_poll", "net.core.busy_read"] {
-        assert_eq!(judged(0.3, sysctl, "50\n"), format!("it is on ({sysctl})"));
-        let off = judged(0.3, sysctl, "0\n");
-        assert!(!off.contains("it is on"), "{off}");
-    }
-}
-
-#[test]
-fn rps_helps_where_most_of_the_sampled_softirq_can_move_and_hurts_where_almost_none_can() {
-    let with = |driver, protocol| {
-        let mut observation = with_flows(saturated(0.95), 500);
-        let cpus = [(
-            CpuId(0),
-            [(ReceiveStage::DriverGro, driver), (ReceiveStage::LocalDelivery, protocol)].into(),
-        )]
-        .into();
-        observation.attribution.stages =
-            Some(StageSamples { per_s: 499, cpus, ..StageSamples::default() });
-        eth0(&observation)[&RemedyName::Rps].clone()
-    };
-    let (much, little) = (with(1000, 3000), with(3900, 100));
-    assert_eq!(
-        (much.outcome, little.outcome),
-        (Outcome::Help, Outcome::Hurt),
-        "{much:?}\n{little:?}"
-    );
-}
-
 /// `forward_idle`: a bridge with one-way traffic of 64-byte frames; all interrupts on CPU 0, then
 /// each netdev's on its own CPU.
 #[test]
@@ -559,49 +425,6 @@ fn a_one_way_forwarder_gains_nothing_from_moving_the_sending_netdevs_interrupts(
             rps(500)
         );
     }
-}
-
-#[test]
-fn an_overflowing_ring_is_enlarged_only_if_its_cpu_has_idle_time() {
-    let with = |load, lost: u64| {
-        let mut observation = saturated(load);
-        let rings = netsilo_model::snapshot::ethtool::Rings {
-            rx: Some(netsilo_model::snapshot::ethtool::Limit { current: 256, max: 4096 }),
-            rx_mini: None,
-            rx_jumbo: None,
-            tx: None,
-        };
-        for (snapshot, count) in [(&mut observation.before, 0), (&mut observation.after, lost)] {
-            snapshot.netdevs[0].statistics.insert("rx_missed_errors".into(), count);
-            snapshot.netdevs[0].ethtool.as_mut().unwrap().rings =
-                netsilo_model::machine::reading::Reading::Value(rings);
-        }
-        eth0(&observation)[&RemedyName::BiggerRing].clone()
-    };
-    let helped = with(0.3, 1000);
-    assert_eq!((helped.outcome, helped.changes.len()), (Outcome::Help, 1), "{helped:?}");
-    assert_eq!(
-        (with(0.3, 0).outcome, with(0.95, 1000).outcome),
-        (Outcome::NoClearChange, Outcome::NoClearChange)
-    );
-}
-
-#[test]
-fn unmeasured_quantities_are_unknown_and_an_idle_netdev_has_no_verdict() {
-    assert!(verdicts_without_traffic(&saturated(0.5)).is_empty());
-    let mut observation = saturated(0.95);
-    observation.attribution = Default::default();
-    for snapshot in [&mut observation.before, &mut observation.after] {
-        snapshot.netdevs[0].statistics.clear();
-    }
-    let verdicts = eth0(&observation);
-    assert_eq!(verdicts[&RemedyName::BiggerRing].outcome, Outcome::Unknown);
-    assert_eq!(verdicts[&RemedyName::Rfs].outcome, Outcome::Unknown, "who reads is not known");
-}
-
-fn verdicts_without_traffic(observation: &Observation) -> Vec<RemedyVerdict> {
-    let still = Observation { before: observation.after.clone(), ..observation.clone() };
-    judged(&still).into_values().collect()
 }
 
 proptest! {

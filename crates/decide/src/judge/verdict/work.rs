@@ -97,6 +97,8 @@ pub(super) struct NetdevWork<'a> {
     pub(super) link: Option<f64>,
     /// The cost weights; in a virtual machine, the default weights for virtual machines.
     pub(super) costs: Costs,
+    /// The CPUs whose applications cannot leave: processes that read data there are pinned to it.
+    pub(super) pinned: CpuSet,
 }
 
 impl<'a> NetdevWork<'a> {
@@ -135,6 +137,7 @@ impl<'a> NetdevWork<'a> {
             flows: flows(analysis, netdev, &silos),
             link: analysis.link_use(netdev),
             costs: costs(analysis),
+            pinned: pinned(&analysis.observation.attribution),
             analysis,
             netdev,
             silos,
@@ -190,17 +193,6 @@ impl<'a> NetdevWork<'a> {
     /// All CPUs with a load.
     pub(super) fn cpus(&self) -> CpuSet {
         self.loads.keys().copied().collect()
-    }
-
-    /// The CPUs whose applications cannot leave: processes that read data there are pinned to it.
-    pub(super) fn pinned_cpus(&self) -> CpuSet {
-        let attribution = &self.analysis.observation.attribution;
-        let reads = attribution.consumption.iter().filter(|row| row.bytes > 0);
-        reads
-            .filter_map(|row| Some((row.consumer_cpu, attribution.pinned.get(&row.consumer.tgid)?)))
-            .filter(|(cpu, pinned)| **pinned == CpuSet::from_cpu(*cpu))
-            .map(|(cpu, _)| cpu)
-            .collect()
     }
 
     /// The reads of data that arrived on the netdev, by consumer.
@@ -325,6 +317,15 @@ fn loads(analysis: &Analysis<'_>, silos: &[&Silo], poll_share: &BTreeMap<CpuId, 
         Some((cpu, CpuLoad { busy: (busy / room).min(1.0), bound: (bound / room).min(1.0) }))
     };
     counts.iter().filter_map(load).collect()
+}
+
+fn pinned(attribution: &Attribution) -> CpuSet {
+    let reads = attribution.consumption.iter().filter(|row| row.bytes > 0);
+    reads
+        .filter_map(|row| Some((row.consumer_cpu, attribution.pinned.get(&row.consumer.tgid)?)))
+        .filter(|(cpu, pinned)| **pinned == CpuSet::from_cpu(*cpu))
+        .map(|(cpu, _)| cpu)
+        .collect()
 }
 
 fn packets(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64> {
