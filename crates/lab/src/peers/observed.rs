@@ -86,8 +86,9 @@ mod tests {
     fn the_daemon_has_settled_when_a_later_window_would_move_nothing() {
         let status = |windows: u64, pending: &[&str], held: &[(&str, bool)]| {
             let target = |it: &&str| serde_json::json!({ "target": it });
-            let held_for = |(it, lasting): &(&str, bool)| {
-                serde_json::json!({ "target": it, "lasting": lasting })
+            let held_for = |(target, lasting): &(&str, bool)| {
+                let target = target.to_owned();
+                serde_json::json!({ "target": target, "lasting": lasting })
             };
             serde_json::json!({
                 "windows": windows,
