@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::attribution::QueueResolution;
 use netsilo_model::snapshot::netdev::Netdev;
 
 /// Drivers that hand packets to the sender's backlog, unless they use NAPI (GRO, XDP):
@@ -15,6 +16,10 @@ const DRIVERS: [&str; 2] = ["veth", "tun"];
 /// Least share of all packets that the CPUs process: a host of containers has hundreds of such
 /// netdevs, and what follows visits all CPUs.
 const LEAST_SHARE: f64 = 0.1;
+
+/// Least share of a network namespace's packets, from which what its processes read came from this
+/// netdev.
+const NEARLY_ALL: f64 = 0.9;
 
 /// A netdev's part of the backlogs.
 #[derive(Debug, Clone)]
@@ -30,8 +35,9 @@ pub(super) struct BacklogWork {
 impl BacklogWork {
     /// The part of a netdev; `None` if NAPI polls it, or if it is a small part.
     ///
-    /// A backlog does not say whose packets it holds: the netdev's share is taken to be the same on
-    /// every CPU.
+    /// A backlog does not say whose packets it holds. The sockets that read them say which CPUs
+    /// processed them; where nothing is known of those, the netdev's share is taken to be the same
+    /// on every CPU.
     pub(super) fn of(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Self> {
         netdev.driver.as_deref().filter(|driver| DRIVERS.contains(driver))?;
         let arrived = *analysis.rates.netdevs.get(&netdev.name)?.get("rx_packets")?;
@@ -48,13 +54,42 @@ impl BacklogWork {
             .filter_map(|cpu| Some((*cpu, Backlog::of(analysis, *cpu)?)))
             .collect();
         let all: f64 = cpus.values().map(|backlog| backlog.packets_per_s).sum();
-        let part = (arrived / all).min(1.0);
+        let known = processed_on(analysis, arrived);
+        let part = |cpu: &CpuId, backlog: &Backlog| match &known {
+            None => (arrived / all).min(1.0),
+            Some(shares) => {
+                let own = arrived * shares.get(cpu).copied().unwrap_or(0.0);
+                (own / backlog.packets_per_s.max(f64::MIN_POSITIVE)).min(1.0)
+            }
+        };
+        let parts = || cpus.iter().map(|(cpu, backlog)| (*cpu, backlog, part(cpu, backlog)));
         Some(Self {
-            share: cpus.iter().map(|(cpu, backlog)| (*cpu, backlog.time * part)).collect(),
+            share: parts().map(|(cpu, backlog, part)| (cpu, backlog.time * part)).collect(),
             packets_per_s: arrived,
-            polls_per_s: cpus.values().map(|backlog| backlog.polls_per_s * part).sum(),
+            polls_per_s: parts().map(|(_, backlog, part)| backlog.polls_per_s * part).sum(),
         })
     }
+}
+
+/// The share of a netdev's packets that each CPU processed, by the sockets that read them; `None`
+/// if what this network namespace reads may have come from elsewhere.
+fn processed_on(analysis: &Analysis<'_>, arrived: f64) -> Option<BTreeMap<CpuId, f64>> {
+    let netns = analysis.after().machine.netns;
+    let netdevs = analysis.rates.netdevs.values();
+    let all: f64 = netdevs.filter_map(|netdev| netdev.get("rx_packets")).sum();
+    if netns == 0 || arrived < NEARLY_ALL * all {
+        return None;
+    }
+    let reads = analysis.observation.attribution.consumption.iter();
+    let reads = reads
+        .filter(|row| row.consumer.netns == netns && row.resolved == QueueResolution::Local);
+    let mut cpus: BTreeMap<CpuId, f64> = BTreeMap::new();
+    for row in reads {
+        *cpus.entry(row.protocol_cpu?).or_default() += row.bytes as f64;
+    }
+    let bytes: f64 = cpus.values().sum();
+    cpus.values_mut().for_each(|share| *share /= bytes);
+    (bytes > 0.0).then_some(cpus)
 }
 
 /// One CPU's backlog.
