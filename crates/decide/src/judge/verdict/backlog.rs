@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::attribution::QueueResolution;
+use netsilo_model::snapshot::attribution::{Consumption, QueueResolution};
 use netsilo_model::snapshot::netdev::Netdev;
 
 /// Drivers that hand packets to the sender's backlog, unless they use NAPI (GRO, XDP):
@@ -80,11 +80,10 @@ fn processed_on(analysis: &Analysis<'_>, arrived: f64) -> Option<BTreeMap<CpuId,
     if netns == 0 || arrived < NEARLY_ALL * all {
         return None;
     }
-    let reads = analysis.observation.attribution.consumption.iter();
-    let reads = reads
-        .filter(|row| row.consumer.netns == netns && row.resolved == QueueResolution::Local);
+    let here =
+        |row: &&Consumption| row.consumer.netns == netns && row.resolved == QueueResolution::Local;
     let mut cpus: BTreeMap<CpuId, f64> = BTreeMap::new();
-    for row in reads {
+    for row in analysis.observation.attribution.consumption.iter().filter(here) {
         *cpus.entry(row.protocol_cpu?).or_default() += row.bytes as f64;
     }
     let bytes: f64 = cpus.values().sum();
