@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -57,3 +58,10 @@ def expect(what, found, wanted, text=""):
 def restored_by(journal):
     """What restored the newest transaction that is undone: undo, or the guard at its time."""
     return re.findall(r'"by":"(\w+)"', journal)[-1]
+
+
+def run_all(fleet, tests):
+    for test in tests:
+        started = time.monotonic()
+        test(fleet)
+        print(f"ok {test.__name__} ({time.monotonic() - started:.0f} s)", flush=True)
