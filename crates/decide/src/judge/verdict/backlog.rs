@@ -129,3 +129,66 @@ impl Backlog {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::snapshot::observation::Observation;
+    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
+
+    /// One netdev, and a consumption whose packets came from its queue.
+    fn observation() -> Observation {
+        let reader = Reader { cpu: CpuId(1), bytes_per_s: 1000, ..Reader::default() };
+        let queue = SceneQueue {
+            irq: Some(30),
+            cpus: CpuSet::parse_list("0").unwrap(),
+            packets_per_s: 1000,
+            packets_per_poll: 1,
+            readers: vec![reader],
+            ..SceneQueue::default()
+        };
+        let netdev = SceneNetdev {
+            name: "eth0".into(),
+            driver: "veth".into(),
+            queues: vec![queue],
+            per_s: BTreeMap::from([("rx_packets".to_owned(), 1000)]),
+            ..SceneNetdev::default()
+        };
+        let grid = Grid { l2s: 4, ..Grid::default() };
+        Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation()
+    }
+
+    /// What is processed where, if this share of all packets arrived on the netdev.
+    fn processed(observation: &Observation, share: f64) -> Option<BTreeMap<CpuId, f64>> {
+        let costs = Costs::default();
+        let analysis = Analysis::new(observation, &costs);
+        let all: f64 =
+            analysis.rates.netdevs.values().filter_map(|netdev| netdev.get("rx_packets")).sum();
+        assert!(all > 0.0);
+        processed_on(&analysis, share * all)
+    }
+
+    #[test]
+    fn the_readers_of_the_own_namespace_say_where_its_packets_are_processed() {
+        let mut observation = observation();
+        let of_queue = observation.attribution.consumption[0].clone();
+        assert_ne!(of_queue.resolved, QueueResolution::Local);
+        assert_eq!(processed(&observation, 1.0), None);
+        let local = |cpu: u32, bytes: u64| Consumption {
+            resolved: QueueResolution::Local,
+            protocol_cpu: Some(CpuId(cpu)),
+            bytes,
+            ..of_queue.clone()
+        };
+        let mut elsewhere = local(0, 5000);
+        elsewhere.consumer.netns += 1;
+        observation.attribution.consumption.extend([local(2, 3000), local(3, 1000), elsewhere]);
+        let expected = BTreeMap::from([(CpuId(2), 0.75), (CpuId(3), 0.25)]);
+        assert_eq!(processed(&observation, 1.0), Some(expected));
+        // Half of what they read may have come from elsewhere.
+        assert_eq!(processed(&observation, 0.5), None);
+    }
+}
