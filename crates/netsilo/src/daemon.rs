@@ -366,7 +366,8 @@ impl<'a> Daemon<'a> {
             self.decided(entry.clone());
         }
         self.write(&decision, now);
-        self.advice.take(&decision.plan.placements, &decision.writes.changes);
+        let Decision { plan, writes, .. } = &decision;
+        self.advice.take(&plan.placements, &writes.changes, &observation.after.irqs);
         if let Some(hints) = &mut self.hints {
             match hints.publish(&self.advice.hints(), observation.after.topology.nr_cpu_ids) {
                 Ok(files) => self.status.totals.hints += files as u64,

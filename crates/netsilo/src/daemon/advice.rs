@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use netsilo_decide::plan::Placement;
 use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::IrqState;
 use netsilo_sys::daemon::hints::Hint;
 
 /// The published placements, by interrupt.
@@ -14,15 +15,22 @@ pub(crate) struct Advice(BTreeMap<Irq, Placement>);
 
 impl Advice {
     /// Takes placements of a window for interrupts that are new, that stay on their CPUs, or that
-    /// move now.
-    pub(crate) fn take(&mut self, placements: &[Placement], writes: &[Change]) {
+    /// move now; forgets interrupts that are gone. An interrupt without a placement keeps its
+    /// advice: its queue received nothing in this window.
+    pub(crate) fn take(
+        &mut self,
+        placements: &[Placement],
+        writes: &[Change],
+        irqs: &BTreeMap<Irq, IrqState>,
+    ) {
         let moves_now = |irq: Irq| {
             writes.iter().any(
                 |change| matches!(&change.target, Target::IrqAffinity(knob) if knob.irq == irq),
             )
         };
-        let of = |irq: Irq| placements.iter().any(|placement| placement.irq == Some(irq));
-        self.0.retain(|irq, _| of(*irq));
+        self.0.retain(|irq, known| {
+            irqs.get(irq).is_some_and(|state| state.actions.contains(&known.action))
+        });
         for placement in placements {
             let Some(irq) = placement.irq else { continue };
             let known = self.0.get(&irq).filter(|known| known.action == placement.action);
@@ -83,8 +91,13 @@ mod tests {
     #[test]
     fn advice_changes_when_a_move_is_decided_and_not_when_it_is_only_planned() {
         let mut advice = Advice::default();
+        let irqs = |action: &str| {
+            let state = IrqState { actions: vec![action.to_owned()], ..IrqState::default() };
+            BTreeMap::from([(Irq(27), state)])
+        };
         let mut cpus_after = |placement: Placement, writes: &[Change]| {
-            advice.take(&[placement], writes);
+            let irqs = irqs(&placement.action);
+            advice.take(&[placement], writes, &irqs);
             advice.hints()[0].cpus.to_string()
         };
         let knob =
@@ -101,9 +114,15 @@ mod tests {
         );
         let basis = |text: &str| Placement { basis: text.into(), ..placement("5", false) };
         assert_eq!(cpus_after(basis("33% busy"), &[]), "5");
-        advice.take(&[basis("34% busy")], &[]);
+        let same = irqs("virtio0-input.0");
+        advice.take(&[basis("34% busy")], &[], &same);
         assert_eq!(advice.hints()[0].reason, "33% busy", "the basis of the decision");
-        advice.take(&[], &[]);
-        assert!(advice.hints().is_empty());
+        advice.take(&[], &[], &same);
+        assert_eq!(advice.hints()[0].cpus, set("5"), "a window without traffic on the queue");
+        for gone in [irqs("eth0-rx"), BTreeMap::new()] {
+            let mut advice = Advice(advice.0.clone());
+            advice.take(&[], &[], &gone);
+            assert!(advice.hints().is_empty());
+        }
     }
 }
