@@ -78,7 +78,7 @@ impl<'a> Model<'a> {
         }
         let parts = self.row(vector);
         let here = home.map_or(Parts::default(), |home| parts[home]);
-        let near = home.and_then(|home| self.cache_not_to_leave(vector, home));
+        let near_reader = NearReader::of(vector, self.capacity.topology);
         let cost = |(place, parts): (usize, &Parts)| {
             let cpu = self.cpus[place];
             if !vector.pool.contains(cpu) {
@@ -86,8 +86,7 @@ impl<'a> Model<'a> {
             }
             let nearer = Some(place) == home || parts.cpu_time() < here.cpu_time();
             let by_load = if nearer { 0.0 } else { assumed.moving_load * load * SECOND_NS };
-            let leaving = near.as_ref().is_some_and(|near| !near.contains(cpu));
-            let leaving = if leaving { assumed.leaving_cache * SECOND_NS } else { 0.0 };
+            let leaving = near_reader.leaving(cpu, &assumed) * SECOND_NS;
             // Rounding of the summed differences must not make a zero cost negative.
             (parts.total() + by_load + leaving).max(0.0) as f32
         };
@@ -96,12 +95,6 @@ impl<'a> Model<'a> {
         let turns = assumed.busy_noise * vector.turns(&assumed);
         let moving = assumed.moving_least * SECOND_NS + by_cost.max(turns);
         self.problem.items.push(Item { load, home, moving });
-    }
-
-    /// The last-level cache of a vector's main reader, if the vector is there.
-    fn cache_not_to_leave(&self, vector: &Vector, home: usize) -> Option<CpuSet> {
-        let near = self.capacity.topology.llc_of(vector.main_reader()?);
-        near.contains(self.cpus[home]).then_some(near)
     }
 
     /// The parts of a vector's cost on each place, without those that depend on other vectors.
@@ -249,6 +242,38 @@ impl std::ops::AddAssign for Parts {
         for (part, more) in self.each_mut().into_iter().zip(other.each_mut()) {
             *part += *more;
         }
+    }
+}
+
+/// What a vector has where it is: its main reader's CPU, and the last-level cache of that CPU.
+#[derive(Default)]
+struct NearReader {
+    cpu: Option<CpuId>,
+    cache: Option<CpuSet>,
+}
+
+impl NearReader {
+    fn of(vector: &Vector, topology: &Topology) -> Self {
+        let Some((reader, home)) = vector.main_reader().zip(vector.present) else {
+            return Self::default();
+        };
+        let cache = topology.llc_of(reader);
+        Self {
+            cpu: (home == reader).then_some(reader),
+            cache: cache.contains(home).then_some(cache),
+        }
+    }
+
+    /// How much more the vector must gain to go to this CPU, as a share of a CPU's time.
+    fn leaving(&self, cpu: CpuId, assumed: &Assumed) -> f64 {
+        let mut more = 0.0;
+        if self.cpu.is_some_and(|reader| reader != cpu) {
+            more += assumed.leaving_cpu;
+        }
+        if self.cache.as_ref().is_some_and(|cache| !cache.contains(cpu)) {
+            more += assumed.leaving_cache;
+        }
+        more
     }
 }
 

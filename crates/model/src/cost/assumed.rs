@@ -39,6 +39,9 @@ pub struct Assumed {
     /// A CPU's busy time differs by this share between measurements; a kthread, whose turns depend
     /// on it, must gain at least what that changes.
     pub busy_noise: f64,
+    /// A vector that is on its main reader's CPU must gain this much more to leave it: the wakeups
+    /// that this adds are counted, what waits is estimated.
+    pub leaving_cpu: f64,
     /// A vector that is on its readers' last-level cache must gain this much more to leave it.
     pub leaving_cache: f64,
 }
@@ -55,6 +58,7 @@ impl Default for Assumed {
             moving_load: 0.10,
             moving_cost: 0.10,
             busy_noise: 0.05,
+            leaving_cpu: 0.005,
             leaving_cache: 0.05,
         }
     }
@@ -66,7 +70,7 @@ type Scale = fn(&mut Assumed, f64);
 impl Assumed {
     /// Each parameter by its name in `docs/costs.md`, and how to multiply it. Of costs above a
     /// threshold, the cost is multiplied, not the threshold.
-    const EACH: [(&str, Scale); 10] = [
+    const EACH: [(&str, Scale); 11] = [
         ("full CPU", |it, by| it.full.iter_mut().for_each(|(_, slope)| *slope *= by)),
         ("polls wait for each other", |it, by| {
             it.queued.iter_mut().for_each(|(_, slope)| *slope *= by);
@@ -78,13 +82,17 @@ impl Assumed {
         ("least gain by load", |it, by| it.moving_load *= by),
         ("least gain by cost", |it, by| it.moving_cost *= by),
         ("least gain of a kthread", |it, by| it.busy_noise *= by),
+        ("leaving the reader's CPU", |it, by| it.leaving_cpu *= by),
         ("leaving a cache", |it, by| it.leaving_cache *= by),
     ];
 
     /// Multiplies what a move must gain.
     pub fn scale_moving(&mut self, by: f64) {
-        let Self { moving_least, moving_load, moving_cost, busy_noise, leaving_cache, .. } = self;
-        for least in [moving_least, moving_load, moving_cost, busy_noise, leaving_cache] {
+        let Self { moving_least, moving_load, moving_cost, busy_noise, .. } = self;
+        let Self { leaving_cpu, leaving_cache, .. } = self;
+        let parts =
+            [moving_least, moving_load, moving_cost, busy_noise, leaving_cpu, leaving_cache];
+        for least in parts {
             *least *= by;
         }
     }
