@@ -15,6 +15,7 @@ mod controller;
 mod decision;
 mod demand;
 mod events;
+mod existing;
 mod history;
 mod hold;
 mod knob_state;
