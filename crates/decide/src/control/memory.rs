@@ -10,6 +10,7 @@ use super::budget::Budget;
 use super::decision::{LogEntry, LogKind};
 use super::events::Events;
 use super::existing::Existing;
+use super::expected::Moved;
 use super::knob_state::{Action, Context, Input, Knob, WriteKind};
 use super::pattern::WorkloadHistory;
 use super::policy::Policy;
@@ -61,6 +62,7 @@ pub(super) struct Request {
     /// Share of the data that is read on the core of the new value's CPU.
     pub(super) read_there: Option<f64>,
     pub(super) napis: BTreeSet<NapiId>,
+    pub(super) moved: Option<Moved>,
 }
 
 impl Memory {
