@@ -538,7 +538,7 @@ impl<'a> Daemon<'a> {
     fn publish(&mut self, window: Duration) {
         let status = &mut self.status;
         status.at = self.kernel.now();
-        status.search = self.searches.status(self.config.searches());
+        status.search = self.searches.status(self.config.searches(), status.at);
         status.own = self_cost();
         status.log = self.log.iter().cloned().collect();
         self.listeners.put(status.clone(), self.read.clone(), window);
