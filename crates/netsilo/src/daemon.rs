@@ -367,7 +367,7 @@ impl<'a> Daemon<'a> {
         }
         self.write(&decision, now);
         let Decision { plan, writes, .. } = &decision;
-        self.advice.take(&plan.placements, &writes.changes, &observation.after.irqs);
+        self.advice.take(&plan.placements, &writes.changes, &observation.after);
         if let Some(hints) = &mut self.hints {
             match hints.publish(&self.advice.hints(), observation.after.topology.nr_cpu_ids) {
                 Ok(files) => self.status.totals.hints += files as u64,
@@ -561,6 +561,7 @@ impl<'a> Daemon<'a> {
         self.costs = self.args.costs(&self.root, &mut notes);
         notes.into_iter().for_each(|note| self.note(note));
         self.controller.reconfigure(self.config.policy());
+        self.advice.review();
         if counting != self.config.counting() {
             self.observer = Observer::start_light(&self.root, self.config.counting())?;
         }
