@@ -107,8 +107,8 @@ impl Site {
     }
 
     fn status(&self) -> Json {
-        let state = self.path("state");
-        let status = Command::new(NETSILO).args(["status", "--json", "--state-dir"]).arg(state);
+        let mut status = Command::new(NETSILO);
+        status.args(["status", "--json", "--state-dir"]).arg(self.path("state"));
         serde_json::from_slice(&status.output().unwrap().stdout).unwrap_or(Json::Null)
     }
 
