@@ -367,7 +367,7 @@ impl<'a> Daemon<'a> {
         }
         self.write(&decision, now);
         let Decision { plan, writes, .. } = &decision;
-        self.advice.take(&plan.placements, &writes.changes, &observation.after.irqs);
+        self.advice.take(&plan.placements, &writes.changes, &observation.after);
         if let Some(hints) = &mut self.hints {
             match hints.publish(&self.advice.hints(), observation.after.topology.nr_cpu_ids) {
                 Ok(files) => self.status.totals.hints += files as u64,
@@ -538,7 +538,7 @@ impl<'a> Daemon<'a> {
     fn publish(&mut self, window: Duration) {
         let status = &mut self.status;
         status.at = self.kernel.now();
-        status.search = self.searches.status(self.config.searches());
+        status.search = self.searches.status(self.config.searches(), status.at);
         status.own = self_cost();
         status.log = self.log.iter().cloned().collect();
         self.listeners.put(status.clone(), self.read.clone(), window);
@@ -561,6 +561,7 @@ impl<'a> Daemon<'a> {
         self.costs = self.args.costs(&self.root, &mut notes);
         notes.into_iter().for_each(|note| self.note(note));
         self.controller.reconfigure(self.config.policy());
+        self.advice.review();
         if counting != self.config.counting() {
             self.observer = Observer::start_light(&self.root, self.config.counting())?;
         }

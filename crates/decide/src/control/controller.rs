@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::candidate::Candidate;
 use super::decision::{ControllerState, Decision, WriteOutcome};
-use super::events::covers;
+use super::events::{covers, is_of};
 use super::hold::Hold;
 use super::knob_state::Input;
 use super::memory::Memory;
@@ -65,10 +65,11 @@ impl Controller {
     /// The kernel announced an event.
     pub fn note_event(&mut self, now: Duration, event: &Event) {
         self.memory.now = now;
-        let covered = self.memory.knobs.keys().filter(|target| covers(event, target));
+        let owners = &self.memory.owners;
+        let covered = self.memory.knobs.keys().filter(|target| covers(event, target, owners));
         let covered: Vec<Target> = covered.cloned().collect();
-        // Netdevs of containers come and go all the time: they cover no knob of ours.
-        if !covered.is_empty() {
+        // Netdevs of containers come and go all the time: they have no knob of ours.
+        if !covered.is_empty() || self.memory.placed.iter().any(|netdev| is_of(event, netdev)) {
             self.memory.restart();
         }
         for target in covered {
@@ -112,6 +113,7 @@ impl Controller {
     fn observe(&mut self, window: &Window<'_>) {
         self.memory.now = window.now;
         self.memory.owners.clone_from(&window.after().writers);
+        self.memory.existing.observe(window.now, window.after());
         self.memory.requests.clear();
         self.memory.workload.observe(window.now, &window.pattern, self.memory.policy.calm);
     }
@@ -157,6 +159,7 @@ impl Controller {
         candidates: &[Candidate<'_>],
         revert: &[Change],
     ) {
+        self.memory.placed = plan.placements.iter().map(|it| it.netdev.name.clone()).collect();
         let held = candidates.iter().filter(|it| it.hold.as_ref().is_some_and(|it| !it.is_short()));
         self.memory.held_queues = held.filter_map(|it| window.queue(&it.change.target)).collect();
         if self.memory.rest.is_none() && revert.is_empty() {

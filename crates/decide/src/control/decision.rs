@@ -174,8 +174,16 @@ pub struct TrialResult {
     /// Wakeups of threads that slept on another CPU than the waker's, for the same amount of work.
     #[serde(default)]
     pub wakeups: Option<BeforeAfter>,
-    /// Share of the bytes read under the last-level cache where the protocol ran, before and after.
+    /// Share of the bytes read under the last-level cache where the protocol ran, or of the
+    /// forwarded packets completed there, before and after.
     pub locality: Option<BeforeAfter>,
+    /// The wakeups that the plan expected: those of the windows before, from the new CPUs; `None`
+    /// if it cannot be known.
+    #[serde(default)]
+    pub expected_wakeups: Option<f64>,
+    /// The locality that the plan expected.
+    #[serde(default)]
+    pub expected_locality: Option<f64>,
     /// In one line, for people.
     pub words: String,
 }

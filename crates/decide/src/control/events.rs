@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use super::owner::owners_of;
 use netsilo_model::change::Target;
 use netsilo_model::snapshot::event::Event;
+use netsilo_model::snapshot::host::KnobOwner;
 
 /// An event may be announced this long before or after its effect is seen.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
@@ -22,24 +24,58 @@ impl Events {
         self.0.push((now, event));
     }
 
-    /// The newest event that may have changed this knob, and when it was announced.
-    pub(super) fn newest(&self, target: &Target) -> Option<&(Duration, Event)> {
-        self.0.iter().rev().find(|(_, event)| covers(event, target))
+    /// The newest event that may have changed this knob, and when it was announced; `owners` are
+    /// the other programs that write knobs.
+    pub(super) fn newest(
+        &self,
+        target: &Target,
+        owners: &[KnobOwner],
+    ) -> Option<&(Duration, Event)> {
+        self.0.iter().rev().find(|(_, event)| covers(event, target, owners))
     }
 
-    /// Whether an event may have created this knob.
-    pub(super) fn may_have_created(&self, target: &Target, now: Duration) -> bool {
-        self.newest(target).is_some_and(|(at, _)| at.saturating_add(MEMORY) >= now)
+    /// Whether an event may have created a knob that exists since this time.
+    pub(super) fn may_have_created(
+        &self,
+        target: &Target,
+        since: Duration,
+        now: Duration,
+        owners: &[KnobOwner],
+    ) -> bool {
+        let remembered = |at: Duration| at.saturating_add(MEMORY) >= now;
+        self.newest(target, owners)
+            .is_some_and(|(at, _)| remembered(*at) && since.saturating_add(GRACE) >= *at)
     }
 }
 
 /// Whether an event may have changed this knob.
-pub(super) fn covers(event: &Event, target: &Target) -> bool {
+///
+/// With a CPU the kernel moves interrupts and kthreads, and some drivers (virtio_net, in
+/// `virtnet_cpu_online` and `virtnet_cpu_down_prep`) set interrupts and XPS anew. Programs that
+/// write interrupts do so as well, so a CPU explains nothing where one of these runs.
+pub(super) fn covers(event: &Event, target: &Target, owners: &[KnobOwner]) -> bool {
     match event {
         Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => target.is_of(name),
         Event::NetdevAdded(name) | Event::NetdevRemoved(name) => target.is_of(name),
         Event::Renamed { from, to } => target.is_of(from) || target.is_of(to),
-        Event::CpuOnline(_) | Event::CpuOffline(_) | Event::Resumed => true,
+        Event::CpuOnline(_) | Event::CpuOffline(_) => {
+            let moved = matches!(
+                target,
+                Target::IrqAffinity(_) | Target::NapiThread(_) | Target::XpsCpus(_)
+            );
+            moved && owners_of(owners, target).next().is_none()
+        }
+        Event::Resumed => true,
+    }
+}
+
+/// Whether an event concerns this netdev alone.
+pub(super) fn is_of(event: &Event, netdev: &str) -> bool {
+    match event {
+        Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => name == netdev,
+        Event::NetdevAdded(name) | Event::NetdevRemoved(name) => name == netdev,
+        Event::Renamed { from, to } => from == netdev || to == netdev,
+        Event::CpuOnline(_) | Event::CpuOffline(_) | Event::Resumed => false,
     }
 }
 

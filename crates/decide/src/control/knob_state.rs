@@ -66,6 +66,10 @@ pub(super) struct Reset {
     noticed_at: Duration,
     /// `None` for a knob that is new.
     removal: Option<Removal>,
+    /// The value since then, and the end of the last window that showed it.
+    left: Option<(Value, Duration)>,
+    /// A plan has kept that value.
+    kept: bool,
 }
 
 /// A kernel event that removed our value.
@@ -147,7 +151,7 @@ impl Knob {
     /// A knob that is first seen now; `reset` if a kernel event may have created it.
     pub(super) fn new(now: Duration, reset: bool) -> Self {
         let state = match reset {
-            true => KnobState::Reset(Reset { noticed_at: now, removal: None }),
+            true => KnobState::Reset(Reset::new(now, None)),
             false => KnobState::Free,
         };
         let history = History::new(now);
@@ -200,12 +204,26 @@ impl Knob {
                     Some((at, event)) => {
                         let why = format!("{value} instead of {ours}: {}", describe(event));
                         let removal = Removal { announced_at: *at, lost: Some(ours) };
-                        self.reset(context.now, removal, why)
+                        self.reset(context.now, removal, Some(value), why)
                     }
                     None => self.yielded(context, ours, value),
                 };
                 actions.insert(0, Action::EndTrials);
                 (knob, actions)
+            }
+            KnobState::Reset(reset) => {
+                let explained = event.is_some_and(|(at, _)| reset.is_explained_by(*at));
+                match &mut reset.left {
+                    Some((left, _)) if left != value && !explained => {
+                        let left = left.clone();
+                        let lost = reset.removal.as_ref().and_then(|it| it.lost.clone());
+                        self.yielded(context, lost.unwrap_or(left), value)
+                    }
+                    left => {
+                        *left = Some((value.clone(), context.now));
+                        (self, Vec::new())
+                    }
+                }
             }
             KnobState::Yielded(yielded)
                 if context
@@ -215,7 +233,7 @@ impl Knob {
             {
                 self.returned("it was left to the other program for long enough")
             }
-            KnobState::Free | KnobState::Reset(_) | KnobState::Yielded(_) => (self, Vec::new()),
+            KnobState::Free | KnobState::Yielded(_) => (self, Vec::new()),
         }
     }
 
@@ -233,14 +251,16 @@ impl Knob {
             KnobState::Yielded(yielded) if yielded.until(GRACE) >= context.now => {
                 let why = format!("not another program: {}", describe(event));
                 let removal = Removal { announced_at: context.now, lost: None };
-                self.reset(context.now, removal, why)
+                let left = yielded.theirs.clone();
+                self.reset(context.now, removal, Some(&left), why)
             }
             _ => (self, Vec::new()),
         }
     }
 
-    fn reset(mut self, now: Duration, removal: Removal, why: String) -> Step {
-        self.state = KnobState::Reset(Reset { noticed_at: now, removal: Some(removal) });
+    fn reset(mut self, now: Duration, removal: Removal, left: Option<&Value>, why: String) -> Step {
+        let left = left.map(|value| (value.clone(), now));
+        self.state = KnobState::Reset(Reset { left, ..Reset::new(now, Some(removal)) });
         self.demand = Demand::Unjudged;
         (self, vec![Action::Log(LogKind::Reset, why)])
     }
@@ -266,8 +286,13 @@ impl Knob {
     fn planned(mut self, context: &Context<'_>, planned: &Planned<'_>) -> Self {
         let now = context.now;
         let is_over = |since: Duration| since.saturating_add(MEMORY) <= now;
-        if matches!(&self.state, KnobState::Reset(it) if is_over(it.noticed_at)) {
-            self.state = KnobState::Free;
+        if let KnobState::Reset(reset) = &mut self.state {
+            match planned.change {
+                _ if is_over(reset.noticed_at) => self.state = KnobState::Free,
+                None => reset.kept = true,
+                Some(change) if reset.is_settled(&change.new) => self.state = KnobState::Free,
+                Some(_) => {}
+            }
         }
         let (demand, gave_up) = self.demand.planned(now, planned, self.history.abandoned);
         self.demand = demand;
@@ -313,7 +338,8 @@ impl Knob {
     ) -> Step {
         let now = context.now;
         let (again, lost, reset) = match take(&mut self.state) {
-            KnobState::Reset(Reset { removal: Some(Removal { announced_at, lost }), .. }) => {
+            KnobState::Reset(Reset { removal: Some(it), .. }) => {
+                let Removal { announced_at, lost } = it;
                 (true, lost, Some(PastReset { announced_at, over: false }))
             }
             KnobState::Reset(Reset { removal: None, .. }) => (true, None, None),
@@ -457,6 +483,26 @@ impl Knob {
     /// Whether there is nothing to remember of it.
     pub(super) fn is_blank(&self) -> bool {
         self.state == KnobState::Free && self.want().is_none() && self.history.is_blank()
+    }
+}
+
+impl Reset {
+    fn new(now: Duration, removal: Option<Removal>) -> Self {
+        Self { noticed_at: now, removal, left: None, kept: false }
+    }
+
+    /// Whether an event announced at that time explains why the value has changed since: a driver
+    /// may take more than one step.
+    fn is_explained_by(&self, announced_at: Duration) -> bool {
+        let shown_at = self.left.as_ref().map(|(_, shown_at)| *shown_at);
+        shown_at.is_none_or(|shown_at| announced_at.saturating_add(GRACE) >= shown_at)
+    }
+
+    /// Whether another want than that for the lost value is a change, and no re-application: a plan
+    /// has kept what the event left.
+    fn is_settled(&self, wanted: &Value) -> bool {
+        let lost = self.removal.as_ref().and_then(|it| it.lost.as_ref());
+        self.kept && lost != Some(wanted)
     }
 }
 

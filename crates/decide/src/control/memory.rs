@@ -9,6 +9,8 @@ use std::time::Duration;
 use super::budget::Budget;
 use super::decision::{LogEntry, LogKind};
 use super::events::Events;
+use super::existing::Existing;
+use super::expected::Moved;
 use super::knob_state::{Action, Context, Input, Knob, WriteKind};
 use super::pattern::WorkloadHistory;
 use super::policy::Policy;
@@ -26,6 +28,9 @@ pub(super) struct Memory {
     pub(super) now: Duration,
     pub(super) knobs: BTreeMap<Target, Knob>,
     pub(super) events: Events,
+    pub(super) existing: Existing,
+    /// The netdevs that the last plan placed.
+    pub(super) placed: BTreeSet<String>,
     pub(super) workload: WorkloadHistory,
     pub(super) trials: Trials,
     /// Trials that have ended since the last window, not yet judged.
@@ -57,6 +62,7 @@ pub(super) struct Request {
     /// Share of the data that is read on the core of the new value's CPU.
     pub(super) read_there: Option<f64>,
     pub(super) napis: BTreeSet<NapiId>,
+    pub(super) moved: Option<Moved>,
 }
 
 impl Memory {
@@ -67,6 +73,8 @@ impl Memory {
             now: Duration::ZERO,
             knobs: BTreeMap::new(),
             events: Events::default(),
+            existing: Existing::default(),
+            placed: BTreeSet::new(),
             workload: WorkloadHistory::default(),
             trials: Trials::default(),
             ended: Vec::new(),
@@ -102,6 +110,13 @@ impl Memory {
                 Action::Forget => drop(self.knobs.remove(target)),
             }
         }
+    }
+
+    /// Whether a kernel event may have created this knob lately.
+    pub(super) fn is_new(&self, target: &Target) -> bool {
+        self.existing.since(target).is_some_and(|since| {
+            self.events.may_have_created(target, since, self.now, &self.owners)
+        })
     }
 
     pub(super) fn log(&mut self, target: Option<&Target>, kind: LogKind, why: String) {

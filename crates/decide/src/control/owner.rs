@@ -3,8 +3,11 @@
 use netsilo_model::change::Target;
 use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
 
-/// The program on this machine that likely wrote such a knob.
-pub(super) fn likely_owner(owners: &[KnobOwner], target: &Target) -> String {
+/// The programs on this machine that write such a knob.
+pub(super) fn owners_of<'o>(
+    owners: &'o [KnobOwner],
+    target: &Target,
+) -> impl Iterator<Item = &'o KnobOwner> {
     let kind = match target {
         Target::IrqAffinity(_) | Target::DefaultSmpAffinity(_) => Some(OwnedKnob::IrqAffinity),
         Target::RpsCpus(_) | Target::RpsFlowCnt(_) => Some(OwnedKnob::Rps),
@@ -13,9 +16,12 @@ pub(super) fn likely_owner(owners: &[KnobOwner], target: &Target) -> String {
         Target::Sysctl(_) => Some(OwnedKnob::Sysctls),
         _ => None,
     };
-    let owners =
-        owners.iter().filter(|owner| kind.is_some_and(|kind| owner.writes.contains(&kind)));
-    let names: Vec<&str> = owners.map(|owner| owner.name.as_str()).collect();
+    owners.iter().filter(move |owner| kind.is_some_and(|kind| owner.writes.contains(&kind)))
+}
+
+/// The program on this machine that likely wrote such a knob.
+pub(super) fn likely_owner(owners: &[KnobOwner], target: &Target) -> String {
+    let names: Vec<&str> = owners_of(owners, target).map(|owner| owner.name.as_str()).collect();
     if names.is_empty() { "unknown".into() } else { names.join(", ") }
 }
 

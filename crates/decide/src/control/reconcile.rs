@@ -9,7 +9,7 @@ impl Memory {
     /// Gives each knob the value that the window shows, and forgets knobs without a history.
     pub(super) fn reconcile(&mut self, window: &Window<'_>) {
         for target in self.knobs.keys().cloned().collect::<Vec<_>>() {
-            let event = self.events.newest(&target).cloned();
+            let event = self.events.newest(&target, &self.owners).cloned();
             match target.value_in(window.after()) {
                 Some(value) => {
                     self.step(&target, Input::Shows { value: &value, event: event.as_ref() });

@@ -25,8 +25,10 @@ impl Memory {
         let wanted: BTreeMap<&Target, &Change> =
             changes.map(|change| (&change.target, change)).collect();
         for target in wanted.keys().copied() {
-            let reset = || self.events.may_have_created(target, window.now);
-            self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(window.now, reset()));
+            if !self.knobs.contains_key(target) {
+                let knob = Knob::new(window.now, self.is_new(target));
+                self.knobs.insert(target.clone(), knob);
+            }
         }
         let targets: Vec<Target> = self.knobs.keys().filter(|it| these(it)).cloned().collect();
         for target in targets {

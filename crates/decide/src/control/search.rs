@@ -17,6 +17,12 @@ use super::decision::ControllerState;
 /// The time over which searches may take their share.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
+/// The time over which their trials are counted.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The shortest trial: 0.3 s to settle and a window of 2 s, as in `netsilo tune`.
+const SHORTEST_TRIAL: Duration = Duration::from_millis(2300);
+
 /// When the operator allows searches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchPolicy {
@@ -32,6 +38,9 @@ pub struct SearchPolicy {
     pub pause: Duration,
     /// How much worse than the present state a candidate may be before it is taken back.
     pub never_worse_than: f64,
+    /// The most trials in any hour. A trial is one window of a search: one candidate is put in
+    /// force and measured, the present state included.
+    pub trials_per_hour: u32,
 }
 
 impl Default for SearchPolicy {
@@ -43,6 +52,7 @@ impl Default for SearchPolicy {
             steady: Duration::from_secs(600),
             pause: Duration::from_secs(3600),
             never_worse_than: 0.05,
+            trials_per_hour: 300,
         }
     }
 }
@@ -56,6 +66,18 @@ impl SearchPolicy {
     /// The time that searches may take in any 24 hours.
     pub fn allowance(&self) -> Duration {
         DAY.mul_f64(self.share)
+    }
+
+    /// The least time of a trial, its settling included. Trials are longer where the operator
+    /// allows few of them, so that one search never makes more than an hour may have.
+    pub fn trial(&self) -> Duration {
+        let millis = self.length.as_millis().div_ceil(self.trials_per_hour.max(1).into());
+        SHORTEST_TRIAL.max(Duration::from_millis(millis.try_into().unwrap_or(u64::MAX)))
+    }
+
+    /// The most trials of one search.
+    pub fn trials(&self) -> u32 {
+        (self.length.as_millis() / self.trial().as_millis()).try_into().unwrap_or(u32::MAX)
     }
 }
 
@@ -73,6 +95,11 @@ pub enum Waiting {
     },
     /// Searches have taken their share of the last 24 hours; when the next may begin.
     Share {
+        /// When.
+        until: Duration,
+    },
+    /// Searches have made the trials that an hour may have; when the next may begin.
+    Trials {
         /// When.
         until: Duration,
     },
@@ -100,6 +127,7 @@ impl fmt::Display for Waiting {
             Self::Hour => f.write_str("this hour of the day is not in tune.hours"),
             Self::Pause { .. } => f.write_str("the last search has ended a short time ago"),
             Self::Share { .. } => f.write_str("searches have taken their share of the day"),
+            Self::Trials { .. } => f.write_str("one more search could exceed tune.trials-per-hour"),
             Self::Placing => f.write_str("changes are wanted, or being verified"),
             Self::Conflicts => f.write_str("another program has written knobs"),
             Self::NoTraffic => f.write_str("no packet was counted by queue"),
@@ -125,10 +153,25 @@ pub struct Moment {
 /// Past searches, and since when the load is steady.
 #[derive(Debug, Clone, Default)]
 pub struct SearchSchedule {
-    /// Start and end of the searches of the last 24 hours.
-    past: VecDeque<(Duration, Duration)>,
+    /// The searches of the last 24 hours, oldest first.
+    past: VecDeque<PastSearch>,
     /// Since when the load is like this.
     steady: Option<(Duration, Signature)>,
+}
+
+/// A search that has begun.
+#[derive(Debug, Clone, Copy)]
+struct PastSearch {
+    began: Duration,
+    ended: Duration,
+    /// The trials that it made; the most that it may make, as long as that is not known.
+    trials: u32,
+}
+
+impl PastSearch {
+    fn length(&self) -> Duration {
+        self.ended.saturating_sub(self.began)
+    }
 }
 
 impl SearchSchedule {
@@ -144,11 +187,11 @@ impl SearchSchedule {
 
     fn waits(&mut self, policy: &SearchPolicy, moment: &Moment) -> Result<(), Waiting> {
         let now = moment.now;
-        self.past.retain(|(_, ended)| *ended + DAY > now);
+        self.past.retain(|search| search.ended + DAY > now);
         if !policy.hours.contains(&moment.hour) {
             return Err(Waiting::Hour);
         }
-        if let Some(until) = self.past.back().map(|(_, ended)| *ended + policy.pause)
+        if let Some(until) = self.past.back().map(|search| search.ended + policy.pause)
             && now < until
         {
             return Err(Waiting::Pause { until });
@@ -157,6 +200,11 @@ impl SearchSchedule {
             && now < until
         {
             return Err(Waiting::Share { until });
+        }
+        if let Some(until) = self.trials_free_at(policy, now)
+            && now < until
+        {
+            return Err(Waiting::Trials { until });
         }
         let is_calm = matches!(moment.state, ControllerState::Settled | ControllerState::Observing);
         match (is_calm, moment.has_conflicts) {
@@ -168,18 +216,42 @@ impl SearchSchedule {
 
     /// When one more search fits into the share of the last 24 hours; `None`: always.
     fn room_at(&self, policy: &SearchPolicy) -> Option<Duration> {
-        let took = |(began, ended): &(Duration, Duration)| ended.saturating_sub(*began);
         let room = policy.allowance().saturating_sub(policy.length);
-        let mut taken: Duration = self.past.iter().map(took).sum();
+        let mut taken: Duration = self.past.iter().map(PastSearch::length).sum();
         let mut until = None;
         for search in &self.past {
             if taken <= room {
                 break;
             }
-            taken = taken.saturating_sub(took(search));
-            until = Some(search.1 + DAY);
+            taken = taken.saturating_sub(search.length());
+            until = Some(search.ended + DAY);
         }
         until
+    }
+
+    /// When the trials of one more search fit into an hour; `None`: now.
+    ///
+    /// When within a search a trial was made is not known: each counts until an hour after the end
+    /// of its search, so that any hour that has trials of two searches has room for all of both.
+    fn trials_free_at(&self, policy: &SearchPolicy, now: Duration) -> Option<Duration> {
+        let room = policy.trials_per_hour.saturating_sub(policy.trials());
+        let mut made = self.trials_lately(now);
+        let mut until = None;
+        for search in self.past.iter().filter(|search| search.ended + HOUR > now) {
+            if made <= room {
+                break;
+            }
+            made = made.saturating_sub(search.trials);
+            until = Some(search.ended + HOUR);
+        }
+        until
+    }
+
+    /// The trials of searches that ended within the last hour or go on: as many as were made in it,
+    /// or more.
+    pub fn trials_lately(&self, now: Duration) -> u32 {
+        let lately = self.past.iter().filter(|search| search.ended + HOUR > now);
+        lately.fold(0, |sum, search| sum.saturating_add(search.trials))
     }
 
     /// Whether a search may begin on this workload; `known` is the outcome that was measured on it.
@@ -207,15 +279,22 @@ impl SearchSchedule {
         Ok(())
     }
 
-    /// A search has begun.
-    pub fn began(&mut self, now: Duration) {
-        self.past.push_back((now, now));
+    /// A search has begun; it makes as many trials as it may, as long as nothing else is known.
+    pub fn began(&mut self, policy: &SearchPolicy, now: Duration) {
+        self.past.push_back(PastSearch { began: now, ended: now, trials: policy.trials() });
+    }
+
+    /// The search that began last made this many trials.
+    pub fn made(&mut self, trials: u32) {
+        if let Some(search) = self.past.back_mut() {
+            search.trials = trials;
+        }
     }
 
     /// The search that began last goes on, or has ended now.
     pub fn lasts(&mut self, now: Duration) {
-        if let Some((_, ended)) = self.past.back_mut() {
-            *ended = now;
+        if let Some(search) = self.past.back_mut() {
+            search.ended = now;
         }
         // another search is of another time
         self.steady = None;
@@ -258,7 +337,7 @@ mod tests {
     ) -> Result<(), Waiting> {
         schedule.may_follow(policy, &moment)?;
         schedule.may_begin(policy, moment.now, load, None)?;
-        schedule.began(moment.now);
+        schedule.began(policy, moment.now);
         schedule.lasts(moment.now + policy.length);
         Ok(())
     }
@@ -283,8 +362,8 @@ mod tests {
     #[test]
     fn searches_take_their_share_of_any_24_hours_and_no_more() {
         for share in [0.007, 0.015, 0.05, 0.3] {
-            let policy =
-                SearchPolicy { share, pause: Duration::from_secs(60), ..SearchPolicy::default() };
+            let (pause, trials_per_hour) = (Duration::from_secs(60), u32::MAX);
+            let policy = SearchPolicy { share, pause, trials_per_hour, ..SearchPolicy::default() };
             let (mut schedule, mut began) = (SearchSchedule::default(), Vec::new());
             let mut minute = 0;
             while minute < 5 * 24 * 60 {
@@ -304,6 +383,95 @@ mod tests {
             let least = (4 * per_day).min(5 * 24 * 60 / 25);
             assert!(began.len() >= least, "{share}: {} searches, not {least}", began.len());
         }
+    }
+
+    /// The minutes of some days at which searches began, each with the trials that it made.
+    fn searches(policy: &SearchPolicy, days: u64, made: impl Fn(u64) -> u32) -> Vec<(u64, u32)> {
+        let (mut schedule, mut began) = (SearchSchedule::default(), Vec::new());
+        let length = policy.length.as_secs() / MINUTE;
+        let mut minute = 0;
+        while minute < days * 24 * 60 {
+            if window(&mut schedule, policy, settled(minute * MINUTE), load(1000.0)).is_ok() {
+                let trials = made(minute).min(policy.trials());
+                schedule.made(trials);
+                began.push((minute, trials));
+                minute += length;
+            }
+            minute += 1;
+        }
+        began
+    }
+
+    /// The largest number of trials in any hour, with all trials of a search wherever they count
+    /// most: at its start or at its end.
+    fn most_in_an_hour(began: &[(u64, u32)], length: u64) -> u32 {
+        let within = |from: u64| {
+            let overlaps = |at: u64| at + length > from && at < from + 60;
+            began.iter().filter(|(at, _)| overlaps(*at)).map(|(_, trials)| trials).sum()
+        };
+        began.iter().flat_map(|(at, _)| [within(*at), within(at + length - 1)]).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn no_hour_of_many_days_has_more_trials_than_allowed() {
+        for trials_per_hour in [20, 50, 300, 400, 700, 5000] {
+            for minutes in [3, 10, 25, 90] {
+                let (length, steady) = (Duration::from_secs(60 * minutes), Duration::from_secs(60));
+                let pause = Duration::from_secs(60);
+                let policy = SearchPolicy {
+                    share: 0.5,
+                    length,
+                    steady,
+                    pause,
+                    trials_per_hour,
+                    ..SearchPolicy::default()
+                };
+                assert!(policy.trials() <= trials_per_hour);
+                for made in [|_| u32::MAX, |minute| (minute * 7919 % 97) as u32] {
+                    let began = searches(&policy, 4, made);
+                    let most = most_in_an_hour(&began, minutes);
+                    let case = format!("{trials_per_hour}, {minutes}m: {most}");
+                    assert!(most <= trials_per_hour, "{case}");
+                    assert!(!began.is_empty(), "{case}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn trials_that_were_not_made_leave_room_for_a_further_search() {
+        let (pause, share) = (Duration::from_secs(60), 0.5);
+        let policy = SearchPolicy { pause, share, ..SearchPolicy::default() };
+        assert_eq!((policy.trials(), policy.trial()), (260, SHORTEST_TRIAL));
+        let in_a_day = |made| searches(&policy, 1, move |_| made).len();
+        // 260 and 260 are more than 300: one search an hour, after the load was steady for long
+        assert_eq!((in_a_day(u32::MAX), in_a_day(260)), (18, 18));
+        // 13 + 13 + 260: three begin within the hour
+        assert!(in_a_day(13) > 3 * in_a_day(260) - 3, "{}", in_a_day(13));
+    }
+
+    #[test]
+    fn few_trials_an_hour_are_longer_ones() {
+        let few = SearchPolicy { trials_per_hour: 60, ..SearchPolicy::default() };
+        assert_eq!((few.trials(), few.trial()), (60, Duration::from_secs(10)));
+        let odd = SearchPolicy { trials_per_hour: 7, ..SearchPolicy::default() };
+        assert_eq!((odd.trials(), odd.trial()), (6, Duration::from_millis(85_715)));
+    }
+
+    #[test]
+    fn a_search_waits_for_the_hour_of_the_trials_before_it() {
+        let (mut schedule, pause) = (SearchSchedule::default(), Duration::from_secs(60));
+        let policy = SearchPolicy { pause, ..policy() };
+        schedule.began(&policy, Duration::from_secs(1000));
+        schedule.lasts(Duration::from_secs(1600));
+        assert_eq!(schedule.trials_lately(Duration::from_secs(1700)), 260);
+        let until = Duration::from_secs(1600 + 3600);
+        let waiting = schedule.may_follow(&policy, &settled(1700)).unwrap_err();
+        assert_eq!(waiting, Waiting::Trials { until });
+        assert_eq!(waiting.to_string(), "one more search could exceed tune.trials-per-hour");
+        schedule.made(40);
+        assert_eq!(schedule.may_follow(&policy, &settled(1700)), Ok(()));
+        assert_eq!(schedule.trials_lately(until), 0);
     }
 
     #[test]

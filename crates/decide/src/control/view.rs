@@ -96,6 +96,25 @@ impl<'a> Window<'a> {
             .collect()
     }
 
+    /// Whether a kthread polls the silo that a knob belongs to.
+    pub(super) fn is_threaded(&self, target: &Target) -> bool {
+        self.silo(target).is_some_and(|silo| silo.kthread.is_some())
+    }
+
+    /// The NAPI whose packets are processed on the CPU of this knob.
+    pub(super) fn polled_by(&self, target: &Target) -> Option<NapiId> {
+        let silo = self.silo(target)?;
+        let polls = match target {
+            Target::NapiThread(_) => true,
+            Target::IrqAffinity(knob) => {
+                silo.kthread.is_none() && silo.irq.as_ref().is_some_and(|it| it.to == knob.irq)
+            }
+            _ => false,
+        };
+        let by_rps = silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
+        Some(silo.napi.as_ref().filter(|_| polls && !by_rps)?.to)
+    }
+
     /// The CPU of an interrupt or kthread now, by its settings.
     pub(super) fn cpu(&self, target: &Target) -> Option<CpuId> {
         let requested = cpu_of(&target.value_in(self.after())?);

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use super::candidate::Candidate;
 use super::decision::{Held, WriteOutcome};
+use super::expected::Moved;
 use super::knob_state::{Input, Knob, WriteKind};
 use super::memory::{Memory, Request};
+use super::trial::Batch;
 use super::view::{self, Window};
 use crate::plan::Plan;
 use netsilo_model::change::{Change, Target};
@@ -26,8 +28,10 @@ impl Memory {
         self.budget.spend(window.now, revert.len());
         for change in &revert {
             let (kind, napis) = (WriteKind::Revert, BTreeSet::new());
-            let request = Request { kind, change: change.clone(), read_there: None, napis };
-            self.requests.insert(change.target.clone(), request);
+            let change = change.clone();
+            let target = change.target.clone();
+            let request = Request { kind, change, read_there: None, napis, moved: None };
+            self.requests.insert(target, request);
         }
         revert
     }
@@ -60,6 +64,7 @@ impl Memory {
                 read_there: view::cpu_of(&change.new)
                     .and_then(|cpu| window.read_on_core_of(target, cpu)),
                 napis: window.napis([target]),
+                moved: Moved::new(window, change),
             };
             self.requests.insert(target.clone(), request);
             writes.changes.push((*change).clone());
@@ -71,10 +76,10 @@ impl Memory {
     /// The outcomes of the last decision's writes and reverts.
     pub(super) fn wrote(&mut self, now: Duration, outcomes: &[(Target, WriteOutcome)]) {
         self.now = now;
-        let (mut batch, mut napis, mut since) = (Vec::new(), BTreeSet::new(), now);
+        let (mut batch, mut since) = (Batch::default(), now);
         for (target, outcome) in outcomes {
             let Some(request) = self.requests.remove(target) else { continue };
-            let Request { kind, change, read_there, napis: behind } = request;
+            let Request { kind, change, read_there, napis, moved } = request;
             let wanted_since = self.knobs.get(target).and_then(Knob::wanted_since);
             self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(now, false));
             self.step(
@@ -83,12 +88,13 @@ impl Memory {
             );
             if matches!(outcome, WriteOutcome::InForce(_)) && kind == WriteKind::Write {
                 since = since.min(wanted_since.unwrap_or(now));
-                napis.extend(behind);
-                batch.push(change);
+                batch.napis.extend(napis);
+                batch.moves.add(&change, moved);
+                batch.changes.push(change);
             }
         }
-        if !batch.is_empty() {
-            self.ended.extend(self.trials.begin(now, since, batch, napis, &self.policy));
+        if !batch.changes.is_empty() {
+            self.ended.extend(self.trials.begin(now, since, batch, &self.policy));
         }
     }
 }

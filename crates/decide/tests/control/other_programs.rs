@@ -100,6 +100,110 @@ fn what_someone_writes_after_a_reset_was_repaired_is_theirs() {
     );
 }
 
+fn on_cpu(world: &World, irq: u32) -> Option<CpuId> {
+    world.settings.irqs[&Irq(irq)].requested.as_ref().and_then(CpuSet::single)
+}
+
+fn irqbalance() -> KnobOwner {
+    KnobOwner { name: "irqbalance".into(), pid: 812, writes: vec![OwnedKnob::IrqAffinity] }
+}
+
+/// Two interrupts that need no change, so that the controller has written nothing.
+fn placed_by_others() -> World {
+    let mut world = small(2, 5);
+    for irq in [30, 31] {
+        by_someone_else(&mut world, irq, irq - 24);
+    }
+    world.steps(10);
+    assert_eq!(world.made, []);
+    world
+}
+
+/// irqbalance moved interrupts 140 s after a CPU had come back, and the daemon wrote them as
+/// re-applications, at once and whatever they gained: a CPU counted as what had created them.
+#[test]
+fn what_another_program_moves_some_time_after_a_cpu_came_back_is_not_written_again() {
+    for event in [Event::CpuOnline(CpuId(3)), Event::LinkUp("eth0".into()), Event::Resumed] {
+        let mut world = placed_by_others();
+        world.controller.note_event(world.now, &event);
+        world.steps(14);
+        for irq in [30, 31] {
+            by_someone_else(&mut world, irq, 0);
+        }
+        for _ in 0..HOUR {
+            assert!(!has(&world.step().log, LogKind::Reapply), "{event:?}");
+        }
+        assert_eq!(world.made, [], "{event:?}: the workload is the same");
+    }
+}
+
+#[test]
+fn a_value_that_someone_writes_over_what_a_reset_left_is_theirs() {
+    // The driver leaves a place that is as good: the plan keeps it, and nothing is written.
+    let mut world = small(1, 5);
+    world.steps(10);
+    let ours = on_cpu(&world, 30).unwrap();
+    let made = world.made.len();
+    let as_good = if ours == CpuId(6) { 5 } else { 6 };
+    by_someone_else(&mut world, 30, as_good);
+    world.controller.note_event(world.now, &Event::CpuOnline(CpuId(3)));
+    assert!(has(&world.step().log, LogKind::Reset));
+    world.steps(12);
+    assert_eq!(world.made.len(), made, "{:?}", world.made);
+    by_someone_else(&mut world, 30, 0);
+    let decision = world.step();
+    let [conflict] = decision.conflicts.as_slice() else { panic!("{decision:?}") };
+    assert_eq!(conflict.ours, Value::Cpus(CpuSet::from_cpu(ours)));
+    assert_eq!(conflict.theirs, Value::Cpus(CpuSet::from_cpu(CpuId(0))));
+    world.steps(HOUR);
+    assert_eq!(world.made.len(), made, "left to the other program");
+}
+
+#[test]
+fn a_cpu_explains_nothing_where_a_program_runs_that_writes_interrupts() {
+    let mut policy = policy(AlgorithmName::NearConsumer);
+    policy.goal.even_if_owned = true;
+    let mut world = World::new(scene(2), policy, 5);
+    world.steps(10);
+    let made = world.made.len();
+    world.settings.writers = vec![irqbalance()];
+    world.step();
+    by_someone_else(&mut world, 30, 0);
+    world.controller.note_event(world.now, &Event::CpuOnline(CpuId(3)));
+    let decision = world.step();
+    let [conflict] = decision.conflicts.as_slice() else { panic!("{decision:?}") };
+    assert_eq!(conflict.writer, "irqbalance");
+    // Announced after its effect was seen, it takes nothing back either.
+    by_someone_else(&mut world, 31, 0);
+    assert_eq!(world.step().conflicts.len(), 2);
+    world.controller.note_event(world.now, &Event::CpuOnline(CpuId(3)));
+    assert_eq!(world.steps(HOUR).conflicts.len(), 2);
+    assert_eq!(world.made.len(), made, "nothing is written against it");
+    // What only the driver resets is no matter of irqbalance.
+    world.settings.writers.clear();
+    let policy = world.controller.policy().clone();
+    world.controller.reconfigure(policy);
+    world.steps(10);
+    world.settings.writers = vec![irqbalance()];
+    world.step();
+    by_someone_else(&mut world, 30, 0);
+    world.controller.note_event(world.now, &Event::Reset("eth0".into()));
+    assert!(has(&world.step().log, LogKind::Reapply));
+}
+
+#[test]
+fn what_a_reset_moved_that_was_never_written_is_placed_as_after_a_change_of_the_workload() {
+    let mut world = placed_by_others();
+    for irq in [30, 31] {
+        by_someone_else(&mut world, irq, 0);
+    }
+    world.controller.note_event(world.now, &Event::Reset("eth0".into()));
+    world.step();
+    assert_eq!(world.made, []);
+    world.step();
+    assert_eq!(world.made.len(), 2, "two windows want it, and it is no noise");
+}
+
 #[test]
 fn an_event_of_another_netdev_explains_nothing() {
     let mut world = small(1, 5);

@@ -89,6 +89,38 @@ fn forwarding_is_judged_by_the_cost_of_a_packet() {
     }
 }
 
+/// Something that the model does not know processes the packets on one CPU: no move of an interrupt
+/// brings what the plan expects of it, and each is taken back.
+#[test]
+fn what_does_not_come_as_expected_is_taken_back_and_tried_again_ever_more_rarely() {
+    let mut world = World::new(scene(2), policy(AlgorithmName::Auto), 9);
+    world.scene.netdevs[0].queues.iter_mut().for_each(|queue| queue.wakeups_per_s = 20_000);
+    world.processed_on = Some(CpuId(1));
+    let log: Vec<LogEntry> = (0..12).flat_map(|_| world.step().log).collect();
+    let said = log.iter().find(|entry| entry.kind == LogKind::Revert);
+    let said = said.unwrap_or_else(|| panic!("{log:#?}"));
+    assert!(said.why.starts_with("what was expected did not come"), "{}", said.why);
+    for irq in [30, 31] {
+        let cpus = world.settings.irqs[&Irq(irq)].requested.clone();
+        assert_eq!(cpus, Some(CpuSet::from_cpu(CpuId(0))), "back where it was");
+    }
+    let made = world.made.len();
+    world.steps(24 * HOUR);
+    let made = world.made.len() - made;
+    assert!(made <= 2 * 18, "at most nine tries and reverts in a day of each: {made}");
+}
+
+#[test]
+fn what_comes_as_expected_stays() {
+    let mut world = World::new(scene(2), policy(AlgorithmName::Auto), 9);
+    world.scene.netdevs[0].queues.iter_mut().for_each(|queue| queue.wakeups_per_s = 20_000);
+    let log: Vec<LogEntry> = (0..12).flat_map(|_| world.step().log).collect();
+    assert!(has(&log, LogKind::Confirm) && !has(&log, LogKind::Revert), "{log:#?}");
+    let made = world.made.len();
+    world.steps(HOUR);
+    assert_eq!(world.made.len(), made);
+}
+
 #[test]
 fn a_load_that_is_another_one_is_not_compared() {
     let mut world = small(1, 9);

@@ -95,6 +95,9 @@ pub(super) struct World {
     /// The factor by which polling on another CPU than an interrupt's first one costs more; the
     /// cost model does not know it.
     pub(super) penalty: f64,
+    /// The CPU where packets are processed, wherever they are polled; the cost model does not know
+    /// it.
+    pub(super) processed_on: Option<CpuId>,
     pub(super) now: Duration,
     pub(super) made: Vec<Made>,
     pub(super) chance: Chance,
@@ -116,6 +119,7 @@ impl World {
             scheduler: Scheduler::default(),
             noise: 0.03,
             penalty: 1.0,
+            processed_on: None,
             now: Duration::from_secs(1000),
             made: Vec::new(),
             chance: Chance::new(seed),
@@ -241,8 +245,13 @@ impl World {
     fn window(&mut self) -> Observation {
         self.schedule();
         self.now += WINDOW;
-        let noisy = self.noisy();
-        noisy.observe(&self.settings)
+        let mut observation = self.noisy().observe(&self.settings);
+        if let Some(cpu) = self.processed_on {
+            let attribution = &mut observation.attribution;
+            attribution.consumption.iter_mut().for_each(|row| row.protocol_cpu = Some(cpu));
+            attribution.wakeups.iter_mut().for_each(|row| row.waker_cpu = cpu);
+        }
+        observation
     }
 
     fn write(&mut self, changes: &[Change]) {

@@ -2,45 +2,55 @@
 //! interrupt.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 
 use netsilo_decide::plan::Placement;
 use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::IrqState;
+use netsilo_model::snapshot::host::{IrqState, Snapshot};
 use netsilo_sys::daemon::hints::Hint;
 
 /// The published placements, by interrupt.
-#[derive(Debug, Default)]
-pub(crate) struct Advice(BTreeMap<Irq, Placement>);
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Advice {
+    placements: BTreeMap<Irq, Placement>,
+    /// The configuration was loaded again, and may leave interrupts alone from now on.
+    reloaded: bool,
+}
 
 impl Advice {
+    /// With the next window, interrupts without a placement lose their advice.
+    pub(crate) fn review(&mut self) {
+        self.reloaded = true;
+    }
+
     /// Takes placements of a window for interrupts that are new, that stay on their CPUs, or that
-    /// move now; forgets interrupts that are gone. An interrupt without a placement keeps its
-    /// advice: its queue received nothing in this window.
-    pub(crate) fn take(
-        &mut self,
-        placements: &[Placement],
-        writes: &[Change],
-        irqs: &BTreeMap<Irq, IrqState>,
-    ) {
+    /// move now; forgets interrupts that are gone, and CPUs that are offline. An interrupt without
+    /// a placement keeps its advice: its queue received nothing in this window.
+    pub(crate) fn take(&mut self, placements: &[Placement], writes: &[Change], after: &Snapshot) {
         let moves_now = |irq: Irq| {
             writes.iter().any(
                 |change| matches!(&change.target, Target::IrqAffinity(knob) if knob.irq == irq),
             )
         };
-        self.0.retain(|irq, known| {
-            irqs.get(irq).is_some_and(|state| state.actions.contains(&known.action))
+        let reloaded = take(&mut self.reloaded);
+        let is_placed = |irq: Irq| placements.iter().any(|placement| placement.irq == Some(irq));
+        self.placements.retain(|irq, known| {
+            let same = |state: &IrqState| {
+                state.actions.join(",") == known.action && (!reloaded || is_placed(*irq))
+            };
+            after.irqs.get(irq).is_some_and(same) && known.cpus.intersects(&after.topology.online)
         });
         for placement in placements {
             let Some(irq) = placement.irq else { continue };
-            let known = self.0.get(&irq).filter(|known| known.action == placement.action);
+            let known = self.placements.get(&irq).filter(|known| known.action == placement.action);
             // Keep the reason of the decision; its numbers differ in each window.
             let as_before = known.is_some_and(|known| {
                 let same = known.cpus == placement.cpus && known.algorithm == placement.algorithm;
                 same || (placement.moves && !moves_now(irq))
             });
             if !as_before {
-                self.0.insert(irq, placement.clone());
+                self.placements.insert(irq, placement.clone());
             }
         }
     }
@@ -53,7 +63,7 @@ impl Advice {
             algorithm: placement.algorithm.as_str(),
             reason: placement.basis.clone(),
         };
-        self.0.iter().map(hint).collect()
+        self.placements.iter().map(hint).collect()
     }
 }
 
@@ -63,6 +73,7 @@ mod tests {
     use netsilo_decide::plan::AlgorithmName;
     use netsilo_model::change::knobs;
     use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::machine::topology::Topology;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
     use netsilo_model::snapshot::subject::Subject;
 
@@ -91,13 +102,15 @@ mod tests {
     #[test]
     fn advice_changes_when_a_move_is_decided_and_not_when_it_is_only_planned() {
         let mut advice = Advice::default();
-        let irqs = |action: &str| {
-            let state = IrqState { actions: vec![action.to_owned()], ..IrqState::default() };
-            BTreeMap::from([(Irq(27), state)])
+        let host = |actions: &[&str], online: &str| {
+            let actions = actions.iter().map(|&action| action.to_owned()).collect();
+            let irqs = BTreeMap::from([(Irq(27), IrqState { actions, ..IrqState::default() })]);
+            let topology = Topology { online: set(online), ..Topology::default() }.into();
+            Snapshot { irqs, topology, ..Snapshot::default() }
         };
         let mut cpus_after = |placement: Placement, writes: &[Change]| {
-            let irqs = irqs(&placement.action);
-            advice.take(&[placement], writes, &irqs);
+            let host = host(&[placement.action.as_str()], "0-7");
+            advice.take(&[placement], writes, &host);
             advice.hints()[0].cpus.to_string()
         };
         let knob =
@@ -114,15 +127,37 @@ mod tests {
         );
         let basis = |text: &str| Placement { basis: text.into(), ..placement("5", false) };
         assert_eq!(cpus_after(basis("33% busy"), &[]), "5");
-        let same = irqs("virtio0-input.0");
+        let same = host(&["virtio0-input.0"], "0-7");
         advice.take(&[basis("34% busy")], &[], &same);
         assert_eq!(advice.hints()[0].reason, "33% busy", "the basis of the decision");
         advice.take(&[], &[], &same);
         assert_eq!(advice.hints()[0].cpus, set("5"), "a window without traffic on the queue");
-        for gone in [irqs("eth0-rx"), BTreeMap::new()] {
-            let mut advice = Advice(advice.0.clone());
-            advice.take(&[], &[], &gone);
-            assert!(advice.hints().is_empty());
+        let remains = |after: &Snapshot| {
+            let mut advice = advice.clone();
+            advice.take(&[], &[], after);
+            !advice.hints().is_empty()
+        };
+        assert!(!remains(&host(&["eth0-rx"], "0-7")), "another interrupt of that number");
+        assert!(!remains(&Snapshot::default()), "gone");
+        assert!(!remains(&host(&["virtio0-input.0"], "0-4")), "its cpu is offline");
+        advice.review();
+        assert!(!remains(&same), "left alone by a new configuration");
+        advice.take(&[basis("35% busy")], &[], &same);
+        assert_eq!(advice.hints()[0].reason, "33% busy", "and placed as before");
+    }
+
+    #[test]
+    fn the_advice_of_a_shared_interrupt_changes_no_sooner() {
+        let mut advice = Advice::default();
+        let actions = vec!["eth0-rx-0".to_owned(), "eth0-tx-0".to_owned()];
+        let irqs = BTreeMap::from([(Irq(27), IrqState { actions, ..IrqState::default() })]);
+        let topology = Topology { online: set("0-7"), ..Topology::default() }.into();
+        let host = Snapshot { irqs, topology, ..Snapshot::default() };
+        let shared =
+            |cpus| Placement { action: "eth0-rx-0,eth0-tx-0".into(), ..placement(cpus, true) };
+        for planned in ["1", "2"] {
+            advice.take(&[shared(planned)], &[], &host);
+            assert_eq!(advice.hints()[0].cpus, set("1"), "only planned");
         }
     }
 }

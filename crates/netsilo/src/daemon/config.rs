@@ -16,6 +16,7 @@ use netsilo_decide::plan::{Goal, Override};
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::observe::CountingMode;
+use netsilo_trial::race::RaceRules;
 
 use crate::args::file::read_configuration;
 use file::Yield;
@@ -170,6 +171,7 @@ impl Config {
         set(&mut searches.steady, new.steady);
         set(&mut searches.pause, new.pause);
         set(&mut searches.never_worse_than, new.never_worse_than);
+        set(&mut searches.trials_per_hour, new.trials_per_hour);
     }
 
     /// Checks what involves more than one key.
@@ -201,7 +203,7 @@ impl Config {
 
     /// Checks that `[tune]` allows a search at all, if it is meant to.
     fn check_searches(&self) -> Result<()> {
-        let SearchPolicy { share, length, .. } = &self.searches;
+        let SearchPolicy { share, length, trials_per_hour, .. } = &self.searches;
         if !self.searches.is_on() {
             return Ok(());
         }
@@ -214,6 +216,12 @@ impl Config {
             shown(*length),
             100.0 * share,
             shown(self.searches.allowance())
+        );
+        let least = RaceRules::default().least_turns(2);
+        anyhow::ensure!(
+            *trials_per_hour as usize >= least,
+            "tune.trials-per-hour ({trials_per_hour}) is too small: telling two settings apart \
+             takes {least} trials"
         );
         anyhow::ensure!(self.bpf, "tune.share with bpf = false: outcomes are measured with eBPF");
         anyhow::ensure!(

@@ -37,6 +37,9 @@ const FACTOR: f64 = 3.0;
 /// How often the load is looked at while it has to be steady.
 const LOOKS: u32 = 10;
 
+/// Time that a candidate has to settle in each window, as by default.
+const SETTLE: Duration = Duration::from_millis(300);
+
 /// Bytes of a result that are read.
 const RESULT: u64 = 1 << 20;
 
@@ -110,7 +113,7 @@ impl Searches {
         };
         self.waiting = None;
         // also a search that cannot be started takes its turn: the next one waits for the pause
-        self.schedule.began(moment.now);
+        self.schedule.began(policy, moment.now);
         self.begun += 1;
         let netdevs = searched(&observation.after.netdevs, around.goal);
         match start(around, &netdevs) {
@@ -125,7 +128,10 @@ impl Searches {
                     humantime::format_duration(policy.length)
                 ))
             }
-            Err(error) => Some(self.over(moment.now, format!("it cannot be started: {error:#}"))),
+            Err(error) => {
+                self.schedule.made(0);
+                Some(self.over(moment.now, format!("it cannot be started: {error:#}")))
+            }
         }
     }
 
@@ -195,6 +201,9 @@ impl Searches {
             Err(error) => Err(error),
         };
         let mut running = self.running.take()?;
+        if let Ok(Printed { windows, .. }) = printed(&mut running.result) {
+            self.schedule.made(windows);
+        }
         let words = match exit {
             Err(error) => format!("lost: {error}"),
             Ok(exit) => ended(exit, running.stopped, &mut running.result),
@@ -209,12 +218,14 @@ impl Searches {
     }
 
     /// The state of the searches; `None` if the configuration has none.
-    pub(crate) fn status(&self, policy: &SearchPolicy) -> Option<SearchStatus> {
+    pub(crate) fn status(&self, policy: &SearchPolicy, now: Duration) -> Option<SearchStatus> {
         policy.is_on().then(|| SearchStatus {
             running_since: self.running.as_ref().map(|running| running.since),
             waiting: self.waiting.clone(),
             last: self.last.clone(),
             begun: self.begun,
+            trials: self.schedule.trials_lately(now),
+            trials_per_hour: policy.trials_per_hour,
         })
     }
 }
@@ -229,9 +240,10 @@ fn ended(exit: ExitStatus, stopped: Option<&str>, result: &mut File) -> String {
         Some(why) => format!("{why}: nothing remains written"),
         None if is(Exit::OtherOwner) => "another program owns the settings".into(),
         None if !exit.success() => format!("it failed ({exit}), see above"),
-        None => {
-            outcome(result).unwrap_or_else(|error| format!("its result cannot be read: {error:#}"))
-        }
+        None => printed(result).map_or_else(
+            |error| format!("its result cannot be read: {error:#}"),
+            |printed| printed.words,
+        ),
     }
 }
 
@@ -266,6 +278,11 @@ fn start(around: &Around<'_>, netdevs: &[String]) -> Result<(Child, File)> {
     command.args(["tune", "--yes", "--json", "--restore", "--parent"]);
     command.arg(std::process::id().to_string());
     command.args(["--for", &humantime::format_duration(around.policy.length).to_string()]);
+    // A trial takes this long and its looks at the machine, so that the search makes no more
+    // trials than the schedule expects.
+    let window = around.policy.trial().saturating_sub(SETTLE).as_millis();
+    command.args(["--settle", &format!("{}ms", SETTLE.as_millis())]);
+    command.args(["--window", &format!("{window}ms")]);
     command.arg("--never-worse-than");
     command.arg(format!("{}%", 100.0 * around.policy.never_worse_than));
     command.args(["--netdev", &netdevs.join(",")]);
@@ -284,17 +301,21 @@ fn start(around: &Around<'_>, netdevs: &[String]) -> Result<(Child, File)> {
     Ok((command.spawn().context("cannot start netsilo tune")?, result))
 }
 
-/// The outcome of a search in words, from its JSON.
-fn outcome(result: &mut File) -> Result<String> {
-    #[derive(serde::Deserialize)]
-    struct Printed {
-        words: String,
-    }
+/// What `netsilo tune` prints of a search, as far as it is needed here.
+#[derive(Debug, serde::Deserialize)]
+struct Printed {
+    /// Its outcome in words.
+    words: String,
+    /// Windows that were measured.
+    windows: u32,
+}
+
+/// The result of a search, from its JSON.
+fn printed(result: &mut File) -> Result<Printed> {
     let mut text = String::new();
     result.rewind()?;
     result.take(RESULT).read_to_string(&mut text)?;
-    let Printed { words } = serde_json::from_str(&text)?;
-    Ok(words)
+    Ok(serde_json::from_str(&text)?)
 }
 
 #[cfg(test)]
@@ -343,9 +364,10 @@ mod tests {
     #[test]
     fn the_outcome_is_read_from_what_the_child_printed() {
         let mut file = tempfile::tempfile().unwrap();
-        std::io::Write::write_all(&mut file, b"{\"schema\":1,\"words\":\"no difference shown\"}")
-            .unwrap();
-        assert_eq!(outcome(&mut file).unwrap(), "no difference shown");
-        assert!(outcome(&mut tempfile::tempfile().unwrap()).is_err());
+        let text = b"{\"schema\":1,\"words\":\"no difference shown\",\"windows\":26}";
+        std::io::Write::write_all(&mut file, text).unwrap();
+        let Printed { words, windows } = printed(&mut file).unwrap();
+        assert_eq!((words.as_str(), windows), ("no difference shown", 26));
+        assert!(printed(&mut tempfile::tempfile().unwrap()).is_err());
     }
 }

@@ -163,6 +163,11 @@ pub(crate) struct SearchStatus {
     pub(crate) last: Option<LastSearch>,
     /// Searches begun since the start.
     pub(crate) begun: u64,
+    /// Trials (windows) of the searches that ended within the last hour or go on; of a search whose
+    /// number is not known, the most that it may make.
+    pub(crate) trials: u32,
+    /// The most trials in any hour.
+    pub(crate) trials_per_hour: u32,
 }
 
 /// How a search ended.

@@ -134,7 +134,7 @@ fn searching(status: &Status, search: &SearchStatus) -> String {
         (Some(since), _) => format!("netsilo tune, for {}", ago(status, since)),
         (None, Some(waiting)) => {
             let more = match waiting {
-                Waiting::Pause { until } | Waiting::Share { until } => {
+                Waiting::Pause { until } | Waiting::Share { until } | Waiting::Trials { until } => {
                     format!(", next in {} at the earliest", span(until.saturating_sub(status.at)))
                 }
                 Waiting::Moving { since } => format!(", steady for {}", ago(status, *since)),
@@ -143,6 +143,13 @@ fn searching(status: &Status, search: &SearchStatus) -> String {
             format!("none now: {waiting}{more}")
         }
         (None, None) => "none now".into(),
+    };
+    let now = match search.trials {
+        0 => now,
+        trials => {
+            let most = search.trials_per_hour;
+            format!("{now}; {trials} of {most} trials in an hour")
+        }
     };
     match &search.last {
         Some(last) => {
@@ -246,5 +253,30 @@ mod tests {
         assert_eq!(line(LogKind::Write), "write: 7 -> 0");
         assert_eq!(line(LogKind::Write.without_writes()), "advise: 7 -> 0");
         assert_eq!(line(LogKind::Hold.without_writes()), "hold: 7 -> 0");
+    }
+    #[test]
+    fn a_search_that_waits_says_why_for_how_long_and_what_was_tried() {
+        let (now, minutes) = (Duration::from_secs(7200), |it: u64| Duration::from_secs(60 * it));
+        let mode = Mode::Placing;
+        let status = Status { at: now, ..Status::first(Duration::ZERO, mode, Vec::new()) };
+        let search = SearchStatus {
+            running_since: None,
+            waiting: Some(Waiting::Trials { until: now + minutes(41) }),
+            last: None,
+            begun: 1,
+            trials: 260,
+            trials_per_hour: 300,
+        };
+        assert_eq!(
+            searching(&status, &search),
+            "none now: one more search could exceed tune.trials-per-hour, next in 41m at the \
+             earliest; 260 of 300 trials in an hour"
+        );
+        let steady = Some(Waiting::Moving { since: now - minutes(4) });
+        let first = SearchStatus { waiting: steady, trials: 0, ..search };
+        assert_eq!(
+            searching(&status, &first),
+            "none now: the load is not steady for long enough yet, steady for 4m"
+        );
     }
 }

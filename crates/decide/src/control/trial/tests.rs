@@ -1,13 +1,15 @@
 //! Tests of trials, on scenes.
 
+use super::super::expected::Moved;
 use super::*;
 use crate::plan::Goal;
 use netsilo_model::change::{Value, knobs};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
 /// Two sockets; one queue on CPU `at`, read on CPU `reader`.
 fn scene(at: u32, reader: u32) -> Scene {
@@ -34,27 +36,41 @@ fn scene(at: u32, reader: u32) -> Scene {
     }
 }
 
+/// The move of an interrupt from a CPU to another one.
+fn to(irq: u32, action: &str, old: &CpuSet, new: &CpuSet) -> Change {
+    let action = action.to_owned();
+    let target = Target::from(knobs::IrqAffinity { irq: Irq(irq), action, netdev: None });
+    let cpus = |cpus: &CpuSet| Value::Cpus(cpus.clone());
+    Change::untyped(target, cpus(old), cpus(new), "a test").unwrap()
+}
+
 /// What a trial of a move between the two scenes shows under this algorithm.
 fn trial(before: &Scene, after: &Scene, algorithm: AlgorithmName) -> TrialResult {
+    let cpus = |scene: &Scene| scene.netdevs[0].queues[0].cpus.clone();
+    let changes = vec![to(30, "eth0-TxRx-0", &cpus(before), &cpus(after))];
+    let observations = [before.observation(), after.observation()];
+    trial_of(&observations, changes, algorithm)
+}
+
+/// What a trial of these changes shows, with what was observed before and after.
+fn trial_of(
+    observations: &[Observation; 2],
+    changes: Vec<Change>,
+    algorithm: AlgorithmName,
+) -> TrialResult {
     let policy = Policy { goal: Goal { algorithm, ..Goal::default() }, ..Policy::default() };
-    let (observations, costs) = ([before.observation(), after.observation()], Costs::default());
+    let costs = Costs::default();
     let [old, new] = observations.each_ref().map(|it| Analysis::new(it, &costs));
-    let target = Target::from(knobs::IrqAffinity {
-        irq: Irq(30),
-        action: "eth0-TxRx-0".into(),
-        netdev: None,
-    });
-    let cpus = |scene: &Scene| Value::Cpus(scene.netdevs[0].queues[0].cpus.clone());
-    let change = Change::untyped(target, cpus(before), cpus(after), "a test").unwrap();
-    let napis = {
-        let window = Window::new(Duration::ZERO, &old);
-        window.napis([&change.target])
-    };
+    let mut batch = Batch::default();
+    let window = Window::new(Duration::ZERO, &old);
+    batch.napis = window.napis(changes.iter().map(|change| &change.target));
+    changes.iter().for_each(|change| batch.moves.add(change, Moved::new(&window, change)));
+    batch.changes = changes;
     let mut trials = Trials::default();
     for second in 1..4 {
         trials.sample(&Window::new(Duration::from_secs(second), &old), &policy);
     }
-    trials.begin(Duration::from_secs(3), Duration::ZERO, vec![change], napis, &policy);
+    trials.begin(Duration::from_secs(3), Duration::ZERO, batch, &policy);
     (4..20)
         .find_map(|second| {
             let window = Window::new(Duration::from_secs(second), &new);
@@ -111,4 +127,121 @@ fn wakeups_across_cpus_tell_what_cpu_time_does_not() {
     assert_eq!(back.result, Effect::Worse, "{}", back.words);
     let accepted = trial(&same, &apart, AlgorithmName::NearConsumer);
     assert_eq!(accepted.result, Effect::NoDifference, "{}", accepted.words);
+}
+
+/// What was observed, but with the protocol of all packets on this CPU, wherever they are polled.
+fn processed_on(mut observation: Observation, cpu: u32) -> Observation {
+    let cpu = CpuId(cpu);
+    let attribution = &mut observation.attribution;
+    attribution.consumption.iter_mut().for_each(|row| row.protocol_cpu = Some(cpu));
+    attribution.wakeups.iter_mut().for_each(|row| row.waker_cpu = cpu);
+    observation
+}
+
+#[test]
+fn a_move_gives_what_was_expected_of_it() {
+    let result = trial(&scene(0, 5), &scene(5, 5), AlgorithmName::Auto);
+    assert_eq!(result.result, Effect::Better, "{}", result.words);
+    assert_eq!(result.expected_locality, Some(1.0));
+    assert!(result.words.contains("wakeups across cpus (expected 0)"), "{}", result.words);
+    let words = "0% -> 100% of it on one llc (expected 100%)";
+    assert!(result.words.ends_with(words), "{}", result.words);
+}
+
+/// The plan moves a queue to its readers, but something else decides where its packets are
+/// processed.
+#[test]
+fn what_was_expected_and_did_not_come_is_a_reason_to_go_back() {
+    let (far, near) = (scene(0, 5), scene(5, 5));
+    let moves = |observations: [Observation; 2], algorithm| {
+        let changes = vec![to(
+            30,
+            "eth0-TxRx-0",
+            &far.netdevs[0].queues[0].cpus,
+            &near.netdevs[0].queues[0].cpus,
+        )];
+        trial_of(&observations, changes, algorithm)
+    };
+    let elsewhere = || [far.observation(), processed_on(near.observation(), 1)];
+    let result = moves(elsewhere(), AlgorithmName::Auto);
+    assert_eq!(result.result, Effect::Worse, "{}", result.words);
+    assert!(result.words.starts_with("what was expected did not come"), "{}", result.words);
+    assert!(result.words.ends_with("0% -> 0% of it on one llc (expected 100%)"));
+    let accepted = moves(elsewhere(), AlgorithmName::NearConsumer);
+    assert_eq!(accepted.result, Effect::NoDifference, "{}", accepted.words);
+    // less CPU time is a gain, whatever brought it
+    let mut cheaper = near.clone();
+    cheaper.netdevs[0].queues[0].load = 0.1;
+    let cheaper = [far.observation(), processed_on(cheaper.observation(), 1)];
+    assert_eq!(moves(cheaper, AlgorithmName::Auto).result, Effect::Better);
+    // more than half of it came
+    let mut mixed = scene(5, 5);
+    let far_reader = Reader {
+        cpu: CpuId(1),
+        bytes_per_s: 2_000_000,
+        ..mixed.netdevs[0].queues[0].readers[0].clone()
+    };
+    mixed.netdevs[0].queues[0].readers.push(far_reader);
+    let mostly = moves([far.observation(), mixed.observation()], AlgorithmName::Auto);
+    assert_ne!(mostly.result, Effect::Worse, "{}", mostly.words);
+}
+
+#[test]
+fn nothing_is_expected_under_rps_or_of_knobs_that_no_count_estimates() {
+    let rps = |at| {
+        let mut scene = scene(at, 5);
+        scene.netdevs[0].queues[0].rps_cpus = Some(CpuSet::from_cpu(CpuId(1)));
+        scene
+    };
+    let result = trial(&rps(0), &rps(5), AlgorithmName::Auto);
+    assert_eq!(result.result, Effect::NoDifference, "{}", result.words);
+    assert_eq!(result.expected_locality, Some(0.0), "RPS decides: {}", result.words);
+    let flows = Target::from(knobs::RpsSockFlowEntries);
+    let flows = Change::untyped(flows, Value::from(0u32), Value::from(4096u32), "a test").unwrap();
+    let (far, near) = (scene(0, 5), scene(5, 5));
+    let cpus = |scene: &Scene| scene.netdevs[0].queues[0].cpus.clone();
+    let changes = vec![to(30, "eth0-TxRx-0", &cpus(&far), &cpus(&near)), flows];
+    let observations = [far.observation(), near.observation()];
+    let result = trial_of(&observations, changes, AlgorithmName::Auto);
+    assert_eq!((result.expected_locality, result.expected_wakeups), (None, None));
+}
+
+/// A router: eth0's queue on CPU `rx`, the completions of eth1 on CPU `tx`.
+fn router(rx: u32, tx: u32) -> Scene {
+    let mut scene = scene(rx, 5);
+    let queue = &mut scene.netdevs[0].queues[0];
+    queue.readers.clear();
+    let (to, bytes_per_s) = ("eth1".into(), 25_000_000);
+    queue.forwards = vec![SceneForward { to, queue: 0, packets_per_s: 50_000, bytes_per_s }];
+    let back =
+        SceneQueue { irq: Some(40), cpus: CpuSet::from_cpu(CpuId(tx)), ..SceneQueue::default() };
+    let (name, driver, queues) = ("eth1".into(), "igb".into(), vec![back]);
+    scene.netdevs.push(SceneNetdev { name, driver, queues, ..SceneNetdev::default() });
+    scene
+}
+
+/// The CPU that sends a packet is that which polled it, so that it says nothing of a placement.
+#[test]
+fn forwarding_is_judged_by_the_cpu_of_the_completions() {
+    let cpu = |cpu| CpuSet::from_cpu(CpuId(cpu));
+    let moves = |before: &Scene, after: &Scene, change| {
+        let observations = [before.observation(), after.observation()];
+        trial_of(&observations, vec![change], AlgorithmName::Auto)
+    };
+    let to_completions = to(30, "eth0-TxRx-0", &cpu(0), &cpu(4));
+    let near = moves(&router(0, 4), &router(4, 4), to_completions.clone());
+    assert!(near.words.ends_with("0% -> 100% of it on one llc (expected 100%)"), "{}", near.words);
+    let away = moves(&router(4, 4), &router(0, 4), to(30, "eth0-TxRx-0", &cpu(4), &cpu(0)));
+    assert_eq!(away.result, Effect::Worse, "{}", away.words);
+    let words = "transmissions are no longer completed under the cache where packets arrive";
+    assert!(away.words.starts_with(words), "{}", away.words);
+    // What was moved there sends through another queue, whose completions are on the old socket.
+    let flipped = moves(&router(0, 4), &router(4, 0), to_completions);
+    assert_eq!(flipped.result, Effect::Worse, "{}", flipped.words);
+    let words = "what was expected did not come, and nothing is gained";
+    assert!(flipped.words.starts_with(words), "{}", flipped.words);
+    // Completions that are moved to the packets.
+    let completions = to(40, "eth1-TxRx-0", &cpu(4), &cpu(0));
+    let near = moves(&router(0, 4), &router(0, 0), completions);
+    assert!(near.words.ends_with("0% -> 100% of it on one llc (expected 100%)"), "{}", near.words);
 }

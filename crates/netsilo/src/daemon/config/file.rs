@@ -82,6 +82,8 @@ pub(crate) struct Tune {
     pub(crate) pause: Option<Duration>,
     #[serde(deserialize_with = "rail")]
     pub(crate) never_worse_than: Option<f64>,
+    #[serde(deserialize_with = "some_number")]
+    pub(crate) trials_per_hour: Option<u32>,
 }
 
 /// Section `[[netdev]]`: exceptions for the netdevs that meet all given conditions.

@@ -321,7 +321,7 @@ fn measured_outcomes_are_followed_where_the_configuration_only_limits_what_is_pl
 fn searches_are_off_unless_a_share_of_the_day_is_given() {
     assert!(!parse("[tune]\nhours = \"1-4\"").unwrap().searches().is_on());
     let text = "[tune]\nshare = \"2%\"\nhours = \"1-2,22\"\nfor = \"20m\"\nsteady = \"1m\"\n\
-                pause = \"2h\"\nnever-worse-than = \"3%\"";
+                pause = \"2h\"\nnever-worse-than = \"3%\"\ntrials-per-hour = 120";
     let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
     let expected = SearchPolicy {
         share: 0.02,
@@ -330,6 +330,7 @@ fn searches_are_off_unless_a_share_of_the_day_is_given() {
         steady: minutes(1),
         pause: minutes(120),
         never_worse_than: 0.03,
+        trials_per_hour: 120,
     };
     assert_eq!(*parse(text).unwrap().searches(), expected);
     let off = format!("{text}\n[goal]\nalgorithm = \"spread\"").replace("\"2%\"", "\"off\"");
@@ -355,6 +356,18 @@ fn searches_that_could_never_begin_are_refused() {
     insta::assert_snapshot!(
         refusal("[tune]\nshare = \"90%\""),
         @r#"netsilo.toml:2: "90%": write off, or a share of each 24 hours up to 50%, like 1%"#
+    );
+    insta::assert_snapshot!(
+        refusal("[tune]\nshare = \"1%\"\ntrials-per-hour = 5"),
+        @"tune.trials-per-hour (5) is too small: telling two settings apart takes 14 trials"
+    );
+    insta::assert_snapshot!(
+        refusal("[tune]\ntrials-per-hour = 0"),
+        @"netsilo.toml:2: 0: write at least 1"
+    );
+    insta::assert_snapshot!(
+        refusal("[tune]\nshare = \"1%\"\ntrial-per-hour = 50"),
+        @"netsilo.toml:3: unknown key trial-per-hour; did you mean trials-per-hour?"
     );
     insta::assert_snapshot!(
         refusal("[tune]\nhours = \"20-24\""),
