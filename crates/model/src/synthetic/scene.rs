@@ -567,6 +567,7 @@ impl SceneQueue {
             waker_cpu,
             sleeper_cpu: reader.cpu,
             count: self.wakeups_of(reader),
+            idle: None,
         })
     }
 }

@@ -43,9 +43,18 @@ const IPI_PROGRAMS: &[&str] = if cfg!(any(target_arch = "x86_64", target_arch = 
         "call_function_exit",
         "call_function_single_entry",
         "call_function_single_exit",
+        "reschedule_entry",
+        "reschedule_exit",
     ]
 } else {
     &["ipi_entry", "ipi_exit"]
+};
+
+/// The programs at the start and the end of a reschedule IPI.
+const RESCHEDULE_PROGRAMS: [&str; 2] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+    ["reschedule_entry", "reschedule_exit"]
+} else {
+    ["ipi_entry", "ipi_exit"]
 };
 
 impl Source {
@@ -167,6 +176,11 @@ impl Loaded {
     pub(crate) fn runs(&self, program: &str) -> bool {
         let hooks = self.programs.iter().zip(&self.hooks);
         hooks.into_iter().any(|(name, hook)| *name == program && hook.refused.is_none())
+    }
+
+    /// Whether reschedule IPIs are counted and timed.
+    pub(crate) fn counts_reschedules(&self) -> bool {
+        RESCHEDULE_PROGRAMS.iter().all(|program| self.runs(program))
     }
 
     /// Whether every hook is attached.

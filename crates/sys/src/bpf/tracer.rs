@@ -294,7 +294,8 @@ impl Tracer {
             attribution.consumption =
                 consumption(tables.reads.drain()?, &attribution.polls, &self.cgroups);
             attribution.wakeups = wakeups(tables.wakeups.drain()?);
-            let times = cpu_times(&tables.times);
+            let reschedules = self.loaded.iter().any(Loaded::counts_reschedules);
+            let times = cpu_times(&tables.times, reschedules);
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;
             let (sampling, wakeups_seen) = sampled(&tables.times);

@@ -5,11 +5,32 @@
  * sched_waking runs on the waking CPU, before the thread gets a CPU: thread_info.cpu is still the
  * CPU where it slept. Most wakeups are unrelated to receive work and exit at the first test, on the
  * state that `time.bpf.c` keeps. A timer interrupt that wakes a thread during NET_RX counts too.
+ *
+ * Also counts how often that CPU runs its idle task, as the scheduler sees it (idle_cpu()): then
+ * nothing else runs there that the woken thread would have to preempt. A softirq that interrupts
+ * the idle task counts as idle.
  */
 #define TABLE wakeups
 #include "count.h"
 #include "time.h"
 #include <bpf/bpf_tracing.h>
+
+/* Absent where the kernel's BTF has no per-CPU variables (pahole before 1.18). */
+extern const struct rq runqueues __ksym __weak;
+
+enum { BUSY, IDLE, UNKNOWN };
+
+static __always_inline u32 state_of(u32 cpu)
+{
+	const struct rq *rq;
+
+	if (!&runqueues)
+		return UNKNOWN;
+	rq = bpf_per_cpu_ptr(&runqueues, cpu);
+	if (!rq)
+		return UNKNOWN;
+	return rq->curr == rq->idle ? IDLE : BUSY;
+}
 
 SEC("tp_btf/sched_waking")
 int BPF_PROG(waking, struct task_struct *sleeper)
@@ -17,6 +38,7 @@ int BPF_PROG(waking, struct task_struct *sleeper)
 	struct cpu_time *time = this_cpu();
 	struct key key = {};
 	struct slot *slot;
+	u32 cpu, state;
 	bool fresh;
 	u64 weight;
 
@@ -31,10 +53,15 @@ int BPF_PROG(waking, struct task_struct *sleeper)
 		return 0;
 	if (!weight || sleeper->flags & PF_KTHREAD)
 		return 0;
-	key.word[0] = (u64)sleeper->tgid << 32 | sleeper->thread_info.cpu;
+	cpu = sleeper->thread_info.cpu;
+	state = state_of(cpu);
+	key.word[0] = (u64)sleeper->tgid << 32 | cpu;
 	slot = slot_of(&key, &fresh);
-	if (slot)
-		add(slot, weight, 0);
+	if (!slot)
+		return 0;
+	add(slot, weight, state == IDLE ? weight : 0);
+	if (state == UNKNOWN)
+		__sync_fetch_and_add(&slot->sum[2], weight);
 	return 0;
 }
 
