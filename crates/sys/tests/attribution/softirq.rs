@@ -254,7 +254,8 @@ fn wakeups_tell_whether_the_cpu_was_idle() {
                 let pid = Pid::from_raw(reader.tgid() as i32);
                 rustix::thread::sched_setaffinity(pid, &cpus).unwrap();
                 if beside {
-                    scope.spawn(|| {
+                    let over = &over;
+                    scope.spawn(move || {
                         run_on(cpu);
                         while !over.load(std::sync::atomic::Ordering::Relaxed) {
                             std::hint::spin_loop();
