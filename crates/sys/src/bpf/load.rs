@@ -109,9 +109,12 @@ impl Source {
         Self::new(object!("stages"), "stages", &["tick"])
     }
 
-    /// Depends on the state that `time` keeps.
-    pub(crate) fn wakeups() -> Self {
-        Self { half: true, ..Self::new(object!("wakeups"), "wakeups", &["waking"]) }
+    /// Depends on the state that `time` keeps; the second variant does not tell which wakeups find
+    /// the CPU idle.
+    pub(crate) fn wakeups() -> Vec<Self> {
+        let variant =
+            |program| Self { half: true, ..Self::new(object!("wakeups"), "wakeups", &[program]) };
+        vec![variant("waking"), variant("waking_only")]
     }
 
     pub(crate) fn runqueue() -> Self {

@@ -15,7 +15,10 @@
 #include "time.h"
 #include <bpf/bpf_tracing.h>
 
-/* Absent where the kernel's BTF has no per-CPU variables (pahole before 1.18). */
+/*
+ * Absent where the kernel's BTF has no per-CPU variables (pahole before 1.18). Where the BTF has it
+ * but not kallsyms (no CONFIG_KALLSYMS_ALL), the kernel refuses the program.
+ */
 extern const struct rq runqueues __ksym __weak;
 
 enum { BUSY, IDLE, UNKNOWN };
@@ -32,8 +35,7 @@ static __always_inline u32 state_of(u32 cpu)
 	return rq->curr == rq->idle ? IDLE : BUSY;
 }
 
-SEC("tp_btf/sched_waking")
-int BPF_PROG(waking, struct task_struct *sleeper)
+static __always_inline int count_waking(struct task_struct *sleeper, bool knows_idle)
 {
 	struct cpu_time *time = this_cpu();
 	struct key key = {};
@@ -54,7 +56,7 @@ int BPF_PROG(waking, struct task_struct *sleeper)
 	if (!weight || sleeper->flags & PF_KTHREAD)
 		return 0;
 	cpu = sleeper->thread_info.cpu;
-	state = state_of(cpu);
+	state = knows_idle ? state_of(cpu) : UNKNOWN;
 	key.word[0] = (u64)sleeper->tgid << 32 | cpu;
 	slot = slot_of(&key, &fresh);
 	if (!slot)
@@ -63,6 +65,18 @@ int BPF_PROG(waking, struct task_struct *sleeper)
 	if (state == UNKNOWN)
 		__sync_fetch_and_add(&slot->sum[2], weight);
 	return 0;
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(waking, struct task_struct *sleeper)
+{
+	return count_waking(sleeper, true);
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(waking_only, struct task_struct *sleeper)
+{
+	return count_waking(sleeper, false);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

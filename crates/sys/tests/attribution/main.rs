@@ -9,7 +9,6 @@ mod reader;
 mod runqueue;
 mod sampling;
 mod softirq;
-mod software;
 
 use std::collections::BTreeSet;
 use std::io::Write;
