@@ -1,5 +1,5 @@
-//! What netsilo knows of drivers: the table `drivers.toml`, names of vectors, names of counters, kinds
-//! of netdevs without hardware.
+//! What netsilo knows of drivers: the table `drivers.toml`, names of vectors, names of counters,
+//! kinds of netdevs without hardware.
 //!
 //! Facts about drivers belong here, not as a list of names beside a rule. Uses [`crate::machine`]
 //! and [`crate::snapshot`]; no advice.
