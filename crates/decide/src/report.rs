@@ -186,10 +186,16 @@ pub struct CpuLine {
     pub softirq_share: Option<f64>,
     /// Measured share of call-function IPIs.
     pub ipi_share: Option<f64>,
+    /// Measured share of reschedule IPIs.
+    #[serde(default)]
+    pub reschedule_share: Option<f64>,
     /// NET_RX softirqs raised per second.
     pub net_rx_per_s: Option<f64>,
     /// Call-function IPIs received per second; `None` when not counted separately.
     pub ipis_per_s: Option<f64>,
+    /// Reschedule IPIs received per second; `None` when not counted.
+    #[serde(default)]
+    pub reschedules_per_s: Option<f64>,
     /// `CAL` of `/proc/interrupts` per second: these IPIs and scheduler wakeups, except on CPUs
     /// that poll in idle.
     pub cal_per_s: Option<f64>,
@@ -373,8 +379,12 @@ fn cpu_line(
         hardirq_share: time.map(|time| share(time.hardirq_ns)),
         softirq_share: time.map(|time| share(time.softirq_ns())),
         ipi_share: time.map(|time| share(time.ipi_ns)),
+        reschedule_share: time.and_then(|time| time.reschedules).map(|all| share(all.ns)),
         net_rx_per_s: rates.net_rx_per_s,
         ipis_per_s: time.map(|time| time.ipis as f64 / elapsed),
+        reschedules_per_s: time
+            .and_then(|time| time.reschedules)
+            .map(|all| all.count as f64 / elapsed),
         cal_per_s: rates.cal_per_s,
         processed_per_s: softnet.processed_per_s,
         dropped_per_s: softnet.dropped_per_s,

@@ -16,11 +16,14 @@ mod proposals;
 mod queues;
 mod remedy_verdict;
 mod rps_in_force;
+mod software;
 mod work;
 
+pub(crate) use backlog::BacklogWork;
 pub(crate) use proposals::{FLOW_ENTRIES, Proposal, proposals};
 pub use proposals::{arfs, rfs, rps_onto, unsteerable};
 pub use remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
+pub(crate) use software::below;
 
 #[cfg(test)]
 mod tests;

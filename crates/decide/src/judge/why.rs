@@ -8,6 +8,7 @@ mod chain;
 mod cpu;
 mod explain;
 mod explanation;
+mod software;
 
 pub(crate) use cpu::ksoftirqd;
 pub use explain::why;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::rates::CpuRates;
-use netsilo_model::derive::seen_costs::{dilation, seen_ipis};
+use netsilo_model::derive::seen_costs::{dilation, seen_wakeup_ipis};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Topology;
@@ -22,6 +22,9 @@ pub struct Capacity<'a> {
     /// Share of the time in which each CPU is busy with other work than the vectors; unknown CPUs
     /// are left out.
     pub busy: BTreeMap<CpuId, f64>,
+    /// Cost of a wakeup that finds the reader's CPU busy, relative to one that finds it idle; 1
+    /// where that was not measured.
+    pub busy_wakeup: f64,
     /// How many times longer work seems to take than it could: a guest whose CPUs the hypervisor
     /// runs now and then, or emulates. Divides loads and busy time; 1 elsewhere.
     pub dilation: f64,
@@ -47,10 +50,11 @@ impl<'a> Capacity<'a> {
             let rest = shares.usr + shares.nice + shares.sys + shares.irq + softirq - own(cpu);
             Some((*cpu, rest.clamp(0.0, 1.0)))
         };
-        let (costs, source) = costs(analysis);
+        let Weights { costs, busy_wakeup, source } = weights(analysis);
         Self {
             topology: &analysis.after().topology,
             costs,
+            busy_wakeup,
             source,
             busy: analysis.rates.cpus.iter().filter_map(busy).collect(),
             dilation: dilation(analysis, placed),
@@ -63,38 +67,60 @@ impl<'a> Capacity<'a> {
     }
 }
 
-/// The weights of the cost model with what was seen of IPIs, and their source in words.
-///
+/// The weights of the cost model, with what was seen of IPIs.
+struct Weights {
+    costs: Costs,
+    /// [`Capacity::busy_wakeup`].
+    busy_wakeup: f64,
+    /// Their source in words.
+    source: String,
+}
+
 /// Default weights are scaled so that the receiver's half of an IPI under one last-level cache is
-/// the time that eBPF has measured; the sender's half is taken to change alike. Weights that were
-/// calibrated or configured stay as they are.
-fn costs(analysis: &Analysis<'_>) -> (Costs, String) {
+/// the time that eBPF has measured; the sender's half is taken to change alike, and not to depend
+/// on what the receiver does. Weights that were calibrated or configured stay as they are.
+fn weights(analysis: &Analysis<'_>) -> Weights {
     let given = analysis.costs;
+    let as_given = |costs: Costs| {
+        let source = costs.source_in_words();
+        Weights { costs, busy_wakeup: 1.0, source }
+    };
     if given.source != CostSource::Default {
-        return (given.clone(), given.source_in_words());
+        return as_given(given.clone());
     }
     let costs = match analysis.after().machine.virtual_machine {
         Some(true) => Costs { assumed: given.assumed, ..Costs::for_virtual_machine() },
         _ => given.clone(),
     };
-    let Some((each, count)) = seen_ipis(analysis) else {
-        let source = costs.source_in_words();
-        return (costs, source);
-    };
-    let scale = each / (costs.ipi_ns.llc / 2.0);
+    let Some(seen) = seen_wakeup_ipis(analysis) else { return as_given(costs) };
+    let scale = seen.each_ns / (costs.ipi_ns.llc / 2.0);
+    let on_busy = seen.busy.map_or_else(String::new, |busy| {
+        format!(", {:.1} us to a busy cpu", seen.each_ns * busy / 1e3)
+    });
     let source = format!(
-        "{}; an ipi takes {:.1} us here ({count} seen)",
+        "{}; an ipi takes {:.1} us here{on_busy} ({} seen)",
         costs.source_in_words(),
-        each / 1e3
+        seen.each_ns / 1e3,
+        seen.count
     );
-    (Costs { ipi_ns: costs.ipi_ns.map(|ns| ns * scale), ..costs }, source)
+    let busy_wakeup = seen.busy.map_or(1.0, |busy| (1.0 + busy) / 2.0);
+    Weights {
+        costs: Costs { ipi_ns: costs.ipi_ns.map(|ns| ns * scale), ..costs },
+        busy_wakeup,
+        source,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use netsilo_model::machine::cpuset::CpuSet;
-    use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
+    use netsilo_model::snapshot::attribution::{CpuTime, Reschedules};
+    use netsilo_model::snapshot::observation::Observation;
+    use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
+
+    use super::*;
+    use crate::place::model::Model;
+    use crate::place::vector::Vector;
 
     #[test]
     fn packets_take_longer_than_they_could_in_a_guest_that_receives_enough_of_them() {
@@ -116,5 +142,76 @@ mod tests {
         assert_eq!(dilation(1000, 0.5, false), 1.0, "a machine's own time");
         assert_eq!(dilation(1000, 0.02, true), 1.0, "20 us are usual");
         assert_eq!(dilation(99, 0.5, true), 1.0, "too few packets");
+    }
+
+    /// A reader on CPU 1 that the queue on CPU 0 wakes, and the IPIs that were seen.
+    fn woken(calls: CpuTime, reschedules: Option<Reschedules>) -> Observation {
+        let reader = Reader { cpu: CpuId(1), bytes_per_s: 100_000, ..Reader::default() };
+        let queue = SceneQueue {
+            irq: Some(30),
+            cpus: CpuSet::from_cpu(CpuId(0)),
+            packets_per_s: 10_000,
+            packets_per_poll: 1,
+            wakeups_per_s: 10_000,
+            load: 0.02,
+            readers: vec![reader],
+            ..SceneQueue::default()
+        };
+        let netdev = SceneNetdev { queues: vec![queue], ..SceneNetdev::default() };
+        let mut observation = Scene { netdevs: vec![netdev], ..Scene::default() }.observation();
+        let time = CpuTime { reschedules, ..calls };
+        observation.attribution.cpu_time.insert(CpuId(1), time);
+        observation
+    }
+
+    /// The cost of the wakeups where the queue is, and the source of the weights.
+    fn wakeups(observation: &Observation) -> (f64, String) {
+        let costs = Costs::default();
+        let analysis = Analysis::new(observation, &costs);
+        let silos: Vec<&Silo> = analysis.silos.queues.iter().collect();
+        let capacity = Capacity::new(&analysis, &silos);
+        let pool = analysis.after().topology.online.clone();
+        let vector = Vector { pool, ..Vector::new(&silos, None, None).unwrap() };
+        let vectors = [vector];
+        let model = Model::new(&capacity, &vectors);
+        let here = model.place(&CpuId(0)).unwrap();
+        let parts = model.placed(&[Some(CpuId(0))]).parts(0)[here];
+        (parts.wakeups, capacity.source.clone())
+    }
+
+    #[test]
+    fn a_wakeup_of_a_busy_cpu_costs_the_reschedule_ipi_that_was_seen() {
+        let calls = CpuTime { ipi_ns: 200_000, ipis: 100, ..CpuTime::default() };
+        let reschedules = |count| Some(Reschedules { ns: 1000 * count, count });
+        let (all_idle, source) = wakeups(&woken(calls, reschedules(100)));
+        assert!(
+            source.ends_with("an ipi takes 2.0 us here, 1.0 us to a busy cpu (200 seen)"),
+            "{source}"
+        );
+        let of_idle = |reschedules, idle: fn(u64) -> Option<u64>| {
+            let mut observation = woken(calls, reschedules);
+            for wakeup in &mut observation.attribution.wakeups {
+                wakeup.idle = idle(wakeup.count);
+            }
+            wakeups(&observation).0 / all_idle
+        };
+        let is = |share: f64, expected: f64| assert!((share - expected).abs() < 1e-9, "{share}");
+        is(of_idle(reschedules(100), Some), 1.0);
+        // The sender's half is the same, the receiver's is half of that of a call-function IPI.
+        is(of_idle(reschedules(100), |_| Some(0)), 0.75);
+        is(of_idle(reschedules(100), |count| Some(count / 2)), 0.875);
+        is(of_idle(reschedules(100), |_| None), 1.0);
+        is(of_idle(reschedules(99), |_| Some(0)), 1.0);
+        is(of_idle(None, |_| Some(0)), 1.0);
+    }
+
+    #[test]
+    fn few_call_function_ipis_count_together_with_reschedule_ipis() {
+        let calls = CpuTime { ipi_ns: 40_000, ipis: 20, ..CpuTime::default() };
+        let source =
+            |count| wakeups(&woken(calls, Some(Reschedules { ns: 1000 * count, count }))).1;
+        let (enough, few) = (source(80), source(79));
+        assert!(enough.ends_with("an ipi takes 1.2 us here (100 seen)"), "{enough}");
+        assert!(!few.contains("ipi takes"), "{few}");
     }
 }

@@ -338,7 +338,8 @@ impl<'a> Row<'a> {
         for (cpu, weight) in receivers.iter().filter(|_| all > 0.0) {
             let packets = (vector.packets_per_s - vector.forwarded_per_s).max(0.0) * weight / all;
             lines.add(*cpu, topology, &costs.line_ns, packets * costs.lines_per_packet);
-            let woken = vector.wakeups_from(*cpu, weight / all, capacity);
+            let woken = vector.wakeups_from(*cpu, weight / all, capacity)
+                * vector.ipi_share(*cpu, capacity);
             wakeups.add(*cpu, topology, &costs.ipi_ns, woken);
         }
         let own = |(cpu, bytes): (&CpuId, &f64)| {
@@ -428,6 +429,13 @@ impl Vector {
             Some(wakeups) => wakeups,
             None => self.deliveries(share) * capacity.idle(cpu),
         }
+    }
+
+    /// The cost of a mean wakeup on a CPU, relative to that of one that finds it idle.
+    fn ipi_share(&self, cpu: CpuId, capacity: &Capacity<'_>) -> f64 {
+        let idle = || Some(self.idle_wakeups_on.as_ref()?.get(&cpu)? / self.counted_wakeups(cpu)?);
+        let idle = idle().filter(|share| share.is_finite()).unwrap_or(1.0).clamp(0.0, 1.0);
+        idle + (1.0 - idle) * capacity.busy_wakeup
     }
 
     /// Share of the polls that find the readers on a CPU asleep, so that they and the poll never

@@ -43,6 +43,8 @@ pub struct Vector {
     pub polls_per_s: f64,
     /// Wakeups per second by the CPU where the woken thread slept; `None` if not counted.
     pub wakeups_on: Option<BTreeMap<CpuId, f64>>,
+    /// Those of them that found that CPU idle; `None` if not counted.
+    pub idle_wakeups_on: Option<BTreeMap<CpuId, f64>>,
     /// CPUs to which RPS distributes its packets, evenly: the protocol runs there, wherever the
     /// vector is.
     pub rps_targets: CpuSet,
@@ -111,6 +113,11 @@ impl Vector {
         for (cpu, rate) in consumers().flat_map(|consumer| &consumer.wakeups_on) {
             *wakeups_on.entry(*cpu).or_default() += rate;
         }
+        let idle_counted = consumers().all(|consumer| consumer.idle_wakeups_on.is_some());
+        let mut idle_wakeups_on = BTreeMap::new();
+        for (cpu, rate) in consumers().filter_map(|it| it.idle_wakeups_on.as_ref()).flatten() {
+            *idle_wakeups_on.entry(*cpu).or_default() += rate;
+        }
         let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
         let in_force = || heaviest.effective.as_ref().and_then(CpuSet::single);
         Some(Self {
@@ -127,6 +134,7 @@ impl Vector {
                 .map(|silo| polls(silo).unwrap_or_else(|| interrupts(silo)))
                 .sum(),
             wakeups_on: counted.then_some(wakeups_on),
+            idle_wakeups_on: (counted && idle_counted).then_some(idle_wakeups_on),
             forwarded_per_s: silos
                 .iter()
                 .flat_map(|silo| &silo.forwards)

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::change::knobs;
+use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
@@ -103,12 +104,24 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
     };
     let mut changes = Plan::default();
     for netdev in netdevs {
+        if !cpus.is_empty()
+            && let Some(why) = never_read(netdev, "rps_cpus")
+        {
+            plan.leave(&format!("{} rps", netdev.name), &why);
+            continue;
+        }
         let reason = match cpus.is_empty() {
             true => {
                 "RPS off: each packet's protocol work stays on the cpu that polls it".to_owned()
             }
             false => {
-                format!("RPS spreads the protocol work of its flows over cpus {cpus}{note}")
+                let of_bridge = match SoftwareNetdev::from_netdev(netdev).map(|it| it.receive) {
+                    Some(SoftwareReceive::Reentry) => "; only of packets for this host",
+                    _ => "",
+                };
+                format!(
+                    "RPS spreads the protocol work of its flows over cpus {cpus}{of_bridge}{note}"
+                )
             }
         };
         for queue in &netdev.rx_queues {
@@ -168,11 +181,29 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
         flow_counts(netdev, entries, &mut changes);
     }
     plan.refusals.append(&mut changes.refusals);
+    plan.unchanged.append(&mut changes.unchanged);
     let advice = |_: &str| "stop it, or change RFS in its configuration".to_owned();
     owners::add_unless_owned(snapshot, OwnedKnob::Rps, goal, changes.changes, advice, plan);
 }
 
+/// Why a setting of a netdev without hardware would do nothing; `None` if the kernel reads it.
+fn never_read(netdev: &Netdev, knob: &str) -> Option<String> {
+    let kind = SoftwareNetdev::from_netdev(netdev)?;
+    (kind.receive == SoftwareReceive::SamePass).then(|| {
+        format!(
+            "the kernel never reads its {knob}: its packets stay in the pass of the netdevs below \
+             it ({}); name those instead",
+            kind.function_name()
+        )
+    })
+}
+
 fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
+    if entries > 0
+        && let Some(why) = never_read(netdev, "rps_flow_cnt")
+    {
+        return plan.leave(&format!("{} rfs", netdev.name), &why);
+    }
     let real = real_queues(netdev);
     let share = match entries / real {
         0 => entries.min(1),
@@ -295,4 +326,57 @@ fn near(
         near.entry(*index).or_default().insert(cpu);
     }
     Some(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
+
+    use super::*;
+
+    #[test]
+    fn rps_is_planned_only_where_the_kernel_reads_it() {
+        let netdev = |name: &str, driver: &str| SceneNetdev {
+            name: name.into(),
+            driver: driver.into(),
+            software: true,
+            queues: vec![SceneQueue {
+                rps_cpus: Some(CpuSet::new()),
+                rps_flow_cnt: Some(0),
+                ..SceneQueue::default()
+            }],
+            ..SceneNetdev::default()
+        };
+        let netdevs = [
+            netdev("bond0", "bonding"),
+            netdev("eth0.5", "802.1Q VLAN Support"),
+            netdev("br0", "bridge"),
+            netdev("veth0", "veth"),
+        ];
+        let scene = Scene { netdevs: netdevs.to_vec(), ..Scene::default() };
+        let after = &scene.observation().after;
+        let netdevs: Vec<&Netdev> = after.netdevs.iter().collect();
+        let planned = |cpus: &str| {
+            let rps = Some(CpuSet::parse_list(cpus).unwrap());
+            let mut plan = Plan::default();
+            super::rps(after, &netdevs, &Goal { rps, ..Goal::default() }, &mut plan);
+            plan
+        };
+        let plan = planned("1");
+        let left: Vec<&str> = plan.unchanged.iter().map(|it| it.subject.as_str()).collect();
+        assert_eq!(left, ["bond0 rps", "eth0.5 rps"]);
+        assert!(plan.unchanged[1].reason.contains("(vlan_do_receive); name those instead"));
+        let reasons: Vec<&str> = plan.changes.iter().map(|it| it.reason.as_str()).collect();
+        assert!(
+            reasons.len() == 2
+                && reasons[0].ends_with("only of packets for this host")
+                && reasons[1].ends_with("over cpus 1"),
+            "{reasons:?}"
+        );
+        let mut plan = Plan::default();
+        let goal = Goal { rfs: Some(1024), ..Goal::default() };
+        super::rfs(after, &netdevs, &goal, &mut plan);
+        let left: Vec<&str> = plan.unchanged.iter().map(|it| it.subject.as_str()).collect();
+        assert_eq!(left, ["bond0 rfs", "eth0.5 rfs"]);
+    }
 }

@@ -138,6 +138,7 @@ impl Host {
             costs: Costs::default(),
             source: String::new(),
             busy: self.busy.clone(),
+            busy_wakeup: 1.0,
             dilation: 1.0,
         };
         suggest(algorithm, &capacity, &self.vectors)

@@ -114,6 +114,7 @@ impl Work {
             costs: self.costs.clone(),
             source: String::new(),
             busy: self.busy.clone(),
+            busy_wakeup: 1.0,
             dilation: 1.0,
         }
     }

@@ -24,7 +24,7 @@ use super::traced;
 use super::traced_with;
 
 /// Packets that a NIC counts but nobody forwarded: address resolution, multicast of the peers.
-const STRAY: u64 = 20;
+pub(super) const STRAY: u64 = 20;
 
 /// Tests forwarding between the two NICs by a router, a NAT and a bridge; runs last, because it
 /// removes their addresses.
@@ -39,7 +39,7 @@ pub(super) fn is_attributed(lab: &Lab, model: NicModel) {
 }
 
 /// Reads the counters of a NIC from `ethtool -S` and `/sys/class/net/D/statistics`.
-fn counters(lab: &Lab, netdev: &str) -> BTreeMap<String, u64> {
+pub(super) fn counters(lab: &Lab, netdev: &str) -> BTreeMap<String, u64> {
     let read = format!("cd /sys/class/net/{netdev}/statistics; grep . *; ethtool -S {netdev}");
     let text = lab.sh(&read).unwrap();
     let pair = |line: &str| {

@@ -314,6 +314,15 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
             attribution.wakeups.iter().filter(|w| w.tgid == reader.consumer.tgid).collect();
         let across = woken.iter().filter(|w| (w.waker_cpu, w.sleeper_cpu) == (CpuId(1), CpuId(5)));
         let across: u64 = across.map(|wakeup| wakeup.count).sum();
+        let idle: u64 = woken.iter().map(|wakeup| wakeup.idle.unwrap()).sum();
+        let all: u64 = woken.iter().map(|wakeup| wakeup.count).sum();
+        assert!(idle >= all / 2, "nothing else runs on cpu 5: {woken:#?}");
+        let reschedules = attribution.cpu_time.values().map(|time| time.reschedules.unwrap().count);
+        let calls: u64 = attribution.cpu_time.values().map(|time| time.ipis).sum();
+        println!(
+            "{idle} of {all} found it idle; {calls} call-function ipis and {} reschedule ipis",
+            reschedules.sum::<u64>()
+        );
         // it may be woken before it is fully asleep, and sleep for other reasons; the start and end
         // of a connection wake it too
         let about = slept * 19 / 20..=transactions + 20;

@@ -43,6 +43,9 @@ pub struct Measured {
     pub hardirq: f64,
     /// In call-function inter-processor interrupts.
     pub ipi: f64,
+    /// In reschedule inter-processor interrupts; `None` when not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reschedule: Option<f64>,
 }
 
 impl Measured {
@@ -53,7 +56,7 @@ impl Measured {
 
     /// All time that interrupts threads.
     pub fn interrupted(&self) -> f64 {
-        self.softirq() + self.hardirq + self.ipi
+        self.softirq() + self.hardirq + self.ipi + self.reschedule.unwrap_or(0.0)
     }
 }
 
@@ -140,6 +143,7 @@ fn measured(observation: &Observation, cpu: CpuId) -> Option<Measured> {
         other_softirq: share(time.other_softirq_ns),
         hardirq: share(time.hardirq_ns),
         ipi: share(time.ipi_ns),
+        reschedule: time.reschedules.map(|all| share(all.ns)),
     })
 }
 

@@ -43,3 +43,40 @@ pub fn seen_ipis(analysis: &Analysis<'_>) -> Option<(f64, u64)> {
     });
     (count >= ENOUGH_IPIS && ns > 0).then(|| (ns as f64 / count as f64, count))
 }
+
+/// What the IPIs of wakeups take on the CPU that receives them, as eBPF saw it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SeenIpis {
+    /// Mean time of one (ns): of a call-function IPI, which wakes an idle CPU; of both kinds where
+    /// those are few.
+    pub each_ns: f64,
+    /// How many were seen.
+    pub count: u64,
+    /// Time of a reschedule IPI, which interrupts a busy CPU, relative to `each_ns`; at most 1, and
+    /// `None` unless enough of each kind were seen.
+    pub busy: Option<f64>,
+}
+
+/// The call-function and reschedule IPIs that eBPF saw; `None` if these were too few.
+///
+/// The kernel makes an idle CPU do the rest of its wakeup by a call-function IPI
+/// (`kernel/sched/core.c:ttwu_queue_cond`, 5.8). On a busy one the waker does it, and sends a
+/// reschedule IPI if the woken thread preempts what runs there (`wakeup_preempt`).
+pub fn seen_wakeup_ipis(analysis: &Analysis<'_>) -> Option<SeenIpis> {
+    let times = analysis.observation.attribution.cpu_time.values();
+    let (mut ns, mut count) = (0_u64, 0_u64);
+    for all in times.filter_map(|time| time.reschedules) {
+        ns = ns.saturating_add(all.ns);
+        count = count.saturating_add(all.count);
+    }
+    let Some((each_ns, calls)) = seen_ipis(analysis) else {
+        let all = analysis.observation.attribution.cpu_time.values();
+        let (ns, count) = all.fold((ns, count), |(ns, count), time| {
+            (ns.saturating_add(time.ipi_ns), count.saturating_add(time.ipis))
+        });
+        let each_ns = ns as f64 / count as f64;
+        return (count >= ENOUGH_IPIS && ns > 0).then_some(SeenIpis { each_ns, count, busy: None });
+    };
+    let busy = (count >= ENOUGH_IPIS && ns > 0).then(|| ns as f64 / count as f64 / each_ns);
+    Some(SeenIpis { each_ns, count: calls.saturating_add(count), busy: busy.map(|it| it.min(1.0)) })
+}

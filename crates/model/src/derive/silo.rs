@@ -151,6 +151,9 @@ pub struct ConsumerShare {
     /// Wakeups per second by the CPU where the thread slept.
     #[serde(default)]
     pub wakeups_on: BTreeMap<CpuId, f64>,
+    /// Those of them that found that CPU idle; `None` if that was not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_wakeups_on: Option<BTreeMap<CpuId, f64>>,
 }
 
 /// Data that was read but belongs to no queue.

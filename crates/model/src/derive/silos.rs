@@ -385,8 +385,13 @@ fn consumers(
                 share: bytes as f64 / all,
                 cpus,
                 protocols,
-                wakeups_per_s: wakeups.counted.then(|| wakeups_on.values().sum()),
-                wakeups_on,
+                wakeups_per_s: wakeups
+                    .counted
+                    .then(|| wakeups_on.values().map(|rate| rate.per_s).sum()),
+                idle_wakeups_on: wakeups.idle_counted.then(|| {
+                    wakeups_on.iter().map(|(cpu, rate)| (*cpu, rate.idle_per_s)).collect()
+                }),
+                wakeups_on: wakeups_on.iter().map(|(cpu, rate)| (*cpu, rate.per_s)).collect(),
             };
             (bytes, share)
         })

@@ -13,11 +13,29 @@ type Key = (u32, CpuId);
 pub struct Wakeups {
     /// Whether wakeups were counted; otherwise their absence means nothing.
     pub counted: bool,
+    /// Whether it was also counted which of them found the CPU idle.
+    pub idle_counted: bool,
     /// Wakeups per second for each read that happened on the CPU where the thread slept.
-    where_it_read: BTreeMap<(Key, CpuId), f64>,
+    where_it_read: BTreeMap<(Key, CpuId), WakeupRate>,
     /// Wakeups per second on a CPU without reads (the scheduler moved the thread), for each read on
     /// any CPU.
-    elsewhere: BTreeMap<Key, BTreeMap<CpuId, f64>>,
+    elsewhere: BTreeMap<Key, BTreeMap<CpuId, WakeupRate>>,
+}
+
+/// Wakeups of threads that slept on one CPU.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WakeupRate {
+    /// All, per second.
+    pub per_s: f64,
+    /// Those that found the CPU idle, per second.
+    pub idle_per_s: f64,
+}
+
+impl WakeupRate {
+    fn add(&mut self, more: Self, times: f64) {
+        self.per_s += more.per_s * times;
+        self.idle_per_s += more.idle_per_s * times;
+    }
 }
 
 impl Wakeups {
@@ -33,28 +51,32 @@ impl Wakeups {
             }
         }
         let seconds = attribution.elapsed.as_secs_f64();
-        let mut wakeups =
-            Self { counted: seconds > 0.0 && is_counted(attribution), ..Self::default() };
+        let counted = seconds > 0.0 && is_counted(attribution);
+        let idle_counted = counted && attribution.wakeups.iter().all(|it| it.idle.is_some());
+        let mut wakeups = Self { counted, idle_counted, ..Self::default() };
         for wakeup in attribution.wakeups.iter().filter(|_| seconds > 0.0) {
             let key = (wakeup.tgid, wakeup.waker_cpu);
-            let per_s = wakeup.count as f64 / seconds;
+            let rate = WakeupRate {
+                per_s: wakeup.count as f64 / seconds,
+                idle_per_s: wakeup.idle.unwrap_or(0).min(wakeup.count) as f64 / seconds,
+            };
             let some = |reads: Option<&u64>| {
                 reads.copied().filter(|reads| *reads > 0).map(|reads| reads as f64)
             };
             if let Some(reads) = some(there.get(&(key, wakeup.sleeper_cpu))) {
-                *wakeups.where_it_read.entry((key, wakeup.sleeper_cpu)).or_default() +=
-                    per_s / reads;
+                let there = wakeups.where_it_read.entry((key, wakeup.sleeper_cpu)).or_default();
+                there.add(rate, reads.recip());
             } else if let Some(reads) = some(all.get(&key)) {
                 let sleepers = wakeups.elsewhere.entry(key).or_default();
-                *sleepers.entry(wakeup.sleeper_cpu).or_default() += per_s / reads;
+                sleepers.entry(wakeup.sleeper_cpu).or_default().add(rate, reads.recip());
             }
         }
         wakeups
     }
 
-    /// Wakeups per second that belong to these reads of one reader, by the CPU where it slept.
-    pub fn of_reads(&self, rows: &[&Consumption]) -> BTreeMap<CpuId, f64> {
-        let mut rates = BTreeMap::new();
+    /// Wakeups that belong to these reads of one reader, by the CPU where it slept.
+    pub fn of_reads(&self, rows: &[&Consumption]) -> BTreeMap<CpuId, WakeupRate> {
+        let mut rates: BTreeMap<CpuId, WakeupRate> = BTreeMap::new();
         for row in rows {
             let Some(key) = key(row) else { continue };
             let here = self
@@ -64,7 +86,7 @@ impl Wakeups {
             for (cpu, rate) in
                 here.into_iter().chain(self.elsewhere.get(&key).into_iter().flatten())
             {
-                *rates.entry(*cpu).or_default() += rate * row.events as f64;
+                rates.entry(*cpu).or_default().add(*rate, row.events as f64);
             }
         }
         rates

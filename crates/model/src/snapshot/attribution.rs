@@ -168,7 +168,7 @@ impl Attribution {
         });
         self.stages = None;
         for (cpu, time) in next.cpu_time {
-            self.cpu_time.entry(cpu).or_default().add(time);
+            self.cpu_time.entry(cpu).and_modify(|all| all.add(time)).or_insert(time);
         }
         if let (Some(all), Some(next)) = (&mut self.runqueue_latency, next.runqueue_latency) {
             all.append(next);
@@ -259,6 +259,10 @@ pub struct Wakeup {
     pub sleeper_cpu: CpuId,
     /// Number of wakeups.
     pub count: u64,
+    /// Those of them that found that CPU idle: it ran its idle task, perhaps interrupted by a
+    /// softirq. `None` when that was not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<u64>,
 }
 
 /// Packets received and queued for sending on a device, not read by a local socket.
@@ -350,6 +354,20 @@ pub struct CpuTime {
     pub hardirqs: u64,
     /// Call-function inter-processor interrupts received.
     pub ipis: u64,
+    /// Reschedule inter-processor interrupts received; `None` when they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reschedules: Option<Reschedules>,
+}
+
+/// The inter-processor interrupts by which one CPU makes another one switch to a thread that it has
+/// woken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Reschedules {
+    /// Time in their handlers, in nanoseconds; the switch to the thread comes after it.
+    pub ns: u64,
+    /// Their number.
+    pub count: u64,
 }
 
 impl CpuTime {
@@ -367,11 +385,18 @@ impl CpuTime {
         self.net_rx_runs += more.net_rx_runs;
         self.hardirqs += more.hardirqs;
         self.ipis += more.ipis;
+        // a sum that covers a part of the time only would be too small
+        self.reschedules = self
+            .reschedules
+            .zip(more.reschedules)
+            .map(|(all, more)| Reschedules { ns: all.ns + more.ns, count: all.count + more.count });
     }
 
     /// All time taken from tasks: softirqs, interrupts, IPIs.
     pub fn interrupted_ns(&self) -> u64 {
-        self.softirq_ns().saturating_add(self.hardirq_ns).saturating_add(self.ipi_ns)
+        let reschedules = self.reschedules.map_or(0, |all| all.ns);
+        let interrupts = self.hardirq_ns.saturating_add(self.ipi_ns).saturating_add(reschedules);
+        self.softirq_ns().saturating_add(interrupts)
     }
 }
 

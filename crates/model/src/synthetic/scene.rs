@@ -92,6 +92,10 @@ pub struct SceneNetdev {
     pub driver: String,
     /// NUMA node of the device.
     pub node: Option<u32>,
+    /// Without hardware: no device path.
+    pub software: bool,
+    /// The bond, bridge or team of which it is a port.
+    pub master: Option<String>,
     /// Administratively down.
     pub down: bool,
     /// Its NAPIs are polled by kthreads.
@@ -479,7 +483,9 @@ impl SceneNetdev {
         Netdev {
             name: self.name.clone(),
             ifindex,
-            device_path: Some(format!("/devices/pci0000:00/0000:00:{ifindex:02x}.0")),
+            device_path: (!self.software)
+                .then(|| format!("/devices/pci0000:00/0000:00:{ifindex:02x}.0")),
+            master: self.master.clone(),
             driver: Some(self.driver.clone()),
             node: self.node.map(NodeId),
             up: !self.down,
@@ -567,6 +573,7 @@ impl SceneQueue {
             waker_cpu,
             sleeper_cpu: reader.cpu,
             count: self.wakeups_of(reader),
+            idle: None,
         })
     }
 }

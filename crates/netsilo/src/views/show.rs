@@ -30,7 +30,8 @@ const QUEUE_DROPS: [&str; 6] =
 
 /// Columns of CPUs that a narrow terminal loses, the first one first; the first column of a group
 /// stays, because it carries the group's name.
-const CPU_DROPS: [&str; 11] = [
+const CPU_DROPS: [&str; 12] = [
+    "resched/s",
     "core",
     "rps/s",
     "cal/s",
@@ -325,6 +326,7 @@ fn heaviest(all: impl Iterator<Item = (String, f64)>) -> Vec<String> {
 fn cpu_table(cpus: &[CpuLine], before: Option<&[CpuLine]>, on: Presentation) -> Styled {
     let shown = CpuColumns {
         measured: cpus.iter().any(|cpu| cpu.softirq_share.is_some()),
+        reschedules: cpus.iter().any(|cpu| cpu.reschedules_per_s.is_some()),
         nodes: cpus.iter().filter_map(|cpu| cpu.node).collect::<BTreeSet<_>>().len() > 1,
         bars: on.palette,
     };
@@ -335,6 +337,7 @@ fn cpu_table(cpus: &[CpuLine], before: Option<&[CpuLine]>, on: Presentation) -> 
     if shown.measured {
         header.extend(MEASURED);
         header.push("\nipi/s");
+        header.extend(shown.reschedules.then_some("\nresched/s"));
     } else {
         header.push("\ncal/s");
     }
@@ -362,6 +365,8 @@ fn cpu_table(cpus: &[CpuLine], before: Option<&[CpuLine]>, on: Presentation) -> 
 struct CpuColumns {
     /// What eBPF measures.
     measured: bool,
+    /// Reschedule IPIs.
+    reschedules: bool,
     /// The CPU's node.
     nodes: bool,
     /// A bar of its use.
@@ -393,6 +398,7 @@ fn cpu_row(cpu: &CpuLine, shown: CpuColumns) -> Vec<Styled> {
         row.push(softirq(cpu.softirq_share));
         row.push(cell(share(cpu.ipi_share)));
         row.push(cell(or_dash(cpu.ipis_per_s, count)));
+        row.extend(shown.reschedules.then(|| cell(or_dash(cpu.reschedules_per_s, count))));
     } else {
         row.push(cell(or_dash(cpu.cal_per_s, count)));
     }

@@ -77,8 +77,10 @@ fn time(text: &mut Styled, cpu: &CpuWhy) {
 }
 
 fn measured(it: &Measured) -> String {
+    let reschedule =
+        it.reschedule.map_or_else(String::new, |it| format!(", reschedule IPIs {}", percent(it)));
     format!(
-        "softirq {} (NET_RX {}, NET_TX {}, other {}), device interrupts {}, IPIs {}",
+        "softirq {} (NET_RX {}, NET_TX {}, other {}), device interrupts {}, IPIs {}{reschedule}",
         percent(it.softirq()),
         percent(it.net_rx),
         percent(it.net_tx),

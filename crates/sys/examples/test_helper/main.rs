@@ -11,7 +11,7 @@ mod reader;
 #[path = "../../tests/transaction/remedies.rs"]
 mod remedies;
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
@@ -31,8 +31,12 @@ enum Role {
         /// Number of connections; for UDP the size of the buffer
         connections: usize,
     },
-    /// Send datagrams of 100 bytes to 10.10.0.2
-    SendDatagrams { count: usize },
+    /// Send datagrams of 100 bytes
+    SendDatagrams {
+        count: usize,
+        #[arg(default_value = "10.10.0.2:9")]
+        to: SocketAddr,
+    },
     /// Check that every eBPF hook names the missing privilege
     WithoutPrivilege,
     /// Apply the plan of everything to the fake kernel in a folder, which kills this process before
@@ -55,7 +59,7 @@ enum Role {
 fn main() {
     match Role::parse() {
         Role::Reader { how, connections } => reader::run(&how, connections),
-        Role::SendDatagrams { count } => send_datagrams(count),
+        Role::SendDatagrams { count, to } => send_datagrams(count, to),
         Role::WithoutPrivilege => without_privilege(),
         Role::ApplyAndBeKilled { root, write, after } => apply_and_be_killed(&root, write, after),
         Role::NicClient { address } => nic::client(&address),
@@ -64,10 +68,10 @@ fn main() {
     }
 }
 
-fn send_datagrams(count: usize) {
+fn send_datagrams(count: usize, to: SocketAddr) {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     for _ in 0..count {
-        socket.send_to(&[0; 100], (Ipv4Addr::new(10, 10, 0, 2), 9)).unwrap();
+        socket.send_to(&[0; 100], to).unwrap();
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{
-    Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, QueueResolution, Sampling, Wakeup,
+    Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, QueueResolution, Reschedules,
+    Sampling, Wakeup,
 };
 
 use crate::bpf::cgroup::Cgroups;
@@ -16,9 +17,9 @@ use crate::bpf::table::{Entry, Mapped};
 /// Words of `struct cpu_time` in `bpf/time.h`.
 pub(crate) const TIME_WORDS: usize = 32;
 /// The first words are sums, the last of them of wakeups.
-const TIME_WAKEUPS: usize = 8;
+const TIME_WAKEUPS: usize = 10;
 /// These hold what runs now, and the starts of open intervals.
-pub(crate) const TIME_OPEN: Range<usize> = 9..16;
+pub(crate) const TIME_OPEN: Range<usize> = 11..17;
 /// Then one `struct sample` of `bpf/sample.h` for each kind of event.
 const SAMPLE_WORDS: usize = 5;
 
@@ -66,7 +67,14 @@ pub(crate) fn polls(entries: Vec<Entry>) -> Vec<Poll> {
 pub(crate) fn wakeups(entries: Vec<Entry>) -> Vec<Wakeup> {
     let wakeup = |entry: Entry| {
         let (tgid, sleeper_cpu) = halves(entry.key[0]);
-        Wakeup { tgid, waker_cpu: entry.cpu, sleeper_cpu: CpuId(sleeper_cpu), count: entry.sums[0] }
+        let [count, idle, unknown] = entry.sums;
+        Wakeup {
+            tgid,
+            waker_cpu: entry.cpu,
+            sleeper_cpu: CpuId(sleeper_cpu),
+            count,
+            idle: (unknown == 0).then_some(idle),
+        }
     };
     let mut wakeups: Vec<Wakeup> = merged(entries).map(wakeup).collect();
     wakeups.sort();
@@ -189,8 +197,8 @@ fn cpu(number: u32) -> Option<CpuId> {
     i32::try_from(number).ok().map(|_| CpuId(number))
 }
 
-/// Times of each CPU that was interrupted at least once.
-pub(crate) fn cpu_times(times: &Mapped) -> BTreeMap<CpuId, CpuTime> {
+/// Times of each CPU that was interrupted at least once; reschedule IPIs only if their hooks count.
+pub(crate) fn cpu_times(times: &Mapped, counts_reschedules: bool) -> BTreeMap<CpuId, CpuTime> {
     let cpus = times.words().chunks_exact(TIME_WORDS).enumerate();
     let time = |(cpu, words): (usize, &[std::sync::atomic::AtomicU64])| {
         let word = |i: usize| words[i].load(Ordering::Relaxed);
@@ -200,11 +208,17 @@ pub(crate) fn cpu_times(times: &Mapped) -> BTreeMap<CpuId, CpuTime> {
             other_softirq_ns: word(2),
             hardirq_ns: word(3),
             ipi_ns: word(4),
-            net_rx_runs: word(5),
-            hardirqs: word(6),
-            ipis: word(7),
+            net_rx_runs: word(6),
+            hardirqs: word(7),
+            ipis: word(8),
+            reschedules: None,
         };
-        (time != CpuTime::default()).then_some((CpuId(cpu as u32), time))
+        let reschedules = Reschedules { ns: word(5), count: word(9) };
+        if time == CpuTime::default() && reschedules == Reschedules::default() {
+            return None;
+        }
+        let reschedules = counts_reschedules.then_some(reschedules);
+        Some((CpuId(cpu as u32), CpuTime { reschedules, ..time }))
     };
     cpus.filter_map(time).collect()
 }
@@ -232,6 +246,13 @@ pub(crate) fn since(
 ) -> BTreeMap<CpuId, CpuTime> {
     let growth = |(cpu, now): (&CpuId, &CpuTime)| {
         let before = before.get(cpu).copied().unwrap_or_default();
+        let reschedules = |now: Reschedules| {
+            let before = before.reschedules.unwrap_or_default();
+            Reschedules {
+                ns: now.ns.saturating_sub(before.ns),
+                count: now.count.saturating_sub(before.count),
+            }
+        };
         let growth = CpuTime {
             net_rx_ns: now.net_rx_ns.saturating_sub(before.net_rx_ns),
             net_tx_ns: now.net_tx_ns.saturating_sub(before.net_tx_ns),
@@ -241,6 +262,7 @@ pub(crate) fn since(
             net_rx_runs: now.net_rx_runs.saturating_sub(before.net_rx_runs),
             hardirqs: now.hardirqs.saturating_sub(before.hardirqs),
             ipis: now.ipis.saturating_sub(before.ipis),
+            reschedules: now.reschedules.map(reschedules),
         };
         (*cpu, growth)
     };

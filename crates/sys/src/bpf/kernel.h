@@ -174,6 +174,12 @@ struct task_struct {
 	char comm[TASK_COMM_LEN];
 } KERNEL;
 
+/* kernel/sched/sched.h: what a CPU runs, and its idle task. */
+struct rq {
+	struct task_struct *curr;
+	struct task_struct *idle;
+} KERNEL;
+
 /*
  * Registers at a kprobe (KPROBES: known for this architecture), with the names of bpf_tracing.h: a
  * kernel interface, not relocated by CO-RE.

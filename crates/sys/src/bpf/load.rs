@@ -43,9 +43,18 @@ const IPI_PROGRAMS: &[&str] = if cfg!(any(target_arch = "x86_64", target_arch = 
         "call_function_exit",
         "call_function_single_entry",
         "call_function_single_exit",
+        "reschedule_entry",
+        "reschedule_exit",
     ]
 } else {
     &["ipi_entry", "ipi_exit"]
+};
+
+/// The programs at the start and the end of a reschedule IPI.
+const RESCHEDULE_PROGRAMS: [&str; 2] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+    ["reschedule_entry", "reschedule_exit"]
+} else {
+    ["ipi_entry", "ipi_exit"]
 };
 
 impl Source {
@@ -100,9 +109,12 @@ impl Source {
         Self::new(object!("stages"), "stages", &["tick"])
     }
 
-    /// Depends on the state that `time` keeps.
-    pub(crate) fn wakeups() -> Self {
-        Self { half: true, ..Self::new(object!("wakeups"), "wakeups", &["waking"]) }
+    /// Depends on the state that `time` keeps; the second variant does not tell which wakeups find
+    /// the CPU idle.
+    pub(crate) fn wakeups() -> Vec<Self> {
+        let variant =
+            |program| Self { half: true, ..Self::new(object!("wakeups"), "wakeups", &[program]) };
+        vec![variant("waking"), variant("waking_only")]
     }
 
     pub(crate) fn runqueue() -> Self {
@@ -167,6 +179,11 @@ impl Loaded {
     pub(crate) fn runs(&self, program: &str) -> bool {
         let hooks = self.programs.iter().zip(&self.hooks);
         hooks.into_iter().any(|(name, hook)| *name == program && hook.refused.is_none())
+    }
+
+    /// Whether reschedule IPIs are counted and timed.
+    pub(crate) fn counts_reschedules(&self) -> bool {
+        RESCHEDULE_PROGRAMS.iter().all(|program| self.runs(program))
     }
 
     /// Whether every hook is attached.

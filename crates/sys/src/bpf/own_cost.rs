@@ -35,7 +35,8 @@ pub(crate) fn estimate(attribution: &Attribution, unlisted: Unlisted) -> Countin
     let polls = sum(&mut attribution.polls.iter().map(|poll| poll.polls));
     let packets = sum(&mut attribution.polls.iter().map(|poll| poll.packets));
     let times = attribution.cpu_time.values();
-    let interrupts = sum(&mut times.map(|time| time.hardirqs + time.ipis));
+    let interrupts = sum(&mut times
+        .map(|time| time.hardirqs + time.ipis + time.reschedules.map_or(0, |all| all.count)));
     let calls = unlisted.read_programs * sampling.reads.events
         + 2 * sampling.softirqs.events
         + polls

@@ -3,9 +3,9 @@
  * How long is each CPU interrupted, and by what?
  *
  * Two clock reads per interrupt and per examined softirq (sample.h). The time of a device interrupt
- * or IPI during a softirq is subtracted from the softirq's time. Timer and rescheduling interrupts
- * are not hooked: their few microseconds count for the interrupted code. On PREEMPT_RT a softirq
- * can be preempted; its time then includes the preempting task.
+ * or IPI during a softirq is subtracted from the softirq's time. Timer interrupts are not hooked:
+ * their few microseconds count for the interrupted code. On PREEMPT_RT a softirq can be preempted;
+ * its time then includes the preempting task.
  */
 #include "time.h"
 #include <bpf/bpf_tracing.h>
@@ -130,19 +130,53 @@ int BPF_PROG(call_function_single_exit)
 	return 0;
 }
 
+static __always_inline void reschedule_ends(void)
+{
+	struct cpu_time *time = this_cpu();
+
+	if (time) {
+		time->reschedule_ns += irq_ends(time);
+		time->reschedules++;
+	}
+}
+
+/*
+ * x86: smp_send_reschedule(), for a wakeup that preempts what runs on a CPU, and for one of a CPU
+ * that idles without watching for work; the switch to the thread comes after the exit.
+ */
+SEC("tp_btf/reschedule_entry")
+int BPF_PROG(reschedule_entry)
+{
+	irq_begins();
+	return 0;
+}
+
+SEC("tp_btf/reschedule_exit")
+int BPF_PROG(reschedule_exit)
+{
+	reschedule_ends();
+	return 0;
+}
+
 /* arm64 and others: one pair of hooks for all kinds of IPI, which differ by a text. */
-static __always_inline bool is_call_function(const char *reason)
+enum ipi_kind { OTHER_IPI, CALL_FUNCTION, RESCHEDULE };
+
+static __always_inline enum ipi_kind kind_of(const char *reason)
 {
 	char text[16] = "";
 
 	bpf_probe_read_kernel_str(text, sizeof(text), reason);
-	return text[0] == 'F' && text[1] == 'u' && text[2] == 'n'; /* "Function call interrupts" */
+	if (text[0] == 'F' && text[1] == 'u' && text[2] == 'n')
+		return CALL_FUNCTION; /* "Function call interrupts" */
+	if (text[0] == 'R' && text[1] == 'e' && text[2] == 's')
+		return RESCHEDULE; /* "Rescheduling interrupts" */
+	return OTHER_IPI;
 }
 
 SEC("tp_btf/ipi_entry")
 int BPF_PROG(ipi_entry, const char *reason)
 {
-	if (is_call_function(reason))
+	if (kind_of(reason) != OTHER_IPI)
 		irq_begins();
 	return 0;
 }
@@ -150,8 +184,12 @@ int BPF_PROG(ipi_entry, const char *reason)
 SEC("tp_btf/ipi_exit")
 int BPF_PROG(ipi_exit, const char *reason)
 {
-	if (is_call_function(reason))
+	enum ipi_kind kind = kind_of(reason);
+
+	if (kind == CALL_FUNCTION)
 		ipi_ends();
+	else if (kind == RESCHEDULE)
+		reschedule_ends();
 	return 0;
 }
 

@@ -4,12 +4,12 @@
 #include "sample.h"
 
 struct cpu_time {
-	u64 net_rx_ns, net_tx_ns, other_softirq_ns, hardirq_ns, ipi_ns;
-	u64 net_rx_runs, hardirqs, ipis;
+	u64 net_rx_ns, net_tx_ns, other_softirq_ns, hardirq_ns, ipi_ns, reschedule_ns;
+	u64 net_rx_runs, hardirqs, ipis, reschedules;
 	u64 wakeups;  /* Of any thread, by anything. */
 	u64 irq_since; /* When the interrupt that runs now began; 0 when none does. */
-	u64 softirq;   /* The softirq that runs now + 1; 0 when none does. */
-	u64 weight;    /* How many softirqs it stands for; 0: it is not examined. */
+	u32 softirq;   /* The softirq that runs now + 1; 0 when none does. */
+	u32 weight;    /* How many softirqs it stands for; 0: it is not examined. */
 	/* Of an examined softirq: when it began, and what irqs_ns() said then. */
 	u64 softirq_since;
 	u64 softirq_irqs_ns;
@@ -18,8 +18,7 @@ struct cpu_time {
 	struct sample reads;
 	struct sample softirqs;
 	struct sample other_polls; /* Polls outside of softirqs, and wakeups by them. */
-	u64 unused;		   /* No two CPUs share a cache line. */
-};
+}; /* Four cache lines, so that no two CPUs share one. */
 
 /* Shared by all objects that read it. */
 struct {
@@ -39,7 +38,7 @@ static __always_inline struct cpu_time *this_cpu(void)
 
 static __always_inline u64 irqs_ns(const volatile struct cpu_time *time)
 {
-	return time->hardirq_ns + time->ipi_ns;
+	return time->hardirq_ns + time->ipi_ns + time->reschedule_ns;
 }
 
 /*
@@ -61,10 +60,10 @@ static __always_inline u64 now_and_irqs(const volatile struct cpu_time *time, u6
 }
 
 /*
- * Whether this CPU runs that softirq now, without a nested device interrupt. Timer interrupts are
- * not hooked.
+ * Whether this CPU runs that softirq now, without a nested device interrupt or IPI. Timer
+ * interrupts are not hooked.
  */
-static __always_inline bool in_softirq(const struct cpu_time *time, u64 vector)
+static __always_inline bool in_softirq(const struct cpu_time *time, u32 vector)
 {
 	return time->softirq == vector + 1 && !time->irq_since;
 }

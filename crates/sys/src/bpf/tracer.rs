@@ -294,7 +294,8 @@ impl Tracer {
             attribution.consumption =
                 consumption(tables.reads.drain()?, &attribution.polls, &self.cgroups);
             attribution.wakeups = wakeups(tables.wakeups.drain()?);
-            let times = cpu_times(&tables.times);
+            let reschedules = self.loaded.iter().any(Loaded::counts_reschedules);
+            let times = cpu_times(&tables.times, reschedules);
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;
             let (sampling, wakeups_seen) = sampled(&tables.times);
@@ -355,11 +356,11 @@ fn load_all(options: Options, context: &mut LoadContext) -> Vec<Loaded> {
     if options.time {
         loaded.push(load(&Source::time(), context));
         let wakeups = Source::wakeups();
-        loaded.push(if knows_softirqs(&loaded) {
-            load(&wakeups, context)
+        if knows_softirqs(&loaded) {
+            loaded.extend(load_first(&wakeups, context));
         } else {
-            Loaded::refused(&wakeups, NO_SOFTIRQS)
-        });
+            loaded.extend(wakeups.first().map(|all| Loaded::refused(all, NO_SOFTIRQS)));
+        }
     }
     if options.arrivals {
         loaded.push(load(&Source::arrive(), context));
@@ -378,7 +379,8 @@ fn knows_softirqs(loaded: &[Loaded]) -> bool {
 
 /// All hooks refused for this reason, for when the tables cannot be created.
 fn refuse(options: Options, reason: &str) -> Vec<Hook> {
-    let mut sources = vec![Source::polls(), Source::tcp(), Source::time(), Source::wakeups()];
+    let mut sources = vec![Source::polls(), Source::tcp(), Source::time()];
+    sources.extend(Source::wakeups());
     sources.extend(Source::udp());
     sources.extend(options.runqueue.then(Source::runqueue));
     sources.iter().flat_map(|source| source.refuse(reason)).collect()

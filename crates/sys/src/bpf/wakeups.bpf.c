@@ -5,18 +5,42 @@
  * sched_waking runs on the waking CPU, before the thread gets a CPU: thread_info.cpu is still the
  * CPU where it slept. Most wakeups are unrelated to receive work and exit at the first test, on the
  * state that `time.bpf.c` keeps. A timer interrupt that wakes a thread during NET_RX counts too.
+ *
+ * Also counts how often that CPU runs its idle task, as the scheduler sees it (idle_cpu()): then
+ * nothing else runs there that the woken thread would have to preempt. A softirq that interrupts
+ * the idle task counts as idle.
  */
 #define TABLE wakeups
 #include "count.h"
 #include "time.h"
 #include <bpf/bpf_tracing.h>
 
-SEC("tp_btf/sched_waking")
-int BPF_PROG(waking, struct task_struct *sleeper)
+/*
+ * Absent where the kernel's BTF has no per-CPU variables (pahole before 1.18). Where the BTF has it
+ * but not kallsyms (no CONFIG_KALLSYMS_ALL), the kernel refuses the program.
+ */
+extern const struct rq runqueues __ksym __weak;
+
+enum { BUSY, IDLE, UNKNOWN };
+
+static __always_inline u32 state_of(u32 cpu)
+{
+	const struct rq *rq;
+
+	if (!&runqueues)
+		return UNKNOWN;
+	rq = bpf_per_cpu_ptr(&runqueues, cpu);
+	if (!rq)
+		return UNKNOWN;
+	return rq->curr == rq->idle ? IDLE : BUSY;
+}
+
+static __always_inline int count_waking(struct task_struct *sleeper, bool knows_idle)
 {
 	struct cpu_time *time = this_cpu();
 	struct key key = {};
 	struct slot *slot;
+	u32 cpu, state;
 	bool fresh;
 	u64 weight;
 
@@ -31,11 +55,28 @@ int BPF_PROG(waking, struct task_struct *sleeper)
 		return 0;
 	if (!weight || sleeper->flags & PF_KTHREAD)
 		return 0;
-	key.word[0] = (u64)sleeper->tgid << 32 | sleeper->thread_info.cpu;
+	cpu = sleeper->thread_info.cpu;
+	state = knows_idle ? state_of(cpu) : UNKNOWN;
+	key.word[0] = (u64)sleeper->tgid << 32 | cpu;
 	slot = slot_of(&key, &fresh);
-	if (slot)
-		add(slot, weight, 0);
+	if (!slot)
+		return 0;
+	add(slot, weight, state == IDLE ? weight : 0);
+	if (state == UNKNOWN)
+		__sync_fetch_and_add(&slot->sum[2], weight);
 	return 0;
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(waking, struct task_struct *sleeper)
+{
+	return count_waking(sleeper, true);
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(waking_only, struct task_struct *sleeper)
+{
+	return count_waking(sleeper, false);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

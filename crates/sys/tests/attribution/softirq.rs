@@ -4,11 +4,13 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 
 use netsilo_model::derive::stages::Stages;
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
 use netsilo_model::snapshot::netdev::Xdp;
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use netsilo_sys::files::root::Root;
+use rustix::process::Pid;
 
 use super::at;
 use super::helper;
@@ -159,6 +161,136 @@ fn each_single_datagram_wakes_its_reader() {
         );
         let ours: u64 = woken(std::process::id()).sum();
         assert!(ours > 0, "the answers wake this thread: {:#?}", attribution.wakeups);
+    });
+}
+
+/// Where the kernel has the hooks, every IPI of either kind is counted, and has a time.
+#[test]
+fn reschedule_ipis_are_those_of_proc_interrupts() {
+    in_own_netns(|| {
+        let mut tracer = Tracer::attach(Options::exact());
+        let refused = tracer
+            .hooks()
+            .into_iter()
+            .find(|hook| hook.hook.contains("reschedule") && hook.refused.is_some());
+        assert_eq!(refused, None);
+        let before = reschedules_by_cpu();
+        tracer.restart().unwrap();
+        hand_over(2_000);
+        let attribution = tracer.read().unwrap();
+        let after = reschedules_by_cpu();
+        for (number, (before, after)) in before.into_iter().zip(after).enumerate() {
+            let time = attribution.cpu_time.get(&CpuId(number as u32)).copied();
+            let counted = time.unwrap_or_default().reschedules.unwrap_or_default();
+            // IPIs come between reading the file and the counts, by other programs.
+            let all = after - before;
+            assert!(
+                counted.count <= all && counted.count + all / 20 + 20 >= all,
+                "cpu {number}: {counted:?} of {all}"
+            );
+            assert!(counted.count < 100 || counted.ns > 10 * counted.count, "{counted:?}");
+        }
+    });
+}
+
+/// `RES` of `/proc/interrupts`, by column.
+fn reschedules_by_cpu() -> Vec<u64> {
+    let text = std::fs::read_to_string("/proc/interrupts").unwrap();
+    let row = text.lines().find_map(|line| line.trim_start().strip_prefix("RES:")).unwrap();
+    row.split_whitespace().map_while(|word| word.parse().ok()).collect()
+}
+
+/// Two threads wake each other as often, each on a CPU of its own, while others keep both CPUs
+/// busy: only a reschedule IPI makes such a CPU switch.
+fn hand_over(times: usize) {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for cpu in 0..cpus.min(2) {
+            let over = &over;
+            scope.spawn(move || {
+                run_on(cpu);
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let (to_there, there) = std::sync::mpsc::channel();
+        let (to_here, here) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            run_on(1 % cpus);
+            for () in there {
+                to_here.send(()).unwrap();
+            }
+        });
+        run_on(0);
+        for _ in 0..times {
+            to_there.send(()).unwrap();
+            here.recv().unwrap();
+        }
+        drop(to_there);
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+fn run_on(cpu: usize) {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(cpu);
+    rustix::thread::sched_setaffinity(None, &cpus).unwrap();
+}
+
+/// Beside a thread that never sleeps, a reader is woken on a busy CPU. How often it is idle without
+/// that thread depends on what else this machine does; guests assert that.
+#[test]
+fn wakeups_tell_whether_the_cpu_was_idle() {
+    in_own_netns(|| {
+        let idle_share = |beside: bool| {
+            let over = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let mut reader = Reader::start("udp-unconnected", 65536);
+                let cpu = std::thread::available_parallelism().unwrap().get() - 1;
+                let mut cpus = rustix::thread::CpuSet::new();
+                cpus.set(cpu);
+                let pid = Pid::from_raw(reader.tgid() as i32);
+                rustix::thread::sched_setaffinity(pid, &cpus).unwrap();
+                if beside {
+                    let over = &over;
+                    scope.spawn(move || {
+                        run_on(cpu);
+                        while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                            std::hint::spin_loop();
+                        }
+                    });
+                }
+                let mut tracer = Tracer::attach(Options::exact());
+                let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+                run_on(0);
+                for size in (1..300).chain([0]) {
+                    socket.send_to(&vec![0; size], at(reader.port)).unwrap();
+                    socket.recv(&mut []).unwrap();
+                }
+                reader.said("read");
+                let attribution = tracer.read().unwrap();
+                over.store(true, std::sync::atomic::Ordering::Relaxed);
+                let rows = attribution.wakeups.iter().filter(|it| it.tgid == reader.tgid());
+                let rows = rows.filter(|it| it.sleeper_cpu == CpuId(cpu as u32));
+                let sums = rows.fold((0, 0), |(count, idle), row| {
+                    (count + row.count, idle + row.idle.unwrap_or(0))
+                });
+                assert!(sums.0 > 30, "{:#?}", attribution.wakeups);
+                let counted = attribution.wakeups.iter().all(|wakeup| wakeup.idle.is_some());
+                counted.then_some(sums.1 as f64 / sums.0 as f64)
+            })
+        };
+        if std::thread::available_parallelism().unwrap().get() < 2 {
+            return;
+        }
+        let (Some(alone), Some(beside)) = (idle_share(false), idle_share(true)) else {
+            println!("this kernel does not tell which cpu is idle: guests test it");
+            return;
+        };
+        println!("found idle: {alone:.2} alone, {beside:.2} beside a thread that never sleeps");
+        assert!(beside < 0.2, "{beside}");
     });
 }
 

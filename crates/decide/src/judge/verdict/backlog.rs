@@ -5,13 +5,10 @@ use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::attribution::{Consumption, QueueResolution};
 use netsilo_model::snapshot::netdev::Netdev;
-
-/// Drivers that hand packets to the sender's backlog, unless they use NAPI (GRO, XDP):
-/// `veth_forward_skb` and `tun_get_user` call `netif_rx`.
-const DRIVERS: [&str; 2] = ["veth", "tun"];
 
 /// Least share of all packets that the CPUs process: a host of containers has hundreds of such
 /// netdevs, and what follows visits all CPUs.
@@ -23,9 +20,9 @@ const NEARLY_ALL: f64 = 0.9;
 
 /// A netdev's part of the backlogs.
 #[derive(Debug, Clone)]
-pub(super) struct BacklogWork {
+pub(crate) struct BacklogWork {
     /// Share of each CPU's time.
-    pub(super) share: BTreeMap<CpuId, f64>,
+    pub(crate) share: BTreeMap<CpuId, f64>,
     /// Packets per second.
     pub(super) packets_per_s: f64,
     /// Polls of the backlogs per second for them.
@@ -38,8 +35,11 @@ impl BacklogWork {
     /// A backlog does not say whose packets it holds. The sockets that read them say which CPUs
     /// processed them; where nothing is known of those, the netdev's share is taken to be the same
     /// on every CPU.
-    pub(super) fn of(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Self> {
-        netdev.driver.as_deref().filter(|driver| DRIVERS.contains(driver))?;
+    pub(crate) fn of(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Self> {
+        let kind = SoftwareNetdev::from_netdev(netdev)?;
+        if kind.receive != SoftwareReceive::Backlog {
+            return None;
+        }
         let arrived = *analysis.rates.netdevs.get(&netdev.name)?.get("rx_packets")?;
         let polled: f64 = silos.iter().filter_map(|silo| silo.packets_per_s).sum();
         let softnets = analysis.rates.cpus.values().filter_map(|cpu| cpu.softnet);

@@ -4,9 +4,9 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::judge::verdict::remedy_verdict::{Outcome, RemedyVerdict};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
 use crate::judge::verdict::work::NetdevWork;
-use crate::judge::verdict::{interrupts, packet_steering, poll, queues, rps_in_force};
+use crate::judge::verdict::{interrupts, packet_steering, poll, queues, rps_in_force, software};
 use crate::plan::Goal;
 
 /// Proposed entries of the global flow table (`Documentation/networking/scaling.rst`, for a busy
@@ -25,22 +25,31 @@ pub(crate) struct Proposal {
 
 /// The verdicts on all netdevs with receive traffic; empty without rates.
 pub(crate) fn proposals(analysis: &Analysis<'_>) -> Vec<Proposal> {
-    let netdevs = analysis.observation.after.netdevs.iter();
-    netdevs
-        .filter_map(|netdev| NetdevWork::of(analysis, netdev))
-        .flat_map(|work| of_netdev(&work))
-        .collect()
+    let on = |netdev: &Netdev| match NetdevWork::of(analysis, netdev) {
+        Some(work) => of_netdev(&work),
+        None => {
+            let verdicts = software::verdicts(analysis, netdev).into_iter();
+            verdicts.map(|verdict| Proposal { verdict, goal: None }).collect()
+        }
+    };
+    analysis.observation.after.netdevs.iter().flat_map(on).collect()
 }
 
 /// The verdict on RPS onto these CPUs, without changes; `None` for a netdev without receive
 /// traffic.
 pub fn rps_onto(analysis: &Analysis<'_>, netdev: &Netdev, cpus: &CpuSet) -> Option<RemedyVerdict> {
-    Some(packet_steering::rps_onto(&NetdevWork::of(analysis, netdev)?, cpus))
+    match NetdevWork::of(analysis, netdev) {
+        Some(work) => Some(packet_steering::rps_onto(&work, cpus)),
+        None => software::verdict(analysis, netdev, RemedyName::Rps),
+    }
 }
 
 /// The verdict on RFS, without changes; `None` for a netdev without receive traffic.
 pub fn rfs(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<RemedyVerdict> {
-    Some(packet_steering::rfs(&NetdevWork::of(analysis, netdev)?))
+    match NetdevWork::of(analysis, netdev) {
+        Some(work) => Some(packet_steering::rfs(&work)),
+        None => software::verdict(analysis, netdev, RemedyName::Rfs),
+    }
 }
 
 /// The verdict on aRFS, without changes; `None` for a netdev without receive traffic.

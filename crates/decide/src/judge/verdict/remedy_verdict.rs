@@ -3,6 +3,7 @@
 use std::fmt;
 
 use netsilo_model::change::{Change, Knob, Target};
+use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +123,16 @@ impl RemedyVerdict {
         outcome: Outcome,
         reason: impl Into<String>,
     ) -> Self {
+        Self::on(work.netdev, remedy, outcome, reason)
+    }
+
+    /// The verdict on a netdev whose receive work is not its own.
+    pub(super) fn on(
+        netdev: &Netdev,
+        remedy: RemedyName,
+        outcome: Outcome,
+        reason: impl Into<String>,
+    ) -> Self {
         let reason = reason.into();
         let bound = match outcome {
             Outcome::Unknown => Gain::Unknown(reason.clone()),
@@ -129,7 +140,7 @@ impl RemedyVerdict {
         };
         Self {
             remedy,
-            subject: Subject::Netdev(work.netdev.name.clone()),
+            subject: Subject::Netdev(netdev.name.clone()),
             outcome,
             reason,
             bound,

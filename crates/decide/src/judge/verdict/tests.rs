@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 mod one_busy_cpu;
+mod software;
 
 use super::*;
 use crate::judge::evidence::{Gain, Measure};

@@ -3,9 +3,11 @@
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::{Silo, heaviest};
+use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, Writable};
+use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::explanation::{LoadCause, Step};
@@ -106,6 +108,8 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Step> 
     because.push(polled(silo, cpu));
     because.extend(not_interrupted_here(analysis, silo, cpu));
     because.extend(steered(analysis, silo));
+    let netdev = analysis.after().netdevs.iter().find(|netdev| silo.netdev.is(netdev));
+    because.extend(netdev.and_then(|netdev| handed_up(analysis, netdev)));
     because.extend(leaves(silo, cpu));
     because.extend(read(silo));
     because
@@ -271,6 +275,22 @@ fn steered(analysis: &Analysis<'_>, silo: &Silo) -> Vec<Step> {
             .push(Step::new("RFS steers each flow to the cpu that read it last", "rps_flow_cnt"));
     }
     because
+}
+
+/// Explains that a bridge, bond or team takes the packets that a netdev receives.
+pub(super) fn handed_up(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Step> {
+    let master = netdev.master.as_ref()?;
+    let master = analysis.after().netdevs.iter().find(|it| it.name == *master)?;
+    let kind = SoftwareNetdev::from_netdev(master)?;
+    let (name, verb) = match kind.receive {
+        SoftwareReceive::Reentry => (&master.name, "bridges"),
+        SoftwareReceive::SamePass => (&master.name, "takes"),
+        SoftwareReceive::Backlog | SoftwareReceive::Writer => return None,
+    };
+    Some(Step::new(
+        format!("{name} {verb} its packets on the same cpu, in the same pass"),
+        kind.function,
+    ))
 }
 
 /// Explains where packets polled on this CPU are forwarded to.

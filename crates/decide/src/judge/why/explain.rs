@@ -6,7 +6,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::why::explanation::{LoadCause, SubjectError, Why, heaviest_first};
-use crate::judge::why::{chain, cpu};
+use crate::judge::why::{chain, cpu, software};
 
 /// Explains a subject. Fails when the subject does not exist.
 pub fn why(analysis: &Analysis<'_>, subject: &Subject) -> Result<Why, SubjectError> {
@@ -45,9 +45,14 @@ fn netdev_causes(
     queue: Option<u32>,
 ) -> Result<Vec<LoadCause>, SubjectError> {
     let netdevs = &analysis.after().netdevs;
-    if !netdevs.iter().any(|netdev| netdev.name == name) {
+    let Some(netdev) = netdevs.iter().find(|netdev| netdev.name == name) else {
         let names: Vec<&str> = netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
         return Err(SubjectError::NoNetdev(name.to_owned(), names.join(", ")));
+    };
+    let has = |queue| netdev.rx_queues.iter().any(|rx| rx.index == queue);
+    if let Some(mut causes) = software::causes(analysis, netdev).filter(|_| queue.is_none_or(has)) {
+        heaviest_first(&mut causes);
+        return Ok(causes);
     }
     let of_netdev = || analysis.silos.queues.iter().filter(|silo| silo.netdev.name == name);
     let causes =

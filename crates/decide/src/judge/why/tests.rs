@@ -210,3 +210,44 @@ fn a_netdev_is_explained_queue_by_queue() {
     );
     assert!(why.cpu.is_none());
 }
+
+#[test]
+fn a_netdev_without_hardware_is_explained_by_those_below_it() {
+    let netdev = |name: &str, driver: &str, rps: &str| SceneNetdev {
+        name: name.into(),
+        driver: driver.into(),
+        software: true,
+        queues: vec![SceneQueue {
+            rps_cpus: Some(CpuSet::parse_list(rps).unwrap()),
+            ..SceneQueue::default()
+        }],
+        ..SceneNetdev::default()
+    };
+    let mut host = scene(vec![queue(30, "0", 1000, 0.1)]);
+    host.netdevs[0].master = Some("bond0".into());
+    let in_bridge = SceneNetdev { master: Some("br0".into()), ..netdev("tap0", "tun", "") };
+    host.netdevs.extend([
+        netdev("bond0", "bonding", "1"),
+        in_bridge,
+        netdev("br0", "bridge", "1-2"),
+        netdev("veth0", "veth", "3"),
+    ]);
+    let observation = host.observation();
+    let of = |name: &str| reasons(&explained(&observation, name).causes[0]);
+    assert!(of("eth0").contains("bond0 takes its packets on the same cpu"), "{}", of("eth0"));
+    let bond = of("bond0");
+    assert!(bond.contains("that receive for eth0 go on with its packets in the same"), "{bond}");
+    assert!(bond.contains("its RPS onto cpu 1 does nothing"), "{bond}");
+    let bridge = of("br0");
+    assert!(bridge.contains("that receive for tap0 bridge its packets"), "{bridge}");
+    assert!(bridge.contains("RPS steers what it delivers to this host to cpus 1-2"), "{bridge}");
+    let tap = of("tap0/rx-0");
+    assert!(tap.contains("the program that writes a packet into it"), "{tap}");
+    assert!(tap.contains("br0 bridges its packets"), "{tap}");
+    let veth = of("veth0");
+    assert!(veth.contains("adds the packet to its own backlog"), "{veth}");
+    assert!(veth.contains("RPS steers its packets to cpu 3"), "{veth}");
+    let unknown =
+        why(&Analysis::new(&observation, &Costs::default()), &"tap0/rx-7".parse().unwrap());
+    assert!(matches!(unknown, Err(SubjectError::NoQueue(..))), "{unknown:?}");
+}

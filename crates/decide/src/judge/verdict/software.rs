@@ -1,0 +1,97 @@
+//! Verdicts on netdevs without hardware whose receive work is not their own: bridges, bonds, VLANs,
+//! and tun devices that no NAPI polls.
+//!
+//! They follow from where the kernel reads the netdev's settings, not from loads.
+
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
+use netsilo_model::snapshot::netdev::Netdev;
+
+use crate::judge::evidence::{Evidence, Measure};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
+
+/// The remedies that are judged.
+const REMEDIES: [RemedyName; 3] = [RemedyName::Rps, RemedyName::Rfs, RemedyName::ThreadedNapi];
+
+/// All verdicts on a netdev; none if it is hardware, is down, receives nothing, or has its own
+/// receive work.
+pub(super) fn verdicts(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<RemedyVerdict> {
+    REMEDIES.into_iter().filter_map(|remedy| verdict(analysis, netdev, remedy)).collect()
+}
+
+/// One of them.
+pub(super) fn verdict(
+    analysis: &Analysis<'_>,
+    netdev: &Netdev,
+    remedy: RemedyName,
+) -> Option<RemedyVerdict> {
+    let kind = SoftwareNetdev::from_netdev(netdev)?;
+    let rate = *analysis.rates.netdevs.get(&netdev.name)?.get("rx_packets")?;
+    if !netdev.up || rate <= 0.0 {
+        return None;
+    }
+    let knob = match remedy {
+        RemedyName::Rps => "rps_cpus",
+        RemedyName::Rfs => "rps_flow_cnt",
+        RemedyName::ThreadedNapi => {
+            let reason = match kind.receive {
+                SoftwareReceive::Backlog => return None,
+                SoftwareReceive::Writer => "no NAPI polls it (it was opened without IFF_NAPI)",
+                _ => "no NAPI polls it",
+            };
+            return Some(judged(netdev, remedy, Outcome::NoClearChange, reason.to_owned(), rate));
+        }
+        _ => return None,
+    };
+    let below = below(analysis, netdev);
+    let function = kind.function_name();
+    let (outcome, reason) = match kind.receive {
+        SoftwareReceive::Backlog => return None,
+        SoftwareReceive::SamePass => (
+            Outcome::NoClearChange,
+            format!(
+                "the kernel never reads its {knob}: its packets stay in the pass of {below} \
+                 ({function}), so {remedy} belongs there"
+            ),
+        ),
+        SoftwareReceive::Reentry => (
+            Outcome::Unknown,
+            format!(
+                "it can move only what {} delivers to this host, after {below} received and \
+                 bridged it ({function}); what that takes is not measured apart",
+                netdev.name
+            ),
+        ),
+        SoftwareReceive::Writer => (
+            Outcome::Unknown,
+            format!(
+                "the program that writes its packets processes them ({function}), as its system \
+                 time; what that takes is not measured apart"
+            ),
+        ),
+    };
+    Some(judged(netdev, remedy, outcome, reason, rate))
+}
+
+fn judged(
+    netdev: &Netdev,
+    remedy: RemedyName,
+    outcome: Outcome,
+    reason: String,
+    rate: f64,
+) -> RemedyVerdict {
+    let source = "/sys/class/net/*/statistics/rx_packets";
+    let packets = Evidence::new("packets received", Measure::PerSecond(rate), source);
+    RemedyVerdict::on(netdev, remedy, outcome, reason).reasons(vec![packets])
+}
+
+/// The netdevs whose packets it takes, in words.
+pub(crate) fn below(analysis: &Analysis<'_>, netdev: &Netdev) -> String {
+    let all = &analysis.after().netdevs;
+    let is_port = |it: &&Netdev| it.master.as_deref() == Some(netdev.name.as_str());
+    let ports: Vec<&str> = all.iter().filter(is_port).map(|it| it.name.as_str()).collect();
+    match ports.as_slice() {
+        [] => "the netdev below it".to_owned(),
+        ports => ports.join(", "),
+    }
+}

@@ -1,0 +1,89 @@
+//! Verdicts on netdevs without hardware.
+
+use super::*;
+
+/// A netdev with this driver that receives packets, with one rx queue.
+fn netdev(name: &str, driver: &str) -> SceneNetdev {
+    let queue = SceneQueue { rps_cpus: Some(CpuSet::new()), ..SceneQueue::default() };
+    SceneNetdev {
+        name: name.into(),
+        driver: driver.into(),
+        software: true,
+        queues: vec![queue],
+        per_s: BTreeMap::from([("rx_packets".to_owned(), 50_000)]),
+        ..SceneNetdev::default()
+    }
+}
+
+/// A real NIC with traffic, a port of `master`.
+fn port(name: &str, irq: u32, master: &str) -> SceneNetdev {
+    let queue = SceneQueue {
+        irq: Some(irq),
+        cpus: set("0"),
+        packets_per_s: 50_000,
+        load: 0.2,
+        rps_cpus: Some(CpuSet::new()),
+        ..SceneQueue::default()
+    };
+    SceneNetdev {
+        software: false,
+        master: Some(master.into()),
+        queues: vec![queue],
+        ..netdev(name, "igb")
+    }
+}
+
+fn host(netdevs: Vec<SceneNetdev>) -> Observation {
+    Scene { grid: Grid { l2s: 4, ..Grid::default() }, netdevs, ..Scene::default() }.observation()
+}
+
+fn of(observation: &Observation, netdev: &str, remedy: RemedyName) -> RemedyVerdict {
+    judged(observation).remove(&(netdev.to_owned(), remedy)).unwrap()
+}
+
+#[test]
+fn rps_on_a_bond_or_vlan_does_nothing_because_the_kernel_never_reads_it() {
+    let observation = host(vec![
+        port("eth0", 30, "bond0"),
+        port("eth1", 31, "bond0"),
+        netdev("bond0", "bonding"),
+        netdev("bond0.5", "802.1Q VLAN Support"),
+    ]);
+    for (name, below, function) in [
+        ("bond0", "eth0, eth1", "bond_handle_frame"),
+        ("bond0.5", "the netdev below it", "vlan_do_receive"),
+    ] {
+        for remedy in [RemedyName::Rps, RemedyName::Rfs] {
+            let verdict = of(&observation, name, remedy);
+            assert_eq!(verdict.outcome, Outcome::NoClearChange, "{verdict:?}");
+            let reason = &verdict.reason;
+            assert!(reason.contains("never reads") && reason.contains(function), "{reason}");
+            assert!(reason.contains(&format!("the pass of {below} (")), "{reason}");
+            assert_eq!(verdict.changes, []);
+        }
+        let threaded = of(&observation, name, RemedyName::ThreadedNapi);
+        assert_eq!(threaded.outcome, Outcome::NoClearChange);
+        assert!(threaded.reason.contains("no NAPI"), "{}", threaded.reason);
+    }
+    // Its ports are real NICs, and are judged as such.
+    assert!(of(&observation, "eth0", RemedyName::SpreadInterrupts).reason.len() > 10);
+}
+
+#[test]
+fn rps_on_a_bridge_or_tun_moves_what_is_not_measured_apart() {
+    let in_bridge = SceneNetdev { master: Some("br0".into()), ..netdev("veth0", "veth") };
+    let observation = host(vec![in_bridge, netdev("br0", "bridge"), netdev("tap0", "tun")]);
+    let bridge = of(&observation, "br0", RemedyName::Rps);
+    assert_eq!(bridge.outcome, Outcome::Unknown);
+    assert!(bridge.reason.contains("after veth0 received and bridged it"), "{}", bridge.reason);
+    let tap = of(&observation, "tap0", RemedyName::Rps);
+    assert_eq!(tap.outcome, Outcome::Unknown);
+    assert!(tap.reason.contains("the program that writes its packets"), "{}", tap.reason);
+}
+
+#[test]
+fn a_bridge_without_traffic_and_hardware_have_no_such_verdict() {
+    let quiet = SceneNetdev { per_s: BTreeMap::new(), ..netdev("br0", "bridge") };
+    let hardware = SceneNetdev { software: false, ..netdev("eth0", "tun") };
+    assert_eq!(judged(&host(vec![quiet, hardware])), BTreeMap::new());
+}

@@ -1,0 +1,98 @@
+//! Why the receive work of a netdev without hardware runs where it runs.
+
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::netdev::Netdev;
+
+use crate::judge::evidence::{Evidence, Measure};
+use crate::judge::verdict::{BacklogWork, below};
+use crate::judge::why::chain::{cpus, handed_up};
+use crate::judge::why::explanation::{LoadCause, Step};
+
+/// Least share of a CPU's time that is a cause of its own.
+const LEAST_SHARE: f64 = 0.001;
+
+/// The causes of a netdev without hardware that no NAPI polls: one for each CPU whose backlog has
+/// its packets, else one without a CPU; `None` for other netdevs.
+pub(super) fn causes(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<LoadCause>> {
+    let kind = SoftwareNetdev::from_netdev(netdev)?;
+    let of_netdev = analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
+    let silos: Vec<_> = of_netdev.collect();
+    if silos.iter().any(|silo| silo.polls.values().any(|rate| rate.packets_per_s > 0.0)) {
+        return None;
+    }
+    let rates = analysis.rates.netdevs.get(&netdev.name);
+    let evidence = rates.and_then(|rates| rates.get("rx_packets")).map(|rate| {
+        let source = "/sys/class/net/*/statistics/rx_packets";
+        Evidence::new("packets received", Measure::PerSecond(*rate), source)
+    });
+    let mut steps = vec![received(analysis, netdev, kind)];
+    steps.extend(steered(netdev, kind));
+    steps.extend(handed_up(analysis, netdev));
+    let cause = |name: String, share| LoadCause {
+        name,
+        share,
+        estimated: true,
+        evidence: evidence.iter().cloned().collect(),
+        steps: steps.clone(),
+    };
+    let backlog = BacklogWork::of(analysis, netdev, &silos);
+    let parts = backlog.iter().flat_map(|work| &work.share);
+    let causes: Vec<LoadCause> = parts
+        .filter(|(_, share)| **share >= LEAST_SHARE)
+        .map(|(cpu, share)| cause(format!("{} on cpu {cpu}", netdev.name), Some(*share)))
+        .collect();
+    Some(if causes.is_empty() { vec![cause(netdev.name.clone(), None)] } else { causes })
+}
+
+/// Explains where its packets are processed.
+fn received(analysis: &Analysis<'_>, netdev: &Netdev, kind: SoftwareNetdev) -> Step {
+    let below = || below(analysis, netdev);
+    let text = match kind.receive {
+        SoftwareReceive::Backlog => {
+            "it has no interrupt and no NAPI: the cpu that sends a packet to it adds the packet to \
+             its own backlog, and processes it in NET_RX"
+                .to_owned()
+        }
+        SoftwareReceive::Writer => {
+            "it has no interrupt and no NAPI: the program that writes a packet into it processes \
+             the packet, as system time of that program"
+                .to_owned()
+        }
+        SoftwareReceive::Reentry => format!(
+            "it has no receive work of its own: the cpus that receive for {} bridge its packets, \
+             and go on with those for this host",
+            below()
+        ),
+        SoftwareReceive::SamePass => format!(
+            "it has no receive work of its own: the cpus that receive for {} go on with its \
+             packets in the same pass",
+            below()
+        ),
+    };
+    Step::new(text, kind.function)
+}
+
+/// Explains what its RPS masks do.
+fn steered(netdev: &Netdev, kind: SoftwareNetdev) -> Option<Step> {
+    let masks = netdev.rx_queues.iter().filter_map(|queue| queue.rps_cpus.as_ref());
+    let all = masks.fold(CpuSet::new(), |all, mask| all.or(mask));
+    let on = (!all.is_empty()).then(|| cpus(&all));
+    let text = match (kind.receive, on) {
+        (SoftwareReceive::SamePass, None) => {
+            "RPS, RFS and threaded NAPI on it would do nothing: the kernel never reads them; set \
+             them on the netdevs below it"
+                .to_owned()
+        }
+        (SoftwareReceive::SamePass, Some(on)) => {
+            format!("its RPS onto {on} does nothing: the kernel never reads it")
+        }
+        (_, None) => return None,
+        (SoftwareReceive::Reentry, Some(on)) => format!(
+            "RPS steers what it delivers to this host to {on}; bridging stays where it was received"
+        ),
+        (_, Some(on)) => format!("RPS steers its packets to {on} by their hash"),
+    };
+    Some(Step::new(text, "rps_cpus"))
+}
