@@ -197,7 +197,7 @@ fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>) -> (f64, Limit) {
     }
     let analysis = work.analysis;
     for netdev in analysis.running() {
-        let share = analysis.link_use(netdev).unwrap_or(0.0);
+        let share = work.load * analysis.link_use(netdev).unwrap_or(0.0);
         if share > fullest.0 {
             fullest = (share, Limit::Link(netdev.name.clone()));
         }

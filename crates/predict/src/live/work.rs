@@ -28,6 +28,8 @@ const LEAST_PINNED: f64 = 0.05;
 pub struct Work<'a> {
     /// What it is derived from.
     pub(crate) analysis: &'a Analysis<'a>,
+    /// The load, as a multiple of the observed one.
+    pub(crate) load: f64,
     /// Queues that receive packets.
     pub(crate) queues: Vec<Queue<'a>>,
     /// How each CPU spent its time; NAPI kthreads count as softirqs.
@@ -132,6 +134,7 @@ impl<'a> Work<'a> {
             pinned: pinned(analysis),
             room: analysis.rates.cpus.keys().filter_map(room).collect(),
             protocol_share: protocol_share(analysis, &queues),
+            load: 1.0,
             queues,
             analysis,
         })
@@ -145,6 +148,7 @@ impl<'a> Work<'a> {
     /// The same machine with this many times the load: packets, and all CPU time.
     #[must_use]
     pub fn times(mut self, factor: f64) -> Self {
+        self.load *= factor;
         for queue in &mut self.queues {
             queue.packets *= factor;
             queue.wakeups.values_mut().for_each(|rate| *rate *= factor);
