@@ -1,59 +1,38 @@
 //! `make predict-blind`: settings and loads that no fit has seen, predicted first, then measured.
 //!
+//! Over a veth of this machine's kernel these are rates, in a guest counts ([`guest`]).
+//!
 //! Each load is a file in a folder. It is written with the predictions, and once more with what was
 //! measured: a run can be interrupted, and goes on where it ended.
 
+mod args;
 mod draw;
+mod guest;
 mod row;
 mod table;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
+pub(crate) use crate::blind::args::Blind;
 use crate::blind::draw::draw;
 use crate::blind::row::{Measured, Row};
 use crate::say::say;
 use crate::wire::Wire;
 
-/// Arguments of `blind`.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Blind {
-    /// Pairs of a setting and a load: five settings for each load
-    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(5..=200))]
-    pairs: u16,
-    /// Seed of loads and settings
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Rounds of each load, in which each setting is measured once
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..))]
-    rounds: u16,
-    /// Seconds of each measurement
-    #[arg(long, default_value_t = 1)]
-    seconds: u32,
-    /// Folder of predictions and measurements; a run goes on with what it lacks
-    #[arg(long, value_name = "DIR", default_value = "target/blind")]
-    keep: PathBuf,
-    /// Begin no load after this many seconds; the same command then goes on
-    #[arg(long, value_name = "SECONDS")]
-    at_most: Option<u64>,
-    /// Measure nothing: print what the folder has
-    #[arg(long)]
-    report: bool,
-}
-
 /// Predicts and measures what the folder lacks, and prints the table.
 pub(crate) fn run(args: &Blind) -> Result<()> {
-    let loads = usize::from(args.pairs) / draw::SETTINGS;
     std::fs::create_dir_all(&args.keep).with_context(|| format!("{:?}", args.keep))?;
+    if args.guest {
+        return guest::run(args);
+    }
+    let loads = usize::from(args.pairs) / draw::SETTINGS;
     let file = |number: usize| args.keep.join(format!("{}-{number:03}.json", args.seed));
     let begun = Instant::now();
-    let is_over = |begun: Instant| {
-        args.at_most.is_some_and(|most| begun.elapsed() >= Duration::from_secs(most))
-    };
     for number in 0..loads {
-        if args.report || is_over(begun) || is_measured(&file(number))? {
+        if args.report || args.is_over(begun) || is_measured(&file(number))? {
             continue;
         }
         let row = predict_and_measure(args, number, &file(number))?;

@@ -38,13 +38,23 @@ const WAITING: usize = 4;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     /// As `netsilo plan --json` prints it.
-    Plan(Box<Plan>),
+    Plan(Box<WithForecast<Plan>>),
     /// As `netsilo check --json` prints it.
-    Check(Box<Check>),
+    Check(Box<WithForecast<Check>>),
     /// As `netsilo predict --json` prints it.
     Forecast(Box<Forecast>),
     /// Why the line could not be used.
     Error(String),
+}
+
+/// An answer with what it would do to the observed load; absent without `--predict`, where too
+/// little was seen, and where nothing changes.
+#[derive(Debug, Serialize)]
+pub(crate) struct WithForecast<T> {
+    #[serde(flatten)]
+    pub(crate) answer: T,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) forecast: Option<Forecast>,
 }
 
 /// One line of output; `docs/howto/fleet.md` describes it.
@@ -256,7 +266,8 @@ mod tests {
 
     fn check(observation: &Observation) -> Answer {
         let check = netsilo_decide::judge::findings::check;
-        Answer::Check(Box::new(check(&Analysis::new(observation, &Costs::default()))))
+        let answer = check(&Analysis::new(observation, &Costs::default()));
+        Answer::Check(Box::new(WithForecast { answer, forecast: None }))
     }
 
     fn printed(input: &str, answer: impl Fn(&Observation) -> Answer + Sync) -> Vec<Value> {

@@ -227,6 +227,21 @@ fn twice_the_load_fits_half_as_often() {
 }
 
 #[test]
+fn a_link_that_is_the_limit_also_fits_half_as_often_under_twice_the_load() {
+    let mut scene = scene(vec![queue(30, 0.1, 1)]);
+    scene.netdevs[0].speed_mbps = Some(1000);
+    // 800 Mbit/s, with the framing of 100 000 packets/s another 19
+    scene.netdevs[0].per_s =
+        [("rx_bytes".to_owned(), 100_000_000), ("rx_packets".to_owned(), 100_000)].into();
+    let fits = |load: f64| {
+        let forecast = foretell(&scene, load, |_| ());
+        assert_eq!(forecast.settings[0].limit, Limit::Link("eth0".into()));
+        forecast.settings[0].fits.value
+    };
+    assert!(close(fits(1.0), 2.0 * fits(2.0)) && close(fits(1.0), 1.0 / 0.8192));
+}
+
+#[test]
 fn an_observation_that_says_too_little_is_refused() {
     let why = |scene: &Scene| {
         let (observation, costs) = (scene.observation(), Costs::default());

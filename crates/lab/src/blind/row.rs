@@ -90,12 +90,7 @@ impl Row {
 
     /// Writes it, down to the disk.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let write = || -> Result<()> {
-            let mut file = File::create(path)?;
-            file.write_all(serde_json::to_string_pretty(self)?.as_bytes())?;
-            Ok(file.sync_all()?)
-        };
-        write().with_context(|| format!("cannot write {path:?}"))
+        write_json(self, path)
     }
 
     /// The median rates by setting.
@@ -103,6 +98,16 @@ impl Row {
         let rates = self.measured.iter().flat_map(|it| &it.rates);
         rates.map(|rates| median(rates).unwrap_or(f64::NAN)).collect()
     }
+}
+
+/// Writes it as JSON, down to the disk.
+pub(super) fn write_json(row: &impl Serialize, path: &Path) -> Result<()> {
+    let write = || -> Result<()> {
+        let mut file = File::create(path)?;
+        file.write_all(serde_json::to_string_pretty(row)?.as_bytes())?;
+        Ok(file.sync_all()?)
+    };
+    write().with_context(|| format!("cannot write {path:?}"))
 }
 
 /// The machine with a setting.

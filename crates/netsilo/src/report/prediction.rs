@@ -1,10 +1,11 @@
 //! The page of a prediction: what `netsilo predict --json` printed, drawn.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path;
 
 use anyhow::{Context as _, Result, ensure};
 use maud::{Markup, html};
+use netsilo_predict::live::forecast::Path;
 use netsilo_predict::prediction::CpuTime;
 use netsilo_stats::Estimate;
 use serde::Deserialize;
@@ -50,6 +51,8 @@ struct Setting {
     #[serde(alias = "bottleneck")]
     limit: Value,
     cpus: Cpus,
+    /// Only of an observed machine.
+    path: Option<Path>,
 }
 
 /// The times of CPUs: of all in their order, or by number.
@@ -75,7 +78,7 @@ impl Cpus {
 }
 
 /// Reads a prediction and renders it.
-pub(super) fn text(path: &Path, format: &Format) -> Result<String> {
+pub(super) fn text(path: &path::Path, format: &Format) -> Result<String> {
     let text = file::read(path, file::PLAN).context("cannot read the prediction")?;
     let no_prediction =
         || format!("{} is neither a run nor what `netsilo predict --json` prints", path.display());
@@ -146,10 +149,76 @@ fn sections(
     let description = "usr, sys, softirq and idle time of each CPU, by setting".to_owned();
     let cpus = charts::strips(description, &cells);
     let cpus = cpus.map(|chart| figure("", &chart, &cpu_table(settings), options));
-    vec![
+    let mut sections = vec![
         ("rates", "What each setting gives", rates),
         ("cpus", "CPU time", cpus.unwrap_or_default()),
-    ]
+    ];
+    let paths: Vec<(&str, Path)> =
+        settings.iter().filter_map(|it| Some((it.name.as_str(), it.path?))).collect();
+    if !paths.is_empty() {
+        let drawn = figure("ns per packet", &path_chart(&paths), &path_table(&paths), options);
+        let note = html! {
+            p {
+                "CPU time of one packet at each stage, of all CPUs together. Poll and protocol are \
+                 as measured; what a setting adds is the model's."
+            }
+        };
+        sections.push(("path", "Path of a packet", html! { (note) (drawn) }));
+    }
+    sections
+}
+
+/// The time of a packet at each stage, stacked, one row for each setting.
+fn path_chart(paths: &[(&str, Path)]) -> Chart {
+    let series = Path::NAMES.into_iter().zip(palette::RECEIVE_STAGES).enumerate().map(
+        |(at, (name, color))| {
+            let data: Vec<f64> = paths.iter().map(|(_, it)| it.to_array()[at].round()).collect();
+            json!({
+                "type": "bar", "name": name, "stack": "path", "barWidth": 16,
+                "itemStyle": { "color": color }, "data": data,
+            })
+        },
+    );
+    Chart {
+        description: "time of one packet at each stage, by setting".to_owned(),
+        height: paths.len() * 30 + 116,
+        option: json!({
+            "animation": false,
+            "aria": { "enabled": true, "decal": { "show": true } },
+            "legend": { "top": 0, "left": 0 },
+            "tooltip": {
+                "renderMode": "richText", "trigger": "axis", "axisPointer": { "type": "shadow" },
+            },
+            "grid": { "left": 8, "right": 16, "top": 56, "bottom": 24, "containLabel": true },
+            "xAxis": {
+                "type": "value", "min": 0, "name": "ns per packet", "nameLocation": "middle",
+                "nameGap": 30, "splitNumber": 4,
+            },
+            "yAxis": {
+                "type": "category", "inverse": true, "axisTick": { "show": false },
+                "data": paths.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+                "axisLabel": { "interval": 0, "overflow": "truncate", "width": 150 },
+            },
+            "series": series.collect::<Vec<_>>(),
+        }),
+    }
+}
+
+fn path_table(paths: &[(&str, Path)]) -> Markup {
+    html! {
+        table {
+            thead { tr {
+                th scope="col" { "setting" }
+                @for name in Path::NAMES { th scope="col" { (name) } }
+                th scope="col" { "all" }
+            } }
+            tbody { @for (name, path) in paths { tr {
+                th scope="row" { (name) }
+                @for ns in path.to_array() { td { (format!("{ns:.0}")) } }
+                td { (format!("{:.0}", path.to_array().iter().sum::<f64>())) }
+            } } }
+        }
+    }
 }
 
 /// Each CPU's shares in the order of [`palette::STATES`].
@@ -304,6 +373,18 @@ fn curve_table(key: &str, settings: &[String], points: &[Point]) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_path_of_a_packet_has_a_bar_for_each_stage_that_adds_up() {
+        let path = |poll| Path { poll, protocol: 900.0, ipis: 40.4, ..Path::default() };
+        let paths = [("as it is", path(600.0)), ("rps=0-3", path(650.0))];
+        let option = path_chart(&paths).option;
+        assert_eq!(option["series"].as_array().map(Vec::len), Some(Path::NAMES.len()));
+        assert_eq!(option["series"][0]["data"], json!([600.0, 650.0]));
+        assert_eq!(option["series"][3]["data"], json!([40.0, 40.0]));
+        let table = path_table(&paths).into_string();
+        assert!(table.contains("<td>1540</td>") && table.contains("<td>1590</td>"), "{table}");
+    }
 
     #[test]
     fn a_setting_has_one_colour_in_lines_bands_and_legend() {

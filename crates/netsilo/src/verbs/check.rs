@@ -12,7 +12,7 @@ use crate::args::costs::costs_for;
 use crate::args::look::{self, CHECK_INTERVAL};
 use crate::args::named;
 use crate::foretell::forecast_of_remedies;
-use crate::ndjson::{self, Answer};
+use crate::ndjson::{self, Answer, WithForecast};
 use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::tell::versioned::Versioned;
@@ -48,6 +48,9 @@ pub(crate) struct Args {
         "fail_on", "calibrate", "verbose", "json", "from", "interval", "window", "no_bpf",
     ])]
     ndjson: bool,
+    /// With --ndjson, add the forecast of each remedy (docs/predict.md)
+    #[arg(long, requires = "ndjson")]
+    predict: bool,
 }
 
 /// Observes, diagnoses and prints.
@@ -56,7 +59,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         // Weights measured here do not apply to other machines.
         let costs = Costs::default();
         return ndjson::filter(|observation| {
-            Answer::Check(Box::new(check(&Analysis::new(observation, &costs))))
+            let answer = check(&Analysis::new(observation, &costs));
+            let forecast = match args.predict {
+                true => forecast_of_remedies(observation, &costs, &answer).and_then(Result::ok),
+                false => None,
+            };
+            Answer::Check(Box::new(WithForecast { answer, forecast }))
         });
     }
     let costs = match args.calibrate {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::args::plan::PlanArgs;
 use crate::foretell::foretell_quickly;
-use crate::ndjson::{self, Answer};
+use crate::ndjson::{self, Answer, WithForecast};
 use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::tell::palette::Meaning;
@@ -30,8 +30,8 @@ pub(crate) struct Args {
     /// Also print what each queue costs there, and on the CPUs that were not chosen
     #[arg(short, long)]
     verbose: bool,
-    /// Also predict each CPU's time and what is full first (docs/predict.md); with --json, add the
-    /// forecast
+    /// Also predict each CPU's time and what is full first (docs/predict.md); with --json and
+    /// --ndjson, add the forecast
     #[arg(long)]
     predict: bool,
     /// Print the plan as JSON, as `netsilo apply --plan` reads it
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Plan for each line of standard input, an observation (netsilo capture --ndjson) or the path
     /// of a bundle, and print one line of JSON for each
     #[arg(long, conflicts_with_all = [
-        "detailed_exitcode", "verbose", "predict", "json", "from", "interval", "window", "no_bpf",
+        "detailed_exitcode", "verbose", "json", "from", "interval", "window", "no_bpf",
     ])]
     ndjson: bool,
 }
@@ -49,7 +49,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.ndjson {
         let plan = args.make.planner()?;
-        return ndjson::filter(|observation| Answer::Plan(Box::new(plan(observation))));
+        // Weights measured here do not apply to other machines.
+        let costs = Costs::default();
+        return ndjson::filter(|observation| {
+            let answer = plan(observation);
+            let wants = args.predict && !answer.changes.is_empty();
+            let forecast = wants.then(|| predicted(observation, &costs, &answer).ok()).flatten();
+            Answer::Plan(Box::new(WithForecast { answer, forecast }))
+        });
     }
     let (observation, plan) = args.make.observe_and_plan()?;
     let predicts = args.predict || !(args.json || plan.changes.is_empty());

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod described;
+mod device_keys;
 pub(crate) mod observed;
 mod range;
 mod simulated;

@@ -6,9 +6,9 @@ use netsilo_predict::prediction::CpuTime;
 use crate::tell::palette::Meaning;
 use crate::tell::presentation::Presentation;
 use crate::tell::styled::Styled;
-use crate::views::predict::change;
+use crate::views::predict::{Cell, bar, change, table};
 use crate::views::table::{narrowed, wrapped};
-use crate::views::units::{count, percent};
+use crate::views::units::{count, or_dash, percent};
 
 /// The forecast of one setting in a line.
 pub(crate) fn line(forecast: &Forecast) -> Styled {
@@ -49,23 +49,22 @@ fn compact(knobs: &[String]) -> String {
 
 /// Renders settings beside the machine as it is; with `per_cpu`, the CPUs whose time changes.
 pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentation) -> Styled {
-    let header = ["setting", "fits", "change", "softirq", "usr+sys", "IPIs/s", "limit"];
+    let most = forecast.settings.iter().map(|it| it.fits.value).fold(0.0, f64::max);
     let sum = |it: &Expected, of: fn(&CpuTime) -> f64| it.cpus.values().map(of).sum::<f64>();
-    let row = |it: &Expected| -> Vec<Styled> {
+    let row = |it: &Expected| -> Vec<Cell> {
         vec![
-            it.name.clone().into(),
-            format!("x{}", count(it.fits.value)).into(),
-            change(it.gain, it.is_clear),
-            format!("{:.2}", sum(it, |cpu| cpu.softirq)).into(),
-            format!("{:.2}", sum(it, |cpu| cpu.usr + cpu.sys)).into(),
-            count(it.ipis_per_s).into(),
-            it.limit.to_string().into(),
+            ("setting", it.name.clone().into()),
+            ("fits", format!("x{}", count(it.fits.value)).into()),
+            ("", bar(it.fits.value / most, presentation)),
+            ("change", change(it.gain, it.is_clear)),
+            ("softirq", format!("{:.2}", sum(it, |cpu| cpu.softirq)).into()),
+            ("usr+sys", format!("{:.2}", sum(it, |cpu| cpu.usr + cpu.sys)).into()),
+            ("interrupts/s", or_dash(it.interrupts_per_s, count).into()),
+            ("IPIs/s", count(it.ipis_per_s).into()),
+            ("limit", it.limit.to_string().into()),
         ]
     };
-    let rows: Vec<_> = forecast.settings.iter().map(row).collect();
-    let is_number = |name: &str| !["setting", "change", "limit"].contains(&name);
-    let drops = ["usr+sys", "softirq", "IPIs/s"];
-    let mut text = narrowed(&header, &rows, is_number, &drops, presentation.width);
+    let mut text = table(forecast.settings.iter().map(row).collect(), presentation);
     let load = match forecast.load {
         1.0 => "the observed load".to_owned(),
         load => format!("x{} the observed load", count(load)),

@@ -62,7 +62,7 @@ fn cells(setting: &Predicted, most: f64, presentation: Presentation) -> Vec<Cell
 }
 
 /// A table of such cells, without the columns that no setting has.
-fn table(rows: Vec<Vec<Cell>>, presentation: Presentation) -> Styled {
+pub(super) fn table(rows: Vec<Vec<Cell>>, presentation: Presentation) -> Styled {
     let is_shown = |column: usize, name: &str| {
         let is_empty = rows.iter().all(|row| row[column].1.as_str() == "-");
         name == "change" || !is_empty
@@ -73,7 +73,8 @@ fn table(rows: Vec<Vec<Cell>>, presentation: Presentation) -> Styled {
     let kept = |row: &Vec<Cell>| shown.iter().map(|at| row[*at].1.clone()).collect();
     let rows: Vec<Vec<Styled>> = rows.iter().map(kept).collect();
     let is_number = |name: &str| !["setting", "", "change", "limit"].contains(&name);
-    let drops = ["", "usr+sys", "IPIs/s", "softirq", "analytic", "lost", "latency", "p50"];
+    let drops =
+        ["", "usr+sys", "interrupts/s", "IPIs/s", "softirq", "analytic", "lost", "latency", "p50"];
     narrowed(&header, &rows, is_number, &drops, presentation.width)
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn change(gain: Option<Estimate>, is_clear: bool) -> Styled {
 }
 
 /// A bar of a share from 0 to 1.
-fn bar(share: f64, presentation: Presentation) -> Styled {
+pub(super) fn bar(share: f64, presentation: Presentation) -> Styled {
     let bar = presentation.palette.map_or_else(String::new, |it| it.bar(share, BAR));
     Styled::new(Meaning::Work, bar)
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use netsilo_model::cost::weights::CostSource;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::seen_costs::seen_ipis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
@@ -11,6 +13,8 @@ use netsilo_stats::Estimate;
 use serde::{Serialize, Serializer};
 
 use crate::interval::{Draws, estimate};
+use crate::live::completions::{self, Moved};
+pub use crate::live::loads::Path;
 use crate::live::loads::{self, Loads};
 use crate::live::placement::Placement;
 use crate::live::prices::Prices;
@@ -54,8 +58,13 @@ pub struct Expected {
     pub cpu_time: Estimate,
     /// Inter-processor interrupts per second of RPS and of wakeups.
     pub ipis_per_s: f64,
+    /// Interrupts per second of the queues; absent where they have none, or none was counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interrupts_per_s: Option<f64>,
     /// What is full first.
     pub limit: Limit,
+    /// Time of one packet at each stage (ns): poll and protocol as measured, the rest as priced.
+    pub path: Path,
     /// How each CPU spends its time. Above 1 in sum: the load does not fit.
     pub cpus: BTreeMap<CpuId, CpuTime>,
 }
@@ -95,50 +104,149 @@ impl Serialize for Limit {
 pub const AS_IT_IS: &str = "as it is";
 
 /// Foretells what each setting would do to the observed work, at `load` times the observed load.
-pub fn forecast(work: &Work<'_>, load: f64, settings: &[Proposal], draws: &Draws) -> Forecast {
-    let work = work.clone().times(load);
-    let present = placements(&work, work.analysis.after());
-    let fitted = Drawn::new(&work, &present, draws.fitted());
-    let drawn: Vec<_> =
-        draws.each().map(|(values, error)| (Drawn::new(&work, &present, values), error)).collect();
-    let mut all = vec![expected(AS_IT_IS, &fitted, &drawn, None)];
-    for Proposal { name, after, not_modeled } in settings {
-        let placed = placements(&work, after);
-        let mut expected = expected(name, &fitted, &drawn, Some(&placed));
-        if !not_modeled.is_empty() && placed == present {
-            expected.gain = None;
-        }
-        all.push(Expected { not_modeled: not_modeled.clone(), ..expected });
+pub fn forecast(observed: &Work<'_>, load: f64, settings: &[Proposal], draws: &Draws) -> Forecast {
+    let work = observed.clone().times(load);
+    let mut assumed = assumed(&work);
+    let machine = Drawings::new(&work, draws);
+    let mut all = vec![machine.expected(AS_IT_IS, &work, None)];
+    for proposal in settings {
+        let mut not_modeled = proposal.not_modeled.clone();
+        let found = match &proposal.supposed {
+            Some(machine) => Ok(Some((Arc::clone(machine), proposal.after.clone()))),
+            None => proposal.other_queues(observed).map(|machine| {
+                machine.map(|machine| {
+                    let after = proposal.rest(&machine);
+                    (Arc::new(machine), after)
+                })
+            }),
+        };
+        let supposed = found.unwrap_or_else(|unknown| {
+            not_modeled.push(unknown);
+            None
+        });
+        let expected = match &supposed {
+            None => {
+                let placed = Placed::new(&work, &proposal.after);
+                not_modeled.extend(proposal.xps().filter(|_| !placed.moves_sent()));
+                add_new(&mut assumed, placed.assumes());
+                let mut expected = machine.expected(&proposal.name, &work, Some(&placed));
+                if !not_modeled.is_empty() && placed.is_as_observed(&machine.present) {
+                    expected.gain = None;
+                }
+                expected
+            }
+            Some((supposed, after)) => {
+                let analysis = Analysis::new(&supposed.observation, work.analysis.costs);
+                let Ok(other) = supposed.work(&analysis) else { continue };
+                let other = other.times(load);
+                add_new(&mut assumed, supposed.assumed.iter().cloned());
+                let placed = Placed::new(&other, after);
+                not_modeled.extend(proposal.xps().filter(|_| !placed.moves_sent()));
+                add_new(&mut assumed, placed.assumes());
+                Drawings::new(&other, draws).expected(&proposal.name, &work, Some(&placed))
+            }
+        };
+        all.push(Expected { not_modeled, ..expected });
     }
-    Forecast { packets_per_s: work.packets_per_s(), load, assumed: assumed(&work), settings: all }
+    Forecast { packets_per_s: work.packets_per_s(), load, assumed, settings: all }
 }
 
-/// Where each queue's packets run under a setting.
-fn placements(work: &Work<'_>, settings: &Snapshot) -> Vec<Placement> {
-    (0..work.queues.len()).map(|number| Placement::new(work, number, settings)).collect()
+/// Adds what is not in the list.
+fn add_new(list: &mut Vec<String>, more: impl Iterator<Item = String>) {
+    for one in more {
+        if !list.contains(&one) {
+            list.push(one);
+        }
+    }
+}
+
+/// Where the work runs under a setting.
+struct Placed {
+    /// Each queue's packets.
+    queues: Vec<Placement>,
+    /// What another XPS moves; `None` if that is not known.
+    sent: Option<Moved>,
+}
+
+impl Placed {
+    fn new(work: &Work<'_>, settings: &Snapshot) -> Self {
+        let queues = 0..work.queues.len();
+        Self {
+            queues: queues.map(|number| Placement::new(work, number, settings)).collect(),
+            sent: completions::moved(work, settings),
+        }
+    }
+
+    /// Whether another XPS moves something, as far as that is known.
+    fn moves_sent(&self) -> bool {
+        self.sent.as_ref().is_some_and(|sent| !sent.is_nothing())
+    }
+
+    fn is_as_observed(&self, present: &[Placement]) -> bool {
+        self.queues == present && !self.moves_sent()
+    }
+
+    /// What was not measured.
+    fn assumes(&self) -> impl Iterator<Item = String> {
+        let what = "that packets are sent where data is read";
+        self.moves_sent().then(|| what.to_owned()).into_iter()
+    }
+}
+
+/// Where each queue's packets run now.
+fn present(work: &Work<'_>) -> Vec<Placement> {
+    (0..work.queues.len()).map(|number| Placement::present(work, number)).collect()
+}
+
+/// A machine under each draw of the parameters.
+struct Drawings<'a> {
+    present: Vec<Placement>,
+    fitted: Drawn<'a>,
+    drawn: Vec<(Drawn<'a>, f64)>,
+}
+
+impl<'a> Drawings<'a> {
+    fn new(work: &'a Work<'a>, draws: &'a Draws) -> Self {
+        let present = present(work);
+        let drawn = draws.each().map(|(values, error)| (Drawn::new(work, &present, values), error));
+        Self { fitted: Drawn::new(work, &present, draws.fitted()), drawn: drawn.collect(), present }
+    }
 }
 
 /// The observed work under one draw of the parameters: what all settings have in common.
 struct Drawn<'a> {
     work: &'a Work<'a>,
-    present: &'a [Placement],
+    present: Vec<Placement>,
+    /// Of the machine that was measured.
+    measured: Prices<'a>,
+    /// Of the machine that is forecast: with a hypervisor or without one.
     prices: Prices<'a>,
     /// The loads as it is.
     before: Loads,
 }
 
 impl<'a> Drawn<'a> {
-    fn new(work: &'a Work<'a>, present: &'a [Placement], values: &'a Values) -> Self {
-        let prices = Prices::new(work.analysis, values);
-        let drawn = Self { work, present, prices, before: Loads::default() };
-        let before = drawn.loads(present);
+    fn new(work: &'a Work<'a>, present: &[Placement], values: &'a Values) -> Self {
+        let measured = Prices::measured(work, values);
+        let prices = Prices::new(work.analysis, values, work.on_metal);
+        let present = present.to_vec();
+        let drawn = Self { work, present, measured, prices, before: Loads::default() };
+        let before = drawn.loads(&drawn.present, &drawn.measured);
         Self { before, ..drawn }
     }
 
-    fn loads(&self, to: &[Placement]) -> Loads {
+    fn after(&self, placed: &Placed) -> Loads {
+        let mut loads = self.loads(&placed.queues, &self.prices);
+        if let Some(sent) = &placed.sent {
+            sent.add(self.work, &self.prices, &mut loads);
+        }
+        loads
+    }
+
+    fn loads(&self, to: &[Placement], prices: &Prices<'_>) -> Loads {
         let mut loads = Loads::default();
-        for ((queue, now), placed) in self.work.queues.iter().zip(self.present).zip(to) {
-            loads::add(&mut loads, self.work, queue, (now, placed), &self.prices);
+        for ((queue, now), placed) in self.work.queues.iter().zip(&self.present).zip(to) {
+            loads::add(&mut loads, self.work, queue, (now, &self.measured), (placed, prices));
         }
         loads
     }
@@ -148,6 +256,7 @@ impl<'a> Drawn<'a> {
 struct State {
     cpus: BTreeMap<CpuId, CpuTime>,
     ipis: f64,
+    path: Path,
     fits: f64,
     limit: Limit,
     cpu_time: f64,
@@ -155,10 +264,10 @@ struct State {
 
 impl State {
     /// Under a setting that places the queues so; `None`: as it is.
-    fn new(drawn: &Drawn<'_>, placed: Option<&[Placement]>) -> Self {
+    fn new(drawn: &Drawn<'_>, placed: Option<&Placed>) -> Self {
         let (work, before) = (drawn.work, &drawn.before);
         let mut cpus = work.cpus.clone();
-        let after = placed.map(|placed| drawn.loads(placed));
+        let after = placed.map(|placed| drawn.after(placed));
         if let Some(after) = &after {
             for (cpu, time) in &mut cpus {
                 let old = before.cpus.get(cpu).copied().unwrap_or_default();
@@ -169,7 +278,8 @@ impl State {
         }
         let (fits, limit) = limit(work, &cpus);
         let cpu_time = cpus.values().map(|cpu| cpu.usr + cpu.sys + cpu.softirq).sum();
-        State { cpus, ipis: after.as_ref().unwrap_or(before).ipis, fits, limit, cpu_time }
+        let loads = after.as_ref().unwrap_or(before);
+        State { cpus, ipis: loads.ipis, path: loads.path, fits, limit, cpu_time }
     }
 }
 
@@ -197,7 +307,7 @@ fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>) -> (f64, Limit) {
     }
     let analysis = work.analysis;
     for netdev in analysis.running() {
-        let share = analysis.link_use(netdev).unwrap_or(0.0);
+        let share = work.load * analysis.link_use(netdev).unwrap_or(0.0);
         if share > fullest.0 {
             fullest = (share, Limit::Link(netdev.name.clone()));
         }
@@ -205,38 +315,51 @@ fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>) -> (f64, Limit) {
     (1.0 / fullest.0.max(1e-6), fullest.1)
 }
 
-/// What a setting would do that places the queues so; `None`: as it is.
-fn expected(
-    name: &str,
-    fitted: &Drawn<'_>,
-    drawn: &[(Drawn<'_>, f64)],
-    placed: Option<&[Placement]>,
-) -> Expected {
-    let state = State::new(fitted, placed);
-    // The times as it is were measured: no draw changes them.
-    let present = limit(fitted.work, &fitted.work.cpus).0;
-    let (mut fits, mut gains, mut times) = (Vec::new(), Vec::new(), Vec::new());
-    for (drawn, error) in drawn {
-        let state = State::new(drawn, placed);
-        gains.push(state.fits / present * error - 1.0);
-        fits.push(state.fits);
-        times.push(state.cpu_time);
+impl Drawings<'_> {
+    /// Interrupts per second of the queues: as counted, one for each poll more or less.
+    fn interrupts(&self, placed: Option<&Placed>) -> Option<f64> {
+        let work = self.fitted.work;
+        let mut sum = None;
+        for (number, queue) in work.queues.iter().enumerate() {
+            let Some(counted) = &queue.silo.interrupts_per_s else { continue };
+            let new = placed.map_or(&self.present[number], |placed| &placed.queues[number]);
+            let polls = self.present[number].batch / new.batch;
+            let counted = counted.values().sum::<f64>() * work.load;
+            sum = Some(sum.unwrap_or(0.0) + counted * polls);
+        }
+        sum
     }
-    let same = state.cpus == fitted.work.cpus;
-    let gain = match same {
-        true => estimate(0.0, Vec::new()),
-        false => estimate(state.fits / present - 1.0, gains),
-    };
-    Expected {
-        name: name.to_owned(),
-        fits: estimate(state.fits, fits),
-        is_clear: !gain.contains(0.0),
-        gain: placed.map(|_| gain),
-        not_modeled: Vec::new(),
-        cpu_time: estimate(state.cpu_time, times),
-        ipis_per_s: state.ipis,
-        limit: state.limit,
-        cpus: state.cpus,
+
+    /// What a setting would do that places the queues so, against the machine as it is, which was
+    /// measured; `None`: as it is.
+    fn expected(&self, name: &str, as_it_is: &Work<'_>, placed: Option<&Placed>) -> Expected {
+        let state = State::new(&self.fitted, placed);
+        // The times as it is were measured: no draw changes them.
+        let present = limit(as_it_is, &as_it_is.cpus).0;
+        let (mut fits, mut gains, mut times) = (Vec::new(), Vec::new(), Vec::new());
+        for (drawn, error) in &self.drawn {
+            let state = State::new(drawn, placed);
+            gains.push(state.fits / present * error - 1.0);
+            fits.push(state.fits);
+            times.push(state.cpu_time);
+        }
+        let gain = match state.cpus == as_it_is.cpus {
+            true => estimate(0.0, Vec::new()),
+            false => estimate(state.fits / present - 1.0, gains),
+        };
+        Expected {
+            name: name.to_owned(),
+            fits: estimate(state.fits, fits),
+            is_clear: !gain.contains(0.0),
+            gain: placed.map(|_| gain),
+            not_modeled: Vec::new(),
+            cpu_time: estimate(state.cpu_time, times),
+            ipis_per_s: state.ipis,
+            interrupts_per_s: self.interrupts(placed),
+            path: state.path.times(1e9 / self.fitted.work.packets_per_s()),
+            limit: state.limit,
+            cpus: state.cpus,
+        }
     }
 }
 

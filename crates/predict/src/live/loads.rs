@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
+use serde::{Deserialize, Serialize};
 
 use crate::live::placement::{Placement, on};
 use crate::live::prices::Prices;
@@ -31,6 +32,50 @@ pub(crate) struct Loads {
     pub(crate) cpus: BTreeMap<CpuId, Load>,
     /// Inter-processor interrupts per second, of RPS and of wakeups.
     pub(crate) ipis: f64,
+    /// Time of each stage, as a share of one CPU.
+    pub(crate) path: Path,
+}
+
+/// Time of each stage of receive work, of all CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Path {
+    /// Interrupt, driver's poll, GRO.
+    pub poll: f64,
+    /// The protocol up to the socket, or forwarding.
+    pub protocol: f64,
+    /// RPS: enqueue, and dequeue on the other CPU with its cache lines.
+    pub steering: f64,
+    /// Inter-processor interrupts of RPS, sent and received.
+    pub ipis: f64,
+    /// Interrupts that wake readers on other CPUs, sent and received.
+    pub wakeups: f64,
+    /// Cache lines that a reader gets from the CPU that ran the protocol.
+    pub lines: f64,
+}
+
+impl Path {
+    /// The names of the stages, in the order of a packet.
+    pub const NAMES: [&'static str; 6] =
+        ["poll", "protocol", "steering", "IPIs", "wakeups", "cache lines"];
+
+    /// The times in the order of [`Self::NAMES`].
+    pub fn to_array(self) -> [f64; 6] {
+        [self.poll, self.protocol, self.steering, self.ipis, self.wakeups, self.lines]
+    }
+
+    /// The same, each stage times this.
+    #[must_use]
+    pub(crate) fn times(self, factor: f64) -> Self {
+        Self {
+            poll: self.poll * factor,
+            protocol: self.protocol * factor,
+            steering: self.steering * factor,
+            ipis: self.ipis * factor,
+            wakeups: self.wakeups * factor,
+            lines: self.lines * factor,
+        }
+    }
 }
 
 /// The parts of a packet's softirq time (ns).
@@ -42,28 +87,25 @@ struct Parts {
     protocol: f64,
 }
 
+/// Where steps run, and what they cost there.
+pub(crate) type Priced<'a> = (&'a Placement, &'a Prices<'a>);
+
 /// Computes the loads of a queue's packets: divided as `now`, which was measured, and placed as
-/// `placed`.
+/// `then`.
 pub(crate) fn add(
     loads: &mut Loads,
     work: &Work<'_>,
     queue: &Queue<'_>,
-    (now, placed): (&Placement, &Placement),
-    prices: &Prices<'_>,
+    now: Priced<'_>,
+    (placed, prices): Priced<'_>,
 ) {
     let Some(ns) = queue.ns else { return };
-    let parts = parts(work, queue, now, ns, prices);
+    let parts = parts(work, queue, now, ns);
     Adding { loads, work, queue, placed, prices }.all(parts);
 }
 
 /// Divides the measured time of a packet into poll and protocol.
-fn parts(
-    work: &Work<'_>,
-    queue: &Queue<'_>,
-    now: &Placement,
-    ns: f64,
-    prices: &Prices<'_>,
-) -> Parts {
+fn parts(work: &Work<'_>, queue: &Queue<'_>, (now, prices): Priced<'_>, ns: f64) -> Parts {
     let share = work.protocol_share.unwrap_or_else(|| prices.protocol_share(queue));
     let adding = Adding { loads: &mut Loads::default(), work, queue, placed: now, prices };
     // What RPS takes away from the CPU that polls, and what it costs there.
@@ -99,10 +141,12 @@ impl Adding<'_, '_> {
         self.wakeups();
     }
 
-    /// Adds time (ns) of each second to a CPU's softirqs; it takes longer beside a busy sibling.
-    fn softirq(&mut self, cpu: CpuId, ns: f64) {
-        let slow = self.prices.slow(self.sibling_busy(cpu));
-        self.loads.cpus.entry(cpu).or_default().softirq += ns * slow / 1e9;
+    /// Adds time (ns) of each second to a CPU's softirqs, and returns it as a share; it takes
+    /// longer beside a busy sibling.
+    fn softirq(&mut self, cpu: CpuId, ns: f64) -> f64 {
+        let share = ns * self.prices.slow(self.sibling_busy(cpu)) / 1e9;
+        self.loads.cpus.entry(cpu).or_default().softirq += share;
+        share
     }
 
     fn polls(&mut self, parts: Parts) {
@@ -114,7 +158,8 @@ impl Adding<'_, '_> {
             let is_far = node.is_some() && topology.distance_from_device(node, cpu) > 10;
             let lines = self.prices.device_lines(is_far) - self.prices.device_lines(false);
             let poll = (parts.poll + self.begin() - parts.begin).max(LEAST_POLL * parts.poll);
-            self.softirq(cpu, self.queue.packets * share * (poll + lines));
+            let share = self.softirq(cpu, self.queue.packets * share * (poll + lines));
+            self.loads.path.poll += share;
         }
     }
 
@@ -156,14 +201,18 @@ impl Adding<'_, '_> {
     fn protocol(&mut self, parts: Parts) {
         for pair in self.pairs() {
             let packets = self.queue.packets * pair.share;
-            self.softirq(pair.to, packets * parts.protocol);
+            let share = self.softirq(pair.to, packets * parts.protocol);
+            self.loads.path.protocol += share;
             if pair.from == pair.to {
                 continue;
             }
             let (distance, ipis) = (self.distance(pair), self.ipis(pair));
             let (send, receive) = self.prices.ipi(distance, self.idle(pair.to));
-            self.softirq(pair.from, packets * self.prices.enqueue() + ipis * send);
-            self.softirq(pair.to, packets * self.prices.backlog(distance) + ipis * receive);
+            let enqueue = self.softirq(pair.from, packets * self.prices.enqueue());
+            let backlog = self.softirq(pair.to, packets * self.prices.backlog(distance));
+            self.loads.path.steering += enqueue + backlog;
+            let both = self.softirq(pair.from, ipis * send) + self.softirq(pair.to, ipis * receive);
+            self.loads.path.ipis += both;
             self.loads.ipis += ipis;
         }
     }
@@ -187,6 +236,7 @@ impl Adding<'_, '_> {
             let apart = 1.0 - self.placed.steered;
             let task = self.queue.packets * share * apart * ns / 1e9;
             self.loads.cpus.entry(*reader).or_default().task += task;
+            self.loads.path.lines += task;
         }
     }
 
@@ -200,8 +250,8 @@ impl Adding<'_, '_> {
                 }
                 let ipis = rate * apart * self.idle(*cpu);
                 let (send, receive) = self.prices.reschedule(self.between(from, *cpu));
-                self.softirq(from, ipis * send);
-                self.softirq(*cpu, ipis * receive);
+                let both = self.softirq(from, ipis * send) + self.softirq(*cpu, ipis * receive);
+                self.loads.path.wakeups += both;
                 self.loads.ipis += ipis;
             }
         }

@@ -26,6 +26,12 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
+    /// Returns where the packets of the queue of this number run now.
+    pub(crate) fn present(work: &Work<'_>, number: usize) -> Self {
+        let batch = work.queues[number].batch;
+        Self { batch, ..Self::new(work, number, work.analysis.after()) }
+    }
+
     /// Returns where the packets of the queue of this number run under `settings`: as observed
     /// where these settings are the present ones.
     pub(crate) fn new(work: &Work<'_>, number: usize, settings: &Snapshot) -> Self {
@@ -96,11 +102,11 @@ fn batch(queue: &Queue<'_>, now: &Snapshot, settings: &Snapshot) -> f64 {
             frames => waited.min(f64::from(frames)),
         })
     };
+    // Fewer packets arrive during a poll, and the wait before it.
+    let here = 1.0 + (queue.batch - 1.0) * queue.crowd;
     match (gathered(now), gathered(settings)) {
-        (Some(old), Some(new)) if old != new => {
-            (queue.batch * new / old).clamp(1.0, MOST_BATCH.max(queue.batch))
-        }
-        _ => queue.batch,
+        (Some(old), Some(new)) if old != new => (here * new / old).clamp(1.0, MOST_BATCH.max(here)),
+        _ => here,
     }
 }
 

@@ -6,7 +6,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::seen_costs::seen_ipis;
 use netsilo_model::machine::topology::Distance;
 
-use crate::live::work::Queue;
+use crate::live::work::{Queue, Work};
 use crate::parameters::Values;
 use crate::scenario::{Kernel, Machine};
 
@@ -23,18 +23,32 @@ pub(crate) struct Prices<'a> {
     ipi: f64,
     /// Time of a received IPI, as eBPF measured it.
     seen_ipi: Option<f64>,
+    /// Whether the IPIs of this machine were measured.
+    has_measured_ipis: bool,
 }
 
 impl<'a> Prices<'a> {
-    pub(crate) fn new(analysis: &'a Analysis<'_>, values: &'a Values) -> Self {
+    /// The prices of a machine; with `on_metal`, without the hypervisor under which it was
+    /// measured.
+    pub(crate) fn new(analysis: &'a Analysis<'_>, values: &'a Values, on_metal: bool) -> Self {
         let machine = machine(analysis);
         Self {
             values,
             costs: analysis.costs,
             unit: values.ns_per_cycle(&machine),
             ipi: values.ipi_factor(&machine),
-            seen_ipi: seen_ipis(analysis).map(|(ns, _)| ns),
+            seen_ipi: seen_ipis(analysis).map(|(ns, _)| ns).filter(|_| !on_metal),
+            has_measured_ipis: analysis.costs.source != CostSource::Default && !on_metal,
         }
+    }
+
+    /// The prices of the machine on which the work was measured.
+    pub(crate) fn measured(work: &Work<'a>, values: &'a Values) -> Self {
+        let mut prices = Self::new(work.analysis, values, false);
+        if work.on_metal {
+            prices.ipi = values.virtual_ipi;
+        }
+        prices
     }
 
     /// What a poll costs before its first packet: the interrupt, and the kthread's wakeup.
@@ -57,7 +71,7 @@ impl<'a> Prices<'a> {
     /// An IPI: to send, and to receive. `asleep` is the share of the time in which the other CPU
     /// idles.
     pub(crate) fn ipi(&self, distance: Distance, asleep: f64) -> (f64, f64) {
-        if self.costs.source != CostSource::Default {
+        if self.has_measured_ipis {
             let both = self.costs.ipi_ns.at(distance);
             return (both / 2.0, both / 2.0);
         }
@@ -72,7 +86,7 @@ impl<'a> Prices<'a> {
 
     /// The interrupt that tells an idle CPU of a woken thread: to send, and to receive.
     pub(crate) fn reschedule(&self, distance: Distance) -> (f64, f64) {
-        if self.costs.source != CostSource::Default {
+        if self.has_measured_ipis {
             return self.ipi(distance, 0.0);
         }
         (self.values.reschedule * self.unit * self.ipi, self.receive())
@@ -81,6 +95,12 @@ impl<'a> Prices<'a> {
     /// The lines of a packet that the protocol wrote, for its reader.
     pub(crate) fn lines(&self, distance: Distance) -> f64 {
         self.costs.lines_per_packet * self.costs.line_ns.at(distance)
+    }
+
+    /// The completion of a sent packet, with the lines that it gets from the CPU that sent.
+    pub(crate) fn completion(&self, distance: Distance) -> f64 {
+        self.values.completion * self.unit
+            + self.costs.lines_per_packet / 2.0 * self.costs.line_ns.at(distance)
     }
 
     /// The lines of a packet that the device wrote, for the poll.

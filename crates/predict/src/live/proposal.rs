@@ -1,10 +1,16 @@
 //! A setting of an observed machine, and which of its knobs the model knows.
 
-use netsilo_model::change::{Change, Target, apply_to};
+use std::sync::Arc;
+
+use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::ethtool::Coalesce;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+use crate::live::resplit::hashes_udp_ports;
+use crate::live::supposed::{CannotSuppose, Supposed};
+use crate::live::work::Work;
 
 /// What a machine would be set to.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +21,10 @@ pub struct Proposal {
     pub after: Snapshot,
     /// Knobs that it changes and the model does not know.
     pub not_modeled: Vec<String>,
+    /// The machine that it is a setting of, if that is not the observed one.
+    pub supposed: Option<Arc<Supposed>>,
+    /// What it changes.
+    changes: Vec<Change>,
 }
 
 impl Proposal {
@@ -23,8 +33,77 @@ impl Proposal {
         let after = apply_to(before, changes);
         let unknown = changes.iter().filter(|change| !knows(&change.target, before, &after));
         let not_modeled = unknown.map(|change| change.target.to_string()).collect();
-        Self { name: name.into(), not_modeled, after }
+        let changes = changes.to_vec();
+        Self { name: name.into(), not_modeled, after, supposed: None, changes }
     }
+
+    /// The setting that these changes make of a supposed machine.
+    pub fn of_supposed(
+        name: impl Into<String>,
+        machine: &Arc<Supposed>,
+        changes: &[Change],
+    ) -> Self {
+        let before = &machine.observation.after;
+        Self { supposed: Some(Arc::clone(machine)), ..Self::new(name, before, changes) }
+    }
+
+    /// The machine that this setting makes of the observed one, if packets arrive on other queues
+    /// there.
+    ///
+    /// A setting can change one netdev so. The error names the knob that the model does not know
+    /// here, and why.
+    pub(crate) fn other_queues(&self, work: &Work<'_>) -> Result<Option<Supposed>, String> {
+        let before = work.analysis.after();
+        let mut found: Option<Supposed> = None;
+        for change in &self.changes {
+            let target = &change.target;
+            let unknown = |why: CannotSuppose| format!("{target} ({why})");
+            let supposed = match (target, &change.new) {
+                (Target::Channels(knob), Value::Settings(new)) => {
+                    let count = new.get("combined") + new.get("rx");
+                    Supposed::with_queues(work, &knob.netdev, count).map_err(unknown)?
+                }
+                (Target::FlowHash(knob), _) => {
+                    let hashes = |snapshot: &Snapshot| {
+                        let mut netdevs = snapshot.netdevs.iter();
+                        hashes_udp_ports(netdevs.find(|it| knob.netdev.is(it))?)
+                    };
+                    // Both versions of IP are changed together.
+                    match (hashes(before), hashes(&self.after)) {
+                        (Some(false), Some(true)) if found.is_none() => {
+                            Supposed::with_udp_ports(work, &knob.netdev).map_err(unknown)?
+                        }
+                        (Some(false), Some(true)) => continue,
+                        _ => return Err(target.to_string()),
+                    }
+                }
+                _ => continue,
+            };
+            if found.replace(supposed).is_some() {
+                return Err(format!("{target} (together with another one)"));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The knobs of XPS that it changes, in words.
+    pub(crate) fn xps(&self) -> impl Iterator<Item = String> {
+        let is_xps = |change: &&Change| matches!(change.target, Target::XpsCpus(_));
+        self.changes.iter().filter(is_xps).map(|change| change.target.to_string())
+    }
+
+    /// The supposed machine with the changes that do not make it.
+    pub(crate) fn rest(&self, machine: &Supposed) -> Snapshot {
+        let makes = |change: &Change| makes_queues(&change.target);
+        let rest: Vec<Change> =
+            self.changes.iter().filter(|change| !makes(change)).cloned().collect();
+        apply_to(&machine.observation.after, &rest)
+    }
+}
+
+/// Whether a change of this knob lets packets arrive on other queues.
+fn makes_queues(target: &Target) -> bool {
+    matches!(target, Target::Channels(_) | Target::FlowHash(_))
 }
 
 /// Whether the model knows what a change of this knob does.
@@ -35,7 +114,10 @@ fn knows(target: &Target, before: &Snapshot, after: &Snapshot) -> bool {
         | Target::RpsFlowCnt(_)
         | Target::RpsSockFlowEntries(_)
         | Target::Threaded(_)
-        | Target::NapiThread(_) => true,
+        | Target::NapiThread(_)
+        | Target::XpsCpus(_)
+        | Target::Channels(_)
+        | Target::FlowHash(_) => true,
         Target::Coalesce(knob) => {
             let fixed = |it: &Snapshot| fixed_coalescing(it, &knob.netdev).is_some();
             fixed(before) && fixed(after)

@@ -28,6 +28,11 @@ const LEAST_PINNED: f64 = 0.05;
 pub struct Work<'a> {
     /// What it is derived from.
     pub(crate) analysis: &'a Analysis<'a>,
+    /// The load, as a multiple of the observed one.
+    pub(crate) load: f64,
+    /// Whether inter-processor interrupts pass no hypervisor, though they did when they were
+    /// measured.
+    pub(crate) on_metal: bool,
     /// Queues that receive packets.
     pub(crate) queues: Vec<Queue<'a>>,
     /// How each CPU spent its time; NAPI kthreads count as softirqs.
@@ -51,6 +56,9 @@ pub(crate) struct Queue<'a> {
     pub(crate) packets: f64,
     /// Packets of one poll.
     pub(crate) batch: f64,
+    /// Packets that arrive here in a time, over those that arrived on an observed queue: 1 unless
+    /// the machine is a supposed one.
+    pub(crate) crowd: f64,
     /// Softirq time of one packet on the CPU that polls it (ns); `None` if it was not measured.
     pub(crate) ns: Option<f64>,
     /// Payload of one packet (bytes).
@@ -96,6 +104,25 @@ impl<'a> Work<'a> {
     /// # Errors
     /// Why the observation says too little.
     pub fn new(analysis: &'a Analysis<'a>) -> Result<Self, TooLittle> {
+        let work = Self::without_costs(analysis)?;
+        let known = work.queues.iter().filter(|queue| queue.ns.is_some());
+        let all = work.packets_per_s();
+        if known.map(|queue| queue.packets).sum::<f64>() < LEAST_KNOWN * all {
+            return Err(TooLittle::NoCosts);
+        }
+        let polled: Vec<&Silo> = work.queues.iter().map(|queue| queue.silo).collect();
+        if dilation(analysis, &polled) > 1.0 {
+            let time: f64 = work.queues.iter().map(|it| it.packets * it.ns.unwrap_or(0.0)).sum();
+            return Err(TooLittle::NotTheCpus(time / all / 1e3));
+        }
+        Ok(work)
+    }
+
+    /// Collects the receive work of an observation whose times may mean nothing: for counts alone.
+    ///
+    /// # Errors
+    /// Why the observation says too little.
+    pub fn without_costs(analysis: &'a Analysis<'a>) -> Result<Self, TooLittle> {
         if analysis.rates.elapsed.is_zero() {
             return Err(TooLittle::NoRates);
         }
@@ -110,31 +137,27 @@ impl<'a> Work<'a> {
         if all <= 0.0 {
             return Err(TooLittle::NoPackets(format!("{:.0?}", analysis.rates.elapsed)));
         }
-        let known = queues.iter().filter(|queue| queue.ns.is_some());
-        if known.map(|queue| queue.packets).sum::<f64>() < LEAST_KNOWN * all {
-            return Err(TooLittle::NoCosts);
-        }
-        let polled: Vec<&Silo> = queues.iter().map(|queue| queue.silo).collect();
-        if dilation(analysis, &polled) > 1.0 {
-            let time: f64 = queues.iter().map(|it| it.packets * it.ns.unwrap_or(0.0)).sum();
-            return Err(TooLittle::NotTheCpus(time / all / 1e3));
-        }
         let room = |cpu: &CpuId| {
             let shares = analysis.rates.cpus.get(cpu)?.shares?;
             Some((*cpu, (1.0 - shares.steal).max(0.05)))
         };
         let cpus = cpus(analysis, &queues);
-        let mut idlest: Vec<CpuId> = cpus.keys().copied().collect();
-        idlest.sort_by(|a, b| cpus[b].idle().total_cmp(&cpus[a].idle()));
         Ok(Self {
+            idlest: idlest(&cpus),
             cpus,
-            idlest,
             pinned: pinned(analysis),
             room: analysis.rates.cpus.keys().filter_map(room).collect(),
             protocol_share: protocol_share(analysis, &queues),
+            load: 1.0,
+            on_metal: false,
             queues,
             analysis,
         })
+    }
+
+    /// The share of each CPU's time in NAPI kthreads.
+    pub(crate) fn kthreads(&self) -> Shares {
+        kthreads(self.queues.iter().map(|queue| queue.silo))
     }
 
     /// Packets per second of all queues.
@@ -145,6 +168,7 @@ impl<'a> Work<'a> {
     /// The same machine with this many times the load: packets, and all CPU time.
     #[must_use]
     pub fn times(mut self, factor: f64) -> Self {
+        self.load *= factor;
         for queue in &mut self.queues {
             queue.packets *= factor;
             queue.wakeups.values_mut().for_each(|rate| *rate *= factor);
@@ -161,12 +185,7 @@ impl<'a> Work<'a> {
 /// How each CPU spent its time: softirqs as measured, else by ticks. Time that ticks do not see
 /// was idle to them.
 fn cpus(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> BTreeMap<CpuId, CpuTime> {
-    let mut kthreads = Shares::new();
-    for queue in queues.iter().filter(|queue| queue.silo.kthread.is_some()) {
-        for (cpu, share) in &queue.silo.own_share {
-            *kthreads.entry(*cpu).or_default() += share;
-        }
-    }
+    let kthreads = kthreads(queues.iter().map(|queue| queue.silo));
     let elapsed = analysis.observation.attribution.elapsed.as_secs_f64();
     let measured = |cpu: &CpuId| {
         let time = analysis.observation.attribution.cpu_time.get(cpu)?;
@@ -189,6 +208,24 @@ fn cpus(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> BTreeMap<CpuId, CpuTim
         Some((*cpu, time))
     };
     analysis.rates.cpus.keys().filter_map(time).collect()
+}
+
+/// CPUs, the idlest first.
+pub(crate) fn idlest(cpus: &BTreeMap<CpuId, CpuTime>) -> Vec<CpuId> {
+    let mut idlest: Vec<CpuId> = cpus.keys().copied().collect();
+    idlest.sort_by(|a, b| cpus[b].idle().total_cmp(&cpus[a].idle()));
+    idlest
+}
+
+/// The share of each CPU's time in NAPI kthreads.
+fn kthreads<'a>(silos: impl Iterator<Item = &'a Silo>) -> Shares {
+    let mut shares = Shares::new();
+    for silo in silos.filter(|silo| silo.kthread.is_some()) {
+        for (cpu, share) in &silo.own_share {
+            *shares.entry(*cpu).or_default() += share;
+        }
+    }
+    shares
 }
 
 impl<'a> Queue<'a> {
@@ -215,6 +252,7 @@ impl<'a> Queue<'a> {
             silo,
             packets,
             batch: (packets / polls.max(f64::MIN_POSITIVE)).max(1.0),
+            crowd: 1.0,
             ns: (own > 0.0).then_some(own * 1e9 / packets),
             bytes: silo.bytes_per_s.unwrap_or(0.0) / packets,
             polled: normalized(silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s))),

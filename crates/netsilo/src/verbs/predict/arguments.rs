@@ -17,15 +17,17 @@ pub(crate) struct Args {
     /// File that describes machine, NIC, load and settings (docs/predict.md) [default: observe
     /// this machine]
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "plan", "load", "from", "interval", "window", "no_bpf",
+        "plan", "load", "queue_count", "cpu_count", "virtual", "from", "interval", "window",
+        "no_bpf",
     ])]
     pub(super) scenario: Option<PathBuf>,
     /// Use this value in place of what the file says: load.instances=500, machine.cores=32
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "scenario")]
     pub(super) changes: Vec<Pair>,
     /// Predict this setting: plan, or an algorithm (spread); with --scenario a name in the file.
-    /// All KEY=VALUE together are one setting: rps=0-7, rfs=32768, xps=near; with --scenario also
-    /// irq=0-7 [default: plan; with --scenario all of the file]
+    /// All KEY=VALUE together are one setting: rps=0-7, rfs=32768, xps=near, rx-usecs=50,
+    /// rx-frames=32, threaded=on, queues=8, udp-ports=on; with --scenario only rps, rfs and irq=0-7
+    /// [default: plan; with --scenario all of the file]
     #[arg(long = "setting", value_name = "NAME|KEY=VALUE")]
     pub(super) settings: Vec<String>,
     /// Predict this plan, as `netsilo plan --json` prints it
@@ -34,6 +36,18 @@ pub(crate) struct Args {
     /// Predict at this multiple of the observed load: x2, x0.5 [default: x1]
     #[arg(long, value_name = "xFACTOR", value_parser = factor)]
     pub(super) load: Option<f64>,
+    /// What if each netdev with interrupts had this many rx queues
+    #[arg(long, value_name = "N", conflicts_with = "plan",
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(super) queue_count: Option<u32>,
+    /// What if the machine had this many CPUs: a multiple of those that it has
+    #[arg(long, value_name = "N", conflicts_with = "plan",
+        value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(super) cpu_count: Option<u32>,
+    /// What if the machine had no hypervisor
+    #[arg(long = "virtual", id = "virtual", value_name = "no", value_parser = ["no"],
+        conflicts_with = "plan")]
+    pub(super) is_virtual: Option<String>,
     /// Predict along a range of one key of the file: load.instances=1..2000, or 1..2000/50 for 50
     /// points [default: 24 points]
     #[arg(long, value_name = "KEY=FROM..TO", conflicts_with = "per_cpu", requires = "scenario")]

@@ -1,13 +1,19 @@
 //! Settings of this machine or a bundle's, under the load that was observed.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use netsilo_decide::plan::{Goal, Plan, plan};
+use netsilo_model::change::Change;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_predict::interval::Draws;
+use netsilo_predict::live::forecast::{Forecast, forecast};
 use netsilo_predict::live::proposal::Proposal;
+use netsilo_predict::live::supposed::{Supposed, WhatIf};
+use netsilo_predict::live::work::Work;
 use netsilo_sys::bpf::tracer::Options;
 use serde::Deserialize as _;
 
@@ -23,27 +29,34 @@ use crate::tell::presentation::Presentation;
 use crate::tell::versioned::Versioned;
 use crate::tell::words::wrong_key;
 use crate::verbs::predict::arguments::{Args, DRAWS, split};
+use crate::verbs::predict::device_keys::DeviceKeys;
 use crate::views;
 
 /// A setting by name.
 enum Asked {
-    /// What `netsilo plan` would do.
-    Goal(String, Box<Goal>),
+    /// What `netsilo plan` would do, with knobs of devices.
+    Goal(String, Box<Goal>, DeviceKeys),
     /// A plan from a file.
     Plan(String, Box<Plan>),
 }
 
 /// Observes, predicts and prints.
 pub(super) fn run(args: &Args) -> Result<Exit> {
-    let asked = asked(args)?;
-    let draws = draws(DRAWS, args.seed)?;
-    let load = args.load.unwrap_or(1.0);
+    let question = Question {
+        asked: asked(args)?,
+        what_if: WhatIf {
+            queue_count: args.queue_count,
+            cpu_count: args.cpu_count,
+            on_metal: args.is_virtual.is_some(),
+        },
+        load: args.load.unwrap_or(1.0),
+        draws: draws(DRAWS, args.seed)?,
+    };
     if args.ndjson {
         // Weights measured here do not apply to other machines.
         let costs = Costs::default();
         return ndjson::filter(|observation| {
-            let proposals = proposals(&asked, observation, &costs, |_| ());
-            match foretell(observation, &costs, load, &proposals, &draws) {
+            match question.forecast(observation, &costs, |_| ()) {
                 Ok(forecast) => Answer::Forecast(Box::new(forecast)),
                 Err(why) => Answer::Error(format!("{why:#}")),
             }
@@ -51,8 +64,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     }
     let observation = args.observe.observe_with(Options::default())?;
     let costs = costs_for(args.observe.is_bundle())?;
-    let proposals = proposals(&asked, &observation, &costs, out::note);
-    let forecast = foretell(&observation, &costs, load, &proposals, &draws)?;
+    let forecast = question.forecast(&observation, &costs, out::note)?;
     match args.json {
         true => out::json(&Versioned::first(forecast))?,
         false => {
@@ -63,25 +75,60 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// What is asked for, of one machine; `note` is given what a plan refuses.
-fn proposals(
-    asked: &[Asked],
-    observation: &Observation,
-    costs: &Costs,
-    note: impl Fn(&str),
-) -> Vec<Proposal> {
-    let analysis = Analysis::new(observation, costs);
-    let proposal = |asked: &Asked| {
-        let (name, plan) = match asked {
-            Asked::Goal(name, goal) => (name, plan(&analysis, goal)),
-            Asked::Plan(name, plan) => (name, Plan::clone(plan)),
-        };
-        for refusal in &plan.refusals {
-            note(&format!("{name}: {}: {}", refusal.subject, refusal.reason));
+/// What is asked about a machine.
+struct Question {
+    asked: Vec<Asked>,
+    what_if: WhatIf,
+    load: f64,
+    draws: Draws,
+}
+
+impl Question {
+    /// The answer; `note` is given what a plan refuses.
+    fn forecast(
+        &self,
+        observation: &Observation,
+        costs: &Costs,
+        note: impl Fn(&str),
+    ) -> Result<Forecast> {
+        let Self { what_if, load, draws, .. } = self;
+        let analysis = Analysis::new(observation, costs);
+        if what_if.is_nothing() {
+            let proposals = self.proposals(&analysis, &note, |name, changes| {
+                Proposal::new(name, &observation.after, changes)
+            });
+            return foretell(observation, costs, *load, &proposals, draws);
         }
-        Proposal::new(name.as_str(), &observation.after, &plan.changes)
-    };
-    asked.iter().map(proposal).collect()
+        let work = Work::new(&analysis).context("cannot predict")?;
+        let machine = Arc::new(Supposed::new(&work, what_if).context("cannot predict")?);
+        let analysis = Analysis::new(&machine.observation, costs);
+        let mut proposals = vec![Proposal::of_supposed(what_if.name(), &machine, &[])];
+        proposals.extend(self.proposals(&analysis, &note, |name, changes| {
+            Proposal::of_supposed(name, &machine, changes)
+        }));
+        Ok(forecast(&work, *load, &proposals, draws))
+    }
+
+    /// What is asked for, on one machine.
+    fn proposals(
+        &self,
+        analysis: &Analysis<'_>,
+        note: &impl Fn(&str),
+        new: impl Fn(&str, &[Change]) -> Proposal,
+    ) -> Vec<Proposal> {
+        let proposal = |asked: &Asked| {
+            let (name, plan, keys) = match asked {
+                Asked::Goal(name, goal, keys) => (name, plan(analysis, goal), Some(keys)),
+                Asked::Plan(name, plan) => (name, Plan::clone(plan), None),
+            };
+            for refusal in &plan.refusals {
+                note(&format!("{name}: {}: {}", refusal.subject, refusal.reason));
+            }
+            let of_devices = keys.map(|keys| keys.changes(analysis.after(), note));
+            new(name, &[plan.changes, of_devices.unwrap_or_default()].concat())
+        };
+        self.asked.iter().map(proposal).collect()
+    }
 }
 
 /// What the arguments ask for; without any, netsilo's own plan.
@@ -90,17 +137,20 @@ fn asked(args: &Args) -> Result<Vec<Asked>> {
     let mut asked = Vec::new();
     for name in names {
         let goal = if name == "plan" { Goal::default() } else { by_algorithm(&name)? };
-        asked.push(Asked::Goal(name, Box::new(ours(goal))));
+        asked.push(Asked::Goal(name, Box::new(ours(goal)), DeviceKeys::default()));
     }
     if !keys.is_empty() {
         let name: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        asked.push(Asked::Goal(name.join(" "), Box::new(ours(by_keys(&keys)?))));
+        let (of_devices, keys) = DeviceKeys::take(&keys)?;
+        let goal = Box::new(ours(by_keys(&keys)?));
+        asked.push(Asked::Goal(name.join(" "), goal, of_devices));
     }
     for path in &args.plan {
         asked.push(Asked::Plan(file_name(path), Box::new(load(path)?)));
     }
     if asked.is_empty() {
-        asked.push(Asked::Goal("plan".to_owned(), Box::new(ours(Goal::default()))));
+        let goal = Box::new(ours(Goal::default()));
+        asked.push(Asked::Goal("plan".to_owned(), goal, DeviceKeys::default()));
     }
     Ok(asked)
 }
