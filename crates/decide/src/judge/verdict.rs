@@ -18,6 +18,7 @@ mod remedy_verdict;
 mod rps_in_force;
 mod work;
 
+pub(in crate::judge) use interrupts::selects_a_mode;
 pub(crate) use proposals::{FLOW_ENTRIES, Proposal, proposals};
 pub use proposals::{arfs, rfs, rps_onto, unsteerable};
 pub use remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
