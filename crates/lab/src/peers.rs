@@ -2,8 +2,10 @@
 //! order.
 //!
 //! Each setting is a state of the guest's knobs. A rule gives it, or a program that observes the
-//! workload; then it is recorded, and each round sets it again.
+//! workload; then it is recorded, and each round sets it again. A guest that hangs or fails ends,
+//! and a fresh one goes on (`attempt`).
 
+mod attempt;
 pub(crate) mod guest;
 mod observed;
 mod results;
@@ -20,8 +22,9 @@ use netsilo_lab::{Accel, Kernel, Lab, Nic, NicModel, Spec, Threads};
 
 use crate::knobs::Knobs;
 use crate::locality::Shares;
+use crate::peers::attempt::{Failure, Next, next, reason};
 use crate::peers::guest::PeersGuest;
-use crate::peers::results::{PeersResults, Round, SettingResults, WorkloadResults};
+use crate::peers::results::{Lost, PeersResults, Round, SettingResults, WorkloadResults};
 use crate::peers::setting::Setting;
 use crate::say::{bar, progress, say};
 use crate::workload::{Kind, Workload, while_busy};
@@ -84,20 +87,13 @@ pub(crate) fn run(args: &Peers) -> Result<()> {
     let nics = if kinds.contains(&Kind::Forward) { 2 } else { 1 };
     let nics = vec![Nic::from(NicModel::VirtioNet); nics];
     let spec = Spec { threads: args.threads, nics, ..Spec::new(args.kernel, NicModel::VirtioNet) };
-    let lab = Lab::boot(&spec)?;
-    let guest = PeersGuest::new(&lab, &spec)?;
-    say(&format!("{}\n{} rounds of {} s, seed {seed}", lab.title(), args.rounds, args.seconds))?;
-    let mut results = PeersResults::new(lab.title(), seed, args.rounds, args.seconds);
+    let mut lab = Some(Lab::boot(&spec)?);
+    let title = lab.as_ref().map(|lab| lab.title().to_owned()).unwrap_or_default();
+    let emulated = lab.as_ref().is_some_and(|lab| lab.accel() != Accel::Kvm);
+    say(&format!("{title}\n{} rounds of {} s, seed {seed}", args.rounds, args.seconds))?;
+    let mut results = PeersResults::new(&title, seed, args.rounds, args.seconds);
     for kind in kinds {
-        let states = measure(args, &guest, kind, &mut random)
-            .with_context(|| format!("workload {}", kind.name()))?;
-        let settings = states.into_iter().map(|state| SettingResults {
-            settings: state.settings,
-            changes: state.knobs.beside(guest.booted()),
-            bytes: state.bytes,
-            rounds: state.rounds,
-        });
-        let of_workload = WorkloadResults::new(kind, settings.collect());
+        let of_workload = workload(args, &spec, &mut lab, kind, &mut random)?;
         say(&table::show(&of_workload))?;
         results.workloads.push(of_workload);
         // After each workload: a later one may fail.
@@ -106,7 +102,11 @@ pub(crate) fn run(args: &Peers) -> Result<()> {
         }
     }
     progress(&format!("done after {:.1} minutes", started.elapsed().as_secs_f64() / 60.0));
-    if lab.accel() != Accel::Kvm {
+    let lost = results.workloads.iter().map(|it| it.lost.len()).sum::<usize>();
+    if lost > 0 {
+        say(&format!("LOST in {lost} places, which the tables name: the run is not complete."))?;
+    }
+    if emulated {
         say("Emulated CPUs: counts and shares of bytes hold anywhere, rates only side by side.")?;
     }
     Ok(())
@@ -122,18 +122,105 @@ fn chosen<T: ValueEnum + Copy + PartialEq>(named: &[T]) -> Vec<T> {
     all.filter(|value| named.is_empty() || named.contains(value)).collect()
 }
 
+/// Measures a workload; where the guest hangs or fails, a fresh one takes its place in `lab`, and
+/// what is lost is in the results.
+fn workload(
+    args: &Peers,
+    spec: &Spec,
+    lab: &mut Option<Lab>,
+    kind: Kind,
+    random: &mut fastrand::Rng,
+) -> Result<WorkloadResults> {
+    let mut settings = chosen(&args.settings);
+    let mut lost = Vec::new();
+    for guests_left in (0..attempt::GUESTS).rev() {
+        let here = match lab.take() {
+            Some(lab) => lab,
+            None => Lab::boot(spec).context("cannot boot a fresh guest")?,
+        };
+        let mut measured = WorkloadRun::default();
+        let ended = PeersGuest::new(&here, spec)
+            .context("cannot take the guest as it has booted")
+            .and_then(|guest| measure(args, &guest, (kind, &settings), random, &mut measured));
+        let Err(error) = ended else {
+            *lab = Some(here);
+            return Ok(measured.into_results(kind, lost));
+        };
+        drop(here);
+        let setting = measured.now;
+        let failure = Failure { setting, rounds: measured.complete_rounds(), guests_left };
+        let of = setting.map_or(String::new(), |setting| format!(", {}", setting.name()));
+        progress(&format!("{}{of}: {error:#}", kind.name()));
+        let why = reason(&error);
+        match next(failure) {
+            Next::Keep => {
+                let (done, all) = (failure.rounds, args.rounds);
+                progress("the rounds before are kept, and a fresh guest goes on with the rest");
+                lost.push(Lost { setting: None, why: format!("{done} of {all} rounds: {why}") });
+                measured.truncate(done);
+                return Ok(measured.into_results(kind, lost));
+            }
+            Next::Without(setting) => {
+                progress(&format!("a fresh guest goes on without {}", setting.name()));
+                settings.retain(|it| *it != setting);
+                lost.push(Lost { setting: Some(setting), why });
+            }
+            Next::Again => progress("a fresh guest begins this workload again"),
+            Next::GiveUp => {
+                progress("this workload is given up, and a fresh guest goes on with the rest");
+                lost.push(Lost { setting: None, why: format!("all rounds: {why}") });
+                break;
+            }
+        }
+    }
+    Ok(WorkloadRun::default().into_results(kind, lost))
+}
+
+/// What was measured of a workload, as far as it went.
+#[derive(Default)]
+struct WorkloadRun {
+    states: Vec<State>,
+    booted: Knobs,
+    /// The setting that is placed or measured now.
+    now: Option<Setting>,
+}
+
+impl WorkloadRun {
+    fn complete_rounds(&self) -> usize {
+        self.states.iter().map(|state| state.rounds.len()).min().unwrap_or(0)
+    }
+
+    fn truncate(&mut self, rounds: usize) {
+        self.states.iter_mut().for_each(|state| state.rounds.truncate(rounds));
+    }
+
+    fn into_results(self, kind: Kind, lost: Vec<Lost>) -> WorkloadResults {
+        let settings = self.states.into_iter().map(|state| SettingResults {
+            settings: state.settings,
+            changes: state.knobs.beside(&self.booted),
+            bytes: state.bytes,
+            rounds: state.rounds,
+        });
+        WorkloadResults::new(kind, settings.collect(), lost)
+    }
+}
+
 /// Places each setting once, then measures all of them in each round.
 fn measure(
     args: &Peers,
     guest: &PeersGuest<'_>,
-    kind: Kind,
+    (kind, settings): (Kind, &[Setting]),
     random: &mut fastrand::Rng,
-) -> Result<Vec<State>> {
+    measured: &mut WorkloadRun,
+) -> Result<()> {
+    measured.booted = guest.booted().clone();
     let workload = Workload::start(kind, guest.lab(), &SERVER_CPUS)?;
-    let mut states = states(args, guest, &workload)?;
+    place(guest, &workload, settings, measured)?;
+    let WorkloadRun { states, now, .. } = measured;
     ensure!(!states.is_empty(), "no setting to measure");
     let name = kind.name();
-    for state in &mut states {
+    for state in states.iter_mut() {
+        *now = Some(state.settings[0]);
         state.knobs.write(guest.lab())?;
         state.bytes = while_busy(&[&workload], || guest.shares())?;
     }
@@ -144,6 +231,7 @@ fn measure(
         random.shuffle(&mut order);
         for at in order {
             let state = &mut states[at];
+            *now = Some(state.settings[0]);
             bar.set_message(state.settings[0].name());
             state.knobs.write(guest.lab())?;
             state.rounds.push(Round::from(&workload.measure(args.seconds)?));
@@ -152,27 +240,33 @@ fn measure(
         bar.suspend(|| progress(&format!("{name}: round {round} of {}", args.rounds)));
     }
     bar.finish_and_clear();
-    guest.booted().write(guest.lab())?;
-    Ok(states)
+    guest.booted().write(guest.lab())
 }
 
-/// The states that the settings lead to under this workload.
-fn states(args: &Peers, guest: &PeersGuest<'_>, workload: &Workload<'_>) -> Result<Vec<State>> {
-    let mut states: Vec<State> = Vec::new();
-    for setting in chosen(&args.settings) {
+/// Finds the states that the settings lead to under this workload.
+fn place(
+    guest: &PeersGuest<'_>,
+    workload: &Workload<'_>,
+    settings: &[Setting],
+    measured: &mut WorkloadRun,
+) -> Result<()> {
+    let WorkloadRun { states, now, .. } = measured;
+    for setting in settings {
+        *now = Some(*setting);
         let knobs = guest
-            .place(setting, workload)
+            .place(*setting, workload)
             .with_context(|| format!("cannot place {}", setting.name()))?;
         progress(&format!("{}: placed: {}", workload.kind().name(), setting.name()));
         match states.iter_mut().find(|state| state.knobs == knobs) {
-            Some(state) => state.settings.push(setting),
+            Some(state) => state.settings.push(*setting),
             None => states.push(State {
-                settings: vec![setting],
+                settings: vec![*setting],
                 knobs,
                 bytes: None,
                 rounds: Vec::new(),
             }),
         }
     }
-    Ok(states)
+    *now = None;
+    Ok(())
 }

@@ -25,6 +25,9 @@ const REMOTE_SLACK: f64 = 0.02;
 const SETTINGS: [&str; 7] =
     ["as-booted", "irqbalance", "spread", "cpu0", "rps", "rps-rfs", "netsilo"];
 
+/// The workloads of the reduced run.
+const WORKLOADS: [&str; 4] = ["tcp-rr", "udp-rr", "redis", "memcached"];
+
 #[test]
 #[ignore = "too slow for make test: make test-long"]
 fn netsilo_wakes_as_few_cpus_as_the_best_peer_and_reads_nothing_across_sockets() {
@@ -34,7 +37,10 @@ fn netsilo_wakes_as_few_cpus_as_the_best_peer_and_reads_nothing_across_sockets()
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers.json");
     let mut lab = Command::new(traffic::program().unwrap());
     lab.args(["peers", "--rounds", "3", "--seed", "1", "--threads", "single"]);
-    lab.args(["--workload", "tcp-rr", "--json"]).arg(&file);
+    for workload in WORKLOADS {
+        lab.args(["--workload", workload]);
+    }
+    lab.arg("--json").arg(&file);
     for setting in SETTINGS {
         lab.args(["--setting", setting]);
     }
@@ -47,20 +53,31 @@ fn netsilo_wakes_as_few_cpus_as_the_best_peer_and_reads_nothing_across_sockets()
     println!("{text}");
     assert!(output.status.success(), "{text}");
     let results: Json = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    let workload = &results["workloads"][0];
-    assert_eq!(workload["workload"], "tcp-rr", "{results:#}");
+    let workloads = array(&results["workloads"]);
+    let names: Vec<&str> = workloads.iter().map(|it| it["workload"].as_str().unwrap()).collect();
+    assert_eq!(names, WORKLOADS, "{results:#}");
+    for workload in workloads {
+        wakes_few_and_reads_near(workload);
+    }
+}
+
+/// Asserts the counts of one workload.
+fn wakes_few_and_reads_near(workload: &Json) {
+    let name = &workload["workload"];
+    assert!(array(&workload["lost"]).is_empty(), "{name}: {:#}", workload["lost"]);
     let measured: Vec<&str> = array(&workload["settings"])
         .iter()
         .flat_map(|state| array(&state["settings"]).iter().map(|name| name.as_str().unwrap()))
         .collect();
-    assert!(SETTINGS.iter().all(|name| measured.contains(name)), "{measured:?}");
+    assert!(SETTINGS.iter().all(|name| measured.contains(name)), "{name}: {measured:?}");
     for state in array(&workload["settings"]) {
-        assert_eq!(array(&state["rounds"]).len(), 3, "{state:#}");
+        assert_eq!(array(&state["rounds"]).len(), 3, "{name}: {state:#}");
     }
     let (netsilo, peer) = comparison(workload, "ipis");
-    assert!(peer > 0.0 && netsilo <= peer + IPI_SLACK, "{netsilo} IPIs, best peer {peer}");
+    let few = peer > 0.0 && netsilo <= peer + IPI_SLACK;
+    assert!(few, "{name}: {netsilo} IPIs, best peer {peer}");
     let (netsilo, peer) = comparison(workload, "bytes_remote");
-    assert!(netsilo <= peer + REMOTE_SLACK, "{netsilo} across sockets, best peer {peer}");
+    assert!(netsilo <= peer + REMOTE_SLACK, "{name}: {netsilo} across sockets, best peer {peer}");
 }
 
 fn array(value: &Json) -> &Vec<Json> {

@@ -194,9 +194,10 @@ fn interrupts_arrive_where_planned_and_undo_restores_every_byte() {
         let before = guest.knobs();
         let (plan, files) = guest.plan(&before);
         guest.give(&plan);
-        let applied =
-            guest.lab.sh(&format!("{NETSILO} apply --yes --json --plan /tmp/plan.json")).unwrap();
-        let applied: Json = serde_json::from_str(&applied).unwrap();
+        let apply = format!("{NETSILO} apply -v --yes --json --plan /tmp/plan.json");
+        let output = guest.lab.run(&apply).unwrap().ok().unwrap();
+        let applied: Json = serde_json::from_slice(&output.stdout).unwrap();
+        phases_are_told(&String::from_utf8_lossy(&output.stderr), &applied);
         assert_eq!(applied["changes"].as_array().unwrap().len(), plan.changes.len());
         let after = guest.knobs();
         assert!(files.iter().all(|file| before[file] != after[file]), "{after:?}");
@@ -210,6 +211,23 @@ fn interrupts_arrive_where_planned_and_undo_restores_every_byte() {
         assert_eq!(guest.knobs(), before, "{undone}");
         println!("{}: {} settings and back", guest.lab.title(), plan.changes.len());
     }
+}
+
+/// Asserts that `apply -v` told each phase once, and waited once for all interrupts together, with
+/// the bound of that wait.
+fn phases_are_told(messages: &str, applied: &Json) {
+    println!("{messages}");
+    let phases: Vec<&str> = messages
+        .lines()
+        .filter_map(|line| line.strip_prefix("phase ")?.split(':').next())
+        .collect();
+    assert_eq!(phases, ["read", "write", "arrive"], "{messages}");
+    let irqs = applied["arrivals"].as_array().unwrap().len();
+    let waits: Vec<&str> = messages.lines().filter(|line| line.starts_with("waiting ")).collect();
+    let wait = format!("waiting at most 2s for {irqs} interrupts to arrive on the new cpus");
+    assert_eq!(waits, [wait], "{messages}");
+    let arrived = messages.lines().filter(|line| line.starts_with("  irq ")).count();
+    assert_eq!(arrived, irqs, "{messages}");
 }
 
 /// Asserts that interrupts arrive where planned: those that `apply` saw in its seconds, and finally

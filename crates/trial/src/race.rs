@@ -16,10 +16,11 @@
 //!
 //! Nothing here knows a clock, a file or the kernel: the caller measures, and [`Race`] says what.
 //!
-//! Files, each using only those before it: `rules`, `rails`, `standing`, `lane`, `record`,
-//! `contest`.
+//! Files, each using only those before it: `rules`, `rails`, `standing`, `lane`, `cpu_use`,
+//! `record`, `contest`.
 
 mod contest;
+pub mod cpu_use;
 mod lane;
 pub mod rails;
 mod record;

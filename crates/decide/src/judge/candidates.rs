@@ -1,20 +1,30 @@
 //! The candidates of `netsilo tune`: every placement and every knob that may help here, singly and
 //! together, with what the model expects of each.
+//!
+//! Files, each using only those before it: `candidate`, `combined` (placement and knobs in one
+//! plan), `device` (the knobs of a netdev).
 
-use netsilo_model::change::{Change, Value, ordered};
+mod candidate;
+mod combined;
+mod device;
+
+pub use candidate::{Candidate, Expected, Ranking};
+
+use netsilo_model::change::{Change, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::annotate::plan_with_verdicts;
+use crate::judge::candidates::candidate::rank;
+use crate::judge::candidates::combined::{Best, COMBINED, Remedy, interrupts, placing, ranked};
+use crate::judge::candidates::device::{DeviceKnob, device_knobs};
 use crate::judge::findings::check;
 use crate::judge::fix::{FixRequest, fix};
-use crate::judge::verdict::{FLOW_ENTRIES, Outcome, RemedyName, RemedyVerdict};
-use crate::plan::{AlgorithmName, Goal, Plan, Predicted, Unchanged, Xps};
-
-/// A placement is left out if the model expects this many times the present cost. Distances differ
-/// between machines by a factor of two (`docs/costs.md`), so a smaller factor proves nothing.
-const HOPELESS_COST: u64 = 2;
+use crate::judge::verdict::{FLOW_ENTRIES, RemedyName, RemedyVerdict};
+use crate::plan::{AlgorithmName, Goal, Plan, Unchanged, Xps};
 
 /// Which candidates to make.
 #[derive(Debug, Clone, Default)]
@@ -27,31 +37,6 @@ pub struct CandidateOptions {
     pub only: Vec<String>,
     /// Not these.
     pub except: Vec<String>,
-}
-
-/// A state to try.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Candidate {
-    /// Name (`auto`, `rps`, `auto+rps`, `nic-drops:eth0`).
-    pub name: String,
-    /// What it writes.
-    pub plan: Plan,
-    /// What the model expects.
-    pub expected: Expected,
-}
-
-/// What the model expects of a candidate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Expected {
-    /// The cost of the placement.
-    Cost(Predicted),
-    /// The verdict on the remedy, with its reason.
-    Verdict(Outcome, String),
-    /// The model says nothing.
-    NotEstimated,
 }
 
 /// The candidates of a machine.
@@ -74,81 +59,64 @@ pub struct UnknownCandidate {
     pub known: Vec<String>,
 }
 
-/// A knob, and what the model expects of it.
-struct Remedy {
-    name: String,
-    /// The goal whose plan sets the knob; `None` if `plan` is made otherwise.
-    goal: Option<Goal>,
-    plan: Plan,
-    expected: Expected,
-}
-
-/// Makes the candidates of a machine.
+/// Makes the candidates of a machine: each placement, each knob, and the best placement together
+/// with the knobs that rank first.
 pub fn candidates(
     analysis: &Analysis<'_>,
     options: &CandidateOptions,
+    ranking: Ranking<'_>,
 ) -> Result<Candidates, UnknownCandidate> {
     let mut made = Collector { options, all: Candidates::default(), names: Vec::new() };
+    let mut placements = Vec::new();
     for algorithm in AlgorithmName::ALL {
         let plan = plan_with_verdicts(analysis, &placing(options.goal.clone(), *algorithm));
         let expected = plan.predicted.clone().map_or(Expected::NotEstimated, Expected::Cost);
+        // also one that was not requested, as a part of what was
+        if made.why_not(&plan, &expected).is_none() {
+            placements.push((*algorithm, plan.clone(), expected.clone()));
+        }
         made.consider(algorithm.as_str(), plan, expected);
     }
-    let best = made.best_placement();
+    let best = least_cost(placements);
     let remedies = remedies(analysis, &options.goal);
     for remedy in &remedies {
         made.consider(&remedy.name, remedy.plan.clone(), remedy.expected.clone());
     }
     if let Some((algorithm, placement)) = best {
-        for remedy in &remedies {
-            let Some(plan) = combined(analysis, algorithm, &placement, remedy) else { continue };
-            made.consider(&format!("{algorithm}+{}", remedy.name), plan, remedy.expected.clone());
+        let ranked = ranked(remedies, options.allow_interruption, ranking);
+        let best = Best { analysis, algorithm, placement };
+        for (rank, remedy) in ranked.iter().enumerate() {
+            let Some(plan) = best.with(remedy) else { continue };
+            let name = format!("{algorithm}+{}", remedy.name);
+            made.combine(&name, rank, plan, remedy.expected.clone());
+        }
+        if let Some((name, plan, expected)) = best.with_two(&ranked) {
+            made.consider(&name, plan, expected);
         }
     }
     made.finish()
 }
 
-/// The goal with an algorithm that places interrupts.
-fn placing(goal: Goal, algorithm: AlgorithmName) -> Goal {
-    Goal { irqs: true, algorithm, ..goal }
-}
-
-/// Placement and knob in one plan; `None` where one of them is empty or undoes the other.
-fn combined(
-    analysis: &Analysis<'_>,
-    algorithm: AlgorithmName,
-    placement: &Plan,
-    remedy: &Remedy,
-) -> Option<Plan> {
-    if remedy.plan.changes.is_empty() {
-        return None;
-    }
-    if let Some(goal) = &remedy.goal {
-        return Some(plan_with_verdicts(analysis, &placing(goal.clone(), algorithm)));
-    }
-    let clashes = |a: &Change, b: &Change| {
-        a.target == b.target || a.target.voids(&b.target) || b.target.voids(&a.target)
+/// The placement of which the model expects the least cost.
+fn least_cost(placements: Vec<(AlgorithmName, Plan, Expected)>) -> Option<(AlgorithmName, Plan)> {
+    let cost = |(_, _, expected): &(AlgorithmName, Plan, Expected)| match expected {
+        Expected::Cost(predicted) => predicted.after_ns_per_s,
+        _ => u64::MAX,
     };
-    let knobs = &remedy.plan.changes;
-    if placement.changes.iter().any(|a| knobs.iter().any(|b| clashes(a, b))) {
-        return None;
-    }
-    let changes = ordered([placement.changes.clone(), knobs.clone()].concat());
-    Some(Plan { changes, ..placement.clone() })
+    placements.into_iter().min_by_key(cost).map(|(algorithm, plan, _)| (algorithm, plan))
 }
 
-/// All knobs that `check` judges, as plans.
+/// All knobs that `check` judges and that the driver of a netdev can set, as plans.
 fn remedies(analysis: &Analysis<'_>, base: &Goal) -> Vec<Remedy> {
     let check = check(analysis);
-    let judged = check.verdicts.iter().filter(|it| !is_steering(it)).map(|verdict| {
-        let changes = verdict.changes.clone();
-        Remedy {
-            name: format!("{}:{}", verdict.remedy.to_string().replace(' ', "-"), verdict.subject)
-                .to_lowercase(),
-            goal: None,
-            plan: Plan { changes, even_if_owned: base.even_if_owned, ..Plan::default() },
-            expected: expected_of(verdict),
-        }
+    let plan = |changes| Plan { changes, even_if_owned: base.even_if_owned, ..Plan::default() };
+    let judged = check.verdicts.iter().filter(|it| !is_steering(it)).map(|verdict| Remedy {
+        name: format!("{}:{}", verdict.remedy.to_string().replace(' ', "-"), verdict.subject)
+            .to_lowercase(),
+        goal: None,
+        plan: plan(verdict.changes.clone()),
+        expected: expected_of(verdict),
+        may_gain: false,
     });
     let fixed = check.findings.iter().map(|finding| {
         let request = FixRequest::of(finding);
@@ -157,7 +125,19 @@ fn remedies(analysis: &Analysis<'_>, base: &Goal) -> Vec<Remedy> {
             goal: None,
             plan: fix(&check, &[request], analysis.after(), base.even_if_owned),
             expected: Expected::NotEstimated,
+            may_gain: false,
         }
+    });
+    let devices = analysis.after().netdevs.iter().filter(|it| may_be_set(it, base));
+    let set = devices.flat_map(|netdev| {
+        let knobs = device_knobs(analysis.after(), netdev);
+        knobs.into_iter().map(|DeviceKnob { name, remedy, changes }| Remedy {
+            name: format!("{name}:{}", netdev.name),
+            goal: None,
+            plan: plan(changes),
+            expected: verdict_of(&check.verdicts, remedy, netdev),
+            may_gain: false,
+        })
     });
     let allowed = |it: &Remedy| {
         let mut changes = it.plan.changes.iter();
@@ -165,8 +145,24 @@ fn remedies(analysis: &Analysis<'_>, base: &Goal) -> Vec<Remedy> {
         !is_empty && changes.all(|change| is_within(change, base, analysis))
     };
     let mut all = steering(analysis, base, &check.verdicts);
-    all.extend(judged.chain(fixed).filter(allowed));
+    all.extend(judged.chain(fixed).chain(set).filter(allowed));
     all
+}
+
+/// Whether the knobs of a netdev are tried: it is up and has interrupts of its own or kthreads that
+/// poll it, and the goal does not name others.
+fn may_be_set(netdev: &Netdev, goal: &Goal) -> bool {
+    let polled = netdev.rx_queues.iter().any(|queue| queue.irq.is_some())
+        || netdev.napis.iter().any(|napi| napi.thread.is_some());
+    netdev.up && polled && (goal.netdevs.is_empty() || goal.netdevs.contains(&netdev.name))
+}
+
+/// The verdict on a remedy of one netdev.
+fn verdict_of(verdicts: &[RemedyVerdict], remedy: Option<RemedyName>, netdev: &Netdev) -> Expected {
+    let of = |it: &&RemedyVerdict| {
+        Some(it.remedy) == remedy && it.subject == Subject::Netdev(netdev.name.clone())
+    };
+    verdicts.iter().find(of).map_or(Expected::NotEstimated, expected_of)
 }
 
 /// Whether a change is of the goal's netdevs, and onto its CPUs.
@@ -209,6 +205,7 @@ fn steering(analysis: &Analysis<'_>, base: &Goal, verdicts: &[RemedyVerdict]) ->
         plan: plan_with_verdicts(analysis, &goal),
         expected: verdict_on(remedy, &goal, verdicts),
         goal: Some(goal),
+        may_gain: false,
     };
     goals.into_iter().map(remedy).collect()
 }
@@ -219,13 +216,7 @@ fn verdict_on(remedy: Option<RemedyName>, goal: &Goal, verdicts: &[RemedyVerdict
         let of = |name: &String| verdict.subject.to_string() == *name;
         Some(verdict.remedy) == remedy && (goal.netdevs.is_empty() || goal.netdevs.iter().any(of))
     };
-    let rank = |verdict: &&RemedyVerdict| match verdict.outcome {
-        Outcome::Help => 0,
-        Outcome::NoClearChange => 1,
-        Outcome::Unknown => 2,
-        Outcome::Hurt => 3,
-    };
-    let best = verdicts.iter().filter(is_of_goal).min_by_key(rank);
+    let best = verdicts.iter().filter(is_of_goal).min_by_key(|it| rank(it.outcome));
     best.map_or(Expected::NotEstimated, expected_of)
 }
 
@@ -270,6 +261,20 @@ impl Collector<'_> {
         }
     }
 
+    /// Considers a combination, if its knob ranks high enough or its name was requested.
+    fn combine(&mut self, name: &str, rank: usize, plan: Plan, expected: Expected) {
+        let requested = self.options.only.iter().any(|it| is_named(name, it));
+        if rank < COMBINED || requested || self.names.iter().any(|known| known == name) {
+            return self.consider(name, plan, expected);
+        }
+        self.names.push(name.to_owned());
+        if self.options.only.is_empty() && !self.options.except.iter().any(|it| is_named(name, it))
+        {
+            let reason = format!("{COMBINED} other knobs rank before this one; --only tries it");
+            self.all.left_out.push(Unchanged { subject: name.into(), reason });
+        }
+    }
+
     /// Why a requested candidate is not tried.
     fn why_not(&self, plan: &Plan, expected: &Expected) -> Option<String> {
         let CandidateOptions { only, allow_interruption, .. } = self.options;
@@ -277,8 +282,7 @@ impl Collector<'_> {
             let refusal = plan.refusals.first().map(|it| format!("{}: {}", it.subject, it.reason));
             return Some(refusal.unwrap_or_else(|| "it changes nothing here".into()));
         }
-        let resets = plan.changes.iter().find(|it| it.target.interrupts_traffic().is_some());
-        if let Some(change) = resets.filter(|_| !allow_interruption) {
+        if let Some(change) = interrupts(plan).filter(|_| !allow_interruption) {
             let target = &change.target;
             return Some(format!("{target} may interrupt traffic; --allow-interruption tries it"));
         }
@@ -286,17 +290,6 @@ impl Collector<'_> {
             return Some(format!("it writes the same as {}", same.name));
         }
         expected.excluded().filter(|_| only.is_empty())
-    }
-
-    /// The placement of which the model expects the least cost.
-    fn best_placement(&self) -> Option<(AlgorithmName, Plan)> {
-        let cost = |candidate: &&Candidate| match &candidate.expected {
-            Expected::Cost(predicted) => predicted.after_ns_per_s,
-            _ => u64::MAX,
-        };
-        let best = self.all.tried.iter().min_by_key(cost)?;
-        let algorithm = AlgorithmName::ALL.iter().find(|it| it.as_str() == best.name)?;
-        Some((*algorithm, best.plan.clone()))
     }
 
     /// Checks that each requested name exists.
@@ -310,31 +303,10 @@ impl Collector<'_> {
     }
 }
 
-impl Expected {
-    /// Why the model excludes a candidate.
-    fn excluded(&self) -> Option<String> {
-        match self {
-            Self::Cost(Predicted { before_ns_per_s: before, after_ns_per_s: after, .. })
-                if *after > before.saturating_mul(HOPELESS_COST) =>
-            {
-                let percent = |ns: u64| ns as f64 / 1e7;
-                Some(format!(
-                    "the model expects it to cost {:.1}% of a cpu instead of {:.1}%",
-                    percent(*after),
-                    percent(*before)
-                ))
-            }
-            Self::Verdict(Outcome::Hurt, reason) => {
-                Some(format!("the model expects that it hurts: {reason}"))
-            }
-            _ => None,
-        }
-    }
-}
-
-/// Whether a request names a candidate: its whole name, or the part before the netdev.
+/// Whether a request names a candidate: its whole name, or the name without netdevs.
 fn is_named(name: &str, request: &str) -> bool {
-    name == request || name.split_once(':').is_some_and(|(id, _)| id == request)
+    let without = |part: &str| part.split_once(':').map_or(part.to_owned(), |(id, _)| id.into());
+    name == request || name.split('+').map(without).collect::<Vec<String>>().join("+") == request
 }
 
 /// Whether two plans write the same values, whatever their reasons and order.
@@ -348,6 +320,7 @@ fn writes_the_same(a: &Plan, b: &Plan) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Predicted;
 
     fn cost(before_ns_per_s: u64, after_ns_per_s: u64) -> Expected {
         Expected::Cost(Predicted {
@@ -360,26 +333,24 @@ mod tests {
     }
 
     #[test]
-    fn the_placement_of_least_cost_is_tried_with_each_knob() {
-        let mut collector = Collector {
-            options: &CandidateOptions::default(),
-            all: Candidates::default(),
-            names: Vec::new(),
-        };
-        let candidates = [
-            ("rps", Expected::NotEstimated),
-            ("auto", cost(50, 30)),
-            ("spread", cost(50, 20)),
-            ("same-cpu", cost(50, 40)),
+    fn the_placement_of_least_cost_is_tried_with_knobs() {
+        let placements = [
+            (AlgorithmName::Auto, cost(50, 30)),
+            (AlgorithmName::Spread, cost(50, 20)),
+            (AlgorithmName::SameCpu, cost(50, 40)),
         ];
-        collector.all.tried = candidates
-            .map(|(name, expected)| Candidate {
-                name: name.into(),
-                plan: Plan::default(),
-                expected,
-            })
-            .into();
-        assert_eq!(collector.best_placement().unwrap().0, AlgorithmName::Spread);
+        let with_plan = |(algorithm, expected)| (algorithm, Plan::default(), expected);
+        let best = least_cost(placements.map(with_plan).into()).unwrap();
+        assert_eq!(best.0, AlgorithmName::Spread);
+        assert!(least_cost(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_name_without_netdevs_stands_for_all_but_not_for_more_knobs() {
+        assert!(is_named("auto+ring-max:eth0", "auto+ring-max"));
+        assert!(is_named("auto+ring-max:eth0+hash-ports:eth0", "auto+ring-max+hash-ports"));
+        assert!(!is_named("auto+ring-max:eth0+hash-ports:eth0", "auto+ring-max"));
+        assert!(!is_named("ring-max:eth0", "ring"));
     }
 
     #[test]

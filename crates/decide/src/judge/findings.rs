@@ -30,6 +30,7 @@ mod tunnels;
 pub use check::{Check, check};
 pub use finding::{Finding, Severity};
 pub use id::{FindingId, UnknownFinding};
+pub(in crate::judge) use rss::{hash_ports, spread_over};
 
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@ mod software;
 mod work;
 
 pub(crate) use backlog::BacklogWork;
+pub(in crate::judge) use interrupts::selects_a_mode;
 pub(crate) use proposals::{FLOW_ENTRIES, Proposal, proposals};
 pub use proposals::{arfs, rfs, rps_onto, unsteerable};
 pub use remedy_verdict::{Outcome, RemedyName, RemedyVerdict};

@@ -42,6 +42,16 @@ pub(crate) struct WorkloadResults {
     pub(crate) settings: Vec<SettingResults>,
     /// netsilo's default beside the best peer of each quantity; empty without one of both.
     pub(crate) comparisons: Vec<Comparison>,
+    /// What is missing because a guest hung or failed.
+    pub(crate) lost: Vec<Lost>,
+}
+
+/// What a guest that hung or failed took with it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Lost {
+    /// The setting that is not measured; `None` if rounds of all settings are missing.
+    pub(crate) setting: Option<Setting>,
+    pub(crate) why: String,
 }
 
 /// One state of the knobs.
@@ -118,9 +128,9 @@ const QUANTITIES: [Quantity; 4] = [
 ];
 
 impl WorkloadResults {
-    pub(crate) fn new(kind: Kind, settings: Vec<SettingResults>) -> Self {
+    pub(crate) fn new(kind: Kind, settings: Vec<SettingResults>, lost: Vec<Lost>) -> Self {
         let comparisons = comparisons(&settings);
-        Self { workload: kind.name(), settings, comparisons }
+        Self { workload: kind.name(), settings, comparisons, lost }
     }
 
     /// netsilo's rate over irqbalance's.

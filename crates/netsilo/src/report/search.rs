@@ -1,5 +1,7 @@
 //! The results of a search (`netsilo tune`): what was tried, how it differs from the present state,
-//! when each candidate was dropped and why.
+//! when each candidate was dropped and why, and the CPUs before and after.
+
+mod cpus;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -28,7 +30,8 @@ pub(super) fn text(run: &Path, format: &Format) -> Result<String> {
     let (plan, lines) = folder::read(run)?;
     let plan: RacePlan = sanitized(plan)?;
     let race = folder::replay(run, &plan, &lines.records)?;
-    let result = TuneResult::new(&plan, &race, false, None);
+    let mut result = TuneResult::new(&plan, &race, false, None);
+    result.cpus = cpus::before_and_after(&lines.records, &result.result);
     let torn = lines.torn.map(|line| format!("record {line} is incomplete and left out"));
     let notes: Vec<String> = torn.into_iter().chain(unfinished(&plan, &race)).collect();
     match format {
@@ -86,15 +89,24 @@ fn as_markdown(plan: &RacePlan, result: &TuneResult<'_>, notes: &[String]) -> St
         let _ = writeln!(text, "> {}\n", markdown::plain(note));
     }
     let header = HEADER.map(str::to_owned).to_vec();
-    text + &markdown::table(&[vec![header], rows(result)].concat())
+    text += &markdown::table(&[vec![header], rows(result)].concat());
+    if !result.cpus.is_empty() {
+        let words = cpus::words(plan, &result.result, &result.cpus);
+        let _ = writeln!(text, "\n## CPU time before and after\n\n{}\n", markdown::plain(&words));
+        text += &markdown::table(&cpus::rows(&result.cpus));
+    }
+    text
 }
 
 fn page(plan: &RacePlan, result: &TuneResult<'_>, notes: &[String]) -> Result<String> {
     let sections = [
         ("verdict", "Verdict", verdict(result, notes)),
         ("changes", "Change from the present state", plot(result)),
+        ("cpus", "CPU time before and after", cpus::section(plan, &result.result, &result.cpus)),
         ("details", "What each candidate writes", details(plan)),
     ];
+    let sections: Vec<_> =
+        sections.into_iter().filter(|(_, _, content)| !content.0.is_empty()).collect();
     let data = json!({ "themes": palette::themes(), "options": [] });
     let subtitle = subtitle(&plan.machine, plan.started_s);
     document(&title(plan), &subtitle, &plan.netsilo, &sections, Some(&data))

@@ -16,7 +16,7 @@ use crate::args::state_dir::StateDir;
 use crate::top::state::Pending;
 use crate::top::update::Event;
 use crate::top::window::Window;
-use crate::verbs::apply;
+use crate::verbs::apply::{self, Phases};
 use crate::views::undone::report;
 
 /// The plan of `netsilo plan`, or of `netsilo plan --fix`.
@@ -40,7 +40,7 @@ pub(super) fn apply(
     send: &Sender<Event>,
 ) -> Result<Pending> {
     apply::refuse(plan, state)?;
-    let applied = apply::write(plan, state, Some(within), &mut |line| {
+    let applied = apply::write(plan, state, Some(within), Phases::untold(), &mut |line| {
         let _ = send.send(Event::Step(line));
     })?;
     let changes = applied.settled.len();

@@ -87,11 +87,15 @@ pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
         only: args.only.clone(),
         except: args.except.clone(),
     };
-    let mut candidates = candidates(&analysis, &options)
+    let ranking = |all: &[Candidate]| match forecast(all, &observation, &goal.costs) {
+        Ok(forecast) => all.iter().map(|it| gain(&forecast, it)).collect(),
+        Err(_) => Vec::new(),
+    };
+    let mut candidates = candidates(&analysis, &options, &ranking)
         .map_err(|unknown| ExitError(Exit::Usage, unknown.to_string()))?;
     drop(analysis);
     let forecast = rank(&mut candidates, &observation, &goal.costs)
-        .map_err(|why| out::note(&format!("the candidates are not ranked: {why}")))
+        .map_err(|why| out::note(&format!("the forecast ranks no candidate: {why}")))
         .ok();
     let started = Instant::now();
     netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
@@ -105,16 +109,28 @@ fn rank(
     observation: &Observation,
     costs: &Costs,
 ) -> Result<Forecast, String> {
-    let proposal =
-        |it: &Candidate| Proposal::new(it.name.as_str(), &observation.after, &it.plan.changes);
-    let proposals: Vec<Proposal> = candidates.tried.iter().map(proposal).collect();
-    let forecast = foretell_quickly(observation, costs, &proposals)?;
-    let gain = |it: &Candidate| {
-        let expected = forecast.settings.iter().skip(1).find(|other| other.name == it.name);
-        expected.and_then(|it| it.gain).map_or(0.0, |gain| gain.value)
-    };
+    let forecast = forecast(&candidates.tried, observation, costs)?;
+    let gain = |it: &Candidate| gain(&forecast, it).unwrap_or(0.0);
     candidates.tried.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
     Ok(forecast)
+}
+
+/// What each candidate would do to the observed load.
+fn forecast(
+    candidates: &[Candidate],
+    observation: &Observation,
+    costs: &Costs,
+) -> Result<Forecast, String> {
+    let proposal =
+        |it: &Candidate| Proposal::new(it.name.as_str(), &observation.after, &it.plan.changes);
+    let proposals: Vec<Proposal> = candidates.iter().map(proposal).collect();
+    foretell_quickly(observation, costs, &proposals)
+}
+
+/// The gain that a forecast expects of a candidate.
+fn gain(forecast: &Forecast, candidate: &Candidate) -> Option<f64> {
+    let expected = forecast.settings.iter().skip(1).find(|it| it.name == candidate.name)?;
+    expected.gain.map(|gain| gain.value)
 }
 
 /// Observes the live workload, without what only findings need.
@@ -150,8 +166,8 @@ fn observe(command: &[String], stop: &AtomicBool) -> Result<(Observation, Option
 }
 
 /// The plan of a race between the candidates; an error if there is nothing to try, or the time is
-/// too short to tell them apart. If it is too short for all, those that the forecast ranks last are
-/// left out, unless they were named.
+/// too short to tell them apart. If it is too short for all, those that rank last are left out,
+/// unless they were named.
 pub(super) fn plan(args: &Args, objective: Objective, field: &mut Field) -> Result<RacePlan> {
     if field.candidates.tried.is_empty() {
         let message = "no candidate changes anything here: there is nothing to try (name a netdev \
@@ -169,7 +185,7 @@ pub(super) fn plan(args: &Args, objective: Objective, field: &mut Field) -> Resu
         seed: args.seed.unwrap_or_else(|| fastrand::u64(..)),
         ..RaceRules::default()
     };
-    if args.only.is_empty() && field.forecast.is_some() {
+    if args.only.is_empty() {
         leave_out_last(&mut field.candidates, &rules);
     }
     let tried = &field.candidates.tried;

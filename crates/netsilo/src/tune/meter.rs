@@ -1,20 +1,26 @@
 //! Measures one window: of the live workload, or while a command runs. Looks at it in parts, so
 //! that a bad candidate is seen before the window ends.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::runqueue;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
-use netsilo_trial::race::rails::{Breach, Peek};
+use netsilo_trial::race::cpu_use::CpuUse;
+use netsilo_trial::race::rails::{Breach, Peek, Waits};
 use netsilo_trial::race::{RacePlan, TurnEnd};
 use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::look::wait_unless_stopped;
+use crate::tell::out;
 use crate::verbs::ab::measurement::command;
 
 /// Length of a part of a window: two parts and the settling time are below a second.
@@ -33,6 +39,15 @@ pub(super) type Watch<'a> = &'a mut dyn FnMut(&Peek) -> Option<Breach>;
 pub(super) struct Window {
     pub(super) peeks: Vec<Peek>,
     pub(super) end: TurnEnd,
+    /// How each CPU spent it; empty if it ended early.
+    pub(super) cpus: BTreeMap<CpuId, CpuUse>,
+}
+
+impl Window {
+    /// A window that ended early.
+    pub(super) fn ended(peeks: Vec<Peek>, end: TurnEnd) -> Self {
+        Self { peeks, end, cpus: BTreeMap::new() }
+    }
 }
 
 /// Measures windows, one after the other.
@@ -49,15 +64,20 @@ impl<'a> Meter<'a> {
     pub(super) fn start(plan: &'a RacePlan, stop: &'a AtomicBool) -> Result<Self> {
         let measure = WorkloadMeasure::ALL.into_iter().find(|it| it.as_str() == plan.objective);
         let root = Root::live();
-        let (counting, options) = match measure {
-            Some(measure) => {
-                let runqueue = measure == WorkloadMeasure::RunqueueLatency;
-                let options = tracer::Options { runqueue, ..tracer::Options::default() };
-                (CountingMode::Continuous, options)
+        // the run-queue latency is a guard rail of every objective; for a command's number it is
+        // all that eBPF is needed for
+        let options = tracer::Options { runqueue: true, ..tracer::Options::default() };
+        let options = match measure {
+            Some(_) => options,
+            None => {
+                tracer::Options { time: false, containers: false, forwarding: false, ..options }
             }
-            None => (CountingMode::WithoutBpf, tracer::Options::default()),
         };
-        let observer = Observer::start_with(&root, counting, options)?;
+        let mut observer = Observer::start_with(&root, CountingMode::Continuous, options)?;
+        let first = observer.next(&root, Duration::ZERO, |_| {})?;
+        if let Some(why) = no_runqueue_latency(&first.attribution) {
+            out::note(&format!("run-queue latency is not a guard rail: {why}"));
+        }
         Ok(Self { plan, root, observer, measure, stop })
     }
 
@@ -85,6 +105,7 @@ impl<'a> Meter<'a> {
 
     fn live(&mut self, measure: WorkloadMeasure, watch: Watch<'_>) -> Result<Option<Window>> {
         let (mut peeks, mut whole) = (Vec::new(), None::<Observation>);
+        let mut waits = Waits::default();
         let mut left = self.plan.window;
         while !left.is_zero() {
             let time = left.min(self.plan.peek);
@@ -93,27 +114,25 @@ impl<'a> Meter<'a> {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let peek = Peek::from_observation(&observation, Some(measure));
+            let peek = Peek::from_observation(&observation, Some(measure), &mut waits);
             peeks.push(peek);
             if let Some(breach) = watch(&peek) {
-                return Ok(Some(Window { peeks, end: TurnEnd::Broke(breach) }));
+                return Ok(Some(Window::ended(peeks, TurnEnd::Broke(breach))));
             }
-            match &mut whole {
-                Some(whole) => whole.append(observation),
-                None => whole = Some(observation),
-            }
+            append(&mut whole, observation);
         }
         let whole = whole.context("the window is empty")?;
         let end = match measure.compute(&whole) {
             Ok(value) => TurnEnd::Value(value),
             Err(why) => TurnEnd::Lost(format!("no {measure}: {why}")),
         };
-        Ok(Some(Window { peeks, end }))
+        Ok(Some(Window { peeks, end, cpus: CpuUse::from_observation(&whole) }))
     }
 
     fn command(&mut self, watch: Watch<'_>) -> Result<Option<Window>> {
         let (plan, stop) = (self.plan, self.stop);
-        let mut peeks = Vec::new();
+        let (mut peeks, mut whole) = (Vec::new(), None::<Observation>);
+        let mut waits = Waits::default();
         let ran = while_running(&plan.load, |running| {
             while !running.has_ended() {
                 let observation = self.part(plan.peek, &running.over)?;
@@ -121,7 +140,8 @@ impl<'a> Meter<'a> {
                     running.kill();
                     return Ok(None);
                 }
-                let peek = Peek::from_observation(&observation, None);
+                let peek = Peek::from_observation(&observation, None, &mut waits);
+                append(&mut whole, observation);
                 peeks.push(peek);
                 if let Some(breach) = watch(&peek) {
                     running.kill();
@@ -140,8 +160,25 @@ impl<'a> Meter<'a> {
                 watch(&peek).map_or(TurnEnd::Value(value), TurnEnd::Broke)
             }
         };
-        Ok(Some(Window { peeks, end }))
+        let cpus = whole.as_ref().map(CpuUse::from_observation).unwrap_or_default();
+        Ok(Some(Window { peeks, end, cpus }))
     }
+}
+
+/// Adds a part to the whole window.
+fn append(whole: &mut Option<Observation>, part: Observation) {
+    match whole {
+        Some(whole) => whole.append(part),
+        None => *whole = Some(part),
+    }
+}
+
+/// Why the run-queue latency is not measured.
+fn no_runqueue_latency(attribution: &Attribution) -> Option<String> {
+    let mut hooks = attribution.hooks.iter().filter(|hook| hook.quantity == runqueue::QUANTITY);
+    let refused = hooks.find_map(|it| Some(format!("{}: {}", it.hook, it.refused.as_ref()?)));
+    let missing = attribution.runqueue_latency.is_none();
+    refused.or_else(|| missing.then(|| "eBPF does not count here".into()))
 }
 
 /// A command that runs.

@@ -68,11 +68,12 @@ impl Search<'_> {
         let started_ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
         let candidate = turn.candidate;
-        let record = |Window { peeks, end }| RaceRecord { candidate, started_ms, peeks, end };
+        let record =
+            |Window { peeks, end, cpus }| RaceRecord { candidate, started_ms, peeks, end, cpus };
         let changes = &self.plan.candidates[candidate].changes;
         if let Err(error) = temporary.replace(changes) {
             let end = TurnEnd::Failed(refused(error)?);
-            return Ok(Some(record(Window { peeks: Vec::new(), end })));
+            return Ok(Some(record(Window::ended(Vec::new(), end))));
         }
         let race = &mut self.race;
         let measured = self.meter.measure(&mut |peek| race.peek(peek))?;
@@ -84,7 +85,7 @@ impl Search<'_> {
             true => window,
             false => {
                 let why = "its guard restored the present state before the window ended";
-                Window { end: TurnEnd::Lost(why.into()), ..window }
+                Window::ended(window.peeks, TurnEnd::Lost(why.into()))
             }
         };
         Ok(measured.map(as_measured).map(record))

@@ -2,7 +2,7 @@
 //! Also the hidden `netsilo guard`.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use netsilo_decide::plan::Plan;
@@ -42,17 +42,50 @@ pub(crate) struct Args {
 
 /// Makes or reads a plan, shows it and applies it.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let mut phases = Phases::new(args.options.verbose);
     let plan = match &args.plan {
-        Some(path) => load(path)?,
-        None => args.goal.plan(
-            &args
-                .look
-                .with_default_interval(args.goal.interval())
-                .observe_with(args.goal.options())?,
-            false,
-        )?,
+        Some(path) => {
+            let plan = load(path)?;
+            phases.end("read", "the plan").into_iter().for_each(eprint_line);
+            plan
+        }
+        None => {
+            let look = args.look.with_default_interval(args.goal.interval());
+            let observation = look.observe_with(args.goal.options())?;
+            let interval = humantime::format_duration(look.interval());
+            let what = format!("this machine, counting for {interval}");
+            phases.end("read", &what).into_iter().for_each(eprint_line);
+            let plan = args.goal.plan(&observation, false)?;
+            let what = plural(plan.changes.len(), "change");
+            phases.end("plan", &what).into_iter().for_each(eprint_line);
+            plan
+        }
     };
     apply(&plan, &args.options)
+}
+
+/// How long each phase of an apply took, for those who want to know.
+pub(crate) struct Phases {
+    told: bool,
+    since: Instant,
+}
+
+impl Phases {
+    fn new(told: bool) -> Self {
+        Self { told, since: Instant::now() }
+    }
+
+    /// Phases that nobody wants to know of.
+    pub(crate) fn untold() -> Self {
+        Self::new(false)
+    }
+
+    /// Ends a phase and begins the next one; a line about the ended one.
+    fn end(&mut self, phase: &str, what: &str) -> Option<String> {
+        let took = self.since.elapsed().as_secs_f64();
+        self.since = Instant::now();
+        self.told.then(|| format!("phase {phase}: {took:.2} s ({what})"))
+    }
 }
 
 /// Shows a plan, asks, applies it and reports the outcome.
@@ -73,15 +106,17 @@ pub(crate) fn apply(plan: &Plan, options: &ApplyOptions) -> Result<Exit> {
         eprint_line("nothing was written");
         return Ok(Exit::Refused);
     }
-    if let Some(window) = options.verify
-        && !is_no_worse(plan, options, window)?
-    {
-        return Ok(Exit::Refused);
+    let mut phases = Phases::new(options.verbose);
+    if let Some(window) = options.verify {
+        let may_stay = is_no_worse(plan, options, window)?;
+        phases.end("verify", "with and without the plan").into_iter().for_each(eprint_line);
+        if !may_stay {
+            return Ok(Exit::Refused);
+        }
     }
     // Progress never fails and never ends the program: the changes may cut off the terminal itself.
-    let applied = write(plan, &options.state, options.confirm_within, &mut |line| {
-        eprint_line(line);
-    })?;
+    let tell = &mut |line: String| eprint_line(line);
+    let applied = write(plan, &options.state, options.confirm_within, phases, tell)?;
     // Output may fail if the terminal is gone; the changes are applied nevertheless.
     let _ = outcome(&applied, options);
     Ok(Exit::Ok)
@@ -99,6 +134,7 @@ pub(crate) fn write(
     plan: &Plan,
     state: &StateDir,
     confirm_within: Option<Duration>,
+    mut phases: Phases,
     tell: &mut dyn FnMut(String),
 ) -> Result<Applied> {
     let (kernel, dir) = (state.kernel()?, state.absolute()?);
@@ -111,8 +147,16 @@ pub(crate) fn write(
         &dir,
         &plan.changes,
         &mut options,
-        &mut |event| step(&event, plan, &dir).into_iter().for_each(&mut *tell),
+        &mut |event| {
+            if matches!(event, ApplyEvent::Waiting { .. }) {
+                let what = plural(plan.changes.len(), "change");
+                phases.end("write", &what).into_iter().for_each(&mut *tell);
+            }
+            step(&event, plan, &dir).into_iter().for_each(&mut *tell);
+        },
     )?;
+    let what = format!("{}, all together", plural(applied.arrivals.len(), "interrupt"));
+    phases.end("arrive", &what).into_iter().for_each(&mut *tell);
     for (target, now) in &applied.overwritten {
         tell(format!(
             "netsilo: {target} is already {now} again: another program writes it; find and stop it"
@@ -164,10 +208,12 @@ fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path) -> Option<String> {
         }
         ApplyEvent::Failed(why) => format!("{why}; restoring the changes written before"),
         ApplyEvent::Restored(target, what) => format!("  {target}: {}", restore_result(what)),
-        ApplyEvent::Waiting { irqs: 0 } => return None,
-        ApplyEvent::Waiting { irqs } => {
-            format!("waiting for {} to arrive on the new cpus", plural(*irqs, "interrupt"))
-        }
+        ApplyEvent::Waiting { irqs: 0, .. } => return None,
+        ApplyEvent::Waiting { irqs, at_most } => format!(
+            "waiting at most {} for {} to arrive on the new cpus",
+            humantime::format_duration(*at_most),
+            plural(*irqs, "interrupt")
+        ),
         ApplyEvent::Arrived(irq, arrival) => format!("  irq {irq}: {}", told(arrival)),
     })
 }

@@ -57,6 +57,8 @@ pub enum ApplyEvent<'a> {
     Waiting {
         /// Number of interrupts.
         irqs: usize,
+        /// The longest time, for all of them together.
+        at_most: Duration,
     },
     /// An interrupt arrived, or the time limit passed.
     Arrived(Irq, &'a Arrival),
@@ -219,7 +221,7 @@ pub fn apply_for(
     let moved = Moved::note(kernel, settled.iter().filter_map(moved_irq));
     // No writes after this point, so release the lock: `confirm` and the guard may need it.
     drop(journal);
-    watch(ApplyEvent::Waiting { irqs: settled.iter().filter_map(moved_irq).count() });
+    watch(ApplyEvent::Waiting { irqs: moved.len(), at_most: options.wait });
     let arrivals = moved
         .wait(kernel, options.wait, &mut |irq, arrival| watch(ApplyEvent::Arrived(irq, arrival)));
     let overwritten =

@@ -38,7 +38,10 @@ pub enum Arrival {
 
 /// Interrupts that were moved, with their counters just after the write.
 #[derive(Debug)]
-pub struct Moved(Vec<MovedIrq>);
+pub struct Moved {
+    irqs: Vec<MovedIrq>,
+    possible: io::Result<CpuSet>,
+}
 
 #[derive(Debug)]
 struct MovedIrq {
@@ -50,14 +53,23 @@ struct MovedIrq {
 impl Moved {
     /// Records the counters of interrupts and their requested CPUs.
     pub fn note(kernel: &dyn Kernel, irqs: impl IntoIterator<Item = (Irq, CpuSet)>) -> Self {
-        Self(
-            irqs.into_iter()
-                .map(|(irq, cpus)| MovedIrq { irq, cpus, before: counts(kernel, irq) })
-                .collect(),
-        )
+        let possible = possible(kernel);
+        let moved = |(irq, cpus)| MovedIrq { irq, cpus, before: counts(kernel, irq, &possible) };
+        Self { irqs: irqs.into_iter().map(moved).collect(), possible }
     }
 
-    /// Waits until each interrupt has arrived on a requested CPU, or the time is over.
+    /// Number of interrupts.
+    pub fn len(&self) -> usize {
+        self.irqs.len()
+    }
+
+    /// Whether no interrupt was moved.
+    pub fn is_empty(&self) -> bool {
+        self.irqs.is_empty()
+    }
+
+    /// Waits until each interrupt has arrived on a requested CPU, or the time is over: all of them
+    /// together, however many they are.
     ///
     /// `watch` receives each result.
     pub fn wait(
@@ -70,17 +82,17 @@ impl Moved {
         let mut known: BTreeMap<Irq, Arrival> = BTreeMap::new();
         loop {
             let over = kernel.now() >= end;
-            for moved in &self.0 {
+            for moved in &self.irqs {
                 if known.contains_key(&moved.irq) {
                     continue;
                 }
-                let arrival = moved.arrival(kernel);
+                let arrival = moved.arrival(kernel, &self.possible);
                 if over || matches!(arrival, Arrival::Arrived(_) | Arrival::Unknown(_)) {
                     watch(moved.irq, &arrival);
                     known.insert(moved.irq, arrival);
                 }
             }
-            if known.len() == self.0.len() {
+            if known.len() == self.irqs.len() {
                 return known.into_iter().collect();
             }
             kernel.pause(STEP);
@@ -89,8 +101,8 @@ impl Moved {
 }
 
 impl MovedIrq {
-    fn arrival(&self, kernel: &dyn Kernel) -> Arrival {
-        let (before, now) = match (&self.before, counts(kernel, self.irq)) {
+    fn arrival(&self, kernel: &dyn Kernel, possible: &io::Result<CpuSet>) -> Arrival {
+        let (before, now) = match (&self.before, counts(kernel, self.irq, possible)) {
             (Ok(before), Ok(now)) => (before, now),
             (Err(e), _) => return Arrival::Unknown(e.to_string()),
             (_, Err(e)) => return Arrival::Unknown(e.to_string()),
@@ -109,9 +121,17 @@ impl MovedIrq {
     }
 }
 
-fn counts(kernel: &dyn Kernel, irq: Irq) -> io::Result<BTreeMap<CpuId, u64>> {
+fn possible(kernel: &dyn Kernel) -> io::Result<CpuSet> {
     let possible = kernel.read("/sys/devices/system/cpu/possible")?;
-    let possible = CpuSet::parse_list(&possible).map_err(io::Error::other)?;
+    CpuSet::parse_list(&possible).map_err(io::Error::other)
+}
+
+fn counts(
+    kernel: &dyn Kernel,
+    irq: Irq,
+    possible: &io::Result<CpuSet>,
+) -> io::Result<BTreeMap<CpuId, u64>> {
+    let possible = possible.as_ref().map_err(|error| io::Error::other(error.to_string()))?;
     let text = kernel.read(&format!("/sys/kernel/irq/{irq}/per_cpu_count"))?;
-    per_cpu_count(&text, &possible).map_err(io::Error::other)
+    per_cpu_count(&text, possible).map_err(io::Error::other)
 }

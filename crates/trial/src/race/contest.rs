@@ -135,11 +135,11 @@ impl Race {
     pub fn peek(&mut self, peek: &Peek) -> Option<Breach> {
         let turn = self.now?;
         if turn.candidate != 0 {
-            return self.streak(self.limits.broken(&self.rules, peek));
+            return self.streak(self.limits.broken(&self.rules, peek), peek);
         }
         if let (Purpose::Control(_), Some((_, breach))) = (turn.purpose, self.suspect) {
             let again = breach.is_broken_by(&self.rules, peek).then_some(breach);
-            if self.streak(again.into_iter().collect()).is_some()
+            if self.streak(again.into_iter().collect(), peek).is_some()
                 && let Some((suspect, _)) = self.suspect.take()
             {
                 self.excuse(suspect, breach);
@@ -149,10 +149,12 @@ impl Race {
         None
     }
 
-    /// Adds breaches to the streaks of their rails and ends the streaks of the others; returns the
-    /// first one that is long enough.
-    fn streak(&mut self, broken: Vec<Breach>) -> Option<Breach> {
-        self.beyond.retain(|it| broken.iter().any(|now| now.rail == it.rail));
+    /// Adds breaches to the streaks of their rails and ends the streaks of the others, but for the
+    /// rails that this part has no value of; returns the first one that is long enough.
+    fn streak(&mut self, broken: Vec<Breach>, peek: &Peek) -> Option<Breach> {
+        self.beyond.retain(|it| {
+            it.rail.value(peek).is_none() || broken.iter().any(|now| now.rail == it.rail)
+        });
         self.beyond.extend(&broken);
         let is_long = |now: &&Breach| {
             let length = self.beyond.iter().filter(|it| it.rail == now.rail).count();

@@ -5,6 +5,7 @@ use std::fmt;
 
 use netsilo_model::derive::rates::{CpuRates, Rates, rates};
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::runqueue::{MIN_WAITS, RunqueueLatency};
 use netsilo_stats::median;
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +71,7 @@ impl Rail {
     pub const ALL: [Self; 5] =
         [Self::Objective, Self::Drops, Self::Retransmits, Self::RunqueueLatency, Self::Traffic];
 
-    fn value(self, peek: &Peek) -> Option<f64> {
+    pub(super) fn value(self, peek: &Peek) -> Option<f64> {
         match self {
             Self::Objective => peek.objective,
             Self::Drops => peek.lost,
@@ -113,7 +114,13 @@ impl fmt::Display for Rail {
 
 impl Peek {
     /// What an observation shows; the objective where one is measured on the live workload.
-    pub fn from_observation(observation: &Observation, measure: Option<WorkloadMeasure>) -> Self {
+    ///
+    /// `waits` collects the waits of all parts of a window until they give a percentile.
+    pub fn from_observation(
+        observation: &Observation,
+        measure: Option<WorkloadMeasure>,
+        waits: &mut Waits,
+    ) -> Self {
         let rates = rates(&observation.before, &observation.after);
         let received = packets_per_s(observation, &rates);
         Self {
@@ -124,12 +131,20 @@ impl Peek {
                 protocol(&rates, "TcpRetransSegs"),
                 protocol(&rates, "TcpOutSegs"),
             ),
-            runqueue_p99_ns: observation
-                .attribution
-                .runqueue_latency
-                .as_ref()
-                .and_then(|it| it.p99_ns()),
+            runqueue_p99_ns: waits.take(observation.attribution.runqueue_latency.as_ref()),
         }
+    }
+}
+
+/// The waits for a CPU since the last percentile: one part of a window may have too few of them.
+#[derive(Debug, Clone, Default)]
+pub struct Waits(RunqueueLatency);
+
+impl Waits {
+    /// Adds the waits of a part; the 99th percentile once there are enough, which starts anew.
+    fn take(&mut self, part: Option<&RunqueueLatency>) -> Option<f64> {
+        self.0.append(part?.clone());
+        (self.0.count() >= MIN_WAITS).then(|| std::mem::take(&mut self.0).p99_ns()).flatten()
     }
 }
 
@@ -300,6 +315,18 @@ mod tests {
             |peek| limits.broken(&rules, &peek).iter().map(|it| it.rail).collect::<Vec<_>>();
         assert_eq!(rails(loads(1.0, 1.0, 900.0)), [Rail::Traffic]);
         assert_eq!(rails(loads(1000.0, 1.0, 900.0)), [Rail::Objective, Rail::Drops]);
+    }
+
+    #[test]
+    fn waits_of_several_parts_give_one_percentile() {
+        let part = |count: u64| RunqueueLatency { waits: [(5000, count)].into() };
+        let mut waits = Waits::default();
+        assert_eq!(waits.take(Some(&part(MIN_WAITS / 2))), None);
+        assert_eq!(waits.take(None), None);
+        let p99 = waits.take(Some(&part(MIN_WAITS / 2))).unwrap();
+        assert!((p99 - 5000.0).abs() < 5000.0 / 32.0, "{p99}");
+        // the next percentile has waits of its own
+        assert_eq!(waits.take(Some(&part(MIN_WAITS - 1))), None);
     }
 
     #[test]

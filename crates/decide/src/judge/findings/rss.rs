@@ -94,7 +94,7 @@ impl QueueConcentration {
 }
 
 /// The number of rx queues that a netdev spreads over: those in its table, or all without a table.
-pub(super) fn spread_over(netdev: &Netdev) -> usize {
+pub(in crate::judge) fn spread_over(netdev: &Netdev) -> usize {
     let table =
         netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value()).map(|rss| &rss.indirection);
     let queues: BTreeSet<u32> = table.into_iter().flatten().copied().collect();
@@ -200,7 +200,11 @@ pub(super) fn fields(netdev: &Netdev, flow_type: FlowType) -> Option<HashFields>
 }
 
 /// The change to hash ports too; `None` when the driver cannot, or already does.
-pub(super) fn hash_ports(netdev: &Netdev, flow_type: FlowType, reason: &str) -> Option<Change> {
+pub(in crate::judge) fn hash_ports(
+    netdev: &Netdev,
+    flow_type: FlowType,
+    reason: &str,
+) -> Option<Change> {
     let old = fields(netdev, flow_type).filter(|fields| !fields.contains(HashFields::PORTS))?;
     let fixed = netdev.driver.as_deref().is_some_and(|driver| FIXED_FIELDS.contains(&driver));
     let knob = knobs::FlowHash { netdev: NetdevIdentity::from_netdev(netdev), flow_type };

@@ -53,7 +53,8 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
         ),
     };
     let now = Evidence::new("interrupt delay", Measure::Text(now), "ethtool -c");
-    if settings.use_adaptive_rx_coalesce || is_a_mode(work, settings.rx_coalesce_usecs) {
+    let driver = work.netdev.driver.as_deref();
+    if settings.use_adaptive_rx_coalesce || selects_a_mode(driver, settings.rx_coalesce_usecs) {
         let because = "it is adaptive: the driver waits longer as packets arrive faster";
         return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
             .reasons(vec![now]);
@@ -71,7 +72,7 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
     if verdict.outcome != Outcome::Help {
         return verdict;
     }
-    let driver = work.netdev.driver.as_deref().unwrap_or_default();
+    let driver = driver.unwrap_or_default();
     let (drivers, release) = (Drivers::shipped(), &work.analysis.observation.after.machine.release);
     // A value other than 0 shows that the driver supports the setting.
     let takes_usecs =
@@ -136,8 +137,8 @@ fn coalesce<'a>(work: &NetdevWork<'a>) -> Option<&'a Coalesce> {
     work.netdev.ethtool.as_ref()?.coalesce.value()
 }
 
-fn is_a_mode(work: &NetdevWork<'_>, usecs: u32) -> bool {
-    let driver = work.netdev.driver.as_deref();
+/// Whether a driver takes this `rx-usecs` as an adaptive mode.
+pub(in crate::judge) fn selects_a_mode(driver: Option<&str>, usecs: u32) -> bool {
     MODES.iter().any(|(name, modes)| driver == Some(*name) && modes.contains(&usecs))
 }
 

@@ -1,0 +1,79 @@
+//! A state to try, and what the model expects of it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::judge::verdict::{Outcome, RemedyVerdict};
+use crate::plan::{Plan, Predicted};
+
+/// A placement is left out if the model expects this many times the present cost. Distances differ
+/// between machines by a factor of two (`docs/costs.md`), so a smaller factor proves nothing.
+const HOPELESS_COST: u64 = 2;
+
+/// A state to try.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Candidate {
+    /// Name (`auto`, `rps`, `auto+rps`, `nic-drops:eth0`).
+    pub name: String,
+    /// What it writes.
+    pub plan: Plan,
+    /// What the model expects.
+    pub expected: Expected,
+}
+
+/// What the model expects of a candidate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Expected {
+    /// The cost of the placement.
+    Cost(Predicted),
+    /// The verdict on the remedy, with its reason.
+    Verdict(Outcome, String),
+    /// The model says nothing.
+    NotEstimated,
+}
+
+/// The expected gain of each candidate, where there is one; higher is better.
+pub type Ranking<'a> = &'a dyn Fn(&[Candidate]) -> Vec<Option<f64>>;
+
+/// The place of an outcome among others, the best one first.
+pub(super) fn rank(outcome: Outcome) -> u8 {
+    match outcome {
+        Outcome::Help => 0,
+        Outcome::NoClearChange => 1,
+        Outcome::Unknown => 2,
+        Outcome::Hurt => 3,
+    }
+}
+
+impl Expected {
+    /// The place of a candidate among others by its verdict; one without a verdict is as good as
+    /// one of no clear change.
+    pub(super) fn rank(&self) -> u8 {
+        match self {
+            Self::Verdict(outcome, _) => rank(*outcome),
+            Self::Cost(_) | Self::NotEstimated => rank(Outcome::NoClearChange),
+        }
+    }
+
+    /// Why the model excludes a candidate.
+    pub(super) fn excluded(&self) -> Option<String> {
+        match self {
+            Self::Cost(Predicted { before_ns_per_s: before, after_ns_per_s: after, .. })
+                if *after > before.saturating_mul(HOPELESS_COST) =>
+            {
+                let percent = |ns: u64| ns as f64 / 1e7;
+                Some(format!(
+                    "the model expects it to cost {:.1}% of a cpu instead of {:.1}%",
+                    percent(*after),
+                    percent(*before)
+                ))
+            }
+            Self::Verdict(Outcome::Hurt, reason) => {
+                Some(format!("the model expects that it hurts: {reason}"))
+            }
+            _ => None,
+        }
+    }
+}

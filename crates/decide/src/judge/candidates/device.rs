@@ -1,0 +1,173 @@
+//! The knobs of one netdev that its driver can set, with values worth trying whatever a verdict
+//! says: an estimate may be wrong, and a search measures.
+//!
+//! What a driver reports through ethtool, and the driver table where a query cannot show it, decide
+//! which knobs there are.
+
+use netsilo_model::change::{Change, Settings, Table, knobs};
+use netsilo_model::drivers::table::{Drivers, Knob};
+use netsilo_model::snapshot::ethtool::FlowType;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
+use crate::judge::findings::{hash_ports, spread_over};
+use crate::judge::verdict::{RemedyName, selects_a_mode};
+
+/// A wait for more packets, in microseconds, where there is none to double.
+const WAIT_USECS: u32 = 20;
+
+/// Empty polls from the timer after which the interrupt is enabled again.
+const EMPTY_POLLS: u32 = 2;
+
+/// Flow types whose packets have ports.
+const WITH_PORTS: [FlowType; 4] = [FlowType::Tcp4, FlowType::Tcp6, FlowType::Udp4, FlowType::Udp6];
+
+/// A setting of a netdev to try.
+pub(super) struct DeviceKnob {
+    /// Its name, without the netdev.
+    pub(super) name: &'static str,
+    /// The remedy whose verdict says what to expect.
+    pub(super) remedy: Option<RemedyName>,
+    /// What it writes.
+    pub(super) changes: Vec<Change>,
+}
+
+/// All settings to try on a netdev; none of them is in force.
+pub(super) fn device_knobs(snapshot: &Snapshot, netdev: &Netdev) -> Vec<DeviceKnob> {
+    let host = Host { snapshot, netdev };
+    let mut all = vec![host.threaded()];
+    all.extend(host.coalescing());
+    all.extend([host.deferral(), host.table(), host.hash(), host.ring()]);
+    all.retain(|knob| !knob.changes.is_empty());
+    all
+}
+
+/// A netdev on its machine.
+struct Host<'a> {
+    snapshot: &'a Snapshot,
+    netdev: &'a Netdev,
+}
+
+impl Host<'_> {
+    fn identity(&self) -> NetdevIdentity {
+        NetdevIdentity::from_netdev(self.netdev)
+    }
+
+    fn lacks(&self, knob: Knob) -> bool {
+        let driver = self.netdev.driver.as_deref().unwrap_or_default();
+        Drivers::shipped().lacks(driver, &self.snapshot.machine.release, knob)
+    }
+
+    /// NAPI in kthreads, or in softirqs where kthreads poll now.
+    fn threaded(&self) -> DeviceKnob {
+        let knob = knobs::Threaded { netdev: self.identity() };
+        let (name, remedy, to, reason) = match self.netdev.threaded {
+            Some(0) => (
+                "threaded-napi",
+                Some(RemedyName::ThreadedNapi),
+                1,
+                "kthreads poll: the scheduler shares their cpus with other threads",
+            ),
+            _ => ("softirq-napi", None, 0, "softirqs poll: no context switch for each poll"),
+        };
+        let changes = Change::of(self.snapshot, knob, to, reason).into_iter().collect();
+        DeviceKnob { name, remedy, changes }
+    }
+
+    /// No wait before an interrupt, a longer one, and one that the driver adapts.
+    fn coalescing(&self) -> Vec<DeviceKnob> {
+        let coalesce = self.netdev.ethtool.as_ref().and_then(|it| it.coalesce.value());
+        let Some(now) = coalesce.filter(|_| !self.lacks(Knob::Coalesce)) else {
+            return Vec::new();
+        };
+        let (usecs, adaptive) = (now.rx_coalesce_usecs, now.use_adaptive_rx_coalesce);
+        let driver = self.netdev.driver.as_deref();
+        let supports = |parameter| {
+            let release = &self.snapshot.machine.release;
+            Drivers::shipped().supports_coalesce(driver.unwrap_or_default(), release, parameter)
+        };
+        // a value other than 0 shows that the driver supports the setting
+        let takes_usecs = usecs > 0 || supports("rx-usecs");
+        let is_fixed = !adaptive && usecs > 0 && !selects_a_mode(driver, usecs);
+        let longer = if is_fixed { usecs.saturating_mul(2) } else { WAIT_USECS };
+        let mut all = Vec::new();
+        let mut add = |name, remedy, changed: &[(&str, u32)], reason: String| {
+            let knob = knobs::Coalesce { netdev: self.identity() };
+            let with = |all: Settings, (name, number): &(&str, u32)| all.with(name, *number);
+            let new = changed.iter().fold(now.settings(), with);
+            let changes = Change::of(self.snapshot, knob, new, reason).into_iter().collect();
+            all.push(DeviceKnob { name, remedy, changes });
+        };
+        if supports("adaptive-rx") {
+            let reason = "the driver waits longer as packets arrive faster";
+            let remedy = Some(RemedyName::Coalescing);
+            add("coalescing-adaptive", remedy, &[("adaptive-rx", 1)], reason.into());
+        }
+        if takes_usecs {
+            let off = [("adaptive-rx", 0), ("rx-usecs", 0)];
+            add("coalescing-off", None, &off, "each packet raises an interrupt at once".into());
+            let fixed = [("adaptive-rx", 0), ("rx-usecs", longer)];
+            let remedy = Some(RemedyName::Coalescing).filter(|_| !adaptive);
+            add("coalescing-longer", remedy, &fixed, format!("an interrupt waits {longer} us"));
+        }
+        all
+    }
+
+    /// The kernel's timer where the device cannot wait.
+    fn deferral(&self) -> DeviceKnob {
+        let can_wait = self.netdev.ethtool.as_ref().is_some_and(|it| it.coalesce.value().is_some());
+        let (polls, timeout) = (self.netdev.napi_defer_hard_irqs, self.netdev.gro_flush_timeout);
+        let is_off = polls == Some(0) && timeout == Some(0);
+        let timer = knobs::GroFlushTimeout { netdev: self.identity() };
+        let empty = knobs::NapiDeferHardIrqs { netdev: self.identity() };
+        let reason = format!("a timer polls every {WAIT_USECS} us instead of interrupts");
+        let changes = [
+            Change::of(self.snapshot, timer, WAIT_USECS * 1000, reason.clone()),
+            Change::of(self.snapshot, empty, EMPTY_POLLS, reason),
+        ];
+        let changes = changes.into_iter().flatten().filter(|_| is_off && !can_wait).collect();
+        DeviceKnob { name: "irq-deferral", remedy: Some(RemedyName::IrqDeferral), changes }
+    }
+
+    /// The same number of buckets for each queue.
+    fn table(&self) -> DeviceKnob {
+        let changes = self.equal_table().into_iter().collect();
+        DeviceKnob { name: "table-equal", remedy: None, changes }
+    }
+
+    fn equal_table(&self) -> Option<Change> {
+        let ethtool = self.netdev.ethtool.as_ref()?;
+        let now = &ethtool.rss.value()?.indirection;
+        let rings = ethtool.rx_rings.value().copied();
+        let queues = rings.unwrap_or(self.netdev.rx_queues.len() as u32);
+        if queues < 2 || self.lacks(Knob::RssTable) {
+            return None;
+        }
+        let equal = (0..now.len() as u32).map(|bucket| bucket % queues).collect();
+        let knob = knobs::RssTable { netdev: self.identity(), context: 0 };
+        let reason = format!("each of {queues} queues has the same number of buckets");
+        Change::of(self.snapshot, knob, Table(equal), reason)
+    }
+
+    /// Ports in the hash of all flows that have ports.
+    fn hash(&self) -> DeviceKnob {
+        let spreads = spread_over(self.netdev) > 1 && !self.lacks(Knob::FlowHash);
+        let flow_types = WITH_PORTS.into_iter().filter(|_| spreads);
+        let reason = "flows of two hosts spread over the queues by their ports";
+        let changes = flow_types.filter_map(|it| hash_ports(self.netdev, it, reason)).collect();
+        DeviceKnob { name: "hash-ports", remedy: None, changes }
+    }
+
+    /// The largest receive ring.
+    fn ring(&self) -> DeviceKnob {
+        let rings = self.netdev.ethtool.as_ref().and_then(|it| it.rings.value());
+        let most = rings.filter(|_| !self.lacks(Knob::Rings)).and_then(|rings| {
+            let most = rings.rx.filter(|rx| rx.current < rx.max)?.max;
+            let knob = knobs::Rings { netdev: self.identity() };
+            let reason = format!("a ring of {most} descriptors holds longer bursts");
+            Change::of(self.snapshot, knob, rings.settings().with("rx", most), reason)
+        });
+        let changes = most.into_iter().collect();
+        DeviceKnob { name: "ring-max", remedy: Some(RemedyName::BiggerRing), changes }
+    }
+}
