@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
+use netsilo_lab::until;
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const HOST: &str = include_str!("../../../fixtures/observation-schema-1.ndjson");
@@ -80,6 +83,56 @@ fn the_exit_code_counts_lines_that_could_not_be_used() {
         String::from_utf8(output.stderr).unwrap(),
         "netsilo: 1 of 3 lines could not be used: each has an \"error\" with the reason\n"
     );
+}
+
+/// The child processes of a process.
+fn children(pid: u32) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
+    let pids = tasks.filter_map(|task| of_task(task.ok()?).ok()).collect::<Vec<_>>().concat();
+    let pid = |pid: &str| Pid::from_raw(pid.parse().unwrap()).unwrap();
+    pids.split_whitespace().map(pid).collect()
+}
+
+#[test]
+fn a_line_that_ends_its_worker_has_an_error_and_later_lines_are_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    command.args(["check", "--ndjson"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut filter = command.spawn().unwrap();
+    let mut stdin = filter.stdin.take().unwrap();
+    let mut stdout = BufReader::new(filter.stdout.take().unwrap());
+    // a bundle that a worker is still reading
+    stdin.write_all(format!("{HOST}{}\n", pipe.display()).as_bytes()).unwrap();
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = || rustix::fs::open(&pipe, flags, Mode::empty());
+    let writer = until("a worker reads the bundle", open, Result::is_ok).unwrap();
+    let mut answers = String::new();
+    stdout.read_line(&mut answers).unwrap();
+    // as a panic in a release build
+    for worker in children(filter.id()) {
+        kill_process(worker, Signal::ABORT).unwrap();
+        let has_ended = || std::fs::read_to_string(format!("/proc/{worker}/stat"));
+        let ended = |stat: &std::io::Result<String>| {
+            stat.as_ref().map_or(true, |stat| stat.contains(") Z "))
+        };
+        let _ = until("it has ended", has_ended, ended).unwrap();
+    }
+    drop(writer);
+    stdin.write_all(HOST.repeat(3).as_bytes()).unwrap();
+    drop(stdin);
+    stdout.read_to_string(&mut answers).unwrap();
+    assert_eq!(filter.wait().unwrap().code(), Some(12));
+    let lines: Vec<Value> =
+        answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let errors: Vec<&Value> = lines.iter().filter(|line| line["error"].is_string()).collect();
+    assert_eq!((lines.len(), errors.len()), (5, 1), "{lines:?}");
+    let why = "a defect of netsilo: its worker ended (signal: 6 (SIGABRT)";
+    assert!(errors[0]["error"].as_str().unwrap().starts_with(why), "{}", errors[0]);
+    assert_eq!((&errors[0]["line"], &errors[0]["bundle"]), (&2.into(), &pipe.to_str().into()));
 }
 
 #[test]
