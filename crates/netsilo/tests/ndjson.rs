@@ -7,7 +7,6 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 
 use netsilo_lab::until;
-use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -94,34 +93,41 @@ fn children(pid: u32) -> Vec<Pid> {
     pids.split_whitespace().map(pid).collect()
 }
 
+/// Whether a process has input that it has not read.
+fn has_input(process: &Pid) -> bool {
+    let pid = process.as_raw_nonzero();
+    let stdin = std::fs::File::open(format!("/proc/{pid}/fd/0"));
+    stdin.is_ok_and(|stdin| rustix::io::ioctl_fionread(stdin).is_ok_and(|bytes| bytes > 0))
+}
+
 #[test]
 fn a_line_that_ends_its_worker_has_an_error_and_later_lines_are_answered() {
-    let dir = tempfile::tempdir().unwrap();
-    let pipe = dir.path().join("pipe");
-    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
     command.args(["check", "--ndjson"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut filter = command.spawn().unwrap();
     let mut stdin = filter.stdin.take().unwrap();
     let mut stdout = BufReader::new(filter.stdout.take().unwrap());
-    // a bundle that a worker is still reading
-    stdin.write_all(format!("{HOST}{}\n", pipe.display()).as_bytes()).unwrap();
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let open = || rustix::fs::open(&pipe, flags, Mode::empty());
-    let writer = until("a worker reads the bundle", open, Result::is_ok).unwrap();
+    // each worker answers one line, and waits for the next
+    let workers = thread::available_parallelism().unwrap().get();
+    stdin.write_all(HOST.repeat(workers).as_bytes()).unwrap();
     let mut answers = String::new();
-    stdout.read_line(&mut answers).unwrap();
-    // as a panic in a release build
-    for worker in children(filter.id()) {
-        kill_process(worker, Signal::ABORT).unwrap();
-        let has_ended = || std::fs::read_to_string(format!("/proc/{worker}/stat"));
-        let ended = |stat: &std::io::Result<String>| {
-            stat.as_ref().map_or(true, |stat| stat.contains(") Z "))
-        };
-        let _ = until("it has ended", has_ended, ended).unwrap();
+    for _ in 0..workers {
+        stdout.read_line(&mut answers).unwrap();
     }
-    drop(writer);
+    let all = children(filter.id());
+    assert_eq!(all.len(), workers);
+    for worker in &all {
+        kill_process(*worker, Signal::STOP).unwrap();
+    }
+    stdin.write_all(HOST.as_bytes()).unwrap();
+    let with_line = || all.iter().copied().find(has_input);
+    let with_line = until("a worker has the line", with_line, Option::is_some).unwrap().unwrap();
+    // as a panic in a release build
+    kill_process(with_line, Signal::ABORT).unwrap();
+    for worker in &all {
+        kill_process(*worker, Signal::CONT).unwrap();
+    }
     stdin.write_all(HOST.repeat(3).as_bytes()).unwrap();
     drop(stdin);
     stdout.read_to_string(&mut answers).unwrap();
@@ -129,10 +135,10 @@ fn a_line_that_ends_its_worker_has_an_error_and_later_lines_are_answered() {
     let lines: Vec<Value> =
         answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let errors: Vec<&Value> = lines.iter().filter(|line| line["error"].is_string()).collect();
-    assert_eq!((lines.len(), errors.len()), (5, 1), "{lines:?}");
+    assert_eq!((lines.len(), errors.len()), (workers + 4, 1), "{lines:?}");
     let why = "a defect of netsilo: its worker ended (signal: 6 (SIGABRT)";
     assert!(errors[0]["error"].as_str().unwrap().starts_with(why), "{}", errors[0]);
-    assert_eq!((&errors[0]["line"], &errors[0]["bundle"]), (&2.into(), &pipe.to_str().into()));
+    assert_eq!(errors[0]["line"], workers + 1);
 }
 
 #[test]

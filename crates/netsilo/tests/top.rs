@@ -170,7 +170,7 @@ fn each_page_fits_a_real_terminal_of_three_sizes() {
         terminal.tmux(&["resize-window", "-x", &x, "-y", &y]);
         terminal.run("clear");
         terminal.top(&format!("--from {}", &*VIRTIO));
-        terminal.sees("[1 map]");
+        terminal.sees("q quit");
         for (key, tab, content) in pages {
             terminal.keys(&[key]);
             terminal.sees(tab);
