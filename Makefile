@@ -17,7 +17,8 @@ test:
 	@scripts/setup --fuzz
 	scripts/test
 
-check: setup
+check:
+	@scripts/setup --check
 	scripts/test --quick
 
 # the documentation as a site (target/docs)

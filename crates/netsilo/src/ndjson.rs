@@ -3,13 +3,15 @@
 //!
 //! Lines go to the workers in turn, and results are taken from the workers in turn: so the order
 //! stays, and memory holds a few lines per worker. A line that cannot be used becomes a line with
-//! `error`, and the next line is read.
+//! `error`, and the next line is read. Workers are processes, so this holds for a line that ends
+//! its worker, too.
+
+mod worker;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, BufRead, IsTerminal as _, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -23,6 +25,7 @@ use netsilo_predict::live::forecast::Forecast;
 use netsilo_sys::bundle;
 use serde::{Deserialize, Serialize};
 
+use crate::ndjson::worker::Worker;
 use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::tell::words::plural;
@@ -109,10 +112,17 @@ struct Printed {
 }
 
 /// Answers each line of standard input on standard output.
-pub(crate) fn filter(answer: impl Fn(&Observation) -> Answer + Sync) -> Result<Exit> {
+pub(crate) fn filter(answer: impl Fn(&Observation) -> Answer) -> Result<Exit> {
+    if worker::is_one() {
+        worker::serve(|number, text| {
+            let printed = InputLine { number, text: Some(text) }.answered(&answer)?;
+            Ok((printed.usable, printed.text))
+        })?;
+        return Ok(Exit::Ok);
+    }
     let bar = progress();
     let (mut lines, mut unusable) = (0, 0);
-    each_line(io::BufReader::new(io::stdin()), &answer, |printed| {
+    each_line(io::BufReader::new(io::stdin()), by_a_process, |printed| {
         lines += 1;
         unusable += usize::from(!printed.usable);
         bar.inc(1);
@@ -129,19 +139,36 @@ pub(crate) fn filter(answer: impl Fn(&Observation) -> Answer + Sync) -> Result<E
     Ok(Exit::UnusableLines)
 }
 
-/// Hands the lines to workers in turn, and takes their results in turn.
-fn each_line(
+/// Returns what answers lines in a process of its own.
+fn by_a_process() -> impl FnMut(&InputLine) -> Result<Printed> {
+    let mut worker = Worker::default();
+    move |line| {
+        let Some(text) = &line.text else {
+            return line.printed(None, Answer::Error(too_long()));
+        };
+        match worker.ask(line.number, text)? {
+            Ok((usable, text)) => Ok(Printed { text, usable }),
+            // A defect that one host's data brings to light costs that host's answer only.
+            Err(why) => line.printed(None, Answer::Error(why)),
+        }
+    }
+}
+
+/// Hands the lines to workers in turn, and takes their results in turn. `worker` makes what one
+/// worker does with a line.
+fn each_line<W: FnMut(&InputLine) -> Result<Printed>>(
     input: impl BufRead + Send,
-    answer: &(impl Fn(&Observation) -> Answer + Sync),
+    worker: impl Fn() -> W + Sync,
     mut print: impl FnMut(Printed) -> Result<()>,
 ) -> Result<()> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
+    let worker = &worker;
     thread::scope(|scope| {
         let (mut givers, mut results) = (Vec::new(), Vec::new());
         for _ in 0..workers {
             let (give, work) = sync_channel(WAITING);
             let (done, result) = sync_channel(WAITING);
-            scope.spawn(move || work_on(&work, answer, &done));
+            scope.spawn(move || work_on(&work, worker(), &done));
             givers.push(give);
             results.push(result);
         }
@@ -180,11 +207,11 @@ fn read(mut input: impl BufRead, workers: &[SyncSender<InputLine>]) -> Result<()
 
 fn work_on(
     work: &Receiver<InputLine>,
-    answer: &impl Fn(&Observation) -> Answer,
+    mut answer: impl FnMut(&InputLine) -> Result<Printed>,
     done: &SyncSender<Result<Printed>>,
 ) {
     for line in work {
-        if done.send(line.answered(answer)).is_err() {
+        if done.send(answer(&line)).is_err() {
             return;
         }
     }
@@ -192,15 +219,14 @@ fn work_on(
 
 impl InputLine {
     fn answered(&self, answer: &impl Fn(&Observation) -> Answer) -> Result<Printed> {
+        match self.observation() {
+            Ok(observation) => self.printed(Some(Host::of(&observation)), answer(&observation)),
+            Err(error) => self.printed(None, Answer::Error(format!("{error:#}"))),
+        }
+    }
+
+    fn printed(&self, host: Option<Host<'_>>, answer: Answer) -> Result<Printed> {
         let bundle = self.bundle().map(|path| path.display().to_string());
-        let observation = self.observation();
-        let host = observation.as_ref().ok().map(Host::of);
-        let answer = match &observation {
-            // A defect that one host's data brings to light costs that host's answer only.
-            Ok(observation) => catch_unwind(AssertUnwindSafe(|| answer(observation)))
-                .unwrap_or_else(|_| Answer::Error("a defect of netsilo: see its message".into())),
-            Err(error) => Answer::Error(format!("{error:#}")),
-        };
         let usable = !matches!(answer, Answer::Error(_));
         let line = OutputLine { schema: 1, line: self.number, bundle, host, answer };
         Ok(Printed { text: out::line(&line)?, usable })
@@ -216,10 +242,12 @@ impl InputLine {
         if let Some(path) = self.bundle() {
             return bundle::open(path).context("cannot use the bundle");
         }
-        let most = MOST_LINE >> 20;
-        let text = self.text.as_deref();
-        parse(text.with_context(|| format!("the line has more than {most} MiB"))?)
+        parse(self.text.as_deref().with_context(too_long)?)
     }
+}
+
+fn too_long() -> String {
+    format!("the line has more than {} MiB", MOST_LINE >> 20)
 }
 
 /// Reads an observation of a schema that this netsilo knows.
@@ -272,7 +300,8 @@ mod tests {
 
     fn printed(input: &str, answer: impl Fn(&Observation) -> Answer + Sync) -> Vec<Value> {
         let mut lines = Vec::new();
-        each_line(input.as_bytes(), &answer, |line| {
+        let worker = || |line: &InputLine| line.answered(&answer);
+        each_line(input.as_bytes(), worker, |line| {
             lines.push(serde_json::from_str(&line.text)?);
             Ok(())
         })
@@ -343,17 +372,5 @@ mod tests {
         // at the limit it is read: it is JSON without the fields of an observation
         let longest = format!("{{{}}}", " ".repeat(MOST_LINE as usize - 2));
         assert!(self::errors(&longest)[0].1.contains("missing field"));
-    }
-
-    #[test]
-    fn a_panic_costs_one_answer() {
-        let input = SCHEMA_1.repeat(3);
-        let count = std::sync::atomic::AtomicU32::new(0);
-        let lines = printed(&input, |observation| {
-            assert_ne!(count.fetch_add(1, std::sync::atomic::Ordering::Relaxed), 1);
-            check(observation)
-        });
-        assert_eq!(lines.iter().filter(|line| line["error"].is_string()).count(), 1);
-        assert_eq!(lines.len(), 3);
     }
 }

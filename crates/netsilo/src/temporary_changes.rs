@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use netsilo_model::change::Change;
 use netsilo_sys::transaction::apply::{TransactionOptions, apply};
 use netsilo_sys::transaction::guard::{self, ConfirmResult};
@@ -13,32 +13,52 @@ use netsilo_sys::transaction::undo::{UndoScope, Undone, undo};
 use crate::args::state_dir::StateDir;
 use crate::tell::exit::{Exit, ExitError};
 
-/// Switches between sets of changes; restores everything when dropped.
+/// What [`TemporaryChanges::restore`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Restored {
+    /// Nothing was in force.
+    Nothing,
+    /// It restored the changes.
+    Now,
+    /// The guard, or `netsilo undo`, had restored them: they were not in force all the time.
+    Earlier,
+}
+
+impl Restored {
+    /// An error if changes were not in force until now.
+    pub(crate) fn only_now(self) -> Result<()> {
+        ensure!(
+            self != Self::Earlier,
+            "the changes were restored during the measurement, by `netsilo undo` or by their \
+             guard, because it took longer than expected"
+        );
+        Ok(())
+    }
+}
+
+/// Switches between sets of changes; restores everything when dropped. While changes are in force,
+/// a guard process restores them when this process ends in any way.
 pub(crate) struct TemporaryChanges<'a> {
     state: &'a StateDir,
     kernel: Live,
     transaction: Option<u64>,
-    /// With a guard: the longest time that changes stay in force.
-    guarded: Option<Duration>,
+    /// The longest time that changes stay in force.
+    within: Duration,
 }
 
 impl<'a> TemporaryChanges<'a> {
-    /// Starts with nothing changed.
-    pub(crate) fn new(state: &'a StateDir) -> Result<Self> {
-        Ok(Self { state, kernel: state.kernel()?, transaction: None, guarded: None })
-    }
-
-    /// Starts with nothing changed; a guard process restores the changes when this process ends in
-    /// any way, and after `within` at the latest.
-    pub(crate) fn guarded(state: &'a StateDir, within: Duration) -> Result<Self> {
-        Ok(Self { state, kernel: state.kernel()?, transaction: None, guarded: Some(within) })
+    /// Starts with nothing changed; the guard restores each set of changes after `within` at the
+    /// latest.
+    pub(crate) fn new(state: &'a StateDir, within: Duration) -> Result<Self> {
+        Ok(Self { state, kernel: state.kernel()?, transaction: None, within })
     }
 
     /// Replaces the changes in force by others; returns whether anything was written.
     pub(crate) fn replace(&mut self, changes: &[Change]) -> Result<bool> {
-        let taken_back = self.restore()?;
+        let restored = self.restore()?;
+        restored.only_now()?;
         if changes.is_empty() {
-            return Ok(taken_back);
+            return Ok(restored == Restored::Now);
         }
         let dir = self.state.absolute()?;
         let mut start_guard = |transaction: u64| {
@@ -46,7 +66,7 @@ impl<'a> TemporaryChanges<'a> {
             guard::start(command.arg("--with-parent"), &dir)
         };
         let mut options = TransactionOptions {
-            confirm_within: self.guarded,
+            confirm_within: Some(self.within),
             start_guard: &mut start_guard,
             wait: Duration::ZERO,
         };
@@ -69,15 +89,14 @@ impl<'a> TemporaryChanges<'a> {
         Ok(matches!(kept, ConfirmResult::Kept(id) if id == transaction).then_some(transaction))
     }
 
-    /// Restores everything; returns whether anything was written: nothing is if the guard was
-    /// first.
-    pub(crate) fn restore(&mut self) -> Result<bool> {
-        let Some(transaction) = self.transaction.take() else { return Ok(false) };
+    /// Restores everything.
+    pub(crate) fn restore(&mut self) -> Result<Restored> {
+        let Some(transaction) = self.transaction.take() else { return Ok(Restored::Nothing) };
         let which = UndoScope::Only(transaction);
         let undone =
             undo(&self.kernel, self.state.path(), which, false, RestoredBy::Undo, &mut |_, _| {})?;
         complete(&undone)?;
-        Ok(!undone.is_empty())
+        Ok(if undone.is_empty() { Restored::Earlier } else { Restored::Now })
     }
 }
 

@@ -148,7 +148,7 @@ fn search(
     stop: &AtomicBool,
 ) -> Result<Exit> {
     let meter = Meter::start(plan, stop)?;
-    let mut temporary = TemporaryChanges::guarded(&args.state, meter.longest_window())?;
+    let mut temporary = TemporaryChanges::new(&args.state, meter.longest_window())?;
     let dir = folder.as_ref().map(|folder| folder.path().to_owned());
     let search = Search { plan, race, meter, folder, until: Instant::now() + time, stop };
     let ended = search.run(&mut temporary);

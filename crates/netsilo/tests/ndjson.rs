@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
+use netsilo_lab::until;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const HOST: &str = include_str!("../../../fixtures/observation-schema-1.ndjson");
@@ -80,6 +82,63 @@ fn the_exit_code_counts_lines_that_could_not_be_used() {
         String::from_utf8(output.stderr).unwrap(),
         "netsilo: 1 of 3 lines could not be used: each has an \"error\" with the reason\n"
     );
+}
+
+/// The child processes of a process.
+fn children(pid: u32) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of_task = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
+    let pids = tasks.filter_map(|task| of_task(task.ok()?).ok()).collect::<Vec<_>>().concat();
+    let pid = |pid: &str| Pid::from_raw(pid.parse().unwrap()).unwrap();
+    pids.split_whitespace().map(pid).collect()
+}
+
+/// Whether a process has input that it has not read.
+fn has_input(process: &Pid) -> bool {
+    let pid = process.as_raw_nonzero();
+    let stdin = std::fs::File::open(format!("/proc/{pid}/fd/0"));
+    stdin.is_ok_and(|stdin| rustix::io::ioctl_fionread(stdin).is_ok_and(|bytes| bytes > 0))
+}
+
+#[test]
+fn a_line_that_ends_its_worker_has_an_error_and_later_lines_are_answered() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    command.args(["check", "--ndjson"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut filter = command.spawn().unwrap();
+    let mut stdin = filter.stdin.take().unwrap();
+    let mut stdout = BufReader::new(filter.stdout.take().unwrap());
+    // each worker answers one line, and waits for the next
+    let workers = thread::available_parallelism().unwrap().get();
+    stdin.write_all(HOST.repeat(workers).as_bytes()).unwrap();
+    let mut answers = String::new();
+    for _ in 0..workers {
+        stdout.read_line(&mut answers).unwrap();
+    }
+    let all = children(filter.id());
+    assert_eq!(all.len(), workers);
+    for worker in &all {
+        kill_process(*worker, Signal::STOP).unwrap();
+    }
+    stdin.write_all(HOST.as_bytes()).unwrap();
+    let with_line = || all.iter().copied().find(has_input);
+    let with_line = until("a worker has the line", with_line, Option::is_some).unwrap().unwrap();
+    // as a panic in a release build
+    kill_process(with_line, Signal::ABORT).unwrap();
+    for worker in &all {
+        kill_process(*worker, Signal::CONT).unwrap();
+    }
+    stdin.write_all(HOST.repeat(3).as_bytes()).unwrap();
+    drop(stdin);
+    stdout.read_to_string(&mut answers).unwrap();
+    assert_eq!(filter.wait().unwrap().code(), Some(12));
+    let lines: Vec<Value> =
+        answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let errors: Vec<&Value> = lines.iter().filter(|line| line["error"].is_string()).collect();
+    assert_eq!((lines.len(), errors.len()), (workers + 4, 1), "{lines:?}");
+    let why = "a defect of netsilo: its worker ended (signal: 6 (SIGABRT)";
+    assert!(errors[0]["error"].as_str().unwrap().starts_with(why), "{}", errors[0]);
+    assert_eq!(errors[0]["line"], workers + 1);
 }
 
 #[test]

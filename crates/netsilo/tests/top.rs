@@ -155,6 +155,40 @@ fn a_size_change_is_followed() {
 }
 
 #[test]
+fn each_page_fits_a_real_terminal_of_three_sizes() {
+    let Some(terminal) = Terminal::start() else { return };
+    let pages = [
+        ("1", "[1 map]", "rx-3"),
+        ("2", "[2 queues]", "▶ eth0 rx-0"),
+        ("3", "[3 cpus]", "time: ░ usr"),
+        ("4", "[4 consumers]", "redis-server"),
+        ("5", "[5 findings", "severity"),
+        ("6", "[6 decisions]", "a bundle has no daemon"),
+    ];
+    for (columns, rows) in [(80, 24), (120, 40), (200, 60)] {
+        let (x, y) = (columns.to_string(), rows.to_string());
+        terminal.tmux(&["resize-window", "-x", &x, "-y", &y]);
+        terminal.run("clear");
+        terminal.top(&format!("--from {}", &*VIRTIO));
+        terminal.sees("q quit");
+        for (key, tab, content) in pages {
+            terminal.keys(&[key]);
+            terminal.sees(tab);
+            terminal.sees(content);
+            let screen = terminal.screen();
+            let lines: Vec<&str> = screen.lines().collect();
+            let widest = lines.iter().map(|line| line.chars().count()).max();
+            assert_eq!((lines.len(), widest), (rows, Some(columns)), "{screen}");
+            assert!(lines[0].starts_with("netsilo ") && lines[0].ends_with("a bundle"), "{screen}");
+            assert!(lines[1].contains(tab) && lines[rows - 1].contains("q quit"), "{screen}");
+        }
+        terminal.keys(&["q"]);
+        terminal.sees_not("code 0", "[6 decisions]");
+    }
+    terminal.is_restored();
+}
+
+#[test]
 fn recorded_windows_are_played_and_stepped_through() {
     let Some(terminal) = Terminal::start() else { return };
     let program = env!("CARGO_BIN_EXE_netsilo");

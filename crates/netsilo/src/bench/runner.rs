@@ -54,6 +54,9 @@ const SAMPLE: Duration = Duration::from_secs(10);
 /// the link down.
 const AWAY: Duration = Duration::from_secs(60);
 
+/// Time that a trial may take longer than planned.
+const MARGIN: Duration = Duration::from_secs(60);
+
 /// What all trials of a run share.
 pub(super) struct Runner<'a> {
     pub(super) experiment: &'a Experiment,
@@ -71,6 +74,12 @@ pub(super) fn time_of(experiment: &Experiment, trials: usize) -> Duration {
 
 fn time_of_one(experiment: &Experiment, load: &Load) -> Duration {
     experiment.pause + load.spec.warm_up + load.spec.duration + OVERHEAD
+}
+
+/// The longest time that a setting is in force for one trial of a load: its netdev may be away, and
+/// two short trials may observe before it. A guard restores the setting then.
+fn longest(load: &Load) -> Duration {
+    AWAY + SAMPLE + 2 * (LOOK + load.spec.warm_up + load.spec.duration) + MARGIN
 }
 
 /// Observes the machine under a short load, with nothing changed.
@@ -323,7 +332,8 @@ impl Runner<'_> {
         steps: Vec<Step>,
         records: &[Record],
     ) -> Result<Exit> {
-        let mut temporary = TemporaryChanges::new(self.state)?;
+        let longest = self.experiment.loads.iter().map(longest).max().unwrap_or_default();
+        let mut temporary = TemporaryChanges::new(self.state, longest)?;
         let bar = Progress::new(self.experiment, &steps);
         let made = while_serving(self.options, self.stop, |targets| {
             self.all(targets, &mut temporary, &mut folder, &steps, records, &bar)
@@ -381,7 +391,8 @@ impl Runner<'_> {
                 }
                 self.trial(targets, step, load, bar)
             });
-            temporary.restore()?;
+            let restored = temporary.restore()?;
+            let made = made.and_then(|trial| restored.only_now().map(|()| trial));
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }

@@ -21,13 +21,10 @@ use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::look::wait_unless_stopped;
 use crate::tell::out;
-use crate::verbs::ab::measurement::command;
+use crate::verbs::ab::measurement::{LONGEST_COMMAND, command};
 
 /// Length of a part of a window: two parts and the settling time are below a second.
 pub(super) const PEEK: Duration = Duration::from_millis(250);
-
-/// The longest command; a guard restores the candidate after it.
-const LONGEST_COMMAND: Duration = Duration::from_secs(24 * 3600);
 
 /// Time that a window may take longer than planned.
 const MARGIN: Duration = Duration::from_secs(30);

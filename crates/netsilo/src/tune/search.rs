@@ -10,7 +10,7 @@ use netsilo_trial::race::{Race, RacePlan, RaceRecord, Turn, TurnEnd};
 use crate::bench::runner::refused;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
-use crate::temporary_changes::TemporaryChanges;
+use crate::temporary_changes::{Restored, TemporaryChanges};
 use crate::tune::folder::Folder;
 use crate::tune::meter::{Meter, Window};
 use crate::views::tune::{newly_out, so_far};
@@ -77,7 +77,7 @@ impl Search<'_> {
         }
         let race = &mut self.race;
         let measured = self.meter.measure(&mut |peek| race.peek(peek))?;
-        let was_in_force = temporary.restore()? || changes.is_empty();
+        let was_in_force = temporary.restore()? == Restored::Now || changes.is_empty();
         if self.stop.load(Ordering::Relaxed) {
             return Ok(None);
         }

@@ -108,13 +108,30 @@ fn an_interrupt_restores_what_was_switched_on() {
 }
 
 #[test]
-fn a_kill_leaves_a_transaction_that_undo_restores() {
+fn a_guard_restores_however_ab_ends() {
+    let started = |host: &Host| {
+        let plan = host.root().join("plan.json");
+        let script = measuring(host, "sleep 600", "echo 1");
+        let arguments = ["--b", plan.to_str().unwrap(), "--yes", "--", "sh", "-c", &script];
+        let child = host.start("ab", &arguments);
+        host.until("b is in force", |host| host.affinities() == ["10", "10"]);
+        child
+    };
+    // SIGABRT: a panic in a release build
+    for signal in [Signal::ABORT, Signal::KILL] {
+        let host = Host::new();
+        let mut child = started(&host);
+        kill(child.id().cast_signed(), signal).unwrap();
+        child.wait().unwrap();
+        host.until("the guard restores", |host| host.affinities() == ["01\n", "01\n"]);
+        host.until("the guard records it", |host| host.records("undone").len() == 1);
+    }
+    // without its guard, undo restores
     let host = Host::new();
-    let plan = host.root().join("plan.json");
-    let script = measuring(&host, "sleep 1", "echo 1");
-    let arguments = ["--b", plan.to_str().unwrap(), "--yes", "--", "sh", "-c", &script];
-    let mut child = host.start("ab", &arguments);
-    host.until("b is in force", |host| host.affinities() == ["10", "10"]);
+    let mut child = started(&host);
+    for guard in host.guards() {
+        kill(guard, Signal::KILL).unwrap();
+    }
     child.kill().unwrap();
     child.wait().unwrap();
     let (code, text) = output_of(&host.run("undo", &[]));
@@ -123,6 +140,16 @@ fn a_kill_leaves_a_transaction_that_undo_restores() {
         (Some(0), ["01\n".to_owned(), "01\n".to_owned()]),
         "{text}"
     );
+}
+
+#[test]
+fn a_setting_that_is_undone_while_it_is_measured_ends_ab() {
+    let host = Host::new();
+    let undo = host.words("undo", &[]);
+    let script = measuring(&host, &format!("{undo} >/dev/null; echo 1"), "echo 1");
+    let (code, text) = output_of(&ab(&host, &[], &script));
+    assert!(code == Some(1) && text.contains("restored during the measurement"), "{code:?} {text}");
+    assert_eq!(host.affinities(), ["01\n", "01\n"]);
 }
 
 #[test]

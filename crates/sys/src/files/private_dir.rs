@@ -15,8 +15,8 @@ use tempfile::TempDir;
 static FOLDERS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 static WATCH: Once = Once::new();
 
-/// A temporary folder with mode 0700; removed when dropped, or before SIGHUP, SIGINT or SIGTERM
-/// ends the process.
+/// A temporary folder with mode 0700; removed when dropped, or before SIGHUP, SIGINT, SIGTERM or,
+/// in builds that abort on panic, a panic ends the process.
 ///
 /// A program that handles these signals itself does so before it makes such a folder.
 #[derive(Debug)]
@@ -59,27 +59,40 @@ fn folders() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all folders before a signal ends the process, if nothing else handles the signal.
+/// Removes all folders before a signal ends the process, if nothing else handles the signal, and
+/// before a panic aborts it.
 fn watch() -> io::Result<()> {
+    if cfg!(panic = "abort") {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            before(info);
+            // The thread that panics may hold them.
+            if let Ok(folders) = FOLDERS.try_lock() {
+                remove(&folders);
+            }
+        }));
+    }
     let handled = handled_signals()?;
     let mine =
         [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| handled >> (signal - 1) & 1 == 0);
     let mut signals = Signals::new(mine)?;
     let end = move || {
         for signal in &mut signals {
-            let folders = folders();
-            for folder in folders.iter() {
-                // Another thread may still write to it.
-                while std::fs::remove_dir_all(folder)
-                    .is_err_and(|error| error.kind() == io::ErrorKind::DirectoryNotEmpty)
-                {
-                }
-            }
+            remove(&folders());
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(end)?;
     Ok(())
+}
+
+fn remove(folders: &BTreeSet<PathBuf>) {
+    for folder in folders {
+        // Another thread may still write to it.
+        while std::fs::remove_dir_all(folder)
+            .is_err_and(|error| error.kind() == io::ErrorKind::DirectoryNotEmpty)
+        {}
+    }
 }
 
 /// The signals that this process ignores or handles, as a mask: bit 0 is signal 1.

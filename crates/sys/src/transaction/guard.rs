@@ -1,5 +1,5 @@
-//! The guard of `apply --confirm-within` and `tune`: a process that restores a transaction unless
-//! confirmed.
+//! The guard of `apply --confirm-within`, `ab`, `tune` and experiments: a process that restores a
+//! transaction unless confirmed.
 //!
 //! It must survive everything that a bad placement can break: the terminal, the connection, `apply`
 //! itself. So it runs in its own session, watches before the first write, and depends only on the

@@ -18,6 +18,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::args::look::{STOP_CHECK_INTERVAL, wait_unless_stopped};
 
+/// The longest command; a guard restores the setting after it.
+pub(crate) const LONGEST_COMMAND: Duration = Duration::from_secs(24 * 3600);
+
 /// The source of the measured numbers.
 #[derive(Debug)]
 pub(super) enum Measurement {
@@ -100,6 +103,14 @@ impl Measurement {
         match self {
             Self::Command(_) => direction(lower),
             Self::Workload { measure, .. } => measure.better(),
+        }
+    }
+
+    /// The longest time of one measurement.
+    pub(super) fn longest(&self) -> Duration {
+        match self {
+            Self::Command(_) => LONGEST_COMMAND,
+            Self::Workload { window, .. } => *window,
         }
     }
 

@@ -1,5 +1,7 @@
 //! The two settings of a comparison, and switching between them.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use netsilo_decide::plan::Plan;
 
@@ -23,8 +25,13 @@ pub(super) struct Sides<'a> {
 }
 
 impl<'a> Sides<'a> {
-    pub(crate) fn new(plans: [Option<Plan>; 2], state: &'a StateDir) -> Result<Self> {
-        Ok(Self { plans, temporary: TemporaryChanges::new(state)?, now: Side::Initial })
+    /// A side stays in force for `longest` at most: a guard restores it then.
+    pub(super) fn new(
+        plans: [Option<Plan>; 2],
+        state: &'a StateDir,
+        longest: Duration,
+    ) -> Result<Self> {
+        Ok(Self { plans, temporary: TemporaryChanges::new(state, longest)?, now: Side::Initial })
     }
 
     /// Puts a side in force; returns whether anything was written.

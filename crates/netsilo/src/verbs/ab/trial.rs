@@ -18,6 +18,9 @@ use crate::verbs::ab::measurement::{Measurement, NoValue};
 use crate::verbs::ab::sides::{Side, Sides};
 use crate::views;
 
+/// Time that a side may be in force longer than planned.
+const MARGIN: Duration = Duration::from_secs(30);
+
 pub(super) fn clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
@@ -39,7 +42,9 @@ impl Trial<'_> {
         state: &StateDir,
         measurement: &mut Measurement,
     ) -> Result<Comparison> {
-        let mut sides = Sides::new(plans, state)?;
+        // a side may be measured twice in a row
+        let longest = self.settle + 2 * measurement.longest() + MARGIN;
+        let mut sides = Sides::new(plans, state, longest)?;
         let bar = self.progress();
         let measured = self.measure(&mut sides, measurement, &bar);
         bar.finish_and_clear();
