@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::view::Window;
 use netsilo_model::derive::rates::CpuRates;
-use netsilo_model::derive::wakeups::Wakeups;
+use netsilo_model::derive::wakeups::{WakeupRate, Wakeups};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::snapshot::attribution::{Attribution, Consumption, Forwarded};
@@ -279,7 +279,13 @@ fn woken(attribution: &Attribution) -> Vec<Woken> {
     }
     let each = |((napi, waker), rows): ((NapiId, CpuId), Vec<&Consumption>)| {
         let by_sleeper = wakeups.of_reads(&rows);
-        by_sleeper.into_iter().map(move |(sleeper, per_s)| Woken { napi, waker, sleeper, per_s })
+        let woken = move |(sleeper, rate): (CpuId, WakeupRate)| Woken {
+            napi,
+            waker,
+            sleeper,
+            per_s: rate.per_s,
+        };
+        by_sleeper.into_iter().map(woken)
     };
     reads.into_iter().flat_map(each).collect()
 }

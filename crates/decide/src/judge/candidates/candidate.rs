@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::judge::verdict::{Outcome, RemedyVerdict};
+use crate::judge::verdict::Outcome;
 use crate::plan::{Plan, Predicted};
 
 /// A placement is left out if the model expects this many times the present cost. Distances differ
