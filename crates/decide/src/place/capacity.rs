@@ -116,6 +116,7 @@ mod tests {
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::snapshot::attribution::{CpuTime, Reschedules};
     use netsilo_model::snapshot::observation::Observation;
+    use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
 
     use super::*;
@@ -158,7 +159,9 @@ mod tests {
             ..SceneQueue::default()
         };
         let netdev = SceneNetdev { queues: vec![queue], ..SceneNetdev::default() };
-        let mut observation = Scene { netdevs: vec![netdev], ..Scene::default() }.observation();
+        let grid = Grid { cores: 2, ..Grid::default() };
+        let scene = Scene { grid, netdevs: vec![netdev], ..Scene::default() };
+        let mut observation = scene.observation();
         let time = CpuTime { reschedules, ..calls };
         observation.attribution.cpu_time.insert(CpuId(1), time);
         observation

@@ -330,6 +330,7 @@ fn near(
 
 #[cfg(test)]
 mod tests {
+    use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
 
     use super::*;
@@ -353,7 +354,10 @@ mod tests {
             netdev("br0", "bridge"),
             netdev("veth0", "veth"),
         ];
-        let scene = Scene { netdevs: netdevs.to_vec(), ..Scene::default() };
+        let grid = Grid { cores: 2, ..Grid::default() };
+        let netdevs = netdevs.to_vec();
+        let rps_sock_flow_entries = Some(0);
+        let scene = Scene { grid, netdevs, rps_sock_flow_entries, ..Scene::default() };
         let after = &scene.observation().after;
         let netdevs: Vec<&Netdev> = after.netdevs.iter().collect();
         let planned = |cpus: &str| {
