@@ -18,7 +18,7 @@ impl Supposed {
         if topology.online != CpuSet::first(each) || topology.cpus.len() as u32 != each {
             return Err(CannotSuppose::Offline);
         }
-        if count % each != 0 || count == 0 {
+        if count == 0 || !count.is_multiple_of(each) {
             return Err(CannotSuppose::NoMultiple(count, each));
         }
         let copies = count / each;

@@ -20,9 +20,12 @@ pub struct CpuUse {
     pub softirq: f64,
 }
 
+/// A name, and the figure of that name.
+pub type Figure = (&'static str, fn(&CpuUse) -> f64);
+
 impl CpuUse {
     /// Names and figures, in the order of mpstat.
-    pub const FIGURES: [(&'static str, fn(&Self) -> f64); 4] = [
+    pub const FIGURES: [Figure; 4] = [
         ("usr", |it| it.usr),
         ("sys", |it| it.sys),
         ("irq", |it| it.irq),
