@@ -216,7 +216,6 @@ fn interrupts_arrive_where_planned_and_undo_restores_every_byte() {
 /// Asserts that `apply -v` told each phase once, and waited once for all interrupts together, with
 /// the bound of that wait.
 fn phases_are_told(messages: &str, applied: &Json) {
-    println!("{messages}");
     let phases: Vec<&str> = messages
         .lines()
         .filter_map(|line| line.strip_prefix("phase ")?.split(':').next())
