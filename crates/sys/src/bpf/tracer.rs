@@ -290,12 +290,14 @@ impl Tracer {
         }
         let mut wakeups_of_any = 0;
         if let Some(tables) = &mut self.tables {
+            // A drain waits for running programs (RCU), for tens of ms on a busy machine: CPU time
+            // is read right before the polls, which it contains.
+            let reschedules = self.loaded.iter().any(Loaded::counts_reschedules);
+            let times = cpu_times(&tables.times, reschedules);
             attribution.polls = polls(tables.polls.drain()?);
             attribution.consumption =
                 consumption(tables.reads.drain()?, &attribution.polls, &self.cgroups);
             attribution.wakeups = wakeups(tables.wakeups.drain()?);
-            let reschedules = self.loaded.iter().any(Loaded::counts_reschedules);
-            let times = cpu_times(&tables.times, reschedules);
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;
             let (sampling, wakeups_seen) = sampled(&tables.times);
