@@ -171,7 +171,7 @@ impl Wire {
         self.readers(work, 1, &SERVER_CPU.to_string())
     }
 
-    /// Starts a server with so many threads on these CPUs, and waits until it listens.
+    /// Starts a server with `threads` threads on these CPUs, and waits until it listens.
     pub(crate) fn readers(&self, work: u32, threads: u32, cpus: &str) -> Result<Running> {
         let bind = if self.course == Course::One { ADDRESS } else { "0.0.0.0" };
         let arguments = format!("bench serve --bind {bind} --workers {threads}");

@@ -19,7 +19,7 @@ pub(super) struct Shape {
     pub(super) kinds: &'static [Kind],
     /// Name, and the CPU of each queue.
     pub(super) placements: Vec<(&'static str, Vec<u32>)>,
-    /// The first so many placements are those from which the default is asked.
+    /// From the first `starts` placements the default is asked.
     pub(super) starts: usize,
 }
 

@@ -82,7 +82,7 @@ pub(super) fn measure(load: &VethLoad, args: &Measure, folder: &Path) -> Result<
     Ok(Load { name: load.name.to_owned(), unit: unit.to_owned(), netdevs, settings, starts })
 }
 
-/// Each placement of so many kthreads, and the settings without them.
+/// Each placement of these kthreads, and the settings without them.
 fn ways(kthreads: usize, has_others: bool) -> Vec<Way> {
     let mut all = vec![Vec::new()];
     for _ in 0..kthreads {

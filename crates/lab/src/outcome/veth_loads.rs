@@ -17,9 +17,9 @@ pub(super) struct VethLoad {
 /// Who answers.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Server {
-    /// `bench serve` with so many threads on these CPUs, and work per request in microseconds.
+    /// `bench serve` with `count` threads on these CPUs, and `work` microseconds for each request.
     Threads { count: u32, cpus: &'static str, work: u32 },
-    /// Two processes; the second one is on this CPU and does the work. So many connections.
+    /// Two processes; the second one is on this CPU and does the work.
     Pipeline { second: u32, work: u32, connections: u32 },
 }
 

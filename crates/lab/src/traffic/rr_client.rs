@@ -44,7 +44,7 @@ pub struct RrClient {
     /// Bytes of a request
     #[arg(long, default_value_t = 1)]
     pub request_bytes: usize,
-    /// TCP: send this text and the end of a line as each request, instead of so many zeros
+    /// TCP: send this text and the end of a line as each request, instead of zeros
     #[arg(long, value_name = "TEXT", conflicts_with = "request_bytes")]
     pub request_line: Option<String>,
     /// Bytes of a response

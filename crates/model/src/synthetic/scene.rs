@@ -12,23 +12,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
-use crate::machine::reading::Reading;
-use crate::machine::topology::{NodeId, Topology};
-use crate::snapshot::attribution::{
-    Attribution, AttributionSource, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol,
-    QueueResolution, Wakeup,
-};
-use crate::snapshot::ethtool::{Channels, Ethtool, Limit};
-use crate::snapshot::flow::{Flow, assign_numbers};
-use crate::snapshot::host::{
-    CpuCounters, CpuStat, IrqState, KnobOwner, Snapshot, Softnet, Writable,
-};
-use crate::snapshot::netdev::{
-    Association, AssociationSource, Confidence, Napi, NapiThread, Netdev, RxQueue, TxQueue,
-};
+use crate::machine::topology::Topology;
+use crate::snapshot::attribution::Attribution;
+use crate::snapshot::host::{CpuCounters, CpuStat, KnobOwner, Snapshot, Softnet, Writable};
 use crate::snapshot::observation::Observation;
+use crate::snapshot::thread_time::ThreadTime;
 use crate::synthetic::arrivals::{SceneFlow, SceneRss};
 use crate::synthetic::grid::Grid;
+use crate::synthetic::scene::traffic::{handed_to, polled_on};
+
+mod settings;
+mod traffic;
 
 /// Seconds that a scene is observed.
 const SECONDS: u64 = 10;
@@ -150,6 +144,9 @@ pub struct SceneQueue {
     pub packets_per_poll: u64,
     /// Share of a CPU that polling the queue takes.
     pub load: f64,
+    /// Share of the time in which its kthread waits for a CPU; `None`: the kernel does not tell how
+    /// long it runs and waits.
+    pub kthread_waited: Option<f64>,
     /// Whether the time of its polls is measured, too.
     pub poll_time: bool,
     /// Share of a CPU that its packets take after RPS handed them on, on all receiving CPUs
@@ -254,6 +251,15 @@ impl Scene {
                 *state.counts.entry(poll.cpu).or_default() += poll.polls;
             }
         }
+        for (napi, netdev, _, queue) in self.queues() {
+            let Some(waited) = queue.kthread_waited else { continue };
+            let known = settings.netdevs[netdev].napis.iter().find(|known| known.id == napi);
+            let Some(thread) = known.and_then(|known| known.thread.as_ref()) else { continue };
+            let ns = |share: f64| (share * 1e9) as u64 * SECONDS;
+            let time = ThreadTime { run_ns: ns(queue.load), wait_ns: ns(waited), runs: 1 };
+            before.napi_threads.insert(thread.pid, ThreadTime::default());
+            after.napi_threads.insert(thread.pid, time);
+        }
         let attribution = if self.without_bpf { Attribution::default() } else { attribution };
         Observation { before, after, attribution }
     }
@@ -301,313 +307,4 @@ impl Scene {
         let idle = (TICKS as u64).saturating_sub(softirq + sys + user);
         CpuStat { user, system: sys, softirq, idle, ..CpuStat::default() }
     }
-
-    fn attribution(&self, settings: &Snapshot) -> Attribution {
-        let elapsed = Duration::from_secs(SECONDS);
-        let mut attribution =
-            Attribution { source: AttributionSource::Bpf, elapsed, ..Attribution::default() };
-        attribution.cpu_time =
-            settings.topology.online.iter().map(|cpu| (cpu, CpuTime::default())).collect();
-        for (napi, at, index, queue) in self.queues().filter(|(.., queue)| queue.packets_per_s > 0)
-        {
-            let Some(cpu) = polled_on(settings, at, index, napi) else { continue };
-            let (netdev, packets) = (&self.netdevs[at], queue.packets_per_s * SECONDS);
-            let polls = packets.div_ceil(if queue.packets_per_poll == 0 {
-                4
-            } else {
-                queue.packets_per_poll
-            });
-            let ifindex = at as u32 + 2;
-            attribution.polls.push(Poll {
-                napi,
-                netdev: netdev.name.clone(),
-                ifindex,
-                netns: NETNS,
-                cpu,
-                polls,
-                packets,
-                ns: (queue.poll_time && !netdev.threaded)
-                    .then_some((queue.load * 1e9) as u64 * SECONDS),
-            });
-            if !netdev.threaded {
-                let time = attribution.cpu_time.entry(cpu).or_default();
-                time.net_rx_ns += (queue.load * 1e9) as u64 * SECONDS;
-                time.net_rx_runs += polls;
-            }
-            self.hand_on(settings, at, index, polls, &mut attribution);
-            let protocol = rps_of(settings, at, index).and_then(CpuSet::lowest).unwrap_or(cpu);
-            attribution.consumption.extend(queue.readers.iter().map(|reader| Consumption {
-                // Each wakeup leads to a read.
-                events: queue.wakeups_of(reader).max(1),
-                ..reader.consumption(napi, index, cpu, protocol)
-            }));
-            attribution.wakeups.extend(queue.wakeups(protocol));
-            attribution.forwarded.extend(queue.forwards.iter().map(|forward| {
-                let egress = self.netdevs.iter().position(|dev| dev.name == forward.to);
-                let by_xps = egress.and_then(|at| xps_queue(settings, at, protocol));
-                Forwarded {
-                    napi: Some(napi),
-                    rx_queue: Some(index),
-                    poll_cpu: cpu,
-                    xmit_cpu: protocol,
-                    egress: forward.to.clone(),
-                    egress_ifindex: egress.map_or(0, |at| at as u32 + 2),
-                    egress_netns: NETNS,
-                    tx_queue: by_xps.unwrap_or(forward.queue),
-                    packets: forward.packets_per_s * SECONDS,
-                    bytes: forward.bytes_per_s * SECONDS,
-                }
-            }));
-        }
-        for (at, netdev) in self.netdevs.iter().enumerate() {
-            let table = settings.netdevs.get(at).and_then(|dev| dev.ethtool.as_ref()?.rss.value());
-            let table = table.map_or(&[][..], |rss| &rss.indirection);
-            let from = Flow {
-                netdev: netdev.name.clone(),
-                ifindex: at as u32 + 2,
-                netns: NETNS,
-                ..Flow::default()
-            };
-            attribution.flows.extend(netdev.flows.iter().flat_map(|flow| flow.flows(&from, table)));
-        }
-        assign_numbers(&mut attribution.flows);
-        attribution
-    }
-}
-
-impl Scene {
-    /// Adds the packets that RPS hands on, evenly: one backlog poll for each poll of the queue.
-    fn hand_on(
-        &self,
-        settings: &Snapshot,
-        at: usize,
-        index: u32,
-        polls: u64,
-        attribution: &mut Attribution,
-    ) {
-        let queue = &self.netdevs[at].queues[index as usize];
-        let Some(cpus) =
-            rps_of(settings, at, index).filter(|cpus| !cpus.is_empty() && queue.handed_load > 0.0)
-        else {
-            return;
-        };
-        let each = cpus.len() as u64;
-        for cpu in cpus.iter() {
-            attribution.polls.push(Poll {
-                napi: NapiId(0),
-                netdev: String::new(),
-                ifindex: 0,
-                netns: 0,
-                cpu,
-                polls: polls / each,
-                packets: queue.packets_per_s * SECONDS / each,
-                ns: queue
-                    .poll_time
-                    .then_some((queue.handed_load / each as f64 * 1e9) as u64 * SECONDS),
-            });
-            let time = attribution.cpu_time.entry(cpu).or_default();
-            time.net_rx_ns += (queue.handed_load / each as f64 * 1e9) as u64 * SECONDS;
-            time.net_rx_runs += polls / each;
-        }
-    }
-}
-
-/// Returns the CPU of a queue's interrupt, or of its kthread, by the settings.
-fn polled_on(settings: &Snapshot, at: usize, index: u32, napi: NapiId) -> Option<CpuId> {
-    let netdev = settings.netdevs.get(at)?;
-    let thread = netdev.napis.iter().find(|n| n.id == napi).and_then(|n| n.thread.as_ref());
-    let irq = || {
-        let state = settings
-            .irqs
-            .get(&netdev.rx_queues.iter().find(|rx| rx.index == index)?.irq.as_ref()?.to)?;
-        state.requested.as_ref()?.and(&settings.topology.online).lowest()
-    };
-    thread.map_or_else(irq, |thread| thread.cpus.lowest())
-}
-
-/// Number of interrupts of a CPU to process its backlog.
-fn handed_to(attribution: &Attribution, cpu: CpuId) -> u64 {
-    attribution
-        .polls
-        .iter()
-        .filter(|poll| poll.cpu == cpu && poll.napi.0 == 0)
-        .map(|poll| poll.polls)
-        .sum()
-}
-
-fn rps_of(settings: &Snapshot, at: usize, index: u32) -> Option<&CpuSet> {
-    settings.netdevs.get(at)?.rx_queues.iter().find(|rx| rx.index == index)?.rps_cpus.as_ref()
-}
-
-impl SceneNetdev {
-    fn netdev(&self, ifindex: u32, first_napi: u32, topology: &Topology) -> Netdev {
-        let named = || AssociationSource::ActionName(self.driver.clone());
-        let edge =
-            |irq: u32| Association { to: Irq(irq), source: named(), confidence: Confidence::Named };
-        let napi = |i: usize| NapiId(first_napi + i as u32);
-        let known = |i: usize| Association {
-            to: napi(i),
-            source: AssociationSource::NetdevGenl,
-            confidence: Confidence::Certain,
-        };
-        let thread = |i: usize, queue: &SceneQueue| NapiThread {
-            pid: 900 + napi(i).0 - FIRST_NAPI,
-            comm: format!("napi/{}-{}", self.name, napi(i)),
-            start_time: 100,
-            cpus: if queue.kthread_cpus.is_empty() {
-                topology.online.clone()
-            } else {
-                queue.kthread_cpus.clone()
-            },
-        };
-        let rx = |(i, queue): (usize, &SceneQueue)| RxQueue {
-            index: i as u32,
-            irq: queue.irq.map(edge),
-            napi: (!self.napis_unknown).then(|| known(i)),
-            rps_cpus: queue.rps_cpus.clone(),
-            rps_flow_cnt: queue.rps_flow_cnt,
-            leased: queue.leased.clone(),
-            ..RxQueue::default()
-        };
-        let tx = |(i, queue): (usize, &SceneQueue)| TxQueue {
-            index: i as u32,
-            irq: queue.tx_irq.or(queue.irq).map(edge),
-            xps_cpus: queue.xps_cpus.clone(),
-            ..TxQueue::default()
-        };
-        let napis = self.queues.iter().enumerate().map(|(i, queue)| Napi {
-            id: napi(i),
-            irq: None,
-            thread: self.threaded.then(|| thread(i, queue)),
-        });
-        Netdev {
-            name: self.name.clone(),
-            ifindex,
-            device_path: (!self.software)
-                .then(|| format!("/devices/pci0000:00/0000:00:{ifindex:02x}.0")),
-            master: self.master.clone(),
-            driver: Some(self.driver.clone()),
-            node: self.node.map(NodeId),
-            up: !self.down,
-            carrier: Some(!self.down),
-            mtu: 1500,
-            rx_queues: self.queues.iter().enumerate().map(rx).collect(),
-            tx_queues: self.queues.iter().enumerate().map(tx).collect(),
-            irqs: self.irqs(),
-            napis: if self.napis_unknown && !self.threaded { Vec::new() } else { napis.collect() },
-            threaded: Some(self.threaded.into()),
-            speed_mbps: self.speed_mbps,
-            statistics: self.per_s.keys().map(|name| (name.clone(), 0)).collect(),
-            ethtool: self.ethtool(),
-            ..Netdev::default()
-        }
-    }
-
-    /// Returns ethtool's report, if the scene defines any of it.
-    fn ethtool(&self) -> Option<Ethtool> {
-        let queues = self.queues.len() as u32;
-        let rss = self.rss.as_ref().map(|rss| rss.ethtool(&self.driver, queues));
-        let Some(max) = self.most_queues else { return rss };
-        let combined = Some(Limit { current: queues, max });
-        let channels = Reading::Value(Channels { rx: None, tx: None, other: None, combined });
-        Some(Ethtool {
-            channels,
-            ..rss.unwrap_or_else(|| Ethtool::unavailable("a scene does not say"))
-        })
-    }
-
-    fn irqs(&self) -> Vec<Irq> {
-        let mut irqs: Vec<Irq> = self.config_irq.into_iter().map(Irq).collect();
-        irqs.extend(
-            self.queues.iter().flat_map(|queue| [queue.irq, queue.tx_irq]).flatten().map(Irq),
-        );
-        irqs.sort_unstable();
-        irqs.dedup();
-        irqs
-    }
-
-    fn interrupts(&self, irqs: &mut BTreeMap<Irq, IrqState>) {
-        let mut add = |irq: Option<u32>, action: String, cpus: &CpuSet, writable: &Writable| {
-            let Some(irq) = irq else { return };
-            let state = irqs.entry(Irq(irq)).or_default();
-            state.chip = "PCI-MSIX 0-edge".into();
-            state.requested = Some(cpus.clone());
-            state.effective = cpus.lowest().map(CpuSet::from_cpu);
-            state.writable = writable.clone();
-            state.node = self.node.map(NodeId);
-            if !state.actions.contains(&action) {
-                state.actions.push(action);
-            }
-        };
-        add(
-            self.config_irq,
-            format!("{}-config", self.name),
-            &CpuSet::from_cpu(CpuId(0)),
-            &Writable::Yes,
-        );
-        for (i, queue) in self.queues.iter().enumerate() {
-            let split = queue.tx_irq.is_some();
-            let action = format!("{}-{}-{i}", self.name, if split { "rx" } else { "TxRx" });
-            add(queue.irq, action, &queue.cpus, &queue.writable);
-            add(queue.tx_irq, format!("{}-tx-{i}", self.name), &queue.tx_cpus, &queue.writable);
-        }
-        for queue in &self.queues {
-            if let Some(state) = queue.irq.and_then(|irq| irqs.get_mut(&Irq(irq))) {
-                state.hint = queue.hint.clone();
-            }
-        }
-    }
-}
-
-impl SceneQueue {
-    /// Number of wakeups of a reader while the scene is observed.
-    fn wakeups_of(&self, reader: &Reader) -> u64 {
-        let all: u64 = self.readers.iter().map(|reader| reader.bytes_per_s).sum();
-        (self.wakeups_per_s * SECONDS * reader.bytes_per_s).checked_div(all).unwrap_or(0)
-    }
-
-    fn wakeups(&self, waker_cpu: CpuId) -> impl Iterator<Item = Wakeup> {
-        let woken = self.readers.iter().filter(|reader| self.wakeups_of(reader) > 0);
-        woken.map(move |reader| Wakeup {
-            tgid: reader.tgid(),
-            waker_cpu,
-            sleeper_cpu: reader.cpu,
-            count: self.wakeups_of(reader),
-            idle: None,
-        })
-    }
-}
-
-impl Reader {
-    fn tgid(&self) -> u32 {
-        self.comm.bytes().fold(1000, |sum: u32, byte| sum + u32::from(byte))
-    }
-
-    fn consumption(&self, napi: NapiId, queue: u32, polled: CpuId, protocol: CpuId) -> Consumption {
-        Consumption {
-            napi: Some(napi),
-            rx_queue: Some(queue),
-            resolved: QueueResolution::Direct,
-            poll_cpu: Some(polled),
-            protocol_cpu: Some(protocol),
-            consumer_cpu: self.cpu,
-            consumer: Consumer {
-                tgid: self.tgid(),
-                comm: self.comm.clone(),
-                cgroup: None,
-                netns: NETNS,
-            },
-            protocol: if self.unconnected { Protocol::Udp } else { Protocol::Tcp },
-            bytes: self.bytes_per_s * SECONDS,
-            events: 1,
-            approximate: false,
-            connected: self.unconnected.then_some(false),
-        }
-    }
-}
-
-/// The first tx queue through which a CPU sends, by `xps_cpus`.
-fn xps_queue(settings: &Snapshot, at: usize, cpu: CpuId) -> Option<u32> {
-    let sends = |tx: &&TxQueue| tx.xps_cpus.as_ref().is_some_and(|cpus| cpus.contains(cpu));
-    Some(settings.netdevs.get(at)?.tx_queues.iter().find(sends)?.index)
 }
