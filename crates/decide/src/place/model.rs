@@ -37,7 +37,7 @@ impl<'a> Model<'a> {
             topology.online.iter().filter(|cpu| topology.cpus.contains_key(cpu)).collect();
         let places: Vec<CpuPlace> = cpus.iter().map(|cpu| place(*cpu, capacity)).collect();
         let fixed = Vec::with_capacity(vectors.len() * places.len());
-        let ground = Ground::of(&places, &cpus, vectors, topology);
+        let ground = Ground::of(&places, &cpus, vectors, capacity);
         let assumed = capacity.costs.assumed;
         let problem = Problem { places, fixed, assumed, ..Problem::default() };
         let mut model = Self { problem, cpus, capacity, vectors, ground };
@@ -76,7 +76,9 @@ impl<'a> Model<'a> {
             self.problem.items.push(Item { load, home, moving: 0.0 });
             return;
         }
-        let parts = self.row(vector);
+        let row = Row::of(self, vector);
+        let felt = row.felt;
+        let parts: Vec<Parts> = (0..self.cpus.len()).map(|place| row.at(self, place)).collect();
         let here = home.map_or(Parts::default(), |home| parts[home]);
         let near_reader = NearReader::of(vector, self.capacity.topology);
         let cost = |(place, parts): (usize, &Parts)| {
@@ -92,7 +94,7 @@ impl<'a> Model<'a> {
         };
         self.problem.fixed.extend(parts.iter().enumerate().map(cost));
         let by_cost = assumed.moving_cost * here.total().max(0.0);
-        let turns = assumed.busy_noise * vector.turns(&assumed);
+        let turns = assumed.busy_noise * vector.turns(&assumed) * felt;
         let moving = assumed.moving_least * SECOND_NS + by_cost.max(turns);
         self.problem.items.push(Item { load, home, moving });
     }
@@ -285,10 +287,18 @@ struct Ground {
     far: BTreeMap<Option<NodeId>, Vec<bool>>,
     /// Bytes per second that are read on each CPU, from all vectors.
     read_on: BTreeMap<CpuId, f64>,
+    /// Share of each place's time that all work takes at present, the vectors included.
+    busy: Vec<f64>,
 }
 
 impl Ground {
-    fn of(places: &[CpuPlace], cpus: &[CpuId], vectors: &[Vector], topology: &Topology) -> Self {
+    fn of(
+        places: &[CpuPlace],
+        cpus: &[CpuId],
+        vectors: &[Vector],
+        capacity: &Capacity<'_>,
+    ) -> Self {
+        let topology = capacity.topology;
         let mut cores: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, CpuPlace { levels: [core, ..], .. }) in places.iter().enumerate() {
             cores.entry(*core).or_default().push(at);
@@ -302,7 +312,21 @@ impl Ground {
             let is_far = |cpu: &CpuId| topology.distance_from_device(device, *cpu) > LOCAL;
             far.entry(device).or_insert_with(|| cpus.iter().map(is_far).collect());
         }
-        Self { cores, far, read_on }
+        let mut busy: Vec<f64> = places.iter().map(|place| place.busy).collect();
+        for vector in vectors {
+            let home = vector.present.and_then(|cpu| cpus.binary_search(&cpu).ok());
+            home.into_iter().for_each(|home| busy[home] += vector.load / capacity.dilation);
+        }
+        Self { cores, far, read_on, busy }
+    }
+
+    /// [`Row::felt`]: falls from 1 to 0 while the fullest of these CPUs goes from the share at
+    /// which it counts as full to all of its time.
+    fn felt(&self, vector: &Vector, model: &Model<'_>) -> f64 {
+        let cpus = vector.read_on.keys().chain(&vector.present);
+        let busy = cpus.filter_map(|cpu| Some(self.busy[model.place(cpu)?]));
+        let [(full, _), _] = model.problem.assumed.full;
+        ((1.0 - busy.fold(0.0, f64::max)) / (1.0 - full)).clamp(0.0, 1.0)
     }
 
     /// The other threads of a place's core.
@@ -326,6 +350,9 @@ struct Row<'a> {
     own: BTreeMap<CpuId, f64>,
     /// How long its kthread waited where it is; `None` without a kthread, or if not known.
     waited: Option<Waited>,
+    /// Share of its kthread's wait that costs anything: none while its readers' CPU or its own is
+    /// full, as there always is other work to do, which the packets would only wait behind.
+    felt: f64,
 }
 
 /// How long a kthread waited for its turns.
@@ -366,7 +393,8 @@ impl<'a> Row<'a> {
             BTreeMap::new()
         };
         let far = ground.far[&vector.node].as_slice();
-        let row = Self { vector, capacity, ground, far, lines, wakeups, own, waited: None };
+        let felt = ground.felt(vector, model);
+        let row = Self { vector, capacity, ground, far, lines, wakeups, own, waited: None, felt };
         let waited = |(share, cpu): (f64, CpuId)| {
             let (place, ns) = (model.place(&cpu)?, share / capacity.dilation * SECOND_NS);
             let estimated = row.estimated_turns(model, place);
@@ -388,13 +416,14 @@ impl<'a> Row<'a> {
         self.vector.turns(&self.capacity.costs.assumed) * self.contending(model, place)
     }
 
-    /// The same, as measured where that is known.
+    /// The same, as measured where that is known, as far as anyone waits for it.
     fn turns(&self, model: &Model<'_>, place: usize) -> f64 {
-        match &self.waited {
-            Some(waited) if waited.place == place => waited.ns,
-            Some(waited) => self.estimated_turns(model, place) * waited.of_estimated,
-            None => self.estimated_turns(model, place),
-        }
+        self.felt
+            * match &self.waited {
+                Some(waited) if waited.place == place => waited.ns,
+                Some(waited) => self.estimated_turns(model, place) * waited.of_estimated,
+                None => self.estimated_turns(model, place),
+            }
     }
 
     /// The parts on one place, without those that depend on other vectors.

@@ -416,6 +416,8 @@ fn a_kthread_that_waits_behind_its_reader_leaves_the_readers_cpu() {
     };
     let full = kthread_on_its_readers_cpu([0.6, 0.92], Some(0.9));
     assert_eq!(to(&full), Value::Cpus(CpuSet::from_cpu(CpuId(0))), "{full:#?}");
+    let soon = kthread_on_its_readers_cpu([0.6, 0.92], Some(0.02));
+    assert_eq!(to(&soon), Value::Cpus(CpuSet::from_cpu(CpuId(0))), "that CPU is full all the same");
     let at_once = kthread_on_its_readers_cpu([0.6, 0.3], Some(0.02));
     assert_eq!(at_once.changes, [], "it waits for less than elsewhere");
     let unknown = kthread_on_its_readers_cpu([0.6, 0.3], None);
