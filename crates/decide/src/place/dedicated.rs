@@ -187,6 +187,6 @@ fn candidates(vectors: &[&Vector], loads: &CpuLoads<'_>, taken: &CpuSet) -> Vec<
         busy: loads.core_busy(cpu),
     };
     let mut all: Vec<Candidate> = pool.iter().map(candidate).collect();
-    all.sort_by_key(|c| (c.distance, c.read_on, c.slow, c.busy, c.cpu));
+    all.sort_unstable_by_key(|c| (c.distance, c.read_on, c.slow, c.busy, c.cpu));
     all
 }

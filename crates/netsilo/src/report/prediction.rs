@@ -72,7 +72,7 @@ impl Cpus {
                 times.iter().filter_map(|(cpu, it)| Some((cpu.parse().ok()?, *it))).collect()
             }
         };
-        times.sort_by_key(|(cpu, _)| *cpu);
+        times.sort_unstable_by_key(|(cpu, _)| *cpu);
         times
     }
 }
