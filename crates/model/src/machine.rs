@@ -1,4 +1,4 @@
-//! The words of all other folders: CPU sets, topology, ids, absent readings.
+//! The words of all other folders: CPU sets, topology, ids, absent readings, ordered collections.
 //!
 //! Uses nothing else of netsilo. Networks, kernel files and drivers must not come in.
 

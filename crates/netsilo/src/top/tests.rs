@@ -11,6 +11,7 @@ use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::parse::sanitize::is_control;
 use netsilo_model::synthetic::scene::Scene;
+use netsilo_sys::daemon::self_cost::SelfCost;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
@@ -110,7 +111,8 @@ fn daemon() -> Status {
         error: None,
     };
     let first = Status::first(seconds(60), Mode::Placing, Vec::new());
-    Status { version: "1.2.3".into(), pid: 812, at: seconds(7260), log, config, ..first }
+    let own = SelfCost { cpu: Duration::from_millis(8300), resident_bytes: Some(36_000_000) };
+    Status { version: "1.2.3".into(), pid: 812, at: seconds(7260), log, config, own, ..first }
 }
 
 #[test]

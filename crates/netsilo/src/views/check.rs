@@ -56,10 +56,10 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
     }
     text.append(&ledger(&check.ledger));
     if !wrong.is_empty() {
-        let more = if all { "" } else { "; -v: sources, and checks that passed" };
+        let more = if all { "" } else { ", -v for the source of each number" };
         text.push(
             Meaning::Quiet,
-            format_args!("\nnetsilo explain ID: the page of a finding{more}\n"),
+            format_args!("\nrun netsilo explain ID for the page of a finding{more}\n"),
         );
     }
     text

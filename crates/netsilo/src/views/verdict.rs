@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use netsilo_decide::judge::evidence::Gain;
 use netsilo_decide::judge::findings::Check;
 use netsilo_decide::judge::verdict::{Outcome, RemedyVerdict};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_predict::live::forecast::Forecast;
 
 use crate::tell::palette::Meaning;
@@ -78,10 +79,12 @@ pub(crate) fn render(
 fn counted(verdicts: &[&RemedyVerdict]) -> String {
     let words = |outcome: Outcome| {
         let names = || verdicts.iter().filter(|it| it.outcome == outcome).map(|it| it.remedy);
-        let mut different: Vec<String> = names().map(|name| name.to_string()).collect();
-        different.dedup();
+        // each once, though it may hurt several netdevs
+        let different = names().into_set();
         let words = match outcome {
-            Outcome::Hurt => different.join(", "),
+            Outcome::Hurt => {
+                different.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            }
             _ => names().count().to_string(),
         };
         (!different.is_empty()).then(|| format!("{outcome}: {words}"))
