@@ -38,8 +38,8 @@ fn main() {
     }
 }
 
-/// Whether this is a build of the profile `dist`, the only one that aborts: cargo tells build scripts
-/// neither a profile's name nor its panic strategy, only a folder below that of the profile.
+/// Whether this is a build of the profile `dist`, the only one that aborts. Cargo tells build
+/// scripts neither a profile's name nor its panic strategy, only a folder below the profile's.
 fn is_dist() -> Option<bool> {
     let out = PathBuf::from(env::var_os("OUT_DIR")?);
     Some(out.ancestors().nth(3)?.ends_with("dist"))

@@ -26,8 +26,8 @@ const SUBJECTS_NAMED: usize = 20;
 /// How many counters of a loss stage are named.
 const COUNTERS_NAMED: usize = 3;
 
-/// Renders the findings and the ledger of loss; with `all`, also the checks that passed, the sources
-/// of evidence, and what a remedy's gain rests on.
+/// Renders the findings and the ledger of loss; with `all`, also the checks that passed, the
+/// sources of evidence, and what a remedy's gain rests on.
 pub(crate) fn render(check: &Check, all: bool) -> Styled {
     let mut text = Styled::default();
     let seconds = check.interval.as_secs_f64();
