@@ -424,7 +424,7 @@ fn work_by_cpu(silos: &Silos) -> BTreeMap<CpuId, Work<'_>> {
 
 fn heaviest_first(readers: BTreeMap<&str, f64>) -> Vec<String> {
     let mut readers: Vec<(&str, f64)> = readers.into_iter().collect();
-    readers.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    readers.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     readers.into_iter().map(|(comm, _)| comm.to_owned()).collect()
 }
 

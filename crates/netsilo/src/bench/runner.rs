@@ -274,8 +274,8 @@ impl LoadTargets<'_> {
         // report the original failure, not the cancellations that it caused
         let (runs, errors): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
         let mut errors: Vec<LoadError> = errors.into_iter().filter_map(Result::err).collect();
-        errors.sort_by_key(|error| matches!(error, LoadError::Interrupted));
-        match errors.into_iter().next() {
+        let original = errors.iter().position(|error| !matches!(error, LoadError::Interrupted));
+        match (!errors.is_empty()).then(|| errors.swap_remove(original.unwrap_or(0))) {
             Some(error) => Err(error.into()),
             None => Ok((runs.into_iter().filter_map(Result::ok).collect(), between.transpose()?)),
         }

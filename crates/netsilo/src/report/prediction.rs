@@ -298,7 +298,9 @@ fn cpu_table(settings: &[Setting]) -> Markup {
 /// The settings with their places in the points, `none` first: the first one is the reference.
 fn ordered(settings: &[String]) -> Vec<(usize, &str)> {
     let mut ordered: Vec<_> = settings.iter().map(String::as_str).enumerate().collect();
-    ordered.sort_by_key(|(_, name)| *name != "none");
+    if let Some(none) = settings.iter().position(|name| name == "none") {
+        ordered[..=none].rotate_right(1);
+    }
     ordered
 }
 
