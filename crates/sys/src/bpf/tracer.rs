@@ -290,8 +290,8 @@ impl Tracer {
         }
         let mut wakeups_of_any = 0;
         if let Some(tables) = &mut self.tables {
-            // A drain waits for running programs (RCU), for tens of ms on a busy machine: CPU time
-            // is read right before the polls, which it contains.
+            // A drain waits for running programs (RCU), on a busy machine for seconds. So CPU time
+            // is read right before the polls: their time is part of it.
             let reschedules = self.loaded.iter().any(Loaded::counts_reschedules);
             let times = cpu_times(&tables.times, reschedules);
             attribution.polls = polls(tables.polls.drain()?);

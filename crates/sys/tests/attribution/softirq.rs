@@ -278,11 +278,10 @@ fn wakeups_tell_whether_the_cpu_was_idle() {
                     (count + row.count, idle + row.idle.unwrap_or(0))
                 });
                 assert!(sums.0 > 30, "{:#?}", attribution.wakeups);
-                let counted = attribution.wakeups.iter().filter(|wakeup| wakeup.idle.is_some());
-                let counted = counted.count();
                 let all = attribution.wakeups.len();
-                assert!(counted == 0 || counted == all, "{counted} of {all} tell it");
-                (counted > 0).then_some(sums.1 as f64 / sums.0 as f64)
+                let told = attribution.wakeups.iter().filter(|row| row.idle.is_some()).count();
+                assert!(told == 0 || told == all, "{told} of {all} tell it");
+                (told > 0).then_some(sums.1 as f64 / sums.0 as f64)
             })
         };
         let (Some(alone), Some(beside)) = (idle_share(false), idle_share(true)) else {

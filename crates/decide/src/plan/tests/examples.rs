@@ -1,0 +1,386 @@
+//! Plans of single scenes.
+
+use netsilo_model::change::{Value, apply_to};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::{CoreKind, Distance};
+use netsilo_model::snapshot::host::Writable;
+use netsilo_model::synthetic::grid::Grid;
+use netsilo_model::synthetic::scene::{
+    CpuLoad, Reader, Scene, SceneForward, SceneNetdev, SceneQueue,
+};
+
+use super::*;
+
+/// A router of virtio's shape: each CPU of a socket sends through that socket's tx queue. Moving
+/// the receiving queue to the completions changes the egress queue, and with it the completions.
+#[test]
+fn forwarding_under_xps_settles_in_one_plan() {
+    let queue = |irq, cpu: u32, tx_cpu: u32, xps| SceneQueue {
+        irq: Some(irq),
+        tx_irq: Some(irq + FIRST_TX_IRQ),
+        cpus: CpuSet::from_cpu(CpuId(cpu)),
+        tx_cpus: CpuSet::from_cpu(CpuId(tx_cpu)),
+        xps_cpus: Some(CpuSet::parse_list(xps).unwrap()),
+        ..SceneQueue::default()
+    };
+    let receives = |queue: SceneQueue| SceneQueue {
+        packets_per_s: 50_000,
+        load: 0.16,
+        forwards: vec![SceneForward {
+            to: "eth1".into(),
+            queue: 0,
+            packets_per_s: 50_000,
+            bytes_per_s: 5_000_000,
+        }],
+        ..queue
+    };
+    let device = |name: &str, queues| SceneNetdev {
+        name: name.into(),
+        driver: "virtio_net".into(),
+        queues,
+        ..SceneNetdev::default()
+    };
+    let router = |rx_cpus: [u32; 2], tx_cpus: [u32; 2]| Scene {
+        grid: Grid { nodes: 2, l2s: 2, threads: 2, ..Grid::default() },
+        netdevs: vec![
+            device(
+                "eth0",
+                vec![
+                    receives(queue(30, rx_cpus[0], 0, "0-3")),
+                    receives(queue(31, rx_cpus[1], 4, "4-7")),
+                ],
+            ),
+            device(
+                "eth1",
+                vec![
+                    queue(40, tx_cpus[0], tx_cpus[0], "0-3"),
+                    queue(41, tx_cpus[1], tx_cpus[1], "4-7"),
+                ],
+            ),
+        ],
+        ..Scene::default()
+    };
+    let goal = Goal::default();
+    for (rx_cpus, tx_cpus) in [([0, 1], [4, 2]), ([4, 5], [4, 2]), ([0, 4], [4, 0])] {
+        let scene = router(rx_cpus, tx_cpus);
+        let first = plan(&scene.observation(), &goal);
+        let settings = apply_to(&scene.settings(), &first.changes);
+        let observation = scene.observe(&settings);
+        let again = plan(&observation, &goal).changes;
+        assert_eq!(again, vec![], "rx on {rx_cpus:?}, tx on {tx_cpus:?}, after {first:#?}");
+        let topology = &settings.topology;
+        for forwarded in &observation.attribution.forwarded {
+            let tx = &settings.netdevs[1].tx_queues[forwarded.tx_queue as usize];
+            let completes = settings.irqs[&tx.irq.as_ref().unwrap().to].effective.clone().unwrap();
+            let distance = topology.distance(forwarded.poll_cpu, completes.single().unwrap());
+            assert!(distance < Distance::Remote, "{forwarded:?} is completed on {completes}");
+        }
+    }
+}
+
+#[test]
+fn several_queues_of_one_interrupt_make_one_change() {
+    let queue = |packets_per_s, cpu| SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        packets_per_s,
+        readers: vec![Reader {
+            comm: "redis".into(),
+            cpu: CpuId(cpu),
+            bytes_per_s: 100,
+            ..Reader::default()
+        }],
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        queues: vec![queue(10, 2), queue(1000, 4)],
+        ..SceneNetdev::default()
+    };
+    let grid = Grid { nodes: 2, l2s: 2, threads: 2, ..Grid::default() };
+    let goal = Goal { algorithm: AlgorithmName::RfsMaxWeight, ..Goal::default() };
+    let plan =
+        plan(&Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation(), &goal);
+    assert!(matches!(
+        plan.changes[0].target,
+        Target::IrqAffinity(knobs::IrqAffinity { irq: Irq(30), .. })
+    ));
+    assert_eq!(plan.changes.len(), 1);
+    assert_eq!(
+        plan.changes[0].new,
+        Value::Cpus(CpuSet::from_cpu(CpuId(4))),
+        "the heaviest decides"
+    );
+}
+
+/// Six kthreads share two CPUs, so the third heavy kthread of either CPU depends on the load of
+/// both.
+///
+/// An order by load to the per cent put 14.50% before or after 14.51%, and moved the same kthread
+/// to the other CPU in each window.
+#[test]
+fn kthreads_of_about_the_same_load_stay_in_every_window() {
+    let queue = |kthread, packets_per_s, reader| SceneQueue {
+        cpus: CpuSet::from_cpu(CpuId(kthread)),
+        kthread_cpus: CpuSet::from_cpu(CpuId(kthread)),
+        packets_per_s,
+        load: 0.145e-3 * packets_per_s as f64,
+        readers: vec![Reader {
+            comm: "redis".into(),
+            cpu: CpuId(reader),
+            bytes_per_s: 100,
+            ..Reader::default()
+        }],
+        ..SceneQueue::default()
+    };
+    let queues = [(3, 1000, 0), (6, 10, 2), (0, 1000, 1), (7, 1000, 1), (7, 1000, 2), (6, 10, 5)];
+    let queues = queues
+        .map(|(kthread, packets_per_s, reader)| queue(kthread, packets_per_s, reader))
+        .to_vec();
+    let netdev =
+        SceneNetdev { name: "eth0".into(), threaded: true, queues, ..SceneNetdev::default() };
+    let busy = vec![CpuLoad { cpus: CpuSet::from_cpu(CpuId(5)), usr: 0.113 }];
+    let grid = Grid { llcs: 4, l2s: 2, ..Grid::default() };
+    let scene = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() };
+    let algorithm = AlgorithmName::NearConsumer;
+    let goal =
+        Goal { cpus: Some([1, 5].map(CpuId).into_iter().collect()), algorithm, ..Goal::default() };
+    let first = plan(&scene.observation(), &goal);
+    assert_eq!(first.changes.len(), 6);
+    let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
+    assert_eq!(plan(&after, &goal).changes, []);
+}
+
+#[test]
+fn an_impossible_cpu_number_causes_no_panic_and_uses_no_memory() {
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        packets_per_s: 1000,
+        readers: vec![Reader {
+            comm: "redis".into(),
+            cpu: CpuId(2),
+            bytes_per_s: 100,
+            ..Reader::default()
+        }],
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
+    let mut observation = Scene {
+        grid: Grid { l2s: 4, ..Grid::default() },
+        netdevs: vec![netdev],
+        ..Scene::default()
+    }
+    .observation();
+    let known = plan(&observation, &Goal::default());
+    for number in [4_000_000_000, u32::MAX] {
+        let cpu = observation.after.topology.cpus[&CpuId(0)].clone();
+        Arc::make_mut(&mut observation.after.topology).cpus.insert(CpuId(number), cpu);
+    }
+    assert_eq!(plan(&observation, &Goal::default()), known);
+}
+
+#[test]
+fn a_cpu_without_a_free_vector_is_not_chosen_and_the_plan_reports_it() {
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        packets_per_s: 1000,
+        readers: vec![Reader {
+            comm: "redis".into(),
+            cpu: CpuId(1),
+            bytes_per_s: 100,
+            ..Reader::default()
+        }],
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
+    let scene = Scene {
+        grid: Grid { l2s: 3, ..Grid::default() },
+        netdevs: vec![netdev],
+        ..Scene::default()
+    };
+    let goal = Goal { algorithm: AlgorithmName::SameCpu, ..Goal::default() };
+    let mut observation = scene.observation();
+    observation.after.arch_interrupts.insert("LOC".into(), BTreeMap::new());
+    for irq in 100..300 {
+        let state = IrqState { effective: Some(CpuSet::from_cpu(CpuId(1))), ..IrqState::default() };
+        observation.after.irqs.insert(Irq(irq), state);
+    }
+    let full = plan(&observation, &goal);
+    assert!(full.changes.is_empty(), "{full:#?}");
+    assert!(
+        full.unchanged
+            .iter()
+            .any(|it| it.reason.contains("cpu 1 is without a free interrupt vector")),
+        "{full:#?}"
+    );
+    observation.after.arch_interrupts.clear();
+    assert_eq!(
+        plan(&observation, &goal).changes.len(),
+        1,
+        "other architectures have no such limit"
+    );
+}
+
+/// Two queues on one socket, each of which feeds both workers on the other socket.
+#[test]
+fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
+    let reader = |cpu| Reader {
+        comm: "worker".into(),
+        cpu: CpuId(cpu),
+        bytes_per_s: 10_000_000,
+        ..Reader::default()
+    };
+    let queue = |irq| SceneQueue {
+        irq: Some(irq),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        packets_per_s: 40_000,
+        load: 0.2,
+        readers: vec![reader(5), reader(7)],
+        ..SceneQueue::default()
+    };
+    let queues = vec![queue(30), queue(31)];
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "virtio_net".into(),
+        queues,
+        ..SceneNetdev::default()
+    };
+    let grid = Grid { nodes: 2, l2s: 4, ..Grid::default() };
+    let observation = Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation();
+    for algorithm in [AlgorithmName::Auto, AlgorithmName::NearConsumer, AlgorithmName::SameCpu] {
+        let plan = plan(&observation, &Goal { algorithm, ..Goal::default() });
+        let there = |change: &Change| match &change.new {
+            Value::Cpus(cpus) => cpus.lowest() >= Some(CpuId(4)),
+            _ => false,
+        };
+        assert_eq!(
+            plan.changes.iter().filter(|change| there(change)).count(),
+            2,
+            "{algorithm}: {plan:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_queue_leaves_a_slow_core_of_a_hybrid_machine() {
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        packets_per_s: 50_000,
+        load: 0.2,
+        readers: vec![Reader { cpu: CpuId(1), bytes_per_s: 10_000_000, ..Reader::default() }],
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
+    let grid = Grid { l2s: 4, ..Grid::default() };
+    let scene = Scene { grid, netdevs: vec![netdev], ..Scene::default() };
+    let chosen = |slow: &[u32], algorithm| {
+        let mut settings = scene.settings();
+        let topology = Arc::make_mut(&mut settings.topology);
+        for (CpuId(number), cpu) in &mut topology.cpus {
+            let is_slow = slow.contains(number);
+            cpu.kind = if is_slow { CoreKind::Efficiency } else { CoreKind::Performance };
+        }
+        let plan = plan(&scene.observe(&settings), &Goal { algorithm, ..Goal::default() });
+        plan.placements[0].cpus.to_string()
+    };
+    use AlgorithmName::{Dedicated, NearConsumer, Spread};
+    for algorithm in [Spread, NearConsumer, Dedicated] {
+        assert_eq!(chosen(&[0, 1], algorithm), "2", "{algorithm}");
+        assert_eq!(chosen(&[2, 3], algorithm), "0", "{algorithm}");
+    }
+}
+
+#[test]
+fn an_interrupt_of_completions_is_a_placement_whether_it_moves_or_not() {
+    let queue = |irq: u32, cpus: &str, tx_cpus: &str| SceneQueue {
+        irq: Some(irq),
+        cpus: CpuSet::parse_list(cpus).unwrap(),
+        tx_irq: Some(irq + 10),
+        tx_cpus: CpuSet::parse_list(tx_cpus).unwrap(),
+        packets_per_s: 50_000,
+        load: 0.2,
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "virtio_net".into(),
+        queues: vec![queue(30, "0", "0"), queue(31, "1", "3")],
+        ..SceneNetdev::default()
+    };
+    let grid = Grid { l2s: 4, ..Grid::default() };
+    let scene = Scene { grid, netdevs: vec![netdev], ..Scene::default() };
+    let plan = plan(&scene.observation(), &Goal::default());
+    let completions: Vec<(String, u32, String, bool)> = plan
+        .placements
+        .iter()
+        .filter(|it| it.is_of_completions())
+        .map(|it| (it.label.to_string(), it.irq.unwrap().0, it.cpus.to_string(), it.moves))
+        .collect();
+    assert_eq!(
+        completions,
+        [
+            ("eth0 tx-0".to_owned(), 40, "0".to_owned(), false),
+            ("eth0 tx-1".to_owned(), 41, "1".to_owned(), true)
+        ]
+    );
+}
+
+#[test]
+fn one_cpu_is_advised_no_other() {
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        writable: Writable::Managed,
+        packets_per_s: 50_000,
+        load: 0.9,
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "virtio_net".into(),
+        queues: vec![queue],
+        ..SceneNetdev::default()
+    };
+    let mut scene = Scene { netdevs: vec![netdev], ..Scene::default() };
+    let reason =
+        |scene: &Scene| plan(&scene.observation(), &Goal::default()).refusals[0].reason.clone();
+    assert!(!reason(&scene).contains("RPS"), "{}", reason(&scene));
+    scene.grid.l2s = 2;
+    assert!(reason(&scene).contains("RPS"), "{}", reason(&scene));
+}
+
+#[test]
+fn an_exclusive_cpu_takes_an_interrupt_only_if_it_is_named() {
+    let reader = Reader { cpu: CpuId(1), bytes_per_s: 100, ..Reader::default() };
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::from_cpu(CpuId(2)),
+        packets_per_s: 1000,
+        readers: vec![reader],
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
+    let scene = Scene {
+        grid: Grid { l2s: 3, ..Grid::default() },
+        exclusive: CpuSet::parse_list("1-2").unwrap(),
+        netdevs: vec![netdev],
+        ..Scene::default()
+    };
+    let goal = Goal { algorithm: AlgorithmName::Spread, ..Goal::default() };
+    let observation = scene.observation();
+    let made = plan(&observation, &goal);
+    let cpus = |plan: &Plan| match &plan.changes[..] {
+        [change] => change.new.to_string(),
+        changes => format!("{changes:?}"),
+    };
+    assert_eq!(cpus(&made), "0");
+    assert!(
+        made.unchanged.iter().any(|it| it.reason.contains("cpus 1-2 are exclusive to containers")),
+        "{made:#?}"
+    );
+    let named = Goal { cpus: Some(CpuSet::from_cpu(CpuId(1))), ..goal };
+    assert_eq!(cpus(&plan(&observation, &named)), "1");
+}
