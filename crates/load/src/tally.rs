@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_trial::traffic::Latency;
 
 use crate::shared_counters::{Row, SharedCounters, add};
@@ -57,7 +58,7 @@ impl Latencies {
             count: histogram.len(),
             mean_ns: histogram.mean(),
             max_ns: histogram.max(),
-            percentiles_ns: PERCENTILES.into_iter().filter_map(at).collect(),
+            percentiles_ns: PERCENTILES.into_iter().filter_map(at).into_map(),
             histogram: base64::encode(&bytes),
         })
     }

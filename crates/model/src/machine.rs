@@ -1,4 +1,4 @@
-//! The words of all other folders: CPU sets, topology, ids, absent readings.
+//! The words of all other folders: CPU sets, topology, ids, absent readings, ordered collections.
 //!
 //! Uses nothing else of netsilo. Networks, kernel files and drivers must not come in.
 
@@ -7,6 +7,7 @@ pub mod counts;
 pub mod cpuset;
 pub mod ids;
 mod nesting;
+pub mod ordered;
 pub mod reading;
 pub mod topology;
 pub mod words;

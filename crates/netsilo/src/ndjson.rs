@@ -20,6 +20,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_decide::judge::findings::Check;
 use netsilo_decide::plan::Plan;
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::observation::{Observation, ObservationDocument, SCHEMA};
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_sys::bundle;
@@ -38,6 +39,7 @@ const WAITING: usize = 4;
 
 /// What a verb answers for one host.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     /// As `netsilo plan --json` prints it.
@@ -53,6 +55,7 @@ pub(crate) enum Answer {
 /// An answer with what it would do to the observed load; absent without `--predict`, where too
 /// little was seen, and where nothing changes.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct WithForecast<T> {
     #[serde(flatten)]
     pub(crate) answer: T,
@@ -62,7 +65,9 @@ pub(crate) struct WithForecast<T> {
 
 /// One line of output; `docs/howto/fleet.md` describes it.
 #[derive(Debug, Serialize)]
-struct OutputLine<'a> {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct OutputLine<'a> {
+    /// The number of this schema.
     schema: u32,
     /// Number of the line of input, from 1.
     line: u64,
@@ -77,8 +82,10 @@ struct OutputLine<'a> {
 
 /// By what hosts are grouped.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Host<'a> {
     name: &'a str,
+    /// Release of its kernel.
     kernel: &'a str,
     /// Number of online CPUs.
     cpus: usize,
@@ -94,7 +101,7 @@ impl<'a> Host<'a> {
             name: &after.machine.hostname,
             kernel: &after.machine.release,
             cpus: after.topology.online.len(),
-            drivers: devices.filter_map(|netdev| netdev.driver.as_deref()).collect(),
+            drivers: devices.filter_map(|netdev| netdev.driver.as_deref()).into_set(),
         }
     }
 }

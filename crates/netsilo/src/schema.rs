@@ -32,6 +32,7 @@ use netsilo_predict::live::forecast::Forecast;
 use netsilo_predict::simulate::comparison::SimulatedComparison;
 
 use crate::current::assert_current;
+use crate::ndjson::OutputLine;
 use crate::tell::status::Status;
 use crate::tell::versioned::Versioned;
 use crate::verbs::check::CheckResult;
@@ -66,6 +67,10 @@ fn schemas() -> Vec<(&'static str, Value)> {
         schema::<Versioned<Confirmed>>("confirm", "netsilo confirm --json"),
         schema::<Diagnosis>("doctor", "netsilo doctor --json"),
         schema::<Versioned<CpuSets>>("mask", "netsilo mask --json"),
+        schema::<OutputLine<'_>>(
+            "ndjson",
+            "a line of netsilo check --ndjson, netsilo plan --ndjson, netsilo predict --ndjson",
+        ),
         schema::<OutcomeList>("outcomes", "netsilo outcomes --json"),
         schema::<Versioned<PlanResult<'_>>>(
             "plan",

@@ -5,6 +5,8 @@
 #[path = "cli/bundles.rs"]
 mod bundles;
 mod conforms;
+#[path = "cli/doctor.rs"]
+mod doctor;
 #[path = "cli/mask.rs"]
 mod mask;
 #[path = "cli/predict.rs"]
@@ -116,44 +118,6 @@ fn help_prints_the_help_of_a_verb_and_the_pages_of_all_topics() {
         assert_eq!(stdout(&page).lines().next(), Some(format!("# {}", title.trim()).as_str()));
     }
     assert!(refusal(&["help", "shw"]).contains("'show'"));
-}
-
-#[test]
-fn doctor_names_what_limits_netsilo_and_how_to_mend_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let tree = dir.path().join("tree");
-    bundles::write_tree(&tree, 8, &[("proc/812/comm", "irqbalance\n")]);
-    let root = tree.to_str().unwrap();
-    let config = dir.path().join("netsilo.toml");
-    std::fs::write(&config, "exclud = 1\n").unwrap();
-    let state = dir.path().join("state");
-    let state = ["--root", root, "--state-dir", state.to_str().unwrap()];
-    let doctor = |more: &[&str]| run(&[&["doctor", "--json"], &state[..], more].concat());
-    let area = |output: &Output, name: &str| {
-        let diagnosis = conforming("doctor", &output.stdout);
-        assert_eq!(diagnosis["schema"], 1);
-        let areas = diagnosis["areas"].as_array().unwrap();
-        areas.iter().find(|area| area["name"] == name).unwrap().clone()
-    };
-    let limited = doctor(&[]);
-    assert_eq!((code(&limited), stderr(&limited)), (0, ""));
-    let other = &area(&limited, "other programs")["problems"][0];
-    assert_eq!(other["what"], "irqbalance (pid 812) writes affinity of interrupts");
-    assert_eq!(area(&limited, "kernel")["severity"], "warning", "the tree has no BTF");
-    assert_eq!(code(&doctor(&["--fail-on", "warning"])), 11);
-    let bad = doctor(&["--config", config.to_str().unwrap()]);
-    assert_eq!(code(&bad), 11);
-    let words = area(&bad, "daemon")["problems"][0]["what"].to_string();
-    assert!(words.contains("unknown key exclud"), "{words}");
-}
-
-#[test]
-fn doctor_looks_at_this_machine() {
-    let output = run(&["doctor", "--fail-on", "critical"]);
-    assert_eq!(stderr(&output), "");
-    for name in ["kernel ", "privileges ", "eBPF hooks ", "other programs "] {
-        assert!(stdout(&output).contains(name), "{}", stdout(&output));
-    }
 }
 
 #[test]

@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
+mod conforms;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
+use conforms::conforming;
 use netsilo_lab::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -29,6 +32,12 @@ fn fed(command: &mut Command, input: String) -> Output {
     output
 }
 
+/// The lines of an output, each of which conforms to the schema of lines.
+fn conforming_lines(output: &Output) -> Vec<Value> {
+    let text = std::str::from_utf8(&output.stdout).unwrap();
+    text.lines().map(|line| conforming("ndjson", line.as_bytes())).collect()
+}
+
 fn lines(output: &Output) -> Vec<Value> {
     let text = std::str::from_utf8(&output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -43,7 +52,7 @@ fn the_answer_for_a_bundle_is_that_of_the_verb() {
             .unwrap();
         let output = filter(verb, format!("{BUNDLE}\n"));
         assert_eq!(output.status.code(), Some(0));
-        let line = &lines(&output)[0];
+        let line = &conforming_lines(&output)[0];
         let mut alone: Value = serde_json::from_slice(&alone.stdout).unwrap();
         // A line has its own number of a schema.
         alone.as_object_mut().unwrap().remove("schema");
@@ -66,7 +75,7 @@ fn a_forecast_is_that_of_the_verb_and_a_host_without_one_has_the_reason() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
     let output = fed(command.args(asked).arg("--ndjson"), format!("{veth}\n{BUNDLE}\n"));
     assert_eq!(output.status.code(), Some(12));
-    let lines = lines(&output);
+    let lines = conforming_lines(&output);
     assert_eq!(lines[0]["forecast"], alone);
     assert!(lines[1]["error"].as_str().unwrap().starts_with("cannot predict: "), "{}", lines[1]);
 }
@@ -75,7 +84,7 @@ fn a_forecast_is_that_of_the_verb_and_a_host_without_one_has_the_reason() {
 fn the_exit_code_counts_lines_that_could_not_be_used() {
     let output = filter("check", format!("{HOST}{{}}\n{HOST}"));
     assert_eq!(output.status.code(), Some(12));
-    let lines = lines(&output);
+    let lines = conforming_lines(&output);
     assert_eq!(lines.len(), 3);
     assert_eq!((&lines[1]["line"], lines[1].get("check")), (&2.into(), None));
     assert_eq!(

@@ -292,6 +292,20 @@ fn a_candidate_under_which_traffic_stops_is_taken_back_before_its_window_ends() 
 }
 
 #[test]
+fn a_dry_run_prints_the_candidates_by_its_schema_and_writes_nothing() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let bench = Bench::new("dry");
+    let before = bench.knobs();
+    let output = bench.tune(&["--dry-run", "--json"], None).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", output_of(&output).1);
+    let listed = conforming("tune-dry-run", &output.stdout);
+    assert_eq!(listed["tried"][0]["name"], "rps", "{listed}");
+    assert_eq!(bench.knobs(), before);
+}
+
+#[test]
 fn a_kill_at_any_moment_leaves_the_state_before() {
     if netsilo_lab::skip().unwrap() {
         return;

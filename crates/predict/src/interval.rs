@@ -10,7 +10,7 @@ use crate::scenario::{Scenario, Setting};
 
 /// A number with the interval that holds nine of ten draws of the parameters.
 pub(crate) fn estimate(value: f64, mut draws: Vec<f64>) -> Estimate {
-    draws.sort_by(f64::total_cmp);
+    draws.sort_unstable_by(f64::total_cmp);
     let at = |share: f64| {
         let index = (share * draws.len().saturating_sub(1) as f64).round() as usize;
         draws.get(index).copied().unwrap_or(value)

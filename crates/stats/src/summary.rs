@@ -21,7 +21,7 @@ pub fn mean(samples: &[f64]) -> Option<f64> {
 /// The samples in ascending order.
 pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
+    sorted.sort_unstable_by(f64::total_cmp);
     sorted
 }
 

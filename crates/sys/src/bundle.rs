@@ -412,7 +412,7 @@ fn append(
     let mut names: Vec<_> = fs::read_dir(dir.join(path))?
         .map(|entry| Ok(entry?.file_name()))
         .collect::<io::Result<_>>()?;
-    names.sort();
+    names.sort_unstable();
     for name in names {
         let name = name.to_string_lossy();
         let inner = if path.is_empty() { name.into_owned() } else { format!("{path}/{name}") };

@@ -15,7 +15,7 @@ use crate::files::root::Root;
 use crate::read::containers;
 use crate::read::netlink::sock_diag;
 use crate::read::refresh::Refresher;
-use crate::read::snapshot::snapshot;
+use crate::read::snapshot::{Series, snapshot};
 
 /// Most thread groups whose affinity is read.
 const MOST_READERS: usize = 32;
@@ -51,8 +51,9 @@ pub struct Observer {
     /// `None` until the last observation is given back to an observer started with
     /// [`Observer::start_light`].
     before: Option<Snapshot>,
-    /// `None`: each snapshot is a full read.
+    /// `None`: each snapshot is a full read, or the next of `series`.
     refresher: Option<Refresher>,
+    series: Option<Series>,
 }
 
 /// The active counter.
@@ -124,7 +125,17 @@ impl Observer {
         if let (CountingMode::Continuous, Counter::Attached(tracer)) = (counting, &mut counter) {
             tracer.restart()?;
         }
-        Ok(Self { counting, counter, before, refresher })
+        Ok(Self { counting, counter, before, refresher, series: None })
+    }
+
+    /// From now on the topology, the list of processes and the programs that write the same knobs
+    /// may be up to 5 s old: for views that are renewed each second.
+    pub fn read_seldom(&mut self) {
+        self.series = Some(Series::default());
+    }
+
+    fn whole(&mut self, root: &Root) -> Result<Snapshot, ReadError> {
+        self.series.as_mut().map_or_else(|| snapshot(root), |series| series.next(root))
     }
 
     /// Takes an observation back, so that the next one begins where it ended.
@@ -166,7 +177,7 @@ impl Observer {
         attribution.escape_names();
         let after = match &mut self.refresher {
             Some(refresher) => refresher.next(root, &before)?,
-            None => snapshot(root)?,
+            None => self.whole(root)?,
         };
         if self.refresher.is_none() {
             let root = root.unrecorded();

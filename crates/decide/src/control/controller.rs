@@ -16,6 +16,7 @@ use crate::plan::outcomes::Outcomes;
 use crate::plan::{Goal, Plan};
 use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::event::Event;
 use netsilo_model::snapshot::observation::Observation;
 
@@ -159,9 +160,9 @@ impl Controller {
         candidates: &[Candidate<'_>],
         revert: &[Change],
     ) {
-        self.memory.placed = plan.placements.iter().map(|it| it.netdev.name.clone()).collect();
+        self.memory.placed = plan.placements.iter().map(|it| it.netdev.name.clone()).into_set();
         let held = candidates.iter().filter(|it| it.hold.as_ref().is_some_and(|it| !it.is_short()));
-        self.memory.held_queues = held.filter_map(|it| window.queue(&it.change.target)).collect();
+        self.memory.held_queues = held.filter_map(|it| window.queue(&it.change.target)).into_set();
         if self.memory.rest.is_none() && revert.is_empty() {
             self.memory.rest = Rest::begin(plan, candidates, window);
         }

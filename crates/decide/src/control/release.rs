@@ -12,6 +12,7 @@ use super::planned::Planned;
 use super::view::{self, Window};
 use crate::plan::{AlgorithmName, Plan};
 use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::machine::ordered::Ordered as _;
 
 impl Memory {
     /// Gives each of these knobs its part of the plan.
@@ -23,7 +24,7 @@ impl Memory {
     ) {
         let changes = plan.changes.iter().filter(|change| these(&change.target));
         let wanted: BTreeMap<&Target, &Change> =
-            changes.map(|change| (&change.target, change)).collect();
+            changes.map(|change| (&change.target, change)).into_map();
         for target in wanted.keys().copied() {
             if !self.knobs.contains_key(target) {
                 let knob = Knob::new(window.now, self.is_new(target));
@@ -91,7 +92,7 @@ impl Memory {
             members.push(at);
         }
         let mut groups: Vec<(i64, Vec<usize>)> = groups.into_values().collect();
-        groups.sort_by_key(|(gain, members)| (Reverse(*gain), members.first().copied()));
+        groups.sort_unstable_by_key(|(gain, members)| (Reverse(*gain), members.first().copied()));
         for (_, members) in groups {
             // A group that is larger than the whole budget is written in parts.
             let room = match members.len() {
@@ -125,7 +126,7 @@ fn hold_whole_silos(window: &Window<'_>, candidates: &mut [Candidate<'_>]) {
 fn wait_for_interrupts(window: &Window<'_>, candidates: &mut [Candidate<'_>]) {
     let moving = candidates.iter().filter(|it| it.hold.as_ref().is_some_and(Hold::is_short));
     let queues = moving.filter_map(|it| window.queue(&it.change.target));
-    let netdevs: BTreeSet<String> = queues.map(|(netdev, _)| netdev).collect();
+    let netdevs: BTreeSet<String> = queues.map(|(netdev, _)| netdev).into_set();
     for Candidate { change, hold } in candidates.iter_mut().filter(|it| it.hold.is_none()) {
         if let Target::XpsCpus(knob) = &change.target {
             *hold = netdevs.contains(&knob.netdev.name).then_some(Hold::WaitsForInterrupts);

@@ -10,6 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use netsilo_model::derive::signature::Signature;
+use netsilo_model::machine::ordered::Ordered as _;
 use serde::{Deserialize, Serialize};
 
 use super::decision::ControllerState;
@@ -47,7 +48,7 @@ impl Default for SearchPolicy {
     fn default() -> Self {
         Self {
             share: 0.0,
-            hours: (0..24).collect(),
+            hours: (0..24).into_set(),
             length: Duration::from_secs(600),
             steady: Duration::from_secs(600),
             pause: Duration::from_secs(3600),

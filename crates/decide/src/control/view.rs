@@ -10,6 +10,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::{Irq, NapiId};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -93,7 +94,7 @@ impl<'a> Window<'a> {
         targets
             .into_iter()
             .filter_map(|target| Some(self.silo(target)?.napi.as_ref()?.to))
-            .collect()
+            .into_set()
     }
 
     /// Whether a kthread polls the silo that a knob belongs to.

@@ -129,7 +129,9 @@ fn chosen(
 /// Assigns the heaviest vector first, each to the least filled CPU.
 fn seated(vectors: &[&Vector], cpus: &[CpuId]) -> Vec<Option<CpuId>> {
     let mut order: Vec<usize> = (0..vectors.len()).collect();
-    order.sort_by_key(|index| std::cmp::Reverse(millionths(vectors[*index].load)));
+    order.sort_unstable_by_key(|index| {
+        (std::cmp::Reverse(millionths(vectors[*index].load)), *index)
+    });
     let mut filled: Vec<(u64, usize, CpuId)> =
         cpus.iter().enumerate().map(|(rank, cpu)| (0, rank, *cpu)).collect();
     let mut seats = vec![None; vectors.len()];
@@ -187,6 +189,6 @@ fn candidates(vectors: &[&Vector], loads: &CpuLoads<'_>, taken: &CpuSet) -> Vec<
         busy: loads.core_busy(cpu),
     };
     let mut all: Vec<Candidate> = pool.iter().map(candidate).collect();
-    all.sort_by_key(|c| (c.distance, c.read_on, c.slow, c.busy, c.cpu));
+    all.sort_unstable_by_key(|c| (c.distance, c.read_on, c.slow, c.busy, c.cpu));
     all
 }

@@ -22,7 +22,9 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
     }
     let mut order: Vec<usize> =
         (0..vectors.len()).filter(|index| vectors[*index].quiet().is_none()).collect();
-    order.sort_by_key(|index| std::cmp::Reverse(millionths(vectors[*index].load)));
+    order.sort_unstable_by_key(|index| {
+        (std::cmp::Reverse(millionths(vectors[*index].load)), *index)
+    });
     // A plan that moves anything leaves no vector just below the threshold, where noise would make
     // the next plan move it.
     let mut margin = WORTH_MOVING;

@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::Topology;
 
 use crate::place::capacity::Capacity;
@@ -158,7 +159,7 @@ impl<'a> Preference<'a> {
         }
         let with_llcs = |node: Zone<'a>| {
             let read_on = vector.read_on.iter().filter(|(cpu, _)| node.cpus.contains(**cpu));
-            let read_on = read_on.map(|(cpu, bytes)| (*cpu, *bytes)).collect();
+            let read_on = read_on.map(|(cpu, bytes)| (*cpu, *bytes)).into_map();
             let llcs = shared.llcs.zones(&read_on, &node.free);
             (node, llcs)
         };

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netsilo_model::change::Change;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, RxQueue, TxQueue};
 use netsilo_model::snapshot::subject::Subject;
@@ -123,15 +124,15 @@ pub(super) fn follow(
     plan: &mut Plan,
 ) -> Vec<Change> {
     let rx_queues = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
-    let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
+    let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).into_set();
     let placed = |it: &Placement| Some((it.irq?, (it.cpus.single()?, it.algorithm)));
     let placed: BTreeMap<Irq, (CpuId, AlgorithmName)> =
-        plan.placements.iter().filter_map(placed).collect();
+        plan.placements.iter().filter_map(placed).into_map();
     let mut changes = Vec::new();
     for netdev in netdevs.iter().filter(|netdev| netdev.up) {
         let rx = |rx: &RxQueue| Some((rx.index, *placed.get(&rx.irq.as_ref()?.to)?));
         let rx: BTreeMap<u32, (CpuId, AlgorithmName)> =
-            netdev.rx_queues.iter().filter_map(rx).collect();
+            netdev.rx_queues.iter().filter_map(rx).into_map();
         for tx in &netdev.tx_queues {
             let irq = tx.irq.as_ref().map(|edge| edge.to).filter(|irq| !done.contains(irq));
             let Some(irq) = irq else { continue };
@@ -241,7 +242,7 @@ fn ways(netdev: &Netdev, observed: BTreeMap<u32, f64>, online: &CpuSet) -> Vec<W
     let total: f64 = observed.values().sum();
     let by_xps = |(queues, cpus): (Vec<u32>, CpuSet)| {
         let each = total / queues.len() as f64;
-        (Some(cpus), queues.into_iter().map(|queue| (queue, each)).collect())
+        (Some(cpus), queues.into_iter().map(|queue| (queue, each)).into_map())
     };
     let mut ways: Vec<Way> = cpus_of.into_iter().map(by_xps).collect();
     if !rest.is_empty() {

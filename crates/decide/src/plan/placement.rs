@@ -116,7 +116,9 @@ fn suggest_each(
 ) -> Vec<Suggestion> {
     let mut names: Vec<AlgorithmName> = AlgorithmName::ALL.to_vec();
     names.retain(|name| algorithms.contains(name));
-    names.sort_by_key(|name| *name == AlgorithmName::Auto);
+    if let Some(auto) = names.iter().position(|name| *name == AlgorithmName::Auto) {
+        names[auto..].rotate_left(1);
+    }
     if let [only] = names.as_slice() {
         return suggest(*only, capacity, vectors);
     }

@@ -45,7 +45,7 @@ impl Measured {
     /// Summarizes samples in nanoseconds, one per pair and round; `None` if there are none.
     pub fn from_samples(samples: &[f64], pairs: usize) -> Option<Self> {
         let mut sorted = samples.to_vec();
-        sorted.sort_by(f64::total_cmp);
+        sorted.sort_unstable_by(f64::total_cmp);
         let rounds = sorted.len() / pairs.max(1);
         let (low, median_ns, high) =
             (quantile(&sorted, 0.25)?, quantile(&sorted, 0.5)?, quantile(&sorted, 0.75)?);

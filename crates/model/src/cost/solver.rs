@@ -304,7 +304,7 @@ impl<'a> Search<'a> {
     fn heaviest_first(&self) -> Vec<usize> {
         let items = &self.problem.items;
         let mut order: Vec<usize> = (0..items.len()).collect();
-        order.sort_by(|a, b| items[*b].load.total_cmp(&items[*a].load).then(a.cmp(b)));
+        order.sort_unstable_by(|a, b| items[*b].load.total_cmp(&items[*a].load).then(a.cmp(b)));
         order
     }
 
@@ -342,7 +342,7 @@ impl<'a> Search<'a> {
             places.map(|place| (self.price(item, place), place)).collect();
         self.put(item, from);
         prices.retain(|(price, _)| price.is_finite());
-        prices.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        prices.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         prices.into_iter().take(HOLDS).map(|(_, place)| place).collect()
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::machine::ids::Irq;
+use crate::machine::ordered::Ordered as _;
 use crate::snapshot::netdev::{Association, AssociationSource, Confidence};
 
 /// The known properties of a netdev.
@@ -174,8 +175,8 @@ fn only_irq(device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool)
     let confidence = if owned { Confidence::Certain } else { Confidence::Named };
     let edge = Association { to, source: AssociationSource::OnlyIrq, confidence };
     Edges {
-        rx: (0..device.rx_queues).map(|queue| (queue, edge.clone())).collect(),
-        tx: (0..device.tx_queues).map(|queue| (queue, edge.clone())).collect(),
+        rx: (0..device.rx_queues).map(|queue| (queue, edge.clone())).into_map(),
+        tx: (0..device.tx_queues).map(|queue| (queue, edge.clone())).into_map(),
     }
 }
 
@@ -195,7 +196,7 @@ impl Pattern {
                 fits.filter_map(|m| m.owner(device, owned).map(|sure| (m.number, irq, sure))),
             );
         }
-        found.sort();
+        found.sort_unstable();
         found.dedup_by_key(|(number, ..)| *number);
         let half = found.len() as u32 / 2;
         for (rank, (number, irq, sure)) in (0..).zip(found) {

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::Irq;
+use crate::machine::ordered::Ordered as _;
 use crate::parse::error::ParseError;
 use crate::parse::words::words;
 
@@ -99,7 +100,7 @@ impl<'a> InterruptsParser<'a> {
                 }
                 self.read.irqs.insert(
                     irq,
-                    IrqRow { counts: counts.nonzero.into_iter().collect(), chip, actions },
+                    IrqRow { counts: counts.nonzero.into_iter().into_map(), chip, actions },
                 );
             }
             Some(_) => {}
@@ -107,7 +108,7 @@ impl<'a> InterruptsParser<'a> {
                 let (counts, end) = self.counts(line, colon + 1)?;
                 if counts.cells == self.read.cpus.len() {
                     let name = String::from_utf8_lossy(label).into_owned();
-                    self.read.arch.insert(name, counts.nonzero.into_iter().collect());
+                    self.read.arch.insert(name, counts.nonzero.into_iter().into_map());
                 } else if counts.cells > 1 {
                     return Err(self.torn(end, counts.cells));
                 }

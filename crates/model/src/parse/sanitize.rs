@@ -4,8 +4,8 @@
 //! line of output, so control characters are escaped before any other code sees the name.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
+use crate::machine::ordered::Ordered as _;
 use crate::machine::reading::Reading;
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
@@ -70,7 +70,7 @@ impl Snapshot {
             audit.netdevs = netdevs
                 .into_iter()
                 .map(|(name, netdev)| (escaped(&name).into_owned(), netdev))
-                .collect::<BTreeMap<_, _>>();
+                .into_map();
             if let Reading::Value(connections) = &mut audit.connections {
                 escape_all(
                     connections

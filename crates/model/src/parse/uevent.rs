@@ -1,5 +1,6 @@
 //! `uevent` files of sysfs: `KEY=value` lines.
 
+use crate::machine::ordered::Ordered as _;
 use std::collections::BTreeMap;
 
 /// The pairs; ignores lines without `=`.
@@ -8,7 +9,7 @@ pub fn uevent(text: &str) -> BTreeMap<String, String> {
     text.split('\n')
         .filter_map(|line| line.split_once('='))
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
-        .collect()
+        .into_map()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::machine::ids::NapiId;
+use crate::machine::ordered::Ordered as _;
 use crate::rss::toeplitz::{Transform, hash, input, parse_key};
 use crate::snapshot::ethtool::{Ethtool, FlowType, HashFields, HashFunction};
 use crate::snapshot::flow::{Ends, Flow, Outer};
@@ -94,7 +95,7 @@ impl RssModel {
             key_source,
             table: rss.indirection.clone(),
             transform: Transform::from_input_xfrm(rss.input_xfrm)?,
-            fields: fields.collect(),
+            fields: fields.into_map(),
         })
     }
 

@@ -107,6 +107,7 @@ impl LiveArgs {
         mut use_it: impl FnMut(Observation) -> Result<(T, bool)>,
     ) -> Result<T> {
         let mut observer = Observer::start_with(&root()?, self.counting(), options)?;
+        observer.read_seldom();
         loop {
             let observation = observer.next(&root()?, interval(), &wait)?;
             let (value, again) = use_it(observation)?;

@@ -15,6 +15,7 @@ use netsilo_load::{Bind, LoadError, Options, Order, Server, StartCounters, Tick}
 use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silos::silos;
 use netsilo_model::derive::stages::Stages;
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
@@ -273,8 +274,8 @@ impl LoadTargets<'_> {
         // report the original failure, not the cancellations that it caused
         let (runs, errors): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
         let mut errors: Vec<LoadError> = errors.into_iter().filter_map(Result::err).collect();
-        errors.sort_by_key(|error| matches!(error, LoadError::Interrupted));
-        match errors.into_iter().next() {
+        let original = errors.iter().position(|error| !matches!(error, LoadError::Interrupted));
+        match (!errors.is_empty()).then(|| errors.swap_remove(original.unwrap_or(0))) {
             Some(error) => Err(error.into()),
             None => Ok((runs.into_iter().filter_map(Result::ok).collect(), between.transpose()?)),
         }
@@ -368,7 +369,7 @@ impl Runner<'_> {
         records: &[Record],
         bar: &Progress,
     ) -> Result<usize> {
-        let mut mapped: BTreeSet<(String, String)> = records.iter().filter_map(mapped).collect();
+        let mut mapped: BTreeSet<(String, String)> = records.iter().filter_map(mapped).into_set();
         let (mut failed, mut in_a_row) = (0, 0);
         for (n, step) in steps.iter().enumerate() {
             bar.begin(n, step);

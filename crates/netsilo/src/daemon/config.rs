@@ -111,7 +111,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
         let mut names =
             entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
         names.retain(|name| name.extension().is_some_and(|extension| extension == "toml"));
-        names.sort();
+        names.sort_unstable();
         files.append(&mut names);
     }
     Ok(files)

@@ -126,7 +126,7 @@ fn findings(check: &Check) -> Markup {
 /// A finding, its evidence and remedies, and the page about its kind.
 fn one(finding: &Finding) -> Markup {
     let mut text = Styled::default();
-    views::check::one(&mut text, finding);
+    views::check::one(&mut text, finding, true);
     html! {
         div.card {
             (pre(&text))

@@ -72,7 +72,7 @@ impl Cpus {
                 times.iter().filter_map(|(cpu, it)| Some((cpu.parse().ok()?, *it))).collect()
             }
         };
-        times.sort_by_key(|(cpu, _)| *cpu);
+        times.sort_unstable_by_key(|(cpu, _)| *cpu);
         times
     }
 }
@@ -278,7 +278,9 @@ fn cpu_table(settings: &[Setting]) -> Markup {
 /// The settings with their places in the points, `none` first: the first one is the reference.
 fn ordered(settings: &[String]) -> Vec<(usize, &str)> {
     let mut ordered: Vec<_> = settings.iter().map(String::as_str).enumerate().collect();
-    ordered.sort_by_key(|(_, name)| *name != "none");
+    if let Some(none) = settings.iter().position(|name| name == "none") {
+        ordered[..=none].rotate_right(1);
+    }
     ordered
 }
 

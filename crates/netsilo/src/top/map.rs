@@ -176,7 +176,7 @@ fn places(topology: &Topology) -> Vec<Place> {
         }
     };
     let mut places: Vec<Place> = topology.online.iter().map(place).collect();
-    places.sort();
+    places.sort_unstable();
     places
 }
 

@@ -4,17 +4,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use netsilo_decide::control::{LogEntry, LogKind};
 use netsilo_decide::judge::annotate::plan_with_verdicts;
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::parse::sanitize::is_control;
 use netsilo_model::synthetic::scene::Scene;
+use netsilo_sys::daemon::self_cost::SelfCost;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
+use serde_json::{Value, json};
 
 use crate::tell::palette::{Depth, Meaning, Palette};
+use crate::tell::status::{ConfigStatus, Mode, Status};
 use crate::top::draw::draw;
 use crate::top::state::{Overlay, Page, Pending, Source, State};
 use crate::top::update::{Event, Request, update};
@@ -78,6 +82,51 @@ fn each_page_has_the_recorded_look_at_three_sizes() {
             insta::assert_snapshot!(name, screen(&state, size));
         }
     }
+}
+
+/// A daemon that wrote an affinity, measured a gain, and left a mask to another program.
+fn daemon() -> Status {
+    let seconds = Duration::from_secs;
+    let entry = |at, target: Option<Value>, kind, why: &str| LogEntry {
+        at: seconds(at),
+        target: target.map(|it| serde_json::from_value(it).unwrap()),
+        kind,
+        why: why.into(),
+    };
+    let eth0 = json!({ "name": "eth0", "device_path": null });
+    let irq = json!({ "knob": "irq_affinity", "irq": 32, "action": "eth0-rx-2", "netdev": eth0 });
+    let irq = || Some(irq.clone());
+    let rps = Some(json!({ "knob": "rps_cpus", "netdev": eth0, "queue": 1 }));
+    let of_another = "another program wrote 0000000f: left alone for 10m\u{1b}[2J";
+    let log = vec![
+        entry(4000, irq(), LogKind::Write, "0 -> 2: nginx reads rx-2 under the cache of cpu 2"),
+        entry(4001, irq(), LogKind::InForce, "2"),
+        entry(4061, None, LogKind::Confirm, "the cost of 1 change fell from 0.61 to 0.34"),
+        entry(7000, rps, LogKind::Yield, of_another),
+        entry(7210, None, LogKind::Search, "none begins: the load is not steady"),
+    ];
+    let config = ConfigStatus {
+        files: vec!["/etc/netsilo/netsilo.toml".into()],
+        interval: seconds(10),
+        error: None,
+    };
+    let first = Status::first(seconds(60), Mode::Placing, Vec::new());
+    let own = SelfCost { cpu: Duration::from_millis(8300), resident_bytes: Some(36_000_000) };
+    Status { version: "1.2.3".into(), pid: 812, at: seconds(7260), log, config, own, ..first }
+}
+
+#[test]
+fn the_decisions_of_a_daemon_have_the_recorded_look_the_newest_first() {
+    let window = Window::new(bad().observation(), &Costs::default(), Ok(daemon()));
+    let state = State::new(COLOUR, Source::Live, None);
+    let (state, _) = update(state, Event::Window(Arc::new(window)));
+    let (state, _) = press(state, "6");
+    for size in SIZES {
+        insta::assert_snapshot!(format!("decisions-of-a-daemon-{}", size.0), screen(&state, size));
+    }
+    let (state, _) = press(state, "/irq\n");
+    let text = screen(&state, (120, 40));
+    assert!(text.contains("in force") && !text.contains("another program"), "{text}");
 }
 
 /// 512 CPUs on 8 nodes with 64 queues, 2 of which are read far away.

@@ -401,7 +401,7 @@ fn finding(window: &Window, key: &str) -> Option<Text> {
     let findings = &window.check.findings;
     let finding = findings.iter().find(|it| FixRequest::of(it).to_string() == key)?;
     let mut text = Styled::default();
-    views::check::one(&mut text, finding);
+    views::check::one(&mut text, finding, true);
     let page = FindingId::page(finding.id);
     Some(Text::new(finding.id.as_str(), &format!("{text}\n{page}")))
 }

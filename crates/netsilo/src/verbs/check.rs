@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// verdicts; netsilo calibrate stores such a measurement
     #[arg(long, conflicts_with = "from")]
     calibrate: bool,
-    /// Also print the checks that passed, and the numbers behind each verdict
+    /// Also print the checks that passed, the source of each number, and what each verdict rests on
     #[arg(short, long)]
     verbose: bool,
     /// Print findings and verdicts as JSON

@@ -26,7 +26,8 @@ const SUBJECTS_NAMED: usize = 20;
 /// How many counters of a loss stage are named.
 const COUNTERS_NAMED: usize = 3;
 
-/// Renders the findings and the ledger of loss; with `all`, also the checks that passed.
+/// Renders the findings and the ledger of loss; with `all`, also the checks that passed, the
+/// sources of evidence, and what a remedy's gain rests on.
 pub(crate) fn render(check: &Check, all: bool) -> Styled {
     let mut text = Styled::default();
     let seconds = check.interval.as_secs_f64();
@@ -40,12 +41,12 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
         let _ = writeln!(text);
         match alike.as_slice() {
             [first, others @ ..] if others.len() >= ALIKE => {
-                one(&mut text, first);
+                one(&mut text, first, all);
                 also(&mut text, first, others);
             }
             few => few.iter().enumerate().for_each(|(index, finding)| {
                 text.push(Meaning::Plain, if index > 0 { "\n" } else { "" });
-                one(&mut text, finding);
+                one(&mut text, finding, all);
             }),
         }
     }
@@ -55,7 +56,11 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
     }
     text.append(&ledger(&check.ledger));
     if !wrong.is_empty() {
-        text.push(Meaning::Quiet, "\nrun netsilo explain ID for the page of a finding\n");
+        let more = if all { "" } else { ", -v for the source of each number" };
+        text.push(
+            Meaning::Quiet,
+            format_args!("\nrun netsilo explain ID for the page of a finding{more}\n"),
+        );
     }
     text
 }
@@ -175,37 +180,38 @@ fn stage_row(stage: &StageLosses) -> Vec<Styled> {
     ]
 }
 
-/// Adds one finding with its evidence and remedies.
-pub(crate) fn one(text: &mut Styled, finding: &Finding) {
+/// Adds one finding with its evidence and remedies, in full or in short.
+pub(crate) fn one(text: &mut Styled, finding: &Finding, in_full: bool) {
     let Finding { id, severity, subject, title, .. } = finding;
     text.push(meaning(*severity), severity.as_str());
     let _ = write!(text, ": ");
     text.push(Meaning::Title, format_args!("{subject}: {title}"));
     text.push(Meaning::Quiet, format_args!(" [{id}]\n"));
-    evidence(text, &finding.evidence);
+    evidence(text, &finding.evidence, in_full);
     for remedy in &finding.remedies {
-        crate::views::check::remedy(text, finding, remedy);
+        crate::views::check::remedy(text, finding, remedy, in_full);
     }
 }
 
-/// Adds a line for each piece of evidence.
-pub(crate) fn evidence(text: &mut Styled, all: &[Evidence]) {
+/// Adds a line for each piece of evidence; in full with its source.
+pub(crate) fn evidence(text: &mut Styled, all: &[Evidence], in_full: bool) {
     let width = all.iter().map(|it| it.quantity.chars().count()).max().unwrap_or(0);
     for Evidence { quantity, measure, source } in all {
         let _ = write!(text, "  {quantity:width$}  {}", crate::views::check::measure(measure));
-        text.push(Meaning::Quiet, format_args!(" ({source})\n"));
+        if in_full {
+            text.push(Meaning::Quiet, format_args!(" ({source})"));
+        }
+        let _ = writeln!(text);
     }
 }
 
-fn remedy(text: &mut Styled, finding: &Finding, remedy: &Remedy) {
+fn remedy(text: &mut Styled, finding: &Finding, remedy: &Remedy, in_full: bool) {
     text.push(Meaning::Title, format_args!("  do: {}\n", remedy.what));
     let _ = match &remedy.gain {
         Gain::AtMost { measure, of, basis } => {
-            writeln!(
-                text,
-                "      gains at most {} of {of}: {basis}",
-                crate::views::check::measure(measure)
-            )
+            let basis = if in_full { format!(": {basis}") } else { String::new() };
+            let most = crate::views::check::measure(measure);
+            writeln!(text, "      gains at most {most} of {of}{basis}")
         }
         Gain::Unknown(why) => writeln!(text, "      gain not known: {why}"),
         Gain::Nothing(why) => writeln!(text, "      gains nothing: {why}"),

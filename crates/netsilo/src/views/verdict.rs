@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use netsilo_decide::judge::evidence::Gain;
 use netsilo_decide::judge::findings::Check;
 use netsilo_decide::judge::verdict::{Outcome, RemedyVerdict};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_predict::live::forecast::Forecast;
 
 use crate::tell::palette::Meaning;
@@ -13,9 +14,9 @@ use crate::views::check::{evidence, measure};
 use crate::views::forecast::gain;
 use crate::views::table::{joined, lines};
 
-/// Renders the verdicts, each with its forecast, and the source of the weights. Those of no clear
-/// change are counted only; with `all` they have rows too, and the numbers behind each verdict
-/// follow.
+/// Renders the verdicts, each with its forecast, and the source of the weights. Remedies that would
+/// help or have a forecast have rows, the others are counted by outcome; with `all` each has a row,
+/// and the numbers behind it follow.
 pub(crate) fn render(
     check: &Check,
     forecast: Option<&Result<Forecast, String>>,
@@ -42,8 +43,9 @@ pub(crate) fn render(
         row.push(it.reason.clone().into());
         row
     };
-    let shown = verdicts.iter().filter(|it| all || it.outcome != Outcome::NoClearChange);
-    let rows: Vec<_> = shown.map(row).collect();
+    let is_shown = |it: &&RemedyVerdict| all || it.outcome == Outcome::Help || gain(it).is_some();
+    let (shown, others): (Vec<&RemedyVerdict>, Vec<_>) = verdicts.iter().partition(is_shown);
+    let rows: Vec<_> = shown.into_iter().map(row).collect();
     text.push(Meaning::Title, "\nwhat each remedy would do\n");
     if !rows.is_empty() {
         let mut header = vec!["  remedy", "netdev", "outcome"];
@@ -52,10 +54,8 @@ pub(crate) fn render(
         text.append(&joined(lines(&header, &rows, |_| false).into_iter()));
         let _ = writeln!(text);
     }
-    let others = verdicts.len() - rows.len();
-    if others > 0 {
-        let whose = if rows.is_empty() { "any".to_owned() } else { format!("{others} others") };
-        text.push(Meaning::Quiet, format_args!("  no clear change by {whose} (-v tells why)\n"));
+    if !others.is_empty() {
+        text.push(Meaning::Quiet, format_args!("  {} (-v tells why)\n", counted(&others)));
     }
     if has_gains {
         text.push(
@@ -75,6 +75,24 @@ pub(crate) fn render(
     text
 }
 
+/// The remedies of each outcome: `hurts: RPS, RFS; no clear change: 7`.
+fn counted(verdicts: &[&RemedyVerdict]) -> String {
+    let words = |outcome: Outcome| {
+        let names = || verdicts.iter().filter(|it| it.outcome == outcome).map(|it| it.remedy);
+        // each once, though it may hurt several netdevs
+        let different = names().into_set();
+        let words = match outcome {
+            Outcome::Hurt => {
+                different.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            }
+            _ => names().count().to_string(),
+        };
+        (!different.is_empty()).then(|| format!("{outcome}: {words}"))
+    };
+    let outcomes = [Outcome::Help, Outcome::Hurt, Outcome::Unknown, Outcome::NoClearChange];
+    outcomes.into_iter().filter_map(words).collect::<Vec<_>>().join("; ")
+}
+
 /// Whether an outcome is wanted.
 fn meaning(outcome: Outcome) -> Meaning {
     match outcome {
@@ -90,7 +108,7 @@ fn reasons(text: &mut Styled, verdict: &RemedyVerdict) {
     let _ = write!(text, ": ");
     text.push(meaning(*outcome), outcome);
     let _ = writeln!(text);
-    evidence(text, &verdict.reasons);
+    evidence(text, &verdict.reasons, true);
     let _ = match &verdict.bound {
         Gain::AtMost { measure: most, of, basis } => {
             writeln!(text, "  gains at most {} of {of}: {basis}", measure(most))
@@ -141,7 +159,8 @@ mod tests {
         let none: Vec<_> = check.verdicts.iter().filter(|it| !is_clear(it)).cloned().collect();
         let none = Check { verdicts: none, ..check.clone() };
         let text = render(&none, None, false);
-        assert!(text.as_str().contains("do\n  no clear change by any (-v tells why)\n"), "{text}");
+        let counted = format!("do\n  no clear change: {} (-v tells why)\n", none.verdicts.len());
+        assert!(text.as_str().contains(&counted), "{text}");
         assert!(render(&check, None, true).as_str().contains("\nRPS on eth0: "));
         let why = Err("no packets".to_owned());
         let text = render(&check, Some(&why), false);

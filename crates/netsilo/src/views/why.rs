@@ -109,7 +109,7 @@ fn cause(text: &mut Styled, cause: &LoadCause, on: Presentation) {
         }
     }
     let _ = writeln!(text);
-    evidence(text, &cause.evidence);
+    evidence(text, &cause.evidence, true);
     for Step { text: step, source } in &cause.steps {
         let _ = writeln!(text, "  - {step} ({source})");
     }

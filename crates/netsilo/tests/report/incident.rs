@@ -5,6 +5,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
+use crate::chromium::{average_brightness, browse, chromium};
 use crate::{netsilo, stderr};
 
 const BUNDLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/igb-6.12.tar.zst");
@@ -80,4 +81,19 @@ fn an_incident_needs_a_file_and_takes_no_folder() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(stderr(&output).contains(words), "{}", stderr(&output));
     }
+}
+
+#[test]
+fn a_browser_shows_the_page_without_an_error() {
+    let Some(chromium) = chromium() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("page.html");
+    page(&file, &["--from", BUNDLE]);
+    let dom = browse(&chromium, &file, &["--dump-dom"]);
+    assert!(dom.contains("5 checks passed</summary>"), "{dom}");
+    let picture = dir.path().join("picture.png");
+    let shot = format!("--screenshot={}", picture.display());
+    let scheme = "--blink-settings=preferredColorScheme=1";
+    browse(&chromium, &file, &[&shot, scheme, "--window-size=1000,1400"]);
+    assert!(average_brightness(&picture) > 0.7, "dark text on a light page");
 }

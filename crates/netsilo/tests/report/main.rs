@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
 mod browser;
+#[path = "../chromium/mod.rs"]
+mod chromium;
 #[path = "../conforms/mod.rs"]
 mod conforms;
 mod incident;

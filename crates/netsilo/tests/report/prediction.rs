@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::browser::{browse, chromium};
+use crate::chromium::{browse, chromium};
 use crate::{netsilo, stderr};
 
 const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

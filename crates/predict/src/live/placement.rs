@@ -1,6 +1,9 @@
 //! Where each step of a queue's packets runs under the settings of a snapshot.
 
+use std::iter::once;
+
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::RxQueue;
 
@@ -38,7 +41,7 @@ impl Placement {
         let (queue, now) = (&work.queues[number], work.analysis.after());
         let is_threaded = is_threaded(queue, now, settings);
         let moved = if is_threaded && queue.silo.kthread.is_none() {
-            room_for_kthread(&work.idlest, number).map(|cpu| Shares::from([(cpu, 1.0)]))
+            room_for_kthread(&work.idlest, number).map(|cpu| once((cpu, 1.0)).into_map())
         } else {
             moved_to(work, queue, settings, is_threaded)
         };
@@ -132,7 +135,7 @@ fn moved_to(
     }
     // x86 chooses one CPU of the mask for the vector; a plan's masks have one.
     let cpu = requested.and(online).lowest()?;
-    Some(Shares::from([(cpu, 1.0)]))
+    Some(once((cpu, 1.0)).into_map())
 }
 
 /// RPS and RFS of a queue.

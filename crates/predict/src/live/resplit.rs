@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::{Irq, NapiId};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::attribution::{Consumption, Forwarded, Poll, Protocol, Wakeup};
 use netsilo_model::snapshot::ethtool::{Ethtool, FlowType};
@@ -52,7 +53,7 @@ impl Moved {
 /// The netdevs that receive packets on queues with interrupts.
 pub(crate) fn with_interrupts(work: &Work<'_>) -> Result<Vec<NetdevIdentity>, CannotSuppose> {
     let with = work.queues.iter().filter(|it| it.silo.irq.is_some() && it.silo.queue.is_some());
-    let netdevs: BTreeSet<NetdevIdentity> = with.map(|it| it.silo.netdev.clone()).collect();
+    let netdevs: BTreeSet<NetdevIdentity> = with.map(|it| it.silo.netdev.clone()).into_set();
     match netdevs.is_empty() {
         true => Err(CannotSuppose::NoInterrupts),
         false => Ok(netdevs.into_iter().collect()),
@@ -121,7 +122,7 @@ impl Supposed {
         }
         let spread = |outer: Outer| moved != Moved::Udp || outer == Outer::Udp;
         let its = flows.iter().filter(|it| it.netdev == netdev.name && spread(it.outer));
-        Some(its.map(|it| it.connection).collect::<BTreeSet<_>>().len())
+        Some(its.map(|it| it.connection).into_set().len())
     }
 
     /// The queues that it then has: those that stay where they are, and new ones on CPUs that have
@@ -139,7 +140,7 @@ impl Supposed {
             .first()
             .and_then(|silo| after.netdevs.iter().find(|netdev| silo.netdev.is(netdev))?.node);
         let mut free: Vec<CpuId> = after.topology.online.iter().collect();
-        free.sort_by_key(|cpu| {
+        free.sort_unstable_by_key(|cpu| {
             (taken.contains(*cpu), after.topology.distance_from_device(node, *cpu), cpu.0)
         });
         let mut free = free.into_iter().cycle();
@@ -168,9 +169,9 @@ impl Supposed {
         let gone: BTreeSet<Irq> = (silos.iter())
             .filter(|silo| new.iter().all(|it| Some(it.number) != silo.queue))
             .filter_map(|silo| Some(silo.irq.as_ref()?.to))
-            .collect();
+            .into_set();
         let gone: BTreeSet<Irq> =
-            gone.into_iter().filter(|irq| new.iter().all(|it| it.irq != *irq)).collect();
+            gone.into_iter().filter(|irq| new.iter().all(|it| it.irq != *irq)).into_set();
         for snapshot in [&mut self.observation.before, &mut self.observation.after] {
             let Snapshot { netdevs, irqs, .. } = snapshot;
             let Some(netdev) = netdevs.iter_mut().find(|it| netdev.is(it)) else { continue };
@@ -259,7 +260,7 @@ impl Supposed {
     ) {
         let share: BTreeMap<NapiId, f64> = (old.iter())
             .filter_map(|queue| Some((queue.silo.napi.as_ref()?.to, moved.share(queue))))
-            .collect();
+            .into_map();
         // Steering decides where the protocol runs, not the queue.
         let has_rfs = self.observation.after.net.rps_sock_flow_entries.unwrap_or(0) > 0;
         let is_steered = old.iter().any(|queue| {
@@ -270,7 +271,7 @@ impl Supposed {
         let polled: BTreeSet<CpuId> = (attribution.polls.iter())
             .filter(|poll| share.contains_key(&poll.napi))
             .map(|poll| poll.cpu)
-            .collect();
+            .into_set();
         move_polls(&mut attribution.polls, netdev, work, &share, new);
         if !is_steered {
             let is_its = |row: &Consumption| {
@@ -466,7 +467,7 @@ fn moved_reads(
         *all += row.bytes as f64;
         *its += if is_its(row) { row.bytes as f64 } else { 0.0 };
     }
-    sums.into_iter().map(|(cpu, (its, all))| (cpu, its / all.max(1.0))).collect()
+    sums.into_iter().map(|(cpu, (its, all))| (cpu, its / all.max(1.0))).into_map()
 }
 
 fn move_wakeups(rows: &mut Vec<Wakeup>, moved: &Shares, new: &[NewQueue]) {

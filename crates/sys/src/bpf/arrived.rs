@@ -57,7 +57,7 @@ impl Arrived {
         let entries = self.flows.lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY)?;
         let mut flows: Vec<Flow> =
             entries.filter_map(|(key, value)| flow(&key, &value, polls)).collect();
-        flows.sort_by(|a, b| b.packets.cmp(&a.packets).then_with(|| a.cmp(b)));
+        flows.sort_unstable_by(|a, b| b.packets.cmp(&a.packets).then_with(|| a.cmp(b)));
         assign_numbers(&mut flows);
         let value = self.missed.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)?;
         let missed = value.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes);

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::attribution::{
     Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, QueueResolution, Reschedules,
     Sampling, Wakeup,
@@ -59,7 +60,7 @@ pub(crate) fn polls(entries: Vec<Entry>) -> Vec<Poll> {
         }
     };
     let mut polls: Vec<Poll> = merged(entries).map(poll).collect();
-    polls.sort();
+    polls.sort_unstable();
     polls
 }
 
@@ -77,7 +78,7 @@ pub(crate) fn wakeups(entries: Vec<Entry>) -> Vec<Wakeup> {
         }
     };
     let mut wakeups: Vec<Wakeup> = merged(entries).map(wakeup).collect();
-    wakeups.sort();
+    wakeups.sort_unstable();
     wakeups
 }
 
@@ -101,7 +102,7 @@ pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
         }
     };
     let mut rows: Vec<Forwarded> = merged(entries).map(forwarded).collect();
-    rows.sort();
+    rows.sort_unstable();
     rows
 }
 
@@ -126,7 +127,7 @@ pub(crate) fn consumption(
         Some(read.consumption(cgroup, only_poller))
     };
     let mut consumption: Vec<Consumption> = merged(entries).filter_map(consumed).collect();
-    consumption.sort();
+    consumption.sort_unstable();
     consumption
 }
 
@@ -220,7 +221,7 @@ pub(crate) fn cpu_times(times: &Mapped, counts_reschedules: bool) -> BTreeMap<Cp
         let reschedules = counts_reschedules.then_some(reschedules);
         Some((CpuId(cpu as u32), CpuTime { reschedules, ..time }))
     };
-    cpus.filter_map(time).collect()
+    cpus.filter_map(time).into_map()
 }
 
 /// What was examined so far on all CPUs, and the wakeups that were seen.
@@ -266,7 +267,7 @@ pub(crate) fn since(
         };
         (*cpu, growth)
     };
-    now.iter().map(growth).collect()
+    now.iter().map(growth).into_map()
 }
 
 #[cfg(test)]

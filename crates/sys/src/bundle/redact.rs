@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::{fs, io};
 
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::netdev::address;
 use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Forwarded};
@@ -61,7 +62,7 @@ impl Redaction {
             redaction.replaced.insert(mac.replace(':', ""), synthetic.replace(':', ""));
             redaction.replaced.insert(mac, synthetic);
         }
-        redaction.lengths = redaction.replaced.keys().map(String::len).collect();
+        redaction.lengths = redaction.replaced.keys().map(String::len).into_set();
         Ok(redaction)
     }
 
@@ -142,7 +143,7 @@ impl Redaction {
         Attribution {
             flows: attribution.flows.iter().map(flow).collect(),
             consumption: attribution.consumption.iter().map(consumption).collect(),
-            containers: attribution.containers.iter().map(name).collect(),
+            containers: attribution.containers.iter().map(name).into_map(),
             forwarded: attribution.forwarded.iter().map(forwarded).collect(),
             ..attribution.clone()
         }
@@ -152,7 +153,7 @@ impl Redaction {
 /// Collects the contents of all files named `address`.
 fn addresses(dir: &Path, found: &mut Vec<String>) -> io::Result<()> {
     let mut entries: Vec<_> = fs::read_dir(dir)?.collect::<io::Result<_>>()?;
-    entries.sort_by_key(fs::DirEntry::file_name);
+    entries.sort_unstable_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let kind = entry.file_type()?;
         if kind.is_dir() {

@@ -13,6 +13,7 @@ use std::{io, thread};
 
 use netsilo_model::cost::calibration::{self, Calibration, Measured, Wakeup, evenly};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::{Distance, Topology};
 use netsilo_stats as stats;
 use rustix::event::{EventfdFlags, eventfd};
@@ -164,15 +165,15 @@ impl Samples {
         let interrupted =
             |distance: &Distance| Some((*distance, sum(&self.interrupted, *distance)?));
         Calibration {
-            transfer: pairs.keys().filter_map(transfer).collect(),
-            wakeup: pairs.keys().filter_map(wakeup).collect(),
-            interrupted: pairs.keys().filter_map(interrupted).collect(),
+            transfer: pairs.keys().filter_map(transfer).into_map(),
+            wakeup: pairs.keys().filter_map(wakeup).into_map(),
+            interrupted: pairs.keys().filter_map(interrupted).into_map(),
         }
     }
 }
 
 fn median(mut samples: Vec<f64>) -> Option<f64> {
-    samples.sort_by(f64::total_cmp);
+    samples.sort_unstable_by(f64::total_cmp);
     stats::quantile(&samples, 0.5)
 }
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::ordered::Ordered as _;
 
 /// Where an interrupt should be, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +59,7 @@ impl Hints {
             [format!("{}\n", hint.cpus.to_mask(nr_cpu_ids)), alg]
         };
         let wanted: BTreeMap<Irq, [String; 2]> =
-            hints.iter().map(|hint| (hint.irq, texts(hint))).collect();
+            hints.iter().map(|hint| (hint.irq, texts(hint))).into_map();
         let mut changed = 0;
         for irq in self.published.keys().filter(|irq| !wanted.contains_key(irq)) {
             remove(&self.dir.join(irq.to_string()))?;

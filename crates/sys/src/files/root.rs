@@ -95,6 +95,11 @@ impl Root {
         Self { recorder: None, ..self.clone() }
     }
 
+    /// Whether what is read is saved.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recorder.is_some()
+    }
+
     /// Whether this is the running kernel, which also answers ioctls and netlink.
     pub fn is_live(&self) -> bool {
         self.live
@@ -148,7 +153,7 @@ impl Root {
         let listed =
             std::fs::read_dir(self.path(path)).and_then(|entries| entries.map(inode).collect());
         let mut inodes: Vec<(String, u64)> = listed.map_err(|e| ReadError::from_io(path, e))?;
-        inodes.sort();
+        inodes.sort_unstable();
         Ok(inodes)
     }
 
@@ -188,7 +193,7 @@ impl Root {
         if let Some(recorder) = self.recorder.as_ref().filter(|_| names.is_empty()) {
             recorder.directory(path)?;
         }
-        names.sort();
+        names.sort_unstable();
         Ok(names)
     }
 

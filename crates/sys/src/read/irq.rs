@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::parse::interrupts::{Interrupts, InterruptsParser, IrqRow};
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
 use netsilo_model::parse::{cpu_lists, irq_debugfs, scalar};
@@ -75,7 +76,7 @@ pub fn rows(
 /// The state of each interrupt that has a row.
 pub(crate) fn irqs(notes: &Notes<'_>, rows: BTreeMap<Irq, IrqRow>) -> BTreeMap<Irq, IrqState> {
     let debugfs = notes.root.unrecorded().list(DEBUGFS).is_ok();
-    rows.into_iter().map(|(irq, row)| (irq, state(notes, irq, row, debugfs))).collect()
+    rows.into_iter().map(|(irq, row)| (irq, state(notes, irq, row, debugfs))).into_map()
 }
 
 fn state(notes: &Notes<'_>, irq: Irq, row: IrqRow, debugfs: bool) -> IrqState {

@@ -66,7 +66,7 @@ pub(crate) fn knob_owners(notes: &Notes<'_>, processes: &[Process]) -> Vec<KnobO
     {
         owners.extend(link_files(notes, udev));
     }
-    owners.sort();
+    owners.sort_unstable();
     owners
 }
 

@@ -6,4 +6,5 @@ pub mod connections;
 pub mod netdev_genl;
 pub mod qdiscs;
 pub mod sock_diag;
+mod tcp_dump;
 pub mod xdp;

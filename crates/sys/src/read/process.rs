@@ -10,6 +10,7 @@ use crate::read::gaps::Notes;
 pub const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// A process with its own name for itself (`comm`).
+#[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) comm: String,

@@ -2,17 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use netsilo_model::change::SYSCTLS;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::reading::Reading;
+use netsilo_model::machine::topology::Topology;
 use netsilo_model::parse::interrupts::Interrupts;
 use netsilo_model::parse::schedstat::thread_time;
 use netsilo_model::parse::softirqs::softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
 use netsilo_model::parse::{cpu_lists, scalar, snmp};
-use netsilo_model::snapshot::host::{CpuCounters, HostIdentity, NetSettings, Snapshot};
+use netsilo_model::snapshot::host::{
+    CpuCounters, Gap, HostIdentity, KnobOwner, NetSettings, Snapshot,
+};
 use netsilo_model::snapshot::netdev::{NapiThread, Xdp};
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::sockets::LosingSocket;
@@ -32,28 +37,84 @@ use crate::read::{audit, irq, knob_owners, topology};
 /// An error means that the CPU topology or its counters are inconsistent, or that the tree cannot
 /// be saved.
 pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
-    look(root, true, || irq::interrupts(root, None))
+    Ok(whole(root, None)?.0)
+}
+
+fn whole(root: &Root, kept: Option<&Kept>) -> Result<(Snapshot, Vec<Process>), ReadError> {
+    look(root, true, kept, || irq::interrupts(root, None))
 }
 
 /// As [`snapshot`], without interrupt counts, drop counters and the audit.
 pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
-    look(root, false, || irq::uncounted(root))
+    Ok(look(root, false, None, || irq::uncounted(root))?.0)
+}
+
+/// Snapshots in short intervals: the topology, the list of processes and the programs that write
+/// the same knobs are read again only after [`SELDOM`], and when a CPU comes or goes.
+#[derive(Debug, Default)]
+pub(crate) struct Series(Option<Kept>);
+
+/// What is read seldom, and when it was.
+#[derive(Debug)]
+struct Kept {
+    at: Duration,
+    topology: Arc<Topology>,
+    machine: HostIdentity,
+    processes: Vec<Process>,
+    writers: Vec<KnobOwner>,
+    gaps: Vec<Gap>,
+}
+
+/// How long they are used.
+const SELDOM: Duration = Duration::from_secs(5);
+
+impl Series {
+    /// The next snapshot; a tree that is being saved gets everything.
+    pub(crate) fn next(&mut self, root: &Root) -> Result<Snapshot, ReadError> {
+        if root.is_recorded() {
+            return snapshot(root);
+        }
+        let (now, online) = (root.now()?, topology::online(root)?);
+        let is_valid = |kept: &Kept| {
+            now < kept.at + SELDOM
+                && online.as_ref().is_none_or(|online| *online == kept.topology.online)
+        };
+        if let Some(kept) = self.0.take_if(|kept| is_valid(kept)) {
+            let (snapshot, processes) = whole(root, Some(&kept))?;
+            self.0 = Some(Kept { processes, ..kept });
+            return Ok(snapshot);
+        }
+        let (snapshot, processes) = whole(root, None)?;
+        self.0 = Some(Kept {
+            at: snapshot.at,
+            topology: Arc::clone(&snapshot.topology),
+            machine: snapshot.machine.clone(),
+            processes,
+            writers: snapshot.writers.clone(),
+            gaps: snapshot.gaps.clone(),
+        });
+        Ok(snapshot)
+    }
 }
 
 fn look(
     root: &Root,
     whole: bool,
+    kept: Option<&Kept>,
     interrupts: impl FnOnce() -> Result<Interrupts, ReadError>,
-) -> Result<Snapshot, ReadError> {
+) -> Result<(Snapshot, Vec<Process>), ReadError> {
     let notes = Notes::new(root);
-    let topology = Arc::new(topology::noted(&notes)?);
+    let topology = match kept {
+        Some(kept) => Arc::clone(&kept.topology),
+        None => Arc::new(topology::noted(&notes)?),
+    };
     // counters first and together: rates are computed from `at`
     let at = root.now()?;
     let table = wanted(&notes, interrupts())?.unwrap_or_default();
     let cpus = cpu_counters(&notes, &topology.online)?;
     let protocols = if whole { protocols(&notes) } else { BTreeMap::new() };
     let irqs = irq::irqs(&notes, table.irqs);
-    let processes = processes(&notes);
+    let processes = kept.map_or_else(|| processes(&notes), |kept| kept.processes.clone());
     let threads = napi_threads(&notes, &processes);
     let genl = netdev_genl(&notes);
     let mut netdevs =
@@ -62,7 +123,7 @@ fn look(
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
     let audit = whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online));
     let mut snapshot = Snapshot {
-        machine: machine(&notes),
+        machine: kept.map_or_else(|| machine(&notes), |kept| kept.machine.clone()),
         at,
         topology,
         irqs,
@@ -72,7 +133,10 @@ fn look(
         cpus,
         netdevs,
         net: net_settings(&notes),
-        writers: knob_owners::knob_owners(&notes, &processes),
+        writers: kept.map_or_else(
+            || knob_owners::knob_owners(&notes, &processes),
+            |kept| kept.writers.clone(),
+        ),
         audit,
         protocols,
         losing_sockets: if whole { losing_sockets(&notes) } else { None },
@@ -80,8 +144,11 @@ fn look(
         napi_threads: if whole { thread_times(&notes, &threads) } else { BTreeMap::new() },
         gaps: notes.finish()?,
     };
+    if let Some(kept) = kept {
+        snapshot.gaps.clone_from(&kept.gaps);
+    }
     snapshot.escape_names();
-    Ok(snapshot)
+    Ok((snapshot, processes))
 }
 
 /// A malformed file is an error, an unreadable one a gap.
@@ -105,7 +172,7 @@ fn cpu_counters(
         let softirqs = softirqs.remove(&cpu).unwrap_or_default();
         (cpu, CpuCounters { stat, softirqs, softnet: softnet.get(&cpu).copied() })
     };
-    Ok(stats.into_iter().map(counters).collect())
+    Ok(stats.into_iter().map(counters).into_map())
 }
 
 fn machine(notes: &Notes<'_>) -> HostIdentity {
@@ -171,7 +238,7 @@ fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
         ("/proc/net/netstat", snmp::snmp),
         ("/proc/net/snmp6", snmp::snmp6),
     ];
-    files.into_iter().filter_map(|(file, parse)| notes.get(file, parse)).flatten().collect()
+    files.into_iter().filter_map(|(file, parse)| notes.get(file, parse)).flatten().into_map()
 }
 
 fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
@@ -193,12 +260,12 @@ fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, Thread
         notes.get(&format!("/proc/{}/comm", process.pid), scalar::word)?;
         Some((cpu, time_of(notes, process.pid)?))
     };
-    processes.iter().filter_map(time).collect()
+    processes.iter().filter_map(time).into_map()
 }
 
 /// Times of NAPI kthreads, by pid.
 fn thread_times(notes: &Notes<'_>, threads: &[NapiThread]) -> BTreeMap<u32, ThreadTime> {
-    threads.iter().filter_map(|thread| Some((thread.pid, time_of(notes, thread.pid)?))).collect()
+    threads.iter().filter_map(|thread| Some((thread.pid, time_of(notes, thread.pid)?))).into_map()
 }
 
 fn time_of(notes: &Notes<'_>, pid: u32) -> Option<ThreadTime> {
@@ -231,6 +298,6 @@ pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
             .iter()
             .chain(READ_ONLY)
             .filter_map(|name| Some(((*name).to_owned(), value(name)?)))
-            .collect(),
+            .into_map(),
     }
 }

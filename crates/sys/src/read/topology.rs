@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::{CoreKind, Cpu, Node, NodeId, Topology};
 use netsilo_model::parse::node_distance::node_distance;
 use netsilo_model::parse::{cpu_lists, scalar};
@@ -24,6 +25,11 @@ pub fn topology(root: &Root) -> Result<Topology, ReadError> {
     let topology = noted(&notes)?;
     notes.finish()?;
     Ok(topology)
+}
+
+/// The CPUs that are online, as the kernel lists them.
+pub(crate) fn online(root: &Root) -> Result<Option<CpuSet>, ReadError> {
+    root.optional(&format!("{CPUS}/online"), cpu_lists::list)
 }
 
 /// As [`topology`], with what could not be read as gaps.
@@ -143,7 +149,7 @@ fn nodes(notes: &Notes<'_>) -> BTreeMap<NodeId, Node> {
         let distances = notes.get(&format!("{dir}/distance"), node_distance).unwrap_or_default();
         (NodeId(node), Node { cpus, distances })
     };
-    numbered(&names, "node").into_iter().map(read).collect()
+    numbered(&names, "node").into_iter().map(read).into_map()
 }
 
 /// Reads the list if it exists, else the mask: old kernels have masks only.

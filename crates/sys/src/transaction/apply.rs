@@ -12,6 +12,7 @@ use std::{fmt, io};
 
 use netsilo_model::change::{Change, Target, Value, ordered};
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::ordered::Ordered as _;
 
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::{Kernel, Place};
@@ -249,7 +250,7 @@ pub fn record_current_values(
     let (changes, readings): (Vec<Change>, Vec<Reading>) =
         targets.into_iter().filter_map(as_it_is).unzip();
     let mut readings: BTreeMap<Target, Reading> =
-        changes.iter().map(|change| change.target.clone()).zip(readings).collect();
+        changes.iter().map(|change| change.target.clone()).zip(readings).into_map();
     let entry = |change: Change| {
         let now = readings.remove(&change.target)?;
         let settles_as = now.value.clone();

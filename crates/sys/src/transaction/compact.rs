@@ -53,7 +53,7 @@ pub fn compact(
             _ => all.extend(compacted(group, gone, &found)),
         }
     }
-    all.sort_by_key(|transaction| transaction.id);
+    all.sort_unstable_by_key(|transaction| transaction.id);
     if all == history.transactions {
         return None;
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ordered::Ordered as _;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::records::SiloMap;
@@ -87,7 +88,7 @@ impl FlowMap {
         }
         let mut hops: Vec<Hop> =
             links.keys().flat_map(|(from, to)| [from.clone(), to.clone()]).collect();
-        hops.sort();
+        hops.sort_unstable();
         hops.dedup();
         let index = |place: &Hop| hops.binary_search(place).unwrap_or_default();
         let links = links.iter().map(|((from, to), per_s)| HopLink {
@@ -123,7 +124,7 @@ fn follow(
     let irq = Hop { stage: HopStage::Irq, order: irq.unwrap_or(u32::MAX), name: irq_name };
     step(&queue, &irq, all);
     let polls: BTreeMap<CpuId, f64> = if in_packets {
-        silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s)).collect()
+        silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s)).into_map()
     } else {
         interrupts
     };

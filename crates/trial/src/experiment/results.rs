@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use netsilo_model::machine::ordered::Ordered as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,7 @@ pub struct VerdictCounts {
 impl Results {
     /// Computes the results from records; the later record of a repeated step counts.
     pub fn from_records(experiment: &Experiment, records: &[Record]) -> Self {
-        let steps: BTreeSet<Step> = experiment.steps().into_iter().collect();
+        let steps: BTreeSet<Step> = experiment.steps().into_iter().into_set();
         let mut trials: BTreeMap<&Step, &Trial> = BTreeMap::new();
         let mut failed: BTreeMap<&Step, &Failed> = BTreeMap::new();
         let mut unknown_records = 0;

@@ -6,6 +6,7 @@ use netsilo_model::change::{Settings, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::table::{Drivers, Knob};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::audit::{Qdisc, TxLimits};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 use netsilo_model::snapshot::subject::Subject;
@@ -489,7 +490,7 @@ fn looked_at(analysis: &Analysis<'_>) -> Vec<Evidence> {
     let netdevs = analysis.running().filter(|netdev| netdev.device_path.is_some());
     let kinds = |netdev: &Netdev| {
         let all = analysis.qdiscs(netdev);
-        let kinds: BTreeSet<&str> = all.iter().map(|(_, new)| new.kind.as_str()).collect();
+        let kinds: BTreeSet<&str> = all.iter().map(|(_, new)| new.kind.as_str()).into_set();
         let text = kinds.into_iter().collect::<Vec<_>>().join(", ");
         (!text.is_empty())
             .then(|| setting(format!("disciplines of {}", netdev.name), text, "tc qdisc"))

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use netsilo_model::change::NTUPLE_FILTER;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::Distance;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
@@ -294,21 +295,21 @@ fn hashed(work: &NetdevWork<'_>, targets: &CpuSet, scenario: Scenario) -> Weight
         if scenario == Scenario::Worst { flows.least } else { flows.most.unwrap_or(usize::MAX) };
     let mut cpus: Vec<CpuId> = targets.iter().filter(|cpu| work.loads.contains_key(cpu)).collect();
     // The heaviest flow goes to the busiest CPU; in the best scenario, to the idlest.
-    cpus.sort_by(|a, b| work.idle(*a).total_cmp(&work.idle(*b)));
+    cpus.sort_unstable_by(|a, b| work.idle(*a).total_cmp(&work.idle(*b)).then(a.cmp(b)));
     if scenario == Scenario::Best {
         cpus.reverse();
     }
     cpus.truncate(count.max(1));
     let first = flows.heaviest.of(scenario).max(1.0 / cpus.len().max(1) as f64);
     let rest = (1.0 - first) / (cpus.len() as f64 - 1.0).max(1.0);
-    cpus.iter().enumerate().map(|(at, cpu)| (*cpu, if at == 0 { first } else { rest })).collect()
+    cpus.iter().enumerate().map(|(at, cpu)| (*cpu, if at == 0 { first } else { rest })).into_map()
 }
 
 /// The weights of RFS: the steerable share, to the CPUs that read it.
 fn to_readers(work: &NetdevWork<'_>, steerable_share: Range, scenario: Scenario) -> Weights {
     let known = readers(work);
     let readers = work.readers().into_iter().filter(|(cpu, _)| known.contains(*cpu));
-    readers.map(|(cpu, share)| (cpu, share * steerable_share.of(scenario))).collect()
+    readers.map(|(cpu, share)| (cpu, share * steerable_share.of(scenario))).into_map()
 }
 
 /// Share of a CPU's time that RFS saves: data is read, and the reader woken, on the CPU that runs

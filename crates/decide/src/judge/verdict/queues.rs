@@ -242,7 +242,7 @@ fn spread_out(work: &NetdevWork<'_>, queues: &dyn Fn(Scenario) -> Vec<f64>) -> E
         work.poll_share.iter().for_each(|(cpu, own)| add(&mut loads, *cpu, -own));
         let mut used = CpuSet::new();
         let mut queues = queues(scenario);
-        queues.sort_by(|a, b| b.total_cmp(a));
+        queues.sort_unstable_by(|a, b| b.total_cmp(a));
         for queue in queues {
             let least = cpus.iter().min_by(|a, b| {
                 let load = |cpu: &CpuId| loads.get(cpu).map_or(1.0, |load| load.busy + load.bound);

@@ -19,7 +19,7 @@ pub fn irqbalance_policy(plan: &Plan) -> ExportedFile {
         case $(cat \"/sys/kernel/irq/$2/actions\" 2>/dev/null) in\n"
         .to_owned();
     let mut actions: Vec<_> = interrupts(plan).iter().map(|it| it.action.to_owned()).collect();
-    actions.sort();
+    actions.sort_unstable();
     actions.dedup();
     for action in &actions {
         add_line(&mut text, &format!("{}) echo ban=true ;;", quoted(action)));

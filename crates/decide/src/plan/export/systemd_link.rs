@@ -50,7 +50,7 @@ pub fn systemd_link(plan: &Plan) -> (Vec<ExportedFile>, Vec<String>) {
         not_expressible
             .extend(settings.not_expressible.iter().map(|what| format!("{}: {what}", netdev.name)));
     }
-    not_expressible.sort();
+    not_expressible.sort_unstable();
     not_expressible.dedup();
     (files, not_expressible)
 }

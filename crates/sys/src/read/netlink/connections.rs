@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use netlink_bindings::inet_diag::{IterableReplyAttrs, Msg, ReqV2, Request};
+use netlink_bindings::inet_diag::{IterableReplyAttrs, Msg};
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::snapshot::audit::{Connection, Connections};
 use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::read::netlink::sock_diag::{STATES, address, addresses, cookie};
+use crate::read::netlink::tcp_dump::TcpDump;
 
 /// Requested extensions, one bit per attribute from bit 0: `INET_DIAG_INFO` (2) and
 /// `INET_DIAG_SKMEMINFO` (7).
@@ -21,23 +22,14 @@ pub(crate) fn read(netdevs: &[Netdev]) -> io::Result<Connections> {
     let mut socket = NetlinkSocket::new();
     let owners = owners(&mut socket, netdevs)?;
     let mut connections = Connections::default();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let header = ReqV2 {
-            family: family as u8,
-            protocol: libc::IPPROTO_TCP as u8,
-            ext: EXTENSIONS,
-            states: STATES.iter().fold(0, |states, state| states | 1 << *state as u32),
-            ..ReqV2::default()
-        };
-        let mut replies = socket.request(&Request::new().op_tcp_diag_dump(&header))?;
-        while let Some(reply) = replies.recv() {
-            let (message, attributes) = reply?;
-            let Some(connection) = connection(&message, &attributes, &owners) else { continue };
-            connections.seen += 1;
-            connections.busiest.push(connection);
-            if connections.busiest.len() >= 2 * Connections::MAX_LISTED {
-                keep_largest(&mut connections.busiest);
-            }
+    let mut replies = socket.request(&TcpDump::new(EXTENSIONS, &STATES))?;
+    while let Some(reply) = replies.recv() {
+        let (message, attributes) = reply?;
+        let Some(connection) = connection(&message, &attributes, &owners) else { continue };
+        connections.seen += 1;
+        connections.busiest.push(connection);
+        if connections.busiest.len() >= 2 * Connections::MAX_LISTED {
+            keep_largest(&mut connections.busiest);
         }
     }
     keep_largest(&mut connections.busiest);
@@ -47,7 +39,9 @@ pub(crate) fn read(netdevs: &[Netdev]) -> io::Result<Connections> {
 fn keep_largest(kept: &mut Vec<Connection>) {
     let moved =
         |connection: &Connection| connection.bytes_received.saturating_add(connection.bytes_acked);
-    kept.sort_by_key(|connection| (std::cmp::Reverse(moved(connection)), connection.cookie));
+    kept.sort_unstable_by_key(|connection| {
+        (std::cmp::Reverse(moved(connection)), connection.cookie)
+    });
     kept.truncate(Connections::MAX_LISTED);
 }
 

@@ -9,14 +9,16 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use netlink_bindings::inet_diag::{self, IterableReplyAttrs, Msg, ReqV2, TcpState};
+use netlink_bindings::inet_diag::{IterableReplyAttrs, Msg, TcpState};
 use netlink_bindings::rt_addr::{self, Ifaddrmsg};
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::derive::sock_diag::{SocketSample, TcpSocket, read_bytes};
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::parse::schedstat;
 use rustix::io::Errno;
 
 use crate::clock::since_boot;
+use crate::read::netlink::tcp_dump::TcpDump;
 use crate::read::pidfd;
 use crate::read::sock_owners::{self, Holders};
 
@@ -47,16 +49,18 @@ pub fn sample(before: Option<&SocketSample>) -> Result<SocketSample, SockDiagErr
         ..SocketSample::default()
     };
     let inodes: BTreeSet<u32> =
-        sample.sockets.values().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
+        sample.sockets.values().map(|socket| socket.inode).filter(|inode| *inode != 0).into_set();
     let holders = sock_owners::holders(proc, &inodes).map_err(SockDiagError::Proc)?;
     if let Some(before) = before {
         sample.refused = ask_incoming(&mut sample.sockets, before, &holders).err().map(refusal);
     }
-    let tgids: BTreeSet<u32> = holders.values().flat_map(BTreeMap::keys).copied().collect();
-    sample.processes =
-        tgids.iter().filter_map(|tgid| Some((*tgid, sock_owners::process(proc, *tgid)?))).collect();
+    let tgids: BTreeSet<u32> = holders.values().flat_map(BTreeMap::keys).copied().into_set();
+    sample.processes = tgids
+        .iter()
+        .filter_map(|tgid| Some((*tgid, sock_owners::process(proc, *tgid)?)))
+        .into_map();
     sample.owners =
-        holders.into_iter().map(|(inode, fds)| (inode, fds.into_keys().collect())).collect();
+        holders.into_iter().map(|(inode, fds)| (inode, fds.into_keys().into_set())).into_map();
     Ok(sample)
 }
 
@@ -78,20 +82,11 @@ pub(crate) const STATES: [TcpState; 6] = [
 
 fn tcp_sockets(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u64, TcpSocket>> {
     let mut sockets = BTreeMap::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let header = ReqV2 {
-            family: family as u8,
-            protocol: libc::IPPROTO_TCP as u8,
-            // one bit per attribute, from bit 0: INET_DIAG_INFO is attribute 2
-            ext: 1 << 1,
-            states: STATES.iter().fold(0, |states, state| states | 1 << *state as u32),
-            ..ReqV2::default()
-        };
-        let mut replies = netlink.request(&inet_diag::Request::new().op_tcp_diag_dump(&header))?;
-        while let Some(reply) = replies.recv() {
-            let (message, attributes) = reply?;
-            sockets.extend(tcp_socket(&message, &attributes));
-        }
+    // INET_DIAG_INFO is attribute 2
+    let mut replies = netlink.request(&TcpDump::new(1 << 1, &STATES))?;
+    while let Some(reply) = replies.recv() {
+        let (message, attributes) = reply?;
+        sockets.extend(tcp_socket(&message, &attributes));
     }
     Ok(sockets)
 }

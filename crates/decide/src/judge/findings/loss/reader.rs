@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::loss_stage::LossStage;
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 
@@ -94,7 +95,7 @@ fn sockets(
         ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
     let labels =
         analysis.observation.after.losing_sockets.iter().flatten().map(LosingSocket::subject);
-    let of_sockets: BTreeSet<Subject> = labels.collect();
+    let of_sockets: BTreeSet<Subject> = labels.into_set();
     for (subject, lost) in stage.by_subject() {
         // A protocol's count includes the losses of its sockets.
         let of_kind = kind == SocketKind::TcpListen || subject.is_udp();

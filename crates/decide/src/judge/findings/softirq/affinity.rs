@@ -7,6 +7,7 @@ use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -44,7 +45,7 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
     let outside: BTreeMap<_, _> = by_cpu
         .iter()
         .filter(|(cpu, rate)| !requested.contains(**cpu) && **rate >= OFTEN_PER_S)
-        .collect();
+        .into_map();
     if outside.is_empty() {
         return None;
     }
