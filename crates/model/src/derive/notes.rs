@@ -128,6 +128,11 @@ fn refusal(hooks: Vec<&Hook>) -> Option<String> {
     let best = hooks.first()?;
     let why = best.refused.as_ref()?;
     Some(match hooks.iter().find(|hook| hook.refused.is_none()) {
+        // Two programs for one hook: the second one reads less.
+        Some(lesser) if lesser.hook == best.hook => format!(
+            "{} counted in less detail: the first program for {} was refused: {why}",
+            best.quantity, best.hook
+        ),
         Some(lesser) => format!(
             "{} counted by {} because {} is unavailable: {why}",
             best.quantity, lesser.hook, best.hook

@@ -5,9 +5,8 @@
  * A table is an array of `cpus * slots` slots, one range of slots per CPU, mapped by user space. A
  * program hashes its key into its CPU's range and looks at PROBES slots. It adds to the slot with
  * its key, or takes the first free one; without either, it counts the event as lost. Slots are
- * never freed: user space replaces the full table with an empty one (TABLE below, an array of
- * maps), then reads and clears the full one. During that update the kernel waits until no program
- * uses the old table (maybe_wait_bpf_programs).
+ * never freed: each table is one of a pair, and user space turns to the other one of every pair at
+ * once (`turn` below), waits until no program uses the full ones, and reads and clears these.
  *
  * A slot has SLOT_WORDS words: tag (0: free), key, label, three sums. Only one CPU writes it, but
  * another program may interrupt the writer (fentry can be preempted, TCP and UDP share a table),
@@ -31,10 +30,10 @@ struct slot {
 	u64 sum[3];
 };
 
-/* One entry: the table in use. Its real size is that of the table set before loading. */
+/* The pair. The real size of a table is that of those set before loading. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, u32);
 	__array(values, struct {
 		__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -44,6 +43,15 @@ struct {
 		__uint(value_size, sizeof(struct slot));
 	});
 } TABLE SEC(".maps");
+
+/* One entry: which table of each pair is in use, 0 or 1. Shared by all objects. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, u64);
+} turn SEC(".maps");
 
 /* One entry: events without a slot. */
 struct {
@@ -90,11 +98,15 @@ static __always_inline bool same_key(const struct key *a, const struct key *b)
  */
 static __always_inline struct slot *slot_of(const struct key *key, bool *fresh)
 {
-	u32 zero = 0, cpu = bpf_get_smp_processor_id();
-	void *table = bpf_map_lookup_elem(&TABLE, &zero);
+	u32 zero = 0, half = 0, cpu = bpf_get_smp_processor_id();
+	u64 *now = bpf_map_lookup_elem(&turn, &zero);
 	u64 tag = tag_of(key);
+	void *table;
 
 	*fresh = false;
+	if (now)
+		half = *(volatile u64 *)now & 1;
+	table = bpf_map_lookup_elem(&TABLE, &half);
 	if (!table || cpu >= machine.cpus)
 		goto none;
 #pragma unroll

@@ -382,7 +382,7 @@ pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
             }
             Some(1) => "no privilege: run as root or with CAP_BPF and CAP_PERFMON",
             Some(13) => "the kernel's verifier refused the program",
-            Some(2 | 3) => "this kernel has no such hook, or not this kind of hook",
+            Some(2 | 3) => "this kernel lacks the hook, or a symbol that the program reads",
             Some(22 | 95 | 524) => "this kernel does not allow this kind of hook here",
             Some(16) => "the hook is busy: another tracer holds it exclusively",
             Some(12) => "out of memory",

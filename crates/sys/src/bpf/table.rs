@@ -29,10 +29,8 @@ pub(crate) struct Entry {
 /// Two arrays of slots: the kernel writes one while user space reads the other.
 pub(crate) struct Table {
     halves: [(MapHandle, Mapped); 2],
-    /// Which half the kernel writes.
-    active: usize,
-    /// The one-entry array of maps through which the programs find that half.
-    current: MapHandle,
+    /// The array of both, through which the programs find them.
+    pair: MapHandle,
     slots: u32,
 }
 
@@ -48,24 +46,22 @@ impl Table {
         let halves = [half()?, half()?];
         let mut options = create_options();
         options.inner_map_fd = halves[0].0.as_fd().as_raw_fd() as u32;
-        let current =
-            MapHandle::create(MapType::ArrayOfMaps, Some("netsilo_current"), 4, 4, 1, &options)?;
-        let table = Self { halves, active: 0, current, slots };
-        table.point_at(0)?;
+        let pair =
+            MapHandle::create(MapType::ArrayOfMaps, Some("netsilo_pair"), 4, 4, 2, &options)?;
+        let table = Self { halves, pair, slots };
+        table.set(0)?;
+        table.set(1)?;
         Ok(table)
     }
 
-    /// The map named `current` in the programs.
-    pub(crate) fn current(&self) -> libbpf_rs::Result<MapHandle> {
-        MapHandle::try_from(&self.current)
+    /// The pair, for the programs.
+    pub(crate) fn pair(&self) -> libbpf_rs::Result<MapHandle> {
+        MapHandle::try_from(&self.pair)
     }
 
-    /// The counts since the last call; waits for an RCU grace period (milliseconds).
-    pub(crate) fn drain(&mut self) -> libbpf_rs::Result<Vec<Entry>> {
-        let full = self.active;
-        self.point_at(1 - full)?;
-        self.active = 1 - full;
-        let words = self.halves[full].1.words();
+    /// The counts of a half that no program uses ([`Turn::next`], [`Self::wait`]); clears it.
+    pub(crate) fn drain(&mut self, half: usize) -> Vec<Entry> {
+        let words = self.halves[half].1.words();
         let mut entries = Vec::new();
         for (index, slot) in words.chunks_exact(SLOT_WORDS).enumerate() {
             if slot[0].load(Ordering::Relaxed) == 0 {
@@ -80,16 +76,45 @@ impl Table {
             });
             slot[0].store(0, Ordering::Relaxed);
         }
-        Ok(entries)
+        entries
     }
 
-    /// Switches the array that programs write.
+    /// Waits until every program that runs now has ended, on a busy machine for seconds.
     ///
-    /// When this returns, no program writes the other array: `maybe_wait_bpf_programs` in the
-    /// kernel.
-    fn point_at(&self, half: usize) -> libbpf_rs::Result<()> {
+    /// The kernel does that (`synchronize_rcu`) after each change of an array of maps, also of one
+    /// that changes nothing (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`).
+    pub(crate) fn wait(&self) -> libbpf_rs::Result<()> {
+        self.set(0)
+    }
+
+    fn set(&self, half: usize) -> libbpf_rs::Result<()> {
         let fd = self.halves[half].0.as_fd().as_raw_fd();
-        self.current.update(&0_u32.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+        self.pair.update(&(half as u32).to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+    }
+}
+
+/// Which half of every table the programs write: one switch for all, so that their counts are of
+/// one window.
+pub(crate) struct Turn {
+    map: MapHandle,
+    now: Mapped,
+}
+
+impl Turn {
+    pub(crate) fn new() -> libbpf_rs::Result<Self> {
+        let map = mappable_array("netsilo_turn", 8, 1)?;
+        Ok(Self { now: Mapped::new(map.as_fd(), 8)?, map })
+    }
+
+    /// The map, by the name that the programs use.
+    pub(crate) fn map(&self) -> libbpf_rs::Result<(&'static str, MapHandle)> {
+        Ok(("turn", MapHandle::try_from(&self.map)?))
+    }
+
+    /// Turns all tables to their other half and returns the one that is full. Programs that run now
+    /// may still write it ([`Table::wait`]).
+    pub(crate) fn next(&self) -> usize {
+        (self.now.words()[0].fetch_xor(1, Ordering::SeqCst) & 1) as usize
     }
 }
 

@@ -25,7 +25,7 @@ use crate::bpf::load::{LoadContext, Loaded, READERS, Source, load, load_first, r
 use crate::bpf::own_cost::{self, Unlisted};
 use crate::bpf::runqueue::Waits;
 use crate::bpf::stages::Sampler;
-use crate::bpf::table::{Mapped, Table, create_options, mappable_array};
+use crate::bpf::table::{Mapped, Table, Turn, create_options, mappable_array};
 
 /// Which eBPF programs to attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +118,8 @@ struct Tables {
     reads: Table,
     wakeups: Table,
     forwards: Table,
+    /// Which half of each of them is in use.
+    turn: Turn,
     arrived: Arrived,
     /// `None` unless [`Options::runqueue`] is set.
     waits: Option<Waits>,
@@ -288,19 +290,21 @@ impl Tracer {
         if attribution.hooks.iter().any(|hook| hook.refused.is_none()) {
             attribution.source = AttributionSource::Bpf;
         }
-        let mut wakeups_of_any = 0;
+        let (mut wakeups_of_any, mut end) = (0, Instant::now());
         if let Some(tables) = &mut self.tables {
-            // A drain waits for running programs (RCU), on a busy machine for seconds. So CPU time
-            // is read right before the polls: their time is part of it.
+            // All counts are of one window: it ends here, before the wait for running programs.
+            let full = tables.turn.next();
+            end = Instant::now();
             let reschedules = self.loaded.iter().any(Loaded::counts_reschedules);
             let times = cpu_times(&tables.times, reschedules);
-            attribution.polls = polls(tables.polls.drain()?);
+            let (sampling, wakeups_seen) = sampled(&tables.times);
+            tables.polls.wait()?;
+            attribution.polls = polls(tables.polls.drain(full));
             attribution.consumption =
-                consumption(tables.reads.drain()?, &attribution.polls, &self.cgroups);
-            attribution.wakeups = wakeups(tables.wakeups.drain()?);
+                consumption(tables.reads.drain(full), &attribution.polls, &self.cgroups);
+            attribution.wakeups = wakeups(tables.wakeups.drain(full));
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;
-            let (sampling, wakeups_seen) = sampled(&tables.times);
             attribution.sampling = sampling.since(self.before.sampling);
             self.before.sampling = sampling;
             wakeups_of_any = wakeups_seen - self.before.wakeups_seen;
@@ -310,7 +314,7 @@ impl Tracer {
             // The count of a program that cannot be read is 0.
             attribution.lost_events = lost.saturating_sub(self.before.lost);
             self.before.lost = lost;
-            attribution.forwarded = forwarded(tables.forwards.drain()?);
+            attribution.forwarded = forwarded(tables.forwards.drain(full));
             if self.options.arrivals {
                 (attribution.flows, attribution.flows_missed) =
                     tables.arrived.drain(&attribution.polls)?;
@@ -319,11 +323,10 @@ impl Tracer {
         }
         attribution.stages = self.sampler.as_ref().map(Sampler::read).transpose()?;
         attribution.cost = Some(self.cost(&attribution, wakeups_of_any));
-        let now = Instant::now();
         attribution.elapsed =
-            self.attached + self.since.map_or(Duration::ZERO, |since| now - since);
+            self.attached + self.since.map_or(Duration::ZERO, |since| end - since);
         self.attached = Duration::ZERO;
-        self.since = self.since.map(|_| now);
+        self.since = self.since.map(|_| end);
         Ok(attribution)
     }
 
@@ -440,14 +443,15 @@ impl Tables {
             reads,
             wakeups,
             forwards,
+            turn: Turn::new()?,
             arrived: Arrived::new(options.arrivals)?,
             waits: options.runqueue.then(|| Waits::new(cpus)).transpose()?,
         };
         let mut maps = BTreeMap::from([
-            ("polls", tables.polls.current()?),
-            ("reads", tables.reads.current()?),
-            ("wakeups", tables.wakeups.current()?),
-            ("forwards", tables.forwards.current()?),
+            ("polls", tables.polls.pair()?),
+            ("reads", tables.reads.pair()?),
+            ("wakeups", tables.wakeups.pair()?),
+            ("forwards", tables.forwards.pair()?),
             ("arrivals", array("netsilo_arrivals", ARRIVALS_BYTES, cpus)?),
             ("cpu_times", times),
             ("lost", MapHandle::try_from(&tables.lost)?),
@@ -457,6 +461,7 @@ impl Tables {
             ("flow_demand", demand),
             ("window", window),
         ]);
+        maps.extend([tables.turn.map()?]);
         maps.extend(tables.arrived.maps()?);
         maps.extend(tables.waits.as_ref().map(Waits::map).transpose()?);
         tables.begin_window();
