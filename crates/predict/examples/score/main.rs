@@ -1,7 +1,9 @@
 //! Holds the model to published experiments: fits its parameters, and compares what the model says
 //! with what was published, as fitted to all cells and as fitted without the cell's group.
 //!
-//! `make predict-score` runs it. `-v` lists every cell; `--write` keeps the fit in `fitted.csv`.
+//! `make predict-score` runs it. `-v` lists every cell; `--write` keeps the fit in `fitted.csv`;
+//! `--grid` prints the whole experiment of requests and responses, published or not, by the
+//! parameters that are built in (with `--refit`: by those of a new fit).
 
 #![allow(
     clippy::print_stdout,
@@ -12,6 +14,7 @@
 
 mod cells;
 mod fit;
+mod grid;
 mod summary;
 
 use std::collections::BTreeSet;
@@ -21,7 +24,6 @@ use std::path::Path;
 use netsilo_predict::interval::Draws;
 use netsilo_predict::parameters::Table;
 
-use cells::Cell;
 use fit::fit;
 use summary::{Judged, Summary};
 
@@ -36,6 +38,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     if arguments.contains("--write") {
         return write(&fitted);
     }
+    if arguments.contains("--grid") {
+        return grid::print(if arguments.contains("--refit") { &fitted } else { &table });
+    }
     let mut groups: Vec<&str> = cells.iter().map(|cell| cell.group).collect();
     groups.dedup();
     let (mut all_fitted, mut all_left_out) = (Summary::default(), Summary::default());
@@ -48,8 +53,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         {
             let draws = Draws::new(table, DRAWS, 1);
             let mut own = Summary::default();
-            for cell in cells.iter().filter(|cell| cell.group == group) {
-                let judged = judge(cell, table, &draws);
+            let of_group = || cells.iter().filter(|cell| cell.group == group);
+            let predicted = cells::predicted(of_group(), &table.values());
+            let intervals = cells::intervals(of_group(), &draws);
+            for ((cell, predicted), interval) in of_group().zip(predicted).zip(intervals) {
+                let judged = Judged { published: cell.published, predicted, interval };
                 if arguments.contains("-v") && how == "as fitted" {
                     println!("{}", judged.line(cell));
                 }
@@ -62,14 +70,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{}", all_fitted.row("all", "as fitted"));
     println!("{}", all_left_out.row("all", "left out"));
     Ok(())
-}
-
-fn judge(cell: &Cell, table: &Table, draws: &Draws) -> Judged {
-    Judged {
-        published: cell.published,
-        predicted: cell.predicted(&table.values()),
-        interval: cell.interval(draws),
-    }
 }
 
 /// Writes the fitted values.
