@@ -131,6 +131,8 @@ macro_rules! published {
 }
 
 pub(crate) const RR: &str = case!("request-response.toml");
+pub(crate) const GUEST: &str = case!("service-in-a-guest.toml");
+pub(crate) const FORWARD: &str = case!("forward.toml");
 
 /// All cells.
 pub(crate) fn all() -> Result<Vec<Cell>, Box<dyn std::error::Error>> {
@@ -214,20 +216,24 @@ fn rr_cpus(cells: &mut Vec<Cell>) -> Added {
 }
 
 fn guest(cells: &mut Vec<Cell>) -> Added {
-    let text = case!("service-in-a-guest.toml");
     for row in rows(published!("rps_guest_cpu_before.csv")).filter(|row| row[0] == "before") {
         let Ok(cpu) = row[1].parse() else { continue };
         let what = (Kind::Softirq(cpu), row[7].parse::<f64>()? / 100.0);
-        cells.push(cell(text, &[], "none", ("guest", format!("guest, cpu {cpu}, softirq")), what)?);
+        cells.push(cell(
+            GUEST,
+            &[],
+            "none",
+            ("guest", format!("guest, cpu {cpu}, softirq")),
+            what,
+        )?);
     }
     // The text: softirq time about doubles.
     let named = ("guest", "guest, rps, softirq over before".to_owned());
-    cells.push(cell(text, &[], "rps", named, (Kind::SoftirqRatio, 2.0))?);
+    cells.push(cell(GUEST, &[], "rps", named, (Kind::SoftirqRatio, 2.0))?);
     Ok(())
 }
 
 fn forward(cells: &mut Vec<Cell>) -> Added {
-    let text = case!("forward.toml");
     let all: Vec<_> = rows(published!("forward_idle.csv")).collect();
     for setting in ["A_all_irqs_cpu0", "B_eth1_cpu0_eth2_cpu1"] {
         for cpu in [0, 1] {
@@ -238,7 +244,7 @@ fn forward(cells: &mut Vec<Cell>) -> Added {
             let busy = 1.0 - idle.iter().sum::<f64>() / idle.len() as f64 / 100.0;
             let name = format!("forward, {setting}, cpu {cpu}, softirq");
             let what = (Kind::Softirq(cpu), busy);
-            cells.push(cell(text, &[], setting, ("forward", name), what)?);
+            cells.push(cell(FORWARD, &[], setting, ("forward", name), what)?);
         }
     }
     Ok(())

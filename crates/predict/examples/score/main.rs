@@ -1,9 +1,9 @@
 //! Holds the model to published experiments: fits its parameters, and compares what the model says
 //! with what was published, as fitted to all cells and as fitted without the cell's group.
 //!
-//! `make predict-score` runs it. `-v` lists every cell; `--write` keeps the fit in `fitted.csv`;
-//! `--grid` prints the whole experiment of requests and responses, published or not, by the
-//! parameters that are built in (with `--refit`: by those of a new fit).
+//! `make predict-score` runs it. `-v` lists every cell, each way; `--write` keeps the fit in
+//! `fitted.csv`; `--grid` prints all cells of the scenarios, published or not, by the parameters
+//! that are built in (with `--refit`: by those of a new fit).
 
 #![allow(
     clippy::print_stdout,
@@ -21,11 +21,10 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::Path;
 
-use netsilo_predict::interval::Draws;
 use netsilo_predict::parameters::Table;
 
 use fit::fit;
-use summary::{Judged, Summary};
+use summary::{Summary, judge};
 
 /// Draws of the parameters for each interval.
 const DRAWS: usize = 400;
@@ -39,7 +38,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         return write(&fitted);
     }
     if arguments.contains("--grid") {
-        return grid::print(if arguments.contains("--refit") { &fitted } else { &table });
+        let table = if arguments.contains("--refit") { &fitted } else { &table };
+        println!("{}", grid::text(&table.values())?);
+        return Ok(());
     }
     let mut groups: Vec<&str> = cells.iter().map(|cell| cell.group).collect();
     groups.dedup();
@@ -51,15 +52,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (how, table, all) in
             [("as fitted", &fitted, &mut all_fitted), ("left out", &without, &mut all_left_out)]
         {
-            let draws = Draws::new(table, DRAWS, 1);
             let mut own = Summary::default();
-            let of_group = || cells.iter().filter(|cell| cell.group == group);
-            let predicted = cells::predicted(of_group(), &table.values());
-            let intervals = cells::intervals(of_group(), &draws);
-            for ((cell, predicted), interval) in of_group().zip(predicted).zip(intervals) {
-                let judged = Judged { published: cell.published, predicted, interval };
-                if arguments.contains("-v") && how == "as fitted" {
-                    println!("{}", judged.line(cell));
+            let of_group = cells.iter().filter(|cell| cell.group == group);
+            for (cell, judged) in judge(of_group, table, DRAWS) {
+                if arguments.contains("-v") {
+                    println!("{}", judged.line(cell, how));
                 }
                 own.add(cell.kind, &judged);
                 all.add(cell.kind, &judged);
