@@ -10,7 +10,8 @@ mod cells;
 #[allow(dead_code, reason = "the program uses all of it")]
 mod grid;
 
-use grid::{Place, Row, SETTINGS, described, other_rows, others, request_rows, requests};
+use cells::described;
+use grid::{Place, Row, SETTINGS, other_rows, others, request_rows, requests};
 use netsilo_predict::interval::{Draws, Expected};
 use netsilo_predict::parameters::Table;
 use netsilo_predict::prediction::Bottleneck;
@@ -20,8 +21,8 @@ const PAGE: &str = include_str!("../../../docs/model.md");
 /// The numbers that docs/model.md has in this row.
 fn shown(name: &str) -> Vec<f64> {
     let begin = format!("| {name} | ");
-    let line = PAGE.lines().find(|line| line.starts_with(&begin));
-    let line = line.unwrap_or_else(|| panic!("docs/model.md lacks {name}"));
+    let line = PAGE.lines().find(|line| line.starts_with(&begin)).unwrap_or_default();
+    assert!(!line.is_empty(), "docs/model.md lacks {name}");
     let cells = line[begin.len()..].trim_end_matches(" |").split(" | ");
     cells.map(|cell| cell.parse().unwrap()).collect()
 }
@@ -43,7 +44,7 @@ fn the_page_shows_what_the_model_says_of_each_cell() {
 }
 
 fn expected(place: &Place<'_>, settings: &[&str], draws: &Draws) -> Vec<Expected> {
-    let described = described(place).unwrap();
+    let described = described(place.1, &place.2).unwrap();
     let none = &described.settings[place.3];
     let one = |name: &&str| draws.expect(&described.scenario, &described.settings[*name], none);
     settings.iter().map(one).collect()

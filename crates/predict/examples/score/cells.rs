@@ -1,6 +1,6 @@
 //! The published cells, and what the model says of each.
 
-use netsilo_predict::file;
+use netsilo_predict::file::{self, Described};
 use netsilo_predict::interval::{Draws, Expected};
 use netsilo_predict::parameters::Values;
 use netsilo_predict::predict;
@@ -151,6 +151,15 @@ fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines().skip(1).map(|line| line.split(',').collect())
 }
 
+/// Reads a scenario, with changes.
+pub(crate) fn described(
+    text: &str,
+    changes: &[(&str, String)],
+) -> Result<Described, Box<dyn std::error::Error>> {
+    let changes: Vec<_> = changes.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
+    Ok(file::parse(text, &changes, &[])?)
+}
+
 fn cell(
     text: &str,
     changes: &[(&str, String)],
@@ -158,8 +167,7 @@ fn cell(
     (group, name): (&'static str, String),
     (kind, published): (Kind, f64),
 ) -> Result<Cell, Box<dyn std::error::Error>> {
-    let changes: Vec<_> = changes.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
-    let described = file::parse(text, &changes, &[])?;
+    let described = described(text, changes)?;
     let find = |name: &str| described.settings.get(name).cloned();
     let setting = find(setting).ok_or_else(|| format!("no setting {setting}"))?;
     let none = find("none").unwrap_or_else(|| setting.clone());

@@ -3,12 +3,11 @@
 use std::error::Error;
 use std::fmt::Write;
 
-use netsilo_predict::file::{self, Described};
 use netsilo_predict::parameters::Values;
 use netsilo_predict::predict;
 use netsilo_predict::prediction::Prediction;
 
-use crate::cells::{FORWARD, GUEST, RR};
+use crate::cells::{FORWARD, GUEST, RR, described};
 
 /// The settings of the experiment with requests and responses beside `none`.
 pub(crate) const SETTINGS: [&str; 3] = ["rps_rfs", "irq_affinity", "irq_affinity+rps_rfs"];
@@ -73,18 +72,12 @@ pub(crate) fn others() -> Vec<Place<'static>> {
     ]
 }
 
-/// Reads the scenario of a place.
-pub(crate) fn described((_, text, changes, _): &Place<'_>) -> Result<Described, Box<dyn Error>> {
-    let changes: Vec<_> = changes.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
-    Ok(file::parse(text, &changes, &[])?)
-}
-
 fn predicted(
     place: &Place<'_>,
     setting: &str,
     values: &Values,
 ) -> Result<Prediction, Box<dyn Error>> {
-    let described = described(place)?;
+    let described = described(place.1, &place.2)?;
     let setting = described.settings.get(setting).ok_or_else(|| format!("no setting {setting}"))?;
     Ok(predict(&described.scenario, setting, values))
 }
