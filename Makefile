@@ -87,11 +87,13 @@ bench-peers: setup
 	cargo build --release -p netsilo -p netsilo-lab
 	target/release/netsilo-lab peers --json target/peers.json
 
-# the default's choices, held to what measures best on a veth of this machine, at true speed; some
-# 10 minutes
+# the default's choices, held to what measures best on veths of this machine, at true speed, and to
+# counts in guests; some 15 minutes for the veths, minutes for each load of a guest.
+# ARGS="--part veth" (guest8, guest16, forward) measures a part. ARGS="--keep DIR --at-most 300"
+# stops between two loads, and the same command goes on
 bench-outcome: setup
 	cargo build --release -p netsilo -p netsilo-lab
-	target/release/netsilo-lab outcome
+	target/release/netsilo-lab outcome $(ARGS)
 
 # what check says of RPS on a veth, held to what RPS does there, at true speed; some 10 minutes
 bench-verdicts: setup

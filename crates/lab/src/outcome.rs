@@ -2,35 +2,47 @@
 
 mod args;
 mod guest;
+mod outcomes;
+mod rank;
+mod record;
 mod recorded;
+mod regret;
+mod shapes;
 mod table;
+mod times;
+mod vectors;
 mod veth;
+mod veth_loads;
 
 use std::path::PathBuf;
+use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use clap::ValueEnum;
 use netsilo_model::cost::assumed::Assumed;
 
-use crate::outcome::args::Measure;
-use crate::outcome::recorded::Outcomes;
-use crate::say::say;
+use crate::outcome::args::{Measure, Part};
+use crate::outcome::outcomes::Outcomes;
+use crate::outcome::recorded::Recorded;
+use crate::say::{progress, say};
 
 /// Arguments of `outcome`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Outcome {
     #[command(flatten)]
     measure: Measure,
-    /// Measure in a guest of two sockets (emulated), not on a veth of this machine
-    #[arg(long)]
-    guest: bool,
-    /// Save the measured rates and a bundle of each start in this folder [default: a temporary one]
+    /// Measure only this; may be repeated [default: everything]
+    #[arg(long = "part", value_enum, value_name = "PART")]
+    parts: Vec<Part>,
+    /// Save what was measured, and a bundle of each start, in a folder for each part in this one; a
+    /// run goes on with the loads that it lacks [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Measure nothing: ask the default about these saved outcomes
     #[arg(
         long,
         value_name = "DIR",
-        conflicts_with_all = ["keep", "guest", "rounds", "seconds", "looks"]
+        conflicts_with_all = ["keep", "parts", "rounds", "seconds", "looks", "load", "at_most"]
     )]
     from: Vec<PathBuf>,
 }
@@ -40,70 +52,40 @@ pub(crate) fn run(args: &Outcome) -> Result<()> {
     let temporary = tempfile::tempdir()?;
     let mut folders = args.from.clone();
     if folders.is_empty() {
-        let folder = args.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
-        std::fs::create_dir_all(&folder)?;
-        let record = if args.guest { guest::record } else { veth::record };
-        record(&args.measure, &folder)?;
-        folders.push(folder);
+        folders = record(args, &args.keep.clone().unwrap_or_else(|| temporary.path().to_owned()))?;
     }
     let all: Vec<Outcomes> = folders.iter().map(|it| Outcomes::read(it)).collect::<Result<_>>()?;
     for outcomes in &all {
-        say(&format!("{}\n", table::choices(outcomes, Assumed::default())?))?;
+        say(&tables(outcomes)?.join("\n\n"))?;
+        say("")?;
     }
-    say(&table::sensitivity(&all)?)
+    let has_rates = all.iter().any(|outcomes| outcomes.counted().is_none());
+    if has_rates { say(&table::sensitivity(&all)?) } else { Ok(()) }
+}
+
+/// What was measured in one part, and what the default chooses there.
+fn tables(outcomes: &Outcomes) -> Result<Vec<String>> {
+    let choices = table::choices(outcomes, Assumed::default())?;
+    let measured = table::measured(outcomes, Assumed::default());
+    Ok([choices].into_iter().chain(measured).collect())
+}
+
+/// Measures; returns the folders with outcomes.
+fn record(args: &Outcome, keep: &std::path::Path) -> Result<Vec<PathBuf>> {
+    let begun = Instant::now();
+    let mut folders = Vec::new();
+    let wanted = |part: &Part| args.parts.is_empty() || args.parts.contains(part);
+    for part in Part::value_variants().iter().filter(|part| wanted(part)) {
+        let folder = keep.join(part.folder());
+        std::fs::create_dir_all(&folder).with_context(|| format!("{folder:?}"))?;
+        record::record(*part, &args.measure, &folder, begun).with_context(|| part.folder())?;
+        if Recorded::read(&folder)?.is_some() {
+            folders.push(folder);
+        }
+    }
+    progress(&format!("done after {:.1} minutes", begun.elapsed().as_secs_f64() / 60.0));
+    Ok(folders)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    fn recorded(name: &str) -> Outcomes {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/outcomes");
-        Outcomes::read(&folder.join(name)).unwrap()
-    }
-
-    /// `docs/outcomes.md`, with tables made narrow: it may align its columns in its own way.
-    fn documented() -> String {
-        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/outcomes.md");
-        narrow(&std::fs::read_to_string(docs).unwrap())
-    }
-
-    fn narrow(text: &str) -> String {
-        text.split_whitespace().filter(|word| !word.starts_with("|-")).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn the_default_chooses_what_measured_best_in_the_guest() {
-        assert_eq!(recorded("guest").regrets(Assumed::default()).unwrap(), [0.0, 0.0]);
-    }
-
-    #[test]
-    fn the_start_does_not_matter_in_a_guest() {
-        let lab = recorded("lab");
-        for load in &lab.recorded.loads {
-            assert_eq!(load.starts.len(), 5);
-            let chosen = lab.chosen(load, Assumed::default()).unwrap();
-            let regrets: Vec<f64> = chosen.iter().map(|it| load.regret(*it)).collect();
-            assert!(regrets.iter().all(|it| *it <= 0.05), "{}: {regrets:?}", load.name);
-        }
-    }
-
-    #[test]
-    fn the_regret_is_within_the_goal_and_as_documented() {
-        let all = ["guest", "lab", "veth"].map(recorded);
-        let regrets = all[2].regrets(Assumed::default()).unwrap();
-        let mean = regrets.iter().sum::<f64>() / regrets.len() as f64;
-        assert!(mean <= 0.05 && regrets.iter().all(|regret| *regret <= 0.15), "{regrets:?}");
-
-        let mut tables = vec![table::sensitivity(&all).unwrap()];
-        tables.extend(all.iter().map(|it| table::choices(it, Assumed::default()).unwrap()));
-        let documented = documented();
-        for table in tables {
-            let (rows, summary) = table.split_once("\n\n").unwrap_or((&table, ""));
-            assert!(documented.contains(&narrow(rows)), "not in docs/outcomes.md:\n{table}");
-            assert!(documented.contains(summary), "not in docs/outcomes.md: {summary}");
-        }
-    }
-}
+mod tests;

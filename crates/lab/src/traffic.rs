@@ -6,6 +6,8 @@
 mod consume;
 mod consume_args;
 mod consumed;
+mod latency;
+mod pipeline;
 mod print;
 mod produce;
 mod proto;
@@ -19,6 +21,7 @@ mod zerocopy;
 
 pub use consume_args::{ConsumeArgs, Mode};
 pub use consumed::{Consumed, ConsumedSocket};
+pub use pipeline::Pipeline;
 pub use produce::{ProduceArgs, Produced, ProducedFlow};
 pub use proto::Proto;
 pub use rr_client::{Connection, RrClient, RrReport};
@@ -39,6 +42,8 @@ pub enum Traffic {
     RrServer(RrServer),
     /// Send requests one after the other on each of many connections, for a given time
     RrClient(RrClient),
+    /// Answer UDP requests by two processes, each on its CPU: one reads, the other answers
+    Pipeline(Pipeline),
     /// Receive streams in a given way and count every byte
     Consume(ConsumeArgs),
     /// Send an exact number of bytes on each of several flows
@@ -50,6 +55,7 @@ pub fn run(traffic: &Traffic) -> Result<()> {
     match traffic {
         Traffic::RrServer(server) => rr_server::run(server),
         Traffic::RrClient(client) => print(&rr_client::run(client)?),
+        Traffic::Pipeline(pipeline) => pipeline::run(pipeline),
         Traffic::Consume(consume) => print(&consume::run(consume)?),
         Traffic::Produce(produce) => print(&produce::run(produce)?),
     }

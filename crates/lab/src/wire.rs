@@ -1,12 +1,14 @@
-//! A veth of this machine's own kernel between two network namespaces, with a server at one end and
+//! Veths of this machine's own kernel between network namespaces, with a server at one end and
 //! clients at the other.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
+use netsilo_lab::traffic;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 
 use crate::built;
@@ -15,113 +17,274 @@ use crate::built;
 pub(crate) const SERVER_CPU: u32 = 1;
 pub(crate) const CLIENT_CPU: u32 = 0;
 
-/// The netdev of the server.
+/// The netdev of the server; the second one of a course with two.
 pub(crate) const NETDEV: &str = "nv0";
+const SECOND: &str = "nv1";
 
 const ADDRESS: &str = "10.79.0.2";
+const SECOND_ADDRESS: &str = "10.79.1.2";
+const PIPELINE_PORT: u16 = 7400;
 
-/// Two network namespaces with a veth between them; removed when dropped.
+/// How long clients warm up before they count.
+pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
+
+/// The way from the clients to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// One veth.
+    One,
+    /// Two veths to the same server, each with an address of its own.
+    Two,
+    /// Through a router, which has a veth to each of them.
+    Routed,
+}
+
+/// Network namespaces with veths between them; removed when dropped.
 pub(crate) struct Wire {
+    course: Course,
     client: String,
     server: String,
+    router: String,
     netsilo: PathBuf,
 }
 
-/// The kthread that polls the server's end of the veth.
+/// A kthread that polls a veth.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Kthread(u32);
 
 impl Wire {
     /// A veth as the kernel makes it.
     pub(crate) fn new() -> Result<Self> {
+        Self::along(Course::One)
+    }
+
+    /// The veths of a course, as the kernel makes them.
+    pub(crate) fn along(course: Course) -> Result<Self> {
         let netsilo = built::netsilo()?;
-        let id = std::process::id();
-        let (client, server) = (format!("netsilo-client-{id}"), format!("netsilo-server-{id}"));
-        let wire = Self { client, server, netsilo };
-        let Self { client, server, .. } = &wire;
-        sh(&format!(
-            "ip netns add {client} && ip netns add {server} &&
-             ip -n {client} link add wire type veth peer name {NETDEV} netns {server} &&
-             ip -n {client} addr add 10.79.0.1/24 dev wire && ip -n {client} link set wire up &&
-             ip -n {server} addr add {ADDRESS}/24 dev {NETDEV} &&
-             ip -n {server} link set {NETDEV} up"
-        ))?;
+        let name = |end: &str| format!("netsilo-{end}-{}", std::process::id());
+        let [client, server, router] = ["client", "server", "router"].map(name);
+        let wire = Self { course, client, server, router, netsilo };
+        let Self { client, server, router, .. } = &wire;
+        let spaces: Vec<&String> = match course {
+            Course::Routed => vec![client, server, router],
+            Course::One | Course::Two => vec![client, server],
+        };
+        for space in spaces {
+            sh(&format!("ip netns add {space} && ip -n {space} link set lo up"))?;
+        }
+        match course {
+            Course::One => veth((client, "wire", "10.79.0.1"), (server, NETDEV, ADDRESS))?,
+            Course::Two => {
+                veth((client, "wire", "10.79.0.1"), (server, NETDEV, ADDRESS))?;
+                veth((client, "wire1", "10.79.1.1"), (server, SECOND, SECOND_ADDRESS))?;
+            }
+            Course::Routed => {
+                veth((client, "wire", "10.79.0.1"), (router, NETDEV, ADDRESS))?;
+                veth((server, "wire", SECOND_ADDRESS), (router, SECOND, "10.79.1.1"))?;
+                sh(&format!(
+                    "ip -n {client} route add default via {ADDRESS} &&
+                     ip -n {server} route add default via 10.79.1.1 &&
+                     ip netns exec {router} sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'"
+                ))?;
+            }
+        }
         Ok(wire)
+    }
+
+    /// The netdevs whose receiving can be placed.
+    pub(crate) fn netdevs(&self) -> &'static [&'static str] {
+        match self.course {
+            Course::One => &[NETDEV],
+            Course::Two | Course::Routed => &[NETDEV, SECOND],
+        }
+    }
+
+    /// The addresses to which clients send.
+    fn addresses(&self) -> &'static [&'static str] {
+        match self.course {
+            Course::One => &[ADDRESS],
+            Course::Two => &[ADDRESS, SECOND_ADDRESS],
+            Course::Routed => &[SECOND_ADDRESS],
+        }
+    }
+
+    /// The namespace of these netdevs.
+    fn observed(&self) -> &str {
+        if self.course == Course::Routed { &self.router } else { &self.server }
     }
 
     /// Lets a kthread poll the packets, as one may poll those of a NIC.
     pub(crate) fn threaded(&self) -> Result<Kthread> {
-        let Self { client, server, .. } = self;
+        self.kthreads()?.first().copied().context("no netdev")
+    }
+
+    /// Lets NAPI poll the packets of each netdev, in softirqs on the CPUs that send.
+    pub(crate) fn polled(&self) -> Result<()> {
+        let Self { client, server, course, .. } = self;
         // A sender that segments hands over packets that GRO need not merge.
-        sh(&format!(
-            "ip netns exec {client} ethtool -K wire tso off gso off &&
-             ip netns exec {server} ethtool -K {NETDEV} gro on &&
-             ip netns exec {server} sh -c 'echo 1 >/sys/class/net/{NETDEV}/threaded'"
-        ))?;
-        kthread_of(NETDEV).map(Kthread)
+        let senders = match course {
+            Course::One => vec![(client, "wire")],
+            Course::Two => vec![(client, "wire"), (client, "wire1")],
+            Course::Routed => vec![(client, "wire"), (server, "wire")],
+        };
+        for (space, netdev) in senders {
+            sh(&format!("ip netns exec {space} ethtool -K {netdev} tso off gso off"))?;
+        }
+        self.netdevs().iter().try_for_each(|netdev| {
+            sh(&format!("ip netns exec {} ethtool -K {netdev} gro on", self.observed()))?;
+            self.set_threaded(netdev, false)
+        })
+    }
+
+    /// Lets a kthread poll the packets of each netdev.
+    pub(crate) fn kthreads(&self) -> Result<Vec<Kthread>> {
+        self.polled()?;
+        let each = self.netdevs().iter().map(|netdev| {
+            // Other veths of this machine may have the same name.
+            let before = kthreads_of(netdev)?;
+            self.set_threaded(netdev, true)?;
+            let new = kthreads_of(netdev)?.difference(&before).copied().next();
+            new.map(Kthread).with_context(|| {
+                format!("{netdev} has no NAPI kthread: this kernel's veth has no threaded NAPI")
+            })
+        });
+        each.collect()
+    }
+
+    fn set_threaded(&self, netdev: &str, is_on: bool) -> Result<()> {
+        let (space, value) = (self.observed(), u8::from(is_on));
+        let file = format!("/sys/class/net/{netdev}/threaded");
+        sh(&format!("ip netns exec {space} sh -c 'echo {value} >{file}'")).map(drop)
     }
 
     /// Sets the CPUs of RPS, as a mask.
     pub(crate) fn set_rps(&self, mask: u32) -> Result<()> {
-        let file = format!("/sys/class/net/{NETDEV}/queues/rx-0/rps_cpus");
-        sh(&format!("ip netns exec {} sh -c 'echo {mask:x} >{file}'", self.server)).map(drop)
+        self.netdevs().iter().try_for_each(|netdev| {
+            let file = format!("/sys/class/net/{netdev}/queues/rx-0/rps_cpus");
+            let space = self.observed();
+            sh(&format!("ip netns exec {space} sh -c 'echo {mask:x} >{file}'")).map(drop)
+        })
     }
 
     /// Starts the server and waits until it listens.
     pub(crate) fn server(&self, work: u32) -> Result<Running> {
-        let server = self.spawn(
-            &self.server,
-            SERVER_CPU,
-            &format!("bench serve --bind {ADDRESS} --workers 1 --work-usecs {work}"),
-        )?;
+        self.readers(work, 1, &SERVER_CPU.to_string())
+    }
+
+    /// Starts a server with `threads` threads on these CPUs, and waits until it listens.
+    pub(crate) fn readers(&self, work: u32, threads: u32, cpus: &str) -> Result<Running> {
+        let bind = if self.course == Course::One { ADDRESS } else { "0.0.0.0" };
+        let arguments = format!("bench serve --bind {bind} --workers {threads}");
+        let command = format!("{} {arguments} --work-usecs {work}", self.netsilo.display());
+        self.listening(spawn(&self.server, cpus, &command)?)
+    }
+
+    /// Starts two processes: the first one, on the server's CPU, reads and hands each request to
+    /// the second one.
+    pub(crate) fn pipeline(&self, work: u32, second: u32) -> Result<Running> {
+        let command = format!(
+            "{} traffic pipeline --port {PIPELINE_PORT} --cpus {SERVER_CPU},{second} --work-usecs \
+             {work}",
+            traffic::program()?.display()
+        );
+        self.listening(spawn(&self.server, "0-1", &command)?)
+    }
+
+    fn listening(&self, server: Running) -> Result<Running> {
         std::thread::sleep(Duration::from_secs(1));
         Ok(server)
     }
 
-    fn client(&self, load: &str, seconds: u32) -> String {
-        format!(
-            "bench run {ADDRESS} {load} --workers 1 --instances-as multiplexed \
-             --duration {seconds}s --warm-up 300ms --rate-only"
-        )
+    /// Starts a client for each address, which prints what `output` asks for; it warms up for
+    /// [`WARM_UP`].
+    fn clients(&self, load: &str, seconds: f64, output: &str) -> Result<Vec<Running>> {
+        let client = |address: &&str| {
+            let command = format!(
+                "{} bench run {address} {load} --workers 1 --instances-as multiplexed --duration \
+                 {:.0}ms --warm-up {:.0}ms {output}",
+                self.netsilo.display(),
+                seconds * 1e3,
+                WARM_UP.as_secs_f64() * 1e3
+            );
+            spawn(&self.client, &CLIENT_CPU.to_string(), &command)
+        };
+        self.addresses().iter().map(client).collect()
+    }
+
+    /// Starts a client for each address, which prints JSON.
+    pub(crate) fn load(&self, load: &str, seconds: f64) -> Result<Vec<Running>> {
+        self.clients(load, seconds, "--json")
+    }
+
+    /// Starts the client of a pipeline, which prints JSON and does not warm up.
+    pub(crate) fn pipeline_load(&self, connections: u32, seconds: f64) -> Result<Vec<Running>> {
+        let command = format!(
+            "{} traffic rr-client --proto udp --dest {ADDRESS} --port {PIPELINE_PORT} \
+             --connections {connections} --duration {seconds}",
+            traffic::program()?.display()
+        );
+        Ok(vec![spawn(&self.client, &CLIENT_CPU.to_string(), &command)?])
     }
 
     /// The transactions, or bytes of a stream, per second.
     pub(crate) fn rate(&self, load: &str, seconds: u32) -> Result<f64> {
-        let text = self.spawn(&self.client, CLIENT_CPU, &self.client(load, seconds))?.output()?;
-        text.trim().parse().with_context(|| format!("bench run printed: {text}"))
+        let rate = |client: Running| -> Result<f64> {
+            let text = client.output()?;
+            text.trim().parse().with_context(|| format!("bench run printed: {text}"))
+        };
+        self.clients(load, f64::from(seconds), "--rate-only")?.into_iter().map(rate).sum()
     }
 
     /// Saves what netsilo sees under this load.
     pub(crate) fn capture(&self, load: &str, bundle: &Path) -> Result<()> {
-        let client = self.spawn(&self.client, CLIENT_CPU, &self.client(load, 6))?;
+        self.capture_during(self.load(load, 6.0)?, bundle)
+    }
+
+    /// Saves what netsilo sees while these clients run, which must be for six seconds.
+    pub(crate) fn capture_during(&self, clients: Vec<Running>, bundle: &Path) -> Result<()> {
         std::thread::sleep(Duration::from_secs(1));
         sh(&format!(
             "ip netns exec {} {} capture --interval 3s --output {}",
-            self.server,
+            self.observed(),
             self.netsilo.display(),
             bundle.display()
         ))?;
-        client.output().map(drop)
+        clients.into_iter().try_for_each(|client| client.output().map(drop))
     }
+}
 
-    /// Starts netsilo on a CPU in a namespace.
-    fn spawn(&self, namespace: &str, cpu: u32, arguments: &str) -> Result<Running> {
-        let netsilo = self.netsilo.display();
-        let command =
-            format!("exec ip netns exec {namespace} taskset -c {cpu} {netsilo} {arguments}");
-        let child = Command::new("sh")
-            .args(["-c", &command])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot run sh")?;
-        Ok(Running { child: Some(child), command })
-    }
+/// Starts a program on these CPUs in a namespace.
+fn spawn(namespace: &str, cpus: &str, command: &str) -> Result<Running> {
+    let command = format!("exec ip netns exec {namespace} taskset -c {cpus} {command}");
+    let child = Command::new("sh")
+        .args(["-c", &command])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run sh")?;
+    Ok(Running { child: Some(child), command })
+}
+
+/// A veth between two namespaces, each with a name and an address.
+fn veth(one: (&str, &str, &str), other: (&str, &str, &str)) -> Result<()> {
+    let ((a, a_name, a_address), (b, b_name, b_address)) = (one, other);
+    sh(&format!(
+        "ip -n {a} link add {a_name} type veth peer name {b_name} netns {b} &&
+         ip -n {a} addr add {a_address}/24 dev {a_name} && ip -n {a} link set {a_name} up &&
+         ip -n {b} addr add {b_address}/24 dev {b_name} && ip -n {b} link set {b_name} up"
+    ))
+    .map(drop)
 }
 
 impl Kthread {
     /// Lets it run on this CPU only.
-    pub(crate) fn put(&self, cpu: u32) -> Result<()> {
+    pub(crate) fn put(self, cpu: u32) -> Result<()> {
         sh(&format!("taskset -cp {cpu} {}", self.0)).map(drop)
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(self) -> u32 {
+        self.0
     }
 }
 
@@ -137,7 +300,13 @@ pub(crate) fn kernel() -> Result<String> {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        let _ = sh(&format!("ip netns del {}; ip netns del {}", self.client, self.server));
+        let mut spaces = vec![&self.client, &self.server];
+        if self.course == Course::Routed {
+            spaces.push(&self.router);
+        }
+        for space in spaces {
+            let _ = sh(&format!("ip netns del {space}"));
+        }
     }
 }
 
@@ -148,8 +317,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Its process id.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Waits for its end, and returns what it printed.
-    fn output(mut self) -> Result<String> {
+    pub(crate) fn output(mut self) -> Result<String> {
         let child = self.child.take().context("already ended")?;
         let output = child.wait_with_output()?;
         ensure!(output.status.success(), "{}: {}", self.command, output.status);
@@ -166,17 +340,18 @@ impl Drop for Running {
     }
 }
 
-/// The kthread that polls this device.
-fn kthread_of(device: &str) -> Result<u32> {
+/// The kthreads that poll netdevs of this name.
+fn kthreads_of(netdev: &str) -> Result<BTreeSet<u32>> {
+    let mut found = BTreeSet::new();
     for entry in Path::new("/proc").read_dir()? {
         let path = entry?.path();
         let comm = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
-        if comm.starts_with(&format!("napi/{device}-")) {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            return name.parse().context("a process without a number");
+        let pid = path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
+        if comm.starts_with(&format!("napi/{netdev}-")) {
+            found.extend(pid);
         }
     }
-    bail!("{device} has no NAPI kthread: this kernel's veth has no threaded NAPI")
+    Ok(found)
 }
 
 fn sh(command: &str) -> Result<String> {

@@ -17,4 +17,5 @@ pub mod silo;
 pub mod silos;
 pub mod sock_diag;
 pub mod stages;
+pub mod thread_share;
 pub mod wakeups;

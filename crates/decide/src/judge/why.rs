@@ -12,7 +12,7 @@ mod software;
 
 pub(crate) use cpu::ksoftirqd;
 pub use explain::why;
-pub use explanation::{CpuWhy, Ksoftirqd, LoadCause, Step, SubjectError, Why};
+pub use explanation::{CpuWhy, LoadCause, Step, SubjectError, Why};
 
 #[cfg(test)]
 mod tests;

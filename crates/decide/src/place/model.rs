@@ -99,7 +99,7 @@ impl<'a> Model<'a> {
 
     /// The parts of a vector's cost on each place, without those that depend on other vectors.
     fn row(&self, vector: &Vector) -> Vec<Parts> {
-        let row = Row::of(vector, self.capacity, &self.ground);
+        let row = Row::of(self, vector);
         (0..self.cpus.len()).map(|place| row.at(self, place)).collect()
     }
 
@@ -158,11 +158,11 @@ impl Placed<'_> {
     /// The cost of all vectors together, without what a move must gain.
     pub fn cost(&self) -> Parts {
         let Self { model, places, loads } = self;
-        let Model { problem, vectors, capacity, ground, .. } = model;
+        let Model { problem, vectors, .. } = model;
         let mut cost = Parts { crowding: problem.crowding(loads), ..Parts::default() };
         for (vector, place) in vectors.iter().zip(places) {
             if let (Some(place), None) = (place, vector.quiet()) {
-                cost += Row::of(vector, capacity, ground).at(model, *place);
+                cost += Row::of(model, vector).at(model, *place);
             }
         }
         let handed = |pair: &Pair| Some(problem.handed(pair, places[pair.from]?, places[pair.to]?));
@@ -324,10 +324,24 @@ struct Row<'a> {
     /// Share of a CPU's busy time that never waits for this vector: its own readers sleep until it
     /// has been polled.
     own: BTreeMap<CpuId, f64>,
+    /// How long its kthread waited where it is; `None` without a kthread, or if not known.
+    waited: Option<Waited>,
+}
+
+/// How long a kthread waited for its turns.
+struct Waited {
+    /// Where.
+    place: usize,
+    /// Nanoseconds per second.
+    ns: f64,
+    /// This wait relative to the estimated one, at most 1: a kthread that gets its turns sooner
+    /// than estimated here gets them sooner elsewhere.
+    of_estimated: f64,
 }
 
 impl<'a> Row<'a> {
-    fn of(vector: &'a Vector, capacity: &'a Capacity<'a>, ground: &'a Ground) -> Self {
+    fn of(model: &'a Model<'a>, vector: &'a Vector) -> Self {
+        let Model { capacity, ground, .. } = model;
         let (costs, topology) = (&capacity.costs, capacity.topology);
         let (mut lines, mut wakeups) = (Spread::default(), Spread::default());
         // With RPS, the protocol and the wakeup run on the CPUs to which packets are handed on.
@@ -352,7 +366,35 @@ impl<'a> Row<'a> {
             BTreeMap::new()
         };
         let far = ground.far[&vector.node].as_slice();
-        Self { vector, capacity, ground, far, lines, wakeups, own }
+        let row = Self { vector, capacity, ground, far, lines, wakeups, own, waited: None };
+        let waited = |(share, cpu): (f64, CpuId)| {
+            let (place, ns) = (model.place(&cpu)?, share / capacity.dilation * SECOND_NS);
+            let estimated = row.estimated_turns(model, place);
+            let of_estimated = if estimated > ns { ns / estimated } else { 1.0 };
+            Some(Waited { place, ns, of_estimated })
+        };
+        let waited = vector.waited.zip(vector.present).and_then(waited);
+        Self { waited, ..row }
+    }
+
+    /// Share of the time in which a CPU runs what waits for this vector.
+    fn contending(&self, model: &Model<'_>, place: usize) -> f64 {
+        let own = self.own.get(&model.cpus[place]).copied().unwrap_or(0.0);
+        model.problem.places[place].busy * (1.0 - own)
+    }
+
+    /// How long its kthread waits for its turns on a place, by what else runs there (ns/s).
+    fn estimated_turns(&self, model: &Model<'_>, place: usize) -> f64 {
+        self.vector.turns(&self.capacity.costs.assumed) * self.contending(model, place)
+    }
+
+    /// The same, as measured where that is known.
+    fn turns(&self, model: &Model<'_>, place: usize) -> f64 {
+        match &self.waited {
+            Some(waited) if waited.place == place => waited.ns,
+            Some(waited) => self.estimated_turns(model, place) * waited.of_estimated,
+            None => self.estimated_turns(model, place),
+        }
     }
 
     /// The parts on one place, without those that depend on other vectors.
@@ -363,22 +405,17 @@ impl<'a> Row<'a> {
         let line = capacity.costs.line_ns;
         let fetched = vector.packets_per_s * capacity.costs.device_lines_per_packet;
         let load = vector.load / capacity.dilation * slowdown;
-        // Share of the time in which a CPU runs what waits for this vector.
-        let contending = |place: usize| {
-            let own = self.own.get(&model.cpus[place]).copied().unwrap_or(0.0);
-            places[place].busy * (1.0 - own)
-        };
-        let here = contending(place);
-        let beside: f64 = ground.siblings(place, places).map(contending).sum();
+        let here = self.contending(model, place);
+        let beside: f64 =
+            ground.siblings(place, places).map(|place| self.contending(model, place)).sum();
         let Assumed { preempted, smt_loss, .. } = capacity.costs.assumed;
-        let turns = vector.turns(&capacity.costs.assumed) * here;
         let delayed = preempted * load * here + smt_loss * load * beside.min(1.0);
         Parts {
             wakeups: self.wakeups.on(cpu, levels),
             lines: self.lines.on(cpu, levels),
             device: if self.far[place] { fetched * (line.remote - line.llc).max(0.0) } else { 0.0 },
             slow: load * (1.0 - 1.0 / slowdown) * SECOND_NS,
-            waiting: delayed * SECOND_NS + turns,
+            waiting: delayed * SECOND_NS + self.turns(model, place),
             ..Parts::default()
         }
     }

@@ -33,6 +33,8 @@ pub struct Vector {
     pub present: Option<CpuId>,
     /// Whether a NAPI kthread polls it, which gets its turn like any other thread.
     pub threaded: bool,
+    /// Share of the time in which that kthread waited for a CPU; `None` if not known.
+    pub waited: Option<f64>,
     /// Whether any packet arrived.
     pub traffic: bool,
     /// Share of one CPU's time that polling takes.
@@ -126,6 +128,7 @@ impl Vector {
             present: kthread
                 .map_or_else(|| affinity.or_else(in_force), |thread| thread.cpus.single()),
             threaded: kthread.is_some(),
+            waited: kthread.and(heaviest.kthread_time).map(|time| time.waited),
             traffic: silos.iter().any(|silo| silo.has_traffic()),
             load: silos.iter().map(|silo| sum(silo)).sum(),
             packets_per_s: silos.iter().map(|silo| packets(silo)).sum(),

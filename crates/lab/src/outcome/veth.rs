@@ -1,57 +1,203 @@
 //! Measures placements on this machine's own kernel, at true speed.
 //!
 //! A veth with GRO and threaded NAPI stands for a NIC: its kthread polls the packets, and can be
-//! placed as an interrupt can. The server is on CPU 1, its clients on CPU 0; the kthread is on the
-//! server's CPU or on the other one.
+//! placed as an interrupt can. The server is on CPU 1, its clients on CPU 0; each kthread is on one
+//! of the two. Without kthreads the packets are polled on the sender's CPU, or where RPS steers
+//! them; the default cannot choose that.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde_json::Value as Json;
 
 use crate::outcome::args::Measure;
-use crate::outcome::recorded::{Load, Recorded, Start};
-use crate::say::say;
-use crate::wire::{CLIENT_CPU, Kthread, NETDEV, SERVER_CPU, Wire, kernel};
+use crate::outcome::recorded::{Load, Measured, Setting, Start};
+use crate::outcome::times::{Times, family, until_quiet};
+use crate::outcome::veth_loads::{Server, VethLoad};
+use crate::say::bar;
+use crate::wire::{CLIENT_CPU, Kthread, Running, SERVER_CPU, WARM_UP, Wire, cpus_of};
 
-/// The kthread's places.
+/// The kthreads' places.
 const PLACES: [u32; 2] = [SERVER_CPU, CLIENT_CPU];
 
-/// The loads: a name, arguments of `bench run`, and the server's work per request in microseconds.
-const LOADS: [(&str, &str, u32); 10] = [
-    ("TCP_RR x 1", "-t TCP_RR -n 1", 0),
-    ("TCP_RR x 16", "-t TCP_RR -n 16", 0),
-    ("TCP_RR x 64", "-t TCP_RR -n 64", 0),
-    ("TCP_RR x 16, 5 us of work", "-t TCP_RR -n 16", 5),
-    ("TCP_RR x 16, 50 us of work", "-t TCP_RR -n 16", 50),
-    ("TCP_RR x 16, 200 us of work", "-t TCP_RR -n 16", 200),
-    ("UDP_RR x 1", "-t UDP_RR -n 1", 0),
-    ("UDP_RR x 16", "-t UDP_RR -n 16", 0),
-    ("UDP_RR x 16, 50 us of work", "-t UDP_RR -n 16", 50),
-    ("TCP_STREAM x 1", "-t TCP_STREAM -n 1", 0),
-];
+/// The masks of RPS in softirqs: none, the reader's CPU, both.
+const MASKS: [u32; 3] = [0b00, 0b10, 0b11];
 
-/// Measures all loads, and saves the results in a folder.
-pub(super) fn record(args: &Measure, folder: &Path) -> Result<()> {
-    let wire = Wire::new()?;
-    let kthread = wire.threaded()?;
-    let mut recorded = Recorded {
-        about: format!(
-            "netsilo-lab outcome --rounds {} --seconds {} --looks {}; Linux {}",
-            args.rounds,
-            args.seconds,
-            args.looks,
-            kernel()?
-        ),
-        netdev: NETDEV.to_owned(),
-        placements: PLACES.iter().map(|cpu| vec![cpu.to_string()]).collect(),
-        loads: Vec::new(),
-    };
-    for (name, load, work) in LOADS {
-        let measured = measure((&wire, &kthread), name, (load, work), args, folder);
-        recorded.loads.push(measured.with_context(|| name.to_owned())?);
-        say(&format!("measured: {name}"))?;
+/// How much longer than its warm-up a client takes to its first counted request; the window of CPU
+/// times begins after this and ends before the client does.
+const MARGIN: f64 = 0.05;
+
+/// A load with its server running.
+struct Scene<'a> {
+    load: &'a VethLoad,
+    wire: Wire,
+    server: Running,
+    /// Those of the present setting.
+    kthreads: Vec<Kthread>,
+}
+
+/// A setting to be measured.
+#[derive(Debug, Clone, PartialEq)]
+enum Way {
+    /// Kthreads poll on these CPUs.
+    Kthreads(Vec<u32>),
+    /// Softirqs poll, and RPS steers to these CPUs.
+    Softirqs { rps: u32 },
+}
+
+/// Measures one load in each setting, by rounds, and saves bundles of each start.
+pub(super) fn measure(load: &VethLoad, args: &Measure, folder: &Path) -> Result<Load> {
+    until_quiet()?;
+    let mut scene = Scene::new(load)?;
+    let ways = ways(scene.wire.netdevs().len(), load.has_others);
+    let mut settings: Vec<Setting> = ways.iter().map(Way::setting).collect();
+    let bar = bar(u64::from(args.rounds) * ways.len() as u64);
+    for _ in 0..args.rounds {
+        let mut order: Vec<usize> = (0..ways.len()).collect();
+        fastrand::shuffle(&mut order);
+        for at in order {
+            bar.set_message(format!("{}: {}", load.name, settings[at].label()));
+            scene.set(&ways[at])?;
+            settings[at].push(&scene.measure(args.seconds)?);
+            bar.inc(1);
+        }
     }
-    recorded.write(folder)
+    bar.finish_and_clear();
+    let mut starts = Vec::new();
+    for look in 0..args.looks {
+        for (placement, setting) in settings.iter().enumerate().filter(|(_, it)| it.is_placement())
+        {
+            scene.set(&ways[placement])?;
+            let bundle =
+                format!("{}-from-{}-{look}.tar.zst", slug(load.name), setting.cpus.join("-"));
+            scene.wire.capture_during(scene.clients(6.0)?, &folder.join(&bundle))?;
+            starts.push(Start { placement, bundle });
+        }
+    }
+    let netdevs = scene.wire.netdevs().iter().map(|it| (*it).to_owned()).collect();
+    // A load that something disturbed is measured again by the next run.
+    drop(scene);
+    until_quiet()?;
+    let unit = if load.client.contains("STREAM") { "byte" } else { "transaction" };
+    Ok(Load { name: load.name.to_owned(), unit: unit.to_owned(), netdevs, settings, starts })
+}
+
+/// Each placement of these kthreads, and the settings without them.
+fn ways(kthreads: usize, has_others: bool) -> Vec<Way> {
+    let mut all = vec![Vec::new()];
+    for _ in 0..kthreads {
+        let longer = |cpus: &Vec<u32>| PLACES.map(|cpu| [cpus.as_slice(), &[cpu]].concat());
+        all = all.iter().flat_map(longer).collect();
+    }
+    let others = MASKS.into_iter().filter(|_| has_others).map(|rps| Way::Softirqs { rps });
+    all.into_iter().map(Way::Kthreads).chain(others).collect()
+}
+
+impl Way {
+    fn setting(&self) -> Setting {
+        match self {
+            Self::Kthreads(cpus) => {
+                Setting::new("", &cpus.iter().map(u32::to_string).collect::<Vec<_>>())
+            }
+            Self::Softirqs { rps: 0 } => Setting::new("softirq", &[]),
+            Self::Softirqs { rps } => {
+                Setting::new(&format!("softirq, RPS onto {}", cpus_of(*rps)), &[])
+            }
+        }
+    }
+}
+
+impl<'a> Scene<'a> {
+    fn new(load: &'a VethLoad) -> Result<Self> {
+        let wire = Wire::along(load.course)?;
+        let server = match load.server {
+            Server::Threads { count, cpus, work } => wire.readers(work, count, cpus)?,
+            Server::Pipeline { second, work, .. } => wire.pipeline(work, second)?,
+        };
+        Ok(Self { load, wire, server, kthreads: Vec::new() })
+    }
+
+    /// Makes a setting.
+    fn set(&mut self, way: &Way) -> Result<()> {
+        match way {
+            Way::Kthreads(cpus) => {
+                self.wire.set_rps(0)?;
+                if self.kthreads.is_empty() {
+                    self.kthreads = self.wire.kthreads()?;
+                }
+                self.kthreads.iter().zip(cpus).try_for_each(|(kthread, cpu)| kthread.put(*cpu))
+            }
+            Way::Softirqs { rps } => {
+                self.kthreads.clear();
+                self.wire.polled()?;
+                self.wire.set_rps(*rps)
+            }
+        }
+    }
+
+    fn clients(&self, seconds: f64) -> Result<Vec<Running>> {
+        match self.load.server {
+            Server::Threads { .. } => self.wire.load(self.load.client, seconds),
+            Server::Pipeline { connections, .. } => {
+                self.wire.pipeline_load(connections, seconds + WARM_UP.as_secs_f64())
+            }
+        }
+    }
+
+    /// Lets the clients run, and reads CPU and waiting times while they count.
+    fn measure(&self, seconds: f64) -> Result<Measured> {
+        let mut pids = family(self.server.pid().context("the server has ended")?);
+        pids.extend(self.kthreads.iter().map(|kthread| kthread.pid()));
+        let clients = self.clients(seconds)?;
+        let pause = |seconds: f64| std::thread::sleep(std::time::Duration::from_secs_f64(seconds));
+        pause(WARM_UP.as_secs_f64() + MARGIN);
+        let before = Times::read(&pids)?;
+        pause(seconds - 2.0 * MARGIN);
+        let passed = Times::read(&pids)?.since(&before);
+        let (mut rate, mut p50_us, mut p99_us) = (0.0, 0.0_f64, 0.0_f64);
+        for client in clients {
+            let text = client.output()?;
+            let report: Json = serde_json::from_str(&text).with_context(|| text.clone())?;
+            let client = ClientFigures::new(&report).with_context(|| text.clone())?;
+            rate += client.rate;
+            p50_us = p50_us.max(client.p50_us.unwrap_or(f64::NAN));
+            p99_us = p99_us.max(client.p99_us.unwrap_or(f64::NAN));
+        }
+        // Per megabyte of a stream.
+        let each = if rate > 1e7 { rate / 1e6 } else { rate };
+        let mut figures =
+            vec![("cpu_us", passed.busy_us / each), ("run_queue_us", passed.waited_us / each)];
+        if p50_us > 0.0 {
+            figures.extend([("p50_us", p50_us), ("p99_us", p99_us)]);
+        }
+        Ok(Measured { rate, figures })
+    }
+}
+
+/// What a client reports.
+#[derive(Debug, PartialEq)]
+struct ClientFigures {
+    rate: f64,
+    p50_us: Option<f64>,
+    p99_us: Option<f64>,
+}
+
+impl ClientFigures {
+    /// Reads the report of `bench run`, or of the lab's own client.
+    fn new(report: &Json) -> Option<Self> {
+        if let Some(rate) = report["transactions_per_second"].as_f64() {
+            let of = |name: &str| report[name].as_f64();
+            return Some(Self { rate, p50_us: of("p50_us"), p99_us: of("p99_us") });
+        }
+        let seconds = report["seconds"].as_f64()?;
+        let of = |share: &str| Some(report["latency"]["percentiles_ns"][share].as_f64()? / 1e3);
+        let counted = if report["spec"]["test"].as_str()?.ends_with("_RR") {
+            &report["counted"]["responses"]
+        } else {
+            &report["server"]["counted"]["received_bytes"]
+        };
+        Some(Self { rate: counted.as_f64()? / seconds, p50_us: of("50"), p99_us: of("99") })
+    }
 }
 
 /// A name as part of a file name.
@@ -61,32 +207,46 @@ fn slug(name: &str) -> String {
     words.split('-').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
 }
 
-/// Measures one load in each place, by rounds, and saves bundles of each start.
-fn measure(
-    (wire, kthread): (&Wire, &Kthread),
-    name: &str,
-    (load, work): (&str, u32),
-    args: &Measure,
-    folder: &Path,
-) -> Result<Load> {
-    let server = wire.server(work)?;
-    let mut rates = vec![Vec::new(); PLACES.len()];
-    for round in 0..usize::from(args.rounds) {
-        for turn in 0..PLACES.len() {
-            let place = (round + turn) % PLACES.len();
-            kthread.put(PLACES[place])?;
-            rates[place].push(wire.rate(load, args.seconds)?);
-        }
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_placement_of_two_kthreads_is_measured() {
+        let all = ways(2, false);
+        let expected = [[1, 1], [1, 0], [0, 1], [0, 0]].map(|cpus| Way::Kthreads(cpus.to_vec()));
+        assert_eq!(all, expected);
+        let labels: Vec<String> = ways(1, true).iter().map(|way| way.setting().label()).collect();
+        let expected = ["1", "0", "softirq", "softirq, RPS onto 1", "softirq, RPS onto 0-1"];
+        assert_eq!(labels, expected);
     }
-    let mut starts = Vec::new();
-    for (time, placement) in
-        (0..args.looks).flat_map(|it| (0..PLACES.len()).map(move |place| (it, place)))
-    {
-        kthread.put(PLACES[placement])?;
-        let bundle = format!("{}-from-{}-{time}.tar.zst", slug(name), PLACES[placement]);
-        wire.capture(load, &folder.join(&bundle))?;
-        starts.push(Start { placement, bundle });
+
+    #[test]
+    fn both_clients_reports_are_read() {
+        let own = json!({"transactions_per_second": 5.0, "p50_us": 1.0, "p99_us": 2.0});
+        let expected = ClientFigures { rate: 5.0, p50_us: Some(1.0), p99_us: Some(2.0) };
+        assert_eq!(ClientFigures::new(&own), Some(expected));
+        let bench = json!({
+            "seconds": 2.0,
+            "spec": {"test": "UDP_RR"},
+            "counted": {"responses": 10},
+            "latency": {"percentiles_ns": {"50": 1000, "99": 2000}},
+        });
+        let expected = ClientFigures { rate: 5.0, p50_us: Some(1.0), p99_us: Some(2.0) };
+        assert_eq!(ClientFigures::new(&bench), Some(expected));
+        let stream = json!({
+            "seconds": 2.0,
+            "spec": {"test": "TCP_STREAM"},
+            "server": {"counted": {"received_bytes": 4e9}},
+        });
+        let expected = ClientFigures { rate: 2e9, p50_us: None, p99_us: None };
+        assert_eq!(ClientFigures::new(&stream), Some(expected));
     }
-    drop(server);
-    Ok(Load { name: name.to_owned(), rates, starts })
+
+    #[test]
+    fn a_name_is_a_file_name() {
+        assert_eq!(slug("TCP_RR x 16, 5 us of work"), "tcp-rr-x-16-5-us-of-work");
+    }
 }

@@ -203,7 +203,7 @@ fn compare(
 mod tests {
     use super::*;
 
-    /// A state with so many transactions per second and interrupts per transaction in each round.
+    /// A state with these transactions per second and interrupts per transaction in each round.
     fn state(settings: &[Setting], per_second: f64, ipis: f64, remote: f64) -> SettingResults {
         let round = |n: u32| {
             let noise = 1.0 + 0.001 * f64::from(n);

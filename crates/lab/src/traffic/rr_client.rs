@@ -1,6 +1,7 @@
 //! Sends a request and waits for the response, repeatedly, on many connections at once, for a given
 //! time.
 
+use crate::traffic::latency::Latencies;
 use crate::traffic::proto::Proto;
 use crate::traffic::socket;
 use crate::traffic::socket::PATIENCE;
@@ -43,7 +44,7 @@ pub struct RrClient {
     /// Bytes of a request
     #[arg(long, default_value_t = 1)]
     pub request_bytes: usize,
-    /// TCP: send this text and the end of a line as each request, instead of so many zeros
+    /// TCP: send this text and the end of a line as each request, instead of zeros
     #[arg(long, value_name = "TEXT", conflicts_with = "request_bytes")]
     pub request_line: Option<String>,
     /// Bytes of a response
@@ -62,6 +63,11 @@ pub struct RrReport {
     pub transactions: u64,
     /// Transactions per second.
     pub transactions_per_second: f64,
+    /// Median of the response times, in microseconds; repeated requests count from their last
+    /// repetition.
+    pub p50_us: f64,
+    /// Their 99th percentile.
+    pub p99_us: f64,
     /// Bytes passed to the kernel, including repeated requests.
     pub sent_bytes: u64,
     /// Bytes read from the kernel, including late responses.
@@ -126,15 +132,19 @@ pub(crate) fn run(client: &RrClient) -> Result<RrReport> {
         seconds: 0.0,
         transactions: 0,
         transactions_per_second: 0.0,
+        p50_us: 0.0,
+        p99_us: 0.0,
         sent_bytes: 0,
         received_bytes: 0,
         retries: 0,
         connections: Vec::new(),
     };
     let started = Instant::now();
-    exchange(client, &mut flows, &mut report, started)?;
+    let mut latencies = Latencies::new();
+    exchange(client, &mut flows, (&mut report, &mut latencies), started)?;
     report.seconds = started.elapsed().as_secs_f64();
     report.transactions_per_second = report.transactions as f64 / report.seconds;
+    (report.p50_us, report.p99_us) = (latencies.quantile_us(0.5), latencies.quantile_us(0.99));
     report.connections = flows.into_iter().map(|flow| flow.counts).collect();
     Ok(report)
 }
@@ -142,7 +152,7 @@ pub(crate) fn run(client: &RrClient) -> Result<RrReport> {
 fn exchange(
     client: &RrClient,
     flows: &mut [Flow],
-    report: &mut RrReport,
+    (report, latencies): (&mut RrReport, &mut Latencies),
     started: Instant,
 ) -> Result<()> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -170,10 +180,12 @@ fn exchange(
         for event in &events {
             let flow = usize::try_from(event.data.u64()).ok().and_then(|key| flows.get_mut(key));
             if let Some(flow) = flow
-                && flow.response(client, report)?
-                && open
+                && let Some(latency) = flow.response(client, report)?
             {
-                flow.request(client, &request, report)?;
+                latencies.add(latency);
+                if open {
+                    flow.request(client, &request, report)?;
+                }
             }
         }
         if last_check.elapsed() >= Duration::from_millis(50) {
@@ -252,8 +264,8 @@ impl Flow {
         Ok(())
     }
 
-    /// Reads what has arrived; returns whether that completes a transaction.
-    fn response(&mut self, client: &RrClient, report: &mut RrReport) -> Result<bool> {
+    /// Reads what has arrived; returns the response time if that completes a transaction.
+    fn response(&mut self, client: &RrClient, report: &mut RrReport) -> Result<Option<Duration>> {
         let mut buffer = [0; 65536];
         let received = match &mut self.socket {
             Socket::Tcp(stream) => stream.read(&mut buffer),
@@ -264,10 +276,10 @@ impl Flow {
                 bail!("the server on port {} closed a connection", self.counts.port)
             }
             (Ok(length), _) => length,
-            (Err(error), _) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            (Err(error), _) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             // There is no server on that port yet.
             (Err(error), Socket::Udp(_)) if error.kind() == ErrorKind::ConnectionRefused => {
-                return Ok(false);
+                return Ok(None);
             }
             (Err(error), _) => return Err(error).context("cannot receive a response"),
         };
@@ -279,13 +291,12 @@ impl Flow {
             }
             Socket::Udp(_) => {}
         }
-        let complete = self.missing == 0 && self.sent_at.is_some();
-        if complete {
-            self.sent_at = None;
+        let sent_at = if self.missing == 0 { self.sent_at.take() } else { None };
+        if sent_at.is_some() {
             self.counts.transactions += 1;
             report.transactions += 1;
         }
-        Ok(complete)
+        Ok(sent_at.map(|sent_at| sent_at.elapsed()))
     }
 }
 

@@ -195,7 +195,7 @@ fn udp(
 }
 
 /// Burns CPU time in user mode, as a service does that computes.
-fn take_time(usecs: u64) {
+pub(crate) fn take_time(usecs: u64) {
     let used = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)

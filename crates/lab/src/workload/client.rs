@@ -59,7 +59,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The command of a measurement of about so many seconds.
+    /// The command of a measurement of about these seconds.
     pub(crate) fn full(&self, seconds: u32) -> String {
         self.command(&Load {
             connections: self.kind.connections(self.cpus.len()),
@@ -145,7 +145,7 @@ impl Client {
         }
     }
 
-    /// Sends a command of memcached's text protocol to all servers, whose response has so many
+    /// Sends a command of memcached's text protocol to all servers; each response has `response`
     /// bytes.
     fn memcached(&self, text: &str, response: usize, connections: usize, seconds: u32) -> String {
         let Self { kind, program, cpus } = self;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::derive::forwarding::{ForwardShare, ForwardTotals};
 use crate::derive::locality::Locality;
 use crate::derive::reader_spread::ReaderSpread;
+use crate::derive::thread_share::ThreadShare;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
 use crate::machine::topology::{Distance, Topology};
@@ -70,8 +71,12 @@ pub struct Silo {
     /// Estimated share of each CPU's time that polling this queue takes.
     ///
     /// It is the CPU's NET_RX time (%sys if threaded) in proportion to the time of the polls; to
-    /// packets if that was not measured, to interrupts if polls were not counted.
+    /// packets if that was not measured, to interrupts if polls were not counted. Where a kthread
+    /// polls and its time is known, it is that time ([`Self::kthread_time`]).
     pub own_share: BTreeMap<CpuId, f64>,
+    /// How long the kthread ran and waited; `None` without one, or if the kernel does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kthread_time: Option<ThreadShare>,
     /// Bytes of payload read per second; `None` if consumers were not counted.
     pub bytes_per_s: Option<f64>,
     /// Share of the bytes whose queue is only probably this one.

@@ -9,6 +9,7 @@ use crate::derive::reader_spread::ReaderSpread;
 use crate::derive::silo::{
     ConsumerShare, OutsideTraffic, PollRate, Silo, Silos, SoftirqShare, heaviest,
 };
+use crate::derive::thread_share::ThreadShare;
 use crate::derive::wakeups::Wakeups;
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::{Irq, NapiId};
@@ -52,6 +53,7 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         silo.concentration = ReaderSpread::from_reads(&silo.read_on(), &after.topology);
         let rows = sent.get(&origin).map_or(&[][..], Vec::as_slice);
         silo.forwards = forwarding::egress_shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
+        silo.kthread_time = kthread_time(silo, observation, rates);
     }
     let elsewhere = |rows: Vec<&Consumption>| OutsideTraffic {
         bytes_per_s: per_s(total(&rows), seconds),
@@ -254,6 +256,22 @@ fn polling_cpu(silo: &Silo) -> Option<CpuId> {
     polled.or_else(interrupted).or_else(|| silo.effective.as_ref()?.single())
 }
 
+fn kthread_time(silo: &Silo, observation: &Observation, rates: &Rates) -> Option<ThreadShare> {
+    let pid = silo.kthread.as_ref()?.pid;
+    let time = |of: &Snapshot| of.napi_threads.get(&pid).copied();
+    let (old, new) = (time(&observation.before)?, time(&observation.after)?);
+    ThreadShare::between(old, new, rates.elapsed.as_secs_f64())
+}
+
+/// The time of a queue's kthread on each CPU that polled it, in proportion to the packets.
+fn kthread_shares(silo: &Silo) -> Option<BTreeMap<CpuId, f64>> {
+    let ran = silo.kthread_time?.ran;
+    let weight = |rate: &PollRate| rate.packets_per_s + rate.polls_per_s;
+    let all: f64 = silo.polls.values().map(weight).sum();
+    let share = |(cpu, rate): (&CpuId, &PollRate)| (*cpu, ran * weight(rate) / all);
+    (all > 0.0).then(|| silo.polls.iter().map(share).collect())
+}
+
 /// Divides each CPU's polling time among the queues polled there.
 fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
     let seconds = per_cpu.attribution.elapsed.as_secs_f64();
@@ -262,6 +280,10 @@ fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
         *interrupts.entry(*cpu).or_default() += rate;
     }
     for silo in queues.iter_mut() {
+        if let Some(shares) = kthread_shares(silo) {
+            silo.own_share = shares;
+            continue;
+        }
         let of_all = |part: f64, all: f64| if all > 0.0 { (part / all).min(1.0) } else { 0.0 };
         let parts: Vec<(CpuId, f64)> = match (&per_cpu.polled, silo.packets_per_s) {
             (Some(polled), Some(_)) => {

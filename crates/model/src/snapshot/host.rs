@@ -51,6 +51,9 @@ pub struct Snapshot {
     /// Run and wait time of each `ksoftirqd/<cpu>` since boot; empty when not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,
+    /// Run and wait time of each NAPI kthread since its start, by pid; empty when not read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub napi_threads: BTreeMap<u32, ThreadTime>,
     /// Reads that failed, with the reason.
     pub gaps: Vec<Gap>,
     /// Links, queueing disciplines, limits, connections, power; only a full read fills it.

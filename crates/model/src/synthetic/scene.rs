@@ -16,6 +16,7 @@ use crate::machine::topology::Topology;
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::{CpuCounters, CpuStat, KnobOwner, Snapshot, Softnet, Writable};
 use crate::snapshot::observation::Observation;
+use crate::snapshot::thread_time::ThreadTime;
 use crate::synthetic::arrivals::{SceneFlow, SceneRss};
 use crate::synthetic::grid::Grid;
 
@@ -142,6 +143,9 @@ pub struct SceneQueue {
     pub packets_per_poll: u64,
     /// Share of a CPU that polling the queue takes.
     pub load: f64,
+    /// Share of the time in which its kthread waits for a CPU; `None`: the kernel does not tell how
+    /// long it runs and waits.
+    pub kthread_waited: Option<f64>,
     /// Whether the time of its polls is measured, too.
     pub poll_time: bool,
     /// Share of a CPU that its packets take after RPS handed them on, on all receiving CPUs
@@ -245,6 +249,15 @@ impl Scene {
             if let Some(state) = irq.and_then(|irq| after.irqs.get_mut(&Irq(irq))) {
                 *state.counts.entry(poll.cpu).or_default() += poll.polls;
             }
+        }
+        for (napi, netdev, _, queue) in self.queues() {
+            let Some(waited) = queue.kthread_waited else { continue };
+            let known = settings.netdevs[netdev].napis.iter().find(|known| known.id == napi);
+            let Some(thread) = known.and_then(|known| known.thread.as_ref()) else { continue };
+            let ns = |share: f64| (share * 1e9) as u64 * SECONDS;
+            let time = ThreadTime { run_ns: ns(queue.load), wait_ns: ns(waited), runs: 1 };
+            before.napi_threads.insert(thread.pid, ThreadTime::default());
+            after.napi_threads.insert(thread.pid, time);
         }
         let attribution = if self.without_bpf { Attribution::default() } else { attribution };
         Observation { before, after, attribution }

@@ -312,6 +312,17 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
     let series: Vec<Value> = series.collect();
     let names: Vec<_> = costs.iter().map(|it| it.setting.as_str()).collect();
     let unit = if in_time { "ns per packet received" } else { "% of the samples" };
+    let description = format!("{load}: cost of each stage of receive work, by setting");
+    (!series.is_empty()).then(|| stacked_rows(description, &names, unit, &series))
+}
+
+/// Stacked bars from left to right, one row for each name.
+pub(super) fn stacked_rows(
+    description: String,
+    names: &[&str],
+    unit: &str,
+    series: &[Value],
+) -> Chart {
     let option = json!({
         "animation": false,
         "aria": { "enabled": true, "decal": { "show": true } },
@@ -324,13 +335,13 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
             "type": "value", "min": 0, "name": unit, "nameLocation": "middle", "nameGap": 30,
             "splitNumber": 4,
         },
-        "yAxis": { "type": "category", "data": names, "inverse": true,
-                   "axisTick": { "show": false },
-                   "axisLabel": { "interval": 0, "overflow": "truncate", "width": 150 } },
+        "yAxis": {
+            "type": "category", "inverse": true, "axisTick": { "show": false }, "data": names,
+            "axisLabel": { "interval": 0, "overflow": "truncate", "width": 150 },
+        },
         "series": series,
     });
-    let description = format!("{load}: cost of each stage of receive work, by setting");
-    (!series.is_empty()).then(|| Chart { description, height: costs.len() * 30 + 116, option })
+    Chart { description, height: names.len() * 30 + 116, option }
 }
 
 /// Latency by percentile, one line per setting.

@@ -179,29 +179,9 @@ fn path_chart(paths: &[(&str, Path)]) -> Chart {
             })
         },
     );
-    Chart {
-        description: "time of one packet at each stage, by setting".to_owned(),
-        height: paths.len() * 30 + 116,
-        option: json!({
-            "animation": false,
-            "aria": { "enabled": true, "decal": { "show": true } },
-            "legend": { "top": 0, "left": 0 },
-            "tooltip": {
-                "renderMode": "richText", "trigger": "axis", "axisPointer": { "type": "shadow" },
-            },
-            "grid": { "left": 8, "right": 16, "top": 56, "bottom": 24, "containLabel": true },
-            "xAxis": {
-                "type": "value", "min": 0, "name": "ns per packet", "nameLocation": "middle",
-                "nameGap": 30, "splitNumber": 4,
-            },
-            "yAxis": {
-                "type": "category", "inverse": true, "axisTick": { "show": false },
-                "data": paths.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
-                "axisLabel": { "interval": 0, "overflow": "truncate", "width": 150 },
-            },
-            "series": series.collect::<Vec<_>>(),
-        }),
-    }
+    let names: Vec<&str> = paths.iter().map(|(name, _)| *name).collect();
+    let description = "time of one packet at each stage, by setting".to_owned();
+    charts::stacked_rows(description, &names, "ns per packet", &series.collect::<Vec<_>>())
 }
 
 fn path_table(paths: &[(&str, Path)]) -> Markup {

@@ -13,7 +13,7 @@ use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
 use netsilo_model::parse::{cpu_lists, scalar, snmp};
 use netsilo_model::snapshot::host::{CpuCounters, HostIdentity, NetSettings, Snapshot};
-use netsilo_model::snapshot::netdev::Xdp;
+use netsilo_model::snapshot::netdev::{NapiThread, Xdp};
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::sockets::LosingSocket;
 use netsilo_model::snapshot::thread_time::ThreadTime;
@@ -77,6 +77,7 @@ fn look(
         protocols,
         losing_sockets: if whole { losing_sockets(&notes) } else { None },
         ksoftirqd: if whole { ksoftirqd(&notes, &processes) } else { BTreeMap::new() },
+        napi_threads: if whole { thread_times(&notes, &threads) } else { BTreeMap::new() },
         gaps: notes.finish()?,
     };
     snapshot.escape_names();
@@ -190,11 +191,18 @@ fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, Thread
         let cpu = process.comm.strip_prefix("ksoftirqd/")?.parse().ok().map(CpuId)?;
         // saves `comm` in a captured tree, whose reader searches by name again
         notes.get(&format!("/proc/{}/comm", process.pid), scalar::word)?;
-        let text =
-            notes.get(&format!("/proc/{}/schedstat", process.pid), |text| Ok(thread_time(text)))?;
-        Some((cpu, text?))
+        Some((cpu, time_of(notes, process.pid)?))
     };
     processes.iter().filter_map(time).collect()
+}
+
+/// Times of NAPI kthreads, by pid.
+fn thread_times(notes: &Notes<'_>, threads: &[NapiThread]) -> BTreeMap<u32, ThreadTime> {
+    threads.iter().filter_map(|thread| Some((thread.pid, time_of(notes, thread.pid)?))).collect()
+}
+
+fn time_of(notes: &Notes<'_>, pid: u32) -> Option<ThreadTime> {
+    notes.get(&format!("/proc/{pid}/schedstat"), |text| Ok(thread_time(text)))?
 }
 
 /// File name in a bundle.

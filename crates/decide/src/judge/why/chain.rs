@@ -202,12 +202,17 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Step {
         Some(thread) => Step::new(
             format!(
                 "threaded NAPI: its kthread {} (pid {}) polls on the cpu that the scheduler \
-                 chooses; it may run on {}",
+                 chooses; it may run on {}{}",
                 thread.comm,
                 thread.pid,
-                cpus(&thread.cpus)
+                cpus(&thread.cpus),
+                silo.kthread_time.map_or_else(String::new, |time| format!(
+                    "; it ran {:.1}% of the time and waited {:.1}% of it for a cpu",
+                    time.ran * 100.0,
+                    time.waited * 100.0
+                ))
             ),
-            format!("/proc/{}/status", thread.pid),
+            format!("/proc/{0}/status, /proc/{0}/schedstat", thread.pid),
         ),
         None => Step::new(
             match cpu {

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::{CpuTimeShares, Measured};
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::derive::thread_share::ThreadShare;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::attribution::Poll;
+use netsilo_model::snapshot::host::Snapshot;
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::chain;
 use crate::judge::why::chain::cpus;
-use crate::judge::why::explanation::{CpuWhy, Ksoftirqd, LoadCause, Step, heaviest_first};
+use crate::judge::why::explanation::{CpuWhy, LoadCause, Step, heaviest_first};
 
 /// Maximum number of interrupts that are listed.
 const IRQS_NAMED: usize = 5;
@@ -32,15 +34,10 @@ pub(super) fn cpu_why(analysis: &Analysis<'_>, cpu: CpuId) -> CpuWhy {
 }
 
 /// The activity of a CPU's ksoftirqd between the two snapshots; `None` when not known.
-pub(crate) fn ksoftirqd(analysis: &Analysis<'_>, cpu: CpuId) -> Option<Ksoftirqd> {
-    let (observation, elapsed) = (analysis.observation, analysis.rates.elapsed.as_secs_f64());
-    let old = observation.before.ksoftirqd.get(&cpu)?;
-    let new = observation.after.ksoftirqd.get(&cpu).filter(|_| elapsed > 0.0)?;
-    let share = |old: u64, new: u64| Some((new.checked_sub(old)? as f64 / 1e9 / elapsed).min(1.0));
-    Some(Ksoftirqd {
-        ran: share(old.run_ns, new.run_ns)?,
-        waited: share(old.wait_ns, new.wait_ns)?,
-    })
+pub(crate) fn ksoftirqd(analysis: &Analysis<'_>, cpu: CpuId) -> Option<ThreadShare> {
+    let time = |of: &Snapshot| of.ksoftirqd.get(&cpu).copied();
+    let (old, new) = (time(&analysis.observation.before)?, time(&analysis.observation.after)?);
+    ThreadShare::between(old, new, analysis.rates.elapsed.as_secs_f64())
 }
 
 /// All causes of a CPU's load, in descending order of CPU time.

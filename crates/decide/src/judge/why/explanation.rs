@@ -1,6 +1,7 @@
 //! [`Why`]: an explanation, with its causes and their steps.
 
 use netsilo_model::derive::cpu_time::CpuTimeShares;
+use netsilo_model::derive::thread_share::ThreadShare;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::NodeId;
@@ -40,17 +41,7 @@ pub struct CpuWhy {
     /// How the two differ, when the clock ticks are misleading.
     pub difference: Option<String>,
     /// The activity of its ksoftirqd; `None` when not known.
-    pub ksoftirqd: Option<Ksoftirqd>,
-}
-
-/// The activity of a ksoftirqd, as shares of the interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Ksoftirqd {
-    /// Time in which it ran deferred softirq work.
-    pub ran: f64,
-    /// Time in which it waited behind other threads and so delayed all softirq work of the CPU.
-    pub waited: f64,
+    pub ksoftirqd: Option<ThreadShare>,
 }
 
 /// One cause of a CPU's load.

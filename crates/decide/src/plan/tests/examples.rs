@@ -384,3 +384,40 @@ fn an_exclusive_cpu_takes_an_interrupt_only_if_it_is_named() {
     let named = Goal { cpus: Some(CpuSet::from_cpu(CpuId(1))), ..goal };
     assert_eq!(cpus(&plan(&observation, &named)), "1");
 }
+
+/// Two CPUs, as busy as this. The kthread of a busy reader's queue is on the reader's CPU, and
+/// waits for this share of the time.
+fn kthread_on_its_readers_cpu(busy: [f64; 2], waited: Option<f64>) -> Plan {
+    let queue = SceneQueue {
+        cpus: CpuSet::from_cpu(CpuId(1)),
+        kthread_cpus: CpuSet::from_cpu(CpuId(1)),
+        packets_per_s: 80_000,
+        packets_per_poll: 48,
+        load: 0.08,
+        kthread_waited: waited,
+        readers: vec![Reader { cpu: CpuId(1), bytes_per_s: 80_000, ..Reader::default() }],
+        wakeups_per_s: 1200,
+        ..SceneQueue::default()
+    };
+    let name = "eth0".into();
+    let netdev = SceneNetdev { name, threaded: true, queues: vec![queue], ..Default::default() };
+    let busy =
+        [0, 1].map(|cpu| CpuLoad { cpus: CpuSet::from_cpu(CpuId(cpu)), usr: busy[cpu as usize] });
+    let grid = Grid { cores: 2, ..Grid::default() };
+    let scene = Scene { grid, busy: busy.into(), netdevs: vec![netdev], ..Scene::default() };
+    plan(&scene.observation(), &Goal::default())
+}
+
+#[test]
+fn a_kthread_that_waits_behind_its_reader_leaves_the_readers_cpu() {
+    let to = |plan: &Plan| match plan.changes.as_slice() {
+        [change] => change.new.clone(),
+        changes => panic!("{changes:?}"),
+    };
+    let full = kthread_on_its_readers_cpu([0.6, 0.92], Some(0.9));
+    assert_eq!(to(&full), Value::Cpus(CpuSet::from_cpu(CpuId(0))), "{full:#?}");
+    let at_once = kthread_on_its_readers_cpu([0.6, 0.3], Some(0.02));
+    assert_eq!(at_once.changes, [], "it waits for less than elsewhere");
+    let unknown = kthread_on_its_readers_cpu([0.6, 0.3], None);
+    assert_eq!(unknown.changes, [], "nothing is known of its wait");
+}

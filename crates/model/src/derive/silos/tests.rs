@@ -94,6 +94,26 @@ fn a_cpus_polling_time_is_divided_by_packets() {
 }
 
 #[test]
+fn the_load_of_a_kthread_is_the_time_that_it_ran() {
+    let mut scene = scene();
+    scene.netdevs[0].threaded = true;
+    for (queue, load) in scene.netdevs[0].queues.iter_mut().zip([0.1, 0.05]) {
+        (queue.load, queue.kthread_waited) = (load, Some(0.2));
+        queue.kthread_cpus = set("0");
+    }
+    // %sys is of everything that runs on the CPU, and packets say nothing of the time
+    let silos = silos_of(&scene.observation());
+    let own: Vec<f64> = silos.queues.iter().map(|silo| silo.own_share[&CpuId(0)]).collect();
+    assert!((own[0] - 0.1).abs() < 1e-9 && (own[1] - 0.05).abs() < 1e-9, "{own:?}");
+    assert_eq!(silos.queues[0].kthread_time, Some(ThreadShare { ran: 0.1, waited: 0.2 }));
+    scene.netdevs[0].queues.iter_mut().for_each(|queue| queue.kthread_waited = None);
+    let silos = silos_of(&scene.observation());
+    let own: Vec<f64> = silos.queues.iter().map(|silo| silo.own_share[&CpuId(0)]).collect();
+    assert!(own[0] > 0.11, "{own:?}: in proportion to packets");
+    assert_eq!(silos.queues[0].kthread_time, None);
+}
+
+#[test]
 fn without_ebpf_interrupts_stand_for_packets_and_consumers_are_unknown() {
     let silos = silos_of(&Scene { without_bpf: true, ..scene() }.observation());
     let silo = &silos.queues[0];

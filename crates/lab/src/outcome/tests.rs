@@ -1,0 +1,69 @@
+//! Recorded outcomes: what the default chooses there, and what `docs/outcomes.md` says of it.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// The recordings whose tables are in `docs/outcomes.md`.
+const RECORDED: [&str; 6] = ["guest", "lab", "veth", "veths", "guest16", "forward"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn recorded(name: &str) -> Outcomes {
+    Outcomes::read(&root().join("fixtures/outcomes").join(name)).unwrap()
+}
+
+#[test]
+fn the_default_chooses_what_measured_best_in_the_guest() {
+    let regrets = recorded("guest").regrets(Assumed::default()).unwrap();
+    assert_eq!(regrets.iter().map(|regret| regret.value).collect::<Vec<_>>(), [0.0, 0.0]);
+}
+
+#[test]
+fn the_start_does_not_matter_in_a_guest() {
+    let lab = recorded("lab");
+    for load in &lab.recorded.loads {
+        assert_eq!(load.starts.len(), 5);
+        let chosen = lab.chosen(load, Assumed::default()).unwrap();
+        let regrets: Vec<f64> = chosen.iter().map(|it| load.regret(*it).value).collect();
+        assert!(regrets.iter().all(|it| *it <= 0.05), "{}: {regrets:?}", load.name);
+    }
+}
+
+#[test]
+fn the_regret_of_the_earlier_recording_is_within_the_goal() {
+    let regrets = recorded("veth").regrets(Assumed::default()).unwrap();
+    let mean = regrets.iter().map(|it| it.value.max(0.0)).sum::<f64>() / regrets.len() as f64;
+    let worst = regrets.iter().all(|regret| regret.value <= 0.15);
+    assert!(mean <= 0.05 && worst, "{regrets:?}");
+}
+
+/// Each block of the page is between `<!-- outcome NAME -->` and `<!-- end -->`. With
+/// `INSTA_UPDATE=always` the page is written anew.
+#[test]
+fn the_tables_are_as_documented() {
+    let page = root().join("docs/outcomes.md");
+    let mut text = std::fs::read_to_string(&page).unwrap();
+    let all = RECORDED.map(recorded);
+    let mut blocks: Vec<(String, String)> = (RECORDED.iter().zip(&all))
+        .map(|(name, outcomes)| ((*name).to_owned(), tables(outcomes).unwrap().join("\n\n")))
+        .collect();
+    blocks.push(("sensitivity".to_owned(), table::sensitivity(&all).unwrap()));
+    let update = std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always");
+    for (name, block) in blocks {
+        let start = format!("<!-- outcome {name} -->\n");
+        let (before, rest) = text.split_once(&start).expect(&start);
+        let (documented, after) = rest.split_once("<!-- end -->").expect("an end");
+        let block = format!("{}\n", block.trim());
+        if update {
+            text = format!("{before}{start}{block}<!-- end -->{after}");
+        } else {
+            assert_eq!(documented, block, "of {name}: INSTA_UPDATE=always writes the page");
+        }
+    }
+    if update {
+        std::fs::write(page, text).unwrap();
+    }
+}
