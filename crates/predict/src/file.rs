@@ -8,8 +8,8 @@ use serde::de::{Deserializer, Error as _};
 use toml::{Table, Value};
 
 use crate::scenario::{
-    Filter, Forward, Kernel, Load, Machine, Nic, Protocol, RequestResponse, Scenario, Send,
-    Service, Setting,
+    Changes, Filter, Forward, Kernel, Load, Machine, Nic, Protocol, RequestResponse, Scenario,
+    Send, Service, Setting,
 };
 
 /// A scenario with its settings.
@@ -281,6 +281,11 @@ struct SettingKeys {
     #[serde(deserialize_with = "cpu_set")]
     rps: CpuSet,
     rfs: u32,
+    queues: Option<u32>,
+    udp_ports: Option<bool>,
+    coalesce_us: Option<f64>,
+    coalesce_frames: Option<f64>,
+    filter: Option<Filter>,
 }
 
 impl File {
@@ -303,6 +308,8 @@ impl File {
         }
         let mut settings = BTreeMap::new();
         for (name, keys) in self.settings {
+            let wrong = |(key, what): (&str, String)| bad(&format!("settings.{name}.{key}"), &what);
+            keys.check(&load).map_err(wrong)?;
             let setting = keys.setting();
             let most = setting.irq.iter().chain(&setting.rps).max();
             if most.is_some_and(|most| *most >= cpus) {
@@ -419,6 +426,51 @@ impl SettingKeys {
     fn setting(&self) -> Setting {
         let irq = if self.irq.is_empty() { vec![0] } else { self.irq.clone() };
         let rps = self.rps.iter().map(|cpu| cpu.0 as usize).collect();
-        Setting { irq, rps, rfs: self.rfs > 0 }
+        let changes = Changes {
+            queue_count: self.queues.map(|count| count as usize),
+            hashes_udp_ports: self.udp_ports,
+            coalesce_us: self.coalesce_us,
+            coalesce_frames: self.coalesce_frames.map(|frames| frames.max(1.0)),
+            filter: self.filter,
+        };
+        Setting { irq, rps, rfs: self.rfs > 0, changes }
+    }
+
+    /// Refuses a value out of range, and a key that would change nothing for this kind of load.
+    fn check(&self, load: &Load) -> Result<(), (&'static str, String)> {
+        if self.queues.is_some_and(|queues| !(1..=4096).contains(&queues)) {
+            return Err(("queues", "must be 1 to 4096".into()));
+        }
+        let is_time = |time: f64| (0.0..=1e6).contains(&time);
+        if self.coalesce_us.is_some_and(|time| !is_time(time)) {
+            return Err(("coalesce_us", "must be 0 to 1000000".into()));
+        }
+        let set = [
+            ("rps", !self.rps.is_empty()),
+            ("rfs", self.rfs > 0),
+            ("queues", self.queues.is_some()),
+            ("udp_ports", self.udp_ports.is_some()),
+            ("coalesce_us", self.coalesce_us.is_some()),
+            ("coalesce_frames", self.coalesce_frames.is_some()),
+            ("filter", self.filter.is_some()),
+        ];
+        let (kind, known) = known_keys(load);
+        match set.iter().find(|(key, is_set)| *is_set && !known.contains(key)) {
+            Some((key, _)) => Err((*key, format!("changes nothing for a load of kind {kind}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The kind of a load, and the keys of a setting beside `irq` that change something for it.
+fn known_keys(load: &Load) -> (&'static str, &'static [&'static str]) {
+    let tcp: &[&str] = &["rps", "rfs", "queues", "coalesce_us", "coalesce_frames"];
+    let udp: &[&str] = &["rps", "rfs", "queues", "coalesce_us", "coalesce_frames", "udp_ports"];
+    match load {
+        Load::RequestResponse(load) if load.protocol == Protocol::Udp => ("udp-rr", udp),
+        Load::RequestResponse(_) => ("tcp-rr", tcp),
+        Load::Forward(_) => ("forward", &["rps", "coalesce_us", "coalesce_frames", "filter"]),
+        Load::Service(_) => ("service", &["rps", "rfs", "queues"]),
+        Load::Send(_) => ("send", &[]),
     }
 }

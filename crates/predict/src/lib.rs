@@ -32,6 +32,7 @@ use scenario::{Load, Scenario, Setting};
 
 /// Returns what `scenario`'s load gets under `setting`.
 pub fn predict(scenario: &Scenario, setting: &Setting, values: &Values) -> Prediction {
+    let scenario = &*scenario.under(setting);
     match &scenario.load {
         Load::RequestResponse(load) => request_response::predict(scenario, load, setting, values),
         Load::Forward(load) => forward::predict(scenario, load, setting, values),

@@ -45,6 +45,9 @@ parameters! {
     poll,
     /// The same, per byte of payload: lines that the device wrote (cycles).
     poll_byte,
+    /// More for a frame that the driver does not copy into a small buffer: a new large one for the
+    /// ring, and its mapping for the device (cycles).
+    new_buffer,
     /// IP and TCP input of a small segment up to the socket's queue, per packet (cycles).
     tcp,
     /// IP and UDP input up to the socket's queue, per packet (cycles).
@@ -66,6 +69,9 @@ parameters! {
     backlog,
     /// Completion of a sent packet: unmap and free, per packet (cycles).
     completion,
+    /// The same for a datagram: the whole buffer is freed here, and the socket gets its memory back
+    /// (cycles).
+    completion_udp,
     /// More for a received packet whose CPU completes no sent packet: buffers are allocated here
     /// and freed elsewhere, and a third CPU writes the socket's counters (cycles).
     far_buffer,
@@ -79,8 +85,8 @@ parameters! {
     user,
     /// Copy between kernel and user, per byte of payload (cycles).
     copy_byte,
-    /// The packet's and the socket's cache lines, where protocol and reader run on different CPUs,
-    /// per packet (cycles).
+    /// The packet's, the socket's and the thread's cache lines, where protocol and reader run on
+    /// different cores, for each of the two and each packet (cycles).
     lines,
     /// To leave idle and to enter it again, with the tick, for one woken thread (cycles).
     idle_switch,
@@ -147,7 +153,8 @@ pub struct Row {
     pub source: String,
 }
 
-/// What the model is off by beyond its parameters: from the experiments that each fit left out.
+/// What the model is off by beyond its parameters: what the fit leaves of gains and softirq times
+/// (root mean square); of rates, the error of published ones.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelError {

@@ -3,7 +3,7 @@
 
 use crate::parameters::Values;
 use crate::prediction::{Bottleneck, CpuTime, Prediction};
-use crate::scenario::{RequestResponse, Scenario, Setting};
+use crate::scenario::{Kernel, RequestResponse, Scenario, Setting};
 use crate::shares::{Shares, siblings};
 use crate::station::Station;
 use crate::transaction::{Transaction, client_contention, contention};
@@ -17,6 +17,9 @@ const LEAST_ROOM: f64 = 1e-4;
 
 /// Smallest share of the way that a round goes.
 const LEAST_STEP: f64 = 0.02;
+
+/// CPUs that share a cache, where a woken reader's CPU is searched.
+const SHARE_CACHE: i32 = 8;
 
 /// Relative change of the rate at which the fixed point is found.
 const PRECISION: f64 = 1e-6;
@@ -68,6 +71,8 @@ struct Steering {
     send: f64,
     /// Share of the backlogs that are not scheduled already; others need no interrupt.
     unscheduled: f64,
+    /// The same if no other CPU's interrupts were under way.
+    alone: f64,
 }
 
 struct Network<'a> {
@@ -96,6 +101,14 @@ struct Network<'a> {
     link: Station,
     readers: Station,
     client: Station,
+    /// Share of the requests that are read on the core that runs their protocol.
+    near: f64,
+    /// CPU time of a reader for one transaction (s).
+    task: f64,
+    /// RPS's interrupts for one transaction, if all backlogs that do not run needed one.
+    ipis_alone: f64,
+    /// Mean time until RPS's interrupts leave, after a packet was polled (s).
+    burst_wait: f64,
     ipis: f64,
     interrupts: f64,
 }
@@ -133,6 +146,10 @@ impl<'a> Network<'a> {
             link: Station::default(),
             readers: Station::default(),
             client: Station::default(),
+            near: 0.0,
+            task: 0.0,
+            ipis_alone: 0.0,
+            burst_wait: 0.0,
             ipis: 0.0,
             interrupts: 0.0,
         }
@@ -157,10 +174,12 @@ impl<'a> Network<'a> {
             reader_idle += room / all_room * (1.0 - cpu.busy());
             reader_slow += room / all_room * slow;
         }
+        self.near = self.near_share();
         let ipis = self.wakeup_ipis(reader_idle);
         let softirq_ipis = self.demands(unit, ipis);
         let base = self.task_cycles(ipis) + reader_idle * values.idle_switch;
         let task = (base * unit + self.work()) * reader_slow;
+        self.task = task;
         let servers = (all_room * values.balance).max(0.05);
 
         let mut time = self.delay();
@@ -202,6 +221,38 @@ impl<'a> Network<'a> {
         change.abs()
     }
 
+    /// Share of the requests that are read on the core that runs their protocol: RFS sees to that.
+    /// Else `select_idle_sibling` of old kernels searches the core first that wakes the reader
+    /// (`kernel/sched_fair.c`); kernels from 4.8 on search an idle core. Where no CPU that shares
+    /// the cache is idle, the reader stays.
+    fn near_share(&self) -> f64 {
+        if self.transaction.steers {
+            return 1.0;
+        }
+        if self.scenario.machine.kernel == Kernel::Recent {
+            return 0.0;
+        }
+        let of_core = |cpu: usize, of: &dyn Fn(usize) -> f64| {
+            of(cpu) + self.siblings[cpu].iter().map(|other| of(*other)).sum::<f64>()
+        };
+        let (mut idle, mut busy, mut readers) = (0.0, 0.0, 0.0);
+        for (cpu, share) in self.shares.protocol.iter().enumerate().filter(|(_, it)| **it > 0.0) {
+            let room = of_core(cpu, &|cpu| self.room[cpu]);
+            let wanted = self.rate * self.task * of_core(cpu, &|cpu| self.shares.protocol[cpu]);
+            idle += share * room / (room + wanted).max(f64::MIN_POSITIVE);
+        }
+        for (cpu, may_read) in self.cpus.iter().zip(&self.may_read) {
+            busy += if *may_read { cpu.busy() } else { 0.0 };
+            readers += f64::from(u8::from(*may_read));
+        }
+        idle + (1.0 - idle) * (busy / readers.max(1.0)).powi(SHARE_CACHE)
+    }
+
+    /// Cycles of a reader and of the protocol, each, for lines that the other wrote.
+    fn lines(&self) -> f64 {
+        (1.0 - self.near) * self.transaction.lines()
+    }
+
     /// Inter-processor interrupts of wakeups for each transaction: a sleeping CPU elsewhere needs
     /// one.
     fn wakeup_ipis(&self, reader_idle: f64) -> f64 {
@@ -214,6 +265,7 @@ impl<'a> Network<'a> {
         let (values, packets) = (self.values, self.transaction.packets);
         let steering = self.steering();
         let (mut ipis, mut interrupts) = (0.0, 0.0);
+        (self.ipis_alone, self.burst_wait) = (0.0, 0.0);
         for (index, cpu) in self.cpus.iter_mut().enumerate() {
             let (poll, completion) = (self.shares.poll[index], self.shares.completion[index]);
             let frames = packets * (poll + completion);
@@ -223,16 +275,20 @@ impl<'a> Network<'a> {
             let interrupt = frames * (1.0 - cpu.softirq.busy) / cpu.batch;
             interrupts += interrupt;
             cpu.demand = interrupt * values.interrupt
-                + completion * packets * values.completion
+                + completion * packets * self.transaction.completion()
                 + poll * self.transaction.poll()
                 + self.shares.far_of(index) * values.far_buffer * values.far_buffer_poll;
             if let Some(steering) = &steering
                 && poll > 0.0
             {
-                let per_packet = steering.unscheduled
-                    * ipis_per_packet(self.setting.rps.len(), self.targets[index], cpu.batch);
+                let clumped =
+                    ipis_per_packet(self.setting.rps.len(), self.targets[index], cpu.batch);
+                let per_packet = steering.unscheduled * clumped;
                 ipis += poll * packets * per_packet;
+                self.ipis_alone += poll * packets * steering.alone * clumped;
                 cpu.demand += poll * packets * (values.rps_enqueue + per_packet * steering.send);
+                let behind = (cpu.batch - packets).max(0.0) / 2.0;
+                self.burst_wait += behind / packets * cpu.demand * unit * self.slow[index];
             }
         }
         let protocol = self.protocol_cycles(wakeup_ipis, ipis);
@@ -253,12 +309,19 @@ impl<'a> Network<'a> {
         let mean = |of: &dyn Fn(&CpuState) -> f64| {
             targets.iter().map(|cpu| of(&self.cpus[*cpu])).sum::<f64>() / targets.len() as f64
         };
-        let asleep = mean(&|cpu| 1.0 - cpu.busy());
+        let alone = mean(&|cpu| 1.0 - cpu.softirq.busy);
+        // A backlog is scheduled from its first packet on; the interrupt leaves at the end of
+        // `net_rx_action`. Packets that other CPUs put there meanwhile need none.
+        let pollers = self.shares.poll.iter().filter(|share| **share > 0.0).count() as f64;
+        let under_way = self.rate * self.ipis_alone / targets.len() as f64
+            * self.burst_wait
+            * (1.0 - 1.0 / pollers.max(1.0));
+        let unscheduled = alone / (1.0 + under_way);
+        // A CPU that needs an interrupt is in no softirq, so it sleeps more often than CPUs do.
+        let asleep = mean(&|cpu| 1.0 - cpu.busy()) / alone.max(LEAST_ROOM);
         let ipi = self.values.ipi_factor(&self.scenario.machine);
-        Some(Steering {
-            send: ipi * (self.values.ipi_send + asleep * self.values.ipi_sleeper),
-            unscheduled: mean(&|cpu| 1.0 - cpu.softirq.busy),
-        })
+        let send = ipi * (self.values.ipi_send + asleep.min(1.0) * self.values.ipi_sleeper);
+        Some(Steering { send, unscheduled, alone })
     }
 
     /// Cycles of the protocol for one transaction, where it runs.
@@ -266,6 +329,7 @@ impl<'a> Network<'a> {
         let values = self.values;
         let ipi = values.ipi_factor(&self.scenario.machine);
         let mut cycles = self.transaction.packets * self.transaction.input()
+            + self.lines()
             + values.wakeup
             + wakeup_ipis * ipi * values.reschedule
             + self.shares.far() * values.far_buffer * (1.0 - values.far_buffer_poll);
@@ -289,9 +353,8 @@ impl<'a> Network<'a> {
     /// Cycles of a reader for one transaction.
     fn task_cycles(&self, wakeup_ipis: f64) -> f64 {
         let values = self.values;
-        let lines = if self.transaction.steers { 0.0 } else { self.transaction.lines() };
         let ipi = wakeup_ipis * values.ipi_factor(&self.scenario.machine) * values.ipi_receive;
-        self.transaction.reader() + lines + ipi
+        self.transaction.reader() + self.lines() + ipi
     }
 
     /// CPU time of the client for one transaction, which is spread over all of its CPUs.
@@ -318,7 +381,9 @@ impl<'a> Network<'a> {
         let backlog = if self.setting.rps.is_empty() { 0.0 } else { at_protocol };
         let reader = if self.transaction.steers { 0.0 } else { at_protocol };
         let wakes = at_poll + backlog + reader + 2.0 * client_idle;
-        (values.round_trip + held + nic.coalesce_us * client_idle + wakes * values.idle_exit) * 1e-6
+        let behind = self.steering().map_or(0.0, |it| it.unscheduled * self.burst_wait);
+        let away = values.round_trip + held + nic.coalesce_us * client_idle;
+        (away + wakes * values.idle_exit) * 1e-6 + behind
     }
 
     /// Where the rounds end before the fixed point the rate may be above the link's.

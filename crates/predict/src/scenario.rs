@@ -1,5 +1,7 @@
 //! A machine, its NIC, a load and settings: what a prediction is about.
 
+use std::borrow::Cow;
+
 use netsilo_model::machine::cpuset::CpuSet;
 use serde::Deserialize;
 
@@ -174,4 +176,41 @@ pub struct Setting {
     pub rps: Vec<usize>,
     /// Whether RFS steers flows to their readers.
     pub rfs: bool,
+    /// What it changes of the scenario.
+    pub changes: Changes,
+}
+
+/// What a setting changes of NIC and load; `None` is as the scenario has it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Changes {
+    /// [`Nic::queue_count`]
+    pub queue_count: Option<usize>,
+    /// [`Nic::hashes_udp_ports`]
+    pub hashes_udp_ports: Option<bool>,
+    /// [`Nic::coalesce_us`]
+    pub coalesce_us: Option<f64>,
+    /// [`Nic::coalesce_frames`]
+    pub coalesce_frames: Option<f64>,
+    /// [`Forward::filter`]
+    pub filter: Option<Filter>,
+}
+
+impl Scenario {
+    /// The scenario with what `setting` changes of it.
+    pub fn under(&self, setting: &Setting) -> Cow<'_, Self> {
+        let changes = &setting.changes;
+        if *changes == Changes::default() {
+            return Cow::Borrowed(self);
+        }
+        let mut own = self.clone();
+        let nic = &mut own.nic;
+        nic.queue_count = changes.queue_count.unwrap_or(nic.queue_count);
+        nic.hashes_udp_ports = changes.hashes_udp_ports.unwrap_or(nic.hashes_udp_ports);
+        nic.coalesce_us = changes.coalesce_us.unwrap_or(nic.coalesce_us);
+        nic.coalesce_frames = changes.coalesce_frames.unwrap_or(nic.coalesce_frames);
+        if let Load::Forward(load) = &mut own.load {
+            load.filter = changes.filter.unwrap_or(load.filter);
+        }
+        Cow::Owned(own)
+    }
 }

@@ -9,12 +9,18 @@ pub(crate) const FRAMING: f64 = 24.0;
 /// Smallest frame without its checksum (bytes).
 pub(crate) const LEAST_FRAME: f64 = 60.0;
 
+/// Frames up to this are copied into a small buffer by the driver (bytes): `RX_COPY_THRESH` of
+/// bnx2, other drivers have up to 256.
+const COPIED: f64 = 128.0;
+
 /// The work of one transaction (cycles).
 pub(crate) struct Transaction<'a> {
     load: &'a RequestResponse,
     values: &'a Values,
     /// Packets in each direction.
     pub(crate) packets: f64,
+    /// Whether a packet is too large for the driver to copy it.
+    is_large: bool,
     /// Time of one packet on the link (s).
     pub(crate) frame_time: f64,
     /// Whether RFS brings packets to their readers.
@@ -39,6 +45,7 @@ impl<'a> Transaction<'a> {
             load,
             values,
             packets,
+            is_large: frame - FRAMING > COPIED,
             frame_time: frame * 8.0 / (scenario.nic.gbit * 1e9),
             steers: setting.rfs && !setting.rps.is_empty() && knows_flows,
         }
@@ -46,7 +53,8 @@ impl<'a> Transaction<'a> {
 
     /// The driver's poll, all packets.
     pub(crate) fn poll(&self) -> f64 {
-        self.packets * self.values.poll + self.values.poll_byte * self.load.bytes
+        let buffer = if self.is_large { self.values.new_buffer } else { 0.0 };
+        self.packets * (self.values.poll + buffer) + self.values.poll_byte * self.load.bytes
     }
 
     /// The protocol's input, one packet.
@@ -54,6 +62,14 @@ impl<'a> Transaction<'a> {
         match self.load.protocol {
             Protocol::Tcp => self.values.tcp,
             Protocol::Udp => self.values.udp,
+        }
+    }
+
+    /// The completion of one packet of an answer.
+    pub(crate) fn completion(&self) -> f64 {
+        match self.load.protocol {
+            Protocol::Tcp => self.values.completion,
+            Protocol::Udp => self.values.completion_udp,
         }
     }
 
@@ -66,16 +82,15 @@ impl<'a> Transaction<'a> {
         call + self.values.user + 2.0 * self.load.bytes * self.values.copy_byte
     }
 
-    /// More for the reader if protocol and reader run on different CPUs.
+    /// More for the reader, and as much for the protocol, if they run on different cores.
     pub(crate) fn lines(&self) -> f64 {
         self.packets * self.values.lines
     }
 
     /// The client: it does what the server does.
     pub(crate) fn client(&self) -> f64 {
-        let softirq = self.poll()
-            + self.packets * (self.input() + self.values.completion)
-            + self.values.wakeup;
+        let softirq =
+            self.poll() + self.packets * (self.input() + self.completion()) + self.values.wakeup;
         let lines = if self.steers { 0.0 } else { self.lines() };
         self.values.client * (softirq + self.reader() + lines)
     }

@@ -2,43 +2,28 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
+mod observed;
+
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::Snapshot;
-use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{Scene, SceneQueue};
 use netsilo_predict::live::counts::Counts;
 use netsilo_predict::live::work::{TooLittle, Work};
 use netsilo_predict::parameters::Table;
 
 /// A queue on CPU 0, read on CPU 1, whose packets take all of its time, as in emulation.
 fn scene() -> Scene {
-    let reader =
-        Reader { comm: "server".into(), cpu: CpuId(1), bytes_per_s: 100_000, unconnected: false };
     let queue = SceneQueue {
-        irq: Some(30),
-        cpus: CpuSet::from_cpu(CpuId(0)),
         packets_per_s: 1000,
         packets_per_poll: 2,
-        load: 0.0,
-        readers: vec![reader],
-        rps_cpus: Some(CpuSet::new()),
-        rps_flow_cnt: Some(0),
-        ..SceneQueue::default()
+        poll_time: false,
+        wakeups_per_s: 0,
+        ..observed::queue(30, 0, 0.0, 1)
     };
-    Scene {
-        grid: Grid { cores: 4, ..Grid::default() },
-        netdevs: vec![SceneNetdev {
-            name: "eth0".into(),
-            driver: "virtio_net".into(),
-            queues: vec![queue],
-            ..SceneNetdev::default()
-        }],
-        rps_sock_flow_entries: Some(0),
-        ..Scene::default()
-    }
+    observed::scene(vec![queue])
 }
 
 /// What was counted, and what a setting would do to it.

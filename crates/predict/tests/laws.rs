@@ -118,6 +118,7 @@ prop_compose! {
             irq: (0..irqs.min(all)).collect(),
             rps: if rps { (0..all).collect() } else { Vec::new() },
             rfs,
+            ..Setting::default()
         };
         (scenario(cpus, threads, queues, load(protocol, instances, bytes)), setting)
     }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
+mod observed;
+
 use netsilo_model::change::Change;
 use netsilo_model::change::knobs::{RpsCpus, XpsCpus};
 use netsilo_model::cost::weights::Costs;
@@ -13,8 +15,7 @@ use netsilo_model::snapshot::ethtool::Coalesce;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{Scene, SceneQueue};
 use netsilo_predict::interval::Draws;
 use netsilo_predict::live::forecast::{Expected, Forecast, Limit, forecast};
 use netsilo_predict::live::proposal::Proposal;
@@ -22,45 +23,11 @@ use netsilo_predict::live::work::{TooLittle, Work};
 use netsilo_predict::parameters::Table;
 use proptest::prelude::*;
 
-fn cpu(number: u32) -> CpuSet {
-    CpuSet::from_cpu(CpuId(number))
-}
+use observed::{cpu, scene};
 
 /// A queue that takes this share of CPU 0, and is read on another CPU.
 fn queue(irq: u32, load: f64, reader: u32) -> SceneQueue {
-    let reader = Reader {
-        comm: "server".into(),
-        cpu: CpuId(reader),
-        bytes_per_s: 10_000_000,
-        unconnected: false,
-    };
-    SceneQueue {
-        irq: Some(irq),
-        cpus: cpu(0),
-        packets_per_s: 100_000,
-        load,
-        poll_time: true,
-        readers: vec![reader],
-        wakeups_per_s: 50_000,
-        rps_cpus: Some(CpuSet::new()),
-        rps_flow_cnt: Some(0),
-        ..SceneQueue::default()
-    }
-}
-
-fn scene(queues: Vec<SceneQueue>) -> Scene {
-    Scene {
-        grid: Grid { cores: 4, ..Grid::default() },
-        netdevs: vec![SceneNetdev {
-            name: "eth0".into(),
-            driver: "ixgbe".into(),
-            most_queues: Some(8),
-            queues,
-            ..SceneNetdev::default()
-        }],
-        rps_sock_flow_entries: Some(0),
-        ..Scene::default()
-    }
+    observed::queue(irq, 0, load, reader)
 }
 
 fn foretell(scene: &Scene, load: f64, change: impl Fn(&mut Snapshot)) -> Forecast {

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
+mod observed;
+
 use std::sync::Arc;
 
 use netsilo_model::change::Change;
@@ -14,8 +16,7 @@ use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::ethtool::{FlowType, HashFields};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{CpuLoad, Scene, SceneQueue};
 use netsilo_predict::interval::Draws;
 use netsilo_predict::live::forecast::{Expected, Forecast, forecast};
 use netsilo_predict::live::proposal::Proposal;
@@ -23,43 +24,25 @@ use netsilo_predict::live::supposed::{CannotSuppose, Supposed, WhatIf};
 use netsilo_predict::live::work::Work;
 use netsilo_predict::parameters::Table;
 
-fn cpu(number: u32) -> CpuSet {
-    CpuSet::from_cpu(CpuId(number))
-}
+use observed::cpu;
 
 /// A queue on this CPU that takes this share of it, and is read on CPU 3.
 fn queue(irq: u32, on: u32, load: f64) -> SceneQueue {
-    let reader =
-        Reader { comm: "server".into(), cpu: CpuId(3), bytes_per_s: 10_000_000, unconnected: true };
-    SceneQueue {
-        irq: Some(irq),
-        cpus: cpu(on),
+    let mut queue = SceneQueue {
         packets_per_s: (load * 200_000.0) as u64,
         packets_per_poll: 5,
-        load,
-        poll_time: true,
-        readers: vec![reader],
         wakeups_per_s: 5_000,
-        rps_cpus: Some(CpuSet::new()),
-        rps_flow_cnt: Some(0),
-        ..SceneQueue::default()
-    }
+        ..observed::queue(irq, on, load, 3)
+    };
+    queue.readers[0].unconnected = true;
+    queue
 }
 
 fn scene(queues: Vec<SceneQueue>) -> Scene {
     Scene {
-        grid: Grid { cores: 4, ..Grid::default() },
         busy: vec![CpuLoad { cpus: CpuSet::first(4), usr: 0.1 }],
-        netdevs: vec![SceneNetdev {
-            name: "eth0".into(),
-            driver: "ixgbe".into(),
-            most_queues: Some(8),
-            queues,
-            ..SceneNetdev::default()
-        }],
-        rps_sock_flow_entries: Some(0),
         virtual_machine: Some(true),
-        ..Scene::default()
+        ..observed::scene(queues)
     }
 }
 

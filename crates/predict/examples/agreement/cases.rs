@@ -58,11 +58,12 @@ impl Case {
         };
         let is_forward = rng.u8(..4) == 0;
         let load = if is_forward { forward(rng) } else { request_response(rng) };
-        let rps = !is_forward && rng.bool();
+        let rps = rng.bool();
         let setting = Setting {
             irq: (0..rng.usize(1..=cpus)).collect(),
             rps: if rps { (0..cpus).collect() } else { Vec::new() },
             rfs: rng.bool(),
+            ..Setting::default()
         };
         Self { scenario: Scenario { machine, nic, load }, setting }
     }

@@ -1,7 +1,7 @@
 //! The published cells, and what the model says of each.
 
-use netsilo_predict::file;
-use netsilo_predict::interval::Draws;
+use netsilo_predict::file::{self, Described};
+use netsilo_predict::interval::{Draws, Expected};
 use netsilo_predict::parameters::Values;
 use netsilo_predict::predict;
 use netsilo_predict::prediction::Prediction;
@@ -44,27 +44,22 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// What the model says.
-    pub(crate) fn predicted(&self, values: &Values) -> f64 {
-        self.of(&predict(&self.scenario, &self.setting, values), || {
-            predict(&self.scenario, &self.none, values)
-        })
-    }
-
-    fn of(&self, out: &Prediction, none: impl Fn() -> Prediction) -> f64 {
+    fn of(&self, out: &Prediction, none: &Prediction) -> f64 {
         match self.kind {
             Kind::Rate => out.rate,
-            Kind::Gain => out.rate / none().rate - 1.0,
+            Kind::Gain => out.rate / none.rate - 1.0,
             Kind::Softirq(cpu) => out.cpus[cpu].booked_softirq,
             Kind::Tasks(cpu) => out.cpus[cpu].usr + out.cpus[cpu].sys,
             Kind::AllTasks => out.cpus.iter().map(|cpu| cpu.usr + cpu.sys).sum(),
-            Kind::SoftirqRatio => softirq(out) / softirq(&none()),
+            Kind::SoftirqRatio => softirq(out) / softirq(none),
         }
     }
 
-    /// The interval of what the model says; `None` for figures that have none.
-    pub(crate) fn interval(&self, draws: &Draws) -> Option<Estimate> {
-        let expected = draws.expect(&self.scenario, &self.setting, &self.none);
+    fn needs_none(&self) -> bool {
+        matches!(self.kind, Kind::Gain | Kind::SoftirqRatio)
+    }
+
+    fn interval_of(&self, expected: &Expected) -> Option<Estimate> {
         match self.kind {
             Kind::Rate => Some(expected.rate),
             Kind::Gain => Some(expected.gain),
@@ -72,6 +67,51 @@ impl Cell {
             Kind::Tasks(_) | Kind::AllTasks | Kind::SoftirqRatio => None,
         }
     }
+
+    fn is_of_the_same(&self, other: &Self) -> bool {
+        self.setting == other.setting && self.scenario == other.scenario
+    }
+}
+
+/// What the model says of each cell. Cells that follow each other share a prediction if they may.
+pub(crate) fn predicted<'a>(
+    cells: impl IntoIterator<Item = &'a Cell>,
+    values: &Values,
+) -> Vec<f64> {
+    let mut last: Option<(&Cell, Prediction)> = None;
+    let one = |cell: &'a Cell| {
+        let out = match last.take() {
+            Some((other, out)) if cell.is_of_the_same(other) => out,
+            _ => predict(&cell.scenario, &cell.setting, values),
+        };
+        let value = match cell.needs_none() {
+            true => cell.of(&out, &predict(&cell.scenario, &cell.none, values)),
+            false => cell.of(&out, &out),
+        };
+        last = Some((cell, out));
+        value
+    };
+    cells.into_iter().map(one).collect()
+}
+
+/// The interval of what the model says of each cell; `None` for figures that have none.
+pub(crate) fn intervals<'a>(
+    cells: impl IntoIterator<Item = &'a Cell>,
+    draws: &Draws,
+) -> Vec<Option<Estimate>> {
+    let mut last: Option<(&Cell, Expected)> = None;
+    let one = |cell: &'a Cell| {
+        let expected = match last.take() {
+            Some((other, expected)) if cell.is_of_the_same(other) && cell.none == other.none => {
+                expected
+            }
+            _ => draws.expect(&cell.scenario, &cell.setting, &cell.none),
+        };
+        let interval = cell.interval_of(&expected);
+        last = Some((cell, expected));
+        interval
+    };
+    cells.into_iter().map(one).collect()
 }
 
 fn softirq(out: &Prediction) -> f64 {
@@ -90,7 +130,9 @@ macro_rules! published {
     };
 }
 
-const RR: &str = case!("request-response.toml");
+pub(crate) const RR: &str = case!("request-response.toml");
+pub(crate) const GUEST: &str = case!("service-in-a-guest.toml");
+pub(crate) const FORWARD: &str = case!("forward.toml");
 
 /// All cells.
 pub(crate) fn all() -> Result<Vec<Cell>, Box<dyn std::error::Error>> {
@@ -109,6 +151,15 @@ fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines().skip(1).map(|line| line.split(',').collect())
 }
 
+/// Reads a scenario, with changes.
+pub(crate) fn described(
+    text: &str,
+    changes: &[(&str, String)],
+) -> Result<Described, Box<dyn std::error::Error>> {
+    let changes: Vec<_> = changes.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
+    Ok(file::parse(text, &changes, &[])?)
+}
+
 fn cell(
     text: &str,
     changes: &[(&str, String)],
@@ -116,8 +167,7 @@ fn cell(
     (group, name): (&'static str, String),
     (kind, published): (Kind, f64),
 ) -> Result<Cell, Box<dyn std::error::Error>> {
-    let changes: Vec<_> = changes.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
-    let described = file::parse(text, &changes, &[])?;
+    let described = described(text, changes)?;
     let find = |name: &str| described.settings.get(name).cloned();
     let setting = find(setting).ok_or_else(|| format!("no setting {setting}"))?;
     let none = find("none").unwrap_or_else(|| setting.clone());
@@ -174,20 +224,24 @@ fn rr_cpus(cells: &mut Vec<Cell>) -> Added {
 }
 
 fn guest(cells: &mut Vec<Cell>) -> Added {
-    let text = case!("service-in-a-guest.toml");
     for row in rows(published!("rps_guest_cpu_before.csv")).filter(|row| row[0] == "before") {
         let Ok(cpu) = row[1].parse() else { continue };
         let what = (Kind::Softirq(cpu), row[7].parse::<f64>()? / 100.0);
-        cells.push(cell(text, &[], "none", ("guest", format!("guest, cpu {cpu}, softirq")), what)?);
+        cells.push(cell(
+            GUEST,
+            &[],
+            "none",
+            ("guest", format!("guest, cpu {cpu}, softirq")),
+            what,
+        )?);
     }
     // The text: softirq time about doubles.
     let named = ("guest", "guest, rps, softirq over before".to_owned());
-    cells.push(cell(text, &[], "rps", named, (Kind::SoftirqRatio, 2.0))?);
+    cells.push(cell(GUEST, &[], "rps", named, (Kind::SoftirqRatio, 2.0))?);
     Ok(())
 }
 
 fn forward(cells: &mut Vec<Cell>) -> Added {
-    let text = case!("forward.toml");
     let all: Vec<_> = rows(published!("forward_idle.csv")).collect();
     for setting in ["A_all_irqs_cpu0", "B_eth1_cpu0_eth2_cpu1"] {
         for cpu in [0, 1] {
@@ -198,7 +252,7 @@ fn forward(cells: &mut Vec<Cell>) -> Added {
             let busy = 1.0 - idle.iter().sum::<f64>() / idle.len() as f64 / 100.0;
             let name = format!("forward, {setting}, cpu {cpu}, softirq");
             let what = (Kind::Softirq(cpu), busy);
-            cells.push(cell(text, &[], setting, ("forward", name), what)?);
+            cells.push(cell(FORWARD, &[], setting, ("forward", name), what)?);
         }
     }
     Ok(())

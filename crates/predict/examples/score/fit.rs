@@ -5,7 +5,7 @@ use nalgebra::storage::Owned;
 use nalgebra::{DMatrix, DVector, Dyn};
 use netsilo_predict::parameters::{Table, Values};
 
-use crate::cells::{Cell, Kind};
+use crate::cells::{Cell, Kind, predicted};
 
 /// A step of a parameter's logarithm for its derivative.
 const STEP: f64 = 1e-3;
@@ -28,7 +28,8 @@ impl Problem<'_> {
 
     fn errors(&self, at: &DVector<f64>) -> DVector<f64> {
         let values = self.values(at);
-        let of_cells = self.cells.iter().map(|cell| residual(cell, &values));
+        let predicted = predicted(self.cells.iter().copied(), &values);
+        let of_cells = self.cells.iter().zip(predicted).map(|(cell, it)| residual(cell, it));
         DVector::from_iterator(self.cells.len() + at.len(), of_cells.chain(at.iter().copied()))
     }
 
@@ -87,8 +88,7 @@ pub(crate) fn fit<'a>(table: &'a Table, cells: impl Iterator<Item = &'a Cell>) -
 }
 
 /// Returns by how much the model is off, in units of what counts as one standard deviation.
-fn residual(cell: &Cell, values: &Values) -> f64 {
-    let predicted = cell.predicted(values);
+fn residual(cell: &Cell, predicted: f64) -> f64 {
     match cell.kind {
         Kind::Gain => ((1.0 + predicted) / (1.0 + cell.published)).ln() / 0.03,
         Kind::Rate => (predicted / cell.published).ln() / 0.03,

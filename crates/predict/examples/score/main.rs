@@ -1,7 +1,9 @@
 //! Holds the model to published experiments: fits its parameters, and compares what the model says
 //! with what was published, as fitted to all cells and as fitted without the cell's group.
 //!
-//! `make predict-score` runs it. `-v` lists every cell; `--write` keeps the fit in `fitted.csv`.
+//! `make predict-score` runs it. `-v` lists every cell, each way; `--write` keeps the fit in
+//! `fitted.csv`; `--grid` prints all cells of the scenarios, published or not, by the parameters
+//! that are built in (with `--refit`: by those of a new fit).
 
 #![allow(
     clippy::print_stdout,
@@ -12,18 +14,17 @@
 
 mod cells;
 mod fit;
+mod grid;
 mod summary;
 
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::Path;
 
-use netsilo_predict::interval::Draws;
 use netsilo_predict::parameters::Table;
 
-use cells::Cell;
 use fit::fit;
-use summary::{Judged, Summary};
+use summary::{Summary, judge};
 
 /// Draws of the parameters for each interval.
 const DRAWS: usize = 400;
@@ -36,6 +37,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     if arguments.contains("--write") {
         return write(&fitted);
     }
+    if arguments.contains("--grid") {
+        let table = if arguments.contains("--refit") { &fitted } else { &table };
+        println!("{}", grid::text(&table.values())?);
+        return Ok(());
+    }
     let mut groups: Vec<&str> = cells.iter().map(|cell| cell.group).collect();
     groups.dedup();
     let (mut all_fitted, mut all_left_out) = (Summary::default(), Summary::default());
@@ -46,12 +52,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (how, table, all) in
             [("as fitted", &fitted, &mut all_fitted), ("left out", &without, &mut all_left_out)]
         {
-            let draws = Draws::new(table, DRAWS, 1);
             let mut own = Summary::default();
-            for cell in cells.iter().filter(|cell| cell.group == group) {
-                let judged = judge(cell, table, &draws);
-                if arguments.contains("-v") && how == "as fitted" {
-                    println!("{}", judged.line(cell));
+            let of_group = cells.iter().filter(|cell| cell.group == group);
+            for (cell, judged) in judge(of_group, table, DRAWS) {
+                if arguments.contains("-v") {
+                    println!("{}", judged.line(cell, how));
                 }
                 own.add(cell.kind, &judged);
                 all.add(cell.kind, &judged);
@@ -62,14 +67,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{}", all_fitted.row("all", "as fitted"));
     println!("{}", all_left_out.row("all", "left out"));
     Ok(())
-}
-
-fn judge(cell: &Cell, table: &Table, draws: &Draws) -> Judged {
-    Judged {
-        published: cell.published,
-        predicted: cell.predicted(&table.values()),
-        interval: cell.interval(draws),
-    }
 }
 
 /// Writes the fitted values.

@@ -1,8 +1,10 @@
 //! How far the model is off, over some cells.
 
+use netsilo_predict::interval::Draws;
+use netsilo_predict::parameters::Table;
 use netsilo_stats::Estimate;
 
-use crate::cells::{Cell, Kind};
+use crate::cells::{self, Cell, Kind};
 
 /// One cell with what the model says of it.
 pub(crate) struct Judged {
@@ -12,28 +14,50 @@ pub(crate) struct Judged {
 }
 
 impl Judged {
-    pub(crate) fn line(&self, cell: &Cell) -> String {
+    pub(crate) fn line(&self, cell: &Cell, fit: &str) -> String {
         let interval =
             self.interval.map_or_else(String::new, |it| format!("{:.4} to {:.4}", it.low, it.high));
         let (published, predicted) = (self.published, self.predicted);
-        format!("    {:52} {published:>14.4} {predicted:>14.4}  {interval}", cell.name)
+        format!("    {fit:9} {:52} {published:>14.4} {predicted:>14.4}  {interval}", cell.name)
     }
 }
 
-/// Mean and largest of some errors.
+/// What the model says of each of `cells` by the values of `table`, with so many draws for each
+/// interval.
+pub(crate) fn judge<'a>(
+    cells: impl Iterator<Item = &'a Cell> + Clone,
+    table: &Table,
+    draws: usize,
+) -> Vec<(&'a Cell, Judged)> {
+    let draws = Draws::new(table, draws, 1);
+    let predicted = cells::predicted(cells.clone(), &table.values());
+    let intervals = cells::intervals(cells.clone(), &draws);
+    let one = |((cell, predicted), interval): ((&'a Cell, f64), Option<Estimate>)| {
+        (cell, Judged { published: cell.published, predicted, interval })
+    };
+    cells.zip(predicted).zip(intervals).map(one).collect()
+}
+
+/// Some errors, as shares.
 #[derive(Default)]
-struct Errors {
-    all: Vec<f64>,
+pub(crate) struct Errors {
+    pub(crate) all: Vec<f64>,
 }
 
 impl Errors {
+    pub(crate) fn mean(&self) -> f64 {
+        self.all.iter().sum::<f64>() / self.all.len() as f64
+    }
+
+    pub(crate) fn worst(&self) -> f64 {
+        self.all.iter().copied().fold(0.0, f64::max)
+    }
+
     fn text(&self) -> String {
         if self.all.is_empty() {
             return "-".to_owned();
         }
-        let mean = self.all.iter().sum::<f64>() / self.all.len() as f64;
-        let worst = self.all.iter().copied().fold(0.0, f64::max);
-        format!("{:.1}, {:.1}", 100.0 * mean, 100.0 * worst)
+        format!("{:.1}, {:.1}", 100.0 * self.mean(), 100.0 * self.worst())
     }
 }
 
@@ -41,13 +65,16 @@ impl Errors {
 #[derive(Default)]
 pub(crate) struct Summary {
     cells: usize,
-    signs: [usize; 2],
-    gain: Errors,
-    rate: Errors,
-    softirq: Errors,
-    tasks: Errors,
-    held: [usize; 2],
-    widths: Vec<f64>,
+    /// Those that are right, and all.
+    pub(crate) signs: [usize; 2],
+    pub(crate) gain: Errors,
+    pub(crate) rate: Errors,
+    pub(crate) softirq: Errors,
+    pub(crate) tasks: Errors,
+    /// Cells that are in their intervals, and all that have one.
+    pub(crate) held: [usize; 2],
+    /// Half of each interval of a rate or a ratio of rates, as a share of it.
+    pub(crate) widths: Errors,
 }
 
 impl Summary {
@@ -83,11 +110,11 @@ impl Summary {
             Kind::Rate => interval.value,
             _ => return,
         };
-        self.widths.push((interval.high - interval.low) / 2.0 / base);
+        self.widths.all.push((interval.high - interval.low) / 2.0 / base);
     }
 
     pub(crate) fn row(&self, name: &str, fit: &str) -> String {
-        let mut widths = self.widths.clone();
+        let mut widths = self.widths.all.clone();
         widths.sort_by(f64::total_cmp);
         let widths = match (widths.get(widths.len() / 2), widths.last()) {
             (Some(median), Some(worst)) => {

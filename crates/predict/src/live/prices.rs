@@ -9,6 +9,7 @@ use netsilo_model::machine::topology::Distance;
 use crate::live::work::{Queue, Work};
 use crate::parameters::Values;
 use crate::scenario::{Kernel, Machine};
+use crate::transaction::contention;
 
 /// Clock where the observation does not say it (GHz).
 const USUAL_CLOCK: f64 = 2.5;
@@ -129,7 +130,7 @@ impl<'a> Prices<'a> {
 
     /// How much slower a CPU is whose sibling is busy for this share of the time.
     pub(crate) fn slow(&self, sibling_busy: f64) -> f64 {
-        1.0 + (2.0 / self.values.smt - 1.0).max(0.0) * sibling_busy.min(1.0)
+        1.0 + contention(self.values) * sibling_busy.min(1.0)
     }
 }
 

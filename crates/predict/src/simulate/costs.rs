@@ -61,7 +61,7 @@ impl Costs {
         Self {
             interrupt: values.interrupt * cycle,
             completion: match work {
-                Work::RequestResponse(_) => vec![values.completion * cycle; nic.queue_count],
+                Work::RequestResponse(instances) => vec![instances.completion(); nic.queue_count],
                 Work::Forward(ports) => ports.completion.to_vec(),
             },
             rps_enqueue: values.rps_enqueue * cycle,

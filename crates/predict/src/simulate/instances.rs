@@ -53,6 +53,8 @@ pub(crate) struct Instances {
     /// Whether RPS is on, and whether RFS brings packets to their readers.
     is_steered: bool,
     steers: bool,
+    /// The core of each CPU.
+    cores: Vec<u32>,
     costs: Costs,
     rng: Rng,
 }
@@ -71,6 +73,8 @@ struct Costs {
     lines: f64,
     by_ipi: f64,
     idle_switch: f64,
+    /// Completion of a sent frame.
+    completion: f64,
     /// The client; how much slower hardware threads make it; its pause after each transaction as a
     /// share of it; its delay if it is idle.
     client: f64,
@@ -110,6 +114,7 @@ impl Costs {
             lines: transaction.lines() * cycle,
             by_ipi: values.ipi_factor(machine) * values.ipi_receive * cycle,
             idle_switch: values.idle_switch * cycle,
+            completion: transaction.completion() * cycle,
             client: transaction.client() * cycle,
             contention: client_contention(values, &siblings(machine)),
             pause: (1.0 / values.balance - 1.0).max(0.0),
@@ -178,6 +183,7 @@ impl Instances {
             packets: transaction.packets as u32,
             is_steered: !setting.rps.is_empty(),
             steers: transaction.steers,
+            cores: scenario.machine.cores.clone(),
             costs: Costs::new(scenario, load, setting, values),
             rng: rng.fork(),
         }
@@ -226,10 +232,25 @@ impl Instances {
         self.costs.poll[cpu]
     }
 
-    /// The protocol's work for the next packet of an instance (ps).
-    pub(crate) fn protocol(&self, flow: u32) -> f64 {
-        let is_last = self.list[flow as usize].received + 1 == self.packets;
-        self.costs.input + if is_last { self.costs.wakeup } else { 0.0 }
+    /// Completion of a sent frame (ps).
+    pub(crate) fn completion(&self) -> f64 {
+        self.costs.completion
+    }
+
+    /// The protocol's work on `cpu` for the next packet of an instance (ps).
+    pub(crate) fn protocol(&self, flow: u32, cpu: usize) -> f64 {
+        let instance = &self.list[flow as usize];
+        let is_last = instance.received + 1 == self.packets;
+        let lines = match self.is_far(instance.reader_cpu, cpu) {
+            true => self.costs.lines / f64::from(self.packets),
+            false => 0.0,
+        };
+        self.costs.input + lines + if is_last { self.costs.wakeup } else { 0.0 }
+    }
+
+    /// Whether the lines that `one` wrote must come to `other`. Where RFS steers, that is a start.
+    fn is_far(&self, one: usize, other: usize) -> bool {
+        !self.steers && self.cores[one] != self.cores[other]
     }
 
     /// The CPU that RPS and RFS choose for a packet (`get_rps_cpu`).
@@ -252,12 +273,12 @@ impl Instances {
     /// A reader runs on `cpu` from now on, which comes from idle or not. Sets its work if it has
     /// just begun.
     pub(crate) fn run_on(&mut self, job: &mut Job, cpu: usize, from_idle: bool, factor: f64) {
-        let (costs, instance) = (&self.costs, &mut self.list[job.flow as usize]);
-        instance.reader_cpu = cpu;
+        let protocol_cpu = self.list[job.flow as usize].protocol_cpu;
+        self.list[job.flow as usize].reader_cpu = cpu;
         if job.left.is_some() {
             return;
         }
-        let is_far = !self.steers && instance.protocol_cpu != cpu;
+        let (costs, is_far) = (&self.costs, self.is_far(protocol_cpu, cpu));
         let more = [(is_far, costs.lines), (job.by_ipi, costs.by_ipi)]
             .into_iter()
             .chain([(from_idle, costs.idle_switch)]);

@@ -5,7 +5,7 @@ use fastrand::Rng;
 use crate::parameters::Values;
 use crate::prediction::{Bottleneck, CpuTime, Prediction};
 use crate::request_response;
-use crate::scenario::{Load, Scenario, Setting};
+use crate::scenario::{Kernel, Load, Scenario, Setting};
 use crate::shares::siblings;
 use crate::simulate::costs::Work;
 use crate::simulate::events::{SECOND, Time, time};
@@ -89,6 +89,7 @@ impl Simulation {
         values: &Values,
         options: &Options,
     ) -> Result<Self, NotSimulated> {
+        let scenario = &*scenario.under(setting);
         let mut rng = Rng::with_seed(options.seed);
         let (work, readers, latency) = prepare(scenario, setting, values, &mut rng)?;
         let cpus = scenario.machine.cpu_count();
@@ -96,6 +97,7 @@ impl Simulation {
         let domain = Domain {
             may_read: (0..cpus).map(|cpu| readers.contains(&cpu)).collect(),
             siblings: siblings(&scenario.machine),
+            prefers_own_core: scenario.machine.kernel == Kernel::Old,
         };
         let from = time(options.seconds * WARM_UP + 2.0 * latency);
         let collector = Collector::new(from, slice, SLICES, cpus);

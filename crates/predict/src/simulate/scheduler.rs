@@ -8,12 +8,21 @@ use crate::simulate::cpu::{Cpu, Thread};
 pub(crate) struct Domain {
     pub(crate) may_read: Vec<bool>,
     pub(crate) siblings: Vec<Vec<usize>>,
+    /// Whether the waker's core is searched first, as kernels before 4.0 do.
+    pub(crate) prefers_own_core: bool,
 }
 
 impl Domain {
     /// Returns the CPU for a reader that last ran on `previous` and is woken by `waker`, which
     /// waits for nothing else after that (`WF_SYNC`, by `sock_def_readable`).
     pub(crate) fn choose(&self, cpus: &[Cpu], previous: usize, waker: usize) -> usize {
+        // select_idle_sibling of 2.6.38: the smallest domain first.
+        if self.prefers_own_core {
+            let mut own = std::iter::once(&waker).chain(&self.siblings[waker]);
+            if let Some(cpu) = own.find(|cpu| self.may_read[**cpu] && cpus[**cpu].is_idle()) {
+                return *cpu;
+            }
+        }
         // wake_affine_idle
         let target = match &cpus[waker] {
             _ if !self.may_read[waker] => previous,
@@ -67,6 +76,7 @@ mod tests {
         Domain {
             may_read: vec![true; cpus],
             siblings: (0..cpus).map(|cpu| vec![(cpu + cpus / 2) % cpus]).collect(),
+            prefers_own_core: false,
         }
     }
 
@@ -93,6 +103,14 @@ mod tests {
         assert_eq!(domain.choose(&cpus(&[1, 2]), 2, 2), 3);
         // none is idle: where the waker has nothing else to run
         assert_eq!(domain.choose(&cpus(&[0, 1, 2, 3]), 2, 0), 0);
+    }
+
+    #[test]
+    fn an_old_kernel_prefers_an_idle_cpu_of_the_core_that_wakes_the_reader() {
+        let domain = Domain { prefers_own_core: true, ..domain(4) };
+        assert_eq!(domain.choose(&cpus(&[]), 3, 0), 0);
+        assert_eq!(domain.choose(&cpus(&[0]), 3, 0), 2);
+        assert_eq!(domain.choose(&cpus(&[0, 2]), 3, 0), 3);
     }
 
     #[test]

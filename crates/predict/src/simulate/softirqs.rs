@@ -119,7 +119,7 @@ impl Host {
             Work::RequestResponse(instances) => {
                 let more = match instances.is_steered() {
                     true => self.costs.rps_enqueue,
-                    false => instances.protocol(packet.flow),
+                    false => instances.protocol(packet.flow, cpu),
                 };
                 instances.poll(cpu) + more
             }
@@ -137,7 +137,7 @@ impl Host {
             && let Some(packet) = state.backlog.pop_front()
         {
             let protocol = match &self.work {
-                Work::RequestResponse(instances) => instances.protocol(packet.flow),
+                Work::RequestResponse(instances) => instances.protocol(packet.flow, cpu),
                 Work::Forward(ports) => ports.way(),
             };
             let work = (self.costs.backlog + protocol) * self.varied();

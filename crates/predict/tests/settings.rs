@@ -1,0 +1,61 @@
+//! What a setting may change of its scenario, and what it may not.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
+
+use netsilo_predict::file::{self, BadScenario, Described};
+use netsilo_predict::parameters::Table;
+use netsilo_predict::predict;
+
+const REQUESTS: &str = include_str!("../../../cases/predict/request-response.toml");
+const FORWARD: &str = include_str!("../../../cases/predict/forward.toml");
+
+fn parse(text: &str, changes: &[(&str, &str)]) -> Result<Described, BadScenario> {
+    let changes: Vec<_> = changes.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+    file::parse(text, &changes, &[])
+}
+
+fn rate(described: &Described, setting: &str) -> f64 {
+    let values = Table::built_in().unwrap().values();
+    predict(&described.scenario, &described.settings[setting], &values).rate
+}
+
+#[test]
+fn a_setting_that_hashes_the_ports_of_udp_spreads_it_over_the_queues() {
+    let change = ("settings.irq_affinity.udp_ports", "true");
+    let load = parse(REQUESTS, &[("load.kind", "udp-rr"), change]).unwrap();
+    assert!(rate(&load, "irq_affinity") > 2.0 * rate(&load, "none"));
+}
+
+#[test]
+fn a_setting_with_one_queue_has_no_gain_from_affinity() {
+    let load = parse(REQUESTS, &[("settings.irq_affinity.queues", "1")]).unwrap();
+    assert!((rate(&load, "irq_affinity") / rate(&load, "none") - 1.0).abs() < 0.01);
+}
+
+#[test]
+fn a_setting_without_rules_forwards_more() {
+    let rules = ("settings.B_eth1_cpu0_eth2_cpu1.filter", "none");
+    let load = parse(FORWARD, &[("load.mbit", "500")]).unwrap();
+    let without = parse(FORWARD, &[("load.mbit", "500"), rules]).unwrap();
+    let name = "B_eth1_cpu0_eth2_cpu1";
+    assert!(rate(&without, name) > 1.2 * rate(&load, name));
+}
+
+#[test]
+fn a_key_that_changes_nothing_for_the_load_is_refused() {
+    for (text, key, value, what) in [
+        (REQUESTS, "settings.none.filter", "none", "changes nothing for a load of kind tcp-rr"),
+        (REQUESTS, "settings.none.udp_ports", "true", "changes nothing for a load of kind tcp-rr"),
+        (
+            FORWARD,
+            "settings.A_all_irqs_cpu0.rfs",
+            "1",
+            "changes nothing for a load of kind forward",
+        ),
+        (REQUESTS, "settings.none.queues", "0", "must be 1 to 4096"),
+        (REQUESTS, "settings.none.coalesce_us", "-1", "must be 0 to 1000000"),
+    ] {
+        let refused = parse(text, &[(key, value)]).unwrap_err();
+        assert_eq!(refused.to_string(), format!("{key}: {what}"));
+    }
+}
