@@ -77,9 +77,7 @@ impl<'a> Model<'a> {
             self.problem.items.push(Item { load, home, moving: 0.0 });
             return;
         }
-        let row = Row::of(self, vector);
-        let felt = row.felt;
-        let parts: Vec<Parts> = (0..self.cpus.len()).map(|place| row.at(self, place)).collect();
+        let parts = self.row(vector);
         let here = home.map_or(Parts::default(), |home| parts[home]);
         let near_reader = NearReader::of(vector, self.capacity.topology);
         let cost = |(place, parts): (usize, &Parts)| {
@@ -95,7 +93,7 @@ impl<'a> Model<'a> {
         };
         self.problem.fixed.extend(parts.iter().enumerate().map(cost));
         let by_cost = assumed.moving_cost * here.total().max(0.0);
-        let turns = assumed.busy_noise * vector.turns(&assumed) * felt;
+        let turns = assumed.busy_noise * vector.turns(&assumed) * self.felt(vector);
         let moving = assumed.moving_least * SECOND_NS + by_cost.max(turns);
         self.problem.items.push(Item { load, home, moving });
     }
@@ -104,6 +102,17 @@ impl<'a> Model<'a> {
     fn row(&self, vector: &Vector) -> Vec<Parts> {
         let row = Row::of(self, vector);
         (0..self.cpus.len()).map(|place| row.at(self, place)).collect()
+    }
+
+    /// Share of a kthread's wait that costs anything: none while its readers' CPU or its own is
+    /// full, as there always is other work to do, which the packets would only wait behind. It
+    /// falls from 1 to 0 while the fullest of these CPUs goes from the share at which it counts as
+    /// full to all of its time.
+    fn felt(&self, vector: &Vector) -> f64 {
+        let cpus = vector.read_on.keys().chain(&vector.present);
+        let busy = cpus.filter_map(|cpu| Some(self.ground.busy[self.place(cpu)?]));
+        let [(full, _), _] = self.problem.assumed.full;
+        ((1.0 - busy.fold(0.0, f64::max)) / (1.0 - full)).clamp(0.0, 1.0)
     }
 
     /// Puts the vectors on these CPUs; those without one, or on one that is not online, nowhere.
@@ -321,15 +330,6 @@ impl Ground {
         Self { cores, far, read_on, busy }
     }
 
-    /// [`Row::felt`]: falls from 1 to 0 while the fullest of these CPUs goes from the share at
-    /// which it counts as full to all of its time.
-    fn felt(&self, vector: &Vector, model: &Model<'_>) -> f64 {
-        let cpus = vector.read_on.keys().chain(&vector.present);
-        let busy = cpus.filter_map(|cpu| Some(self.busy[model.place(cpu)?]));
-        let [(full, _), _] = model.problem.assumed.full;
-        ((1.0 - busy.fold(0.0, f64::max)) / (1.0 - full)).clamp(0.0, 1.0)
-    }
-
     /// The other threads of a place's core.
     fn siblings(&self, place: usize, places: &[CpuPlace]) -> impl Iterator<Item = usize> {
         let core = self.cores.get(&places[place].levels[0]);
@@ -351,8 +351,7 @@ struct Row<'a> {
     own: BTreeMap<CpuId, f64>,
     /// How long its kthread waited where it is; `None` without a kthread, or if not known.
     waited: Option<Waited>,
-    /// Share of its kthread's wait that costs anything: none while its readers' CPU or its own is
-    /// full, as there always is other work to do, which the packets would only wait behind.
+    /// [`Model::felt`].
     felt: f64,
 }
 
@@ -394,7 +393,7 @@ impl<'a> Row<'a> {
             BTreeMap::new()
         };
         let far = ground.far[&vector.node].as_slice();
-        let felt = ground.felt(vector, model);
+        let felt = model.felt(vector);
         let row = Self { vector, capacity, ground, far, lines, wakeups, own, waited: None, felt };
         let waited = |(share, cpu): (f64, CpuId)| {
             let (place, ns) = (model.place(&cpu)?, share / capacity.dilation * SECOND_NS);

@@ -22,8 +22,7 @@ impl Judged {
     }
 }
 
-/// What the model says of each of `cells` by the values of `table`, with so many draws for each
-/// interval.
+/// Predicts each of `cells` with the values of `table`, and its interval from so many draws.
 pub(crate) fn judge<'a>(
     cells: impl Iterator<Item = &'a Cell> + Clone,
     table: &Table,
