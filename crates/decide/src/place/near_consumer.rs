@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
+use netsilo_model::machine::ordered::{Ordered as _, StableSort as _};
 use netsilo_model::machine::topology::Topology;
 
 use crate::place::capacity::Capacity;
@@ -111,7 +111,7 @@ impl Groups {
         let most = read_under.values().copied().fold(0.0, f64::max);
         let mut enough: Vec<(usize, f64)> = read_under.into_iter().collect();
         enough.retain(|(_, bytes)| *bytes > 0.0 && *bytes >= most * (1.0 - WORTH_MOVING));
-        enough.sort_by(|a, b| b.1.total_cmp(&a.1));
+        enough.stable_sort_by(|a, b| b.1.total_cmp(&a.1));
         let zone = |(group, _): (usize, f64)| {
             let cpus = &self.all[group];
             Zone { cpus, free: cpus.and(free) }
@@ -355,7 +355,7 @@ fn heaviest_first<'w>(
         .enumerate()
         .filter_map(|(index, preference)| Some((index, (*preference)?)))
         .collect();
-    order.sort_by_key(|(_, preference)| std::cmp::Reverse(weight(preference.vector)));
+    order.stable_sort_by_key(|(_, preference)| std::cmp::Reverse(weight(preference.vector)));
     order
 }
 

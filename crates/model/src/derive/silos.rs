@@ -13,7 +13,7 @@ use crate::derive::thread_share::ThreadShare;
 use crate::derive::wakeups::Wakeups;
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::{Irq, NapiId};
-use crate::machine::ordered::Ordered as _;
+use crate::machine::ordered::{Ordered as _, StableSort as _};
 use crate::parse::container::Container;
 use crate::snapshot::attribution::{
     Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol,
@@ -419,7 +419,7 @@ fn consumers(
             (bytes, share)
         })
         .collect();
-    consumers.sort_by_key(|(bytes, consumer)| (std::cmp::Reverse(*bytes), consumer.tgid));
+    consumers.stable_sort_by_key(|(bytes, consumer)| (std::cmp::Reverse(*bytes), consumer.tgid));
     consumers.into_iter().map(|(_, consumer)| consumer).collect()
 }
 

@@ -6,7 +6,7 @@ use netsilo_model::change::{Settings, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::table::{Drivers, Knob};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
+use netsilo_model::machine::ordered::{Ordered as _, StableSort as _};
 use netsilo_model::snapshot::audit::{Qdisc, TxLimits};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 use netsilo_model::snapshot::subject::Subject;
@@ -439,7 +439,7 @@ fn completions_far(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
         ))
     };
     let mut queues: Vec<_> = netdev.tx_queues.iter().filter_map(far).collect();
-    queues.sort_by(|a, b| b.4.total_cmp(&a.4));
+    queues.stable_sort_by(|a, b| b.4.total_cmp(&a.4));
     let (index, irq, on, senders, rate) = queues.first()?.clone();
     let mut changes = Vec::new();
     for (queue, irq, _, senders, _) in &queues {

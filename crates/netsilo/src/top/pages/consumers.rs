@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::derive::silo::{ConsumerShare, Silo};
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
@@ -42,7 +43,7 @@ struct Consumer<'a> {
 /// Lists the consumers, those that read most first.
 pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
     let mut consumers: Vec<_> = consumers(window).into_iter().collect();
-    consumers.sort_by(|(_, a), (_, b)| b.bytes_per_s.total_cmp(&a.bytes_per_s));
+    consumers.stable_sort_by(|(_, a), (_, b)| b.bytes_per_s.total_cmp(&a.bytes_per_s));
     Listing {
         columns: COLUMNS,
         rows: consumers.iter().map(|(tgid, consumer)| row(*tgid, consumer, palette)).collect(),

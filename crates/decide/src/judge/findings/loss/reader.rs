@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::loss_stage::LossStage;
-use netsilo_model::machine::ordered::Ordered as _;
+use netsilo_model::machine::ordered::{Ordered as _, StableSort as _};
 use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 
@@ -80,7 +80,7 @@ fn sockets(
         if lost > 0 {
             let losers = ports.entry(socket.port_subject()).or_default();
             losers.sockets.push((socket, lost));
-            losers.sockets.sort_by_key(|(_, lost)| std::cmp::Reverse(*lost));
+            losers.sockets.stable_sort_by_key(|(_, lost)| std::cmp::Reverse(*lost));
         }
     }
     let finding = |subject: &Subject, losers: &Losers<'_>, lost: u64| {
