@@ -7,7 +7,7 @@
     reason = "clippy lets only functions marked as tests do so"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -122,6 +122,29 @@ const PEER: &str = "peer=echo 1 >/sys/class/net/veth0/queues/rx-0/rps_cpus; \
                     echo 64 >/sys/class/net/veth0/queues/rx-0/rps_flow_cnt; \
                     echo 4096 131072 6000000 >/proc/sys/net/ipv4/tcp_rmem";
 
+/// Under each load the other settings are predicted, before any is measured.
+fn predictions_precede_measurements(records: &[Record]) {
+    let mut measured = BTreeSet::new();
+    let mut predicted = 0;
+    for record in records {
+        match record {
+            Record::Trial(trial) => _ = measured.insert(trial.step.load.clone()),
+            Record::Expected(it) => {
+                assert!(!measured.contains(&it.load), "{}", it.load);
+                assert_eq!(it.why_not, None, "{}", it.load);
+                let names: Vec<&str> = it.settings.keys().map(String::as_str).collect();
+                assert_eq!(names, ["peer", "rps+rfs"]);
+                assert!(it.settings["rps+rfs"].change.is_some(), "{it:#?}");
+                let sysctl = "net.ipv4.tcp_rmem";
+                assert!(it.settings["peer"].not_modeled.iter().any(|it| it == sysctl), "{it:#?}");
+                predicted += 1;
+            }
+            Record::Map(_) | Record::Failed(_) => {}
+        }
+    }
+    assert_eq!(predicted, 2);
+}
+
 #[test]
 fn each_step_is_recorded_in_order_and_nothing_remains() {
     if netsilo_lab::skip().unwrap() {
@@ -151,7 +174,8 @@ fn each_step_is_recorded_in_order_and_nothing_remains() {
     assert_eq!(bench.trials(), experiment.steps(), "{text}");
     let records = bench.records();
     let maps = records.iter().filter(|record| matches!(record, Record::Map(_))).count();
-    assert_eq!((records.len(), maps), (2 * 2 * 3 + 2 * 3, 2 * 3));
+    assert_eq!((records.len(), maps), (2 * 2 * 3 + 2 * 3 + 2, 2 * 3));
+    predictions_precede_measurements(&records);
     let mut requests = 0;
     for record in &records {
         let Record::Trial(trial) = record else { continue };
@@ -545,7 +569,7 @@ fn packets_that_a_bridge_drops_early_cost_no_later_stage_and_the_rule_ends_with_
             Record::Map(map) if map.setting == "none" => {
                 _ = sampled.insert(map.load, map.sampled.unwrap())
             }
-            Record::Map(_) => {}
+            Record::Map(_) | Record::Expected(_) => {}
             Record::Failed(failed) => panic!("{failed:?}"),
         }
     }

@@ -7,10 +7,11 @@
 //! order of completion.
 //!
 //! Files, each using only those before it: `folder`, `plan`, `records`; from a record `measure`,
-//! `latency` and `flow_map`; from all rounds of a load `compared` and `stage_costs`; then
-//! `results`. Running a trial, files and rendering must not come in.
+//! `latency` and `flow_map`; from all rounds of a load `compared` and `stage_costs`; from these
+//! `expected`; then `results`. Running a trial, files and rendering must not come in.
 
 pub mod compared;
+pub mod expected;
 pub mod flow_map;
 mod folder;
 pub mod latency;
@@ -22,7 +23,7 @@ pub mod stage_costs;
 
 pub use folder::{COMMANDS, EXPERIMENT, MACHINE, RECORDS};
 pub use plan::{Experiment, Kind, Load, MachineSummary, Setting, Step};
-pub use records::{Failed, Record, Sampled, SiloMap, Trial};
+pub use records::{Expectation, ExpectedChange, Failed, Record, Sampled, SiloMap, Trial};
 
 #[cfg(test)]
 mod samples;

@@ -1,7 +1,7 @@
 //! Runs the trials of an experiment one after the other; every outcome leaves the machine as it was
 //! found.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,20 +18,25 @@ use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_predict::live::forecast::Expected;
+use netsilo_predict::live::proposal::Proposal;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
-    Experiment, Failed, Kind, Load, Record, Setting, SiloMap, Step, Trial,
+    Expectation, ExpectedChange, Experiment, Failed, Kind, Load, Record, Setting, SiloMap, Step,
+    Trial,
 };
 use netsilo_trial::traffic::{EndMachine, Figures, LoadResult, Spec};
 
+use crate::args::costs::costs_for;
 use crate::args::look::wait_unless_stopped;
 use crate::args::state_dir::StateDir;
 use crate::bench::drop_rule::drop_early;
 use crate::bench::folder::{RecordsFile, RunOptions};
+use crate::foretell::foretell_quickly;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::words::plural;
@@ -377,6 +382,16 @@ impl Runner<'_> {
             let (Some(setting), Some(load)) = (self.setting(step), self.load(step)) else {
                 continue;
             };
+            if let Some(reference) = self.unseen_reference(load, &mut mapped) {
+                // If this fails, so does the trial, with the reason.
+                let seen = targets.reach().map_err(Into::into).and_then(|()| {
+                    let seen = self.map(targets, reference, load, folder)?;
+                    folder.append(&Record::Expected(Box::new(self.expect(load, &seen)?)))
+                });
+                if let Err(error) = seen {
+                    bar.note(&format!("{}: nothing is predicted: {error}", load.name));
+                }
+            }
             if let Err(error) = temporary.replace(&setting.changes) {
                 let why = refused(error)?;
                 (failed, in_a_row) = (failed + 1, in_a_row + 1);
@@ -448,7 +463,7 @@ impl Runner<'_> {
         setting: &Setting,
         load: &Load,
         folder: &mut RecordsFile,
-    ) -> Result<()> {
+    ) -> Result<Observation> {
         let seen = targets.observe(load)?;
         let silos = silos(&seen, &rates(&seen.before, &seen.after));
         let counted = &self.experiment.machine.counted;
@@ -458,14 +473,47 @@ impl Runner<'_> {
             None
         };
         let (load, setting) = (load.name.clone(), setting.name.clone());
-        folder.append(&Record::Map(Box::new(SiloMap { load, setting, silos, sampled })))
+        folder.append(&Record::Map(Box::new(SiloMap { load, setting, silos, sampled })))?;
+        Ok(seen)
+    }
+
+    /// The first setting, if it changes nothing and was not yet mapped under this load; it counts
+    /// as mapped then.
+    fn unseen_reference(
+        &self,
+        load: &Load,
+        mapped: &mut BTreeSet<(String, String)>,
+    ) -> Option<&Setting> {
+        let first = self.experiment.settings.first()?;
+        let is_as_found = self.options.maps && first.changes.is_empty();
+        let is_new = is_as_found && mapped.insert((load.name.clone(), first.name.clone()));
+        is_new.then_some(first)
+    }
+
+    /// Predicts what the other settings will change under this load, as `netsilo predict` does.
+    fn expect(&self, load: &Load, seen: &Observation) -> Result<Expectation> {
+        let others = self.experiment.settings.iter().skip(1);
+        let proposals: Vec<Proposal> =
+            others.map(|it| Proposal::new(&it.name, &seen.after, &it.changes)).collect();
+        let (settings, why_not) = match foretell_quickly(seen, &costs_for(false)?, &proposals) {
+            Err(why) => (BTreeMap::new(), Some(why)),
+            Ok(forecast) => {
+                // the first one is the machine as it is
+                let expected = forecast.settings.into_iter().skip(1);
+                let change = |it: Expected| {
+                    (it.name, ExpectedChange { change: it.gain, not_modeled: it.not_modeled })
+                };
+                (expected.map(change).into_map(), None)
+            }
+        };
+        Ok(Expectation { load: load.name.clone(), settings, why_not })
     }
 }
 
 fn mapped(record: &Record) -> Option<(String, String)> {
     match record {
         Record::Map(map) => Some((map.load.clone(), map.setting.clone())),
-        Record::Trial(_) | Record::Failed(_) => None,
+        Record::Trial(_) | Record::Expected(_) | Record::Failed(_) => None,
     }
 }
 

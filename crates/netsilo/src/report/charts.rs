@@ -7,6 +7,7 @@
 use netsilo_model::derive::rates::Shares;
 use netsilo_model::snapshot::stage_samples;
 use netsilo_trial::experiment::compared::{CpuMean, Measured, UnderLoad};
+use netsilo_trial::experiment::expected::ExpectedUnderLoad;
 use netsilo_trial::experiment::flow_map::{FlowMap, HopStage};
 use netsilo_trial::experiment::measure::TrialMeasure;
 use netsilo_trial::experiment::stage_costs::{StageCost, StageCosts};
@@ -31,8 +32,13 @@ pub(super) struct Chart {
 }
 
 /// Bars of one measure: one row per setting, loads below each other; whiskers are intervals, dots
-/// are rounds.
-pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: TrialMeasure) -> Option<Chart> {
+/// are rounds, diamonds what was expected.
+pub(super) fn bars(
+    title: &str,
+    loads: &[&UnderLoad],
+    measure: TrialMeasure,
+    expected: &[ExpectedUnderLoad],
+) -> Option<Chart> {
     let mut rows = Rows::default();
     for load in loads {
         let measured: Vec<_> =
@@ -41,7 +47,15 @@ pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: TrialMeasure) -> 
             continue;
         }
         rows.head(&label(load, loads));
+        let reference = measured.first().and_then(|(_, first)| Some(first.as_ref()?.median));
+        let expected = expected.iter().find(|it| it.load == load.load);
         for (at, (cell, measured)) in measured.into_iter().enumerate() {
+            let change = expected.and_then(|it| it.setting(&cell.setting)?.expected);
+            rows.diamonds.extend(
+                reference
+                    .zip(change)
+                    .map(|(rate, change)| json!([rate * (1.0 + change.value), rows.left.len()])),
+            );
             rows.bar(&cell.setting, palette::setting(at), measured, load);
         }
     }
@@ -101,6 +115,7 @@ struct Rows {
     bars: Vec<Value>,
     whiskers: Vec<Value>,
     dots: Vec<Value>,
+    diamonds: Vec<Value>,
 }
 
 impl Rows {
@@ -144,7 +159,7 @@ impl Rows {
         };
         let divide = |value: &mut Value| *value = json!(value.as_f64().map(|value| value / scale));
         self.bars.iter_mut().for_each(|bar| divide(&mut bar["value"][0]));
-        self.dots.iter_mut().for_each(|dot| divide(&mut dot[0]));
+        self.dots.iter_mut().chain(&mut self.diamonds).for_each(|dot| divide(&mut dot[0]));
         self.whiskers
             .iter_mut()
             .flat_map(|it| it.as_array_mut())
@@ -187,6 +202,11 @@ impl Rows {
                 { "type": "custom", "name": "interval", "renderItem": "whisker",
                   "data": self.whiskers, "z": 4, "encode": { "x": [0, 1], "y": 2 },
                   "silent": true },
+                { "type": "scatter", "name": "predicted", "symbol": "diamond", "symbolSize": 11,
+                  "data": self.diamonds, "z": 5,
+                  "itemStyle": {
+                      "color": "transparent", "borderColor": "#cf222e", "borderWidth": 2,
+                  } },
             ],
         });
         // narrow screens: truncate names to leave room for bars

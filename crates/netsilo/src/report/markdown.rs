@@ -35,6 +35,7 @@ pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
     for load in &results.loads {
         let _ = writeln!(text, "\n## {}\n\n{}", plain(&load.load), figures(load));
     }
+    text += &expected(results);
     text += &stages(results);
     list(&mut text, "What weakens single figures", &words::cell_notes(results));
     let failed = results.failed.iter().map(|it| {
@@ -97,6 +98,22 @@ fn figures(load: &UnderLoad) -> String {
         rows.push([name].into_iter().chain(measured.iter().map(cell)).collect());
     }
     table(&rows)
+}
+
+/// What the model expected beside what was measured.
+fn expected(results: &Results) -> String {
+    let rows = words::expected_rows(results);
+    let mut text = String::new();
+    if !rows.is_empty() {
+        let head = words::EXPECTED_COLUMNS.map(str::to_owned);
+        let all: Vec<Vec<String>> = [head].into_iter().chain(rows).map(Vec::from).collect();
+        let (what, table) = (plain(words::EXPECTED), table(&all));
+        let _ = writeln!(text, "\n## Predicted beside measured\n\n{what}\n\n{table}");
+    }
+    for note in words::not_expected(results) {
+        let _ = writeln!(text, "> {}\n", plain(&note));
+    }
+    text
 }
 
 /// Costs of the stages under each load, and what early drops show.

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use netsilo_trial::experiment::MachineSummary;
 use netsilo_trial::experiment::compared::{Measured, UnderLoad};
+use netsilo_trial::experiment::expected::ExpectedUnderLoad;
 use netsilo_trial::experiment::measure::TrialMeasure;
 use netsilo_trial::experiment::results::Results;
 use serde_json::{Value, json};
@@ -216,20 +217,30 @@ fn rates(results: &Results, options: &mut Options) -> Markup {
             "Bars are medians of the rounds, dots the rounds, whiskers the 95 % interval of the \
              median (from five rounds on). At the right: the median, its change against the first \
              setting, and ▲ ▼ = as in the table above."
+            @if results.expected.iter().any(|it| !it.settings.is_empty()) {
+                " Diamonds are what the model predicted before anything was measured."
+            }
             @if results.times_invalid.is_some() {
                 " On this machine rates are not meaningful."
             }
         }
         div.cards {
             @for (title, loads) in groups(results) {
-                (bars(&title, &loads, TrialMeasure::Rate, options))
+                (bars(&title, &loads, TrialMeasure::Rate, &results.expected, options))
             }
         }
+        (tables::expected(results))
     }
 }
 
-fn bars(title: &str, loads: &[&UnderLoad], measure: TrialMeasure, options: &mut Options) -> Markup {
-    let Some(chart) = charts::bars(title, loads, measure) else { return html!() };
+fn bars(
+    title: &str,
+    loads: &[&UnderLoad],
+    measure: TrialMeasure,
+    expected: &[ExpectedUnderLoad],
+    options: &mut Options,
+) -> Markup {
+    let Some(chart) = charts::bars(title, loads, measure, expected) else { return html!() };
     figure(title, &chart, &tables::measure(loads, measure), options)
 }
 
@@ -287,7 +298,9 @@ fn counts(results: &Results, options: &mut Options) -> Markup {
                 details.card open[is_open] {
                     summary { (words::every_work(measure)) }
                     div.cards {
-                        @for (title, loads) in &groups { (bars(title, loads, measure, options)) }
+                        @for (title, loads) in &groups {
+                            (bars(title, loads, measure, &[], options))
+                        }
                     }
                 }
             }

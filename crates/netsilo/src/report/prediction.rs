@@ -27,15 +27,40 @@ const SCHEMA: u64 = 1;
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Prediction {
-    Sweep { key: String, unit: String, settings: Vec<String>, points: Vec<Point> },
+    Sweep(Sweep),
     Observed { packets_per_s: f64, load: f64, assumed: Vec<String>, settings: Vec<Setting> },
     Described { unit: String, against: String, settings: Vec<Setting> },
+}
+
+#[derive(Deserialize)]
+struct Sweep {
+    key: String,
+    unit: String,
+    settings: Vec<String>,
+    points: Vec<Point>,
+    /// Where the best setting changes: the first point with another one.
+    changes: Vec<usize>,
+}
+
+impl Sweep {
+    /// Each change: the value of the key from which on a setting is better than the one before.
+    fn crossings(&self) -> impl Iterator<Item = (f64, &str, &str)> {
+        let best = |at: usize| {
+            let point = self.points.get(at)?;
+            Some((point.value, self.settings.get(point.best)?.as_str()))
+        };
+        self.changes.iter().filter_map(move |at| {
+            let ((value, of), (_, than)) = (best(*at)?, best(at.checked_sub(1)?)?);
+            Some((value, of, than))
+        })
+    }
 }
 
 #[derive(Deserialize)]
 struct Point {
     value: f64,
     rates: Vec<f64>,
+    best: usize,
     #[serde(default)]
     bands: Vec<Estimate>,
 }
@@ -105,11 +130,19 @@ pub(super) fn text(path: &path::Path, format: &Format) -> Result<String> {
 fn page(prediction: &Prediction) -> Result<String> {
     let mut options = Options::default();
     let (subtitle, sections) = match prediction {
-        Prediction::Sweep { key, unit, settings, points } => {
-            let chart = curves(key, unit, settings, points);
+        Prediction::Sweep(sweep) => {
+            let Sweep { key, unit, settings, points, .. } = sweep;
             let table = curve_table(key, settings, points);
-            let drawn = figure(&format!("{unit} by {key}"), &chart, &table, &mut options);
-            let note = html! { p { "Bands hold nine of ten draws of the model's parameters." } };
+            let drawn = figure(&format!("{unit} by {key}"), &curves(sweep), &table, &mut options);
+            let note = html! {
+                p { "Bands hold nine of ten draws of the model's parameters." }
+                ul.notes { @for (value, of, than) in sweep.crossings() {
+                    li {
+                        "From " (key) " = " (count(value)) " on " b { (of) } " is better than "
+                        b { (than) } "."
+                    }
+                } }
+            };
             (format!("{unit} along {key}"), vec![("rates", "Rates", html! { (note) (drawn) })])
         }
         Prediction::Observed { packets_per_s, load, assumed, settings } => {
@@ -284,8 +317,19 @@ fn ordered(settings: &[String]) -> Vec<(usize, &str)> {
     ordered
 }
 
-/// The rate of each setting along a key, with bands.
-fn curves(key: &str, unit: &str, settings: &[String], points: &[Point]) -> Chart {
+/// The rate of each setting along a key, with bands, and lines where the best setting changes.
+fn curves(sweep: &Sweep) -> Chart {
+    let Sweep { key, unit, settings, points, .. } = sweep;
+    let crossings =
+        sweep.crossings().map(|(value, best, _)| json!({ "xAxis": value, "name": best }));
+    let crossings = json!({
+        "type": "line", "name": "best setting", "data": [], "silent": true,
+        "markLine": {
+            "symbol": "none", "data": crossings.collect::<Vec<_>>(),
+            "label": { "formatter": "{b}", "position": "insideEndTop" },
+            "lineStyle": { "type": "dotted", "width": 1 },
+        },
+    });
     let ordered = ordered(settings);
     let series = ordered.iter().enumerate().flat_map(|(place, &(at, name))| {
         let of = |value: &dyn Fn(&Point) -> Option<f64>| -> Vec<Value> {
@@ -330,7 +374,7 @@ fn curves(key: &str, unit: &str, settings: &[String], points: &[Point]) -> Chart
                 "nameLocation": "middle", "nameGap": 30, "scale": true,
             },
             "yAxis": { "type": "value", "name": unit, "min": 0 },
-            "series": series.collect::<Vec<_>>(),
+            "series": series.chain([crossings]).collect::<Vec<_>>(),
         }),
     }
 }
@@ -371,13 +415,21 @@ mod tests {
     #[test]
     fn a_setting_has_one_colour_in_lines_bands_and_legend() {
         let band = Estimate { value: 1.0, low: 0.5, high: 2.0 };
-        let point = |value| Point { value, rates: vec![1.0, 2.0], bands: vec![band; 2] };
-        let settings = ["irq_affinity".to_owned(), "none".to_owned()];
-        let chart = curves("load.instances", "packets/s", &settings, &[point(1.0), point(2.0)]);
-        let option = chart.option;
+        let point =
+            |value, best| Point { value, rates: vec![1.0, 2.0], bands: vec![band; 2], best };
+        let sweep = Sweep {
+            key: "load.instances".to_owned(),
+            unit: "packets/s".to_owned(),
+            settings: vec!["irq_affinity".to_owned(), "none".to_owned()],
+            points: vec![point(1.0, 1), point(2.0, 0)],
+            changes: vec![1],
+        };
+        let option = curves(&sweep).option;
         assert_eq!(option["legend"]["data"], json!(["none", "irq_affinity"]));
         let series = option["series"].as_array().cloned().unwrap_or_default();
-        assert_eq!(series.len(), 2 * 3);
+        assert_eq!(series.len(), 2 * 3 + 1);
+        let line = json!([{ "xAxis": 2.0, "name": "irq_affinity" }]);
+        assert_eq!(series[6]["markLine"]["data"], line);
         for (place, name) in ["none", "irq_affinity"].into_iter().enumerate() {
             let its: Vec<_> = series.iter().filter(|it| it["name"] == name).collect();
             // the legend takes the colour of the first one

@@ -4,6 +4,7 @@ use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_stats::Estimate;
 use netsilo_trial::comparison::Scale;
 use netsilo_trial::experiment::compared::{CellResult, Measured, ReferenceComparison, UnderLoad};
+use netsilo_trial::experiment::expected::{ExpectedBesideMeasured, ExpectedUnderLoad};
 use netsilo_trial::experiment::measure::{TrialMeasure, WorkUnit};
 use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{Difference, Saving, StageCost, StageCosts};
@@ -94,6 +95,42 @@ pub(super) fn change_or_verdict(against: &ReferenceComparison) -> String {
         against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
     let verdict = against.interval.map(|_| format!(": {}", verdict(against.verdict)));
     format!("{}{}{}", change(against), interval.unwrap_or_default(), verdict.unwrap_or_default())
+}
+
+/// What the columns of predictions mean.
+pub(super) const EXPECTED: &str = "Predicted is how much more of the load fits until something is \
+    full, with a 90 % interval, as netsilo predict computes it; it was written down before the \
+    settings were measured. Measured is the rate. With few instances latency limits the rate, of \
+    which the prediction says nothing.";
+
+/// The columns of [`expected_rows`].
+pub(super) const EXPECTED_COLUMNS: [&str; 5] =
+    ["load", "setting", "predicted", "measured", "in the interval"];
+
+/// What the model expected beside what was measured: one row per load and setting.
+pub(super) fn expected_rows(results: &Results) -> Vec<[String; 5]> {
+    let row = |load: &str, it: &ExpectedBesideMeasured| {
+        let predicted = match it.expected {
+            Some(change) => {
+                let value = signed(change.value, Scale::Ratio);
+                format!("{value} ({})", interval(&change, Scale::Ratio))
+            }
+            None => format!("not modeled: {}", it.not_modeled.join(", ")),
+        };
+        let measured = units::or_dash(it.measured, |change| signed(change, Scale::Ratio));
+        let holds = units::or_dash(it.holds, |holds| if holds { "yes" } else { "no" }.to_owned());
+        [load.to_owned(), it.setting.clone(), predicted, measured, holds]
+    };
+    let loads = results.expected.iter();
+    loads.flat_map(|it| it.settings.iter().map(|setting| row(&it.load, setting))).collect()
+}
+
+/// Why nothing was predicted, by load.
+pub(super) fn not_expected(results: &Results) -> Vec<String> {
+    let why = |it: &ExpectedUnderLoad| {
+        Some(format!("{}: nothing was predicted: {}", it.load, it.why_not.as_ref()?))
+    };
+    results.expected.iter().filter_map(why).collect()
 }
 
 /// Returns sentences about what each setting but the first changed.

@@ -34,7 +34,11 @@ fn each_kind_of_prediction_becomes_a_page() {
         (&["--from", &veth, "--setting", "same-cpu"], &["103k packets/s", "Not measured: "]),
         (
             &["--scenario", &scenario(), "--sweep", "load.instances=1..100/5"],
-            &["transactions/s along load.instances", "irq_affinity+rps_rfs"],
+            &[
+                "transactions/s along load.instances",
+                "irq_affinity+rps_rfs",
+                "</b> is better than <b>",
+            ],
         ),
     ] {
         let text = text(arguments);

@@ -16,10 +16,11 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::netdev::{Association, AssociationSource, Confidence};
 use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
+use netsilo_stats::Estimate;
 use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
-    EXPERIMENT, Experiment, Failed, Kind, Load, MachineSummary, RECORDS, Record, Setting, SiloMap,
-    Step, Trial,
+    EXPERIMENT, Expectation, ExpectedChange, Experiment, Failed, Kind, Load, MachineSummary,
+    RECORDS, Record, Setting, SiloMap, Step, Trial,
 };
 use netsilo_trial::traffic::{EndMachine, Latency, LoadResult, ServerResult, Spec, Test, Totals};
 
@@ -233,10 +234,30 @@ fn map(load: &str, setting: usize) -> Record {
     }))
 }
 
+/// What was expected under the first load; under the second too little was seen.
+fn expectations(loads: &[Load]) -> [Record; 2] {
+    let change = |value| Some(Estimate { value, low: value - 0.1, high: value + 0.1 });
+    let expected = |change, not_modeled: &[&str]| ExpectedChange {
+        change,
+        not_modeled: not_modeled.iter().map(|it| (*it).to_owned()).collect(),
+    };
+    let of = |load: &Load, settings, why_not| {
+        Record::Expected(Box::new(Expectation { load: load.name.clone(), settings, why_not }))
+    };
+    let settings = [
+        ("irq-affinity".to_owned(), expected(change(0.12), &[])),
+        ("rps+rfs".to_owned(), expected(change(0.5), &[])),
+        (HOSTILE.to_owned(), expected(None, &["net.ipv4.tcp_rmem"])),
+    ];
+    let too_little = Some("no packets were seen".to_owned());
+    [of(&loads[0], settings.into(), None), of(&loads[1], BTreeMap::new(), too_little)]
+}
+
 /// Returns all records; one trial of `FORWARD` failed.
 pub(crate) fn records() -> Vec<Record> {
     let loads = loads();
     let mut records: Vec<Record> = (0..3).map(|setting| map(&loads[2].name, setting)).collect();
+    records.extend(expectations(&loads));
     for round in 0..ROUNDS {
         for (at, load) in loads.iter().enumerate() {
             for (setting, name) in SETTINGS.into_iter().enumerate() {

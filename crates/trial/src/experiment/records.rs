@@ -1,11 +1,12 @@
-//! What an experiment writes down while it runs: trials, maps, failures.
+//! What an experiment writes down while it runs: trials, maps, expectations, failures.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use netsilo_model::derive::silo::Silos;
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::ordered::Ordered as _;
+use netsilo_stats::Estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::plan::{Experiment, Step};
@@ -19,6 +20,8 @@ pub enum Record {
     Trial(Box<Trial>),
     /// The silos under a setting and a load, from a separate trial that does not count.
     Map(Box<SiloMap>),
+    /// What the model expects of the settings under a load, written before they are measured.
+    Expected(Box<Expectation>),
     /// A trial without a result.
     Failed(Failed),
 }
@@ -50,6 +53,27 @@ pub struct SiloMap {
     /// Where receive work spends its time, from another such trial; `None` when not requested.
     #[serde(default)]
     pub sampled: Option<Sampled>,
+}
+
+/// What the model of the receive path expects of the settings under a load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Expectation {
+    /// Name of the load.
+    pub load: String,
+    /// Expected changes, by setting. The reference is not among them.
+    pub settings: BTreeMap<String, ExpectedChange>,
+    /// Why nothing is expected: too little was seen.
+    pub why_not: Option<String>,
+}
+
+/// What a setting is expected to change.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExpectedChange {
+    /// Relative change of the load that fits, against the reference; `None` where the model knows
+    /// none of the knobs that change.
+    pub change: Option<Estimate>,
+    /// Knobs of the setting that the model does not know.
+    pub not_modeled: Vec<String>,
 }
 
 /// A step without a result.
@@ -89,7 +113,7 @@ impl Record {
     fn done(&self) -> Option<&Step> {
         match self {
             Self::Trial(trial) => Some(&trial.step),
-            Self::Map(_) | Self::Failed(_) => None,
+            Self::Map(_) | Self::Expected(_) | Self::Failed(_) => None,
         }
     }
 }

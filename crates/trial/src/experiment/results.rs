@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::compared::{CellResult, ERROR_RATE, UnderLoad, under};
+use crate::experiment::expected::ExpectedUnderLoad;
 use crate::experiment::flow_map::FlowMap;
 use crate::experiment::measure::TrialMeasure;
 use crate::experiment::plan::{Experiment, Kind, Step};
-use crate::experiment::records::{Failed, Record, SiloMap, Trial};
+use crate::experiment::records::{Expectation, Failed, Record, SiloMap, Trial};
 use crate::experiment::stage_costs::{EarlyDrop, StageCosts, early_drops};
 
 /// The results of an experiment.
@@ -39,6 +40,10 @@ pub struct Results {
     pub others: VerdictCounts,
     /// Results by load, in the experiment's order.
     pub loads: Vec<UnderLoad>,
+    /// What the model expected under each load, in the same order; loads without an expectation are
+    /// left out.
+    #[serde(default)]
+    pub expected: Vec<ExpectedUnderLoad>,
     /// Paths of packets, by load, then setting, in the experiment's order.
     pub maps: Vec<FlowMap>,
     /// Time of receive work by stage, in the same order.
@@ -72,6 +77,7 @@ impl Results {
         let steps: BTreeSet<Step> = experiment.steps().into_iter().into_set();
         let mut trials: BTreeMap<&Step, &Trial> = BTreeMap::new();
         let mut failed: BTreeMap<&Step, &Failed> = BTreeMap::new();
+        let mut expectations: BTreeMap<&str, &Expectation> = BTreeMap::new();
         let mut unknown_records = 0;
         for record in records {
             match record {
@@ -82,12 +88,20 @@ impl Results {
                     failed.insert(&it.step, it);
                 }
                 Record::Map(map) if experiment.has(&map.load, &map.setting) => {}
+                Record::Expected(it)
+                    if experiment.loads.iter().any(|load| load.name == it.load) =>
+                {
+                    expectations.insert(&it.load, it);
+                }
                 _ => unknown_records += 1,
             }
         }
         failed.retain(|step, _| !trials.contains_key(step));
         let loads: Vec<UnderLoad> =
             experiment.loads.iter().map(|load| under(experiment, load, &trials)).collect();
+        let expected = loads.iter().filter_map(|load| {
+            Some(ExpectedUnderLoad::new(expectations.get(load.load.as_str())?, load))
+        });
         let not_tried = experiment.steps().into_iter();
         let stages: Vec<StageCosts> =
             last_maps(experiment, records).filter_map(StageCosts::from_map).collect();
@@ -107,6 +121,7 @@ impl Results {
                 .filter(|it| !trials.contains_key(it) && !failed.contains_key(it))
                 .collect(),
             early_drops: early_drops(experiment, &loads, &stages),
+            expected: expected.collect(),
             loads,
             maps: last_maps(experiment, records).map(FlowMap::from_map).collect(),
             stages,

@@ -105,6 +105,29 @@ pub(super) fn measure(loads: &[&UnderLoad], measure: TrialMeasure) -> Markup {
     }
 }
 
+/// What the model expected beside what was measured: one row per load and setting.
+pub(super) fn expected(results: &Results) -> Markup {
+    let rows = words::expected_rows(results);
+    let why_not = words::not_expected(results);
+    html! {
+        @if !rows.is_empty() {
+            details { summary { "Predicted beside measured" }
+                p { (words::EXPECTED) }
+                div.scroll { table {
+                    thead { tr {
+                        @for name in words::EXPECTED_COLUMNS { th scope="col" { (name) } }
+                    } }
+                    tbody { @for [load, cells @ ..] in &rows { tr {
+                        th scope="row" { (load) }
+                        @for cell in cells { td { (cell) } }
+                    } } }
+                } }
+            }
+        }
+        @if !why_not.is_empty() { ul.notes { @for text in &why_not { li { (text) } } } }
+    }
+}
+
 /// Time shares and rates: one row per setting and CPU.
 pub(super) fn cpus(load: &UnderLoad) -> Markup {
     let all = || load.settings.iter().flat_map(|cell| cell.cpus.values());

@@ -6,6 +6,7 @@ use super::*;
 use crate::comparison::Scale;
 use crate::experiment::compared::Measured;
 use crate::experiment::plan::{Load, MachineSummary, Setting};
+use crate::experiment::records::ExpectedChange;
 use crate::experiment::samples::latency;
 use crate::traffic::Spec;
 use crate::traffic::{EndMachine, Latency, LoadResult, ServerResult, Test, Totals};
@@ -13,6 +14,7 @@ use netsilo_model::derive::rates::Shares;
 use netsilo_model::derive::rates::{CpuRates, Rates, SoftnetRates};
 use netsilo_model::derive::silo::Silos;
 use netsilo_model::machine::cpuset::CpuId;
+use netsilo_stats::Estimate;
 
 fn experiment(rounds: u32, emulated: bool) -> Experiment {
     let setting = |name: &str| Setting {
@@ -262,6 +264,40 @@ fn failed_missing_and_unknown_steps_are_separate() {
     let read_back: Results =
         serde_json::from_str(&serde_json::to_string(&results).unwrap()).unwrap();
     assert_eq!(read_back.not_tried, results.not_tried);
+}
+
+#[test]
+fn what_was_expected_stands_beside_what_was_measured() {
+    let faster = TrialParameters { per_s: 1300.0, ..PLAIN };
+    let trials = |round| [record(round, "a", "none", PLAIN), record(round, "a", "rps", faster)];
+    let mut records: Vec<Record> = (0..2).flat_map(trials).collect();
+    let expected = |value: f64| ExpectedChange {
+        change: Some(Estimate { value, low: value - 0.1, high: value + 0.1 }),
+        not_modeled: vec![],
+    };
+    let expectation = |load: &str, value, why_not: Option<&str>| {
+        Record::Expected(Box::new(Expectation {
+            load: load.into(),
+            settings: [("rps".to_owned(), expected(value))].into(),
+            why_not: why_not.map(str::to_owned),
+        }))
+    };
+    records.push(expectation("a", 0.9, None));
+    // the later one counts
+    records.push(expectation("a", 0.25, None));
+    records.push(expectation("b", 0.1, Some("no packets")));
+    records.push(expectation("unknown", 0.1, None));
+    let results = Results::from_records(&experiment(2, false), &records);
+    let [a, b] = &results.expected[..] else { panic!("{:#?}", results.expected) };
+    let rps = a.setting("rps").unwrap();
+    assert!((rps.measured.unwrap() - 0.3).abs() < 1e-9, "{rps:#?}");
+    assert_eq!((rps.expected.unwrap().value, rps.holds), (0.25, Some(true)));
+    assert_eq!(a.setting("none"), None);
+    assert_eq!((b.setting("rps").unwrap().holds, b.why_not.as_deref()), (None, Some("no packets")));
+    assert_eq!(results.unknown_records, 1);
+    // an emulated machine's rates are not compared
+    let emulated = Results::from_records(&experiment(2, true), &records);
+    assert_eq!(emulated.expected[0].setting("rps").unwrap().measured, None);
 }
 
 #[test]

@@ -1,0 +1,74 @@
+//! What the model expected of the settings under a load, beside what was measured.
+
+use netsilo_stats::Estimate;
+use serde::{Deserialize, Serialize};
+
+use crate::comparison::Scale;
+use crate::experiment::compared::UnderLoad;
+use crate::experiment::measure::TrialMeasure;
+use crate::experiment::records::Expectation;
+
+/// The changes that were expected under one load, beside the measured ones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ExpectedUnderLoad {
+    /// Name of the load.
+    pub load: String,
+    /// Changes by setting, in the experiment's order.
+    pub settings: Vec<ExpectedBesideMeasured>,
+    /// Why nothing was expected; `None` if something was.
+    pub why_not: Option<String>,
+}
+
+/// The change of the rate that was expected of a setting, and the measured one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ExpectedBesideMeasured {
+    /// Name of the setting.
+    pub setting: String,
+    /// Relative change of the load that fits, with its 90 % interval; `None` where the model knows
+    /// none of the knobs that change.
+    pub expected: Option<Estimate>,
+    /// Knobs of the setting that the model does not know.
+    pub not_modeled: Vec<String>,
+    /// Relative change of the measured rate; `None` without a common round with the reference, and
+    /// where times are invalid.
+    pub measured: Option<f64>,
+    /// Whether the interval of the expected change holds the measured one.
+    pub holds: Option<bool>,
+}
+
+impl ExpectedUnderLoad {
+    /// What was expected of a setting.
+    pub fn setting(&self, name: &str) -> Option<&ExpectedBesideMeasured> {
+        self.settings.iter().find(|it| it.setting == name)
+    }
+
+    /// Puts what was measured beside what was expected.
+    pub(super) fn new(expectation: &Expectation, load: &UnderLoad) -> Self {
+        let beside = |setting: &str| {
+            let its = expectation.settings.get(setting)?;
+            let measured = load.setting(setting).and_then(|cell| {
+                let rate = cell.measured(TrialMeasure::Rate)?;
+                let against = rate.against.as_ref()?;
+                let is_ratio = against.scale == Scale::Ratio && !rate.time_invalid;
+                is_ratio.then_some(against.change)
+            });
+            let holds = |(expected, measured): (Estimate, f64)| {
+                (expected.low..=expected.high).contains(&measured)
+            };
+            Some(ExpectedBesideMeasured {
+                setting: setting.to_owned(),
+                expected: its.change,
+                not_modeled: its.not_modeled.clone(),
+                measured,
+                holds: its.change.zip(measured).map(holds),
+            })
+        };
+        Self {
+            load: load.load.clone(),
+            settings: load.settings.iter().filter_map(|cell| beside(&cell.setting)).collect(),
+            why_not: expectation.why_not.clone(),
+        }
+    }
+}
