@@ -74,10 +74,12 @@ impl<'a> Model<'a> {
             // A vector without traffic stays where it is.
             let at_home = |place| if Some(place) == home { 0.0 } else { f32::INFINITY };
             self.problem.fixed.extend((0..self.cpus.len()).map(at_home));
-            self.problem.items.push(Item { load, home, moving: 0.0 });
+            self.problem.items.push(Item { load, home, ..Item::default() });
             return;
         }
-        let parts = self.row(vector);
+        let row = Row::of(self, vector);
+        let turns = row.turns;
+        let parts: Vec<Parts> = (0..self.cpus.len()).map(|place| row.at(self, place)).collect();
         let here = home.map_or(Parts::default(), |home| parts[home]);
         let near_reader = NearReader::of(vector, self.capacity.topology);
         let cost = |(place, parts): (usize, &Parts)| {
@@ -93,9 +95,9 @@ impl<'a> Model<'a> {
         };
         self.problem.fixed.extend(parts.iter().enumerate().map(cost));
         let by_cost = assumed.moving_cost * here.total().max(0.0);
-        let turns = assumed.busy_noise * vector.turns(&assumed) * self.felt(vector);
-        let moving = assumed.moving_least * SECOND_NS + by_cost.max(turns);
-        self.problem.items.push(Item { load, home, moving });
+        let noise = assumed.busy_noise * vector.turns(&assumed) * self.felt(vector);
+        let moving = assumed.moving_least * SECOND_NS + by_cost.max(noise);
+        self.problem.items.push(Item { load, turns, home, moving });
     }
 
     /// The parts of a vector's cost on each place, without those that depend on other vectors.
@@ -150,6 +152,10 @@ impl Placed<'_> {
             let own = if places[vector] == Some(place) { problem.load(vector, place) } else { 0.0 };
             loads[place] - own
         };
+        let turns = |place: usize| -> f64 {
+            let is_other = |item: &usize| *item != vector && places[*item] == Some(place);
+            (0..places.len()).filter(is_other).map(|item| problem.items[item].turns).sum()
+        };
         let mut row = self.model.row(&vectors[vector]);
         for (place, parts) in row.iter_mut().enumerate() {
             let (load, before) = (problem.load(vector, place), others(place));
@@ -157,6 +163,7 @@ impl Placed<'_> {
             let pressure = |busy, items| problem.assumed.pressure(busy, items);
             let crowd = pressure(busy + load, before + load) - pressure(busy, before);
             let beside: f64 = ground.siblings(place, &problem.places).map(others).sum();
+            parts.waiting += problem.items[vector].turns * before + load * turns(place);
             parts.crowding = (crowd + problem.assumed.smt_loss * load * beside) * SECOND_NS;
             let handed = |pair: &&Pair| match pair.from == vector {
                 true => Some(problem.handed(pair, place, places[pair.to]?)),
@@ -171,7 +178,9 @@ impl Placed<'_> {
     pub fn cost(&self) -> Parts {
         let Self { model, places, loads } = self;
         let Model { problem, vectors, .. } = model;
-        let mut cost = Parts { crowding: problem.crowding(loads), ..Parts::default() };
+        let at = places.iter().enumerate().filter_map(|(item, place)| Some((item, (*place)?)));
+        let (crowding, waiting) = (problem.crowding(loads), problem.waits(at, loads));
+        let mut cost = Parts { crowding, waiting, ..Parts::default() };
         for (vector, place) in vectors.iter().zip(places) {
             if let (Some(place), None) = (place, vector.quiet()) {
                 cost += Row::of(model, vector).at(model, *place);
@@ -349,21 +358,13 @@ struct Row<'a> {
     /// Share of a CPU's busy time that never waits for this vector: its own readers sleep until it
     /// has been polled.
     own: BTreeMap<CpuId, f64>,
-    /// How long its kthread waited where it is; `None` without a kthread, or if not known.
-    waited: Option<Waited>,
-    /// [`Model::felt`].
+    /// How long its kthread waits for its turns on a CPU that always runs something else, as far
+    /// as anyone waits for it (ns/s); 0 without a kthread.
+    turns: f64,
+    /// Where its kthread waits longer than estimated, and by how much (ns/s).
+    longer: Option<(usize, f64)>,
+    /// [`Model::felt`] of a kthread; 1 of a softirq, which preempts.
     felt: f64,
-}
-
-/// How long a kthread waited for its turns.
-struct Waited {
-    /// Where.
-    place: usize,
-    /// Nanoseconds per second.
-    ns: f64,
-    /// This wait relative to the estimated one, at most 1: a kthread that gets its turns sooner
-    /// than estimated here gets them sooner elsewhere.
-    of_estimated: f64,
 }
 
 impl<'a> Row<'a> {
@@ -393,37 +394,35 @@ impl<'a> Row<'a> {
             BTreeMap::new()
         };
         let far = ground.far[&vector.node].as_slice();
-        let felt = model.felt(vector);
-        let row = Self { vector, capacity, ground, far, lines, wakeups, own, waited: None, felt };
-        let waited = |(share, cpu): (f64, CpuId)| {
-            let (place, ns) = (model.place(&cpu)?, share / capacity.dilation * SECOND_NS);
-            let estimated = row.estimated_turns(model, place);
-            let of_estimated = if estimated > ns { ns / estimated } else { 1.0 };
-            Some(Waited { place, ns, of_estimated })
-        };
-        let waited = vector.waited.zip(vector.present).and_then(waited);
-        Self { waited, ..row }
+        let felt = if vector.threaded { model.felt(vector) } else { 1.0 };
+        let turns = felt * vector.turns(&costs.assumed);
+        let longer = None;
+        let row = Self { vector, capacity, ground, far, lines, wakeups, own, turns, longer, felt };
+        row.with_measured_wait(model)
+    }
+
+    /// Takes its kthread's wait where it is as measured. A kthread that gets its turns sooner than
+    /// estimated here gets them sooner elsewhere.
+    fn with_measured_wait(mut self, model: &Model<'_>) -> Self {
+        let Self { vector, capacity, ground, .. } = self;
+        let home = vector.present.and_then(|cpu| model.place(&cpu));
+        let Some((share, home)) = vector.waited.zip(home) else { return self };
+        let own = vector.load / capacity.dilation;
+        let others = (ground.busy[home] - model.problem.places[home].busy - own).max(0.0);
+        let measured = self.felt * share / capacity.dilation * SECOND_NS;
+        let estimated = self.turns * (self.contending(model, home) + others);
+        if measured < estimated {
+            self.turns *= measured / estimated;
+        } else {
+            self.longer = Some((home, measured - estimated));
+        }
+        self
     }
 
     /// Share of the time in which a CPU runs what waits for this vector.
     fn contending(&self, model: &Model<'_>, place: usize) -> f64 {
         let own = self.own.get(&model.cpus[place]).copied().unwrap_or(0.0);
         model.problem.places[place].busy * (1.0 - own)
-    }
-
-    /// How long its kthread waits for its turns on a place, by what else runs there (ns/s).
-    fn estimated_turns(&self, model: &Model<'_>, place: usize) -> f64 {
-        self.vector.turns(&self.capacity.costs.assumed) * self.contending(model, place)
-    }
-
-    /// The same, as measured where that is known, as far as anyone waits for it.
-    fn turns(&self, model: &Model<'_>, place: usize) -> f64 {
-        self.felt
-            * match &self.waited {
-                Some(waited) if waited.place == place => waited.ns,
-                Some(waited) => self.estimated_turns(model, place) * waited.of_estimated,
-                None => self.estimated_turns(model, place),
-            }
     }
 
     /// The parts on one place, without those that depend on other vectors.
@@ -438,13 +437,14 @@ impl<'a> Row<'a> {
         let beside: f64 =
             ground.siblings(place, places).map(|place| self.contending(model, place)).sum();
         let Assumed { preempted, smt_loss, .. } = capacity.costs.assumed;
-        let delayed = preempted * load * here + smt_loss * load * beside.min(1.0);
+        let delayed = self.felt * preempted * load * here + smt_loss * load * beside.min(1.0);
+        let longer = self.longer.filter(|(at, _)| *at == place).map_or(0.0, |(_, ns)| ns);
         Parts {
             wakeups: self.wakeups.on(cpu, levels),
             lines: self.lines.on(cpu, levels),
             device: if self.far[place] { fetched * (line.remote - line.llc).max(0.0) } else { 0.0 },
             slow: load * (1.0 - 1.0 / slowdown) * SECOND_NS,
-            waiting: delayed * SECOND_NS + self.turns(model, place),
+            waiting: delayed * SECOND_NS + self.turns * here + longer,
             ..Parts::default()
         }
     }

@@ -32,12 +32,16 @@ fn the_start_does_not_matter_in_a_guest() {
     }
 }
 
+/// 5 % on average, 15 % at most; a load may be beyond that if its interval holds zero.
 #[test]
-fn the_regret_of_the_earlier_recording_is_within_the_goal() {
-    let regrets = recorded("veth").regrets(Assumed::default()).unwrap();
-    let mean = regrets.iter().map(|it| it.value.max(0.0)).sum::<f64>() / regrets.len() as f64;
-    let worst = regrets.iter().all(|regret| regret.value <= 0.15);
-    assert!(mean <= 0.05 && worst, "{regrets:?}");
+fn the_regret_over_veths_is_within_the_goal() {
+    for name in ["veth", "veths"] {
+        let regrets = recorded(name).regrets(Assumed::default()).unwrap();
+        let mean = regrets.iter().map(|it| it.value.max(0.0)).sum::<f64>() / regrets.len() as f64;
+        let beyond = regrets.iter().filter(|it| it.value > 0.15);
+        let shown = beyond.filter(|it| it.low > 0.0).count();
+        assert!(mean <= 0.05 && shown == 0, "{name}: {regrets:?}");
+    }
 }
 
 /// Each block of the page is between `<!-- outcome NAME -->` and `<!-- end -->`. With

@@ -7,6 +7,7 @@
 //!   cores, work on that CPU and core that waits for it);
 //! - the cost of vectors that crowd a CPU ([`Assumed::pressure`]) or two hardware threads of one
 //!   core ([`Assumed::smt_loss`]);
+//! - the time that NAPI kthreads wait for the other vectors of their CPU ([`Item::turns`]);
 //! - the cost of packets that one vector hands to another ([`Pair`]: forwarding);
 //! - the cost of moving ([`Item::moving`]).
 //!
@@ -38,6 +39,9 @@ pub struct CpuPlace {
 pub struct Item {
     /// Load, as a share of the fastest CPU's time.
     pub load: f64,
+    /// Time that it would wait for its turns on a CPU that always runs other items, in ns/s; 0 for
+    /// a softirq, which does not wait.
+    pub turns: f64,
     /// Index of its current place.
     pub home: Option<usize>,
     /// Cost of leaving its current place, in ns/s.
@@ -105,7 +109,17 @@ impl Problem {
             loads[*place] += self.load(item, *place);
         }
         let pair = |pair: &Pair| self.handed(pair, at[pair.from], at[pair.to]);
-        cost + self.crowding(&loads) + self.pairs.iter().map(pair).sum::<f64>()
+        let pairs: f64 = self.pairs.iter().map(pair).sum();
+        cost + self.crowding(&loads) + self.waits(at.iter().copied().enumerate(), &loads) + pairs
+    }
+
+    /// Time that the items on these places wait for each other's turns in ns/s, by the load of the
+    /// items on each place.
+    pub fn waits(&self, at: impl Iterator<Item = (usize, usize)>, loads: &[f64]) -> f64 {
+        let wait = |(item, place): (usize, usize)| {
+            self.items[item].turns * (loads[place] - self.load(item, place)).max(0.0)
+        };
+        at.map(wait).sum()
     }
 
     /// Cost of a pair whose items are on these places, in ns/s.

@@ -123,6 +123,8 @@ struct Search<'a> {
     at: Vec<usize>,
     /// Load of the items on each CPU.
     loads: Vec<f64>,
+    /// [`crate::cost::problem::Item::turns`] of the items on each CPU.
+    turns: Vec<f64>,
     /// Crowding cost of the first share of load added to each CPU, including its slowdown (ns/s).
     crowd: Vec<f64>,
     /// The other CPUs of each CPU's core.
@@ -154,6 +156,7 @@ impl<'a> Search<'a> {
             choices,
             at: vec![NOWHERE; problem.items.len()],
             loads: vec![0.0; problem.places.len()],
+            turns: vec![0.0; problem.places.len()],
             crowd,
             siblings,
             pairs,
@@ -211,16 +214,19 @@ impl<'a> Search<'a> {
         let beside: f64 = loads().map(|(place, load)| load * self.beside(place)).sum::<f64>() / 2.0;
         let pair = |pair: &Pair| self.problem.handed(pair, self.at[pair.from], self.at[pair.to]);
         let pairs: f64 = self.pairs.iter().flatten().map(pair).sum::<f64>() / 2.0;
-        alone + (crowd + assumed.smt_loss * beside) * SECOND_NS + pairs
+        let waits = self.problem.waits(self.at.iter().copied().enumerate(), &self.loads);
+        alone + (crowd + assumed.smt_loss * beside) * SECOND_NS + waits + pairs
     }
 
     fn put(&mut self, item: usize, place: usize) {
         self.at[item] = place;
+        self.turns[place] += self.problem.items[item].turns;
         self.add_load(place, self.problem.load(item, place));
     }
 
     fn leave(&mut self, item: usize) -> usize {
         let place = std::mem::replace(&mut self.at[item], NOWHERE);
+        self.turns[place] -= self.problem.items[item].turns;
         self.add_load(place, -self.problem.load(item, place));
         place
     }
@@ -261,7 +267,8 @@ impl<'a> Search<'a> {
             (false, from, _) => self.problem.handed(pair, from, place),
         };
         let pairs: f64 = self.pairs[item].iter().map(pair).sum();
-        self.alone(item, place) + crowd * SECOND_NS + pairs
+        let waits = self.problem.items[item].turns * before + load * self.turns[place];
+        self.alone(item, place) + crowd * SECOND_NS + waits + pairs
     }
 
     /// Returns the best place for an item that is not placed, with its price; `at` if no place is

@@ -42,7 +42,16 @@ pub struct QueueMap<'a> {
     napis: BTreeMap<(u32, u32), Association<NapiId>>,
     /// All origins, in the order of the silos.
     origins: Vec<Origin>,
+    /// The origin of data whose protocol ran on a CPU, if nothing else tells it.
+    by_cpu: BTreeMap<CpuId, Origin>,
 }
+
+/// Share of a CPU's polled packets that one queue must have to count as the only one there.
+const ALONE: f64 = 0.95;
+
+/// Most reads of data of unknown origin for each packet of the only queue on a CPU, if they are of
+/// its packets.
+const READS_PER_PACKET: u64 = 2;
 
 impl<T> Association<T> {
     /// An edge to something else with the same source and confidence.
@@ -62,6 +71,7 @@ impl<'a> QueueMap<'a> {
             queues: BTreeMap::new(),
             napis: BTreeMap::new(),
             origins: Vec::new(),
+            by_cpu: BTreeMap::new(),
         };
         let queues = || {
             snapshot
@@ -93,7 +103,45 @@ impl<'a> QueueMap<'a> {
             .filter(|(napi, _)| polled.contains(napi))
             .map(|(napi, at)| Origin::Napi(*at, *napi));
         map.origins.extend(without_queue.into_set());
+        map.by_cpu = map.only_unread(attribution);
         map
+    }
+
+    /// Finds CPUs that poll one queue alone, of which no packet is known to be read or forwarded:
+    /// data of unknown origin whose protocol ran there came from it.
+    ///
+    /// So a veth that feeds a router or bridge, whose packets are read in another network
+    /// namespace: the kernel handles them on the CPU that polled them, up to the socket. Not with
+    /// RPS, which has them handled elsewhere.
+    fn only_unread(&self, attribution: &Attribution) -> BTreeMap<CpuId, Origin> {
+        let mut polled: BTreeMap<CpuId, BTreeMap<Option<Origin>, u64>> = BTreeMap::new();
+        // The backlog (NAPI 0) polls no device: its packets were polled before, or are local.
+        for poll in attribution.polls.iter().filter(|poll| poll.napi.0 != 0) {
+            let of_origin = polled.entry(poll.cpu).or_default();
+            *of_origin.entry(self.origin_of_napi(poll.napi)).or_default() += poll.packets;
+        }
+        let read = attribution.consumption.iter().map(|row| self.origin_of(row));
+        let forwarded = attribution.forwarded.iter().map(|row| self.origin_of_forwarded(row));
+        let known: BTreeSet<Origin> = read.chain(forwarded).into_set();
+        let steers = |rx: &RxQueue| rx.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
+        if self.snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues).any(steers) {
+            return BTreeMap::new();
+        }
+        let mut unread = BTreeMap::new();
+        for (cpu, origins) in polled {
+            let all: u64 = origins.values().sum();
+            let most = origins.into_iter().max_by_key(|(_, packets)| *packets);
+            let Some((Some(origin), packets)) = most else { continue };
+            let here = attribution.consumption.iter().filter(|row| {
+                row.protocol_cpu == Some(cpu) && self.origin_of(row) == Origin::Unresolved
+            });
+            let reads: u64 = here.map(|row| row.events).sum();
+            let is_only = packets as f64 >= ALONE * all as f64;
+            if is_only && !known.contains(&origin) && reads <= READS_PER_PACKET * packets {
+                unread.insert(cpu, origin);
+            }
+        }
+        unread
     }
 
     /// Adds what netdev netlink reports: the NAPIs of each netdev and, on newer kernels, of each
@@ -278,7 +326,12 @@ impl<'a> QueueMap<'a> {
         if row.resolved == QueueResolution::Local {
             return Origin::Local;
         }
-        self.origin_of_packets(row.napi, row.rx_queue)
+        match (self.origin_of_packets(row.napi, row.rx_queue), row.resolved, row.protocol_cpu) {
+            (Origin::Unresolved, QueueResolution::Unresolved, Some(cpu)) => {
+                self.by_cpu.get(&cpu).copied().unwrap_or(Origin::Unresolved)
+            }
+            (origin, _, _) => origin,
+        }
     }
 
     /// The queue or NAPI on which forwarded packets arrived.

@@ -16,7 +16,7 @@ use crate::machine::ids::{Irq, NapiId};
 use crate::machine::ordered::{Ordered as _, StableSort as _};
 use crate::parse::container::Container;
 use crate::snapshot::attribution::{
-    Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol,
+    Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol, QueueResolution,
 };
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue};
@@ -357,7 +357,9 @@ fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribut
     let share = |row: &Consumption| if bytes > 0 { row.bytes as f64 / bytes as f64 } else { 0.0 };
     silo.locality.bytes_per_s = per_s(bytes, seconds);
     for row in rows {
-        silo.approximate_share += if row.approximate { share(row) } else { 0.0 };
+        // What is not resolved is here because its protocol ran where only this queue is polled.
+        let is_guess = row.approximate || row.resolved == QueueResolution::Unresolved;
+        silo.approximate_share += if is_guess { share(row) } else { 0.0 };
         match row.protocol_cpu.or(row.poll_cpu).or(polled_on) {
             Some(cpu) => {
                 let distance = snapshot.topology.distance(cpu, row.consumer_cpu);

@@ -43,13 +43,15 @@ prop_compose! {
         readers in prop::collection::vec((0usize..4, 1e3..1e6f64, 0.0..1e5f64), 5),
         pair in prop::option::of(1e3..1e6f64),
         senders in any::<bool>(),
+        threaded in any::<bool>(),
     ) -> Problem {
         let places = places(grid, &busy);
         let costs = crate::cost::weights::Costs::default();
         let (line, ipi) = (costs.line_ns, costs.ipi_ns);
         let mut problem = Problem { places, ..Problem::default() };
         for (n, (load, _, home)) in items.iter().enumerate() {
-            problem.items.push(Item { load: *load, home: *home, moving: 5e6 + load * 1e8 });
+            let turns = if threaded && n % 2 == 0 { 5e8 } else { 0.0 };
+            problem.items.push(Item { load: *load, turns, home: *home, moving: 5e6 + load * 1e8 });
             let (reader, packets, wakeups) = readers[n];
             let cost = |at| {
                 let distance = problem.distance(at, reader);
@@ -95,7 +97,7 @@ proptest! {
 fn items_are_placed_only_on_allowed_places() {
     let places = places(Grid { l2s: 2, ..Grid::default() }, &[0.0]);
     let free = f32::INFINITY;
-    let items = vec![Item { load: 0.5, home: Some(0), moving: 1e9 }; 3];
+    let items = vec![Item { load: 0.5, home: Some(0), moving: 1e9, ..Item::default() }; 3];
     let problem = Problem {
         places,
         items,

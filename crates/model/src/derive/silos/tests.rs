@@ -187,6 +187,47 @@ fn local_foreign_and_unresolved_data_belongs_to_no_silo() {
     assert_eq!(silos.queues[0].bytes_per_s, Some(1000.0));
 }
 
+/// The case of a router between namespaces: its NIC is a veth, and the reader is behind it.
+#[test]
+fn data_of_unknown_origin_is_of_the_only_queue_polled_where_its_protocol_ran() {
+    let mut scene = scene();
+    scene.netdevs[0].queues.truncate(1);
+    let mut observation = scene.observation();
+    let reads = observation.attribution.consumption.iter_mut();
+    reads.for_each(|row| {
+        (row.napi, row.rx_queue, row.resolved) = (None, None, QueueResolution::Unresolved);
+        (row.protocol_cpu, row.events) = (Some(CpuId(0)), 1);
+    });
+    let silos = silos_of(&observation);
+    let silo = &silos.queues[0];
+    assert_eq!((silo.bytes_per_s, silo.approximate_share), (Some(1000.0), 1.0));
+    assert_eq!(silos.unresolved.bytes_per_s, 0.0);
+    assert!(!silo.consumers.is_empty());
+
+    let unresolved = |change: &dyn Fn(&mut Observation)| {
+        let mut observation = observation.clone();
+        change(&mut observation);
+        silos_of(&observation).unresolved.bytes_per_s
+    };
+    let other_cpu = |it: &mut Observation| {
+        it.attribution.consumption.iter_mut().for_each(|row| row.protocol_cpu = Some(CpuId(1)));
+    };
+    assert_eq!(unresolved(&other_cpu), 1000.0);
+    let other_queue = |it: &mut Observation| {
+        let foreign = Poll { napi: NapiId(9999), netns: 1, ..it.attribution.polls[0].clone() };
+        it.attribution.polls.push(foreign);
+    };
+    assert_eq!(unresolved(&other_queue), 1000.0);
+    let too_many_reads = |it: &mut Observation| {
+        it.attribution.consumption.iter_mut().for_each(|row| row.events = 1 << 40);
+    };
+    assert_eq!(unresolved(&too_many_reads), 1000.0);
+    let steered = |it: &mut Observation| {
+        it.after.netdevs[0].rx_queues[0].rps_cpus = Some(set("3"));
+    };
+    assert_eq!(unresolved(&steered), 1000.0);
+}
+
 #[test]
 fn locality_starts_at_the_cpu_that_ran_the_protocol() {
     let mut scene = scene();
