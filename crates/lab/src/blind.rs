@@ -17,7 +17,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 
 pub(crate) use crate::blind::args::Blind;
-use crate::blind::draw::draw;
+use crate::blind::draw::{VethSetting, draw};
 use crate::blind::row::{Measured, Row};
 use crate::say::say;
 use crate::wire::Wire;
@@ -39,7 +39,16 @@ pub(crate) fn run(args: &Blind) -> Result<()> {
         say(&format!("measured: {}", row.load.name()))?;
     }
     let files: Vec<PathBuf> = (0..loads).map(file).filter(|path| path.exists()).collect();
-    let rows: Vec<Row> = files.iter().map(|path| Row::read(path)).collect::<Result<_>>()?;
+    let read = |path: &PathBuf| -> Result<Row> {
+        let row = Row::read(path)?;
+        if !args.again {
+            return Ok(row);
+        }
+        let settings: Vec<VethSetting> = row.settings.iter().map(|it| it.setting).collect();
+        let again = Row::predicted(row.load, &settings, &path.with_extension("tar.zst"))?;
+        Ok(Row { measured: row.measured, ..again })
+    };
+    let rows: Vec<Row> = files.iter().map(read).collect::<Result<_>>()?;
     let rows: Vec<Row> = rows.into_iter().filter(|row| row.measured.is_some()).collect();
     say(&table::render(&rows, loads))
 }

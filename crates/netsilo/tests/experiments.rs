@@ -42,6 +42,16 @@ impl Bench {
         Self { cable, agent, dir: tempfile::tempdir().unwrap() }
     }
 
+    /// Has the device under test poll its packets, as a NIC does; by default a veth puts them into
+    /// a backlog, where no queue receives anything (`veth_xmit`).
+    fn polled(&self) {
+        for (namespace, feature, value) in [(1, "gro", "on"), (0, "tso", "off")] {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &self.cable.0[namespace], "ethtool", "-K", "veth0"]);
+            assert!(command.args([feature, value]).status().unwrap().success());
+        }
+    }
+
     fn folder(&self) -> PathBuf {
         self.dir.path().join("run")
     }
@@ -151,6 +161,7 @@ fn each_step_is_recorded_in_order_and_nothing_remains() {
         return;
     }
     let bench = Bench::new("matrix");
+    bench.polled();
     let before = bench.knobs();
     let arguments =
         ["-n", "1,3", "-d", "300ms", "--rounds", "2", "-s", "none,rps+rfs", "--setting", PEER];

@@ -43,6 +43,7 @@ struct Errors {
     rate: f64,
     gain: f64,
     softirq: f64,
+    observed: f64,
 }
 
 impl Draws {
@@ -53,10 +54,12 @@ impl Draws {
         let draws = (0..count)
             .map(|_| {
                 let values = table.draw(&mut normal);
+                let (rate, gain, softirq) = (normal(), normal(), normal());
                 let errors = Errors {
-                    rate: (table.error.rate * normal()).exp(),
-                    gain: (table.error.gain * normal()).exp(),
-                    softirq: table.error.softirq * normal(),
+                    rate: (table.error.rate * rate).exp(),
+                    gain: (table.error.gain * gain).exp(),
+                    softirq: table.error.softirq * softirq,
+                    observed: (table.error.observed * gain).exp(),
                 };
                 (values, errors)
             })
@@ -69,9 +72,10 @@ impl Draws {
         &self.fitted
     }
 
-    /// Each draw, with the factor by which the model itself may be off in a ratio of rates.
+    /// Each draw, with the factor by which the model itself may be off in a ratio of rates of an
+    /// observed machine.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&Values, f64)> {
-        self.draws.iter().map(|(values, errors)| (values, errors.gain))
+        self.draws.iter().map(|(values, errors)| (values, errors.observed))
     }
 
     /// Predicts `scenario` under `setting`, beside `other`.

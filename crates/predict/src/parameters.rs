@@ -164,6 +164,9 @@ pub struct ModelError {
     pub gain: f64,
     /// Standard deviation of a CPU's share of time in softirqs.
     pub softirq: f64,
+    /// Standard deviation of the logarithm of a ratio of rates, for an observed machine: what
+    /// remained of the first blind run (`docs/model.md`).
+    pub observed: f64,
 }
 
 /// A parameter after the fit to the published experiments.

@@ -30,6 +30,9 @@ pub(crate) struct Blind {
     /// Measure nothing: print what the folder has
     #[arg(long)]
     pub(super) report: bool,
+    /// With --report: predict again with the present model, which has seen these measurements
+    #[arg(long, requires = "report", conflicts_with = "guest")]
+    pub(super) again: bool,
 }
 
 impl Blind {

@@ -356,11 +356,14 @@ fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribut
     let polled_on = heaviest(silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s)));
     let share = |row: &Consumption| if bytes > 0 { row.bytes as f64 / bytes as f64 } else { 0.0 };
     silo.locality.bytes_per_s = per_s(bytes, seconds);
+    // RPS has the protocol run elsewhere; without it, where the packet was polled.
+    let is_steered = silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
     for row in rows {
         // What is not resolved is here because its protocol ran where only this queue is polled.
         let is_guess = row.approximate || row.resolved == QueueResolution::Unresolved;
         silo.approximate_share += if is_guess { share(row) } else { 0.0 };
-        match row.protocol_cpu.or(row.poll_cpu).or(polled_on) {
+        let polled = row.poll_cpu.or(polled_on).filter(|_| !is_steered);
+        match row.protocol_cpu.or(polled) {
             Some(cpu) => {
                 let distance = snapshot.topology.distance(cpu, row.consumer_cpu);
                 *silo.protocol_cpus.entry(cpu).or_default() += share(row);

@@ -160,7 +160,7 @@ fn a_file_that_is_missing_or_wrong_is_refused_with_its_place() {
     insta::assert_snapshot!(
         refusal(RECORDS, Some("{\"weather\":{}}\n")),
         @"netsilo: RUN/records.jsonl:1:10: not a record: \
-         unknown variant `weather`, expected one of `trial`, `map`, `failed`"
+         unknown variant `weather`, expected one of `trial`, `map`, `expected`, `failed`"
     );
 }
 

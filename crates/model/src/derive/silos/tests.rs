@@ -236,6 +236,12 @@ fn locality_starts_at_the_cpu_that_ran_the_protocol() {
     assert_eq!(silo.polls.keys().copied().collect::<CpuSet>(), set("0"));
     assert_eq!(silo.protocol_cpus.keys().copied().collect::<CpuSet>(), set("3"));
     assert_eq!(silo.locality.shares[&Distance::Smt], 0.75);
+    // Where a kernel does not tell it, as of UDP on some, it is not the CPU that polled.
+    let mut observation = scene.observation();
+    observation.attribution.consumption.iter_mut().for_each(|row| row.protocol_cpu = None);
+    let silo = &silos_of(&observation).queues[0];
+    assert!(silo.protocol_cpus.is_empty(), "{:?}", silo.protocol_cpus);
+    assert!((silo.locality.unknown - 1.0).abs() < 1e-9, "{:?}", silo.locality);
 }
 
 #[test]
