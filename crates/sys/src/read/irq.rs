@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::ordered::Ordered as _;
+use netsilo_model::machine::topology::NodeId;
 use netsilo_model::parse::interrupts::{Interrupts, InterruptsParser, IrqRow};
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
 use netsilo_model::parse::{cpu_lists, irq_debugfs, scalar};
@@ -73,24 +74,40 @@ pub fn rows(
     Ok(rows)
 }
 
-/// The state of each interrupt that has a row.
-pub(crate) fn irqs(notes: &Notes<'_>, rows: BTreeMap<Irq, IrqRow>) -> BTreeMap<Irq, IrqState> {
+/// The state of each interrupt that has a row; hint and node are those of `known`, if it is there.
+pub(crate) fn irqs(
+    notes: &Notes<'_>,
+    rows: BTreeMap<Irq, IrqRow>,
+    known: &BTreeMap<Irq, IrqState>,
+) -> BTreeMap<Irq, IrqState> {
     let debugfs = notes.root.unrecorded().list(DEBUGFS).is_ok();
-    rows.into_iter().map(|(irq, row)| (irq, state(notes, irq, row, debugfs))).into_map()
+    let of = |(irq, row): (Irq, IrqRow)| {
+        let known = known.get(&irq).filter(|known| known.actions == row.actions);
+        (irq, state(notes, irq, row, debugfs, known))
+    };
+    rows.into_iter().map(of).into_map()
 }
 
-fn state(notes: &Notes<'_>, irq: Irq, row: IrqRow, debugfs: bool) -> IrqState {
+fn state(
+    notes: &Notes<'_>,
+    irq: Irq,
+    row: IrqRow,
+    debugfs: bool,
+    known: Option<&IrqState>,
+) -> IrqState {
     let file = |name: &str| format!("/proc/irq/{irq}/{name}");
     let requested = notes.get(&file("smp_affinity_list"), cpu_lists::list);
     // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK; empty until the interrupt's first start
     let effective = notes
         .get(&file("effective_affinity_list"), cpu_lists::list)
         .filter(|cpus| !cpus.is_empty());
-    let hint = notes.get(&file("affinity_hint"), cpu_lists::mask).filter(|cpus| !cpus.is_empty());
-    let node = notes
-        .get(&file("node"), scalar::number_or_none)
-        .flatten()
-        .map(netsilo_model::machine::topology::NodeId);
+    let hint =
+        || notes.get(&file("affinity_hint"), cpu_lists::mask).filter(|cpus| !cpus.is_empty());
+    let node = || Some(NodeId(notes.get(&file("node"), scalar::number_or_none).flatten()?));
+    let (hint, node) = match known {
+        Some(known) => (known.hint.clone(), known.node),
+        None => (hint(), node()),
+    };
     let mode = notes.note(notes.root.mode(&file("smp_affinity_list")));
     let flags =
         debugfs.then(|| notes.get(&format!("{DEBUGFS}/{irq}"), irq_debugfs::writable)).flatten();

@@ -28,6 +28,8 @@ pub(crate) struct Known<'a> {
     pub(crate) irqs: &'a BTreeMap<Irq, IrqState>,
     pub(crate) threads: &'a [NapiThread],
     pub(crate) genl: Option<&'a NetdevGenl>,
+    /// Netdevs that were down a moment ago; those that still are count as unchanged.
+    pub(crate) down: &'a [Netdev],
 }
 
 /// All netdevs that `/sys` shows, in the order of their indexes.
@@ -62,6 +64,12 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
     let dir = notes.note(notes.root.resolve(&format!("{NET}/{name}")))?;
     let file = |file: &str| format!("{dir}/{file}");
     let ifindex = notes.get(&file("ifindex"), scalar::number)?;
+    let flags = notes.get(&file("flags"), scalar::hexadecimal);
+    let up = flags.is_some_and(|flags| flags & parse::IFF_UP != 0);
+    let is_same = |netdev: &&Netdev| netdev.name == name && netdev.ifindex == ifindex;
+    if let (false, Some(down)) = (up, known.down.iter().find(is_same)) {
+        return Some(down.clone());
+    }
     let ethtool = ethtool(notes, name);
     let hardware = hardware(notes, &dir);
     let driver = hardware.as_ref().and_then(|hardware| hardware.driver.clone());
@@ -75,9 +83,7 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
         driver,
         mac: notes.get(&file("address"), parse::address).flatten(),
         speed_mbps: notes.get(&file("speed"), parse::speed).flatten(),
-        up: notes
-            .get(&file("flags"), scalar::hexadecimal)
-            .is_some_and(|flags| flags & parse::IFF_UP != 0),
+        up,
         carrier: notes.get(&file("carrier"), scalar::number::<u32>).map(|carrier| carrier != 0),
         mtu: notes.get(&file("mtu"), scalar::number).unwrap_or(0),
         master: notes.note(notes.root.link(&file("master"))).map(|target| last(&target).to_owned()),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use netsilo_model::change::SYSCTLS;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::machine::topology::Topology;
@@ -16,9 +17,9 @@ use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
 use netsilo_model::parse::{cpu_lists, scalar, snmp};
 use netsilo_model::snapshot::host::{
-    CpuCounters, Gap, HostIdentity, KnobOwner, NetSettings, Snapshot,
+    CpuCounters, Gap, HostIdentity, IrqState, KnobOwner, NetSettings, Snapshot,
 };
-use netsilo_model::snapshot::netdev::{NapiThread, Xdp};
+use netsilo_model::snapshot::netdev::{NapiThread, Netdev, Xdp};
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::sockets::LosingSocket;
 use netsilo_model::snapshot::thread_time::ThreadTime;
@@ -49,8 +50,9 @@ pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
     Ok(look(root, false, None, || irq::uncounted(root))?.0)
 }
 
-/// Snapshots in short intervals: the topology, the list of processes and the programs that write
-/// the same knobs are read again only after [`SELDOM`], and when a CPU comes or goes.
+/// Snapshots in short intervals: the topology, the list of processes, the programs that write the
+/// same knobs, netdevs that are down, and the hints and nodes of interrupts are read again only
+/// after [`SELDOM`], and when a CPU comes or goes.
 #[derive(Debug, Default)]
 pub(crate) struct Series(Option<Kept>);
 
@@ -62,6 +64,8 @@ struct Kept {
     machine: HostIdentity,
     processes: Vec<Process>,
     writers: Vec<KnobOwner>,
+    down: Vec<Netdev>,
+    irqs: BTreeMap<Irq, IrqState>,
     gaps: Vec<Gap>,
 }
 
@@ -91,6 +95,8 @@ impl Series {
             machine: snapshot.machine.clone(),
             processes,
             writers: snapshot.writers.clone(),
+            down: snapshot.netdevs.iter().filter(|netdev| !netdev.up).cloned().collect(),
+            irqs: snapshot.irqs.clone(),
             gaps: snapshot.gaps.clone(),
         });
         Ok(snapshot)
@@ -113,12 +119,14 @@ fn look(
     let table = wanted(&notes, interrupts())?.unwrap_or_default();
     let cpus = cpu_counters(&notes, &topology.online)?;
     let protocols = if whole { protocols(&notes) } else { BTreeMap::new() };
-    let irqs = irq::irqs(&notes, table.irqs);
+    let none = BTreeMap::new();
+    let irqs = irq::irqs(&notes, table.irqs, kept.map_or(&none, |kept| &kept.irqs));
     let processes = kept.map_or_else(|| processes(&notes), |kept| kept.processes.clone());
     let threads = napi_threads(&notes, &processes);
     let genl = netdev_genl(&notes);
-    let mut netdevs =
-        netdevs(&notes, &Known { irqs: &irqs, threads: &threads, genl: genl.as_ref() });
+    let down = kept.map_or(&[][..], |kept| &kept.down);
+    let known = Known { irqs: &irqs, threads: &threads, genl: genl.as_ref(), down };
+    let mut netdevs = netdevs(&notes, &known);
     let xdp = xdp(&notes);
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
     let audit = whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online));
@@ -299,5 +307,37 @@ pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
             .chain(READ_ONLY)
             .filter_map(|name| Some(((*name).to_owned(), value(name)?)))
             .into_map(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_netdev_that_is_down_is_read_seldom_and_at_once_when_it_comes_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/virtio-6.1/.");
+        let copied = std::process::Command::new("cp").arg("-r").arg(tree).arg(dir.path()).status();
+        assert!(copied.unwrap().success());
+        let root = Root::at(dir.path()).unwrap();
+        let net = root.resolve(&format!("{}/eth0", crate::read::netdev::NET)).unwrap();
+        let write = |file: &str, text: &str| {
+            std::fs::write(dir.path().join(format!(".{net}/{file}")), text).unwrap();
+        };
+        let mut series = Series::default();
+        let mut eth0 = || {
+            let snapshot = series.next(&root).unwrap();
+            let netdev = snapshot.netdevs.iter().find(|netdev| netdev.name == "eth0").unwrap();
+            (netdev.up, netdev.mtu)
+        };
+        write("flags", "0x1002\n");
+        assert_eq!(eth0(), (false, 1500));
+        write("mtu", "9000\n");
+        assert_eq!(eth0(), (false, 1500), "as read before");
+        write("flags", "0x1003\n");
+        assert_eq!(eth0(), (true, 9000));
+        write("mtu", "1400\n");
+        assert_eq!(eth0(), (true, 1400), "read each time");
     }
 }
