@@ -96,7 +96,10 @@ pub fn command() -> Command {
 
 /// Runs the verb of the command line.
 pub(crate) fn run() -> Result<Exit> {
-    let args = Args::from_arg_matches(&command().get_matches());
+    // The examples take time to write, and only a help text or an error shows them.
+    let read = bare_command().try_get_matches();
+    let matches = read.unwrap_or_else(|_| command().get_matches());
+    let args = Args::from_arg_matches(&matches);
     let verb = args.unwrap_or_else(|error| error.exit()).verb;
     Root::check_host()?;
     match verb {

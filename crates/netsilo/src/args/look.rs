@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
@@ -45,6 +46,15 @@ impl BundleArg {
         match self.bundle()? {
             Some(observation) => Ok(Arc::unwrap_or_clone(observation.after.topology)),
             None => netsilo_sys::read::topology::topology(&Root::live())
+                .context("cannot read this machine's cpus"),
+        }
+    }
+
+    /// Returns the CPUs that may ever be online in the machine or bundle.
+    pub(crate) fn possible(&self) -> Result<CpuSet> {
+        match self.bundle()? {
+            Some(observation) => Ok(observation.after.topology.possible.clone()),
+            None => netsilo_sys::read::topology::possible(&Root::live())
                 .context("cannot read this machine's cpus"),
         }
     }

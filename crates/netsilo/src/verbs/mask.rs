@@ -66,9 +66,18 @@ pub(crate) struct CpuSets {
 
 /// Prints the sets that the arguments select.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let topology = args.from.topology()?;
-    let sets = sets(args, &topology)?;
-    let width = args.width.unwrap_or(topology.nr_cpu_ids);
+    let (sets, cpu_ids) = match &args.cpus {
+        Some(text) => {
+            let possible = args.from.possible()?;
+            let cpu_ids = possible.highest().map_or(0, |cpu| cpu.0 + 1);
+            (vec![named(text, args.width, &possible)?], cpu_ids)
+        }
+        None => {
+            let topology = args.from.topology()?;
+            (placed(args, &topology)?, topology.nr_cpu_ids)
+        }
+    };
+    let width = args.width.unwrap_or(cpu_ids);
     let sets = sets.into_iter().map(|(what, cpus)| spell(what, &cpus, width)).collect();
     if args.json {
         out::json(&Versioned::first(CpuSets { sets }))?;
@@ -78,16 +87,19 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-fn sets(args: &Args, topology: &Topology) -> Result<Vec<(String, CpuSet)>> {
-    if let Some(text) = &args.cpus {
-        let read = CpuSet::parse_user(text, args.width.unwrap_or(MAX_CPUS));
-        let (cpus, _) = read.map_err(|error| ExitError(Exit::Usage, error.to_string()))?;
-        let missing = cpus.minus(&topology.possible);
-        if !missing.is_empty() && args.width.is_none() {
-            out::note(&format!("this machine has cpus {}, not {missing}", topology.possible));
-        }
-        return Ok(vec![(format!("cpus {cpus}"), cpus)]);
+/// The set that a list or mask names.
+fn named(text: &str, width: Option<u32>, possible: &CpuSet) -> Result<(String, CpuSet)> {
+    let read = CpuSet::parse_user(text, width.unwrap_or(MAX_CPUS));
+    let (cpus, _) = read.map_err(|error| ExitError(Exit::Usage, error.to_string()))?;
+    let missing = cpus.minus(possible);
+    if !missing.is_empty() && width.is_none() {
+        out::note(&format!("this machine has cpus {possible}, not {missing}"));
     }
+    Ok((format!("cpus {cpus}"), cpus))
+}
+
+/// The sets by their place in the machine.
+fn placed(args: &Args, topology: &Topology) -> Result<Vec<(String, CpuSet)>> {
     if let Some(cpu) = &args.llc {
         return match cpu {
             Some(cpu) => {

@@ -32,6 +32,12 @@ pub(crate) fn online(root: &Root) -> Result<Option<CpuSet>, ReadError> {
     root.optional(&format!("{CPUS}/online"), cpu_lists::list)
 }
 
+/// The CPUs that may ever be online.
+pub fn possible(root: &Root) -> Result<CpuSet, ReadError> {
+    let listed = root.optional(&format!("{CPUS}/possible"), cpu_lists::list)?;
+    listed.map_or_else(|| Ok(topology(root)?.possible), Ok)
+}
+
 /// As [`topology`], with what could not be read as gaps.
 pub(crate) fn noted(notes: &Notes<'_>) -> Result<Topology, ReadError> {
     let root = notes.root;

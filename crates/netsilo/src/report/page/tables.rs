@@ -111,7 +111,7 @@ pub(super) fn expected(results: &Results) -> Markup {
     let why_not = words::not_expected(results);
     html! {
         @if !rows.is_empty() {
-            details { summary { "Predicted beside measured" }
+            details.card { summary { "Predicted beside measured" }
                 p { (words::EXPECTED) }
                 div.scroll { table {
                     thead { tr {
