@@ -128,9 +128,10 @@ fn refusal(hooks: Vec<&Hook>) -> Option<String> {
     let best = hooks.first()?;
     let why = best.refused.as_ref()?;
     Some(match hooks.iter().find(|hook| hook.refused.is_none()) {
-        // Two programs for one hook: the second one reads less.
+        // Two programs for one hook, as of wakeups: the second one reads less.
         Some(lesser) if lesser.hook == best.hook => format!(
-            "{} counted in less detail: the first program for {} was refused: {why}",
+            "{} counted, but not how many of them find the CPU idle: the program for {} that tells \
+             it was refused: {why}",
             best.quantity, best.hook
         ),
         Some(lesser) => format!(
