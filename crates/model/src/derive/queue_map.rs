@@ -42,8 +42,8 @@ pub struct QueueMap<'a> {
     napis: BTreeMap<(u32, u32), Association<NapiId>>,
     /// All origins, in the order of the silos.
     origins: Vec<Origin>,
-    /// The origin of data whose protocol ran on a CPU, if nothing else tells it.
-    by_cpu: BTreeMap<CpuId, Origin>,
+    /// The origin of data whose protocol ran on a CPU, if nothing else tells it; by CPU, in order.
+    by_cpu: Vec<(CpuId, Origin)>,
 }
 
 /// Share of a CPU's polled packets that one queue must have to count as the only one there.
@@ -71,7 +71,7 @@ impl<'a> QueueMap<'a> {
             queues: BTreeMap::new(),
             napis: BTreeMap::new(),
             origins: Vec::new(),
-            by_cpu: BTreeMap::new(),
+            by_cpu: Vec::new(),
         };
         let queues = || {
             snapshot
@@ -113,34 +113,37 @@ impl<'a> QueueMap<'a> {
     /// So a veth that feeds a router or bridge, whose packets are read in another network
     /// namespace: the kernel handles them on the CPU that polled them, up to the socket. Not with
     /// RPS, which has them handled elsewhere.
-    fn only_unread(&self, attribution: &Attribution) -> BTreeMap<CpuId, Origin> {
-        let mut polled: BTreeMap<CpuId, BTreeMap<Option<Origin>, u64>> = BTreeMap::new();
-        // The backlog (NAPI 0) polls no device: its packets were polled before, or are local.
-        for poll in attribution.polls.iter().filter(|poll| poll.napi.0 != 0) {
-            let of_origin = polled.entry(poll.cpu).or_default();
-            *of_origin.entry(self.origin_of_napi(poll.napi)).or_default() += poll.packets;
-        }
-        let read = attribution.consumption.iter().map(|row| self.origin_of(row));
-        let forwarded = attribution.forwarded.iter().map(|row| self.origin_of_forwarded(row));
-        let known: BTreeSet<Origin> = read.chain(forwarded).into_set();
+    fn only_unread(&self, attribution: &Attribution) -> Vec<(CpuId, Origin)> {
         let steers = |rx: &RxQueue| rx.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
         if self.snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues).any(steers) {
-            return BTreeMap::new();
+            return Vec::new();
         }
-        let mut unread = BTreeMap::new();
-        for (cpu, origins) in polled {
-            let all: u64 = origins.values().sum();
-            let most = origins.into_iter().max_by_key(|(_, packets)| *packets);
-            let Some((Some(origin), packets)) = most else { continue };
-            let here = attribution.consumption.iter().filter(|row| {
-                row.protocol_cpu == Some(cpu) && self.origin_of(row) == Origin::Unresolved
-            });
-            let reads: u64 = here.map(|row| row.events).sum();
-            let is_only = packets as f64 >= ALONE * all as f64;
-            if is_only && !known.contains(&origin) && reads <= READS_PER_PACKET * packets {
-                unread.insert(cpu, origin);
+        let mut known: BTreeSet<Origin> = BTreeSet::new();
+        let mut reads: BTreeMap<CpuId, u64> = BTreeMap::new();
+        for row in &attribution.consumption {
+            match (self.origin_of(row), row.protocol_cpu) {
+                (Origin::Unresolved, Some(cpu)) => *reads.entry(cpu).or_default() += row.events,
+                (origin, _) => _ = known.insert(origin),
             }
         }
+        known.extend(attribution.forwarded.iter().map(|row| self.origin_of_forwarded(row)));
+        // The backlog (NAPI 0) polls no device: its packets were polled before, or are local.
+        let mut polled: BTreeMap<CpuId, u64> = BTreeMap::new();
+        for poll in attribution.polls.iter().filter(|poll| poll.napi.0 != 0) {
+            *polled.entry(poll.cpu).or_default() += poll.packets;
+        }
+        let mut unread = Vec::new();
+        for (origin, polls) in self.polls_by_origin(attribution) {
+            for poll in polls.iter().filter(|_| !known.contains(&origin)) {
+                let of = |counts: &BTreeMap<CpuId, u64>| counts.get(&poll.cpu).copied();
+                let is_only = poll.packets as f64 >= ALONE * of(&polled).unwrap_or(0) as f64;
+                let reads = of(&reads).unwrap_or(0);
+                if is_only && reads > 0 && reads <= READS_PER_PACKET * poll.packets {
+                    unread.push((poll.cpu, origin));
+                }
+            }
+        }
+        unread.sort_unstable();
         unread
     }
 
@@ -328,7 +331,8 @@ impl<'a> QueueMap<'a> {
         }
         match (self.origin_of_packets(row.napi, row.rx_queue), row.resolved, row.protocol_cpu) {
             (Origin::Unresolved, QueueResolution::Unresolved, Some(cpu)) => {
-                self.by_cpu.get(&cpu).copied().unwrap_or(Origin::Unresolved)
+                let found = self.by_cpu.binary_search_by_key(&cpu, |(cpu, _)| *cpu);
+                found.map_or(Origin::Unresolved, |at| self.by_cpu[at].1)
             }
             (origin, _, _) => origin,
         }
