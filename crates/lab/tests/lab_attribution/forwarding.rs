@@ -90,8 +90,11 @@ fn packets<'a>(rows: impl IntoIterator<Item = &'a &'a Forwarded>) -> u64 {
 }
 
 /// Sends through the guest to the peer of eth1, at `address`; returns what arrived there.
+///
+/// The consumer ends with the flows. It waits long if nothing arrives meanwhile: on a busy machine
+/// a guest may do nothing for seconds.
 fn pass(lab: &Lab, proto: &str, address: &str, traffic: Traffic) -> Consumed {
-    pass_or_lose(lab, proto, address, traffic, 8)
+    pass_or_lose(lab, proto, address, traffic, 30)
 }
 
 /// Sends through the guest; the consumer waits at most `idle` seconds, for packets that may be
