@@ -20,16 +20,21 @@ struct Args {
     /// Also measure how long readers wait for a CPU
     #[arg(long)]
     runqueue: bool,
+    /// Also write netsilo's snapshot of the guest to `/tmp/snapshot`
+    #[arg(long)]
+    snapshot: bool,
 }
 
 fn main() {
-    let Args { stages, runqueue } = Args::parse();
+    let Args { stages, runqueue, snapshot } = Args::parse();
     let mut tracer = Tracer::attach(Options { stages, runqueue, ..Options::exact() });
     // opening a fifo waits until the other end is open
     fs::write("/tmp/attached", "yes").unwrap();
     File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();
     let attribution = tracer.read().unwrap();
     fs::write("/tmp/attribution", serde_json::to_vec(&attribution).unwrap()).unwrap();
-    let snapshot = netsilo_sys::snapshot(&Root::live()).unwrap();
-    fs::write("/tmp/snapshot", serde_json::to_vec(&snapshot).unwrap()).unwrap();
+    if snapshot {
+        let snapshot = netsilo_sys::snapshot(&Root::live()).unwrap();
+        fs::write("/tmp/snapshot", serde_json::to_vec(&snapshot).unwrap()).unwrap();
+    }
 }

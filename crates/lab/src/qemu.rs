@@ -11,10 +11,11 @@ use crate::spec::Spec;
 use crate::spec::Threads;
 use std::path::Path;
 
-/// `nowatchdog` and `tsc=unstable` because emulated CPUs stall longer than those checks allow.
+/// `nowatchdog`, `no_timer_check` and `tsc=unstable` because emulated CPUs stall longer than those
+/// checks allow.
 const KERNEL_ARGS: &str = "console=ttyS0 quiet panic=-1 tsc=unstable nokaslr mitigations=off \
-                           random.trust_cpu=on nowatchdog net.ifnames=0 ipv6.disable=1 \
-                           cryptomgr.notests";
+                           random.trust_cpu=on nowatchdog no_timer_check net.ifnames=0 \
+                           ipv6.disable=1 cryptomgr.notests";
 
 /// The host's root is read-only, and its file systems and terminals are not those of the guest.
 const SYSTEMD_ARGS: &str = "lab.init=systemd systemd.machine_id=6e6574736c696f6c61620000000000ff \

@@ -44,7 +44,7 @@ fn flood(lab: &Lab) -> (PeerJob, Job) {
     let flows =
         format!("--dest {dest} --port 7000 --ports 16 --flows 16 --bytes 400000000 --size 64");
     (
-        lab.peer(0).unwrap().traffic(&format!("produce --proto udp {flows} --rate 2500")).unwrap(),
+        lab.peer(0).unwrap().traffic(&format!("produce --proto udp {flows} --rate 1000")).unwrap(),
         reader,
     )
 }

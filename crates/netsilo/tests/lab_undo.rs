@@ -176,16 +176,22 @@ static GUEST: Mutex<()> = Mutex::new(());
 
 #[test]
 fn interrupts_arrive_where_planned_and_undo_restores_every_byte() {
+    there_and_back(&[(Kernel::V6_1, NicModel::VirtioNet), (Kernel::V6_12, NicModel::Igb)]);
+}
+
+/// `lab_knobs` tests every knob on igb with this kernel in `make test`.
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn undo_restores_every_byte_on_the_newest_kernel() {
+    there_and_back(&[(Kernel::Newest, NicModel::VirtioNet)]);
+}
+
+fn there_and_back(machines: &[(Kernel, NicModel)]) {
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let _one = GUEST.lock();
-    // `lab_knobs` tests every knob on igb with the newest kernel.
-    for (kernel, model) in [
-        (Kernel::V6_1, NicModel::VirtioNet),
-        (Kernel::V6_12, NicModel::Igb),
-        (Kernel::Newest, NicModel::VirtioNet),
-    ] {
+    for &(kernel, model) in machines {
         let guest = Guest::boot(kernel, model);
         // Refused connections, each from another port: a few packets for every queue.
         let peer = guest.lab.peer(0).unwrap();
@@ -263,6 +269,23 @@ fn arrived_where_planned(guest: &Guest, plan: &Plan, applied: &Json) {
 }
 
 #[test]
+fn undo_restores_every_byte_after_kill_9_in_a_write() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let _one = GUEST.lock();
+    let guest = Guest::boot(Kernel::V6_1, NicModel::VirtioNet);
+    let before = guest.knobs();
+    let (plan, files) = guest.plan(&before);
+    guest.give(&plan);
+    // The first and the last interrupt, and each other kind; `make test-long` kills in each write.
+    let irqs = files.iter().filter(|file| file.ends_with("smp_affinity")).count() - 1;
+    is_undone_after_kills(&guest, &before, &files, |n| n == 0 || n + 1 >= irqs);
+    the_guard_restores(&guest, &before);
+}
+
+#[test]
+#[ignore = "too slow for make test: make test-long"]
 fn undo_restores_every_byte_after_kill_9_in_each_write() {
     if netsilo_lab::skip().unwrap() {
         return;
@@ -272,8 +295,19 @@ fn undo_restores_every_byte_after_kill_9_in_each_write() {
     let before = guest.knobs();
     let (plan, files) = guest.plan(&before);
     guest.give(&plan);
+    is_undone_after_kills(&guest, &before, &files, |_| true);
+}
+
+/// Kills an apply in the `n`-th write, for each chosen `n`.
+fn is_undone_after_kills(
+    guest: &Guest,
+    before: &BTreeMap<String, String>,
+    files: &[String],
+    chosen: impl Fn(usize) -> bool,
+) {
     // A kthread has no file to mount a pipe over.
-    for (n, file) in files.iter().enumerate().filter(|(_, file)| !file.ends_with("status")) {
+    let killed = |(n, file): &(usize, &String)| chosen(*n) && !file.ends_with("status");
+    for (n, file) in files.iter().enumerate().filter(killed) {
         guest.kill_in_write(file, &before[file], n);
         let killed = guest.knobs();
         assert_eq!(
@@ -285,9 +319,12 @@ fn undo_restores_every_byte_after_kill_9_in_each_write() {
             guest.lab.run(&format!("{NETSILO} apply --yes --plan /tmp/plan.json")).unwrap();
         assert_ne!(refused.status, 0, "{}", refused.text());
         let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
-        assert_eq!(guest.knobs(), before, "{undone}");
+        assert_eq!(guest.knobs(), *before, "{undone}");
     }
-    // The guard, on its default folder, after its apply was killed.
+}
+
+/// The guard restores on its default folder, after its apply was killed.
+fn the_guard_restores(guest: &Guest, before: &BTreeMap<String, String>) {
     let kill = format!(
         "rm -rf /run/netsilo
          {NETSILO} apply --yes --confirm-within 2s --plan /tmp/plan.json >/tmp/log 2>&1 & pid=$!
@@ -298,5 +335,5 @@ fn undo_restores_every_byte_after_kill_9_in_each_write() {
     );
     let log = guest.lab.sh(&kill).unwrap();
     assert!(log.contains("no confirmation in time"), "{log}");
-    assert_eq!(guest.knobs(), before, "{log}");
+    assert_eq!(guest.knobs(), *before, "{log}");
 }

@@ -31,14 +31,17 @@ fn kernel_6_1_with_virtio_net() {
         a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);
+        forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
     });
 }
 
+/// igb counts the packets of each queue itself, so all ways of forwarding are tested with it.
 #[test]
 fn kernel_6_12_with_igb() {
     in_a_guest(Kernel::V6_12, NicModel::Igb, |lab| {
         bytes_of_each_queue_are_those_of_its_sockets(lab);
         a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FlowHash]);
+        forwarding::is_attributed_in_every_way(lab, NicModel::Igb);
     });
 }
 
@@ -56,14 +59,32 @@ fn kernel_6_12_with_igb_in_every_way() {
 fn newest_kernel_with_virtio_net() {
     in_a_guest(Kernel::Newest, NicModel::VirtioNet, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
-        a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FiveTuple]);
-        a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
-        under_rps_both_cpus_are_reported(lab);
+        forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
     });
 }
 
-/// Boots a guest with two NICs, one guest at a time; tests `claims` about its own programs, which
-/// read from the first NIC, and then forwarding between both.
+/// What kernels before it show too.
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn newest_kernel_with_virtio_net_in_every_way() {
+    in_a_guest(Kernel::Newest, NicModel::VirtioNet, |lab| {
+        a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FiveTuple]);
+        a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
+        under_rps_both_cpus_are_reported(lab);
+        forwarding::is_attributed_in_every_way(lab, NicModel::VirtioNet);
+    });
+}
+
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn kernel_6_1_with_virtio_net_forwards_in_every_way() {
+    in_a_guest(Kernel::V6_1, NicModel::VirtioNet, |lab| {
+        forwarding::is_attributed_in_every_way(lab, NicModel::VirtioNet);
+    });
+}
+
+/// Boots a guest with two NICs, one guest at a time, and tests `claims` in it: first those about
+/// its own programs, which read from the first NIC, then those about forwarding between both.
 fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
     static TURN: Mutex<()> = Mutex::new(());
     if netsilo_lab::skip().unwrap() {
@@ -73,7 +94,6 @@ fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
     let lab =
         Lab::boot(&Spec { nics: vec![Nic::from(model); 2], ..Spec::new(kernel, model) }).unwrap();
     claims(&lab);
-    forwarding::is_attributed(&lab, model);
 }
 
 /// Returns what a tracer in the guest counts while `happens` runs.
@@ -82,7 +102,7 @@ fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
 }
 
 /// Traces with options: `--stages` also samples stages, `--runqueue` also measures how long readers
-/// wait for a CPU.
+/// wait for a CPU, `--snapshot` also writes netsilo's snapshot of the guest to `/tmp/snapshot`.
 fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution {
     lab.sh("rm -f /tmp/attached /tmp/enough; mkfifo /tmp/attached /tmp/enough").unwrap();
     let program = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "tracer").unwrap();

@@ -61,7 +61,7 @@ fn servers() -> [Server; 3] {
             ),
             port: 6379,
             load: format!(
-                "env {} -h {address} -t get,set -n 4000 -c {CONNECTIONS} --csv",
+                "env {} -h {address} -t get,set -n 1500 -c {CONNECTIONS} --csv",
                 benchmark.command()
             ),
             counted: format!(
