@@ -142,11 +142,10 @@ fn predictions_precede_measurements(records: &[Record]) {
             Record::Expected(it) => {
                 assert!(!measured.contains(&it.load), "{}", it.load);
                 assert_eq!(it.why_not, None, "{}", it.load);
-                let names: Vec<&str> = it.settings.keys().map(String::as_str).collect();
-                assert_eq!(names, ["peer", "rps+rfs"]);
-                assert!(it.settings["rps+rfs"].change.is_some(), "{it:#?}");
-                let sysctl = "net.ipv4.tcp_rmem";
-                assert!(it.settings["peer"].not_modeled.iter().any(|it| it == sysctl), "{it:#?}");
+                let [steered, peer] = &it.settings[..] else { panic!("{it:#?}") };
+                assert_eq!((&*steered.setting, &*peer.setting), ("rps+rfs", "peer"));
+                assert!(steered.change.is_some(), "{it:#?}");
+                assert!(peer.not_modeled.iter().any(|it| it == "net.ipv4.tcp_rmem"), "{it:#?}");
                 predicted += 1;
             }
             Record::Map(_) | Record::Failed(_) => {}

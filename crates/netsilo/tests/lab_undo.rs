@@ -215,7 +215,6 @@ fn there_and_back(machines: &[(Kernel, NicModel)]) {
         traffic.stop().unwrap();
         let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
         assert_eq!(guest.knobs(), before, "{undone}");
-        println!("{}: {} settings and back", guest.lab.title(), plan.changes.len());
     }
 }
 

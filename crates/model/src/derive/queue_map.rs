@@ -42,7 +42,7 @@ pub struct QueueMap<'a> {
     napis: BTreeMap<(u32, u32), Association<NapiId>>,
     /// All origins, in the order of the silos.
     origins: Vec<Origin>,
-    /// The origin of data whose protocol ran on a CPU, if nothing else tells it; by CPU, in order.
+    /// The origin of data whose protocol ran on a CPU, if nothing else tells it.
     by_cpu: Vec<(CpuId, Origin)>,
 }
 
@@ -143,7 +143,6 @@ impl<'a> QueueMap<'a> {
                 }
             }
         }
-        unread.sort_unstable();
         unread
     }
 
@@ -331,8 +330,8 @@ impl<'a> QueueMap<'a> {
         }
         match (self.origin_of_packets(row.napi, row.rx_queue), row.resolved, row.protocol_cpu) {
             (Origin::Unresolved, QueueResolution::Unresolved, Some(cpu)) => {
-                let found = self.by_cpu.binary_search_by_key(&cpu, |(cpu, _)| *cpu);
-                found.map_or(Origin::Unresolved, |at| self.by_cpu[at].1)
+                let found = self.by_cpu.iter().find(|(only_on, _)| *only_on == cpu);
+                found.map_or(Origin::Unresolved, |(_, origin)| *origin)
             }
             (origin, _, _) => origin,
         }

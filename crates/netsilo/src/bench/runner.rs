@@ -1,7 +1,7 @@
 //! Runs the trials of an experiment one after the other; every outcome leaves the machine as it was
 //! found.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -496,14 +496,16 @@ impl Runner<'_> {
         let proposals: Vec<Proposal> =
             others.map(|it| Proposal::new(&it.name, &seen.after, &it.changes)).collect();
         let (settings, why_not) = match foretell_quickly(seen, &costs_for(false)?, &proposals) {
-            Err(why) => (BTreeMap::new(), Some(why)),
+            Err(why) => (Vec::new(), Some(why)),
             Ok(forecast) => {
                 // the first one is the machine as it is
                 let expected = forecast.settings.into_iter().skip(1);
-                let change = |it: Expected| {
-                    (it.name, ExpectedChange { change: it.gain, not_modeled: it.not_modeled })
+                let change = |it: Expected| ExpectedChange {
+                    setting: it.name,
+                    change: it.gain,
+                    not_modeled: it.not_modeled,
                 };
-                (expected.map(change).into_map(), None)
+                (expected.map(change).collect(), None)
             }
         };
         Ok(Expectation { load: load.name.clone(), settings, why_not })

@@ -237,7 +237,8 @@ fn map(load: &str, setting: usize) -> Record {
 /// What was expected under the first load; under the second too little was seen.
 fn expectations(loads: &[Load]) -> [Record; 2] {
     let change = |value| Some(Estimate { value, low: value - 0.1, high: value + 0.1 });
-    let expected = |change, not_modeled: &[&str]| ExpectedChange {
+    let expected = |setting: &str, change, not_modeled: &[&str]| ExpectedChange {
+        setting: setting.to_owned(),
         change,
         not_modeled: not_modeled.iter().map(|it| (*it).to_owned()).collect(),
     };
@@ -245,12 +246,12 @@ fn expectations(loads: &[Load]) -> [Record; 2] {
         Record::Expected(Box::new(Expectation { load: load.name.clone(), settings, why_not }))
     };
     let settings = [
-        ("irq-affinity".to_owned(), expected(change(0.12), &[])),
-        ("rps+rfs".to_owned(), expected(change(0.5), &[])),
-        (HOSTILE.to_owned(), expected(None, &["net.ipv4.tcp_rmem"])),
+        expected("irq-affinity", change(0.12), &[]),
+        expected("rps+rfs", change(0.5), &[]),
+        expected(HOSTILE, None, &["net.ipv4.tcp_rmem"]),
     ];
     let too_little = Some("no packets were seen".to_owned());
-    [of(&loads[0], settings.into(), None), of(&loads[1], BTreeMap::new(), too_little)]
+    [of(&loads[0], settings.into(), None), of(&loads[1], Vec::new(), too_little)]
 }
 
 /// Returns all records; one trial of `FORWARD` failed.

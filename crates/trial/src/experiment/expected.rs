@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::comparison::Scale;
 use crate::experiment::compared::UnderLoad;
 use crate::experiment::measure::TrialMeasure;
-use crate::experiment::records::Expectation;
+use crate::experiment::records::{Expectation, ExpectedChange};
 
 /// The changes that were expected under one load, beside the measured ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -46,9 +46,8 @@ impl ExpectedUnderLoad {
 
     /// Puts what was measured beside what was expected.
     pub(super) fn new(expectation: &Expectation, load: &UnderLoad) -> Self {
-        let beside = |setting: &str| {
-            let its = expectation.settings.get(setting)?;
-            let measured = load.setting(setting).and_then(|cell| {
+        let beside = |its: &ExpectedChange| {
+            let measured = load.setting(&its.setting).and_then(|cell| {
                 let rate = cell.measured(TrialMeasure::Rate)?;
                 let against = rate.against.as_ref()?;
                 let is_ratio = against.scale == Scale::Ratio && !rate.time_invalid;
@@ -57,17 +56,17 @@ impl ExpectedUnderLoad {
             let holds = |(expected, measured): (Estimate, f64)| {
                 (expected.low..=expected.high).contains(&measured)
             };
-            Some(ExpectedBesideMeasured {
-                setting: setting.to_owned(),
+            ExpectedBesideMeasured {
+                setting: its.setting.clone(),
                 expected: its.change,
                 not_modeled: its.not_modeled.clone(),
                 measured,
                 holds: its.change.zip(measured).map(holds),
-            })
+            }
         };
         Self {
             load: load.load.clone(),
-            settings: load.settings.iter().filter_map(|cell| beside(&cell.setting)).collect(),
+            settings: expectation.settings.iter().map(beside).collect(),
             why_not: expectation.why_not.clone(),
         }
     }

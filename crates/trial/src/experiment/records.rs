@@ -1,6 +1,6 @@
 //! What an experiment writes down while it runs: trials, maps, expectations, failures.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use netsilo_model::derive::silo::Silos;
@@ -60,8 +60,8 @@ pub struct SiloMap {
 pub struct Expectation {
     /// Name of the load.
     pub load: String,
-    /// Expected changes, by setting. The reference is not among them.
-    pub settings: BTreeMap<String, ExpectedChange>,
+    /// What each setting but the reference is expected to change.
+    pub settings: Vec<ExpectedChange>,
     /// Why nothing is expected: too little was seen.
     pub why_not: Option<String>,
 }
@@ -69,6 +69,8 @@ pub struct Expectation {
 /// What a setting is expected to change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExpectedChange {
+    /// Name of the setting.
+    pub setting: String,
     /// Relative change of the load that fits, against the reference; `None` where the model knows
     /// none of the knobs that change.
     pub change: Option<Estimate>,

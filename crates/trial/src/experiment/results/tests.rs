@@ -272,13 +272,14 @@ fn what_was_expected_stands_beside_what_was_measured() {
     let trials = |round| [record(round, "a", "none", PLAIN), record(round, "a", "rps", faster)];
     let mut records: Vec<Record> = (0..2).flat_map(trials).collect();
     let expected = |value: f64| ExpectedChange {
+        setting: "rps".into(),
         change: Some(Estimate { value, low: value - 0.1, high: value + 0.1 }),
         not_modeled: vec![],
     };
     let expectation = |load: &str, value, why_not: Option<&str>| {
         Record::Expected(Box::new(Expectation {
             load: load.into(),
-            settings: [("rps".to_owned(), expected(value))].into(),
+            settings: vec![expected(value)],
             why_not: why_not.map(str::to_owned),
         }))
     };
