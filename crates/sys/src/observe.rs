@@ -129,8 +129,8 @@ impl Observer {
         Ok(Self { counting, counter, before, refresher, series: None })
     }
 
-    /// From now on the topology, the list of processes, the programs that write the same knobs,
-    /// netdevs that are down, and the hints and nodes of interrupts may be up to 5 s old: for views
+    /// From now on the topology, the list of processes, the programs that write the same knobs, the
+    /// settings of netdevs, and the hints and nodes of interrupts may be up to 5 s old: for views
     /// that are renewed each second.
     pub fn read_seldom(&mut self) {
         self.series = Some(Series::default());

@@ -4,6 +4,7 @@
 //! [`set`](crate::ethtool::set).
 
 use netsilo_model::machine::ordered::Ordered as _;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::ethtool_decode as decode;
 use netsilo_model::snapshot::ethtool::{Ethtool, FlowType};
 use rustix::io::Errno;
@@ -33,6 +34,11 @@ pub fn read(netdev: &str) -> Result<Ethtool, EthtoolError> {
         link: device.link().into(),
         stats: device.stats().into(),
     })
+}
+
+/// Reads the driver's counters alone.
+pub(crate) fn counters(netdev: &str) -> Result<Reading<Vec<(String, u64)>>, EthtoolError> {
+    Ok(Device::open(netdev)?.stats().into())
 }
 
 #[cfg(test)]

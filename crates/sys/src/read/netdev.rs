@@ -28,8 +28,8 @@ pub(crate) struct Known<'a> {
     pub(crate) irqs: &'a BTreeMap<Irq, IrqState>,
     pub(crate) threads: &'a [NapiThread],
     pub(crate) genl: Option<&'a NetdevGenl>,
-    /// Netdevs that were down a moment ago; those that still are count as unchanged.
-    pub(crate) down: &'a [Netdev],
+    /// Netdevs as they were a moment ago: of these only what changes by itself is read again.
+    pub(crate) kept: &'a [Netdev],
 }
 
 /// All netdevs that `/sys` shows, in the order of their indexes.
@@ -66,9 +66,13 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
     let ifindex = notes.get(&file("ifindex"), scalar::number)?;
     let flags = notes.get(&file("flags"), scalar::hexadecimal);
     let up = flags.is_some_and(|flags| flags & parse::IFF_UP != 0);
-    let is_same = |netdev: &&Netdev| netdev.name == name && netdev.ifindex == ifindex;
-    if let (false, Some(down)) = (up, known.down.iter().find(is_same)) {
-        return Some(down.clone());
+    let threaded = notes.get(&file("threaded"), scalar::number);
+    let is_same = |netdev: &&Netdev| {
+        (netdev.ifindex, netdev.up, netdev.threaded) == (ifindex, up, threaded)
+            && netdev.name == name
+    };
+    if let Some(kept) = known.kept.iter().find(is_same) {
+        return Some(again(notes, known, &dir, kept.clone()));
     }
     let ethtool = ethtool(notes, name);
     let hardware = hardware(notes, &dir);
@@ -87,7 +91,7 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
         carrier: notes.get(&file("carrier"), scalar::number::<u32>).map(|carrier| carrier != 0),
         mtu: notes.get(&file("mtu"), scalar::number).unwrap_or(0),
         master: notes.note(notes.root.link(&file("master"))).map(|target| last(&target).to_owned()),
-        threaded: notes.get(&file("threaded"), scalar::number),
+        threaded,
         napi_defer_hard_irqs: notes.get(&file("napi_defer_hard_irqs"), scalar::number),
         gro_flush_timeout: notes.get(&file("gro_flush_timeout"), scalar::number),
         statistics: statistics(notes, &file("statistics")),
@@ -113,6 +117,27 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
     edges_from_netlink(&mut netdev, known.genl);
     edges_from_names(&mut netdev, virtio.as_deref(), known.irqs, names);
     Some(netdev)
+}
+
+/// Reads what changes by itself: carrier, counters, CPUs of kthreads; nothing of a netdev that is
+/// down.
+fn again(notes: &Notes<'_>, known: &Known<'_>, dir: &str, mut netdev: Netdev) -> Netdev {
+    if !netdev.up {
+        return netdev;
+    }
+    let file = |file: &str| format!("{dir}/{file}");
+    netdev.carrier = notes.get(&file("carrier"), scalar::number::<u32>).map(|carrier| carrier != 0);
+    netdev.statistics = statistics(notes, &file("statistics"));
+    if let Some(ethtool) = netdev.ethtool.as_mut().filter(|_| notes.root.is_live()) {
+        if let Ok(counters) = crate::ethtool::get::counters(&netdev.name) {
+            ethtool.stats = counters;
+        }
+    }
+    for thread in netdev.napis.iter_mut().filter_map(|napi| napi.thread.as_mut()) {
+        let now = known.threads.iter().find(|known| known.pid == thread.pid);
+        now.into_iter().for_each(|now| thread.clone_from(now));
+    }
+    netdev
 }
 
 fn ethtool(notes: &Notes<'_>, name: &str) -> Option<Ethtool> {

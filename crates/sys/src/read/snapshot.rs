@@ -51,8 +51,9 @@ pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
 }
 
 /// Snapshots in short intervals: the topology, the list of processes, the programs that write the
-/// same knobs, netdevs that are down, and the hints and nodes of interrupts are read again only
-/// after [`SELDOM`], and when a CPU comes or goes.
+/// same knobs, the settings of netdevs, and the hints and nodes of interrupts are read again only
+/// after [`SELDOM`], and when a CPU comes or goes. A netdev's are read at once if it goes up or
+/// down, or if its kthreads are switched on or off.
 #[derive(Debug, Default)]
 pub(crate) struct Series(Option<Kept>);
 
@@ -64,7 +65,7 @@ struct Kept {
     machine: HostIdentity,
     processes: Vec<Process>,
     writers: Vec<KnobOwner>,
-    down: Vec<Netdev>,
+    netdevs: Vec<Netdev>,
     irqs: BTreeMap<Irq, IrqState>,
     gaps: Vec<Gap>,
 }
@@ -85,7 +86,8 @@ impl Series {
         };
         if let Some(kept) = self.0.take_if(|kept| is_valid(kept)) {
             let (snapshot, processes) = whole(root, Some(&kept))?;
-            self.0 = Some(Kept { processes, ..kept });
+            let netdevs = snapshot.netdevs.clone();
+            self.0 = Some(Kept { processes, netdevs, ..kept });
             return Ok(snapshot);
         }
         let (snapshot, processes) = whole(root, None)?;
@@ -95,7 +97,7 @@ impl Series {
             machine: snapshot.machine.clone(),
             processes,
             writers: snapshot.writers.clone(),
-            down: snapshot.netdevs.iter().filter(|netdev| !netdev.up).cloned().collect(),
+            netdevs: snapshot.netdevs.clone(),
             irqs: snapshot.irqs.clone(),
             gaps: snapshot.gaps.clone(),
         });
@@ -124,8 +126,8 @@ fn look(
     let processes = kept.map_or_else(|| processes(&notes), |kept| kept.processes.clone());
     let threads = napi_threads(&notes, &processes);
     let genl = netdev_genl(&notes);
-    let down = kept.map_or(&[][..], |kept| &kept.down);
-    let known = Known { irqs: &irqs, threads: &threads, genl: genl.as_ref(), down };
+    let of_before = kept.map_or(&[][..], |kept| &kept.netdevs);
+    let known = Known { irqs: &irqs, threads: &threads, genl: genl.as_ref(), kept: of_before };
     let mut netdevs = netdevs(&notes, &known);
     let xdp = xdp(&notes);
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
@@ -315,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_netdev_that_is_down_is_read_seldom_and_at_once_when_it_comes_up() {
+    fn settings_of_netdevs_are_read_seldom_and_at_once_when_one_comes_up_or_goes_down() {
         let dir = tempfile::tempdir().unwrap();
         let tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/virtio-6.1/.");
         let copied = std::process::Command::new("cp").arg("-r").arg(tree).arg(dir.path()).status();
@@ -329,15 +331,18 @@ mod tests {
         let mut eth0 = || {
             let snapshot = series.next(&root).unwrap();
             let netdev = snapshot.netdevs.iter().find(|netdev| netdev.name == "eth0").unwrap();
-            (netdev.up, netdev.mtu)
+            (netdev.up, netdev.mtu, netdev.statistics["rx_packets"])
         };
-        write("flags", "0x1002\n");
-        assert_eq!(eth0(), (false, 1500));
+        write("statistics/rx_packets", "7\n");
+        assert_eq!(eth0(), (true, 1500, 7));
         write("mtu", "9000\n");
-        assert_eq!(eth0(), (false, 1500), "as read before");
-        write("flags", "0x1003\n");
-        assert_eq!(eth0(), (true, 9000));
+        write("statistics/rx_packets", "8\n");
+        assert_eq!(eth0(), (true, 1500, 8), "counters each time, settings as read before");
+        write("flags", "0x1002\n");
+        assert_eq!(eth0(), (false, 9000, 8));
         write("mtu", "1400\n");
-        assert_eq!(eth0(), (true, 1400), "read each time");
+        assert_eq!(eth0(), (false, 9000, 8));
+        write("flags", "0x1003\n");
+        assert_eq!(eth0(), (true, 1400, 8));
     }
 }
