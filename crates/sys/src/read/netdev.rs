@@ -128,10 +128,10 @@ fn again(notes: &Notes<'_>, known: &Known<'_>, dir: &str, mut netdev: Netdev) ->
     let file = |file: &str| format!("{dir}/{file}");
     netdev.carrier = notes.get(&file("carrier"), scalar::number::<u32>).map(|carrier| carrier != 0);
     netdev.statistics = statistics(notes, &file("statistics"));
-    if let Some(ethtool) = netdev.ethtool.as_mut().filter(|_| notes.root.is_live()) {
-        if let Ok(counters) = crate::ethtool::get::counters(&netdev.name) {
-            ethtool.stats = counters;
-        }
+    if let Some(ethtool) = netdev.ethtool.as_mut().filter(|_| notes.root.is_live())
+        && let Ok(counters) = crate::ethtool::get::counters(&netdev.name)
+    {
+        ethtool.stats = counters;
     }
     for thread in netdev.napis.iter_mut().filter_map(|napi| napi.thread.as_mut()) {
         let now = known.threads.iter().find(|known| known.pid == thread.pid);
