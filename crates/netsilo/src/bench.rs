@@ -11,6 +11,7 @@ mod commands;
 mod defined;
 mod drop_rule;
 mod early_drop;
+mod expectation;
 pub(crate) mod experiment;
 pub(crate) mod folder;
 mod forward;

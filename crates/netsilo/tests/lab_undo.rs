@@ -273,10 +273,7 @@ fn undo_restores_every_byte_after_kill_9_in_a_write() {
         return;
     }
     let _one = GUEST.lock();
-    let guest = Guest::boot(Kernel::V6_1, NicModel::VirtioNet);
-    let before = guest.knobs();
-    let (plan, files) = guest.plan(&before);
-    guest.give(&plan);
+    let (guest, before, files) = a_guest_with_a_plan();
     // The first and the last interrupt, and each other kind; `make test-long` kills in each write.
     let irqs = files.iter().filter(|file| file.ends_with("smp_affinity")).count() - 1;
     is_undone_after_kills(&guest, &before, &files, |n| n == 0 || n + 1 >= irqs);
@@ -290,11 +287,17 @@ fn undo_restores_every_byte_after_kill_9_in_each_write() {
         return;
     }
     let _one = GUEST.lock();
+    let (guest, before, files) = a_guest_with_a_plan();
+    is_undone_after_kills(&guest, &before, &files, |_| true);
+}
+
+/// A guest, its knobs, and the files that the plan in it writes.
+fn a_guest_with_a_plan() -> (Guest, BTreeMap<String, String>, Vec<String>) {
     let guest = Guest::boot(Kernel::V6_1, NicModel::VirtioNet);
     let before = guest.knobs();
     let (plan, files) = guest.plan(&before);
     guest.give(&plan);
-    is_undone_after_kills(&guest, &before, &files, |_| true);
+    (guest, before, files)
 }
 
 /// Kills an apply in the `n`-th write, for each chosen `n`.

@@ -78,8 +78,7 @@ impl<'a> Model<'a> {
             return;
         }
         let row = Row::of(self, vector);
-        let turns = row.turns;
-        let parts: Vec<Parts> = (0..self.cpus.len()).map(|place| row.at(self, place)).collect();
+        let (turns, parts) = (row.turns, row.everywhere(self));
         let here = home.map_or(Parts::default(), |home| parts[home]);
         let near_reader = NearReader::of(vector, self.capacity.topology);
         let cost = |(place, parts): (usize, &Parts)| {
@@ -100,12 +99,6 @@ impl<'a> Model<'a> {
         self.problem.items.push(Item { load, turns, home, moving });
     }
 
-    /// The parts of a vector's cost on each place, without those that depend on other vectors.
-    fn row(&self, vector: &Vector) -> Vec<Parts> {
-        let row = Row::of(self, vector);
-        (0..self.cpus.len()).map(|place| row.at(self, place)).collect()
-    }
-
     /// Share of a kthread's wait that costs anything: none while its readers' CPU or its own is
     /// full, as there always is other work to do, which the packets would only wait behind. It
     /// falls from 1 to 0 while the fullest of these CPUs goes from the share at which it counts as
@@ -121,11 +114,14 @@ impl<'a> Model<'a> {
     pub fn placed(&self, at: &[Option<CpuId>]) -> Placed<'_> {
         let place = |cpu: &Option<CpuId>| self.place(cpu.as_ref()?);
         let places: Vec<Option<usize>> = at.iter().map(place).collect();
-        let mut loads = vec![0.0; self.cpus.len()];
+        let (mut loads, mut turns) = (vec![0.0; self.cpus.len()], vec![0.0; self.cpus.len()]);
         for (vector, place) in places.iter().enumerate() {
-            place.iter().for_each(|place| loads[*place] += self.problem.load(vector, *place));
+            if let Some(place) = *place {
+                loads[place] += self.problem.load(vector, place);
+                turns[place] += self.problem.items[vector].turns;
+            }
         }
-        Placed { model: self, places, loads }
+        Placed { model: self, places, loads, turns }
     }
 
     /// The place of a CPU.
@@ -140,30 +136,32 @@ pub struct Placed<'a> {
     places: Vec<Option<usize>>,
     /// Share of each place's time that the vectors take.
     loads: Vec<f64>,
+    /// [`Item::turns`] of the vectors on each place.
+    turns: Vec<f64>,
 }
 
 impl Placed<'_> {
     /// The parts of a vector's cost on each of [`Model::cpus`], with all others where they are.
     pub fn parts(&self, vector: usize) -> Vec<Parts> {
-        let Self { model: Model { problem, ground, vectors, .. }, places, loads } = self;
+        let Self { model: Model { problem, ground, vectors, .. }, places, loads, turns } = self;
         let is_partner = |pair: &&Pair| (pair.from == vector) != (pair.to == vector);
         let partners: Vec<&Pair> = problem.pairs.iter().filter(is_partner).collect();
         let others = |place: usize| {
             let own = if places[vector] == Some(place) { problem.load(vector, place) } else { 0.0 };
             loads[place] - own
         };
-        let turns = |place: usize| -> f64 {
-            let is_other = |item: &usize| *item != vector && places[*item] == Some(place);
-            (0..places.len()).filter(is_other).map(|item| problem.items[item].turns).sum()
+        let own_turns = problem.items[vector].turns;
+        let other_turns = |place: usize| {
+            turns[place] - if places[vector] == Some(place) { own_turns } else { 0.0 }
         };
-        let mut row = self.model.row(&vectors[vector]);
+        let mut row = Row::of(self.model, &vectors[vector]).everywhere(self.model);
         for (place, parts) in row.iter_mut().enumerate() {
             let (load, before) = (problem.load(vector, place), others(place));
             let busy = problem.places[place].busy + before;
             let pressure = |busy, items| problem.assumed.pressure(busy, items);
             let crowd = pressure(busy + load, before + load) - pressure(busy, before);
             let beside: f64 = ground.siblings(place, &problem.places).map(others).sum();
-            parts.waiting += problem.items[vector].turns * before + load * turns(place);
+            parts.waiting += own_turns * before + load * other_turns(place);
             parts.crowding = (crowd + problem.assumed.smt_loss * load * beside) * SECOND_NS;
             let handed = |pair: &&Pair| match pair.from == vector {
                 true => Some(problem.handed(pair, place, places[pair.to]?)),
@@ -176,7 +174,7 @@ impl Placed<'_> {
 
     /// The cost of all vectors together, without what a move must gain.
     pub fn cost(&self) -> Parts {
-        let Self { model, places, loads } = self;
+        let Self { model, places, loads, .. } = self;
         let Model { problem, vectors, .. } = model;
         let at = places.iter().enumerate().filter_map(|(item, place)| Some((item, (*place)?)));
         let (crowding, waiting) = (problem.crowding(loads), problem.waits(at, loads));
@@ -423,6 +421,11 @@ impl<'a> Row<'a> {
     fn contending(&self, model: &Model<'_>, place: usize) -> f64 {
         let own = self.own.get(&model.cpus[place]).copied().unwrap_or(0.0);
         model.problem.places[place].busy * (1.0 - own)
+    }
+
+    /// [`Self::at`] on each place.
+    fn everywhere(&self, model: &Model<'_>) -> Vec<Parts> {
+        (0..model.cpus.len()).map(|place| self.at(model, place)).collect()
     }
 
     /// The parts on one place, without those that depend on other vectors.

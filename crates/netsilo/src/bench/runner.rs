@@ -18,16 +18,13 @@ use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_predict::live::forecast::Expected;
-use netsilo_predict::live::proposal::Proposal;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
-    Expectation, ExpectedChange, Experiment, Failed, Kind, Load, Record, Setting, SiloMap, Step,
-    Trial,
+    Experiment, Failed, Kind, Load, Record, Setting, SiloMap, Step, Trial,
 };
 use netsilo_trial::traffic::{EndMachine, Figures, LoadResult, Spec};
 
@@ -35,8 +32,8 @@ use crate::args::costs::costs_for;
 use crate::args::look::wait_unless_stopped;
 use crate::args::state_dir::StateDir;
 use crate::bench::drop_rule::drop_early;
+use crate::bench::expectation::expect;
 use crate::bench::folder::{RecordsFile, RunOptions};
-use crate::foretell::foretell_quickly;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::words::plural;
@@ -375,6 +372,7 @@ impl Runner<'_> {
         bar: &Progress,
     ) -> Result<usize> {
         let mut mapped: BTreeSet<(String, String)> = records.iter().filter_map(mapped).into_set();
+        let costs = costs_for(false)?;
         let (mut failed, mut in_a_row) = (0, 0);
         for (n, step) in steps.iter().enumerate() {
             bar.begin(n, step);
@@ -383,12 +381,12 @@ impl Runner<'_> {
                 continue;
             };
             if let Some(reference) = self.unseen_reference(load, &mut mapped) {
-                // If this fails, so does the trial, with the reason.
                 let seen = targets.reach().map_err(Into::into).and_then(|()| {
                     let seen = self.map(targets, reference, load, folder)?;
-                    folder.append(&Record::Expected(Box::new(self.expect(load, &seen)?)))
+                    let expected = expect(self.experiment, load, &seen, &costs);
+                    folder.append(&Record::Expected(Box::new(expected)))
                 });
-                if let Err(error) = seen {
+                if let (Err(error), false) = (seen, self.stop.load(Ordering::Relaxed)) {
                     bar.note(&format!("{}: nothing is predicted: {error}", load.name));
                 }
             }
@@ -488,27 +486,6 @@ impl Runner<'_> {
         let is_as_found = self.options.maps && first.changes.is_empty();
         let is_new = is_as_found && mapped.insert((load.name.clone(), first.name.clone()));
         is_new.then_some(first)
-    }
-
-    /// Predicts what the other settings will change under this load, as `netsilo predict` does.
-    fn expect(&self, load: &Load, seen: &Observation) -> Result<Expectation> {
-        let others = self.experiment.settings.iter().skip(1);
-        let proposals: Vec<Proposal> =
-            others.map(|it| Proposal::new(&it.name, &seen.after, &it.changes)).collect();
-        let (settings, why_not) = match foretell_quickly(seen, &costs_for(false)?, &proposals) {
-            Err(why) => (Vec::new(), Some(why)),
-            Ok(forecast) => {
-                // the first one is the machine as it is
-                let expected = forecast.settings.into_iter().skip(1);
-                let change = |it: Expected| ExpectedChange {
-                    setting: it.name,
-                    change: it.gain,
-                    not_modeled: it.not_modeled,
-                };
-                (expected.map(change).collect(), None)
-            }
-        };
-        Ok(Expectation { load: load.name.clone(), settings, why_not })
     }
 }
 

@@ -186,6 +186,11 @@ fn a_page_is_complete_and_needs_no_other_file() {
         std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert_eq!(names.len(), 4, "{names:?}");
     assert!(text.contains("netsilo bench matrix &lt;all&gt;"), "the commands are missing");
+    assert!(text.contains("Predicted beside measured"), "what was predicted is missing");
+    let (named, _) = text.rsplit_once(r#""name":"predicted""#).unwrap();
+    let has_diamonds = |it: &str| it.rsplit(r#""data":"#).next().unwrap().starts_with("[[");
+    let drawn = named.split(r#""name":"predicted""#).any(has_diamonds);
+    assert!(drawn, "what was predicted is not drawn");
     let nowhere = report(folder.path(), &["-o", "/nonexistent/report.html"]);
     assert_eq!(nowhere.status.code(), Some(1));
     assert!(

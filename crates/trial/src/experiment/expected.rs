@@ -53,15 +53,12 @@ impl ExpectedUnderLoad {
                 let is_ratio = against.scale == Scale::Ratio && !rate.time_invalid;
                 is_ratio.then_some(against.change)
             });
-            let holds = |(expected, measured): (Estimate, f64)| {
-                (expected.low..=expected.high).contains(&measured)
-            };
             ExpectedBesideMeasured {
                 setting: its.setting.clone(),
                 expected: its.change,
                 not_modeled: its.not_modeled.clone(),
                 measured,
-                holds: its.change.zip(measured).map(holds),
+                holds: its.change.zip(measured).map(|(expected, it)| expected.contains(it)),
             }
         };
         Self {
