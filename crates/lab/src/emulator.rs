@@ -127,9 +127,11 @@ fn unpacked(root: PathBuf) -> Result<Emulator> {
 /// That `/dev/kvm` can be opened is not enough (a nested machine may hang): the guest must also
 /// answer in time.
 pub(crate) fn accels() -> Result<Vec<Accel>> {
+    // Rarely, QEMU ends at boot by an assertion of its own; started again, it comes up.
+    let twice = [Accel::Tcg, Accel::Tcg];
     match std::env::var("NETSILO_LAB_ACCEL").as_deref() {
         Ok("kvm") => return Ok(vec![Accel::Kvm]),
-        Ok("tcg") => return Ok(vec![Accel::Tcg]),
+        Ok("tcg") => return Ok(twice.to_vec()),
         Ok("") | Err(_) => {}
         Ok(other) => bail!("NETSILO_LAB_ACCEL is {other:?}: set it to tcg or kvm, or unset it"),
     }
@@ -137,5 +139,6 @@ pub(crate) fn accels() -> Result<Vec<Accel>> {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     let capable = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
     let opens = File::options().read(true).write(true).open("/dev/kvm").is_ok();
-    Ok(if capable && opens { vec![Accel::Kvm, Accel::Tcg] } else { vec![Accel::Tcg] })
+    let kvm = if capable && opens { &[Accel::Kvm][..] } else { &[] };
+    Ok([kvm, &twice].concat())
 }

@@ -80,20 +80,27 @@ impl Lab {
         let emulator = emulator::find(&cache, least, &note)?;
         let initrd = initrd::build(&cache, &image)?;
         drop(cache);
-        let mut accels = emulator::accels()?;
+        let accels = emulator::accels()?;
         let mut failure = anyhow!("no way to run a guest");
-        while !accels.is_empty() {
-            let accel = accels.remove(0);
-            let patience = if accel == Accel::Kvm { KVM_PATIENCE } else { TCG_PATIENCE };
-            match Self::start(spec, accel, patience, &emulator, &image, &initrd) {
+        for (n, accel) in accels.iter().enumerate() {
+            let patience = if *accel == Accel::Kvm { KVM_PATIENCE } else { TCG_PATIENCE };
+            let began = Instant::now();
+            match Self::start(spec, *accel, patience, &emulator, &image, &initrd) {
                 Ok(lab) => {
                     note(&format!("{}, booted in {:.1} s", lab.title, lab.boot_time.as_secs_f64()));
                     return Ok(lab);
                 }
-                Err(error) if !accels.is_empty() => {
-                    note(&format!("KVM does not work here, using emulation: {error:#}"))
-                }
                 Err(error) => failure = error,
+            }
+            let ended = began.elapsed() < patience;
+            match accels.get(n + 1) {
+                Some(_) if *accel == Accel::Kvm => {
+                    note(&format!("KVM does not work here, using emulation: {failure:#}"));
+                }
+                Some(_) if ended => {
+                    note(&format!("the guest did not boot, once more: {failure:#}"))
+                }
+                _ => break,
             }
         }
         Err(failure.context(format!("cannot boot kernel {}", spec.kernel)))
