@@ -229,12 +229,18 @@ impl Silo {
 
 impl Silos {
     /// Whether a queue's only sign of traffic are interrupts, while the queue of most of the data
-    /// that was read, or of polls of its device, was not found.
+    /// that was read, or of polls of its device, was not found. A few packets tell nothing: a
+    /// machine without load has some, such as ARP's.
     pub fn may_receive_nothing(&self, silo: &Silo) -> bool {
+        const FEW_PACKETS_PER_S: f64 = 10.0;
+        const FEW_BYTES_PER_S: f64 = 1000.0;
         let read: f64 = self.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
-        let is_queueless =
-            |it: &Silo| it.queue.is_none() && it.has_traffic() && it.netdev == silo.netdev;
-        let unknown = self.queues.iter().any(is_queueless) || self.unresolved.bytes_per_s > read;
+        let is_queueless = |it: &Silo| {
+            let packets = it.packets_per_s.unwrap_or(0.0);
+            it.queue.is_none() && packets >= FEW_PACKETS_PER_S && it.netdev == silo.netdev
+        };
+        let unknown = self.queues.iter().any(is_queueless)
+            || self.unresolved.bytes_per_s > read.max(FEW_BYTES_PER_S);
         unknown && silo.packets_per_s.is_none() && silo.bytes_per_s.unwrap_or(0.0) == 0.0
     }
 
