@@ -33,10 +33,6 @@ const KNOBS: &str = "cd /sys/class/net/eth0/queues; grep -H . /proc/irq/*/smp_af
     /proc/irq/default_smp_affinity /proc/sys/net/core/rps_sock_flow_entries \
     $PWD/*/rps_* $PWD/*/xps_cpus; true";
 
-/// Perl that prints the daemon's status; a guest on a busy machine is asked again after a while.
-const ASK: &str = "alarm 30; socket(S, PF_UNIX, SOCK_STREAM, 0) or die; \
-    connect(S, sockaddr_un(\"/run/netsilo/status.sock\")) or exit 3; print while <S>";
-
 pub(crate) struct Guest {
     pub(crate) lab: Lab,
 }
@@ -73,10 +69,11 @@ impl Guest {
         self.lab.sh("cat /tmp/log").unwrap()
     }
 
-    /// Returns what `netsilo status --json` prints, or nothing without a daemon. Asks the socket by
-    /// perl, which starts in a fraction of the time in an emulated guest.
+    /// Returns what `netsilo status --json` prints, or nothing without a daemon.
     pub(crate) fn status(&self) -> Option<Json> {
-        let output = self.lab.run(&format!("perl -MSocket -e '{ASK}'")).unwrap();
+        let ask = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "guest_status").unwrap();
+        let output =
+            self.lab.run(&format!("'{}' /run/netsilo/status.sock", ask.display())).unwrap();
         serde_json::from_slice(&output.stdout).ok()
     }
 
