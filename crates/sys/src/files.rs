@@ -12,3 +12,4 @@ pub mod recorder;
 pub mod regular;
 pub mod root;
 pub mod tree_facts;
+pub(crate) mod writes;

@@ -129,9 +129,9 @@ impl Observer {
         Ok(Self { counting, counter, before, refresher, series: None })
     }
 
-    /// From now on the topology, the list of processes, the programs that write the same knobs, the
-    /// settings of netdevs, and the hints and nodes of interrupts may be up to 5 s old: for views
-    /// that are renewed each second.
+    /// From now on the topology, the list of processes, the programs that write the same knobs,
+    /// sysctls, the settings of netdevs, the audit, and the hints and nodes of interrupts may be up
+    /// to 5 s old, unless this process writes a setting: for views that are renewed each second.
     pub fn read_seldom(&mut self) {
         self.series = Some(Series::default());
     }

@@ -16,6 +16,7 @@ use netsilo_model::parse::softirqs::softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
 use netsilo_model::parse::{cpu_lists, scalar, snmp};
+use netsilo_model::snapshot::audit::Audit;
 use netsilo_model::snapshot::host::{
     CpuCounters, Gap, HostIdentity, IrqState, KnobOwner, NetSettings, Snapshot,
 };
@@ -26,6 +27,7 @@ use netsilo_model::snapshot::thread_time::ThreadTime;
 
 use crate::files::error::ReadError;
 use crate::files::root::Root;
+use crate::files::writes;
 use crate::read::gaps::Notes;
 use crate::read::machine::virtual_machine;
 use crate::read::netdev::{Known, netdevs};
@@ -51,9 +53,10 @@ pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
 }
 
 /// Snapshots in short intervals: the topology, the list of processes, the programs that write the
-/// same knobs, the settings of netdevs, and the hints and nodes of interrupts are read again only
-/// after [`SELDOM`], and when a CPU comes or goes. A netdev's are read at once if it goes up or
-/// down, or if its kthreads are switched on or off.
+/// same knobs, sysctls, the settings of netdevs, the audit, and the hints and nodes of interrupts
+/// are read again only after [`SELDOM`], when a CPU comes or goes, and when this process has
+/// written a setting. A netdev's settings are read at once if it goes up or down, or if its
+/// kthreads are switched on or off.
 #[derive(Debug, Default)]
 pub(crate) struct Series(Option<Kept>);
 
@@ -61,12 +64,16 @@ pub(crate) struct Series(Option<Kept>);
 #[derive(Debug)]
 struct Kept {
     at: Duration,
+    /// [`writes::count`] before it was read.
+    writes: u64,
     topology: Arc<Topology>,
     machine: HostIdentity,
     processes: Vec<Process>,
     writers: Vec<KnobOwner>,
     netdevs: Vec<Netdev>,
     irqs: BTreeMap<Irq, IrqState>,
+    net: NetSettings,
+    audit: Option<Audit>,
     gaps: Vec<Gap>,
 }
 
@@ -82,6 +89,7 @@ impl Series {
         let (now, online) = (root.now()?, topology::online(root)?);
         let is_valid = |kept: &Kept| {
             now < kept.at + SELDOM
+                && kept.writes == writes::count()
                 && online.as_ref().is_none_or(|online| *online == kept.topology.online)
         };
         if let Some(kept) = self.0.take_if(|kept| is_valid(kept)) {
@@ -90,15 +98,19 @@ impl Series {
             self.0 = Some(Kept { processes, netdevs, ..kept });
             return Ok(snapshot);
         }
+        let writes = writes::count();
         let (snapshot, processes) = whole(root, None)?;
         self.0 = Some(Kept {
             at: snapshot.at,
+            writes,
             topology: Arc::clone(&snapshot.topology),
             machine: snapshot.machine.clone(),
             processes,
             writers: snapshot.writers.clone(),
             netdevs: snapshot.netdevs.clone(),
             irqs: snapshot.irqs.clone(),
+            net: snapshot.net.clone(),
+            audit: snapshot.audit.clone(),
             gaps: snapshot.gaps.clone(),
         });
         Ok(snapshot)
@@ -129,9 +141,15 @@ fn look(
     let of_before = kept.map_or(&[][..], |kept| &kept.netdevs);
     let known = Known { irqs: &irqs, threads: &threads, genl: genl.as_ref(), kept: of_before };
     let mut netdevs = netdevs(&notes, &known);
-    let xdp = xdp(&notes);
+    let xdp = match of_before {
+        [] => xdp(&notes),
+        kept => kept.iter().filter_map(|netdev| Some((netdev.ifindex, netdev.xdp?))).into_map(),
+    };
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
-    let audit = whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online));
+    let audit = match kept {
+        Some(kept) => kept.audit.clone(),
+        None => whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online)),
+    };
     let mut snapshot = Snapshot {
         machine: kept.map_or_else(|| machine(&notes), |kept| kept.machine.clone()),
         at,
@@ -142,7 +160,7 @@ fn look(
         default_smp_affinity: notes.get("/proc/irq/default_smp_affinity", cpu_lists::mask),
         cpus,
         netdevs,
-        net: net_settings(&notes),
+        net: kept.map_or_else(|| net_settings(&notes), |kept| kept.net.clone()),
         writers: kept.map_or_else(
             || knob_owners::knob_owners(&notes, &processes),
             |kept| kept.writers.clone(),
@@ -344,5 +362,9 @@ mod tests {
         assert_eq!(eth0(), (false, 9000, 8));
         write("flags", "0x1003\n");
         assert_eq!(eth0(), (true, 1400, 8));
+        write("mtu", "1300\n");
+        assert_eq!(eth0(), (true, 1400, 8));
+        writes::add_one();
+        assert_eq!(eth0(), (true, 1300, 8), "at once after a write of this process");
     }
 }

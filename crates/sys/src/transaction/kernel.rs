@@ -16,6 +16,7 @@ use rustix::thread::CapabilitySet;
 use crate::clock::since_boot;
 use crate::ethtool::set;
 use crate::files::root::Root;
+use crate::files::writes;
 
 /// Where a knob lies now: the transports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +66,26 @@ impl Live {
     fn runs(&self) -> bool {
         self.root.is_live()
     }
+
+    fn put(&self, place: &Place, text: &str) -> io::Result<()> {
+        match place {
+            // A missing file is not created. One write: a pseudo-file takes each write as a value.
+            Place::File(path) => {
+                let path = self.root.path(path);
+                let mut options = std::fs::OpenOptions::new();
+                let mut file = options.write(true).truncate(true).open(path)?;
+                let written = io::Write::write(&mut file, text.as_bytes())?;
+                if written == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+            }
+            Place::Ethtool(..) if !self.runs() => Err(no_ioctl()),
+            Place::Ethtool(netdev, setting) => set::set(netdev, setting, text),
+            Place::Thread(_) if !self.runs() => Err(no_threads()),
+            Place::Thread(tid) => {
+                let cpus = CpuSet::parse_mask(text).map_err(io::Error::other)?;
+                set_thread_cpus(*tid, &cpus)
+            }
+        }
+    }
 }
 
 fn no_threads() -> io::Error {
@@ -105,23 +126,11 @@ impl Kernel for Live {
     }
 
     fn set(&self, place: &Place, text: &str) -> io::Result<()> {
-        match place {
-            // A missing file is not created. One write: a pseudo-file takes each write as a value.
-            Place::File(path) => {
-                let path = self.root.path(path);
-                let mut options = std::fs::OpenOptions::new();
-                let mut file = options.write(true).truncate(true).open(path)?;
-                let written = io::Write::write(&mut file, text.as_bytes())?;
-                if written == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
-            }
-            Place::Ethtool(..) if !self.runs() => Err(no_ioctl()),
-            Place::Ethtool(netdev, setting) => set::set(netdev, setting, text),
-            Place::Thread(_) if !self.runs() => Err(no_threads()),
-            Place::Thread(tid) => {
-                let cpus = CpuSet::parse_mask(text).map_err(io::Error::other)?;
-                set_thread_cpus(*tid, &cpus)
-            }
+        let done = self.put(place, text);
+        if self.runs() {
+            writes::add_one();
         }
+        done
     }
 
     fn may_set(&self, place: &Place, needs: Capability) -> io::Result<()> {
