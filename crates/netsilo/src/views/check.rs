@@ -18,8 +18,11 @@ use crate::tell::words::plural;
 use crate::views::table::{joined, lines};
 use crate::views::units;
 
-/// From this number of other findings on, alike findings are printed once.
+/// From this number of other findings on, only the subjects of alike findings are named.
 const ALIKE: usize = 3;
+
+/// How many other findings with one id have a line each.
+const TITLES: usize = 8;
 
 /// How many subjects of alike findings are named.
 const SUBJECTS_NAMED: usize = 20;
@@ -38,17 +41,22 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
     let (passed, wrong): (Vec<&Finding>, Vec<&Finding>) =
         check.findings.iter().partition(|finding| finding.severity == Severity::Ok);
     let shown = wrong.iter().chain(passed.iter().filter(|_| all)).copied();
-    for alike in alike(shown) {
+    for group in by_id(shown) {
         let _ = writeln!(text);
-        match alike.as_slice() {
-            [first, others @ ..] if others.len() >= ALIKE => {
-                one(&mut text, first, all);
-                also(&mut text, first, others);
-            }
-            few => few.iter().enumerate().for_each(|(index, finding)| {
+        let Some((first, others)) = group.split_first() else { continue };
+        let alike = others.len() >= ALIKE && others.iter().all(|it| are_alike(first, it));
+        if all && !alike {
+            for (index, finding) in group.iter().enumerate() {
                 text.push(Meaning::Plain, if index > 0 { "\n" } else { "" });
                 one(&mut text, finding, all);
-            }),
+            }
+            continue;
+        }
+        one(&mut text, first, all);
+        match others {
+            [] => {}
+            _ if alike => also(&mut text, first, others),
+            _ => titles(&mut text, first, others),
         }
     }
     if !passed.is_empty() && !all {
@@ -66,23 +74,39 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
     text
 }
 
-/// Findings in groups of one id, severity and remedies: an operator treats them alike.
-fn alike<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Vec<&'a Finding>> {
-    let what = |finding: &Finding| {
-        let remedies: Vec<String> =
-            finding.remedies.iter().map(|remedy| remedy.what.clone()).collect();
-        (finding.id, finding.severity, remedies)
-    };
+/// Findings in groups of one id and severity.
+fn by_id<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Vec<&'a Finding>> {
     let mut groups: Vec<Vec<&Finding>> = Vec::new();
     let mut known = BTreeMap::new();
     for finding in findings {
-        let group = *known.entry(what(finding)).or_insert(groups.len());
+        let group = *known.entry((finding.id, finding.severity)).or_insert(groups.len());
         match groups.get_mut(group) {
             Some(group) => group.push(finding),
             None => groups.push(vec![finding]),
         }
     }
     groups
+}
+
+/// Whether an operator treats two findings of one id alike.
+fn are_alike(a: &Finding, b: &Finding) -> bool {
+    let remedies = |finding: &Finding| -> Vec<String> {
+        finding.remedies.iter().map(|remedy| remedy.what.clone()).collect()
+    };
+    remedies(a) == remedies(b)
+}
+
+/// A line for each of the other findings of one id.
+fn titles(text: &mut Styled, first: &Finding, others: &[&Finding]) {
+    let count = others.len();
+    let _ = writeln!(text, "  and {}:", plural(count, "other"));
+    for finding in others.iter().take(TITLES) {
+        text.push(Meaning::Title, format_args!("    {}: {}\n", finding.subject, finding.title));
+    }
+    if count > TITLES {
+        let _ = writeln!(text, "    {} more: -v", count - TITLES);
+    }
+    fix_all(text, first, others);
 }
 
 /// Names the other subjects of a finding that is printed once.
@@ -101,6 +125,11 @@ fn also(text: &mut Styled, first: &Finding, others: &[&Finding]) {
         }
     };
     let _ = writeln!(text, "  the same is true of {} others: {subjects}", others.len());
+    fix_all(text, first, others);
+}
+
+/// The command that fixes all of them.
+fn fix_all(text: &mut Styled, first: &Finding, others: &[&Finding]) {
     let remedies = others.iter().chain([&first]).filter_map(|finding| finding.writable());
     let changes: usize = remedies.map(|remedy| remedy.changes.len()).sum();
     if changes > 0 {
@@ -293,7 +322,14 @@ mod tests {
         assert!(text.contains("the same is true of 127 others: cpus 2,4,6,"), "{text}");
         assert!(text.lines().count() < 12, "{text}");
         let few = render(&check_of(cpus(3)), false).to_string();
-        assert_eq!(few.matches("[queues-share-core]").count(), 3, "{few}");
+        assert_eq!(few.matches("[queues-share-core]").count(), 1, "{few}");
+        assert!(few.contains("  and 2 others:\n    cpu2: 2 busy queues"), "{few}");
+        let each = render(&check_of(cpus(3)), true).to_string();
+        assert_eq!(each.matches("[queues-share-core]").count(), 3, "{each}");
+        let mut differ = check_of(cpus(128));
+        differ.findings[5].remedies[0].what = "something else".into();
+        let text = render(&differ, false).to_string();
+        assert!(text.contains("  and 127 others:\n    cpu2: ") && text.contains("119 more: -v"));
         let queues = (0..30).map(|queue| Subject::Queue("eth0".into(), queue)).collect();
         let text = render(&check_of(queues), false).to_string();
         assert!(text.contains("of 29 others: eth0 rx-1, eth0 rx-2,"), "{text}");
