@@ -48,6 +48,11 @@ pub(crate) struct PlanArgs {
 }
 
 impl PlanArgs {
+    /// Whether it plans only what fixes findings.
+    pub(crate) fn fixes_findings(&self) -> bool {
+        self.goal.fixes_findings()
+    }
+
     /// Observes and plans.
     pub(crate) fn plan(&self) -> Result<Plan> {
         Ok(self.observe_and_plan()?.1)

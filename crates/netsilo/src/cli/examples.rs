@@ -98,7 +98,7 @@ pub const ENDINGS: &[Ending] = &[
         "apply",
         [
             ("netsilo apply --confirm-within 60s", "restored unless confirmed"),
-            ("netsilo apply --plan plan.json --yes", "exactly a saved plan"),
+            ("netsilo apply --fix listen-overflow --yes", "the remedy of a finding, unasked"),
         ],
     )
     .with_exits(WRITES),

@@ -235,14 +235,15 @@ fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {
     let Some(transaction) = applied.transaction else {
         return out::text("nothing to do\n");
     };
-    let done = plural(applied.settled.len(), "change");
+    let count = applied.settled.len();
+    let (done, they) = (plural(count, "change"), if count == 1 { "it is" } else { "they are" });
     out::text(&match options.confirm_within {
         None => {
             format!("transaction {transaction}: {done} applied; `netsilo undo` restores them\n")
         }
         Some(time) => format!(
             "transaction {transaction}: {done} applied; \
-             run `netsilo confirm` within {} or they are restored\n",
+             run `netsilo confirm` within {} or {they} restored\n",
             humantime::format_duration(time)
         ),
     })

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use netsilo_decide::plan::{Plan, RefusalCause};
+use netsilo_model::change::Target;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_predict::live::forecast::Forecast;
@@ -59,7 +60,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         });
     }
     let (observation, plan) = args.make.observe_and_plan()?;
-    let predicts = args.predict || !(args.json || plan.changes.is_empty());
+    // Limits change nothing that a forecast knows.
+    let places = plan.changes.iter().any(|change| !matches!(change.target, Target::Sysctl(_)));
+    let predicts = args.predict || places && !args.json;
     let forecast = match predicts {
         true => Some(predicted(&observation, &args.make.costs()?, &plan)),
         false => None,
@@ -82,6 +85,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         Some(Ok(forecast)) => out::styled(&views::forecast::line(&forecast))?,
         Some(Err(why)) => out::styled(&Styled::new(Meaning::Quiet, without(&why) + "\n"))?,
         None => (),
+    }
+    if plan.changes.is_empty() && !args.make.fixes_findings() {
+        out::note("this is about places only; for what netsilo check finds: netsilo plan --fix ID");
     }
     Ok(exit(&plan, args.detailed_exitcode))
 }

@@ -70,6 +70,9 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
             Meaning::Quiet,
             format_args!("\nrun netsilo explain ID for the page of a finding{more}\n"),
         );
+        if wrong.iter().any(|finding| finding.writable().is_some()) {
+            text.push(Meaning::Quiet, "netsilo apply takes --fix, too\n");
+        }
     }
     text
 }

@@ -46,6 +46,19 @@ pub(crate) fn render(
     let is_shown = |it: &&RemedyVerdict| all || it.outcome == Outcome::Help || gain(it).is_some();
     let (shown, others): (Vec<&RemedyVerdict>, Vec<_>) = verdicts.iter().partition(is_shown);
     let rows: Vec<_> = shown.into_iter().map(row).collect();
+    if rows.is_empty() {
+        text.push(
+            Meaning::Quiet,
+            format_args!(
+                "\nremedies that were judged as well: {} (-v tells why)\n",
+                counted(&others)
+            ),
+        );
+        if let Some(Err(why)) = forecast {
+            let _ = writeln!(text, "  no forecast: {why}");
+        }
+        return text;
+    }
     text.push(Meaning::Title, "\nwhat each remedy would do\n");
     if !rows.is_empty() {
         let mut header = vec!["  remedy", "netdev", "outcome"];
@@ -159,7 +172,7 @@ mod tests {
         let none: Vec<_> = check.verdicts.iter().filter(|it| !is_clear(it)).cloned().collect();
         let none = Check { verdicts: none, ..check.clone() };
         let text = render(&none, None, false);
-        let counted = format!("do\n  no clear change: {} (-v tells why)\n", none.verdicts.len());
+        let counted = format!("as well: no clear change: {} (-v tells why)\n", none.verdicts.len());
         assert!(text.as_str().contains(&counted), "{text}");
         assert!(render(&check, None, true).as_str().contains("\nRPS on eth0: "));
         let why = Err("no packets".to_owned());

@@ -260,14 +260,20 @@ fn listen(mut full: Full<'_>) -> Finding {
         Some(Evidence::new(quantity, Measure::Count(value?), source))
     }));
     let reader = losers.reader();
-    let reason = format!("{subject} rejected {lost} connections");
+    let reason =
+        format!("{subject} rejected {lost} connections; {reader} must call listen again after it");
     // What `listen` asked for is cut to the maximum. Without tcp_diag either may be the one that
     // binds.
     let binding = bound.filter(|bound| limit.is_none_or(|limit| limit >= *bound));
     let larger = |bound| raised(SOMAXCONN, bound);
     full.finding(Words {
         id: FindingId::ListenOverflow,
-        title: format!("{reader} accepts too slowly: {lost} connections found its queue full"),
+        title: match binding {
+            Some(bound) if is_below_default(SOMAXCONN, bound) => format!(
+                "{reader} has a short accept queue ({bound}): {lost} connections found it full"
+            ),
+            _ => format!("{reader} accepts too slowly: {lost} connections found its queue full"),
+        },
         faster: format!(
             "make {reader} accept faster: more threads, or several listeners (SO_REUSEPORT)"
         ),
