@@ -25,7 +25,7 @@ fn the_site_has_each_page_and_a_browser_shows_them_without_an_error() {
     }
     for (page, title) in [
         ("index.html", "netsilo"),
-        ("tutorial.html", "Tutorial"),
+        ("tutorial.html", "From a slow server"),
         ("install.html", "Installing netsilo"),
         ("receive-path.html", "receive path"),
         ("howto/proxy.html", "proxy"),
