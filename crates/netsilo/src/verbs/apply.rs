@@ -156,7 +156,7 @@ pub(crate) fn write(
         },
     )?;
     let what = format!("{}, all together", plural(applied.arrivals.len(), "interrupt"));
-    phases.end("arrive", &what).into_iter().for_each(&mut *tell);
+    arrived(&applied).into_iter().chain(phases.end("arrive", &what)).for_each(&mut *tell);
     for (target, now) in &applied.overwritten {
         tell(format!(
             "netsilo: {target} is already {now} again: another program writes it; find and stop it"
@@ -214,17 +214,25 @@ fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path) -> Option<String> {
             humantime::format_duration(*at_most),
             plural(*irqs, "interrupt")
         ),
-        ApplyEvent::Arrived(irq, arrival) => format!("  irq {irq}: {}", told(arrival)),
+        ApplyEvent::Arrived(irq, arrival) => format!("  irq {irq}: {}", elsewhere(arrival)?),
     })
 }
 
-fn told(arrival: &Arrival) -> String {
+/// Why an interrupt is not known to be on its new CPU.
+fn elsewhere(arrival: &Arrival) -> Option<String> {
     match arrival {
-        Arrival::Arrived(cpu) => format!("arrived on cpu {cpu}"),
-        Arrival::NoTraffic => "no interrupt came; the next one arrives on the new cpu".into(),
-        Arrival::StillElsewhere(cpu) => format!("still arrives on cpu {cpu}"),
-        Arrival::Unknown(why) => format!("its counters cannot be read ({why})"),
+        Arrival::Arrived(_) => None,
+        Arrival::NoTraffic => Some("no interrupt came; the next one arrives on the new cpu".into()),
+        Arrival::StillElsewhere(cpu) => Some(format!("still arrives on cpu {cpu}")),
+        Arrival::Unknown(why) => Some(format!("its counters cannot be read ({why})")),
     }
+}
+
+/// How many interrupts have arrived where they were sent; `None` if none was sent.
+fn arrived(applied: &Applied) -> Option<String> {
+    let all = applied.arrivals.len();
+    let there = applied.arrivals.iter().filter(|(_, it)| matches!(it, Arrival::Arrived(_)));
+    (all > 0).then(|| format!("  {} of {} arrived", there.count(), plural(all, "interrupt")))
 }
 
 fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {
