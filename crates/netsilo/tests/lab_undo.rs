@@ -230,8 +230,9 @@ fn phases_are_told(messages: &str, applied: &Json) {
     let waits: Vec<&str> = messages.lines().filter(|line| line.starts_with("waiting ")).collect();
     let wait = format!("waiting at most 2s for {irqs} interrupts to arrive on the new cpus");
     assert_eq!(waits, [wait], "{messages}");
-    let arrived = messages.lines().filter(|line| line.starts_with("  irq ")).count();
-    assert_eq!(arrived, irqs, "{messages}");
+    let elsewhere = messages.lines().filter(|line| line.starts_with("  irq ")).count();
+    let arrived = format!("  {} of {irqs} interrupts arrived", irqs - elsewhere);
+    assert!(messages.lines().any(|line| line == arrived), "{messages}");
 }
 
 /// Asserts that interrupts arrive where planned: those that `apply` saw in its seconds, and finally
