@@ -60,13 +60,11 @@ pub(crate) fn render(
         return text;
     }
     text.push(Meaning::Title, "\nwhat each remedy would do\n");
-    if !rows.is_empty() {
-        let mut header = vec!["  remedy", "netdev", "outcome"];
-        header.extend(has_gains.then_some("forecast"));
-        header.push("why");
-        text.append(&joined(lines(&header, &rows, |_| false).into_iter()));
-        let _ = writeln!(text);
-    }
+    let mut header = vec!["  remedy", "netdev", "outcome"];
+    header.extend(has_gains.then_some("forecast"));
+    header.push("why");
+    text.append(&joined(lines(&header, &rows, |_| false).into_iter()));
+    let _ = writeln!(text);
     if !others.is_empty() {
         text.push(Meaning::Quiet, format_args!("  {} (-v tells why)\n", counted(&others)));
     }
