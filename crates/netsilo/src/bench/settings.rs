@@ -127,8 +127,10 @@ pub(super) fn from_goal(
     for refusal in &plan.refusals {
         out::note(&format!("{name}: left out: {}: {}", refusal.subject, refusal.reason));
     }
-    for left in plan.unchanged.iter().filter(|_| plan.changes.is_empty()) {
-        out::note(&format!("{name}: {}: {}", left.subject, left.reason));
+    if plan.changes.is_empty() {
+        for left in &plan.unchanged {
+            out::note(&format!("{name}: {}: {}", left.subject, left.reason));
+        }
     }
     let setting =
         Setting { name: name.into(), what: what.into(), changes: plan.changes, command: None };

@@ -98,7 +98,7 @@ pub const ENDINGS: &[Ending] = &[
         "apply",
         [
             ("netsilo apply --confirm-within 60s", "restored unless confirmed"),
-            ("netsilo apply --fix listen-overflow --yes", "the remedy of a finding, unasked"),
+            ("netsilo apply --fix listen-overflow --yes", "what mends a finding, no question"),
         ],
     )
     .with_exits(WRITES),

@@ -148,8 +148,8 @@ fn every_one_of_many_connections_is_counted() {
         let truth = reader.said("read");
         let attribution = tracer.read().unwrap();
         assert_eq!(bytes(&attribution, reader.tgid()), truth);
-        // A connection that begins or ends in a softirq, while the same program runs below it, is
-        // not seen; its bytes are.
+        // Connections begin and end in system calls and in softirqs: where one interrupts the
+        // other, the kernel skips the same program and counts that. All bytes are counted.
         assert!(attribution.lost_events < 10, "{}", attribution.lost_events);
     });
 }
