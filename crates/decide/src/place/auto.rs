@@ -119,7 +119,7 @@ fn basis(
         let consumer = consumer_in_words(vector);
         let near = |level: &str| {
             format!(
-                "near-consumer: its consumer {consumer} ({}); cpu {cpu} on the same {level} is {}",
+                "near-consumer: {consumer} ({}); cpu {cpu} on the same {level} is {}",
                 busy(reader),
                 busy(cpu)
             )
@@ -132,21 +132,16 @@ fn basis(
                     bytes_per_s(all)
                 )
             }
-            Distance::SameCpu => format!(
-                "same-cpu: its consumer {consumer}, {} without it: no remote wakeup",
-                busy(reader)
-            ),
-            Distance::Smt => format!(
-                "its consumer {consumer} ({}); cpu {cpu} is the other thread of that core",
-                busy(reader)
-            ),
+            Distance::SameCpu => format!("same-cpu: {consumer} ({})", busy(reader)),
+            Distance::Smt => {
+                format!("{consumer} ({}); cpu {cpu} is the other thread of that core", busy(reader))
+            }
             Distance::L2 => near("level 2 cache"),
             Distance::Llc => near("last-level cache"),
             Distance::Node if topology.near(reader).contains(cpu) => near("node"),
-            Distance::Node | Distance::Remote => format!(
-                "its consumer {consumer}, near which every cpu costs more; cpu {cpu} is {}",
-                busy(cpu)
-            ),
+            Distance::Node | Distance::Remote => {
+                format!("{consumer}, near which every cpu costs more; cpu {cpu} is {}", busy(cpu))
+            }
         };
     }
     let place_of = |other: usize| match at[other] {

@@ -186,11 +186,11 @@ impl<'a> Preference<'a> {
         if self.vector.present == Some(cpu) {
             return Suggestion::Keep(
                 cpu,
-                format!("already well placed: its consumer {consumer}, cpu {cpu} is {merit}"),
+                format!("already well placed: {consumer}, cpu {cpu} is {merit}"),
             );
         }
         let softirq = softirq_in_words(self.vector);
-        Suggestion::Move(cpu, format!("its consumer {consumer}; cpu {cpu} is {merit}{softirq}"))
+        Suggestion::Move(cpu, format!("{consumer}; cpu {cpu} is {merit}{softirq}"))
     }
 }
 
@@ -368,9 +368,9 @@ fn stays(vector: &Vector, shared: &Shared) -> String {
     let consumer = consumer_in_words(vector);
     match shared.nodes.zones(&vector.read_on, &vector.pool).is_empty() {
         _ if vector.read_on.is_empty() => vector.no_reader(),
-        true => format!("its consumer {consumer}, on a node without an allowed cpu"),
+        true => format!("{consumer}, on a node without an allowed cpu"),
         false => format!(
-            "its consumer {consumer}: all allowed cpus of that node are on its consumers' cores; \
+            "{consumer}: all allowed cpus of that node are on its consumers' cores; \
              algorithm `spread` ignores consumers"
         ),
     }

@@ -23,10 +23,7 @@ fn place(vector: &Vector) -> Suggestion {
     let allowed = |(cpu, share): (&_, &f64)| vector.pool.contains(*cpu).then_some((*cpu, *share));
     let words = consumer_in_words(vector);
     let Some(best) = heaviest(consumer.cpus.iter().filter_map(allowed)) else {
-        return Suggestion::Leave(format!(
-            "its consumer {words}, outside the allowed cpus {}",
-            vector.pool
-        ));
+        return Suggestion::Leave(format!("{words}, outside the allowed cpus {}", vector.pool));
     };
     // Two consumers of about the same weight would alternate as the heaviest; so the bytes read on
     // a CPU decide.

@@ -24,7 +24,7 @@ fn place(vector: &Vector) -> Suggestion {
     let Some(best) = heaviest(allowed.map(|(cpu, bytes)| (*cpu, *bytes))) else {
         return Suggestion::Leave(match vector.read_on.is_empty() {
             true => vector.no_reader(),
-            false => format!("its consumer {words}, outside the allowed cpus {}", vector.pool),
+            false => format!("{words}, outside the allowed cpus {}", vector.pool),
         });
     };
     let read = |cpu| vector.read_on.get(&cpu).copied().unwrap_or(0.0);
@@ -35,7 +35,7 @@ fn place(vector: &Vector) -> Suggestion {
         Some(cpu) => Suggestion::Keep(cpu, format!("already on its reader's cpu: {}", here(cpu))),
         None => {
             let softirq = softirq_in_words(vector);
-            Suggestion::Move(best, format!("{}: its consumer {words}{softirq}", here(best)))
+            Suggestion::Move(best, format!("{}: {words}{softirq}", here(best)))
         }
     }
 }

@@ -5,9 +5,9 @@ use netsilo_model::machine::cpuset::CpuSet;
 
 use crate::place::vector::{CONSUMER_FROM, Vector};
 
-/// Formats `iperf (71% of 1.2 MB/s) runs on cpu 7`.
+/// Formats `iperf (71% of 1.2 MB/s) reads on cpu 7`; without the bytes if nothing else reads.
 pub(super) fn consumer_in_words(vector: &Vector) -> String {
-    let Some(consumer) = &vector.consumer else { return "an unknown reader".into() };
+    let Some(consumer) = &vector.consumer else { return "an unknown program reads".into() };
     let cpus: CpuSet = consumer
         .cpus
         .iter()
@@ -15,12 +15,12 @@ pub(super) fn consumer_in_words(vector: &Vector) -> String {
         .map(|(cpu, _)| *cpu)
         .collect();
     let all: f64 = vector.read_on.values().sum();
-    let name =
-        format!("{} ({:.0}% of {})", consumer.comm, consumer.share * 100.0, bytes_per_s(all));
-    match cpus.single() {
-        Some(cpu) => format!("{name} runs on cpu {cpu}"),
-        None => format!("{name} runs on cpus {cpus}"),
-    }
+    let share = match consumer.share < 0.995 {
+        true => format!(" ({:.0}% of {})", consumer.share * 100.0, bytes_per_s(all)),
+        false => String::new(),
+    };
+    let word = if cpus.single().is_some() { "cpu" } else { "cpus" };
+    format!("{}{share} reads on {word} {cpus}", consumer.comm)
 }
 
 /// Formats `; cpu 2 spends 41% of its time in softirq` for the CPU that polls the vector now.

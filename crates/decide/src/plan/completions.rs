@@ -138,7 +138,7 @@ pub(super) fn follow(
             let Some(irq) = irq else { continue };
             let (cpu, algorithm, basis) = match (rx.get(&tx.index), feeders.get(&irq)) {
                 (Some((cpu, algorithm)), _) => {
-                    let basis = format!("completions of the queue pair follow rx-{}", tx.index);
+                    let basis = format!("completions follow rx-{}", tx.index);
                     (*cpu, *algorithm, basis)
                 }
                 (None, Some(Feeder { label, cpu, .. })) => {

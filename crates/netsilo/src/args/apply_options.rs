@@ -25,7 +25,8 @@ pub(crate) struct ApplyOptions {
         value_parser = crate::args::parse::duration
     )]
     pub(crate) verify: Option<Duration>,
-    /// Also print how long each phase took: read, plan, write, wait for interrupts to arrive
+    /// Also print each write, and how long each phase took: read, plan, write, wait for interrupts
+    /// to arrive
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Print the outcome as JSON

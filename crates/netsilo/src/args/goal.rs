@@ -54,6 +54,12 @@ impl GoalArgs {
         !self.fix.is_empty()
     }
 
+    /// The option that stands for the findings that are to be fixed.
+    pub(crate) fn fix_option(&self) -> Option<String> {
+        let fixes: Vec<String> = self.fix.iter().map(ToString::to_string).collect();
+        self.fixes_findings().then(|| format!("--fix {}", fixes.join(",")))
+    }
+
     /// Returns the default observation time for this goal.
     pub(crate) fn interval(&self) -> Duration {
         if self.fix.is_empty() { look::INTERVAL } else { look::CHECK_INTERVAL }

@@ -48,9 +48,19 @@ pub(crate) struct PlanArgs {
 }
 
 impl PlanArgs {
-    /// Whether it plans only what fixes findings.
-    pub(crate) fn fixes_findings(&self) -> bool {
-        self.goal.fixes_findings()
+    /// What the user should know after a plan: where the remedies of findings are, or what writes
+    /// this one.
+    pub(crate) fn next(&self, plan: &Plan) -> Option<String> {
+        match (plan.changes.is_empty(), self.goal.fix_option()) {
+            (true, None) => Some(
+                "this is about places only; for what netsilo check finds: netsilo plan --fix ID"
+                    .into(),
+            ),
+            (false, Some(fix)) if !self.observe.is_bundle() => {
+                Some(format!("to write it: netsilo apply {fix}"))
+            }
+            _ => None,
+        }
     }
 
     /// Observes and plans.

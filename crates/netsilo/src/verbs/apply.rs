@@ -152,7 +152,7 @@ pub(crate) fn write(
                 let what = plural(plan.changes.len(), "change");
                 phases.end("write", &what).into_iter().for_each(&mut *tell);
             }
-            step(&event, plan, &dir).into_iter().for_each(&mut *tell);
+            step(&event, plan, &dir, phases.told).into_iter().for_each(&mut *tell);
         },
     )?;
     let what = format!("{}, all together", plural(applied.arrivals.len(), "interrupt"));
@@ -190,17 +190,22 @@ fn refuse_conflicting_changes(plan: &Plan) -> Result<()> {
     .into())
 }
 
-/// A step of a transaction in one line; `None` if it is not worth one.
-fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path) -> Option<String> {
+/// A step of a transaction in one line; `None` if it is not worth one, such as a write that does
+/// what the plan says.
+fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path, verbose: bool) -> Option<String> {
     Some(match event {
-        ApplyEvent::Journalled { transaction } => {
+        ApplyEvent::Journalled { transaction } if verbose => {
             format!("transaction {transaction} is recorded in {}/journal", dir.display())
         }
+        ApplyEvent::Journalled { .. } => return None,
         ApplyEvent::Wrote { index, change, settled } => {
-            let rounded = if **settled == change.new {
-                String::new()
-            } else {
-                format!(", which the kernel rounded to {settled}")
+            let as_planned = **settled == change.new;
+            if as_planned && !verbose && change.target.interrupts_traffic().is_none() {
+                return None;
+            }
+            let rounded = match as_planned {
+                true => String::new(),
+                false => format!(", which the kernel rounded to {settled}"),
             };
             let (n, of) = (index + 1, plan.changes.len());
             let (old, new) = change.from_to();
@@ -210,7 +215,7 @@ fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path) -> Option<String> {
         ApplyEvent::Restored(target, what) => format!("  {target}: {}", restore_result(what)),
         ApplyEvent::Waiting { irqs: 0, .. } => return None,
         ApplyEvent::Waiting { irqs, at_most } => format!(
-            "waiting at most {} for {} to arrive on the new cpus",
+            "waiting at most {} for {}",
             humantime::format_duration(*at_most),
             plural(*irqs, "interrupt")
         ),
@@ -218,11 +223,10 @@ fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path) -> Option<String> {
     })
 }
 
-/// Why an interrupt is not known to be on its new CPU.
+/// Why an interrupt that came is not known to be on its new CPU.
 fn elsewhere(arrival: &Arrival) -> Option<String> {
     match arrival {
-        Arrival::Arrived(_) => None,
-        Arrival::NoTraffic => Some("no interrupt came; the next one arrives on the new cpu".into()),
+        Arrival::Arrived(_) | Arrival::NoTraffic => None,
         Arrival::StillElsewhere(cpu) => Some(format!("still arrives on cpu {cpu}")),
         Arrival::Unknown(why) => Some(format!("its counters cannot be read ({why})")),
     }
@@ -232,7 +236,13 @@ fn elsewhere(arrival: &Arrival) -> Option<String> {
 fn arrived(applied: &Applied) -> Option<String> {
     let all = applied.arrivals.len();
     let there = applied.arrivals.iter().filter(|(_, it)| matches!(it, Arrival::Arrived(_)));
-    (all > 0).then(|| format!("  {} of {} arrived", there.count(), plural(all, "interrupt")))
+    let silent = applied.arrivals.iter().filter(|(_, it)| matches!(it, Arrival::NoTraffic));
+    let silent: Vec<String> = silent.map(|(irq, _)| irq.to_string()).collect();
+    let later = match silent.is_empty() {
+        true => String::new(),
+        false => format!("; irq {} not triggered yet", silent.join(", ")),
+    };
+    (all > 0).then(|| format!("  {} of {all} arrived on their new cpus{later}", there.count()))
 }
 
 fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {

@@ -86,9 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         Some(Err(why)) => out::styled(&Styled::new(Meaning::Quiet, without(&why) + "\n"))?,
         None => (),
     }
-    if plan.changes.is_empty() && !args.make.fixes_findings() {
-        out::note("this is about places only; for what netsilo check finds: netsilo plan --fix ID");
-    }
+    args.make.next(&plan).into_iter().for_each(|next| out::note(&next));
     Ok(exit(&plan, args.detailed_exitcode))
 }
 

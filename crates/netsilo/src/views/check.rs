@@ -27,6 +27,9 @@ const TITLES: usize = 8;
 /// How many subjects of alike findings are named.
 const SUBJECTS_NAMED: usize = 20;
 
+/// How many lines of evidence a finding has; one more is printed instead of being counted.
+const EVIDENCE_SHOWN: usize = 3;
+
 /// How many counters of a loss stage are named.
 const COUNTERS_NAMED: usize = 3;
 
@@ -52,7 +55,10 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
             }
             continue;
         }
-        one(&mut text, first, all);
+        match all || first.severity > Severity::Info {
+            true => one(&mut text, first, all),
+            false => brief(&mut text, first),
+        }
         match others {
             [] => {}
             _ if alike => also(&mut text, first, others),
@@ -65,14 +71,11 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
     }
     text.append(&ledger(&check.ledger));
     if !wrong.is_empty() {
-        let more = if all { "" } else { ", -v for the source of each number" };
+        let more = if all { "" } else { "; -v: in full, with sources" };
         text.push(
             Meaning::Quiet,
-            format_args!("\nrun netsilo explain ID for the page of a finding{more}\n"),
+            format_args!("\nnetsilo explain ID: what a finding means{more}\n"),
         );
-        if wrong.iter().any(|finding| finding.writable().is_some()) {
-            text.push(Meaning::Quiet, "netsilo apply takes --fix, too\n");
-        }
     }
     text
 }
@@ -215,26 +218,43 @@ fn stage_row(stage: &StageLosses) -> Vec<Styled> {
 
 /// Adds one finding with its evidence and remedies, in full or in short.
 pub(crate) fn one(text: &mut Styled, finding: &Finding, in_full: bool) {
-    let Finding { id, severity, subject, title, .. } = finding;
-    text.push(meaning(*severity), severity.as_str());
-    let _ = write!(text, ": ");
-    text.push(Meaning::Title, format_args!("{subject}: {title}"));
-    text.push(Meaning::Quiet, format_args!(" [{id}]\n"));
+    head(text, finding);
     evidence(text, &finding.evidence, in_full);
     for remedy in &finding.remedies {
         crate::views::check::remedy(text, finding, remedy, in_full);
     }
 }
 
+/// Adds what is worth knowing and no more: the finding, and the command that writes its remedy.
+fn brief(text: &mut Styled, finding: &Finding) {
+    head(text, finding);
+    finding.writable().into_iter().for_each(|remedy| fix(text, finding, remedy));
+}
+
+fn head(text: &mut Styled, finding: &Finding) {
+    let Finding { id, severity, subject, title, .. } = finding;
+    text.push(meaning(*severity), severity.as_str());
+    let _ = write!(text, ": ");
+    text.push(Meaning::Title, format_args!("{subject}: {title}"));
+    text.push(Meaning::Quiet, format_args!(" [{id}]\n"));
+}
+
 /// Adds a line for each piece of evidence; in full with its source.
 pub(crate) fn evidence(text: &mut Styled, all: &[Evidence], in_full: bool) {
     let width = all.iter().map(|it| it.quantity.chars().count()).max().unwrap_or(0);
-    for Evidence { quantity, measure, source } in all {
+    let shown = match all.len() > EVIDENCE_SHOWN + 1 && !in_full {
+        true => EVIDENCE_SHOWN,
+        false => all.len(),
+    };
+    for Evidence { quantity, measure, source } in all.iter().take(shown) {
         let _ = write!(text, "  {quantity:width$}  {}", crate::views::check::measure(measure));
         if in_full {
             text.push(Meaning::Quiet, format_args!(" ({source})"));
         }
         let _ = writeln!(text);
+    }
+    if shown < all.len() {
+        text.push(Meaning::Quiet, format_args!("  {} more: -v\n", all.len() - shown));
     }
 }
 
@@ -256,16 +276,16 @@ fn remedy(text: &mut Styled, finding: &Finding, remedy: &Remedy, in_full: bool) 
         let _ = writeln!(text, "      not when {not_when}");
     }
     if finding.writable().is_some_and(|writable| std::ptr::eq(writable, remedy)) {
-        let stops = if remedy.interrupts_traffic { "; stops traffic for a moment" } else { "" };
-        let count = remedy.changes.len();
-        let settings =
-            if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
-        text.push(
-            Meaning::Work,
-            format_args!("      netsilo plan --fix {}", FixRequest::of(finding)),
-        );
-        let _ = writeln!(text, " ({settings}{stops})");
+        fix(text, finding, remedy);
     }
+}
+
+/// The command that writes a remedy.
+fn fix(text: &mut Styled, finding: &Finding, remedy: &Remedy) {
+    let stops = if remedy.interrupts_traffic { "; stops traffic for a moment" } else { "" };
+    let settings = plural(remedy.changes.len(), "setting");
+    text.push(Meaning::Work, format_args!("      netsilo plan --fix {}", FixRequest::of(finding)));
+    let _ = writeln!(text, " ({settings}{stops})");
 }
 
 /// A quantity with its unit.

@@ -42,15 +42,19 @@ pub(crate) fn render(plan: &Plan) -> Styled {
     if let Some(predicted) =
         plan.predicted.as_ref().filter(|_| plan.placements.iter().any(|it| it.moves))
     {
-        let pair = |before: u64, after: u64| format!("{} -> {}", share(before), share(after));
+        let waits = |all: u64, cpu: u64| share(all.saturating_sub(cpu));
+        let before = waits(predicted.before_ns_per_s, predicted.before_cpu_ns_per_s);
+        let after = waits(predicted.after_ns_per_s, predicted.after_cpu_ns_per_s);
+        let waits = if before == after {
+            String::new()
+        } else {
+            format!(", work waits {before} -> {after}")
+        };
         let _ = writeln!(
             text,
-            "expected: {} of a cpu for wakeups and cache lines, work waits {}; {}",
-            pair(predicted.before_cpu_ns_per_s, predicted.after_cpu_ns_per_s),
-            pair(
-                predicted.before_ns_per_s.saturating_sub(predicted.before_cpu_ns_per_s),
-                predicted.after_ns_per_s.saturating_sub(predicted.after_cpu_ns_per_s)
-            ),
+            "expected: {} -> {} of a cpu for wakeups and cache lines{waits}; {}",
+            share(predicted.before_cpu_ns_per_s),
+            share(predicted.after_cpu_ns_per_s),
             predicted.distances
         );
     }

@@ -80,7 +80,7 @@ fn fate(result: &RestoreResult) -> (Fate, Option<String>) {
     }
 }
 
-/// Reports the result of each knob, and how many were restored.
+/// Reports how many knobs were restored, and the result of each that was not simply restored.
 pub(crate) fn report(all: &[Undone]) -> String {
     let mut text = String::new();
     for undone in all {
@@ -93,7 +93,8 @@ pub(crate) fn report(all: &[Undone]) -> String {
             .count();
         let of = plural(undone.knobs.len(), "setting");
         let _ = writeln!(text, "transaction {}: {restored} of {of} restored", undone.transaction);
-        for (target, what) in &undone.knobs {
+        let is_told = |what: &RestoreResult| !matches!(what, RestoreResult::Restored);
+        for (target, what) in undone.knobs.iter().filter(|(_, what)| is_told(what)) {
             let _ = writeln!(text, "  {target}: {}", restore_result(what));
         }
     }

@@ -47,13 +47,7 @@ pub(crate) fn render(
     let (shown, others): (Vec<&RemedyVerdict>, Vec<_>) = verdicts.iter().partition(is_shown);
     let rows: Vec<_> = shown.into_iter().map(row).collect();
     if rows.is_empty() {
-        text.push(
-            Meaning::Quiet,
-            format_args!(
-                "\nremedies that were judged as well: {} (-v tells why)\n",
-                counted(&others)
-            ),
-        );
+        text.push(Meaning::Quiet, format_args!("\nother remedies: {} (-v)\n", counted(&others)));
         if let Some(Err(why)) = forecast {
             let _ = writeln!(text, "  no forecast: {why}");
         }
@@ -170,7 +164,7 @@ mod tests {
         let none: Vec<_> = check.verdicts.iter().filter(|it| !is_clear(it)).cloned().collect();
         let none = Check { verdicts: none, ..check.clone() };
         let text = render(&none, None, false);
-        let counted = format!("as well: no clear change: {} (-v tells why)\n", none.verdicts.len());
+        let counted = format!("\nother remedies: no clear change: {} (-v)\n", none.verdicts.len());
         assert!(text.as_str().contains(&counted), "{text}");
         assert!(render(&check, None, true).as_str().contains("\nRPS on eth0: "));
         let why = Err("no packets".to_owned());

@@ -90,8 +90,7 @@ pub enum TooLittle {
     NoPackets(String),
     /// The hypervisor runs the CPUs now and then, or emulates them.
     #[error(
-        "a packet seems to take {0:.0} us of softirq time: this guest's hypervisor runs its CPUs \
-         now and then, or emulates them, so no CPU has a speed of its own"
+        "a packet takes {0:.0} us of softirq time: this guest's CPUs are emulated, or often stopped"
     )]
     NotTheCpus(f64),
     /// The cost of packets is not known.

@@ -17,6 +17,9 @@ use crate::plan::{Placement, Plan};
 /// A gain from this share of a CPU on is a warning; a smaller one an opportunity.
 const WARNS: f64 = 0.01;
 
+/// How many queues a title names.
+const QUEUES_NAMED: usize = 4;
+
 /// One finding per netdev whose queues `plan` would move; `placed-well` when it would move none.
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
@@ -43,8 +46,10 @@ fn far(
         analysis.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
     let gain =
         placements.iter().map(|placement| placement.gain_ns_per_s.max(0) as f64).sum::<f64>() / 1e9;
-    let queues: Vec<String> =
-        placements.iter().map(|placement| placement.label.to_string()).collect();
+    let named = placements.iter().take(QUEUES_NAMED).map(|it| it.label.to_string());
+    let more = placements.len().saturating_sub(QUEUES_NAMED);
+    let more = (more > 0).then(|| format!("{more} more"));
+    let queues: Vec<String> = named.chain(more).collect();
     let mut evidence: Vec<Evidence> = distances(&silos);
     evidence.extend(placements.iter().map(|placement| {
         Evidence::new(
@@ -63,7 +68,7 @@ fn far(
         title: format!("{} would cost less on other cpus", queues.join(", ")),
         evidence,
         remedies: vec![Remedy {
-            what: "move the interrupts of these queues as netsilo plan proposes".into(),
+            what: "move the interrupts of these queues".into(),
             gain: Gain::AtMost {
                 measure: Measure::Share(gain),
                 of: "a cpu".into(),
@@ -71,9 +76,7 @@ fn far(
             },
             cost: None,
             not_when: Some(
-                "the readers change cpus faster than interrupts are placed, or another program \
-                 places interrupts"
-                    .into(),
+                "its readers change cpus all the time, or another program places interrupts".into(),
             ),
             changes,
             interrupts_traffic: false,

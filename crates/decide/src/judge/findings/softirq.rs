@@ -220,8 +220,13 @@ fn misread(load: &CpuWork<'_>) -> Option<Finding> {
         id: FindingId::SoftirqTimeMisread,
         severity: Severity::Info,
         subject: load.subject(),
-        title: format!("top and mpstat show wrong values for this cpu: {difference}"),
+        title: format!(
+            "top and mpstat show {:.0} points too {} irq and softirq time for this cpu",
+            more.abs() * 100.0,
+            if more > 0.0 { "much" } else { "little" }
+        ),
         evidence: vec![
+            Evidence::new("why", Measure::Text(difference), "the shape of the difference"),
             Evidence::new(
                 "softirq and irq, by clock ticks",
                 Measure::Share(ticks.softirq + ticks.irq),
