@@ -78,7 +78,9 @@ fn watch() -> io::Result<()> {
     let mut signals = Signals::new(mine)?;
     let end = move || {
         for signal in &mut signals {
-            remove(&folders());
+            // Held to the end: no folder is made after these are removed.
+            let folders = folders();
+            remove(&folders);
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
     };
