@@ -99,7 +99,7 @@ fn weights(analysis: &Analysis<'_>) -> Weights {
         format!(", {:.1} us to a busy cpu", seen.each_ns * busy / 1e3)
     });
     let source = format!(
-        "{}, {:.1} us for each of {} ipis seen{on_busy}",
+        "{}, {:.1} us per ipi ({} seen{on_busy})",
         costs.source_in_words(),
         seen.each_ns / 1e3,
         seen.count
@@ -188,10 +188,7 @@ mod tests {
         let calls = CpuTime { ipi_ns: 200_000, ipis: 100, ..CpuTime::default() };
         let reschedules = |count| Some(Reschedules { ns: 1000 * count, count });
         let (all_idle, source) = wakeups(&woken(calls, reschedules(100)));
-        assert!(
-            source.ends_with(", 2.0 us for each of 200 ipis seen, 1.0 us to a busy cpu"),
-            "{source}"
-        );
+        assert!(source.ends_with(", 2.0 us per ipi (200 seen, 1.0 us to a busy cpu)"), "{source}");
         let of_idle = |reschedules, idle: fn(u64) -> Option<u64>| {
             let mut observation = woken(calls, reschedules);
             for wakeup in &mut observation.attribution.wakeups {
@@ -215,7 +212,7 @@ mod tests {
         let source =
             |count| wakeups(&woken(calls, Some(Reschedules { ns: 1000 * count, count }))).1;
         let (enough, few) = (source(80), source(79));
-        assert!(enough.ends_with(", 1.2 us for each of 100 ipis seen"), "{enough}");
-        assert!(!few.contains("ipis seen"), "{few}");
+        assert!(enough.ends_with(", 1.2 us per ipi (100 seen)"), "{enough}");
+        assert!(!few.contains("per ipi"), "{few}");
     }
 }

@@ -97,9 +97,7 @@ impl Costs {
     /// Source of the weights, in words.
     pub fn source_in_words(&self) -> String {
         match &self.source {
-            CostSource::Default => {
-                "default distance costs (netsilo calibrate measures yours)".into()
-            }
+            CostSource::Default => "default costs (see netsilo calibrate)".into(),
             CostSource::Measured { when, .. } => {
                 format!("distance costs measured on this machine ({when})")
             }

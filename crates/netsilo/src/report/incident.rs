@@ -118,7 +118,7 @@ fn findings(check: &Check) -> Markup {
                 } }
             }
         }
-        @let ledger = views::check::ledger(&check.ledger);
+        @let ledger = views::check::ledger(&check.ledger, true);
         @if ledger.width() > 0 { (pre(&ledger)) }
     }
 }

@@ -237,10 +237,9 @@ fn arrived(applied: &Applied) -> Option<String> {
     let all = applied.arrivals.len();
     let there = applied.arrivals.iter().filter(|(_, it)| matches!(it, Arrival::Arrived(_)));
     let silent = applied.arrivals.iter().filter(|(_, it)| matches!(it, Arrival::NoTraffic));
-    let silent: Vec<String> = silent.map(|(irq, _)| irq.to_string()).collect();
-    let later = match silent.is_empty() {
-        true => String::new(),
-        false => format!("; irq {} not triggered yet", silent.join(", ")),
+    let later = match silent.count() {
+        0 => String::new(),
+        count => format!(", {count} not triggered yet"),
     };
     (all > 0).then(|| format!("  {} of {all} arrived on their new cpus{later}", there.count()))
 }

@@ -8,6 +8,7 @@ use netsilo_decide::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use netsilo_decide::judge::findings::{Check, Finding, Severity};
 use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_model::snapshot::subject::Subject;
@@ -69,7 +70,7 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
         let passed = plural(passed.len(), "check");
         text.push(Meaning::Good, format_args!("\n{passed} passed: -v\n"));
     }
-    text.append(&ledger(&check.ledger));
+    text.append(&ledger(&check.ledger, all));
     if !wrong.is_empty() {
         let more = if all { "" } else { "; -v: in full, with sources" };
         text.push(
@@ -176,9 +177,11 @@ fn meaning(severity: Severity) -> Meaning {
     }
 }
 
-/// Packet loss by stage; stages that lost nothing since boot have no line.
-pub(crate) fn ledger(ledger: &Ledger) -> Styled {
-    let stages = ledger.stages.iter().filter(|stage| stage.since_boot > 0);
+/// Packet loss by stage; stages that lost nothing since boot have no line. With `all`, also what
+/// was only late.
+pub(crate) fn ledger(ledger: &Ledger, all: bool) -> Styled {
+    let is_told = |stage: &&StageLosses| all || stage.place != LossStage::Squeeze;
+    let stages = ledger.stages.iter().filter(|stage| stage.since_boot > 0).filter(is_told);
     let rows: Vec<_> = stages.map(stage_row).collect();
     if rows.is_empty() {
         return Styled::default();
