@@ -153,11 +153,14 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
 pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     let Some(wanted) = goal.rfs.filter(|_| !netdevs.is_empty()) else { return };
     let Some(old) = snapshot.net.rps_sock_flow_entries else {
-        return plan.refuse(
-            "rps_sock_flow_entries",
-            RefusalCause::NoSuchKnob,
-            "this kernel has no RPS and no RFS".into(),
-        );
+        let has_rps = netdevs.iter().flat_map(|it| &it.rx_queues).any(|it| it.rps_cpus.is_some());
+        let reason = match has_rps {
+            true => {
+                "it is a sysctl of the whole machine, which this network namespace does not show"
+            }
+            false => "this kernel has no RPS and no RFS",
+        };
+        return plan.refuse("rps_sock_flow_entries", RefusalCause::NoSuchKnob, reason.into());
     };
     if wanted > MAX_FLOW_ENTRIES {
         let reason =
@@ -382,5 +385,16 @@ mod tests {
         super::rfs(after, &netdevs, &goal, &mut plan);
         let left: Vec<&str> = plan.unchanged.iter().map(|it| it.subject.as_str()).collect();
         assert_eq!(left, ["bond0 rfs", "eth0.5 rfs"]);
+        let mut namespace = after.clone();
+        namespace.net.rps_sock_flow_entries = None;
+        let refused = |netdevs: &[&Netdev]| {
+            let mut plan = Plan::default();
+            super::rfs(&namespace, netdevs, &goal, &mut plan);
+            plan.refusals[0].reason.clone()
+        };
+        assert!(refused(&netdevs).contains("network namespace"), "{}", refused(&netdevs));
+        let mut old = namespace.netdevs[3].clone();
+        old.rx_queues[0].rps_cpus = None;
+        assert_eq!(refused(&[&old]), "this kernel has no RPS and no RFS");
     }
 }
