@@ -45,6 +45,10 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
 /// Share of what a move must gain that suffices in a plan that moves something anyway.
 const SUFFICES: f64 = 0.8;
 
+/// The same of the fixed part: one more write costs nothing in such a plan, and a queue that has
+/// little to gain now may have more under a heavier load.
+const SUFFICES_FIXED: f64 = 0.1;
+
 /// Most rounds until nothing moves.
 const ROUNDS: usize = 4;
 
@@ -55,6 +59,7 @@ fn solved(model: &Model<'_>) -> Vec<Option<CpuId>> {
 }
 
 /// Moves also what nearly gains enough, if anything moves: noise would make the next plan move it.
+/// And what gains a little for sure.
 fn settled(
     capacity: &Capacity<'_>,
     vectors: &[Vector],
@@ -66,6 +71,7 @@ fn settled(
     }
     let mut eager = capacity.clone();
     eager.costs.assumed.scale_moving(SUFFICES);
+    eager.costs.assumed.moving_least *= SUFFICES_FIXED / SUFFICES;
     let mut vectors = vectors.to_vec();
     for _ in 0..ROUNDS {
         vectors.iter_mut().zip(&at).for_each(|(it, at)| it.present = at.or(it.present));

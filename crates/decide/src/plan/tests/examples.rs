@@ -263,6 +263,36 @@ fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
     }
 }
 
+/// Alone it gains too little for a write; beside another that moves, the write costs nothing.
+#[test]
+fn a_queue_with_little_to_gain_goes_to_its_reader_only_with_others() {
+    let queue = |irq, packets_per_s, reader| SceneQueue {
+        irq: Some(irq),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        packets_per_s,
+        packets_per_poll: 1,
+        load: packets_per_s as f64 * 2e-6,
+        wakeups_per_s: packets_per_s,
+        readers: vec![Reader {
+            comm: "worker".into(),
+            cpu: CpuId(reader),
+            bytes_per_s: packets_per_s * 100,
+            ..Reader::default()
+        }],
+        ..SceneQueue::default()
+    };
+    let moved = |queues| {
+        let netdev = SceneNetdev { name: "eth0".into(), queues, ..SceneNetdev::default() };
+        let grid = Grid { nodes: 2, l2s: 4, ..Grid::default() };
+        let observation = Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation();
+        let plan = plan(&observation, &Goal::default());
+        plan.changes.iter().map(Change::from_to).map(|(_, new)| new).collect::<Vec<_>>()
+    };
+    let light = || queue(30, 60, 5);
+    assert_eq!(moved(vec![light()]), [""; 0]);
+    assert_eq!(moved(vec![light(), queue(31, 5000, 6)]), ["5", "6"]);
+}
+
 #[test]
 fn a_queue_leaves_a_slow_core_of_a_hybrid_machine() {
     let queue = SceneQueue {
