@@ -167,6 +167,7 @@ impl Trial {
         let seconds = started.elapsed().as_secs_f64();
         // 11: check has found something
         assert!([0, 11].contains(&output.status), "{command}: {}", output.text());
+        println!("{}", output.text());
         self.step(&format!("`{command}`"), seconds, &output.text());
         output.text().into_owned()
     }
