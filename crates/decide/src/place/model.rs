@@ -89,8 +89,9 @@ impl<'a> Model<'a> {
             let nearer = Some(place) == home || parts.cpu_time() < here.cpu_time();
             let by_load = if nearer { 0.0 } else { assumed.moving_load * load * SECOND_NS };
             let leaving = near_reader.leaving(cpu, &assumed) * SECOND_NS;
+            let by_parts = assumed.moving_parts * parts.changed(here);
             // Rounding of the summed differences must not make a zero cost negative.
-            (parts.total() + by_load + leaving).max(0.0) as f32
+            (parts.total() + by_load + by_parts + leaving).max(0.0) as f32
         };
         self.problem.fixed.extend(parts.iter().enumerate().map(cost));
         let by_cost = assumed.moving_cost * here.total().max(0.0);
@@ -234,6 +235,12 @@ impl Parts {
     /// All parts.
     pub fn total(&self) -> f64 {
         self.cpu_time() + self.waiting + self.crowding
+    }
+
+    /// The CPU time that is saved in some parts and lost in others, added up.
+    fn changed(self, before: Self) -> f64 {
+        let of = |it: Self| [it.wakeups, it.lines, it.device, it.slow, it.handing];
+        of(self).iter().zip(of(before)).map(|(after, before)| (after - before).abs()).sum()
     }
 
     /// What takes CPU time; the rest delays work.

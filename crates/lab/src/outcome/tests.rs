@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use super::*;
 
 /// The recordings whose tables are in `docs/outcomes.md`.
-const RECORDED: [&str; 6] = ["guest", "lab", "veth", "veths", "guest16", "forward"];
+const RECORDED: [&str; 7] = ["guest", "lab", "veth", "veths", "veths-2", "guest16", "forward"];
+
+/// Those without the long table of all settings.
+const CHOICES_ONLY: [&str; 1] = ["veths-2"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -32,14 +35,27 @@ fn the_start_does_not_matter_in_a_guest() {
     }
 }
 
-/// 5 % on average, 15 % at most; a load may be beyond that if its interval holds zero.
+/// 5 % on average, 15 % at most; on the recording by which no assumption was chosen, two loads are
+/// beyond that.
 #[test]
 fn the_regret_over_veths_is_within_the_goal() {
-    for name in ["veth", "veths"] {
+    for (name, beyond) in [("veth", 0), ("veths", 0), ("veths-2", 2)] {
         let regrets = recorded(name).regrets(Assumed::default()).unwrap();
         let mean = regrets.iter().map(|it| it.value.max(0.0)).sum::<f64>() / regrets.len() as f64;
-        let worst = regrets.iter().all(|it| it.value <= 0.15 || it.contains(0.0));
-        assert!(mean <= 0.05 && worst, "{name}: {regrets:?}");
+        let worse = regrets.iter().filter(|it| it.value > 0.15).count();
+        assert!(mean <= 0.05 && worse == beyond, "{name}: {regrets:?}");
+    }
+}
+
+/// A stream's CPUs are about equally full either way: the default must not send its kthread back
+/// and forth.
+#[test]
+fn a_stream_does_not_move_again() {
+    for name in ["veth", "veths", "veths-2"] {
+        let outcomes = recorded(name);
+        let load = outcomes.recorded.loads.iter().find(|it| it.name == "TCP_STREAM x 1").unwrap();
+        let chosen = outcomes.chosen(load, Assumed::default()).unwrap();
+        assert!(chosen.iter().all(|it| *it == chosen[0]), "{name}: {chosen:?}");
     }
 }
 
@@ -51,7 +67,11 @@ fn the_tables_are_as_documented() {
     let mut text = std::fs::read_to_string(&page).unwrap();
     let all = RECORDED.map(recorded);
     let mut blocks: Vec<(String, String)> = (RECORDED.iter().zip(&all))
-        .map(|(name, outcomes)| ((*name).to_owned(), tables(outcomes).unwrap().join("\n\n")))
+        .map(|(name, outcomes)| {
+            let mut all = tables(outcomes).unwrap();
+            all.truncate(if CHOICES_ONLY.contains(name) { 1 } else { all.len() });
+            ((*name).to_owned(), all.join("\n\n"))
+        })
         .collect();
     blocks.push(("sensitivity".to_owned(), table::sensitivity(&all).unwrap()));
     let update = std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always");
