@@ -105,7 +105,7 @@ pub(crate) fn complete(undone: &[Undone]) -> Result<()> {
     if undone.iter().all(Undone::is_complete) {
         return Ok(());
     }
-    let words = crate::views::undone::report(undone);
+    let words = crate::views::undone::report(undone, true);
     let todo = "run `netsilo undo` to try again";
     Err(ExitError(Exit::RestoreIncomplete, format!("{}\n{todo}", words.trim_end())).into())
 }

@@ -146,6 +146,8 @@ const READ_PER_MINUTE: f64 = 200.0;
 struct Trial {
     seconds: f64,
     words: usize,
+    /// What the commands printed.
+    printed: Vec<String>,
     /// Lines that were read: the plan that `apply` shows once more is recognized.
     lines: BTreeSet<String>,
 }
@@ -167,8 +169,8 @@ impl Trial {
         let seconds = started.elapsed().as_secs_f64();
         // 11: check has found something
         assert!([0, 11].contains(&output.status), "{command}: {}", output.text());
-        println!("{}", output.text());
         self.step(&format!("`{command}`"), seconds, &output.text());
+        self.printed.push(output.text().into_owned());
         output.text().into_owned()
     }
 }
@@ -222,6 +224,7 @@ fn a_newcomer_installs_it_sees_a_finding_plans_applies_with_a_timer_and_undoes()
     let reading = trial.words as f64 / READ_PER_MINUTE;
     let minutes = trial.seconds / 60.0 + reading;
     println!("{minutes:.1} minutes, {reading:.1} of them to read {} words", trial.words);
+    println!("\n{}", trial.printed.join("\n"));
     assert!(reading <= 4.0, "{} words take too long to read", trial.words);
 }
 

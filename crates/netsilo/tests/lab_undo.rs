@@ -229,7 +229,7 @@ fn phases_are_told(messages: &str, applied: &Json) {
     let arrivals = applied["arrivals"].as_array().unwrap();
     let irqs = arrivals.len();
     let waits: Vec<&str> = messages.lines().filter(|line| line.starts_with("waiting ")).collect();
-    let wait = format!("waiting at most 2s for {irqs} interrupts");
+    let wait = format!("waiting at most 2s for {irqs} interrupts on the new cpus");
     assert_eq!(waits, [wait], "{messages}");
     let there = arrivals.iter().filter(|it| it["arrival"]["arrived"].is_u64()).count();
     let told = format!("  {there} of {irqs} arrived on their new cpus");

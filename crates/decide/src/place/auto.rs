@@ -59,7 +59,7 @@ fn solved(model: &Model<'_>) -> Vec<Option<CpuId>> {
 }
 
 /// Moves also what nearly gains enough, if anything moves: noise would make the next plan move it.
-/// And what gains a little for sure.
+/// Of the fixed part of the least gain, less suffices then.
 fn settled(
     capacity: &Capacity<'_>,
     vectors: &[Vector],
@@ -71,7 +71,7 @@ fn settled(
     }
     let mut eager = capacity.clone();
     eager.costs.assumed.scale_moving(SUFFICES);
-    eager.costs.assumed.moving_least *= SUFFICES_FIXED / SUFFICES;
+    eager.costs.assumed.moving_least = capacity.costs.assumed.moving_least * SUFFICES_FIXED;
     let mut vectors = vectors.to_vec();
     for _ in 0..ROUNDS {
         vectors.iter_mut().zip(&at).for_each(|(it, at)| it.present = at.or(it.present));
@@ -116,7 +116,7 @@ fn basis(
     let topology = capacity.topology;
     let busy = |cpu| match capacity.busy.get(&cpu) {
         None => "of unknown load".to_owned(),
-        Some(busy) => format!("{:.0}% busy", busy * 100.0),
+        Some(busy) => format!("{:.0}% busy otherwise", busy * 100.0),
     };
     if let Some(reader) = vector.main_reader() {
         let all: f64 = vector.read_on.values().sum();
@@ -166,7 +166,7 @@ fn basis(
         let label = &vectors[from].label;
         return format!("forwarding: completes {rate:.0} packets/s of {label}{there}");
     }
-    format!("least-loaded: its reader is not known; cpu {cpu} is {} without it", busy(cpu))
+    format!("least-loaded: its reader is not known; cpu {cpu} is {}", busy(cpu))
 }
 
 /// The vector that hands most packets to this one, and how many per second.

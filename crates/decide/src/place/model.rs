@@ -79,7 +79,8 @@ impl<'a> Model<'a> {
         }
         let row = Row::of(self, vector);
         let (turns, parts) = (row.turns, row.everywhere(self));
-        let here = home.map_or(Parts::default(), |home| parts[home]);
+        let at_home = home.map(|home| parts[home]);
+        let here = at_home.unwrap_or_default();
         let near_reader = NearReader::of(vector, self.capacity.topology);
         let cost = |(place, parts): (usize, &Parts)| {
             let cpu = self.cpus[place];
@@ -89,7 +90,7 @@ impl<'a> Model<'a> {
             let nearer = Some(place) == home || parts.cpu_time() < here.cpu_time();
             let by_load = if nearer { 0.0 } else { assumed.moving_load * load * SECOND_NS };
             let leaving = near_reader.leaving(cpu, &assumed) * SECOND_NS;
-            let by_parts = assumed.moving_parts * parts.changed(here);
+            let by_parts = at_home.map_or(0.0, |home| assumed.moving_parts * parts.changed(home));
             // Rounding of the summed differences must not make a zero cost negative.
             (parts.total() + by_load + by_parts + leaving).max(0.0) as f32
         };
@@ -237,9 +238,10 @@ impl Parts {
         self.cpu_time() + self.waiting + self.crowding
     }
 
-    /// The CPU time that is saved in some parts and lost in others, added up.
+    /// The CPU time that a move saves in some parts and adds in others, added up; without what
+    /// depends on other vectors.
     fn changed(self, before: Self) -> f64 {
-        let of = |it: Self| [it.wakeups, it.lines, it.device, it.slow, it.handing];
+        let of = |it: Self| [it.wakeups, it.lines, it.device, it.slow];
         of(self).iter().zip(of(before)).map(|(after, before)| (after - before).abs()).sum()
     }
 

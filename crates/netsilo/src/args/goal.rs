@@ -54,10 +54,11 @@ impl GoalArgs {
         !self.fix.is_empty()
     }
 
-    /// The option that stands for the findings that are to be fixed.
-    pub(crate) fn fix_option(&self) -> Option<String> {
+    /// The options that make this plan again, if it only fixes findings.
+    pub(crate) fn fix_options(&self) -> Option<String> {
         let fixes: Vec<String> = self.fix.iter().map(ToString::to_string).collect();
-        self.fixes_findings().then(|| format!("--fix {}", fixes.join(",")))
+        let owned = if self.keys.even_if_owned() { " --even-if-owned" } else { "" };
+        self.fixes_findings().then(|| format!("--fix {}{owned}", fixes.join(",")))
     }
 
     /// Returns the default observation time for this goal.

@@ -70,6 +70,11 @@ pub(crate) struct GoalKeys {
 }
 
 impl GoalKeys {
+    /// Whether knobs that another program writes are planned, too.
+    pub(crate) fn even_if_owned(&self) -> bool {
+        self.even_if_owned == Some(true)
+    }
+
     /// Whether they only limit netdevs and CPUs, and leave to netsilo what is placed and set.
     pub(crate) fn only_limit(&self) -> bool {
         let limits = Self {

@@ -51,7 +51,7 @@ impl PlanArgs {
     /// What the user should know after a plan: where the remedies of findings are, or what writes
     /// this one.
     pub(crate) fn next(&self, plan: &Plan) -> Option<String> {
-        match (plan.changes.is_empty(), self.goal.fix_option()) {
+        match (plan.changes.is_empty(), self.goal.fix_options()) {
             (true, None) => Some(
                 "this is about places only; for what netsilo check finds: netsilo plan --fix ID"
                     .into(),

@@ -40,7 +40,7 @@ pub(super) fn apply(
     send: &Sender<Event>,
 ) -> Result<Pending> {
     apply::refuse(plan, state)?;
-    let applied = apply::write(plan, state, Some(within), Phases::untold(), &mut |line| {
+    let applied = apply::write(plan, state, Some(within), Phases::only_writes(), &mut |line| {
         let _ = send.send(Event::Step(line));
     })?;
     let changes = applied.settled.len();
@@ -68,7 +68,7 @@ pub(super) fn confirm(state: &StateDir, id: u64) -> Result<String> {
             format!("transaction {id} is kept; u or `netsilo undo` still restores the old values")
         }
         ConfirmResult::Restored(id, by) => format!("transaction {id} was restored by {by}"),
-        ConfirmResult::RestoredNow(undone) => report(std::slice::from_ref(&undone)),
+        ConfirmResult::RestoredNow(undone) => report(std::slice::from_ref(&undone), true),
         ConfirmResult::Nothing => "no transaction awaits confirmation".into(),
     })
 }
@@ -77,5 +77,5 @@ pub(super) fn confirm(state: &StateDir, id: u64) -> Result<String> {
 pub(super) fn undo_newest(state: &StateDir) -> Result<String> {
     let (kernel, dir) = (state.kernel()?, state.path());
     let undone = undo(&kernel, dir, UndoScope::Last, false, RestoredBy::Undo, &mut |_, _| {})?;
-    Ok(if undone.is_empty() { "nothing to undo".into() } else { report(&undone) })
+    Ok(if undone.is_empty() { "nothing to undo".into() } else { report(&undone, true) })
 }

@@ -67,17 +67,19 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 /// How long each phase of an apply took, for those who want to know.
 pub(crate) struct Phases {
     told: bool,
+    /// Whether each write is told.
+    writes: bool,
     since: Instant,
 }
 
 impl Phases {
     fn new(told: bool) -> Self {
-        Self { told, since: Instant::now() }
+        Self { told, writes: told, since: Instant::now() }
     }
 
-    /// Phases that nobody wants to know of.
-    pub(crate) fn untold() -> Self {
-        Self::new(false)
+    /// Phases that nobody wants to know of, only the writes.
+    pub(crate) fn only_writes() -> Self {
+        Self { writes: true, ..Self::new(false) }
     }
 
     /// Ends a phase and begins the next one; a line about the ended one.
@@ -152,7 +154,7 @@ pub(crate) fn write(
                 let what = plural(plan.changes.len(), "change");
                 phases.end("write", &what).into_iter().for_each(&mut *tell);
             }
-            step(&event, plan, &dir, phases.told).into_iter().for_each(&mut *tell);
+            step(&event, plan, &dir, phases.writes).into_iter().for_each(&mut *tell);
         },
     )?;
     let what = format!("{}, all together", plural(applied.arrivals.len(), "interrupt"));
@@ -215,7 +217,7 @@ fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path, verbose: bool) -> Optio
         ApplyEvent::Restored(target, what) => format!("  {target}: {}", restore_result(what)),
         ApplyEvent::Waiting { irqs: 0, .. } => return None,
         ApplyEvent::Waiting { irqs, at_most } => format!(
-            "waiting at most {} for {}",
+            "waiting at most {} for {} on the new cpus",
             humantime::format_duration(*at_most),
             plural(*irqs, "interrupt")
         ),
@@ -223,7 +225,7 @@ fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path, verbose: bool) -> Optio
     })
 }
 
-/// Why an interrupt that came is not known to be on its new CPU.
+/// Why an interrupt is not known to be on its new CPU; those that did not come are counted instead.
 fn elsewhere(arrival: &Arrival) -> Option<String> {
     match arrival {
         Arrival::Arrived(_) | Arrival::NoTraffic => None,
@@ -239,7 +241,7 @@ fn arrived(applied: &Applied) -> Option<String> {
     let silent = applied.arrivals.iter().filter(|(_, it)| matches!(it, Arrival::NoTraffic));
     let later = match silent.count() {
         0 => String::new(),
-        count => format!(", {count} not triggered yet"),
+        count => format!("; {count} had none yet, the next one arrives there"),
     };
     (all > 0).then(|| format!("  {} of {all} arrived on their new cpus{later}", there.count()))
 }

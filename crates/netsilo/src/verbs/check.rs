@@ -36,7 +36,8 @@ pub(crate) struct Args {
     /// verdicts; netsilo calibrate stores such a measurement
     #[arg(long, conflicts_with = "from")]
     calibrate: bool,
-    /// Also print the checks that passed, the source of each number, and what each verdict rests on
+    /// Also print all evidence with its sources, what is only informative in full, the checks that
+    /// passed, what was late but not lost, and what each verdict rests on
     #[arg(short, long)]
     verbose: bool,
     /// Print findings and verdicts as JSON

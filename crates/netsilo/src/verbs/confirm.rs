@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         }
         ConfirmResult::Restored(id, by) => return late(id, &format!("by {by}")),
         ConfirmResult::RestoredNow(undone) => {
-            eprint_line(report(std::slice::from_ref(&undone)).trim_end());
+            eprint_line(report(std::slice::from_ref(&undone), true).trim_end());
             if !undone.is_complete() {
                 return Ok(Exit::RestoreIncomplete);
             }

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         }
         GuardResult::Restored(undone) => {
             eprint_line("no confirmation in time, or the program that wrote it has ended");
-            eprint_line(report(&[undone]).trim_end());
+            eprint_line(report(&[undone], true).trim_end());
         }
     }
     Ok(exit)

@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Give up values that cannot be restored instead of retrying them at the next undo
     #[arg(long)]
     forget: bool,
+    /// Also print each setting that was restored
+    #[arg(short, long)]
+    verbose: bool,
     /// Print the outcome as JSON
     #[arg(short, long)]
     json: bool,
@@ -44,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     } else if all.is_empty() {
         out::text("nothing to undo\n")?;
     } else {
-        out::text(&report(&all))?;
+        out::text(&report(&all, args.verbose))?;
     }
     if all.iter().all(Undone::is_complete) {
         return Ok(Exit::Ok);

@@ -34,8 +34,9 @@ const EVIDENCE_SHOWN: usize = 3;
 /// How many counters of a loss stage are named.
 const COUNTERS_NAMED: usize = 3;
 
-/// Renders the findings and the ledger of loss; with `all`, also the checks that passed, the
-/// sources of evidence, and what a remedy's gain rests on.
+/// Renders the findings and the ledger of loss; with `all`, also the checks that passed, all
+/// evidence with its sources, informative findings in full, squeezes, and what a remedy's gain
+/// rests on.
 pub(crate) fn render(check: &Check, all: bool) -> Styled {
     let mut text = Styled::default();
     let seconds = check.interval.as_secs_f64();
@@ -72,10 +73,10 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
     }
     text.append(&ledger(&check.ledger, all));
     if !wrong.is_empty() {
-        let more = if all { "" } else { "; -v: in full, with sources" };
+        let more = if all { "" } else { "; -v shows all evidence with its sources" };
         text.push(
             Meaning::Quiet,
-            format_args!("\nnetsilo explain ID: what a finding means{more}\n"),
+            format_args!("\nnetsilo explain ID tells what a finding means{more}\n"),
         );
     }
     text
@@ -228,10 +229,14 @@ pub(crate) fn one(text: &mut Styled, finding: &Finding, in_full: bool) {
     }
 }
 
-/// Adds what is worth knowing and no more: the finding, and the command that writes its remedy.
+/// Adds what is worth knowing and no more: the finding, and its remedy if netsilo can write it.
 fn brief(text: &mut Styled, finding: &Finding) {
     head(text, finding);
-    finding.writable().into_iter().for_each(|remedy| fix(text, finding, remedy));
+    if let Some(remedy) = finding.writable() {
+        text.push(Meaning::Title, format_args!("  do: {}\n", remedy.what));
+        caveats(text, remedy);
+        fix(text, finding, remedy);
+    }
 }
 
 fn head(text: &mut Styled, finding: &Finding) {
@@ -244,20 +249,21 @@ fn head(text: &mut Styled, finding: &Finding) {
 
 /// Adds a line for each piece of evidence; in full with its source.
 pub(crate) fn evidence(text: &mut Styled, all: &[Evidence], in_full: bool) {
-    let width = all.iter().map(|it| it.quantity.chars().count()).max().unwrap_or(0);
     let shown = match all.len() > EVIDENCE_SHOWN + 1 && !in_full {
         true => EVIDENCE_SHOWN,
         false => all.len(),
     };
-    for Evidence { quantity, measure, source } in all.iter().take(shown) {
+    let (shown, rest) = all.split_at(shown);
+    let width = shown.iter().map(|it| it.quantity.chars().count()).max().unwrap_or(0);
+    for Evidence { quantity, measure, source } in shown {
         let _ = write!(text, "  {quantity:width$}  {}", crate::views::check::measure(measure));
         if in_full {
             text.push(Meaning::Quiet, format_args!(" ({source})"));
         }
         let _ = writeln!(text);
     }
-    if shown < all.len() {
-        text.push(Meaning::Quiet, format_args!("  {} more: -v\n", all.len() - shown));
+    if !rest.is_empty() {
+        text.push(Meaning::Quiet, format_args!("  {} more lines: -v\n", rest.len()));
     }
 }
 
@@ -266,24 +272,33 @@ fn remedy(text: &mut Styled, finding: &Finding, remedy: &Remedy, in_full: bool) 
     let _ = match &remedy.gain {
         Gain::AtMost { measure, of, basis } => {
             let basis = if in_full { format!(": {basis}") } else { String::new() };
-            let most = crate::views::check::measure(measure);
+            // Rounded down, it would be less than its parts.
+            let most = match measure {
+                Measure::Share(share) if *share < 0.0995 => format!("{:.1}%", share * 100.0),
+                _ => crate::views::check::measure(measure),
+            };
             writeln!(text, "      gains at most {most} of {of}{basis}")
         }
         Gain::Unknown(why) => writeln!(text, "      gain not known: {why}"),
         Gain::Nothing(why) => writeln!(text, "      gains nothing: {why}"),
     };
+    caveats(text, remedy);
+    if finding.writable().is_some_and(|writable| std::ptr::eq(writable, remedy)) {
+        fix(text, finding, remedy);
+    }
+}
+
+/// What a remedy costs, and when it does not help.
+fn caveats(text: &mut Styled, remedy: &Remedy) {
     if let Some(cost) = &remedy.cost {
         let _ = writeln!(text, "      costs: {cost}");
     }
     if let Some(not_when) = &remedy.not_when {
         let _ = writeln!(text, "      not when {not_when}");
     }
-    if finding.writable().is_some_and(|writable| std::ptr::eq(writable, remedy)) {
-        fix(text, finding, remedy);
-    }
 }
 
-/// The command that writes a remedy.
+/// The command that shows the plan of a remedy.
 fn fix(text: &mut Styled, finding: &Finding, remedy: &Remedy) {
     let stops = if remedy.interrupts_traffic { "; stops traffic for a moment" } else { "" };
     let settings = plural(remedy.changes.len(), "setting");

@@ -45,7 +45,7 @@ pub(crate) fn render(plan: &Plan) -> Styled {
         let waits = |all: u64, cpu: u64| share(all.saturating_sub(cpu));
         let before = waits(predicted.before_ns_per_s, predicted.before_cpu_ns_per_s);
         let after = waits(predicted.after_ns_per_s, predicted.after_cpu_ns_per_s);
-        let waits = if before == after {
+        let waits = if [before.as_str(), after.as_str()] == ["0.0%"; 2] {
             String::new()
         } else {
             format!(", work waits {before} -> {after}")

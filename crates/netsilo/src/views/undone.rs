@@ -80,8 +80,9 @@ fn fate(result: &RestoreResult) -> (Fate, Option<String>) {
     }
 }
 
-/// Reports how many knobs were restored, and the result of each that was not simply restored.
-pub(crate) fn report(all: &[Undone]) -> String {
+/// Reports how many knobs were restored, and the result of each that was not simply restored; with
+/// `each`, of those too.
+pub(crate) fn report(all: &[Undone], each: bool) -> String {
     let mut text = String::new();
     for undone in all {
         let restored = undone
@@ -93,7 +94,7 @@ pub(crate) fn report(all: &[Undone]) -> String {
             .count();
         let of = plural(undone.knobs.len(), "setting");
         let _ = writeln!(text, "transaction {}: {restored} of {of} restored", undone.transaction);
-        let is_told = |what: &RestoreResult| !matches!(what, RestoreResult::Restored);
+        let is_told = |what: &RestoreResult| each || !matches!(what, RestoreResult::Restored);
         for (target, what) in undone.knobs.iter().filter(|(_, what)| is_told(what)) {
             let _ = writeln!(text, "  {target}: {}", restore_result(what));
         }

@@ -47,7 +47,10 @@ pub(crate) fn render(
     let (shown, others): (Vec<&RemedyVerdict>, Vec<_>) = verdicts.iter().partition(is_shown);
     let rows: Vec<_> = shown.into_iter().map(row).collect();
     if rows.is_empty() {
-        text.push(Meaning::Quiet, format_args!("\nother remedies: {} (-v)\n", counted(&others)));
+        text.push(
+            Meaning::Quiet,
+            format_args!("\nRPS, RFS and other remedies (-v): {}\n", counted(&others)),
+        );
         if let Some(Err(why)) = forecast {
             let _ = writeln!(text, "  no forecast: {why}");
         }
@@ -80,7 +83,7 @@ pub(crate) fn render(
     text
 }
 
-/// The remedies of each outcome: `hurts: RPS, RFS; no clear change: 7`.
+/// The remedies of each outcome: `hurts RPS, RFS; no clear change 7`.
 fn counted(verdicts: &[&RemedyVerdict]) -> String {
     let words = |outcome: Outcome| {
         let names = || verdicts.iter().filter(|it| it.outcome == outcome).map(|it| it.remedy);
@@ -92,7 +95,7 @@ fn counted(verdicts: &[&RemedyVerdict]) -> String {
             }
             _ => names().count().to_string(),
         };
-        (!different.is_empty()).then(|| format!("{outcome}: {words}"))
+        (!different.is_empty()).then(|| format!("{outcome} {words}"))
     };
     let outcomes = [Outcome::Help, Outcome::Hurt, Outcome::Unknown, Outcome::NoClearChange];
     outcomes.into_iter().filter_map(words).collect::<Vec<_>>().join("; ")
@@ -164,7 +167,7 @@ mod tests {
         let none: Vec<_> = check.verdicts.iter().filter(|it| !is_clear(it)).cloned().collect();
         let none = Check { verdicts: none, ..check.clone() };
         let text = render(&none, None, false);
-        let counted = format!("\nother remedies: no clear change: {} (-v)\n", none.verdicts.len());
+        let counted = format!("other remedies (-v): no clear change {}\n", none.verdicts.len());
         assert!(text.as_str().contains(&counted), "{text}");
         assert!(render(&check, None, true).as_str().contains("\nRPS on eth0: "));
         let why = Err("no packets".to_owned());

@@ -74,7 +74,7 @@ fn settings_and_plans_are_predicted_for_an_observed_machine() {
 fn a_forecast_that_cannot_be_made_is_refused_with_the_reason() {
     let told = |more: &[&str]| refusal(&[&["predict"], more].concat());
     let veth = outcome("veth/tcp-rr-x-16-from-0-0");
-    insta::assert_snapshot!(told(&["--from", &outcome("guest/booted")]), @r"1 netsilo: cannot predict: a packet takes 1446 us of softirq time: this guest's CPUs are emulated, or often stopped");
+    insta::assert_snapshot!(told(&["--from", &outcome("guest/booted")]), @r"1 netsilo: cannot predict: a packet seems to take 1446 us of softirq time: this guest's CPUs are emulated or often stopped, and tell no times");
     insta::assert_snapshot!(told(&["--from", &veth, "--setting", "rps=x"]), @r#"2 netsilo: --setting: "x": unexpected 'x' at column 1 of "x""#);
     insta::assert_snapshot!(told(&["--from", &veth, "--setting", "rpss=0"]), @r"2 netsilo: --setting: unknown key rpss; did you mean rps?");
     insta::assert_snapshot!(told(&["--from", &veth, "--setting", "magic"]), @r"2 netsilo: no setting magic: write plan, an algorithm (auto, near-consumer, rfs-max-weight, same-cpu, dedicated, spread, least-loaded, driver-hint), or KEY=VALUE");

@@ -19,7 +19,7 @@ fn apply_reports_its_changes_and_undo_restores_them() {
         text.contains("transaction 1: 2 changes applied; `netsilo undo` restores them"),
         "{text}"
     );
-    assert!(text.contains("0 of 2 arrived on their new cpus, 2 not triggered yet"), "{text}");
+    assert!(text.contains("0 of 2 arrived on their new cpus; 2 had none yet"), "{text}");
     assert_eq!(host.affinities(), ["10", "10"]);
     let (code, text) = output_of(&host.run("undo", &[]));
     assert_eq!(

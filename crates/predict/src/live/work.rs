@@ -90,7 +90,8 @@ pub enum TooLittle {
     NoPackets(String),
     /// The hypervisor runs the CPUs now and then, or emulates them.
     #[error(
-        "a packet takes {0:.0} us of softirq time: this guest's CPUs are emulated, or often stopped"
+        "a packet seems to take {0:.0} us of softirq time: this guest's CPUs are emulated or often \
+         stopped, and tell no times"
     )]
     NotTheCpus(f64),
     /// The cost of packets is not known.

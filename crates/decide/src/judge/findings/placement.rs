@@ -49,15 +49,25 @@ fn far(
     let named = placements.iter().take(QUEUES_NAMED).map(|it| it.label.to_string());
     let more = placements.len().saturating_sub(QUEUES_NAMED);
     let more = (more > 0).then(|| format!("{more} more"));
-    let queues: Vec<String> = named.chain(more).collect();
-    let mut evidence: Vec<Evidence> = distances(&silos);
-    evidence.extend(placements.iter().map(|placement| {
+    let queues: Vec<String> = named.chain(more.clone()).collect();
+    let target = |placement: &&Placement| {
+        let Subject::Queue(_, queue) = &placement.label else { return placement.label.to_string() };
+        format!("rx-{queue} to cpu {}", placement.cpus)
+    };
+    let mut targets: Vec<String> = placements.iter().take(QUEUES_NAMED).map(target).collect();
+    targets.extend(more);
+    let of_queue = |placement: &&Placement| {
         Evidence::new(
             placement.label.to_string(),
             Measure::Text(placement.basis.clone()),
             "the cost model (docs/placing.md)",
         )
-    }));
+    };
+    // The farthest first, then what is to move.
+    let mut distances = distances(&silos).into_iter();
+    let farthest = distances.next();
+    let queues_first = placements.iter().map(of_queue).chain(distances);
+    let evidence = farthest.into_iter().chain(queues_first).collect();
     let distances = plan.predicted.as_ref().map_or("", |predicted| predicted.distances.as_str());
     let changes = plan.changes.iter().filter(|change| belongs(change, placements, &silos));
     let changes: Vec<Change> = changes.cloned().collect();
@@ -68,7 +78,7 @@ fn far(
         title: format!("{} would cost less on other cpus", queues.join(", ")),
         evidence,
         remedies: vec![Remedy {
-            what: "move the interrupts of these queues".into(),
+            what: format!("move {}", targets.join(", ")),
             gain: Gain::AtMost {
                 measure: Measure::Share(gain),
                 of: "a cpu".into(),
@@ -76,7 +86,7 @@ fn far(
             },
             cost: None,
             not_when: Some(
-                "its readers change cpus all the time, or another program places interrupts".into(),
+                "the readers change cpus all the time, or another program places interrupts".into(),
             ),
             changes,
             interrupts_traffic: false,

@@ -220,11 +220,7 @@ fn misread(load: &CpuWork<'_>) -> Option<Finding> {
         id: FindingId::SoftirqTimeMisread,
         severity: Severity::Info,
         subject: load.subject(),
-        title: format!(
-            "top and mpstat show {:.0} points too {} irq and softirq time for this cpu",
-            more.abs() * 100.0,
-            if more > 0.0 { "much" } else { "little" }
-        ),
+        title: "top and mpstat show wrong irq and softirq times for this cpu".into(),
         evidence: vec![
             Evidence::new("why", Measure::Text(difference), "the shape of the difference"),
             Evidence::new(
