@@ -130,8 +130,8 @@ pub(crate) fn refuse(plan: &Plan, state: &StateDir) -> Result<()> {
     refuse_owned(plan, &state.root()?)
 }
 
-/// Writes a plan as one transaction, which its guard restores unless it is confirmed; each step is
-/// told in a line.
+/// Writes a plan as one transaction, which its guard restores unless it is confirmed; tells the
+/// steps that are worth a line.
 pub(crate) fn write(
     plan: &Plan,
     state: &StateDir,
@@ -192,17 +192,17 @@ fn refuse_conflicting_changes(plan: &Plan) -> Result<()> {
     .into())
 }
 
-/// A step of a transaction in one line; `None` if it is not worth one, such as a write that does
-/// what the plan says.
-fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path, verbose: bool) -> Option<String> {
+/// A step of a transaction in one line; `None` if it is not worth one. A write that does what the
+/// plan says is worth one with `writes`.
+fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path, writes: bool) -> Option<String> {
     Some(match event {
-        ApplyEvent::Journalled { transaction } if verbose => {
+        ApplyEvent::Journalled { transaction } if writes => {
             format!("transaction {transaction} is recorded in {}/journal", dir.display())
         }
         ApplyEvent::Journalled { .. } => return None,
         ApplyEvent::Wrote { index, change, settled } => {
             let as_planned = **settled == change.new;
-            if as_planned && !verbose && change.target.interrupts_traffic().is_none() {
+            if as_planned && !writes && change.target.interrupts_traffic().is_none() {
                 return None;
             }
             let rounded = match as_planned {

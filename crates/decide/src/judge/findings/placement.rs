@@ -17,7 +17,7 @@ use crate::plan::{Placement, Plan};
 /// A gain from this share of a CPU on is a warning; a smaller one an opportunity.
 const WARNS: f64 = 0.01;
 
-/// How many queues a title names.
+/// How many queues a title and its remedy name.
 const QUEUES_NAMED: usize = 4;
 
 /// One finding per netdev whose queues `plan` would move; `placed-well` when it would move none.
@@ -46,16 +46,10 @@ fn far(
         analysis.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
     let gain =
         placements.iter().map(|placement| placement.gain_ns_per_s.max(0) as f64).sum::<f64>() / 1e9;
-    let named = placements.iter().take(QUEUES_NAMED).map(|it| it.label.to_string());
-    let more = placements.len().saturating_sub(QUEUES_NAMED);
-    let more = (more > 0).then(|| format!("{more} more"));
-    let queues: Vec<String> = named.chain(more.clone()).collect();
-    let target = |placement: &&Placement| {
+    let target = |placement: &Placement| {
         let Subject::Queue(_, queue) = &placement.label else { return placement.label.to_string() };
         format!("rx-{queue} to cpu {}", placement.cpus)
     };
-    let mut targets: Vec<String> = placements.iter().take(QUEUES_NAMED).map(target).collect();
-    targets.extend(more);
     let of_queue = |placement: &&Placement| {
         Evidence::new(
             placement.label.to_string(),
@@ -75,10 +69,13 @@ fn far(
         id: FindingId::FarFromConsumers,
         severity: if gain >= WARNS { Severity::Warning } else { Severity::Info },
         subject: Subject::Netdev(netdev.to_owned()),
-        title: format!("{} would cost less on other cpus", queues.join(", ")),
+        title: format!(
+            "{} would cost less on other cpus",
+            first_few(placements, |it| it.label.to_string())
+        ),
         evidence,
         remedies: vec![Remedy {
-            what: format!("move {}", targets.join(", ")),
+            what: format!("move {}", first_few(placements, target)),
             gain: Gain::AtMost {
                 measure: Measure::Share(gain),
                 of: "a cpu".into(),
@@ -92,6 +89,13 @@ fn far(
             interrupts_traffic: false,
         }],
     })
+}
+
+/// Words for each placement, as far as they are named, and how many more there are.
+fn first_few(placements: &[&Placement], words: impl Fn(&Placement) -> String) -> String {
+    let named = placements.iter().take(QUEUES_NAMED).map(|it| words(it));
+    let more = placements.len().saturating_sub(QUEUES_NAMED);
+    named.chain((more > 0).then(|| format!("{more} more"))).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether a change moves an interrupt of these placements, or the kthread of one of these queues.

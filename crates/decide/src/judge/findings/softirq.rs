@@ -222,7 +222,7 @@ fn misread(load: &CpuWork<'_>) -> Option<Finding> {
         subject: load.subject(),
         title: "top and mpstat show wrong irq and softirq times for this cpu".into(),
         evidence: vec![
-            Evidence::new("why", Measure::Text(difference), "the shape of the difference"),
+            Evidence::new("why", Measure::Text(difference), "ticks and measurement, compared"),
             Evidence::new(
                 "softirq and irq, by clock ticks",
                 Measure::Share(ticks.softirq + ticks.irq),
