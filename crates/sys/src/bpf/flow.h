@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Which NIC queue received a flow whose packets lost the NAPI id (veth, bridge, tunnel)?
+ * Which NIC queue, or NAPI of a virtual device, received a flow whose packets lost the NAPI id
+ * (veth, bridge, tunnel)?
  *
  * `flows.bpf.c` records each flow at ingress, by the NIC's hash, or by addresses and ports without
  * a hash. NAT keeps the hash, but not the addresses. Addresses have no network namespace: a flow is

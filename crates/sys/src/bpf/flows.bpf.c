@@ -4,7 +4,9 @@
  *
  * Runs once per packet that a device passes to the stack (after GRO, on the CPU that runs the
  * protocol). Packets of real devices give NAPI id and queue. Packets on virtual devices that still
- * belong to the sending socket never passed a NIC. Records nothing while no consumer needs it.
+ * belong to the sending socket never passed a NIC. Others that a virtual device's NAPI polled (a
+ * veth with GRO, on its way to a router or bridge) give that NAPI, unless one of the two is known:
+ * the last such NAPI is the nearest to the consumer. Records nothing while no consumer needs it.
  */
 #include "flow.h"
 #include "machine.h"
@@ -15,8 +17,11 @@ static __always_inline void note(void *flows, const void *flow, const struct ori
 {
 	struct origin *noted = bpf_map_lookup_elem(flows, flow);
 
-	if (!noted || noted->napi_id != origin->napi_id || noted->queue != origin->queue)
-		bpf_map_update_elem(flows, flow, origin, BPF_ANY);
+	if (noted && noted->napi_id == origin->napi_id && noted->queue == origin->queue)
+		return;
+	if (noted && is_virtual(origin->napi_id) && !is_virtual(noted->napi_id))
+		return;
+	bpf_map_update_elem(flows, flow, origin, BPF_ANY);
 }
 
 SEC("tp_btf/netif_receive_skb")
@@ -29,13 +34,11 @@ int BPF_PROG(flow_enters, struct sk_buff *skb)
 
 	if (!demand || !demand->noting)
 		return 0;
-	if (is_physical(skb->dev)) {
+	if (is_physical(skb->dev) || !skb->sk) {
 		origin.napi_id = skb->napi_id;
 		origin.queue = skb->queue_mapping;
-		if (origin.napi_id <= machine.cpus)
+		if (is_physical(skb->dev) ? origin.napi_id <= machine.cpus : !is_virtual(origin.napi_id))
 			return 0;
-	} else if (!skb->sk) {
-		return 0;
 	}
 	hash = skb->hash;
 	if (hash)

@@ -99,11 +99,11 @@ static __always_inline void find_queue(const struct sock *sk, struct seen *seen,
 	}
 	known = socket_flow(sk, IPPROTO_TCP, &flow);
 	origin = origin_of(sk->__sk_common.skc_rxhash, known ? &flow : NULL, &read->resolved);
-	if (origin) {
+	if (origin && !(napi_id > machine.cpus && is_virtual(origin->napi_id))) {
 		read->napi_id = origin->napi_id;
 		read->queue = origin->queue;
 	} else if (napi_id > machine.cpus) {
-		/* No NIC is known to have received it: the virtual device's NAPI is the first. */
+		/* No NIC is known to have received it: it belongs to the virtual device's NAPI. */
 		read->napi_id = napi_id;
 		read->queue = queue;
 		read->resolved = DIRECT;

@@ -101,13 +101,14 @@ static __always_inline void find_queue(const struct datagram *datagram, struct r
 	}
 	known = datagram->header && packet_flow(datagram->header, datagram->protocol, &flow);
 	origin = origin_of(datagram->hash, known ? &flow : NULL, &read->resolved);
-	if (origin) {
+	if (origin && !(datagram->napi_id > machine.cpus && is_virtual(origin->napi_id))) {
 		read->napi_id = origin->napi_id;
 		read->queue = origin->queue;
-		if (origin->napi_id)
+		/* A virtual device passes on what the sender allocated. */
+		if (origin->napi_id && !is_virtual(origin->napi_id))
 			read->poll_cpu = datagram->alloc_cpu;
 	} else if (datagram->napi_id > machine.cpus) {
-		/* No NIC is known to have received it: the virtual device's NAPI is the first. */
+		/* No NIC is known to have received it: it belongs to the virtual device's NAPI. */
 		read->napi_id = datagram->napi_id;
 		read->queue = datagram->queue;
 		read->resolved = DIRECT;

@@ -451,11 +451,8 @@ fn data_that_no_nic_received_belongs_to_the_napi_of_a_veth_with_gro() {
         // (veth_skb_is_eligible_for_gro)
         let here = ["-K", "veth-here", "tso", "off"];
         assert!(Command::new("ethtool").args(here).status().unwrap().success());
-        let gro = Command::new("nsenter")
-            .arg(format!("--net=/proc/{}/ns/net", reader.tgid()))
-            .args(["ethtool", "-K", "veth-there", "gro", "on"])
-            .status();
-        assert!(gro.unwrap().success());
+        let gro = ["ethtool", "-K", "veth-there", "gro", "on"];
+        assert!(in_netns_of(reader.tgid()).args(gro).status().unwrap().success());
         let mut tracer = Tracer::attach(Options::exact());
         send((Ipv4Addr::new(10, 9, 0, 2), reader.port).into(), 2_000_000);
         assert_eq!(reader.said("read"), 2_000_000);
@@ -479,6 +476,61 @@ fn data_that_no_nic_received_belongs_to_the_napi_of_a_veth_with_gro() {
         };
         assert!(reads.iter().all(is_of_the_veth), "{reads:#?}");
     });
+}
+
+/// A veth with GRO that feeds a router: its packets are read in another namespace, and no more of
+/// its NAPI is in them then.
+#[test]
+fn data_that_a_router_takes_from_a_veth_belongs_to_the_napi_of_that_veth() {
+    in_own_netns(|| {
+        let mut reader = reader_behind_veth(2);
+        let of_reader = ["ip", "route", "add", "default", "via", "10.9.0.1"];
+        assert!(in_netns_of(reader.tgid()).args(of_reader).status().unwrap().success());
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        ip("link add veth-in type veth peer name veth-from");
+        ip("addr add 10.8.0.1/24 dev veth-in");
+        ip("link set veth-in up");
+        let gro = ["-K", "veth-in", "gro", "on"];
+        assert!(Command::new("ethtool").args(gro).status().unwrap().success());
+        let here = (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get());
+        let mut tracer = Tracer::attach(Options::exact());
+        let to: SocketAddr = (Ipv4Addr::new(10, 9, 0, 2), reader.port).into();
+        let sender = thread::spawn(move || {
+            unshare_net();
+            let there = rustix::thread::gettid().as_raw_nonzero().get().to_string();
+            let router = format!("--net=/proc/{}/task/{}/ns/net", here.0, here.1);
+            let into = ["ip", "link", "set", "veth-from", "netns", &there];
+            assert!(Command::new("nsenter").arg(router).args(into).status().unwrap().success());
+            ip("addr add 10.8.0.2/24 dev veth-from");
+            ip("link set veth-from up");
+            ip("route add default via 10.8.0.1");
+            // else a veth does not use its NAPI (veth_skb_is_eligible_for_gro)
+            let off = ["-K", "veth-from", "tso", "off"];
+            assert!(Command::new("ethtool").args(off).status().unwrap().success());
+            // the first data of unknown origin only has flows recorded
+            send(to, 1_000);
+            send(to, 2_000_000);
+        });
+        sender.join().unwrap();
+        assert_eq!(reader.said("read"), 2_001_000);
+        let attribution = tracer.read().unwrap();
+        let polled = attribution.polls.iter().filter(|poll| poll.netdev == "veth-in");
+        let napis: BTreeSet<_> = polled.map(|poll| Some(poll.napi)).collect();
+        let reads = of(&attribution, reader.tgid());
+        let recorded = reads.iter().filter(|read| {
+            let by_flow = [QueueResolution::FlowHash, QueueResolution::FiveTuple];
+            by_flow.contains(&read.resolved) && napis.contains(&read.napi) && !read.approximate
+        });
+        let recorded: u64 = recorded.map(|read| read.bytes).sum();
+        assert!(recorded >= 2_000_000, "{recorded} bytes of {napis:?}: {reads:#?}");
+    });
+}
+
+/// A command that runs in the network namespace of a process.
+fn in_netns_of(tgid: u32) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/proc/{tgid}/ns/net"));
+    command
 }
 
 #[test]
