@@ -9,6 +9,7 @@ pub mod bootstrap;
 mod estimate;
 mod means;
 mod normal;
+mod order;
 pub mod sequential;
 pub mod signed_rank;
 #[cfg(feature = "simulate")]
@@ -18,4 +19,5 @@ mod summary;
 
 pub use estimate::Estimate;
 pub use means::difference_of_means;
+pub use order::rank_below_quantile;
 pub use summary::{mean, median, quantile};

@@ -44,12 +44,15 @@ impl RunqueueLatency {
     /// The 99th percentile in nanoseconds, with an error of at most 1/32 (or a nanosecond); `None`
     /// with fewer than [`MIN_WAITS`] waits.
     pub fn p99_ns(&self) -> Option<f64> {
-        (self.count() >= MIN_WAITS).then(|| self.quantile_ns(0.99)).flatten()
+        let count = self.count();
+        let rank = (0.99 * count as f64).ceil() as u64;
+        (count >= MIN_WAITS).then(|| self.ranked_ns(rank)).flatten()
     }
 
-    /// The quantile at `share`, in nanoseconds, interpolated within its bucket.
-    fn quantile_ns(&self, share: f64) -> Option<f64> {
-        let rank = (share * self.count() as f64).ceil().max(1.0);
+    /// The wait of this rank (1: the shortest) in nanoseconds, interpolated within its bucket;
+    /// `None` if there are fewer waits.
+    pub fn ranked_ns(&self, rank: u64) -> Option<f64> {
+        let rank = rank.max(1) as f64;
         let mut below = 0.0;
         self.waits.iter().find_map(|(&shortest, &count)| {
             let within = (rank - below - 0.5) / count as f64;

@@ -5,8 +5,8 @@ use std::fmt;
 
 use netsilo_model::derive::rates::{CpuRates, Rates, rates};
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::snapshot::runqueue::{MIN_WAITS, RunqueueLatency};
-use netsilo_stats::median;
+use netsilo_model::snapshot::runqueue::RunqueueLatency;
+use netsilo_stats::{median, rank_below_quantile};
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::Better;
@@ -19,6 +19,14 @@ const MOST_VALUES: usize = 64;
 /// The fewest values of the present state that give a limit.
 const LEAST_VALUES: usize = 4;
 
+/// The fewest waits for a bound of their 99th percentile. A part of a window on a busy machine has
+/// as many, so that a candidate that makes readers wait is taken back as soon as one that loses
+/// packets.
+const FEWEST_WAITS: u64 = 100;
+
+/// Probability that such a bound is above the 99th percentile.
+const BOUND_ERROR: f64 = 0.01;
+
 /// What one part of a window showed; `None` where it was not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -29,7 +37,8 @@ pub struct Peek {
     pub lost: Option<f64>,
     /// TCP segments sent again, per segment sent.
     pub retransmitted: Option<f64>,
-    /// The 99th percentile of the run-queue latency of socket readers, in nanoseconds.
+    /// A lower bound of the 99th percentile of the run-queue latency of socket readers, in
+    /// nanoseconds.
     pub runqueue_p99_ns: Option<f64>,
     /// Packets that the netdevs received, per second.
     pub received_per_s: Option<f64>,
@@ -115,7 +124,7 @@ impl fmt::Display for Rail {
 impl Peek {
     /// What an observation shows; the objective where one is measured on the live workload.
     ///
-    /// `waits` collects the waits of all parts of a window until they give a percentile.
+    /// `waits` collects the waits of the parts of a window until they give a bound.
     pub fn from_observation(
         observation: &Observation,
         measure: Option<WorkloadMeasure>,
@@ -136,15 +145,20 @@ impl Peek {
     }
 }
 
-/// The waits for a CPU since the last percentile: one part of a window may have too few of them.
+/// The waits for a CPU since the last bound: one part of a window may have too few of them.
 #[derive(Debug, Clone, Default)]
 pub struct Waits(RunqueueLatency);
 
 impl Waits {
-    /// Adds the waits of a part; the 99th percentile once there are enough, which starts anew.
+    /// Adds the waits of a part; the lower bound of their 99th percentile once there are enough,
+    /// which starts anew.
     fn take(&mut self, part: Option<&RunqueueLatency>) -> Option<f64> {
         self.0.append(part?.clone());
-        (self.0.count() >= MIN_WAITS).then(|| std::mem::take(&mut self.0).p99_ns()).flatten()
+        let count = self.0.count();
+        if count < FEWEST_WAITS {
+            return None;
+        }
+        std::mem::take(&mut self.0).ranked_ns(rank_below_quantile(count, 0.99, BOUND_ERROR)?)
     }
 }
 
@@ -318,15 +332,36 @@ mod tests {
     }
 
     #[test]
-    fn waits_of_several_parts_give_one_percentile() {
-        let part = |count: u64| RunqueueLatency { waits: [(5000, count)].into() };
+    fn waits_of_several_parts_give_one_bound() {
+        let part = |short: u64, long: u64| RunqueueLatency {
+            waits: [(5000, short), (9_000_000, long)].into(),
+        };
         let mut waits = Waits::default();
-        assert_eq!(waits.take(Some(&part(MIN_WAITS / 2))), None);
+        assert_eq!(waits.take(Some(&part(50, 0))), None);
         assert_eq!(waits.take(None), None);
-        let p99 = waits.take(Some(&part(MIN_WAITS / 2))).unwrap();
-        assert!((p99 - 5000.0).abs() < 5000.0 / 32.0, "{p99}");
-        // the next percentile has waits of its own
-        assert_eq!(waits.take(Some(&part(MIN_WAITS - 1))), None);
+        let is = |bound: Option<f64>, ns: f64| {
+            assert!((bound.unwrap() - ns).abs() < ns / 16.0, "{bound:?}");
+        };
+        // of 100 waits, four long ones may be chance, five are not
+        is(waits.take(Some(&part(46, 4))), 5000.0);
+        // the next bound has waits of its own
+        assert_eq!(waits.take(Some(&part(99, 0))), None);
+        is(waits.take(Some(&part(0, 5))), 9_000_000.0);
+    }
+
+    #[test]
+    fn a_candidate_that_makes_readers_wait_is_out_after_two_parts_of_a_busy_server() {
+        let rules = RaceRules::default();
+        let mut waits = Waits::default();
+        let mut peek = |long: u64| {
+            let part = RunqueueLatency { waits: [(50_000, 100), (8_000_000, long)].into() };
+            Peek { runqueue_p99_ns: waits.take(Some(&part)), ..Peek::default() }
+        };
+        let mut limits = Limits::default();
+        (0..4).for_each(|_| limits.learn(&rules, &peek(1)));
+        let broken = |peek: Peek| limits.broken(&rules, &peek).iter().map(|it| it.rail).collect();
+        let both: [Vec<Rail>; 2] = [broken(peek(20)), broken(peek(20))];
+        assert_eq!(both, [[Rail::RunqueueLatency], [Rail::RunqueueLatency]]);
     }
 
     #[test]
