@@ -12,6 +12,7 @@ mod conforms;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use conforms::conforming;
 use netsilo_lab::{Cable, output_of, until};
@@ -314,18 +315,23 @@ fn a_kill_at_any_moment_leaves_the_state_before() {
     let before = bench.knobs();
     // the command outlives the search by seconds only
     let script = Bench::script("sleep 20", "echo 100");
-    let mut child = bench
-        .tune(&["--for", "1h"], Some(&script))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    bench.until("RPS is on", |it| it.knobs() != before);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    bench.until("the guard restores", |it| it.knobs() == before);
-    bench.until("the guard is done", |it| !it.journal("undone").is_empty());
-    assert_eq!(bench.journal("undone").last().unwrap()["by"], "guard");
+    // in the middle of a trial; as soon as it is seen to be written, and a little later
+    for later in [300, 0, 3, 1].map(Duration::from_millis) {
+        let undone = bench.journal("undone").len();
+        let mut child = bench
+            .tune(&["--for", "1h"], Some(&script))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        bench.until("RPS is on", |it| it.knobs() != before);
+        std::thread::sleep(later);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        bench.until("the guard restores", |it| it.knobs() == before);
+        bench.until("the guard is done", |it| it.journal("undone").len() > undone);
+        assert_eq!(bench.journal("undone").last().unwrap()["by"], "guard");
+    }
     let (code, text) = output_of(&bench.run(&["undo"]));
     assert_eq!((code, text.as_str()), (Some(0), "nothing to undo\n"));
 }
