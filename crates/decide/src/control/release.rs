@@ -9,10 +9,16 @@ use super::hold::Hold;
 use super::knob_state::{Input, Knob};
 use super::memory::Memory;
 use super::planned::Planned;
+use super::policy::Policy;
 use super::view::{self, Window};
 use crate::plan::{AlgorithmName, Plan};
 use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::machine::ordered::Ordered as _;
+
+/// Share of the least gain that suffices for a move beside one that gains enough: a queue that has
+/// little to gain now may have more under a heavier load.
+const GOES_ALONG: f64 = 0.1;
 
 impl Memory {
     /// Gives each of these knobs its part of the plan.
@@ -57,15 +63,44 @@ impl Memory {
     /// The wanted changes, each with the reason if it is held. What belongs to one silo is held or
     /// released together.
     pub(super) fn candidates<'p>(&self, window: &Window<'_>, plan: &'p Plan) -> Vec<Candidate<'p>> {
-        let hold = |change| Candidate { change, hold: self.hold(window, plan, change) };
+        let hold =
+            |change| Candidate { change, hold: self.hold(window, plan, change, &self.policy) };
         let mut candidates: Vec<Candidate<'p>> = plan.changes.iter().map(hold).collect();
         hold_whole_silos(window, &mut candidates);
+        self.let_small_gains_go_along(window, plan, &mut candidates);
         wait_for_interrupts(window, &mut candidates);
         self.keep_to_budget(window, plan, &mut candidates);
         candidates
     }
 
-    fn hold(&self, window: &Window<'_>, plan: &Plan, change: &Change) -> Option<Hold> {
+    /// Beside a move that gains enough, a part of the least gain suffices.
+    fn let_small_gains_go_along(
+        &self,
+        window: &Window<'_>,
+        plan: &Plan,
+        candidates: &mut [Candidate<'_>],
+    ) {
+        let gains = |change| gain(window, plan, change).unwrap_or(0) as f64;
+        let least = self.policy.min_gain * SECOND_NS;
+        if !candidates.iter().any(|it| it.hold.is_none() && gains(it.change) >= least) {
+            return;
+        }
+        let policy = Policy { min_gain: GOES_ALONG * self.policy.min_gain, ..self.policy.clone() };
+        for Candidate { change, hold } in candidates.iter_mut() {
+            if matches!(hold, Some(Hold::SmallGain(_))) {
+                *hold = self.hold(window, plan, change, &policy);
+            }
+        }
+        hold_whole_silos(window, candidates);
+    }
+
+    fn hold(
+        &self,
+        window: &Window<'_>,
+        plan: &Plan,
+        change: &Change,
+        policy: &Policy,
+    ) -> Option<Hold> {
         let target = &change.target;
         if self.requests.contains_key(target) {
             return Some(Hold::Reverting);
@@ -74,7 +109,7 @@ impl Memory {
             return Some(Hold::TooShort(0, WINDOWS_WANTED));
         };
         let stays_on_llc = window.stays_on_llc(target, &change.new);
-        knob.hold(window.now, stays_on_llc, gain(window, plan, change), &self.policy)
+        knob.hold(window.now, stays_on_llc, gain(window, plan, change), policy)
     }
 
     /// Holds what the budget has no room for; the largest gains come first.

@@ -275,3 +275,21 @@ fn a_load_that_comes_in_bursts_is_followed_as_quickly() {
     world.steps(60);
     assert_eq!(world.made.len(), made, "{:?}", &world.made[made..]);
 }
+
+#[test]
+fn a_queue_with_little_to_gain_moves_along_with_one_that_gains_enough() {
+    let placed = |packets: [u64; 2]| {
+        let mut scene = scene(2);
+        for (queue, packets) in scene.netdevs[0].queues.iter_mut().zip(packets) {
+            (queue.packets_per_s, queue.wakeups_per_s) = (packets, packets);
+            queue.load = packets as f64 * 4e-6;
+            queue.readers[0].bytes_per_s = packets * 400;
+        }
+        let mut world = World::new(scene, policy(AlgorithmName::Auto), 11);
+        world.noise = 0.0;
+        world.steps(30);
+        [30, 31].map(|irq| world.settings.irqs[&Irq(irq)].requested.clone().unwrap().to_string())
+    };
+    assert_eq!(placed([50_000, 30]), ["4", "5"]);
+    assert_eq!(placed([30, 30]), ["0", "0"], "neither gains enough alone");
+}
