@@ -1,5 +1,5 @@
-//! Placement on a real kernel where nobody reads (a router), and where everybody reads from all
-//! queues (a proxy).
+//! Placement on a real kernel where nobody reads (a router, a bridge), and where everybody reads
+//! from all queues (a proxy).
 
 #![allow(
     clippy::unwrap_used,
@@ -44,25 +44,107 @@ fn pin(lab: &Lab, netdev: &str, cpu: u32) {
     .unwrap();
 }
 
-/// Starts sixteen flows from the peer of eth0 to the peer of eth1.
-fn through(lab: &Lab) -> [PeerJob; 2] {
+/// Starts sixteen flows from the peer of one NIC to an address that the peer of the other one has.
+fn through(lab: &Lab, from: usize, address: &str) -> [PeerJob; 2] {
     let consume = "consume --mode udp-unconnected --port 7000 --ports 16 --flows 16 --idle 60";
-    let consumer = lab.peer(1).unwrap().traffic(consume).unwrap();
-    let produce = "produce --proto udp --dest 10.77.1.1 --port 7000 --ports 16 --flows 16 \
-                   --bytes 40000000 --rate 3000";
-    [lab.peer(0).unwrap().traffic(produce).unwrap(), consumer]
+    let consumer = lab.peer(1 - from).unwrap().traffic(consume).unwrap();
+    let produce = format!(
+        "produce --proto udp --dest {address} --port 7000 --ports 16 --flows 16 \
+         --bytes 40000000 --rate 3000"
+    );
+    [lab.peer(from).unwrap().traffic(&produce).unwrap(), consumer]
 }
 
-fn forwarding(lab: &Lab) {
+/// Makes the guest a router between the two NICs.
+fn route(lab: &Lab) {
     lab.sh("echo 1 > /proc/sys/net/ipv4/ip_forward").unwrap();
     for (peer, other) in [(0, 1), (1, 0)] {
         let route = format!("ip route replace 10.77.{other}.0/24 via {}", Lab::guest_address(peer));
         lab.peer(peer.into()).unwrap().sh(&route).unwrap();
     }
+}
+
+/// The CPU that forwards a packet chooses the tx queue by XPS, and so the CPU of the completion.
+#[test]
+fn forwarding_under_xps_settles_in_one_plan() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let nics = vec![Nic::from(NicModel::VirtioNet); 2];
+    let lab = Lab::boot(&Spec { nics, ..Spec::new(Kernel::V6_1, NicModel::VirtioNet) }).unwrap();
+    lab.sh(&format!("echo '{COSTS}' >/tmp/costs.json")).unwrap();
+    route(&lab);
+    settles(&lab, 2, &[(0, "10.77.1.1")]);
+    lab.sh(
+        "nft 'add table ip nat; add chain ip nat out { type nat hook postrouting priority 100; }; \
+              add rule ip nat out oifname eth1 masquerade'",
+    )
+    .unwrap();
+    settles(&lab, 4, &[(0, "10.77.1.1"), (1, "10.77.0.1")]);
+    lab.sh("nft delete table ip nat; echo 0 > /proc/sys/net/ipv4/ip_forward; \
+         ip link add br0 type bridge; ip link set br0 up; \
+         for eth in eth0 eth1; do ip address flush dev $eth; ip link set $eth master br0; done")
+        .unwrap();
+    lab.peer(0).unwrap().sh("ip route flush 10.77.1.0/24").unwrap();
+    let moved = "ip route flush 10.77.0.0/24; ip address add 10.77.0.3/24 dev tap1";
+    lab.peer(1).unwrap().sh(moved).unwrap();
+    settles(&lab, 2, &[(0, "10.77.0.3"), (1, "10.77.0.1")]);
+}
+
+/// Receives eth0 on the first CPUs, eth1 on both sockets, and sends from each half or quarter of
+/// the CPUs through a queue of its own: after one plan nothing more moves, and packets are received
+/// and completed on one socket.
+fn settles(lab: &Lab, queues: u32, flows: &[(usize, &str)]) {
+    let (width, eth1) = (8 / queues, ["4 2", "4 2 6 0"][usize::from(queues == 4)]);
+    let set = format!(
+        "pin() {{ echo $3 >/proc/irq/$(grep -lx \"$1-$2\" /sys/kernel/irq/*/actions | \
+                  cut -d/ -f5)/smp_affinity_list; }}; \
+         for eth in eth0 eth1; do \
+             ethtool -L $eth combined {queues} 2>&1 | grep -v unmodified; \
+             virtio=$(basename $(readlink /sys/class/net/$eth/device)); q=0; \
+             [ $eth = eth0 ] && cpus='0 1 2 3' || cpus='{eth1}'; \
+             for cpu in $(echo $cpus | cut -d' ' -f1-{queues}); do \
+                 printf '%x' $(((1 << {width}) - 1 << q * {width})) \
+                     >/sys/class/net/$eth/queues/tx-$q/xps_cpus; \
+                 pin $virtio input.$q $cpu; pin $virtio output.$q $cpu; q=$((q + 1)); \
+             done; \
+         done"
+    );
+    lab.sh(&set).unwrap();
+    let traffic: Vec<_> = flows.iter().map(|(from, to)| through(lab, *from, to)).collect();
+    let options = "--interval 3s --costs /tmp/costs.json";
+    let applied = lab.run(&format!("{NETSILO} apply --yes {options}")).unwrap();
+    assert_eq!(applied.status, 0, "{applied:?}");
+    let again: Plan = lab.json(&format!("{NETSILO} plan -j {options}")).unwrap();
+    let report: Report = lab.json(&format!("{NETSILO} show --interval 3s -j")).unwrap();
+    traffic.into_iter().flatten().for_each(|job| _ = job.stop().unwrap());
+    assert_eq!(again.changes, [], "after {}", applied.text());
+    let completes_on = |netdev: &str, queue: u32| {
+        let netdev = report.netdevs.iter().find(|it| it.name == netdev)?;
+        let tx = netdev.tx_irqs.iter().find(|tx| tx.queue == queue)?;
+        tx.effective.as_ref()?.single()
+    };
+    let (mut together, mut apart) = (0.0, 0.0);
+    let all = report.netdevs.iter().flat_map(|it| &it.queues).flat_map(|silo| &silo.forwards);
+    for it in all.filter(|it| it.egress.starts_with("eth")) {
+        let completes = completes_on(&it.egress, it.tx_queue).unwrap();
+        let sum = if it.cpu.0 / 4 == completes.0 / 4 { &mut together } else { &mut apart };
+        *sum += it.packets_per_s;
+    }
+    assert!(
+        together > 100.0 && apart < together * 0.05,
+        "{queues} queues, {flows:?}: {together} packets/s together, {apart} apart: {}",
+        applied.text()
+    );
+    lab.sh(&format!("{NETSILO} undo")).unwrap();
+}
+
+fn forwarding(lab: &Lab) {
+    route(lab);
     pin(lab, "eth0", 0);
     pin(lab, "eth1", 6);
     let before = lab.sh(AFFINITIES).unwrap();
-    let traffic = through(lab);
+    let traffic = through(lab, 0, "10.77.1.1");
     let apply =
         format!("{NETSILO} apply --yes --interval 3s --costs /tmp/costs.json --algorithm auto");
     let applied = lab.run(&apply).unwrap();

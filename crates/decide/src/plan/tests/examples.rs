@@ -11,71 +11,69 @@ use netsilo_model::synthetic::scene::{
 
 use super::*;
 
-/// A router of virtio's shape: each CPU of a socket sends through that socket's tx queue. Moving
-/// the receiving queue to the completions changes the egress queue, and with it the completions.
+/// A router of virtio's shape: the CPUs of each half or quarter of the machine send through a tx
+/// queue of their own. Moving the receiving queue to the completions changes the egress queue, and
+/// with it the completions.
 #[test]
 fn forwarding_under_xps_settles_in_one_plan() {
-    let queue = |irq, cpu: u32, tx_cpu: u32, xps| SceneQueue {
-        irq: Some(irq),
-        tx_irq: Some(irq + FIRST_TX_IRQ),
-        cpus: CpuSet::from_cpu(CpuId(cpu)),
-        tx_cpus: CpuSet::from_cpu(CpuId(tx_cpu)),
-        xps_cpus: Some(CpuSet::parse_list(xps).unwrap()),
-        ..SceneQueue::default()
-    };
-    let receives = |queue: SceneQueue| SceneQueue {
-        packets_per_s: 50_000,
-        load: 0.16,
-        forwards: vec![SceneForward {
-            to: "eth1".into(),
-            queue: 0,
-            packets_per_s: 50_000,
-            bytes_per_s: 5_000_000,
-        }],
-        ..queue
-    };
-    let device = |name: &str, queues| SceneNetdev {
-        name: name.into(),
-        driver: "virtio_net".into(),
-        queues,
-        ..SceneNetdev::default()
-    };
-    let router = |rx_cpus: [u32; 2], tx_cpus: [u32; 2]| Scene {
-        grid: Grid { nodes: 2, l2s: 2, threads: 2, ..Grid::default() },
-        netdevs: vec![
-            device(
-                "eth0",
-                vec![
-                    receives(queue(30, rx_cpus[0], 0, "0-3")),
-                    receives(queue(31, rx_cpus[1], 4, "4-7")),
-                ],
-            ),
-            device(
-                "eth1",
-                vec![
-                    queue(40, tx_cpus[0], tx_cpus[0], "0-3"),
-                    queue(41, tx_cpus[1], tx_cpus[1], "4-7"),
-                ],
-            ),
-        ],
-        ..Scene::default()
-    };
     let goal = Goal::default();
-    for (rx_cpus, tx_cpus) in [([0, 1], [4, 2]), ([4, 5], [4, 2]), ([0, 4], [4, 0])] {
-        let scene = router(rx_cpus, tx_cpus);
+    let two_queues = [([0, 1], [4, 2]), ([4, 5], [4, 2]), ([0, 4], [4, 0])];
+    let four_queues = [([0, 1, 2, 3], [4, 2, 6, 0]), ([0, 0, 0, 0], [4, 5, 6, 7])];
+    let two = two_queues.iter().map(|(eth0, eth1)| (&eth0[..], &eth1[..]));
+    let four = four_queues.iter().map(|(eth0, eth1)| (&eth0[..], &eth1[..]));
+    for ((eth0, eth1), two_way) in two.chain(four).flat_map(|it| [(it, false), (it, true)]) {
+        let scene = router(eth0, eth1, two_way);
         let first = plan(&scene.observation(), &goal);
         let settings = apply_to(&scene.settings(), &first.changes);
         let observation = scene.observe(&settings);
         let again = plan(&observation, &goal).changes;
-        assert_eq!(again, vec![], "rx on {rx_cpus:?}, tx on {tx_cpus:?}, after {first:#?}");
-        let topology = &settings.topology;
+        let of = format!("eth0 on {eth0:?}, eth1 on {eth1:?}, two ways: {two_way}");
+        assert_eq!(again, vec![], "{of}, after {first:#?}");
         for forwarded in &observation.attribution.forwarded {
-            let tx = &settings.netdevs[1].tx_queues[forwarded.tx_queue as usize];
+            let egress = settings.netdevs.iter().find(|it| it.name == forwarded.egress).unwrap();
+            let tx = &egress.tx_queues[forwarded.tx_queue as usize];
             let completes = settings.irqs[&tx.irq.as_ref().unwrap().to].effective.clone().unwrap();
-            let distance = topology.distance(forwarded.poll_cpu, completes.single().unwrap());
-            assert!(distance < Distance::Remote, "{forwarded:?} is completed on {completes}");
+            let completes = completes.single().unwrap();
+            let distance = settings.topology.distance(forwarded.poll_cpu, completes);
+            assert!(distance < Distance::Remote, "{of}: {forwarded:?} is completed on {completes}");
         }
     }
+}
+
+/// Two netdevs with both interrupts of each pair of queues on one of these CPUs; eth0 forwards to
+/// eth1, and eth1 to eth0 if asked for.
+fn router(eth0: &[u32], eth1: &[u32], two_way: bool) -> Scene {
+    let device = |name: &str, irq: u32, cpus: &[u32], to: Option<&str>| {
+        let width = 8 / cpus.len() as u32;
+        let queue = |(at, cpu): (u32, &u32)| SceneQueue {
+            irq: Some(irq + at),
+            tx_irq: Some(irq + at + FIRST_TX_IRQ),
+            cpus: CpuSet::from_cpu(CpuId(*cpu)),
+            tx_cpus: CpuSet::from_cpu(CpuId(*cpu)),
+            xps_cpus: Some((at * width..(at + 1) * width).map(CpuId).collect()),
+            packets_per_s: if to.is_some() { 50_000 } else { 0 },
+            load: if to.is_some() { 0.16 } else { 0.0 },
+            forwards: Vec::from_iter(to.map(|to| SceneForward {
+                to: to.into(),
+                queue: 0,
+                packets_per_s: 50_000,
+                bytes_per_s: 5_000_000,
+            })),
+            ..SceneQueue::default()
+        };
+        SceneNetdev {
+            name: name.into(),
+            driver: "virtio_net".into(),
+            queues: (0..).zip(cpus).map(queue).collect(),
+            ..SceneNetdev::default()
+        }
+    };
+    let netdevs = vec![
+        device("eth0", 30, eth0, Some("eth1")),
+        device("eth1", 40, eth1, two_way.then_some("eth0")),
+    ];
+    let grid = Grid { nodes: 2, l2s: 2, threads: 2, ..Grid::default() };
+    Scene { grid, netdevs, ..Scene::default() }
 }
 
 #[test]
