@@ -15,6 +15,9 @@ const ERROR_RATE: f64 = 0.05;
 /// Share of the best peer's rate below which netsilo's interval must not reach.
 const LEAST_RATE: f64 = 0.97;
 
+/// netsilo's rate over irqbalance's, at least, where requests and responses are light.
+const LEAST_OVER_IRQBALANCE: f64 = 1.5;
+
 /// Difference of shares of bytes that one second of a light load can show.
 const VISIBLE_SHARE: f64 = 0.01;
 
@@ -133,11 +136,16 @@ impl WorkloadResults {
         Self { workload: kind.name(), settings, comparisons, lost }
     }
 
-    /// netsilo's rate over irqbalance's.
+    /// netsilo's rate over irqbalance's; it also falls short if it is less than half as much again
+    /// where requests and responses are light.
     pub(crate) fn over_irqbalance(&self) -> Option<Comparison> {
         let of = |wanted| self.settings.iter().find(|row| row.settings.contains(&wanted));
         let (netsilo, irqbalance) = (of(Setting::Netsilo)?, of(Setting::Irqbalance)?);
-        Some(compare(RATE, netsilo, irqbalance, Setting::Irqbalance))
+        let compared = compare(RATE, netsilo, irqbalance, Setting::Irqbalance);
+        let is_light = [Kind::TcpRr, Kind::UdpRr].iter().any(|it| it.name() == self.workload);
+        let misses = |ratio: Estimate| is_light && ratio.value < LEAST_OVER_IRQBALANCE;
+        let falls_short = compared.falls_short || compared.ratio.is_some_and(misses);
+        Some(Comparison { falls_short, ..compared })
     }
 }
 
@@ -247,6 +255,19 @@ mod tests {
         assert!(named(&all, "bytes_remote").falls_short);
         let ipis = named(&all, "ipis");
         assert_eq!((ipis.ratio, ipis.falls_short), (None, false));
+    }
+
+    #[test]
+    fn light_requests_need_half_as_much_again_as_under_irqbalance() {
+        let falls_short = |kind, rate| {
+            let settings = vec![
+                state(&[Setting::Irqbalance], 100.0, 0.5, 0.0),
+                state(&[Setting::Netsilo], rate, 0.5, 0.0),
+            ];
+            WorkloadResults::new(kind, settings, Vec::new()).over_irqbalance().unwrap().falls_short
+        };
+        assert!(falls_short(Kind::TcpRr, 149.0) && !falls_short(Kind::TcpRr, 151.0));
+        assert!(falls_short(Kind::Redis, 96.0) && !falls_short(Kind::Redis, 101.0));
     }
 
     #[test]

@@ -140,11 +140,12 @@ impl fmt::Display for Score {
 /// A row for each pair, and the score, in Markdown.
 pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
     let mut table = markdown(&["load", "RPS onto", "rate without", "change by RPS", "verdict", ""]);
-    let mut scores = Vec::new();
+    let (mut scores, mut calm) = (Vec::new(), Vec::new());
     for pair in &recorded.pairs {
         let verdict = pair.verdict(folder)?;
         let score = pair.score(verdict);
         scores.push(score);
+        calm.extend((verdict == Outcome::NoClearChange).then(|| pair.change()));
         let percent = |share: f64| format!("{:+.0}%", share * 100.0);
         let change = match pair.interval() {
             Some(Estimate { value, low, high }) => {
@@ -167,7 +168,15 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
         let count = scores.iter().filter(|it| **it == score).count();
         format!("{count} {score}")
     });
-    Ok(format!("{table}\n\n{} pairs: {}.", scores.len(), counts.join(", ")))
+    let within = calm.iter().filter(|change| change.abs() <= SMALL).count();
+    Ok(format!(
+        "{table}\n\n{} pairs: {}.\n\nOf {} verdicts of no clear change, {within} have a median \
+         within {:.0}%.",
+        scores.len(),
+        counts.join(", "),
+        calm.len(),
+        SMALL * 100.0
+    ))
 }
 
 #[cfg(test)]
