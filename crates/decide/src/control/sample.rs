@@ -142,7 +142,10 @@ impl Sample {
         if seconds <= 0.0 {
             return sample;
         }
-        let remote = attribution.wakeups.iter().filter(|it| it.waker_cpu != it.sleeper_cpu);
+        // What a plan expects of wakeups are those of readers.
+        let polls = |tgid: u32| window.after().napi_threads.contains_key(&tgid);
+        let of_readers = attribution.wakeups.iter().filter(|it| !polls(it.tgid));
+        let remote = of_readers.filter(|it| it.waker_cpu != it.sleeper_cpu);
         let wakeups = remote.map(|it| (it.waker_cpu, it.sleeper_cpu, it.count as f64 / seconds));
         Self {
             read: read(attribution, window.after(), seconds),

@@ -77,9 +77,10 @@ struct Weights {
     source: String,
 }
 
-/// Default weights are scaled so that the receiver's half of an IPI under one last-level cache is
-/// the time that eBPF has measured; the sender's half is taken to change alike, and not to depend
-/// on what the receiver does. Weights that were calibrated or configured stay as they are.
+/// Default weights are raised until the receiver's half of an IPI under one last-level cache is at
+/// least the time of the handler, which eBPF has measured: what it does not see, such as exits from
+/// a guest, only adds to that. The sender's half is taken to change alike, and not to depend on
+/// what the receiver does. Weights that were calibrated or configured stay as they are.
 fn weights(analysis: &Analysis<'_>) -> Weights {
     let given = analysis.costs;
     let as_given = |costs: Costs| {
@@ -94,7 +95,7 @@ fn weights(analysis: &Analysis<'_>) -> Weights {
         _ => given.clone(),
     };
     let Some(seen) = seen_wakeup_ipis(analysis) else { return as_given(costs) };
-    let scale = seen.each_ns / (costs.ipi_ns.llc / 2.0);
+    let scale = (seen.each_ns / (costs.ipi_ns.llc / 2.0)).max(1.0);
     let on_busy = seen.busy.map_or_else(String::new, |busy| {
         format!(", {:.1} us to a busy cpu", seen.each_ns * busy / 1e3)
     });
@@ -114,6 +115,7 @@ fn weights(analysis: &Analysis<'_>) -> Weights {
 
 #[cfg(test)]
 mod tests {
+    use netsilo_model::derive::wakeups::WakeupRate;
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::snapshot::attribution::{CpuTime, Reschedules};
     use netsilo_model::snapshot::observation::Observation;
@@ -214,5 +216,40 @@ mod tests {
         let (enough, few) = (source(80), source(79));
         assert!(enough.ends_with(", 1.2 us per ipi (100 seen)"), "{enough}");
         assert!(!few.contains("per ipi"), "{few}");
+    }
+
+    #[test]
+    fn a_kthread_beside_what_wakes_it_spares_both_cpus_an_ipi() {
+        let observation = woken(CpuTime::default(), None);
+        let costs = Costs::default();
+        let analysis = Analysis::new(&observation, &costs);
+        let capacity = Capacity::new(&analysis, &[]);
+        let waker = WakeupRate { per_s: 20_000.0, idle_per_s: 20_000.0 };
+        let vector = Vector {
+            pool: analysis.after().topology.online.clone(),
+            present: Some(CpuId(1)),
+            measured_on: Some(CpuId(1)),
+            threaded: true,
+            traffic: true,
+            load: 0.2,
+            packets_per_s: 20_000.0,
+            polls_per_s: 20_000.0,
+            read_on: [(CpuId(1), 1e6)].into(),
+            wakeups_on: Some(BTreeMap::new()),
+            woken_by: [(CpuId(0), waker)].into(),
+            ..Vector::default()
+        };
+        let vectors = [vector];
+        let model = Model::new(&capacity, &vectors);
+        let [beside_waker, beside_reader] = [0, 1].map(|cpu| model.place(&CpuId(cpu)).unwrap());
+        let parts = model.placed(&[Some(CpuId(1))]).parts(0);
+        let ipi = costs.ipi_ns.at(analysis.after().topology.distance(CpuId(0), CpuId(1)));
+        assert!((parts[beside_reader].wakeups - 20_000.0 * ipi).abs() < 1.0, "{parts:?}");
+        assert_eq!(parts[beside_waker].wakeups, 0.0);
+        // both halves of the IPIs are gone; what the reader fetches from there is added
+        let lines = parts[beside_waker].lines;
+        let expected = 0.2 - (20_000.0 * ipi - lines / 2.0) / 1e9;
+        let loads = [beside_waker, beside_reader].map(|place| model.problem.load(0, place));
+        assert!((loads[0] - expected).abs() < 1e-6 && (loads[1] - 0.2).abs() < 1e-6, "{loads:?}");
     }
 }

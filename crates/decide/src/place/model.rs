@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use netsilo_model::cost::assumed::Assumed;
 use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS};
 use netsilo_model::cost::weights::ByDistance;
+use netsilo_model::derive::wakeups::WakeupRate;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, LOCAL, NodeId, Topology};
@@ -45,6 +46,9 @@ impl<'a> Model<'a> {
         for vector in vectors {
             model.add(vector);
         }
+        if model.problem.beyond.iter().all(|more| *more == 0.0) {
+            model.problem.beyond.clear();
+        }
         let lines = capacity.costs.lines_per_packet;
         for (from, vector) in vectors.iter().enumerate() {
             for Completion { to, packets_per_s, senders, .. } in &vector.completed_by {
@@ -74,11 +78,13 @@ impl<'a> Model<'a> {
             // A vector without traffic stays where it is.
             let at_home = |place| if Some(place) == home { 0.0 } else { f32::INFINITY };
             self.problem.fixed.extend((0..self.cpus.len()).map(at_home));
+            self.problem.beyond.extend((0..self.cpus.len()).map(|_| 0.0));
             self.problem.items.push(Item { load, home, ..Item::default() });
             return;
         }
         let row = Row::of(self, vector);
-        let (turns, parts) = (row.turns, row.everywhere(self));
+        let (turns, parts, beyond) = (row.turns, row.everywhere(self), row.beyond(self));
+        self.problem.beyond.extend(beyond);
         let at_home = home.map(|home| parts[home]);
         let here = at_home.unwrap_or_default();
         let near_reader = NearReader::of(vector, self.capacity.topology);
@@ -362,6 +368,8 @@ struct Row<'a> {
     far: &'a [bool],
     lines: Spread,
     wakeups: Spread,
+    /// Wakeups of its kthread by other CPUs.
+    woken: Spread,
     /// Share of a CPU's busy time that never waits for this vector: its own readers sleep until it
     /// has been polled.
     own: BTreeMap<CpuId, f64>,
@@ -391,6 +399,10 @@ impl<'a> Row<'a> {
                 * vector.ipi_share(*cpu, capacity);
             wakeups.add(*cpu, topology, &costs.ipi_ns, woken);
         }
+        let mut woken = Spread::default();
+        for (cpu, rate) in &vector.woken_by {
+            woken.add(*cpu, topology, &costs.ipi_ns, vector.ipis_of_kthread(*cpu, *rate, capacity));
+        }
         let own = |(cpu, bytes): (&CpuId, &f64)| {
             let share = bytes / ground.read_on.get(cpu)?;
             Some((*cpu, share.min(1.0) * vector.finds_asleep(*cpu, bytes / all, capacity)))
@@ -404,7 +416,8 @@ impl<'a> Row<'a> {
         let felt = if vector.threaded { model.felt(vector) } else { 1.0 };
         let turns = felt * vector.turns(&costs.assumed);
         let longer = None;
-        let row = Self { vector, capacity, ground, far, lines, wakeups, own, turns, longer, felt };
+        let row =
+            Self { vector, capacity, ground, far, lines, wakeups, woken, own, turns, longer, felt };
         row.with_measured_wait(model)
     }
 
@@ -432,6 +445,44 @@ impl<'a> Row<'a> {
         model.problem.places[place].busy * (1.0 - own)
     }
 
+    /// What its kthread takes of each CPU's time beyond what it took where it was measured, as a
+    /// share; nothing of an interrupt.
+    ///
+    /// Half of what wakeups and cache lines cost is the time of the CPU that polls, half that of
+    /// the readers' CPUs, or of those that wake the kthread. What was measured holds both halves: a
+    /// CPU is spared its own half of them once the kthread is there.
+    fn beyond(&self, model: &Model<'_>) -> Vec<f32> {
+        let Vector { read_on, woken_by, .. } = self.vector;
+        let places = 0..model.cpus.len();
+        let home = self.vector.measured_on.and_then(|cpu| model.place(&cpu));
+        // Without a count of what wakes it, one side of the account is missing. Under RPS, others
+        // than the readers are woken.
+        let counted = !woken_by.is_empty() && self.vector.rps_targets.is_empty();
+        let Some(home) = home.filter(|_| counted) else {
+            return places.map(|_| 0.0).collect();
+        };
+        let of = |place: usize| {
+            let (cpu, levels) = (model.cpus[place], model.problem.places[place].levels);
+            let read = self.wakeups.on(cpu, levels) + self.lines.on(cpu, levels);
+            [read / SECOND_NS, self.woken.on(cpu, levels) / SECOND_NS]
+        };
+        let part = |part: Option<f64>, all: f64| part.map_or(0.0, |part| part / all);
+        let read: f64 = read_on.values().sum();
+        let woken: f64 = woken_by.values().map(|it| it.per_s).sum();
+        let at_home = of(home);
+        let beyond = |place: usize| {
+            let (cpu, here) = (model.cpus[place], of(place));
+            let more = here[0] + here[1] - at_home[0] - at_home[1];
+            let spared = part(read_on.get(&cpu).copied(), read) * at_home[0]
+                + part(woken_by.get(&cpu).map(|it| it.per_s), woken) * at_home[1];
+            let spared = if place == home { 0.0 } else { spared };
+            // The weights are typical: they do not explain more than half of what was measured.
+            let most = self.vector.load / self.capacity.dilation / 2.0;
+            ((more - spared) / 2.0).max(-most) as f32
+        };
+        places.map(beyond).collect()
+    }
+
     /// [`Self::at`] on each place.
     fn everywhere(&self, model: &Model<'_>) -> Vec<Parts> {
         (0..model.cpus.len()).map(|place| self.at(model, place)).collect()
@@ -452,7 +503,7 @@ impl<'a> Row<'a> {
         let delayed = self.felt * preempted * load * here + smt_loss * load * beside.min(1.0);
         let longer = self.longer.filter(|(at, _)| *at == place).map_or(0.0, |(_, ns)| ns);
         Parts {
-            wakeups: self.wakeups.on(cpu, levels),
+            wakeups: self.wakeups.on(cpu, levels) + self.woken.on(cpu, levels),
             lines: self.lines.on(cpu, levels),
             device: if self.far[place] { fetched * (line.remote - line.llc).max(0.0) } else { 0.0 },
             slow: load * (1.0 - 1.0 / slowdown) * SECOND_NS,
@@ -514,6 +565,17 @@ impl Vector {
         let idle = || Some(self.idle_wakeups_on.as_ref()?.get(&cpu)? / self.counted_wakeups(cpu)?);
         let idle = idle().filter(|share| share.is_finite()).unwrap_or(1.0).clamp(0.0, 1.0);
         idle + (1.0 - idle) * capacity.busy_wakeup
+    }
+
+    /// IPIs per second of the wakeups of its kthread by this CPU, each counted as one that finds
+    /// its CPU idle: as counted, or where it is on that CPU now, as they would be from another one.
+    fn ipis_of_kthread(&self, by: CpuId, rate: WakeupRate, capacity: &Capacity<'_>) -> f64 {
+        let idle_share = match self.measured_on {
+            Some(there) if there != by => rate.idle_per_s / rate.per_s,
+            _ => self.main_reader().map_or(1.0, |reader| capacity.idle(reader)),
+        };
+        let idle = if idle_share.is_finite() { idle_share.clamp(0.0, 1.0) } else { 1.0 };
+        rate.per_s * (idle + (1.0 - idle) * capacity.busy_wakeup)
     }
 
     /// Share of the polls that find the readers on a CPU asleep, so that they and the poll never

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::silo::{ConsumerShare, Silo, SoftirqShare, heaviest};
+use netsilo_model::derive::wakeups::WakeupRate;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::NodeId;
 use netsilo_model::snapshot::netdev::NapiThread;
@@ -31,10 +32,15 @@ pub struct Vector {
     pub hint: Option<CpuSet>,
     /// The present CPU by the settings; `None` if they allow several CPUs.
     pub present: Option<CpuId>,
+    /// The CPU that it was on when all this was measured: also while an algorithm assumes another
+    /// present one.
+    pub measured_on: Option<CpuId>,
     /// Whether a NAPI kthread polls it, which gets its turn like any other thread.
     pub threaded: bool,
     /// Share of the time in which that kthread waited for a CPU; `None` if not known.
     pub waited: Option<f64>,
+    /// How often that kthread is woken, by the CPU that wakes it; empty if that was not counted.
+    pub woken_by: BTreeMap<CpuId, WakeupRate>,
     /// Whether any packet arrived.
     pub traffic: bool,
     /// Share of one CPU's time that polling takes.
@@ -122,13 +128,20 @@ impl Vector {
         }
         let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
         let in_force = || heaviest.effective.as_ref().and_then(CpuSet::single);
+        let mut woken_by: BTreeMap<CpuId, WakeupRate> = BTreeMap::new();
+        for (cpu, rate) in silos.iter().flat_map(|silo| &silo.kthread_woken_by) {
+            woken_by.entry(*cpu).or_default().add(*rate, 1.0);
+        }
+        let present =
+            kthread.map_or_else(|| affinity.or_else(in_force), |thread| thread.cpus.single());
         Some(Self {
             label: heaviest.subject(),
             node,
-            present: kthread
-                .map_or_else(|| affinity.or_else(in_force), |thread| thread.cpus.single()),
+            present,
+            measured_on: present,
             threaded: kthread.is_some(),
             waited: kthread.and(heaviest.kthread_time).map(|time| time.waited),
+            woken_by,
             traffic: silos.iter().any(|silo| silo.has_traffic()),
             load: silos.iter().map(|silo| sum(silo)).sum(),
             packets_per_s: silos.iter().map(|silo| packets(silo)).sum(),

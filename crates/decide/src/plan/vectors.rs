@@ -73,6 +73,10 @@ impl<'a> VectorRules<'a> {
             Some(cpus) => cpus.minus(&self.goal.exclude),
             None => self.pool.clone(),
         };
+        if state.is_some_and(|state| state.writable == Writable::Yes) {
+            // Its interrupt, which wakes it, is put on its CPU ([`Group::interrupt_to_kthread`]).
+            vector.woken_by.clear();
+        }
         vector.hint = state.and_then(|state| state.hint.clone());
         vector.rps_targets = self.rps_targets(&group, snapshot);
         let algorithm = other.and_then(|other| other.algorithm).unwrap_or(self.goal.algorithm);

@@ -107,12 +107,13 @@ fn hosts(most: usize) -> impl Strategy<Value = Host> {
         let nodes: Vec<NodeId> = topology.nodes.keys().copied().collect();
         let vector =
             |(index, (reader, present, node, load)): (usize, &(Index, Index, Index, u32))| {
-                let reader = *reader.get(&cpus);
+                let (reader, present) = (*reader.get(&cpus), Some(*present.get(&cpus)));
                 Vector {
                     label: Subject::Queue("eth0".into(), index as u32),
                     node: Some(*node.get(&nodes)),
                     pool: pool.clone(),
-                    present: Some(*present.get(&cpus)),
+                    present,
+                    measured_on: present,
                     traffic: true,
                     load: f64::from(*load) / 50.0,
                     packets_per_s: 200_000.0,

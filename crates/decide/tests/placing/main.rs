@@ -188,6 +188,7 @@ fn symmetric_work_costs_the_same_on_either_side() {
         let one = cost(&model);
         for vector in &mut work.vectors {
             vector.present = vector.present.map(mirror);
+            vector.measured_on = vector.measured_on.map(mirror);
             vector.read_on =
                 vector.read_on.iter().map(|(cpu, bytes)| (mirror(*cpu), *bytes)).collect();
             vector.node =

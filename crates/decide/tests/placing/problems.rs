@@ -79,6 +79,7 @@ impl Work {
                 node: device,
                 pool: pool.clone(),
                 present,
+                measured_on: present,
                 traffic: true,
                 load,
                 packets_per_s: packets,

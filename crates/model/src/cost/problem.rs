@@ -74,6 +74,9 @@ pub struct Problem {
     ///
     /// Seven digits (`f32`) suffice: this is the largest table of all.
     pub fixed: Vec<f32>,
+    /// What each item takes of each CPU's time beyond its load (less than 0: what the CPU is spared
+    /// while the item is there), as a share, item by item; empty if there is no such difference.
+    pub beyond: Vec<f32>,
     /// Pairs of items that hand packets on.
     pub pairs: Vec<Pair>,
     /// Sets of places that send through the same tx queue (XPS): whether each place is in it.
@@ -88,9 +91,10 @@ impl Problem {
         self.fixed[item * self.places.len() + place].into()
     }
 
-    /// Share of a CPU's time that an item takes on this place.
+    /// Share of a CPU's time that an item takes on this place, what it spares that CPU subtracted.
     pub fn load(&self, item: usize, place: usize) -> f64 {
-        self.items[item].load * self.places[place].slowdown
+        let beyond = self.beyond.get(item * self.places.len() + place).copied().unwrap_or(0.0);
+        (self.items[item].load * self.places[place].slowdown + f64::from(beyond)).max(0.0)
     }
 
     /// Distance between two places.

@@ -70,6 +70,13 @@ fn without_unplaceable_items(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>
         places: problem.places.clone(),
         items: placeable.iter().map(|item| problem.items[*item].clone()).collect(),
         fixed: placeable.iter().flat_map(|item| row(*item)).copied().collect(),
+        beyond: match problem.beyond.is_empty() {
+            true => Vec::new(),
+            false => {
+                let row = |item: &usize| &problem.beyond[item * width..(item + 1) * width];
+                placeable.iter().flat_map(row).copied().collect()
+            }
+        },
         pairs: problem.pairs.iter().filter_map(pair).collect(),
         senders: problem.senders.clone(),
         assumed: problem.assumed,
@@ -125,7 +132,7 @@ struct Search<'a> {
     loads: Vec<f64>,
     /// [`crate::cost::problem::Item::turns`] of the items on each CPU.
     turns: Vec<f64>,
-    /// Crowding cost of the first share of load added to each CPU, including its slowdown (ns/s).
+    /// Crowding cost of the first share of load added to each CPU (ns/s).
     crowd: Vec<f64>,
     /// The other CPUs of each CPU's core.
     siblings: Vec<Vec<usize>>,
@@ -170,7 +177,7 @@ impl<'a> Search<'a> {
         let busy = self.problem.places[place].busy + load;
         let assumed = &self.problem.assumed;
         let first = assumed.slope(busy, load) + assumed.smt_loss * self.beside(place);
-        self.crowd[place] = first * self.problem.places[place].slowdown * SECOND_NS;
+        self.crowd[place] = first * SECOND_NS;
     }
 
     fn add_load(&mut self, place: usize, load: f64) {
@@ -195,7 +202,8 @@ impl<'a> Search<'a> {
             let prices = self
                 .row(item)
                 .zip(&self.crowd)
-                .map(|(alone, crowd)| alone + crowd * self.problem.items[item].load);
+                .enumerate()
+                .map(|(place, (alone, crowd))| alone + crowd * self.problem.load(item, place));
             prices.fold(f64::INFINITY, f64::min)
         };
         (0..self.at.len()).map(cheapest).sum()
@@ -276,10 +284,9 @@ impl<'a> Search<'a> {
     fn best(&self, item: usize, at: Option<usize>) -> (usize, f64) {
         let mut best =
             at.map_or((NOWHERE, f64::INFINITY), |place| (place, self.price(item, place)));
-        let load = self.problem.items[item].load;
         for (place, (alone, crowd)) in self.row(item).zip(&self.crowd).enumerate() {
             // Each item present makes the next one more expensive, and pairs only add cost.
-            if alone + crowd * load < best.1 - LEAST {
+            if alone + crowd * self.problem.load(item, place) < best.1 - LEAST {
                 let price = self.price(item, place);
                 if price < best.1 - LEAST {
                     best = (place, price);

@@ -10,6 +10,7 @@ use crate::derive::forwarding::{ForwardShare, ForwardTotals};
 use crate::derive::locality::Locality;
 use crate::derive::reader_spread::ReaderSpread;
 use crate::derive::thread_share::ThreadShare;
+use crate::derive::wakeups::WakeupRate;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
 use crate::machine::topology::{Distance, Topology};
@@ -77,6 +78,9 @@ pub struct Silo {
     /// How long the kthread ran and waited; `None` without one, or if the kernel does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kthread_time: Option<ThreadShare>,
+    /// How often the kthread is woken, by the CPU that wakes it; empty if that was not counted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kthread_woken_by: BTreeMap<CpuId, WakeupRate>,
     /// Bytes of payload read per second; `None` if consumers were not counted.
     pub bytes_per_s: Option<f64>,
     /// Share of the bytes whose queue is only probably this one.

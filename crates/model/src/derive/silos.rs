@@ -10,7 +10,7 @@ use crate::derive::silo::{
     ConsumerShare, OutsideTraffic, PollRate, Silo, Silos, SoftirqShare, heaviest,
 };
 use crate::derive::thread_share::ThreadShare;
-use crate::derive::wakeups::Wakeups;
+use crate::derive::wakeups::{Wakeups, of_kthread};
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::{Irq, NapiId};
 use crate::machine::ordered::{Ordered as _, StableSort as _};
@@ -55,6 +55,8 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         let rows = sent.get(&origin).map_or(&[][..], Vec::as_slice);
         silo.forwards = forwarding::egress_shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
         silo.kthread_time = kthread_time(silo, observation, rates);
+        let woken_by = silo.kthread.as_ref().map(|thread| of_kthread(thread.pid, attribution));
+        silo.kthread_woken_by = woken_by.unwrap_or_default();
     }
     let elsewhere = |rows: Vec<&Consumption>| OutsideTraffic {
         bytes_per_s: per_s(total(&rows), seconds),

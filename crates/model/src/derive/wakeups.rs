@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::machine::cpuset::CpuId;
 use crate::snapshot::attribution::{Attribution, Consumption};
 
@@ -22,17 +24,19 @@ pub struct Wakeups {
     elsewhere: BTreeMap<Key, BTreeMap<CpuId, WakeupRate>>,
 }
 
-/// Wakeups of threads that slept on one CPU.
-#[derive(Debug, Clone, Copy, Default)]
+/// Wakeups of threads that slept on one CPU, or by one CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WakeupRate {
     /// All, per second.
     pub per_s: f64,
-    /// Those that found the CPU idle, per second.
+    /// Those that found the sleeper's CPU idle, per second.
     pub idle_per_s: f64,
 }
 
 impl WakeupRate {
-    fn add(&mut self, more: Self, times: f64) {
+    /// Adds others, this many times.
+    pub fn add(&mut self, more: Self, times: f64) {
         self.per_s += more.per_s * times;
         self.idle_per_s += more.idle_per_s * times;
     }
@@ -93,6 +97,19 @@ impl Wakeups {
     }
 }
 
+/// Wakeups of a NAPI's kthread by the CPU that woke it. Where it is not known whether they found
+/// the kthread's CPU idle, which costs more, all of them did.
+pub fn of_kthread(pid: u32, attribution: &Attribution) -> BTreeMap<CpuId, WakeupRate> {
+    let seconds = attribution.elapsed.as_secs_f64();
+    let mut rates: BTreeMap<CpuId, WakeupRate> = BTreeMap::new();
+    for wakeup in attribution.wakeups.iter().filter(|it| it.tgid == pid && seconds > 0.0) {
+        let idle = wakeup.idle.unwrap_or(wakeup.count).min(wakeup.count);
+        let rate = WakeupRate { per_s: wakeup.count as f64, idle_per_s: idle as f64 };
+        rates.entry(wakeup.waker_cpu).or_default().add(rate, seconds.recip());
+    }
+    rates
+}
+
 fn key(row: &Consumption) -> Option<Key> {
     Some((row.consumer.tgid, row.protocol_cpu.or(row.poll_cpu)?))
 }
@@ -102,4 +119,33 @@ fn is_counted(attribution: &Attribution) -> bool {
     let attached =
         attribution.hooks.iter().any(|hook| hook.quantity == "wakeups" && hook.refused.is_none());
     attached || !attribution.wakeups.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::snapshot::attribution::Wakeup;
+
+    #[test]
+    fn wakeups_of_a_kthread_are_those_of_its_pid_by_the_waking_cpu() {
+        let wakeup = |tgid, waker, count, idle| Wakeup {
+            tgid,
+            waker_cpu: CpuId(waker),
+            sleeper_cpu: CpuId(1),
+            count,
+            idle,
+        };
+        let wakeups =
+            vec![wakeup(7, 0, 10, Some(4)), wakeup(7, 2, 6, None), wakeup(8, 0, 100, Some(100))];
+        let elapsed = Duration::from_secs(2);
+        let attribution = Attribution { wakeups, elapsed, ..Attribution::default() };
+        let expected = [
+            (CpuId(0), WakeupRate { per_s: 5.0, idle_per_s: 2.0 }),
+            (CpuId(2), WakeupRate { per_s: 3.0, idle_per_s: 3.0 }),
+        ];
+        assert_eq!(of_kthread(7, &attribution), expected.into());
+        assert!(of_kthread(9, &attribution).is_empty());
+    }
 }

@@ -75,7 +75,7 @@ pub struct Sampling {
     /// Softirqs, with the polls and wakeups in them: [`Attribution::cpu_time`],
     /// [`Attribution::polls`], [`Attribution::wakeups`].
     pub softirqs: Examined,
-    /// Polls outside of softirqs, and the wakeups by them.
+    /// Polls outside of softirqs, and the wakeups by and of the kthreads that do so.
     pub other_polls: Examined,
 }
 
@@ -248,12 +248,13 @@ pub struct Consumption {
     pub connected: Option<bool>,
 }
 
-/// How often receive work (the NET_RX softirq or a NAPI kthread) on one CPU woke a sleeping thread.
+/// How often receive work (the NET_RX softirq or a NAPI kthread) on one CPU woke a sleeping thread,
+/// or anything there a NAPI kthread.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Wakeup {
-    /// The woken thread group; kernel threads are not counted.
+    /// The woken thread group; of kernel threads only those that poll a NAPI are counted.
     pub tgid: u32,
-    /// The CPU that ran the receive work.
+    /// The CPU that ran the receive work, or what else woke it.
     pub waker_cpu: CpuId,
     /// The CPU on which the thread went to sleep, and wakes unless the scheduler moves it.
     pub sleeper_cpu: CpuId,
@@ -321,9 +322,10 @@ pub enum Protocol {
 pub enum QueueResolution {
     /// The socket or packet contains them.
     Direct,
-    /// By the packet's hash, recorded at the NIC (a veth clears the NAPI id).
+    /// By the packet's hash, recorded at the NIC (a veth clears the NAPI id), or where the NAPI of
+    /// a virtual device polled it.
     FlowHash,
-    /// By the packet's addresses and ports, recorded at a NIC that gives no hash.
+    /// By the packet's addresses and ports, recorded there if it has no hash.
     FiveTuple,
     /// Computed: the Toeplitz hash of the addresses and ports, looked up in the NIC's indirection
     /// table.

@@ -17,7 +17,7 @@ struct cpu_time {
 	u64 poll_irqs_ns;
 	struct sample reads;
 	struct sample softirqs;
-	struct sample other_polls; /* Polls outside of softirqs, and wakeups by them. */
+	struct sample other_polls; /* Polls outside of softirqs, wakeups by and of their kthreads. */
 }; /* Four cache lines, so that no two CPUs share one. */
 
 /* Shared by all objects that read it. */

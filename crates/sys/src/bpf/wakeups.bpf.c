@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * How often does receive work on one CPU wake a thread that sleeps on another?
+ * How often does receive work on one CPU wake a thread that sleeps on another? And how often does
+ * anything wake a kthread that polls a NAPI?
  *
  * sched_waking runs on the waking CPU, before the thread gets a CPU: thread_info.cpu is still the
- * CPU where it slept. Most wakeups are unrelated to receive work and exit at the first test, on the
- * state that `time.bpf.c` keeps. A timer interrupt that wakes a thread during NET_RX counts too.
+ * CPU where it slept. Most wakeups are unrelated to receive work and exit at the first tests, on
+ * the sleeper's flags and the state that `time.bpf.c` keeps. A timer interrupt that wakes a thread
+ * during NET_RX counts too.
  *
  * Also counts how often that CPU runs its idle task, as the scheduler sees it (idle_cpu()): then
  * nothing else runs there that the woken thread would have to preempt. A softirq that interrupts
@@ -41,19 +43,22 @@ static __always_inline int count_waking(struct task_struct *sleeper, bool knows_
 	struct key key = {};
 	struct slot *slot;
 	u32 cpu, state;
-	bool fresh;
+	bool polls, fresh;
 	u64 weight;
 
 	if (!time)
 		return 0;
 	time->wakeups++;
-	if (in_softirq(time, NET_RX_SOFTIRQ))
+	polls = is_napi_thread(sleeper);
+	if (polls)
+		weight = weight_of(&time->other_polls);
+	else if (in_softirq(time, NET_RX_SOFTIRQ))
 		weight = time->weight;
 	else if (is_napi_thread(bpf_get_current_task_btf()))
 		weight = weight_of(&time->other_polls);
 	else
 		return 0;
-	if (!weight || sleeper->flags & PF_KTHREAD)
+	if (!weight || (sleeper->flags & PF_KTHREAD && !polls))
 		return 0;
 	cpu = sleeper->thread_info.cpu;
 	state = knows_idle ? state_of(cpu) : UNKNOWN;

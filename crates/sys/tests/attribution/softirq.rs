@@ -14,6 +14,7 @@ use rustix::process::Pid;
 
 use super::at;
 use super::helper;
+use super::in_netns_of;
 use super::in_own_netns;
 use super::ip;
 use super::netns;
@@ -49,6 +50,38 @@ fn packets_routed_to_a_tap_count_as_forwarded_without_a_nic() {
         let sums = rows.iter().fold((0, 0), |(p, b), row| (p + row.packets, b + row.bytes));
         assert_eq!(sums, (37, 37 * (14 + 20 + 8 + 100)), "{:#?}", attribution.forwarded);
         assert!(rows.iter().all(|row| (row.napi, row.rx_queue) == (None, None)), "{rows:#?}");
+    });
+}
+
+/// Whatever wakes the kthread of a threaded NAPI, here the sender.
+#[test]
+fn wakeups_of_a_napi_kthread_are_counted_by_the_cpu_that_wakes_it() {
+    in_own_netns(|| {
+        let mut reader = reader_behind_veth(1);
+        let off = ["-K", "veth-here", "tso", "off"];
+        assert!(Command::new("ethtool").args(off).status().unwrap().success());
+        let there = in_netns_of(reader.tgid())
+            .args(["unshare", "-m", "sh", "-c"])
+            .arg(
+                "mount -t sysfs own /sys && ethtool -K veth-there gro on && \
+                 echo 1 >/sys/class/net/veth-there/threaded",
+            )
+            .status();
+        assert!(there.unwrap().success());
+        let mut tracer = Tracer::attach(Options::exact());
+        send((Ipv4Addr::new(10, 9, 0, 2), reader.port).into(), 2_000_000);
+        assert_eq!(reader.said("read"), 2_000_000);
+        let attribution = tracer.read().unwrap();
+        let poll = attribution.polls.iter().find(|poll| poll.netdev == "veth-there").unwrap();
+        let name = format!("napi/veth-there-{}", poll.napi.0);
+        let is_kthread = |tgid: u32| {
+            std::fs::read_to_string(format!("/proc/{tgid}/comm"))
+                .is_ok_and(|comm| name.starts_with(comm.trim()))
+        };
+        let woken = attribution.wakeups.iter().filter(|it| is_kthread(it.tgid));
+        let woken: u64 = woken.map(|it| it.count).sum();
+        let polls: u64 = attribution.polls.iter().map(|poll| poll.polls).sum();
+        assert!(woken > 10 && woken <= polls, "{woken} of {polls}: {:#?}", attribution.wakeups);
     });
 }
 
