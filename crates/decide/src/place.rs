@@ -15,7 +15,7 @@
 //! never to one of equal rank.
 
 mod algorithm;
-mod auto;
+pub(crate) mod auto;
 mod capacity;
 mod cpu_loads;
 mod dedicated;

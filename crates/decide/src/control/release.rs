@@ -11,14 +11,11 @@ use super::memory::Memory;
 use super::planned::Planned;
 use super::policy::Policy;
 use super::view::{self, Window};
+use crate::place::auto::SUFFICES_FIXED;
 use crate::plan::{AlgorithmName, Plan};
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::machine::ordered::Ordered as _;
-
-/// Share of the least gain that suffices for a move beside one that gains enough: a queue that has
-/// little to gain now may have more under a heavier load.
-const GOES_ALONG: f64 = 0.1;
 
 impl Memory {
     /// Gives each of these knobs its part of the plan.
@@ -73,7 +70,7 @@ impl Memory {
         candidates
     }
 
-    /// Beside a move that gains enough, a part of the least gain suffices.
+    /// Beside a move that gains enough, a part of the least gain suffices, as in the plan itself.
     fn let_small_gains_go_along(
         &self,
         window: &Window<'_>,
@@ -85,7 +82,8 @@ impl Memory {
         if !candidates.iter().any(|it| it.hold.is_none() && gains(it.change) >= least) {
             return;
         }
-        let policy = Policy { min_gain: GOES_ALONG * self.policy.min_gain, ..self.policy.clone() };
+        let policy =
+            Policy { min_gain: SUFFICES_FIXED * self.policy.min_gain, ..self.policy.clone() };
         for Candidate { change, hold } in candidates.iter_mut() {
             if matches!(hold, Some(Hold::SmallGain(_))) {
                 *hold = self.hold(window, plan, change, &policy);

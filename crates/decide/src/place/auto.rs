@@ -47,7 +47,7 @@ const SUFFICES: f64 = 0.8;
 
 /// The same of the fixed part: one more write costs nothing in such a plan, and a queue that has
 /// little to gain now may have more under a heavier load.
-const SUFFICES_FIXED: f64 = 0.1;
+pub(crate) const SUFFICES_FIXED: f64 = 0.1;
 
 /// Most rounds until nothing moves.
 const ROUNDS: usize = 4;

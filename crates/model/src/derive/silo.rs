@@ -79,6 +79,7 @@ pub struct Silo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kthread_time: Option<ThreadShare>,
     /// How often the kthread is woken, by the CPU that wakes it; empty if that was not counted.
+    /// Where it was not counted whether its own CPU was idle, it counts as idle.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kthread_woken_by: BTreeMap<CpuId, WakeupRate>,
     /// Bytes of payload read per second; `None` if consumers were not counted.

@@ -63,6 +63,13 @@ fn ip(arguments: &str) {
     );
 }
 
+fn ethtool(arguments: &str) {
+    assert!(
+        Command::new("ethtool").args(arguments.split(' ')).status().unwrap().success(),
+        "ethtool {arguments}"
+    );
+}
+
 /// The inode of this thread's network namespace.
 fn netns() -> u32 {
     let link = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
@@ -449,8 +456,7 @@ fn data_that_no_nic_received_belongs_to_the_napi_of_a_veth_with_gro() {
         let mut reader = reader_behind_veth(1);
         // a veth uses its NAPI only for data that is not in large segments already
         // (veth_skb_is_eligible_for_gro)
-        let here = ["-K", "veth-here", "tso", "off"];
-        assert!(Command::new("ethtool").args(here).status().unwrap().success());
+        ethtool("-K veth-here tso off");
         let gro = ["ethtool", "-K", "veth-there", "gro", "on"];
         assert!(in_netns_of(reader.tgid()).args(gro).status().unwrap().success());
         let mut tracer = Tracer::attach(Options::exact());
@@ -478,8 +484,8 @@ fn data_that_no_nic_received_belongs_to_the_napi_of_a_veth_with_gro() {
     });
 }
 
-/// A veth with GRO that feeds a router: its packets are read in another namespace, and no more of
-/// its NAPI is in them then.
+/// A veth with GRO that feeds a router: its packets are read in another namespace, where they no
+/// longer tell which NAPI polled them.
 #[test]
 fn data_that_a_router_takes_from_a_veth_belongs_to_the_napi_of_that_veth() {
     in_own_netns(|| {
@@ -490,8 +496,7 @@ fn data_that_a_router_takes_from_a_veth_belongs_to_the_napi_of_that_veth() {
         ip("link add veth-in type veth peer name veth-from");
         ip("addr add 10.8.0.1/24 dev veth-in");
         ip("link set veth-in up");
-        let gro = ["-K", "veth-in", "gro", "on"];
-        assert!(Command::new("ethtool").args(gro).status().unwrap().success());
+        ethtool("-K veth-in gro on");
         let here = (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get());
         let mut tracer = Tracer::attach(Options::exact());
         let to: SocketAddr = (Ipv4Addr::new(10, 9, 0, 2), reader.port).into();
@@ -505,8 +510,7 @@ fn data_that_a_router_takes_from_a_veth_belongs_to_the_napi_of_that_veth() {
             ip("link set veth-from up");
             ip("route add default via 10.8.0.1");
             // else a veth does not use its NAPI (veth_skb_is_eligible_for_gro)
-            let off = ["-K", "veth-from", "tso", "off"];
-            assert!(Command::new("ethtool").args(off).status().unwrap().success());
+            ethtool("-K veth-from tso off");
             // the first data of unknown origin only has flows recorded
             send(to, 1_000);
             send(to, 2_000_000);
