@@ -55,6 +55,9 @@ pub(crate) struct Peers {
     /// Write all figures to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write what each program printed while it placed to this folder
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
     /// Kernel to boot
     #[arg(long, value_enum, default_value_t = Kernel::V6_1)]
     kernel: Kernel,
@@ -79,6 +82,10 @@ pub(crate) fn run(args: &Peers) -> Result<()> {
     if let Some(file) = &args.json {
         // A path that cannot be written shows now, not after the measurements.
         write(file, "")?;
+    }
+    if let Some(folder) = &args.keep {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     let mut random = fastrand::Rng::with_seed(seed);
@@ -215,7 +222,7 @@ fn measure(
 ) -> Result<()> {
     measured.booted = guest.booted().clone();
     let workload = Workload::start(kind, guest.lab(), &SERVER_CPUS)?;
-    place(guest, &workload, settings, measured)?;
+    place(guest, &workload, settings, args.keep.as_deref(), measured)?;
     let WorkloadRun { states, now, .. } = measured;
     ensure!(!states.is_empty(), "no setting to measure");
     let name = kind.name();
@@ -248,15 +255,20 @@ fn place(
     guest: &PeersGuest<'_>,
     workload: &Workload<'_>,
     settings: &[Setting],
+    keep: Option<&Path>,
     measured: &mut WorkloadRun,
 ) -> Result<()> {
     let WorkloadRun { states, now, .. } = measured;
+    let of = workload.kind().name();
     for setting in settings {
         *now = Some(*setting);
-        let knobs = guest
+        let (knobs, printed) = guest
             .place(*setting, workload)
             .with_context(|| format!("cannot place {}", setting.name()))?;
-        progress(&format!("{}: placed: {}", workload.kind().name(), setting.name()));
+        if let Some((folder, printed)) = keep.zip(printed) {
+            write(&folder.join(format!("{of}-{}.txt", setting.name())), &printed)?;
+        }
+        progress(&format!("{of}: placed: {}", setting.name()));
         match states.iter_mut().find(|state| state.knobs == knobs) {
             Some(state) => state.settings.push(*setting),
             None => states.push(State {

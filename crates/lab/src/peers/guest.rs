@@ -53,18 +53,23 @@ impl<'a> PeersGuest<'a> {
         Shares::read(self.lab, &self.netsilo)
     }
 
-    /// Returns the state that a setting leads to under a workload; the guest is as booted
-    /// afterwards.
-    pub(crate) fn place(&self, setting: Setting, workload: &Workload<'_>) -> Result<Knobs> {
+    /// Returns the state that a setting leads to under a workload, and what a program that placed
+    /// it printed; the guest is as booted afterwards.
+    pub(crate) fn place(
+        &self,
+        setting: Setting,
+        workload: &Workload<'_>,
+    ) -> Result<(Knobs, Option<String>)> {
         let mut knobs = self.booted.clone();
         if rules::apply(setting, &self.queues, &mut knobs) {
-            return Ok(knobs);
+            return Ok((knobs, None));
         }
-        while_busy(&[workload], || observed::place(setting, self.lab, &self.netsilo))?;
+        let printed =
+            while_busy(&[workload], || observed::place(setting, self.lab, &self.netsilo))?;
         let placed = self.pinned()?;
         observed::forget(self.lab, &self.netsilo)?;
         self.booted.write(self.lab)?;
-        Ok(placed)
+        Ok((placed, Some(printed)))
     }
 
     /// The booted state with the interrupts of each queue on a CPU.
@@ -74,13 +79,14 @@ impl<'a> PeersGuest<'a> {
         knobs
     }
 
-    /// Reads the knobs after each of the NIC's interrupts was pinned to the CPU that it has now: of
-    /// a mask with several CPUs, the kernel would choose another one each time it is written.
+    /// Reads the knobs after each of the NIC's interrupts with several CPUs was pinned to the one
+    /// that it has now: the kernel would choose another one each time such a mask is written. One
+    /// that has a single CPU may still arrive at another, until it fires.
     fn pinned(&self) -> Result<Knobs> {
         let irqs: String = self.queues.vectors.iter().map(|(irq, _)| format!(" {irq}")).collect();
         self.lab.sh(&format!(
-            "for irq in{irqs}; do read -r cpu </proc/irq/$irq/effective_affinity; \
-             echo $cpu >/proc/irq/$irq/smp_affinity; done"
+            "for irq in{irqs}; do cd /proc/irq/$irq; mask=$((0x$(cat smp_affinity))); \
+             [ $((mask & (mask - 1))) = 0 ] || cat effective_affinity >smp_affinity; done"
         ))?;
         Knobs::read(self.lab)
     }

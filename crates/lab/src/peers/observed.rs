@@ -22,14 +22,15 @@ const SEARCHED: Duration = Duration::from_secs(360);
 const WINDOWS: u64 = 3;
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// Lets the program of this setting place, while the workload runs.
-pub(crate) fn place(setting: Setting, lab: &Lab, netsilo: &str) -> Result<()> {
+/// Lets the program of this setting place, while the workload runs; returns what it printed.
+pub(crate) fn place(setting: Setting, lab: &Lab, netsilo: &str) -> Result<String> {
     match setting {
         Setting::Irqbalance => balance(lab),
-        Setting::Netsilo => lab.sh(&format!("{netsilo} apply --yes --interval 2s")).map(drop),
+        Setting::Netsilo => lab.sh(&format!("{netsilo} apply --yes --verbose --interval 2s")),
         Setting::NetsiloRun => daemon(lab, netsilo),
         Setting::NetsiloTune => {
-            lab.run_for(&format!("{netsilo} tune {TUNE}"), SEARCHED)?.ok().map(drop)
+            let output = lab.run_for(&format!("{netsilo} tune {TUNE}"), SEARCHED)?.ok()?;
+            Ok(output.text().into_owned())
         }
         other => bail!("{} is placed by a rule", other.name()),
     }
@@ -41,13 +42,13 @@ pub(crate) fn forget(lab: &Lab, netsilo: &str) -> Result<()> {
     lab.sh(&format!("{netsilo} undo && rm -rf /var/lib/netsilo/outcomes")).map(drop)
 }
 
-fn balance(lab: &Lab) -> Result<()> {
+fn balance(lab: &Lab) -> Result<String> {
     let program = irqbalance()?.display().to_string();
-    lab.sh(&format!("{program} --foreground --oneshot --interval=2")).map(drop)
+    lab.sh(&format!("{program} --foreground --oneshot --interval=2"))
 }
 
 /// Runs the daemon until a window after the first ones wants nothing moved that it would move.
-fn daemon(lab: &Lab, netsilo: &str) -> Result<()> {
+fn daemon(lab: &Lab, netsilo: &str) -> Result<String> {
     lab.sh(&format!("mkdir -p /tmp/conf; cat >/tmp/conf/netsilo.toml <<'END'\n{DAEMON}END"))?;
     let daemon = lab.spawn(&format!("exec {netsilo} run --config /tmp/conf >/tmp/log 2>&1"))?;
     let end = Instant::now() + SETTLED;
@@ -64,7 +65,7 @@ fn daemon(lab: &Lab, netsilo: &str) -> Result<()> {
         ensure!(waiting, "the daemon has not settled: {status}\n{}", log());
     }
     daemon.stop()?;
-    Ok(())
+    lab.sh("cat /tmp/log")
 }
 
 /// Nothing is wanted but what the daemon will not write as long as the workload is the same.

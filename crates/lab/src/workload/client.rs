@@ -19,6 +19,8 @@ const VALUE: &str = "0123456789abcdef0123456789abcdef";
 /// How much a client does; each kind has its own measure.
 struct Load {
     connections: usize,
+    /// Requests that wait for an answer at a time, of clients that limit them.
+    outstanding: usize,
     seconds: u32,
     /// To each redis server.
     requests: u32,
@@ -61,17 +63,20 @@ impl Client {
 
     /// The command of a measurement of about these seconds.
     pub(crate) fn full(&self, seconds: u32) -> String {
+        let connections = self.kind.connections(self.cpus.len());
         self.command(&Load {
-            connections: self.kind.connections(self.cpus.len()),
+            connections,
+            outstanding: connections,
             seconds,
             requests: self.redis_requests(seconds),
         })
     }
 
-    /// The command of a load with few connections that lasts until it is stopped.
+    /// The command of a light load that lasts until it is stopped.
     pub(crate) fn light(&self) -> String {
         self.command(&Load {
             connections: self.kind.few_connections(),
+            outstanding: self.cpus.len(),
             seconds: LIGHT_SECONDS,
             requests: 100_000_000,
         })
@@ -97,7 +102,7 @@ impl Client {
 
     fn command(&self, load: &Load) -> String {
         let Self { kind, program, cpus } = self;
-        let Load { connections, seconds, requests } = load;
+        let Load { connections, outstanding, seconds, requests } = load;
         let (address, port, servers) = (Lab::guest_address(0), kind.port(), cpus.len());
         let dest = format!("--dest {address} --port {port} --ports {servers}");
         let rr = |proto: &str, dest: &str| {
@@ -139,7 +144,7 @@ impl Client {
                  --latency http://{address}/"
             ),
             Kind::Dns => format!(
-                "{program} -s {address} -d /run/queries -c {connections} -q {connections} \
+                "{program} -s {address} -d /run/queries -c {connections} -q {outstanding} \
                  -l {seconds} -t 1"
             ),
         }

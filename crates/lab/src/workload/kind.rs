@@ -52,11 +52,11 @@ impl Kind {
         }
     }
 
-    /// Connections of a light load to all servers together: with fewer, all of nginx's may be those
-    /// of one worker.
+    /// Connections of a light load to all servers together. Those of nginx and nsd share a port, so
+    /// that with four connections most often a server has none, and its queue no traffic.
     pub(crate) fn few_connections(self) -> usize {
         match self {
-            Self::Nginx => 8,
+            Self::Nginx | Self::Dns => 16,
             _ => 4,
         }
     }

@@ -115,7 +115,7 @@ fn nginx_server(cpus: &[u32]) -> Result<String> {
          cat >/tmp/nginx/conf <<'END'
          user root; daemon off; worker_processes {workers}; worker_cpu_affinity {masks};
          pid /tmp/nginx/pid; error_log /tmp/nginx/error.log; events {{ }}
-         http {{ {folders} access_log off; server {{ listen {address}:80; root /tmp/nginx/www; }} }}
+         http {{ {folders} access_log off; server {{ listen {address}:80 reuseport; root /tmp/nginx/www; }} }}
 END
          exec env {nginx} -p /tmp/nginx -c /tmp/nginx/conf",
         workers = cpus.len(),
