@@ -12,6 +12,7 @@ mod command;
 mod emulator;
 mod example;
 mod for_tests;
+mod forwarding;
 mod frame;
 mod guest;
 mod hang;

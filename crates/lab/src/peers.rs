@@ -55,7 +55,7 @@ pub(crate) struct Peers {
     /// Write all figures to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write what each program printed while it placed to this folder
+    /// Keep the output of each program that places, as files in this folder
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Kernel to boot

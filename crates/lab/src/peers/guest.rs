@@ -79,14 +79,17 @@ impl<'a> PeersGuest<'a> {
         knobs
     }
 
-    /// Reads the knobs after each of the NIC's interrupts with several CPUs was pinned to the one
-    /// that it has now: the kernel would choose another one each time such a mask is written. One
-    /// that has a single CPU may still arrive at another, until it fires.
+    /// Reads the knobs after each of the NIC's interrupts with several CPUs was pinned to one: the
+    /// kernel would choose another one each time such a mask is written. It is the one where the
+    /// interrupt arrives, unless it has not fired since the mask was written: then it still arrives
+    /// outside of it.
     fn pinned(&self) -> Result<Knobs> {
         let irqs: String = self.queues.vectors.iter().map(|(irq, _)| format!(" {irq}")).collect();
         self.lab.sh(&format!(
             "for irq in{irqs}; do cd /proc/irq/$irq; mask=$((0x$(cat smp_affinity))); \
-             [ $((mask & (mask - 1))) = 0 ] || cat effective_affinity >smp_affinity; done"
+             [ $((mask & (mask - 1))) = 0 ] && continue; \
+             cpu=$((0x$(cat effective_affinity) & mask)); \
+             printf %x $((cpu ? cpu : mask & -mask)) >smp_affinity; done"
         ))?;
         Knobs::read(self.lab)
     }

@@ -19,7 +19,7 @@ const VALUE: &str = "0123456789abcdef0123456789abcdef";
 /// How much a client does; each kind has its own measure.
 struct Load {
     connections: usize,
-    /// Requests that wait for an answer at a time, of clients that limit them.
+    /// Requests without an answer at a time; only dnsperf has such a limit.
     outstanding: usize,
     seconds: u32,
     /// To each redis server.
@@ -75,7 +75,7 @@ impl Client {
     /// The command of a light load that lasts until it is stopped.
     pub(crate) fn light(&self) -> String {
         self.command(&Load {
-            connections: self.kind.few_connections(),
+            connections: self.kind.light_connections(),
             outstanding: self.cpus.len(),
             seconds: LIGHT_SECONDS,
             requests: 100_000_000,

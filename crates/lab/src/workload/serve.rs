@@ -39,12 +39,7 @@ pub(crate) fn start(kind: Kind, lab: &Lab, cpus: &[u32]) -> Result<Servers> {
 
 /// Starts a server at the peer of eth1, to which the guest forwards what comes from that of eth0.
 fn behind(lab: &Lab) -> Result<PeerJob> {
-    lab.sh("echo 1 >/proc/sys/net/ipv4/ip_forward")?;
-    for (nic, other) in [(0, 1), (1, 0)] {
-        let via = Lab::guest_address(nic);
-        let route = format!("ip route replace {}/32 via {via}", Lab::peer_address(other));
-        lab.peer(nic.into())?.sh(&route)?;
-    }
+    lab.route()?;
     lab.peer(1)?.traffic(&rr_server("tcp", Kind::Forward, &[0]))
 }
 

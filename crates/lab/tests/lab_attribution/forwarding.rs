@@ -117,11 +117,7 @@ fn pass_or_lose(lab: &Lab, proto: &str, address: &str, traffic: Traffic, idle: u
 const DATAGRAMS: Traffic = Traffic { flows: 16, bytes: 40 * 1024 };
 
 fn routed_packets_are_attributed_queue_to_queue(lab: &Lab, model: NicModel) {
-    lab.sh("echo 1 > /proc/sys/net/ipv4/ip_forward").unwrap();
-    for (peer, other) in [(0, 1), (1, 0)] {
-        let route = format!("ip route replace 10.77.{other}.0/24 via {}", Lab::guest_address(peer));
-        lab.peer(peer.into()).unwrap().sh(&route).unwrap();
-    }
+    lab.route().unwrap();
     let send = || _ = pass(lab, "udp", "10.77.1.1", DATAGRAMS);
     let seen = Seen::with_options(lab, "--snapshot", send);
     counted_as_the_nics_count(&seen, model);
@@ -148,17 +144,13 @@ fn a_stream_is_counted_in_packets_as_on_the_wire(lab: &Lab) {
 
 /// A NAT rewrites addresses, but a packet is identified by its address in memory.
 fn translated_packets_are_attributed(lab: &Lab, model: NicModel) {
-    lab.sh(
-        "nft 'add table ip nat; add chain ip nat out { type nat hook postrouting priority 100; }; \
-            add rule ip nat out oifname eth1 masquerade'",
-    )
-    .unwrap();
+    lab.nat().unwrap();
     let seen = Seen::while_it_happens(lab, || {
         let consumed = pass(lab, "udp", "10.77.1.1", DATAGRAMS);
         assert!(consumed.bytes > 0);
     });
     counted_as_the_nics_count(&seen, model);
-    lab.sh("nft delete table ip nat").unwrap();
+    lab.end_nat().unwrap();
 }
 
 /// Raw PREROUTING drops all datagrams but the empty ones that open and close a flow.
@@ -196,16 +188,7 @@ fn packets_dropped_early_spend_no_time_in_later_stages(lab: &Lab) {
 }
 
 fn bridged_packets_are_attributed(lab: &Lab, model: NicModel) {
-    lab.sh(
-        "echo 0 > /proc/sys/net/ipv4/ip_forward; ip link add br0 type bridge; ip link set br0 up; \
-            for eth in eth0 eth1; do ip address flush dev $eth; ip link set $eth master br0; done",
-    )
-    .unwrap();
-    lab.peer(0).unwrap().sh("ip route flush 10.77.1.0/24").unwrap();
-    lab.peer(1)
-        .unwrap()
-        .sh("ip route flush 10.77.0.0/24; ip address add 10.77.0.3/24 dev tap1")
-        .unwrap();
+    lab.bridge().unwrap();
     let seen = Seen::while_it_happens(lab, || _ = pass(lab, "udp", "10.77.0.3", DATAGRAMS));
     counted_as_the_nics_count(&seen, model);
 }
