@@ -23,6 +23,8 @@ pub struct Capacity<'a> {
     /// Share of the time in which each CPU is busy with other work than the vectors; unknown CPUs
     /// are left out.
     pub busy: BTreeMap<CpuId, f64>,
+    /// Seconds in which the events of the vectors were counted.
+    pub seconds: f64,
     /// Cost of a wakeup that finds the reader's CPU busy, relative to one that finds it idle; 1
     /// where that was not measured.
     pub busy_wakeup: f64,
@@ -58,6 +60,7 @@ impl<'a> Capacity<'a> {
             busy_wakeup,
             source,
             busy: analysis.rates.cpus.iter().filter_map(busy).into_map(),
+            seconds: elapsed,
             dilation: dilation(analysis, placed),
         }
     }

@@ -84,6 +84,7 @@ impl<'a> Model<'a> {
         }
         let row = Row::of(self, vector);
         let (turns, parts, beyond) = (row.turns, row.everywhere(self), row.beyond(self));
+        let errors = row.errors(self);
         self.problem.beyond.extend(beyond);
         let at_home = home.map(|home| parts[home]);
         let here = at_home.unwrap_or_default();
@@ -97,8 +98,9 @@ impl<'a> Model<'a> {
             let by_load = if nearer { 0.0 } else { assumed.moving_load * load * SECOND_NS };
             let leaving = near_reader.leaving(cpu, &assumed) * SECOND_NS;
             let by_parts = at_home.map_or(0.0, |home| assumed.moving_parts * parts.changed(home));
+            let by_counts = assumed.counting_errors * errors[place];
             // Rounding of the summed differences must not make a zero cost negative.
-            (parts.total() + by_load + by_parts + leaving).max(0.0) as f32
+            (parts.total() + by_load + by_parts + by_counts + leaving).max(0.0) as f32
         };
         self.problem.fixed.extend(parts.iter().enumerate().map(cost));
         let by_cost = assumed.moving_cost * here.total().max(0.0);
@@ -370,6 +372,8 @@ struct Row<'a> {
     wakeups: Spread,
     /// Wakeups of its kthread by other CPUs.
     woken: Spread,
+    /// Variance of lines and wakeups together, if they were counted for a second (ns^2).
+    variance: Spread,
     /// Share of a CPU's busy time that never waits for this vector: its own readers sleep until it
     /// has been polled.
     own: BTreeMap<CpuId, f64>,
@@ -392,16 +396,23 @@ impl<'a> Row<'a> {
             vector.rps_targets.iter().map(|cpu| (cpu, 1.0)).into_map();
         let receivers = if rps_cpus.is_empty() { &vector.read_on } else { &rps_cpus };
         let all: f64 = receivers.values().sum();
+        let mut variance = Spread::default();
+        let squared = |cost: &ByDistance, times: f64| cost.map(|ns| (ns * times).powi(2));
         for (cpu, weight) in receivers.iter().filter(|_| all > 0.0) {
             let packets = (vector.packets_per_s - vector.forwarded_per_s).max(0.0) * weight / all;
             lines.add(*cpu, topology, &costs.line_ns, packets * costs.lines_per_packet);
-            let woken = vector.wakeups_from(*cpu, weight / all, capacity)
-                * vector.ipi_share(*cpu, capacity);
-            wakeups.add(*cpu, topology, &costs.ipi_ns, woken);
+            let each = squared(&costs.line_ns, costs.lines_per_packet);
+            variance.add(*cpu, topology, &each, packets);
+            let woken = vector.wakeups_from(*cpu, weight / all, capacity);
+            let ipi = vector.ipi_share(*cpu, capacity);
+            wakeups.add(*cpu, topology, &costs.ipi_ns, woken * ipi);
+            variance.add(*cpu, topology, &squared(&costs.ipi_ns, ipi), woken);
         }
         let mut woken = Spread::default();
         for (cpu, rate) in &vector.woken_by {
-            woken.add(*cpu, topology, &costs.ipi_ns, vector.ipis_of_kthread(*cpu, *rate, capacity));
+            let ipi = vector.ipi_of_kthread(*cpu, *rate, capacity);
+            woken.add(*cpu, topology, &costs.ipi_ns, rate.per_s * ipi);
+            variance.add(*cpu, topology, &squared(&costs.ipi_ns, ipi), rate.per_s);
         }
         let own = |(cpu, bytes): (&CpuId, &f64)| {
             let share = bytes / ground.read_on.get(cpu)?;
@@ -416,8 +427,20 @@ impl<'a> Row<'a> {
         let felt = if vector.threaded { model.felt(vector) } else { 1.0 };
         let turns = felt * vector.turns(&costs.assumed);
         let longer = None;
-        let row =
-            Self { vector, capacity, ground, far, lines, wakeups, woken, own, turns, longer, felt };
+        let row = Self {
+            vector,
+            capacity,
+            ground,
+            far,
+            lines,
+            wakeups,
+            woken,
+            variance,
+            own,
+            turns,
+            longer,
+            felt,
+        };
         row.with_measured_wait(model)
     }
 
@@ -481,6 +504,25 @@ impl<'a> Row<'a> {
             ((more - spared) / 2.0).max(-most) as f32
         };
         places.map(beyond).collect()
+    }
+
+    /// Standard error of the difference between the cost on each place and that at home, at most,
+    /// in ns/s: of `n` events, another measurement counts about `sqrt(n)` more or less.
+    fn errors(&self, model: &Model<'_>) -> Vec<f64> {
+        let places = 0..model.cpus.len();
+        let home = self.vector.present.and_then(|cpu| model.place(&cpu));
+        let Some(home) = home.filter(|_| self.capacity.seconds > 0.0) else {
+            return places.map(|_| 0.0).collect();
+        };
+        let of = |place: usize| {
+            self.variance.on(model.cpus[place], model.problem.places[place].levels).max(0.0)
+        };
+        let at_home = of(home);
+        let error = |place: usize| match place == home {
+            true => 0.0,
+            false => ((of(place) + at_home) / self.capacity.seconds).sqrt(),
+        };
+        places.map(error).collect()
     }
 
     /// [`Self::at`] on each place.
@@ -567,15 +609,15 @@ impl Vector {
         idle + (1.0 - idle) * capacity.busy_wakeup
     }
 
-    /// IPIs per second of the wakeups of its kthread by this CPU, each counted as one that finds
-    /// its CPU idle: as counted, or where it is on that CPU now, as they would be from another one.
-    fn ipis_of_kthread(&self, by: CpuId, rate: WakeupRate, capacity: &Capacity<'_>) -> f64 {
+    /// The cost of a mean wakeup of its kthread by this CPU, relative to that of one that finds its
+    /// CPU idle: as counted, or where it is on that CPU now, as it would be from another one.
+    fn ipi_of_kthread(&self, by: CpuId, rate: WakeupRate, capacity: &Capacity<'_>) -> f64 {
         let idle_share = match self.measured_on {
             Some(there) if there != by => rate.idle_per_s / rate.per_s,
             _ => self.main_reader().map_or(1.0, |reader| capacity.idle(reader)),
         };
         let idle = if idle_share.is_finite() { idle_share.clamp(0.0, 1.0) } else { 1.0 };
-        rate.per_s * (idle + (1.0 - idle) * capacity.busy_wakeup)
+        idle + (1.0 - idle) * capacity.busy_wakeup
     }
 
     /// Share of the polls that find the readers on a CPU asleep, so that they and the poll never

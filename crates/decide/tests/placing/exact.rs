@@ -78,8 +78,8 @@ fn crowding(
     }
 }
 
-/// The cost of two items by their places: on two threads of a core, and for packets passed between
-/// them.
+/// The cost of two items by their places: on one CPU, where kthreads wait for each other's turns,
+/// on two threads of a core, and for packets passed between them.
 fn together(
     problem: &Problem,
     a: usize,
@@ -96,12 +96,14 @@ fn together(
             let at = |item: usize| if item == a { *x } else { *y };
             let handed = handed.iter().map(|it| problem.handed(it, at(it.from), at(it.to)));
             let mut cost: f64 = handed.sum();
-            if distance == Distance::Smt {
-                cost += problem.assumed.smt_loss
-                    * problem.load(a, *x)
-                    * problem.load(b, *y)
-                    * SECOND_NS;
-            }
+            let (load_a, load_b) = (problem.load(a, *x), problem.load(b, *y));
+            cost += match distance {
+                Distance::SameCpu => {
+                    problem.items[a].turns * load_b + problem.items[b].turns * load_a
+                }
+                Distance::Smt => problem.assumed.smt_loss * load_a * load_b * SECOND_NS,
+                _ => 0.0,
+            };
             if cost > 0.0 {
                 let both = program.variables.add(variable().min(0.0));
                 program.cost += both * (cost / UNIT);

@@ -141,6 +141,7 @@ impl Host {
             busy: self.busy.clone(),
             busy_wakeup: 1.0,
             dilation: 1.0,
+            seconds: 1.0,
         };
         suggest(algorithm, &capacity, &self.vectors)
     }

@@ -17,10 +17,12 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use netsilo_decide::place::model::Model;
-use netsilo_decide::place::{AlgorithmName, Suggestion, suggest};
+use netsilo_decide::place::{AlgorithmName, Capacity, Suggestion, Vector, suggest};
 use netsilo_model::cost::solver;
+use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
+use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::synthetic::grid::Grid;
 use problems::{Work, gap, total};
 
@@ -191,6 +193,8 @@ fn symmetric_work_costs_the_same_on_either_side() {
             vector.measured_on = vector.measured_on.map(mirror);
             vector.read_on =
                 vector.read_on.iter().map(|(cpu, bytes)| (mirror(*cpu), *bytes)).collect();
+            vector.woken_by =
+                vector.woken_by.iter().map(|(cpu, rate)| (mirror(*cpu), *rate)).collect();
             vector.node =
                 vector.node.map(|node| netsilo_model::machine::topology::NodeId(1 - node.0));
         }
@@ -201,4 +205,38 @@ fn symmetric_work_costs_the_same_on_either_side() {
             "seed {seed}: {one} on one side, {other} on the other"
         );
     }
+}
+
+/// A queue away from its reader wakes it a thousand times a second: of a hundredth of a second, ten
+/// wakeups are known.
+#[test]
+fn a_few_counted_wakeups_are_too_weak_an_evidence_for_a_move() {
+    let topology = &Grid { l2s: 2, ..Grid::default() }.topology();
+    let vector = Vector {
+        label: Subject::Queue("eth0".into(), 0),
+        pool: topology.online.clone(),
+        present: Some(CpuId(0)),
+        measured_on: Some(CpuId(0)),
+        traffic: true,
+        load: 0.01,
+        packets_per_s: 1000.0,
+        polls_per_s: 1000.0,
+        read_on: [(CpuId(1), 1e6)].into(),
+        wakeups_on: Some([(CpuId(1), 1000.0)].into()),
+        ..Vector::default()
+    };
+    let goes_to = |seconds: f64| {
+        let capacity = Capacity {
+            topology,
+            costs: Costs::default(),
+            source: String::new(),
+            busy: topology.online.iter().map(|cpu| (cpu, 0.0)).collect(),
+            seconds,
+            busy_wakeup: 1.0,
+            dilation: 1.0,
+        };
+        suggest(AlgorithmName::Auto, &capacity, std::slice::from_ref(&vector))[0].cpu()
+    };
+    assert_eq!([0.01, 0.1, 1.0].map(goes_to), [CpuId(0), CpuId(1), CpuId(1)].map(Some));
+    assert_eq!(goes_to(0.0), Some(CpuId(1)), "as if all was known");
 }

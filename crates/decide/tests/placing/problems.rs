@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use netsilo_decide::place::{Capacity, Completion, Vector};
 use netsilo_model::cost::problem::{Problem, SECOND_NS};
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::wakeups::WakeupRate;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{NodeId, Topology};
 use netsilo_model::snapshot::subject::Subject;
@@ -89,6 +90,18 @@ impl Work {
             }
         };
         let mut vectors: Vec<Vector> = (0..vectors).map(vector).collect();
+        // One machine in four polls in kthreads, each of which one or two CPUs wake.
+        if numbers.share() < 0.25 {
+            for vector in &mut vectors {
+                vector.threaded = true;
+                vector.wakeups_on = Some(BTreeMap::new());
+                for _ in 0..2 {
+                    let per_s = vector.polls_per_s / 2.0 * numbers.share();
+                    let rate = WakeupRate { per_s, idle_per_s: per_s * numbers.share() };
+                    vector.woken_by.insert(numbers.one_of(&allowed), rate);
+                }
+            }
+        }
         // One machine in three forwards: half of the packets of the first vectors leave by the last
         // ones.
         if numbers.share() < 0.33 {
@@ -117,6 +130,7 @@ impl Work {
             busy: self.busy.clone(),
             busy_wakeup: 1.0,
             dilation: 1.0,
+            seconds: 1.0,
         }
     }
 }

@@ -40,6 +40,9 @@ pub struct Assumed {
     /// where much is saved and about as much waits, the difference of two estimates decides, which
     /// is less certain than either.
     pub moving_parts: f64,
+    /// Standard errors of what was counted that a move must gain: of `n` wakeups or packets,
+    /// another measurement counts about `sqrt(n)` more or less.
+    pub counting_errors: f64,
     /// A CPU's busy time differs by this share between measurements; a kthread, whose turns depend
     /// on it, must gain at least what that changes.
     pub busy_noise: f64,
@@ -62,6 +65,7 @@ impl Default for Assumed {
             moving_load: 0.10,
             moving_cost: 0.10,
             moving_parts: 0.10,
+            counting_errors: 2.0,
             busy_noise: 0.05,
             leaving_cpu: 0.005,
             leaving_cache: 0.05,
@@ -75,7 +79,7 @@ type Scale = fn(&mut Assumed, f64);
 impl Assumed {
     /// Each parameter by its name in `docs/costs.md`, and how to multiply it. Of costs above a
     /// threshold, the cost is multiplied, not the threshold.
-    const EACH: [(&str, Scale); 12] = [
+    const EACH: [(&str, Scale); 13] = [
         ("full CPU", |it, by| it.full.iter_mut().for_each(|(_, slope)| *slope *= by)),
         ("polls wait for each other", |it, by| {
             it.queued.iter_mut().for_each(|(_, slope)| *slope *= by);
@@ -87,6 +91,7 @@ impl Assumed {
         ("least gain by load", |it, by| it.moving_load *= by),
         ("least gain by cost", |it, by| it.moving_cost *= by),
         ("least gain by what changes", |it, by| it.moving_parts *= by),
+        ("least gain by what is counted", |it, by| it.counting_errors *= by),
         ("least gain of a kthread", |it, by| it.busy_noise *= by),
         ("leaving the reader's CPU", |it, by| it.leaving_cpu *= by),
         ("leaving a cache", |it, by| it.leaving_cache *= by),
@@ -95,12 +100,13 @@ impl Assumed {
     /// Multiplies what a move must gain.
     pub fn scale_moving(&mut self, by: f64) {
         let Self { moving_least, moving_load, moving_cost, moving_parts, .. } = self;
-        let Self { busy_noise, leaving_cpu, leaving_cache, .. } = self;
+        let Self { counting_errors, busy_noise, leaving_cpu, leaving_cache, .. } = self;
         let parts = [
             moving_least,
             moving_load,
             moving_cost,
             moving_parts,
+            counting_errors,
             busy_noise,
             leaving_cpu,
             leaving_cache,
