@@ -38,6 +38,8 @@ pub(super) struct Want {
     /// It began without a change of the workload that could be the reason, or was held together
     /// with one that did.
     pub(super) noise: bool,
+    /// It gained too little when it was old enough: noise may make a later window see more.
+    pub(super) gained_too_little: bool,
     /// An earlier window of this workload kept the value.
     was_content: bool,
     /// The value that was requested in the last window; an observer's requests are never written.
@@ -62,8 +64,8 @@ impl Demand {
                 (Self::Wanted(Box::new(want.next(change, planned.workload))), false)
             }
             (previous, change) => {
-                let young = |want: &Want| want.windows < want.windows_needed(abandoned);
-                let gave_up = previous.as_ref().is_some_and(|it| it.is_fresh() && young(it));
+                let young = |want: &Want| want.is_fresh() && !want.is_old(abandoned);
+                let gave_up = previous.as_ref().is_some_and(|want| young(want));
                 let first = |change| Want::first(now, change, planned.workload, was_content);
                 let requested = previous.and_then(|want| want.requested);
                 let want = change.map(|change| Want { requested, ..first(change) });
@@ -82,6 +84,7 @@ impl Want {
             since: now,
             workload,
             noise: was_content && settled,
+            gained_too_little: false,
             was_content: was_content && workload != Workload::Changed,
             requested: None,
         }
@@ -92,6 +95,7 @@ impl Want {
             change: change.clone(),
             windows: self.windows.saturating_add(1),
             was_content: self.was_content && workload != Workload::Changed,
+            gained_too_little: self.gained_too_little && workload != Workload::Changed,
             ..self
         }
     }
@@ -113,6 +117,16 @@ impl Want {
             }
             Workload::JustChanged | Workload::Same | Workload::Unrest => WINDOWS_OF_NOISE,
         }
+    }
+
+    /// Notes that it gains too little in this window; while its readers move all the time, every
+    /// window is another workload.
+    pub(super) fn gains_too_little(&mut self, abandoned: u32) {
+        self.gained_too_little |= self.workload != Workload::Unrest && self.is_old(abandoned);
+    }
+
+    fn is_old(&self, abandoned: u32) -> bool {
+        self.windows >= self.windows_needed(abandoned)
     }
 
     /// Whether it began with a change of the workload, and is no noise.

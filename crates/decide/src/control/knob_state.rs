@@ -16,6 +16,8 @@ use super::hold::Hold;
 use super::owner::likely_owner;
 use super::planned::Planned;
 use super::policy::Policy;
+use crate::place::auto::SUFFICES_FIXED;
+use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::snapshot::event::Event;
 use netsilo_model::snapshot::host::KnobOwner;
 
@@ -303,8 +305,12 @@ impl Knob {
     /// A want that is held as noise with its silo is noise itself: a later plan may, by noise,
     /// leave out what it was held for.
     fn held(mut self, hold: &Hold) -> Step {
-        if let (Hold::Noise, Demand::Wanted(want)) = (hold, &mut self.demand) {
-            want.noise = true;
+        if let Demand::Wanted(want) = &mut self.demand {
+            match hold {
+                Hold::Noise => want.noise = true,
+                Hold::SmallGain(_) => want.gains_too_little(self.history.abandoned),
+                _ => {}
+            }
         }
         if !hold.is_logged() {
             return (self, Vec::new());
@@ -375,12 +381,13 @@ impl Knob {
 
     /// Why the wanted change is not written now; `None` means that this knob allows it.
     /// `stays_on_llc` tells that the change stays under its last-level cache, `gain` what it gains
-    /// by the cost model.
+    /// by the cost model, `goes_along` that another change is written, so that less suffices.
     pub(super) fn hold(
         &self,
         now: Duration,
         stays_on_llc: bool,
         gain: Option<i64>,
+        goes_along: bool,
         policy: &Policy,
     ) -> Option<Hold> {
         let Some(want) = self.want() else { return Some(Hold::TooShort(0, WINDOWS_WANTED)) };
@@ -394,8 +401,10 @@ impl Knob {
         if self.is_reset() {
             return None;
         }
-        if let Some(gain) = gain.filter(|gain| (*gain as f64) < policy.min_gain * 1e9) {
-            return Some(Hold::SmallGain(gain));
+        let least = policy.min_gain * SECOND_NS * if goes_along { SUFFICES_FIXED } else { 1.0 };
+        let too_little = gain.is_some_and(|gain| (gain as f64) < least);
+        if too_little || want.gained_too_little && !goes_along {
+            return Some(Hold::SmallGain(gain.unwrap_or(0)));
         }
         if want.noise {
             return Some(Hold::Noise);

@@ -9,9 +9,7 @@ use super::hold::Hold;
 use super::knob_state::{Input, Knob};
 use super::memory::Memory;
 use super::planned::Planned;
-use super::policy::Policy;
 use super::view::{self, Window};
-use crate::place::auto::SUFFICES_FIXED;
 use crate::plan::{AlgorithmName, Plan};
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::cost::problem::SECOND_NS;
@@ -60,8 +58,7 @@ impl Memory {
     /// The wanted changes, each with the reason if it is held. What belongs to one silo is held or
     /// released together.
     pub(super) fn candidates<'p>(&self, window: &Window<'_>, plan: &'p Plan) -> Vec<Candidate<'p>> {
-        let hold =
-            |change| Candidate { change, hold: self.hold(window, plan, change, &self.policy) };
+        let hold = |change| Candidate { change, hold: self.hold(window, plan, change, false) };
         let mut candidates: Vec<Candidate<'p>> = plan.changes.iter().map(hold).collect();
         hold_whole_silos(window, &mut candidates);
         self.let_small_gains_go_along(window, plan, &mut candidates);
@@ -82,11 +79,9 @@ impl Memory {
         if !candidates.iter().any(|it| it.hold.is_none() && gains(it.change) >= least) {
             return;
         }
-        let policy =
-            Policy { min_gain: SUFFICES_FIXED * self.policy.min_gain, ..self.policy.clone() };
         for Candidate { change, hold } in candidates.iter_mut() {
             if matches!(hold, Some(Hold::SmallGain(_))) {
-                *hold = self.hold(window, plan, change, &policy);
+                *hold = self.hold(window, plan, change, true);
             }
         }
         hold_whole_silos(window, candidates);
@@ -97,7 +92,7 @@ impl Memory {
         window: &Window<'_>,
         plan: &Plan,
         change: &Change,
-        policy: &Policy,
+        goes_along: bool,
     ) -> Option<Hold> {
         let target = &change.target;
         if self.requests.contains_key(target) {
@@ -107,7 +102,8 @@ impl Memory {
             return Some(Hold::TooShort(0, WINDOWS_WANTED));
         };
         let stays_on_llc = window.stays_on_llc(target, &change.new);
-        knob.hold(window.now, stays_on_llc, gain(window, plan, change), policy)
+        let gain = gain(window, plan, change);
+        knob.hold(window.now, stays_on_llc, gain, goes_along, &self.policy)
     }
 
     /// Holds what the budget has no room for; the largest gains come first.

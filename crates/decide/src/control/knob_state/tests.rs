@@ -58,7 +58,8 @@ fn given() -> impl Strategy<Value = Given> {
         1 => Just(Given::Return),
         4 => (proptest::option::of(some_cpu()), any::<bool>(), select(workloads.to_vec()), share())
             .prop_map(|(want, same, workload, share)| Given::Planned(want, same, workload, share)),
-        1 => select(vec![Hold::Noise, Hold::Followed, Hold::Budget(1)]).prop_map(Given::Held),
+        1 => select(vec![Hold::Noise, Hold::SmallGain(1), Hold::Followed, Hold::Budget(1)])
+            .prop_map(Given::Held),
         2 => some_cpu().prop_map(Given::Requested),
         3 => (select(kinds.to_vec()), share(), outcome)
             .prop_map(|(kind, share, outcome)| Given::Written(kind, share, outcome)),
@@ -141,7 +142,7 @@ proptest! {
                 Given::Announced | Given::Held(_) | Given::Requested(_)
                 | Given::Written(_, _, WriteOutcome::Refused(_)) => {}
             }
-            let hold = next.hold(*now, true, Some(0), &policy);
+            let hold = next.hold(*now, true, Some(0), false, &policy);
             prop_assert!(next.as_yielded().is_none() || hold.is_some(), "{:?}", next);
             knob = next;
         }
@@ -154,14 +155,18 @@ fn a_refusal_is_kept_in_each_state_and_ends_with_a_write() {
     let refused = Given::Written(WriteKind::Write, None, WriteOutcome::Refused("EIO".into()));
     let planned = Given::Planned(Some(1), true, Workload::Changed, None);
     let (knob, _) = step(Knob::new(now, true), now, &policy, &planned);
-    assert_eq!(knob.hold(now, false, None, &policy), None, "a re-application waits for nothing");
+    assert_eq!(
+        knob.hold(now, false, None, false, &policy),
+        None,
+        "a re-application waits for nothing"
+    );
     let (knob, actions) = step(knob, now, &policy, &refused);
     let why = "EIO; next attempt at 1060 s".to_owned();
     assert_eq!(actions, [Action::Log(LogKind::Refused, why)]);
     let until = Duration::from_secs(1060);
-    let hold = knob.hold(now, false, None, &policy);
+    let hold = knob.hold(now, false, None, false, &policy);
     assert_eq!(hold, Some(Hold::Refused(until, "EIO".into())));
-    assert_eq!(knob.hold(until, false, None, &policy), None);
+    assert_eq!(knob.hold(until, false, None, false, &policy), None);
     let in_force = Given::Written(WriteKind::Reapply, None, WriteOutcome::InForce(cpu(1)));
     let (knob, _) = step(knob, until, &policy, &in_force);
     assert_eq!(knob.ours(), Some(&cpu(1)));
@@ -180,7 +185,8 @@ fn a_gain_below_the_least_one_holds_a_change() {
     let policy = Policy { min_gain: 0.01, ..Policy::default() };
     let now = Duration::from_secs(1000);
     let knob = wanting(now, &policy);
-    let held = |gain| matches!(knob.hold(now, false, gain, &policy), Some(Hold::SmallGain(_)));
+    let held =
+        |gain| matches!(knob.hold(now, false, gain, false, &policy), Some(Hold::SmallGain(_)));
     assert!(held(Some(9_999_999)));
     assert!(!held(Some(10_000_000)) && !held(Some(20_000_000)) && !held(None));
 }
@@ -214,4 +220,22 @@ fn readers_follow_if_they_come_to_the_knobs_core_after_a_move() {
     };
     assert!(moved_twice(0.9));
     assert!(!moved_twice(0.2) && !moved_twice(0.25));
+}
+
+#[test]
+fn what_gains_too_little_is_held_until_the_workload_changes_and_may_go_along() {
+    let (now, policy) = (Duration::from_secs(1000), Policy::default());
+    let want = |knob: Knob, workload| {
+        step(knob, now, &policy, &Given::Planned(Some(1), true, workload, None)).0
+    };
+    let knob = want(want(Knob::default(), Workload::Changed), Workload::JustChanged);
+    let (small, large) = (Some(1), Some(1_000_000_000));
+    let hold = |knob: &Knob, gain, goes_along| knob.hold(now, false, gain, goes_along, &policy);
+    assert_eq!(hold(&knob, small, false), Some(Hold::SmallGain(1)));
+    assert_eq!(hold(&knob, large, false), None);
+    let knob = step(knob, now, &policy, &Given::Held(Hold::SmallGain(1))).0;
+    let knob = want(knob, Workload::Same);
+    assert_eq!(hold(&knob, large, false), Some(Hold::SmallGain(1_000_000_000)));
+    assert_eq!(hold(&knob, large, true), None);
+    assert_eq!(hold(&want(knob, Workload::Changed), large, false), None);
 }
