@@ -1,5 +1,5 @@
-//! RPS in a guest whose CPUs are busy with a service: compares the verdict with the counts after
-//! RPS was switched on.
+//! RPS in guests, on a NIC whose CPUs are busy with a service and on netdevs without hardware:
+//! compares the verdict with the counts after RPS was switched on.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,9 +7,11 @@
     reason = "clippy lets only functions marked as tests do so, and figures are shown"
 )]
 
+use netsilo_decide::judge::findings::Check;
+use netsilo_decide::judge::verdict::{Outcome, RemedyName};
 use netsilo_decide::plan::Plan;
 use netsilo_decide::report::Report;
-use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec, until};
+use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec, traffic, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 /// Raises netsilo's priority: beside servers that use all CPU time it would wait for minutes.
@@ -100,6 +102,93 @@ fn rps_on_a_busy_guest_has_the_verdict_hurts_and_adds_the_predicted_interrupts()
         ""
     );
     drop((client, server));
+}
+
+/// Netdevs of the guest, each above a veth whose other end is in the namespace `far`: address there
+/// and here differ in the last number.
+const SOFTWARE: &str = "modprobe -a bonding 8021q bridge; ip netns add far; \
+    for n in 0 1 2; do \
+        ip link add near$n type veth peer name far$n netns far; \
+        ip -n far link set far$n up; \
+    done; \
+    ip link add bond0 type bond mode active-backup; ip link set near0 master bond0; \
+    ip link add link near1 name near1.5 type vlan id 5; \
+    ip -n far link add link far1 name far1.5 type vlan id 5; ip -n far link set far1.5 up; \
+    ip link add br0 type bridge; ip link set near2 master br0; \
+    n=0; for netdev in bond0 near1.5 br0; do \
+        ip address add 10.80.$n.1/24 dev $netdev; ip link set $netdev up; n=$((n + 1)); \
+    done; \
+    for n in 0 1 2; do ip link set near$n up; done; \
+    ip -n far address add 10.80.0.2/24 dev far0; ip -n far address add 10.80.1.2/24 dev far1.5; \
+    ip -n far address add 10.80.2.2/24 dev far2";
+
+/// The kernel reads the RPS of a bridge, and never that of a bond or VLAN.
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn rps_steers_what_a_bridge_delivers_and_nothing_of_a_bond_or_vlan() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let lab =
+        Lab::boot(&Spec { cpus: 4, ..Spec::new(Kernel::V6_12, NicModel::VirtioNet) }).unwrap();
+    lab.sh(SOFTWARE).unwrap();
+    let server = lab.traffic("rr-server --proto udp --port 7400 --cpus 1").unwrap();
+    let program = traffic::program().unwrap();
+    // counted once for each IPI (`rps_trigger_softirq`)
+    let steered = || {
+        let text = lab.sh("cut -d' ' -f10 /proc/net/softnet_stat").unwrap();
+        text.lines().map(|count| u64::from_str_radix(count, 16).unwrap()).sum::<u64>()
+    };
+    let cpus = |netdev: &str| lab.sh(&format!("cat /sys/class/net/{netdev}/queues/rx-0/rps_cpus"));
+    for (n, netdev, steers) in [(0, "bond0", false), (1, "near1.5", false), (2, "br0", true)] {
+        let client = format!(
+            "exec ip netns exec far taskset -c 0 '{}' traffic rr-client --proto udp \
+             --dest 10.80.{n}.1 --port 7400 --connections 4 --duration 300",
+            program.display()
+        );
+        let client = lab.spawn(&client).unwrap();
+        let verdict = || {
+            let check: Check = lab.json(&format!("{NETSILO} check --interval 2s -j")).unwrap();
+            let of = |it: &netsilo_decide::judge::verdict::RemedyVerdict| {
+                it.subject.to_string() == netdev && it.remedy == RemedyName::Rps
+            };
+            check.verdicts.into_iter().find(of)
+        };
+        let found = until(&format!("a verdict on {netdev}"), verdict, Option::is_some).unwrap();
+        let verdict = found.unwrap();
+        println!("{netdev}: {:?}: {}", verdict.outcome, verdict.reason);
+        assert_eq!(verdict.reason.contains("never reads"), !steers, "{verdict:?}");
+        let expected = if steers { Outcome::Unknown } else { Outcome::NoClearChange };
+        assert_eq!(verdict.outcome, expected, "{verdict:?}");
+
+        let goal = format!("--netdev {netdev} --no-irqs --rps 2-3 --interval 1s");
+        let applied = lab.run(&format!("{NETSILO} apply --yes {goal}")).unwrap();
+        let written = cpus(netdev).unwrap();
+        assert_eq!(written.trim(), if steers { "c" } else { "0" }, "{}", applied.text());
+        if !steers {
+            assert!(applied.text().contains("name those instead"), "{}", applied.text());
+            lab.sh(&format!("echo c >/sys/class/net/{netdev}/queues/rx-0/rps_cpus")).unwrap();
+        }
+        let before = steered();
+        let received = || lab.sh(&format!("cat /sys/class/net/{netdev}/statistics/rx_packets"));
+        let count = |text: String| text.trim().parse::<u64>().unwrap();
+        let packets_before = count(received().unwrap());
+        let many = |packets: &u64| *packets > packets_before + 1000;
+        let packets = until("a thousand packets", || count(received().unwrap()), many).unwrap();
+        let steered = steered() - before;
+        println!(
+            "{netdev}: RPS woke cpus {steered} times for {} packets",
+            packets - packets_before
+        );
+        assert_eq!(steered > 100, steers, "{netdev}: {steered}");
+        assert!(steers || steered == 0, "{netdev}: {steered}");
+        client.stop().unwrap();
+        if steers {
+            lab.sh(&format!("{NETSILO} undo")).unwrap();
+            assert_eq!(cpus(netdev).unwrap().trim(), "0");
+        }
+    }
+    server.stop().unwrap();
 }
 
 fn report(lab: &Lab) -> Report {
