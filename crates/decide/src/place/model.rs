@@ -57,7 +57,22 @@ impl<'a> Model<'a> {
                 model.problem.pairs.push(Pair { from, to: *to, cost, senders });
             }
         }
+        model.add_handing_to_least_gains();
         model
+    }
+
+    /// What handing on costs at present is a part of the present costs by which a vector must gain.
+    fn add_handing_to_least_gains(&mut self) {
+        let Problem { items, pairs, assumed, .. } = &self.problem;
+        let handed = |pair: &Pair| {
+            let cost = self.problem.handed(pair, items[pair.from].home?, items[pair.to].home?);
+            Some((pair.from, pair.to, assumed.moving_cost * cost))
+        };
+        let all: Vec<_> = pairs.iter().filter_map(handed).collect();
+        for (from, to, least) in all {
+            self.problem.items[from].moving += least;
+            self.problem.items[to].moving += least;
+        }
     }
 
     /// The index of a set of CPUs in [`Problem::senders`].

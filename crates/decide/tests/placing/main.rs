@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use netsilo_decide::place::model::Model;
-use netsilo_decide::place::{AlgorithmName, Capacity, Suggestion, Vector, suggest};
+use netsilo_decide::place::{AlgorithmName, Capacity, Completion, Suggestion, Vector, suggest};
 use netsilo_model::cost::solver;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -239,4 +239,60 @@ fn a_few_counted_wakeups_are_too_weak_an_evidence_for_a_move() {
     };
     assert_eq!([0.01, 0.1, 1.0].map(goes_to), [CpuId(0), CpuId(1), CpuId(1)].map(Some));
     assert_eq!(goes_to(0.0), Some(CpuId(1)), "as if all was known");
+}
+
+/// Two queues hand as many packets to a third, whose completions follow the larger half: noise does
+/// not move them to and fro.
+#[test]
+fn completions_stay_where_nearly_half_of_the_packets_are_handed_on() {
+    let topology = &Grid { l2s: 4, ..Grid::default() }.topology();
+    let capacity = Capacity {
+        topology,
+        costs: Costs::default(),
+        source: String::new(),
+        busy: topology.online.iter().map(|cpu| (cpu, 0.0)).collect(),
+        seconds: 1.0,
+        busy_wakeup: 1.0,
+        dilation: 1.0,
+    };
+    let vector = |index: u32, packets_per_s: f64| Vector {
+        label: Subject::Queue("eth0".into(), index),
+        pool: CpuSet::from_cpu(CpuId(index)),
+        present: Some(CpuId(index)),
+        measured_on: Some(CpuId(index)),
+        traffic: true,
+        load: 0.3,
+        packets_per_s,
+        polls_per_s: packets_per_s / 10.0,
+        forwarded_per_s: packets_per_s,
+        completed_by: vec![Completion {
+            to: 2,
+            queue: Subject::default(),
+            packets_per_s,
+            senders: None,
+        }],
+        ..Vector::default()
+    };
+    let completes_on = |present: u32, second: f64| {
+        let completing = Vector {
+            label: Subject::Queue("eth1".into(), 0),
+            pool: topology.online.clone(),
+            present: Some(CpuId(present)),
+            measured_on: Some(CpuId(present)),
+            traffic: true,
+            load: 0.001,
+            packets_per_s: 1000.0,
+            polls_per_s: 1000.0,
+            ..Vector::default()
+        };
+        let vectors = [vector(0, 500_000.0), vector(1, second), completing];
+        suggest(AlgorithmName::Auto, &capacity, &vectors)[2].cpu()
+    };
+    for home in [0, 1] {
+        for second in [480_000.0, 500_000.0, 520_000.0] {
+            assert_eq!(completes_on(home, second), Some(CpuId(home)), "{second}");
+        }
+    }
+    assert_eq!(completes_on(0, 1_500_000.0), Some(CpuId(1)));
+    assert_eq!(completes_on(1, 100_000.0), Some(CpuId(0)));
 }
