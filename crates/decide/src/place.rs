@@ -21,8 +21,10 @@ mod cpu_loads;
 mod dedicated;
 mod driver_hint;
 mod least_loaded;
+mod level_costs;
 pub mod model;
 mod near_consumer;
+pub mod parts;
 mod rfs_max_weight;
 mod same_cpu;
 mod spread;
@@ -30,6 +32,7 @@ mod suggest;
 mod suggestion;
 mod thresholds;
 mod vector;
+mod wakeups;
 mod words;
 
 pub use algorithm::AlgorithmName;

@@ -8,7 +8,7 @@
 )]
 
 use netsilo_decide::judge::findings::Check;
-use netsilo_decide::judge::verdict::{Outcome, RemedyName};
+use netsilo_decide::judge::verdict::{Outcome, RemedyName, RemedyVerdict};
 use netsilo_decide::plan::Plan;
 use netsilo_decide::report::Report;
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec, traffic, until};
@@ -149,7 +149,7 @@ fn rps_steers_what_a_bridge_delivers_and_nothing_of_a_bond_or_vlan() {
         let client = lab.spawn(&client).unwrap();
         let verdict = || {
             let check: Check = lab.json(&format!("{NETSILO} check --interval 2s -j")).unwrap();
-            let of = |it: &netsilo_decide::judge::verdict::RemedyVerdict| {
+            let of = |it: &RemedyVerdict| {
                 it.subject.to_string() == netdev && it.remedy == RemedyName::Rps
             };
             check.verdicts.into_iter().find(of)

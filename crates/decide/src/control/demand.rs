@@ -64,8 +64,9 @@ impl Demand {
                 (Self::Wanted(Box::new(want.next(change, planned.workload))), false)
             }
             (previous, change) => {
-                let young = |want: &Want| want.is_fresh() && !want.is_old(abandoned);
-                let gave_up = previous.as_ref().is_some_and(|want| young(want));
+                let gave_up = previous
+                    .as_ref()
+                    .is_some_and(|want| want.is_fresh() && !want.is_old(abandoned));
                 let first = |change| Want::first(now, change, planned.workload, was_content);
                 let requested = previous.and_then(|want| want.requested);
                 let want = change.map(|change| Want { requested, ..first(change) });
@@ -121,7 +122,7 @@ impl Want {
 
     /// Notes that it gains too little in this window; while its readers move all the time, every
     /// window is another workload.
-    pub(super) fn gains_too_little(&mut self, abandoned: u32) {
+    pub(super) fn note_small_gain(&mut self, abandoned: u32) {
         self.gained_too_little |= self.workload != Workload::Unrest && self.is_old(abandoned);
     }
 

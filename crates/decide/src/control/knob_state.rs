@@ -308,7 +308,7 @@ impl Knob {
         if let Demand::Wanted(want) = &mut self.demand {
             match hold {
                 Hold::Noise => want.noise = true,
-                Hold::SmallGain(_) => want.gains_too_little(self.history.abandoned),
+                Hold::SmallGain(_) => want.note_small_gain(self.history.abandoned),
                 _ => {}
             }
         }

@@ -14,7 +14,8 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
 
 use crate::place::capacity::Capacity;
-use crate::place::model::{Model, Parts};
+use crate::place::model::Model;
+use crate::place::parts::Parts;
 use crate::place::suggestion::Suggestion;
 use crate::place::vector::{Completion, Vector};
 use crate::place::words::{bytes_per_s, consumer_in_words};

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use netsilo_model::cost::assumed::Assumed;
 use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS};
 use netsilo_model::cost::weights::ByDistance;
-use netsilo_model::derive::wakeups::WakeupRate;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ordered::Ordered as _;
-use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, LOCAL, NodeId, Topology};
-use serde::{Deserialize, Serialize};
+use netsilo_model::machine::topology::{CoreKind, Cpu, LOCAL, NodeId, Topology};
 
 use crate::place::capacity::Capacity;
+use crate::place::level_costs::LevelCosts;
+use crate::place::parts::Parts;
 use crate::place::vector::{Completion, Vector};
 
 /// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.
@@ -234,68 +234,6 @@ fn slowdown(cpu: &Cpu) -> f64 {
     }
 }
 
-/// The cost of one vector on one CPU, by what causes it, in CPU-nanoseconds per second.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Parts {
-    /// IPIs of wakeups on other CPUs.
-    pub wakeups: f64,
-    /// Cache lines that the readers fetch.
-    pub lines: f64,
-    /// Cache lines fetched from the device's node.
-    pub device: f64,
-    /// Slower work on a slow core.
-    pub slow: f64,
-    /// Packets that one vector hands to another.
-    pub handing: f64,
-    /// Work of others on that CPU, or on its core, that waits while the vector is polled; a NAPI
-    /// kthread's own waits.
-    pub waiting: f64,
-    /// Vectors that share a CPU or core, and CPUs that are full.
-    pub crowding: f64,
-}
-
-impl Parts {
-    /// All parts.
-    pub fn total(&self) -> f64 {
-        self.cpu_time() + self.waiting + self.crowding
-    }
-
-    /// The CPU time that a move saves in some parts and adds in others, added up; without what
-    /// depends on other vectors.
-    fn changed(self, before: Self) -> f64 {
-        let of = |it: Self| [it.wakeups, it.lines, it.device, it.slow];
-        of(self).iter().zip(of(before)).map(|(after, before)| (after - before).abs()).sum()
-    }
-
-    /// What takes CPU time; the rest delays work.
-    pub fn cpu_time(&self) -> f64 {
-        self.wakeups + self.lines + self.device + self.slow + self.handing
-    }
-
-    /// Whole nanoseconds.
-    pub fn rounded(mut self) -> Self {
-        for part in self.each_mut() {
-            // Adding 0 makes -0 positive.
-            *part = part.round() + 0.0;
-        }
-        self
-    }
-
-    fn each_mut(&mut self) -> [&mut f64; 7] {
-        let Self { wakeups, lines, device, slow, handing, waiting, crowding } = self;
-        [wakeups, lines, device, slow, handing, waiting, crowding]
-    }
-}
-
-impl std::ops::AddAssign for Parts {
-    fn add_assign(&mut self, mut other: Self) {
-        for (part, more) in self.each_mut().into_iter().zip(other.each_mut()) {
-            *part += *more;
-        }
-    }
-}
-
 /// What a vector has where it is: its main reader's CPU, and the last-level cache of that CPU.
 #[derive(Default)]
 struct NearReader {
@@ -383,12 +321,12 @@ struct Row<'a> {
     ground: &'a Ground,
     /// Whether each place is on another node than the device.
     far: &'a [bool],
-    lines: Spread,
-    wakeups: Spread,
+    lines: LevelCosts,
+    wakeups: LevelCosts,
     /// Wakeups of its kthread by other CPUs.
-    woken: Spread,
+    woken: LevelCosts,
     /// Variance of lines and wakeups together, if they were counted for a second (ns^2).
-    variance: Spread,
+    variance: LevelCosts,
     /// Share of a CPU's busy time that never waits for this vector: its own readers sleep until it
     /// has been polled.
     own: BTreeMap<CpuId, f64>,
@@ -405,13 +343,13 @@ impl<'a> Row<'a> {
     fn of(model: &'a Model<'a>, vector: &'a Vector) -> Self {
         let Model { capacity, ground, .. } = model;
         let (costs, topology) = (&capacity.costs, capacity.topology);
-        let (mut lines, mut wakeups) = (Spread::default(), Spread::default());
+        let (mut lines, mut wakeups) = (LevelCosts::default(), LevelCosts::default());
         // With RPS, the protocol and the wakeup run on the CPUs to which packets are handed on.
         let rps_cpus: BTreeMap<CpuId, f64> =
             vector.rps_targets.iter().map(|cpu| (cpu, 1.0)).into_map();
         let receivers = if rps_cpus.is_empty() { &vector.read_on } else { &rps_cpus };
         let all: f64 = receivers.values().sum();
-        let mut variance = Spread::default();
+        let mut variance = LevelCosts::default();
         let squared = |cost: &ByDistance, times: f64| cost.map(|ns| (ns * times).powi(2));
         for (cpu, weight) in receivers.iter().filter(|_| all > 0.0) {
             let packets = (vector.packets_per_s - vector.forwarded_per_s).max(0.0) * weight / all;
@@ -423,7 +361,7 @@ impl<'a> Row<'a> {
             wakeups.add(*cpu, topology, &costs.ipi_ns, woken * ipi);
             variance.add(*cpu, topology, &squared(&costs.ipi_ns, ipi), woken);
         }
-        let mut woken = Spread::default();
+        let mut woken = LevelCosts::default();
         for (cpu, rate) in &vector.woken_by {
             let ipi = vector.ipi_of_kthread(*cpu, *rate, capacity);
             woken.add(*cpu, topology, &costs.ipi_ns, rate.per_s * ipi);
@@ -567,91 +505,5 @@ impl<'a> Row<'a> {
             waiting: delayed * SECOND_NS + self.turns * here + longer,
             ..Parts::default()
         }
-    }
-}
-
-/// A cost that depends on the distance from several CPUs, as differences between the levels that
-/// a CPU shares with them: on those CPUs, on each of their cores, caches and nodes, and anywhere.
-#[derive(Default)]
-struct Spread {
-    on: BTreeMap<CpuId, f64>,
-    levels: [BTreeMap<u32, f64>; 4],
-    anywhere: f64,
-}
-
-impl Spread {
-    fn add(&mut self, cpu: CpuId, topology: &Topology, cost: &ByDistance, times: f64) {
-        let Some(known) = topology.cpus.get(&cpu) else { return };
-        let at = |distance: Distance| cost.at(distance) * times;
-        let steps = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node, Distance::Remote];
-        self.anywhere += at(Distance::Remote);
-        for ((level, number), step) in
-            self.levels.iter_mut().zip(known.levels(cpu)).zip(steps.windows(2))
-        {
-            *level.entry(number).or_default() += at(step[0]) - at(step[1]);
-        }
-        *self.on.entry(cpu).or_default() += at(Distance::SameCpu) - at(Distance::Smt);
-    }
-
-    /// The cost on a CPU with these levels.
-    fn on(&self, cpu: CpuId, levels: [u32; 4]) -> f64 {
-        let shared =
-            self.levels.iter().zip(levels).filter_map(|(level, number)| level.get(&number));
-        self.anywhere + shared.chain(self.on.get(&cpu)).sum::<f64>()
-    }
-}
-
-impl Vector {
-    /// Time per second for which its kthread would wait for its turn on a CPU that always runs
-    /// something else (ns/s); 0 without a kthread.
-    fn turns(&self, assumed: &Assumed) -> f64 {
-        if self.threaded { (self.polls_per_s * assumed.turn_ns).min(SECOND_NS) } else { 0.0 }
-    }
-
-    /// Wakeups per second of readers that sleep on a CPU: the counted rate, or else one per poll
-    /// that finds them asleep.
-    fn wakeups_from(&self, cpu: CpuId, share: f64, capacity: &Capacity<'_>) -> f64 {
-        match self.counted_wakeups(cpu) {
-            Some(wakeups) => wakeups,
-            None => self.deliveries(share) * capacity.idle(cpu),
-        }
-    }
-
-    /// The cost of a mean wakeup on a CPU, relative to that of one that finds it idle.
-    fn ipi_share(&self, cpu: CpuId, capacity: &Capacity<'_>) -> f64 {
-        let idle = || Some(self.idle_wakeups_on.as_ref()?.get(&cpu)? / self.counted_wakeups(cpu)?);
-        let idle = idle().filter(|share| share.is_finite()).unwrap_or(1.0).clamp(0.0, 1.0);
-        idle + (1.0 - idle) * capacity.busy_wakeup
-    }
-
-    /// The cost of a mean wakeup of its kthread by this CPU, relative to that of one that finds its
-    /// CPU idle: as counted, or where it is on that CPU now, as it would be from another one.
-    fn ipi_of_kthread(&self, by: CpuId, rate: WakeupRate, capacity: &Capacity<'_>) -> f64 {
-        let idle_share = match self.measured_on {
-            Some(there) if there != by => rate.idle_per_s / rate.per_s,
-            _ => self.main_reader().map_or(1.0, |reader| capacity.idle(reader)),
-        };
-        let idle = if idle_share.is_finite() { idle_share.clamp(0.0, 1.0) } else { 1.0 };
-        idle + (1.0 - idle) * capacity.busy_wakeup
-    }
-
-    /// Share of the polls that find the readers on a CPU asleep, so that they and the poll never
-    /// want the CPU at the same time; `share` of the packets go there.
-    fn finds_asleep(&self, cpu: CpuId, share: f64, capacity: &Capacity<'_>) -> f64 {
-        match self.counted_wakeups(cpu) {
-            Some(wakeups) if wakeups > 0.0 => (wakeups / self.deliveries(share)).min(1.0),
-            Some(_) => 0.0,
-            None => capacity.idle(cpu),
-        }
-    }
-
-    fn counted_wakeups(&self, cpu: CpuId) -> Option<f64> {
-        let counted = self.wakeups_on.as_ref().filter(|_| self.rps_targets.is_empty())?;
-        Some(counted.get(&cpu).copied().unwrap_or(0.0))
-    }
-
-    /// Polls per second that deliver packets to the readers of this share.
-    fn deliveries(&self, share: f64) -> f64 {
-        self.polls_per_s.min(self.packets_per_s) * share
     }
 }

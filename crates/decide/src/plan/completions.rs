@@ -11,7 +11,7 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, RxQueue, TxQueue};
 use netsilo_model::snapshot::subject::Subject;
 
-use crate::place::model::Parts;
+use crate::place::parts::Parts;
 use crate::place::{AlgorithmName, Completion, Suggestion, Vector};
 use crate::plan::contents::{Placement, Plan};
 use crate::plan::goal::Goal;

@@ -9,7 +9,7 @@ use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
 use crate::place::AlgorithmName;
-use crate::place::model::Parts;
+use crate::place::parts::Parts;
 use crate::plan::learned::MeasuredBasis;
 
 /// Begins the subject of an outcome that is not used.

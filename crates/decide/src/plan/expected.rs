@@ -4,7 +4,8 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::subject::Subject;
 
-use crate::place::model::{Model, Parts};
+use crate::place::model::Model;
+use crate::place::parts::Parts;
 use crate::plan::contents::Plan;
 use crate::plan::goal::Goal;
 use crate::plan::placement::{Prepared, prepare};

@@ -7,7 +7,8 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_model::machine::topology::{Distance, Topology};
 
-use crate::place::model::{Model, Parts};
+use crate::place::model::Model;
+use crate::place::parts::Parts;
 use crate::place::{Capacity, Suggestion, Vector};
 use crate::plan::contents::{Alternative, Plan, Predicted};
 

@@ -207,6 +207,12 @@ fn symmetric_work_costs_the_same_on_either_side() {
     }
 }
 
+/// These vectors on CPUs that do nothing else.
+fn on_idle_cpus(topology: &Topology, vectors: Vec<Vector>) -> Work {
+    let busy = topology.online.iter().map(|cpu| (cpu, 0.0)).collect();
+    Work { vectors, busy, costs: Costs::default() }
+}
+
 /// A queue away from its reader wakes it a thousand times a second: of a hundredth of a second, ten
 /// wakeups are known.
 #[test]
@@ -225,17 +231,10 @@ fn a_few_counted_wakeups_are_too_weak_an_evidence_for_a_move() {
         wakeups_on: Some([(CpuId(1), 1000.0)].into()),
         ..Vector::default()
     };
+    let work = on_idle_cpus(topology, vec![vector]);
     let goes_to = |seconds: f64| {
-        let capacity = Capacity {
-            topology,
-            costs: Costs::default(),
-            source: String::new(),
-            busy: topology.online.iter().map(|cpu| (cpu, 0.0)).collect(),
-            seconds,
-            busy_wakeup: 1.0,
-            dilation: 1.0,
-        };
-        suggest(AlgorithmName::Auto, &capacity, std::slice::from_ref(&vector))[0].cpu()
+        let capacity = Capacity { seconds, ..work.capacity(topology) };
+        suggest(AlgorithmName::Auto, &capacity, &work.vectors)[0].cpu()
     };
     assert_eq!([0.01, 0.1, 1.0].map(goes_to), [CpuId(0), CpuId(1), CpuId(1)].map(Some));
     assert_eq!(goes_to(0.0), Some(CpuId(1)), "as if all was known");
@@ -246,15 +245,6 @@ fn a_few_counted_wakeups_are_too_weak_an_evidence_for_a_move() {
 #[test]
 fn completions_stay_where_nearly_half_of_the_packets_are_handed_on() {
     let topology = &Grid { l2s: 4, ..Grid::default() }.topology();
-    let capacity = Capacity {
-        topology,
-        costs: Costs::default(),
-        source: String::new(),
-        busy: topology.online.iter().map(|cpu| (cpu, 0.0)).collect(),
-        seconds: 1.0,
-        busy_wakeup: 1.0,
-        dilation: 1.0,
-    };
     let vector = |index: u32, packets_per_s: f64| Vector {
         label: Subject::Queue("eth0".into(), index),
         pool: CpuSet::from_cpu(CpuId(index)),
@@ -285,8 +275,9 @@ fn completions_stay_where_nearly_half_of_the_packets_are_handed_on() {
             polls_per_s: 1000.0,
             ..Vector::default()
         };
-        let vectors = [vector(0, 500_000.0), vector(1, second), completing];
-        suggest(AlgorithmName::Auto, &capacity, &vectors)[2].cpu()
+        let vectors = vec![vector(0, 500_000.0), vector(1, second), completing];
+        let work = on_idle_cpus(topology, vectors);
+        suggest(AlgorithmName::Auto, &work.capacity(topology), &work.vectors)[2].cpu()
     };
     for home in [0, 1] {
         for second in [480_000.0, 500_000.0, 520_000.0] {

@@ -69,7 +69,7 @@ impl Advice {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_decide::place::model::Parts;
+    use netsilo_decide::place::parts::Parts;
     use netsilo_decide::plan::AlgorithmName;
     use netsilo_model::change::knobs;
     use netsilo_model::machine::cpuset::CpuSet;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use netsilo_decide::place::model::Parts;
+use netsilo_decide::place::parts::Parts;
 use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::learned::MeasuredBasis;
 use netsilo_model::change::{Change, Interruption, Target};

@@ -1,0 +1,69 @@
+//! How often a vector wakes its readers and its kthread is woken, and how dear a wakeup is.
+
+use netsilo_model::cost::assumed::Assumed;
+use netsilo_model::cost::problem::SECOND_NS;
+use netsilo_model::derive::wakeups::WakeupRate;
+use netsilo_model::machine::cpuset::CpuId;
+
+use crate::place::capacity::Capacity;
+use crate::place::vector::Vector;
+
+impl Vector {
+    /// Time per second for which its kthread would wait for its turn on a CPU that always runs
+    /// something else (ns/s); 0 without a kthread.
+    pub(super) fn turns(&self, assumed: &Assumed) -> f64 {
+        if self.threaded { (self.polls_per_s * assumed.turn_ns).min(SECOND_NS) } else { 0.0 }
+    }
+
+    /// Wakeups per second of readers that sleep on a CPU: the counted rate, or else one per poll
+    /// that finds them asleep.
+    pub(super) fn wakeups_from(&self, cpu: CpuId, share: f64, capacity: &Capacity<'_>) -> f64 {
+        match self.counted_wakeups(cpu) {
+            Some(wakeups) => wakeups,
+            None => self.deliveries(share) * capacity.idle(cpu),
+        }
+    }
+
+    /// The cost of a mean wakeup on a CPU, relative to that of one that finds it idle.
+    pub(super) fn ipi_share(&self, cpu: CpuId, capacity: &Capacity<'_>) -> f64 {
+        let idle = || Some(self.idle_wakeups_on.as_ref()?.get(&cpu)? / self.counted_wakeups(cpu)?);
+        let idle = idle().filter(|share| share.is_finite()).unwrap_or(1.0).clamp(0.0, 1.0);
+        idle + (1.0 - idle) * capacity.busy_wakeup
+    }
+
+    /// The cost of a mean wakeup of its kthread by this CPU, relative to that of one that finds its
+    /// CPU idle: as counted, or where it is on that CPU now, as it would be from another one.
+    pub(super) fn ipi_of_kthread(
+        &self,
+        by: CpuId,
+        rate: WakeupRate,
+        capacity: &Capacity<'_>,
+    ) -> f64 {
+        let idle_share = match self.measured_on {
+            Some(there) if there != by => rate.idle_per_s / rate.per_s,
+            _ => self.main_reader().map_or(1.0, |reader| capacity.idle(reader)),
+        };
+        let idle = if idle_share.is_finite() { idle_share.clamp(0.0, 1.0) } else { 1.0 };
+        idle + (1.0 - idle) * capacity.busy_wakeup
+    }
+
+    /// Share of the polls that find the readers on a CPU asleep, so that they and the poll never
+    /// want the CPU at the same time; `share` of the packets go there.
+    pub(super) fn finds_asleep(&self, cpu: CpuId, share: f64, capacity: &Capacity<'_>) -> f64 {
+        match self.counted_wakeups(cpu) {
+            Some(wakeups) if wakeups > 0.0 => (wakeups / self.deliveries(share)).min(1.0),
+            Some(_) => 0.0,
+            None => capacity.idle(cpu),
+        }
+    }
+
+    fn counted_wakeups(&self, cpu: CpuId) -> Option<f64> {
+        let counted = self.wakeups_on.as_ref().filter(|_| self.rps_targets.is_empty())?;
+        Some(counted.get(&cpu).copied().unwrap_or(0.0))
+    }
+
+    /// Polls per second that deliver packets to the readers of this share.
+    fn deliveries(&self, share: f64) -> f64 {
+        self.polls_per_s.min(self.packets_per_s) * share
+    }
+}
