@@ -221,28 +221,32 @@ mod tests {
         assert!(!few.contains("per ipi"), "{few}");
     }
 
-    #[test]
-    fn a_kthread_beside_what_wakes_it_spares_both_cpus_an_ipi() {
-        let observation = woken(CpuTime::default(), None);
-        let costs = Costs::default();
-        let analysis = Analysis::new(&observation, &costs);
-        let capacity = Capacity::new(&analysis, &[]);
+    /// Reads on CPU 1, and is woken by CPU 0 20,000 times a second.
+    fn woken_by_cpu_0(measured_on: CpuId, load: f64, topology: &Topology) -> Vector {
         let waker = WakeupRate { per_s: 20_000.0, idle_per_s: 20_000.0 };
-        let vector = Vector {
-            pool: analysis.after().topology.online.clone(),
-            present: Some(CpuId(1)),
-            measured_on: Some(CpuId(1)),
+        Vector {
+            pool: topology.online.clone(),
+            present: Some(measured_on),
+            measured_on: Some(measured_on),
             threaded: true,
             traffic: true,
-            load: 0.2,
+            load,
             packets_per_s: 20_000.0,
             polls_per_s: 20_000.0,
             read_on: [(CpuId(1), 1e6)].into(),
             wakeups_on: Some(BTreeMap::new()),
             woken_by: [(CpuId(0), waker)].into(),
             ..Vector::default()
-        };
-        let vectors = [vector];
+        }
+    }
+
+    #[test]
+    fn a_kthread_beside_what_wakes_it_spares_both_cpus_an_ipi() {
+        let observation = woken(CpuTime::default(), None);
+        let costs = Costs::default();
+        let analysis = Analysis::new(&observation, &costs);
+        let capacity = Capacity::new(&analysis, &[]);
+        let vectors = [woken_by_cpu_0(CpuId(1), 0.2, capacity.topology)];
         let model = Model::new(&capacity, &vectors);
         let [beside_waker, beside_reader] = [0, 1].map(|cpu| model.place(&CpuId(cpu)).unwrap());
         let parts = model.placed(&[Some(CpuId(1))]).parts(0);
@@ -254,5 +258,29 @@ mod tests {
         let expected = 0.2 - (20_000.0 * ipi - lines / 2.0) / 1e9;
         let loads = [beside_waker, beside_reader].map(|place| model.problem.load(0, place));
         assert!((loads[0] - expected).abs() < 1e-6 && (loads[1] - 0.2).abs() < 1e-6, "{loads:?}");
+    }
+
+    #[test]
+    fn a_kthread_that_is_awake_is_not_woken() {
+        let observation = woken(CpuTime::default(), None);
+        let costs = Costs::default();
+        let analysis = Analysis::new(&observation, &costs);
+        let ipi = costs.ipi_ns.at(analysis.after().topology.distance(CpuId(0), CpuId(1)));
+        let ipis = |measured_on, load, busy| {
+            let busy = [(CpuId(0), 0.0), (CpuId(1), busy)].into();
+            let capacity = Capacity { busy, ..Capacity::new(&analysis, &[]) };
+            let vectors = [woken_by_cpu_0(CpuId(measured_on), load, capacity.topology)];
+            let model = Model::new(&capacity, &vectors);
+            let placed = model.placed(&[Some(CpuId(measured_on))]);
+            placed.parts(0)[model.place(&CpuId(1)).unwrap()].wakeups / ipi
+        };
+        let is = |ipis: f64, expected: f64| assert!((ipis - expected).abs() < 1.0, "{ipis}");
+        // As counted: CPU 0 woke it there.
+        is(ipis(1, 0.2, 0.5), 20_000.0);
+        // It would be awake for a fifth of the time; for twice that, as it shares the CPU; always.
+        is(ipis(0, 0.2, 0.0), 16_000.0);
+        is(ipis(0, 0.2, 0.5), 12_000.0);
+        is(ipis(0, 0.5, 0.5), 0.0);
+        is(ipis(0, 0.2, 1.0), 0.0);
     }
 }

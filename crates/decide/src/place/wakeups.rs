@@ -32,19 +32,30 @@ impl Vector {
     }
 
     /// The cost of a mean wakeup of its kthread by this CPU, relative to that of one that finds its
-    /// CPU idle: as counted, or where it is on that CPU now, as it would be from another one.
+    /// CPU idle: as counted, or where it is on that CPU now, as it would be beside its reader.
     pub(super) fn ipi_of_kthread(
         &self,
         by: CpuId,
         rate: WakeupRate,
         capacity: &Capacity<'_>,
     ) -> f64 {
-        let idle_share = match self.measured_on {
-            Some(there) if there != by => rate.idle_per_s / rate.per_s,
-            _ => self.main_reader().map_or(1.0, |reader| capacity.idle(reader)),
+        let (needed, idle) = match self.measured_on {
+            Some(there) if there != by => (1.0, rate.idle_per_s / rate.per_s),
+            _ => {
+                let idle = self.main_reader().map_or(1.0, |reader| capacity.idle(reader));
+                (self.asleep(idle, capacity), idle)
+            }
         };
-        let idle = if idle_share.is_finite() { idle_share.clamp(0.0, 1.0) } else { 1.0 };
-        idle + (1.0 - idle) * capacity.busy_wakeup
+        let idle = if idle.is_finite() { idle.clamp(0.0, 1.0) } else { 1.0 };
+        needed * (idle + (1.0 - idle) * capacity.busy_wakeup)
+    }
+
+    /// Share of the time in which its kthread would sleep on a CPU of which other work leaves this
+    /// share: packets that find it awake wake nobody. It shares that CPU with the other work, so
+    /// what it does takes longer by the same ratio (processor sharing).
+    fn asleep(&self, left: f64, capacity: &Capacity<'_>) -> f64 {
+        let awake = self.load / capacity.dilation / left;
+        if awake.is_finite() { (1.0 - awake).max(0.0) } else { 0.0 }
     }
 
     /// Share of the polls that find the readers on a CPU asleep, so that they and the poll never
