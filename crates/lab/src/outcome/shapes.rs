@@ -14,8 +14,6 @@ pub(super) struct Shape {
     pub(super) netdevs: &'static [&'static str],
     /// The CPUs of the servers, each of which reads one queue; none if the guest forwards.
     pub(super) servers: &'static [u32],
-    /// Each server has a port of its own, so that each start has readers of every queue. The few
-    /// connections under which nginx is observed would leave some queues without traffic.
     pub(super) kinds: &'static [Kind],
     /// Name, and the CPU of each queue.
     pub(super) placements: Vec<(&'static str, Vec<u32>)>,
@@ -55,7 +53,16 @@ fn eight() -> Shape {
         cpus: 8,
         netdevs: &["eth0"],
         servers: &[1, 2, 5, 6],
-        kinds: &[Kind::TcpRr, Kind::UdpRr, Kind::Redis, Kind::Memcached],
+        kinds: &[
+            Kind::TcpRr,
+            Kind::UdpRr,
+            Kind::Redis,
+            Kind::Memcached,
+            Kind::Nginx,
+            Kind::Dns,
+            Kind::Stream,
+            Kind::Pipeline,
+        ],
         placements: vec![
             ("as booted", vec![0, 3, 5, 7]),
             ("irqbalance", vec![6, 7, 4, 3]),
@@ -77,7 +84,7 @@ fn sixteen() -> Shape {
         cpus: 16,
         netdevs: &["eth0"],
         servers: &[1, 5, 9, 13],
-        kinds: &[Kind::TcpRr, Kind::UdpRr],
+        kinds: &[Kind::TcpRr, Kind::UdpRr, Kind::Stream],
         placements: vec![
             ("all on one", vec![0, 0, 0, 0]),
             ("idle core of the LLC", vec![2, 6, 10, 14]),

@@ -43,7 +43,7 @@ impl Client {
             Kind::Nginx => env(wrk()?.command()),
             Kind::Dns => env(dnsperf()?.command()),
             Kind::Stream => env(iperf3()?.command()),
-            Kind::TcpRr | Kind::UdpRr | Kind::Memcached | Kind::Forward => {
+            Kind::TcpRr | Kind::UdpRr | Kind::Memcached | Kind::Pipeline | Kind::Forward => {
                 format!("'{}' traffic", traffic::program()?.display())
             }
         };
@@ -85,7 +85,7 @@ impl Client {
     /// What the clients of such a measurement report; `None` if their output is not complete.
     pub(crate) fn report(&self, output: &str, seconds: u32) -> Option<ClientReport> {
         match self.kind {
-            Kind::TcpRr | Kind::UdpRr | Kind::Memcached | Kind::Forward => {
+            Kind::TcpRr | Kind::UdpRr | Kind::Memcached | Kind::Pipeline | Kind::Forward => {
                 reports::rr_client(output)
             }
             Kind::Redis => reports::redis(output, self.cpus.len(), self.redis_requests(seconds)),
@@ -113,7 +113,7 @@ impl Client {
         };
         match kind {
             Kind::TcpRr => rr("tcp", &dest),
-            Kind::UdpRr => rr("udp", &dest),
+            Kind::UdpRr | Kind::Pipeline => rr("udp", &dest),
             Kind::Forward => rr("tcp", &format!("--dest {} --port {port}", Lab::peer_address(1))),
             Kind::Memcached => {
                 let head = format!("VALUE key 0 {}\r\n", VALUE.len());

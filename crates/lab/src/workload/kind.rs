@@ -17,6 +17,10 @@ pub(crate) enum Kind {
     Dns,
     /// iperf3: TCP streams to the guest; a transaction is 64 KiB
     Stream,
+    /// Requests and responses of one byte as datagrams: one process reads, another one on the other
+    /// thread of its core answers
+    #[value(skip)]
+    Pipeline,
     /// Requests and responses of one byte on TCP connections that the guest forwards between two
     /// hosts. It forwards from then on, so this is the last
     Forward,
@@ -33,6 +37,7 @@ impl Kind {
             Self::Nginx => "nginx",
             Self::Dns => "dns",
             Self::Stream => "stream",
+            Self::Pipeline => "pipeline",
             Self::Forward => "forward",
         }
     }
@@ -48,6 +53,7 @@ impl Kind {
             Self::Nginx => 80,
             Self::Dns => 53,
             Self::Stream => 5201,
+            Self::Pipeline => 7400,
             Self::Forward => 7300,
         }
     }
@@ -65,7 +71,7 @@ impl Kind {
     /// Connections of a full load, to all servers together.
     pub(crate) fn connections(self, servers: usize) -> usize {
         match self {
-            Self::TcpRr | Self::UdpRr | Self::Stream => servers,
+            Self::TcpRr | Self::UdpRr | Self::Stream | Self::Pipeline => servers,
             _ => 16,
         }
     }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use anyhow::Result;
-use netsilo_lab::{Job, Lab, PeerJob, iperf3, memcached, nginx, nsd, redis};
+use netsilo_lab::{Job, Lab, PeerJob, iperf3, memcached, nginx, nsd, redis, traffic};
 
 use crate::workload::kind::Kind;
 
@@ -20,6 +20,7 @@ pub(crate) fn start(kind: Kind, lab: &Lab, cpus: &[u32]) -> Result<Servers> {
         Kind::Stream => lab.spawn(&iperf3_servers(cpus)?)?,
         Kind::TcpRr => lab.traffic(&rr_server("tcp", kind, cpus))?,
         Kind::UdpRr => lab.traffic(&rr_server("udp", kind, cpus))?,
+        Kind::Pipeline => lab.spawn(&pipelines(cpus)?)?,
         Kind::Redis => lab.spawn(&redis_servers(cpus)?)?,
         Kind::Memcached => lab.spawn(&memcached_servers(cpus)?)?,
         Kind::Nginx => lab.spawn(&nginx_server(cpus)?)?,
@@ -27,7 +28,7 @@ pub(crate) fn start(kind: Kind, lab: &Lab, cpus: &[u32]) -> Result<Servers> {
     };
     let last = match kind {
         // The lab's own clients wait for their server.
-        Kind::TcpRr | Kind::UdpRr | Kind::Forward => None,
+        Kind::TcpRr | Kind::UdpRr | Kind::Pipeline | Kind::Forward => None,
         Kind::Nginx | Kind::Dns => Some(kind.port()),
         Kind::Redis | Kind::Memcached | Kind::Stream => (kind.port()..).take(cpus.len()).last(),
     };
@@ -70,6 +71,19 @@ fn rr_server(proto: &str, kind: Kind, cpus: &[u32]) -> String {
 fn side_by_side(kind: Kind, cpus: &[u32], command: impl Fn(u32, u16) -> String) -> String {
     let commands = cpus.iter().zip(kind.port()..).map(|(cpu, port)| command(*cpu, port));
     commands.map(|command| format!("{command} & ")).chain(["wait".to_owned()]).collect()
+}
+
+/// CPUs 2i and 2i + 1 are threads of a core.
+fn pipelines(cpus: &[u32]) -> Result<String> {
+    let program = traffic::program()?;
+    Ok(side_by_side(Kind::Pipeline, cpus, |cpu, port| {
+        format!(
+            "'{}' traffic pipeline --bind {} --port {port} --cpus {cpu},{}",
+            program.display(),
+            address(),
+            cpu ^ 1
+        )
+    }))
 }
 
 fn redis_servers(cpus: &[u32]) -> Result<String> {
