@@ -58,6 +58,10 @@ pub(crate) struct Peers {
     /// Keep the output of each program that places, as files in this folder
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    /// Let `netsilo-tune` race all candidates, for seven minutes, instead of three algorithms for
+    /// three
+    #[arg(long)]
+    search_all: bool,
     /// Kernel to boot
     #[arg(long, value_enum, default_value_t = Kernel::V6_1)]
     kernel: Kernel,
@@ -222,7 +226,7 @@ fn measure(
 ) -> Result<()> {
     measured.booted = guest.booted().clone();
     let workload = Workload::start(kind, guest.lab(), &SERVER_CPUS)?;
-    place(guest, &workload, settings, args.keep.as_deref(), measured)?;
+    place(guest, &workload, settings, args, measured)?;
     let WorkloadRun { states, now, .. } = measured;
     ensure!(!states.is_empty(), "no setting to measure");
     let name = kind.name();
@@ -255,7 +259,7 @@ fn place(
     guest: &PeersGuest<'_>,
     workload: &Workload<'_>,
     settings: &[Setting],
-    keep: Option<&Path>,
+    args: &Peers,
     measured: &mut WorkloadRun,
 ) -> Result<()> {
     let WorkloadRun { states, now, .. } = measured;
@@ -263,9 +267,9 @@ fn place(
     for setting in settings {
         *now = Some(*setting);
         let (knobs, printed) = guest
-            .place(*setting, workload)
+            .place(*setting, workload, args.search_all)
             .with_context(|| format!("cannot place {}", setting.name()))?;
-        if let Some((folder, printed)) = keep.zip(printed) {
+        if let Some((folder, printed)) = args.keep.as_ref().zip(printed) {
             write(&folder.join(format!("{of}-{}.txt", setting.name())), &printed)?;
         }
         progress(&format!("{of}: placed: {}", setting.name()));

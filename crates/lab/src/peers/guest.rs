@@ -59,13 +59,15 @@ impl<'a> PeersGuest<'a> {
         &self,
         setting: Setting,
         workload: &Workload<'_>,
+        search_all: bool,
     ) -> Result<(Knobs, Option<String>)> {
         let mut knobs = self.booted.clone();
         if rules::apply(setting, &self.queues, &mut knobs) {
             return Ok((knobs, None));
         }
-        let printed =
-            while_busy(&[workload], || observed::place(setting, self.lab, &self.netsilo))?;
+        let printed = while_busy(&[workload], || {
+            observed::place(setting, self.lab, &self.netsilo, search_all)
+        })?;
         let placed = self.pinned()?;
         observed::forget(self.lab, &self.netsilo)?;
         self.booted.write(self.lab)?;

@@ -11,25 +11,35 @@ use crate::peers::setting::Setting;
 /// Short windows, and no verdict from CPU times: under emulation these are noise.
 const DAEMON: &str = "interval = \"2s\"\n[controller]\nworse-by = 1.0\n";
 
-/// A short search by what holds under emulation: counts. All candidates would need seven minutes.
-const TUNE: &str = "--for 3m --window 1s --objective ipis-per-packet \
-                    --only same-cpu,near-consumer,spread --yes";
+/// A search by what holds under emulation: counts.
+const TUNE: &str = "--window 1s --objective ipis-per-packet --yes";
+/// All candidates need seven minutes.
+const SHORT: &str = "--for 3m --only same-cpu,near-consumer,spread";
+const ALL: &str = "--for 7m";
 
 /// The time after which the search must have ended: its own, and that of its start and end.
-const SEARCHED: Duration = Duration::from_secs(360);
+const SEARCHED: Duration = Duration::from_secs(590);
 
 /// Windows that the daemon observes at least, and the time after which it must have settled.
 const WINDOWS: u64 = 3;
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// Lets the program of this setting place, while the workload runs; returns what it printed.
-pub(crate) fn place(setting: Setting, lab: &Lab, netsilo: &str) -> Result<String> {
+///
+/// `search_all`: the search tries all candidates.
+pub(crate) fn place(
+    setting: Setting,
+    lab: &Lab,
+    netsilo: &str,
+    search_all: bool,
+) -> Result<String> {
     match setting {
         Setting::Irqbalance => balance(lab),
         Setting::Netsilo => lab.sh(&format!("{netsilo} apply --yes --verbose --interval 2s")),
         Setting::NetsiloRun => daemon(lab, netsilo),
         Setting::NetsiloTune => {
-            let output = lab.run_for(&format!("{netsilo} tune {TUNE}"), SEARCHED)?.ok()?;
+            let search = format!("{netsilo} tune {TUNE} {}", if search_all { ALL } else { SHORT });
+            let output = lab.run_for(&search, SEARCHED)?.ok()?;
             Ok(output.text().into_owned())
         }
         other => bail!("{} is placed by a rule", other.name()),
