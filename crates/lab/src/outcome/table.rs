@@ -99,6 +99,28 @@ pub(super) fn measured(outcomes: &Outcomes, assumed: Assumed) -> Option<String> 
     Some(table.to_string())
 }
 
+/// The regret of each recording, by its name, and the load that loses most.
+pub(super) fn recordings(all: &[(&str, &Outcomes)], assumed: Assumed) -> Result<String> {
+    let mut table =
+        markdown(&["recording", "loads", "regret on average", "at most", "there", "correlation"]);
+    for (name, outcomes) in all {
+        let (regrets, loads) = (outcomes.regrets(assumed)?, &outcomes.recorded.loads);
+        let (mean, most) = mean_and_worst(&regrets);
+        let worst = (loads.iter().zip(&regrets))
+            .max_by(|(_, a), (_, b)| a.value.total_cmp(&b.value))
+            .map_or_else(String::new, |(load, _)| load.name.clone());
+        table.add_row([
+            format!("`{name}`"),
+            loads.len().to_string(),
+            percent(mean),
+            percent(most),
+            worst,
+            format!("{:.2}", outcomes.order(assumed).tau),
+        ]);
+    }
+    Ok(table.to_string())
+}
+
 fn cell(setting: &Setting, (_, figure, print): &Column) -> String {
     setting.figures.get(*figure).map_or_else(String::new, |rounds| print(middle(rounds)))
 }
