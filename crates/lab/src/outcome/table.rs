@@ -126,11 +126,12 @@ fn cell(setting: &Setting, (_, figure, print): &Column) -> String {
 }
 
 /// The regret over all recorded rates when each assumed parameter is half or double as large.
-pub(super) fn sensitivity(all: &[Outcomes]) -> Result<String> {
-    let rated = all.iter().filter(|outcomes| outcomes.counted().is_none());
+pub(super) fn sensitivity<'a>(all: impl IntoIterator<Item = &'a Outcomes>) -> Result<String> {
+    let rated: Vec<&Outcomes> =
+        all.into_iter().filter(|outcomes| outcomes.counted().is_none()).collect();
     let regret = |assumed: Assumed| -> Result<String> {
         let each: Vec<Vec<Estimate>> =
-            rated.clone().map(|it| it.regrets(assumed)).collect::<Result<_>>()?;
+            rated.iter().map(|it| it.regrets(assumed)).collect::<Result<_>>()?;
         Ok(summary(&each.concat()))
     };
     let mut table = markdown(&["assumed", "half", "double"]);

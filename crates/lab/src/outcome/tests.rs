@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use super::*;
 
@@ -15,8 +16,15 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn recorded(name: &str) -> Outcomes {
-    Outcomes::read(&root().join("fixtures/outcomes").join(name)).unwrap()
+/// All recordings, read once: each bundle is some 2000 files to unpack.
+static RECORDED: LazyLock<BTreeMap<&str, Outcomes>> = LazyLock::new(|| {
+    let names: BTreeSet<&str> = SHOWN.into_iter().chain(VETHS).collect();
+    let read = |name| Outcomes::read(&root().join("fixtures/outcomes").join(name)).unwrap();
+    names.into_iter().map(|name| (name, read(name))).collect()
+});
+
+fn recorded(name: &str) -> &'static Outcomes {
+    &RECORDED[name]
 }
 
 #[test]
@@ -68,15 +76,11 @@ fn a_stream_does_not_move_again() {
 fn the_tables_are_as_documented() {
     let page = root().join("docs/outcomes.md");
     let mut text = std::fs::read_to_string(&page).unwrap();
-    let names: BTreeSet<&str> = SHOWN.into_iter().chain(VETHS).collect();
-    let all: BTreeMap<&str, Outcomes> =
-        names.into_iter().map(|name| (name, recorded(name))).collect();
-    let mut blocks: Vec<(&str, String)> =
-        SHOWN.into_iter().map(|name| (name, tables(&all[name]).unwrap().join("\n\n"))).collect();
-    let veths = VETHS.map(|name| (name, &all[name]));
+    let shown = |name| (name, tables(recorded(name)).unwrap().join("\n\n"));
+    let mut blocks: Vec<(&str, String)> = SHOWN.into_iter().map(shown).collect();
+    let veths = VETHS.map(|name| (name, recorded(name)));
     blocks.push(("recordings", table::recordings(&veths, Assumed::default()).unwrap()));
-    let all: Vec<Outcomes> = all.into_values().collect();
-    blocks.push(("sensitivity", table::sensitivity(&all).unwrap()));
+    blocks.push(("sensitivity", table::sensitivity(RECORDED.values()).unwrap()));
     let update = std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always");
     for (name, block) in blocks {
         let start = format!("<!-- outcome {name} -->\n");
