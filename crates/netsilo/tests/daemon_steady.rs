@@ -177,7 +177,7 @@ fn seconds(status: &Json, path: &str) -> f64 {
 }
 
 #[test]
-#[ignore = "two minutes of traffic: make test-long"]
+#[ignore = "three minutes of traffic: make test-long"]
 fn under_a_steady_load_nothing_is_written_in_70_windows() {
     if netsilo_lab::skip().unwrap() {
         return;
