@@ -266,14 +266,16 @@ mod tests {
         let costs = Costs::default();
         let analysis = Analysis::new(&observation, &costs);
         let ipi = costs.ipi_ns.at(analysis.after().topology.distance(CpuId(0), CpuId(1)));
-        let ipis = |measured_on, load, busy| {
+        let seen = |measured_on: Option<CpuId>, load, busy, dilation| {
             let busy = [(CpuId(0), 0.0), (CpuId(1), busy)].into();
-            let capacity = Capacity { busy, ..Capacity::new(&analysis, &[]) };
-            let vectors = [woken_by_cpu_0(CpuId(measured_on), load, capacity.topology)];
+            let capacity = Capacity { busy, dilation, ..Capacity::new(&analysis, &[]) };
+            let vector = woken_by_cpu_0(CpuId(0), load, capacity.topology);
+            let vectors = [Vector { measured_on, ..vector }];
             let model = Model::new(&capacity, &vectors);
-            let placed = model.placed(&[Some(CpuId(measured_on))]);
+            let placed = model.placed(&[Some(CpuId(0))]);
             placed.parts(0)[model.place(&CpuId(1)).unwrap()].wakeups / ipi
         };
+        let ipis = |measured_on, load, busy| seen(Some(CpuId(measured_on)), load, busy, 1.0);
         let is = |ipis: f64, expected: f64| assert!((ipis - expected).abs() < 1.0, "{ipis}");
         // As counted: CPU 0 woke it there.
         is(ipis(1, 0.2, 0.5), 20_000.0);
@@ -282,5 +284,9 @@ mod tests {
         is(ipis(0, 0.2, 0.5), 12_000.0);
         is(ipis(0, 0.5, 0.5), 0.0);
         is(ipis(0, 0.2, 1.0), 0.0);
+        // On both CPUs: some of the wakeups were from the other one.
+        is(seen(None, 0.2, 0.5, 1.0), 20_000.0);
+        // Half of both times is the hypervisor's: 0.2 of 0.75.
+        is(seen(Some(CpuId(0)), 0.4, 0.5, 2.0), 14_666.7);
     }
 }

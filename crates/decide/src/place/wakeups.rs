@@ -31,30 +31,34 @@ impl Vector {
         idle + (1.0 - idle) * capacity.busy_wakeup
     }
 
-    /// The cost of a mean wakeup of its kthread by this CPU, relative to that of one that finds its
-    /// CPU idle: as counted, or where it is on that CPU now, as it would be beside its reader.
+    /// What one counted wakeup of its kthread by this CPU costs on another CPU, relative to one
+    /// that finds that CPU idle: as counted there. If the kthread is on the waker's own CPU now, it
+    /// is as expected on its reader's CPU, which is taken as idle if there is none.
     pub(super) fn ipi_of_kthread(
         &self,
         by: CpuId,
         rate: WakeupRate,
         capacity: &Capacity<'_>,
     ) -> f64 {
+        let reader = self.main_reader();
         let (needed, idle) = match self.measured_on {
             Some(there) if there != by => (1.0, rate.idle_per_s / rate.per_s),
-            _ => {
-                let idle = self.main_reader().map_or(1.0, |reader| capacity.idle(reader));
-                (self.asleep(idle, capacity), idle)
+            Some(_) => {
+                (self.asleep(reader, capacity), reader.map_or(1.0, |cpu| capacity.idle(cpu)))
             }
+            // On several CPUs, so that some wakeups were from another one.
+            None => (1.0, reader.map_or(1.0, |cpu| capacity.idle(cpu))),
         };
         let idle = if idle.is_finite() { idle.clamp(0.0, 1.0) } else { 1.0 };
         needed * (idle + (1.0 - idle) * capacity.busy_wakeup)
     }
 
-    /// Share of the time in which its kthread would sleep on a CPU of which other work leaves this
-    /// share: packets that find it awake wake nobody. It shares that CPU with the other work, so
-    /// what it does takes longer by the same ratio (processor sharing).
-    fn asleep(&self, left: f64, capacity: &Capacity<'_>) -> f64 {
-        let awake = self.load / capacity.dilation / left;
+    /// Share of the time in which its kthread would sleep beside a reader: packets that find it
+    /// awake wake nobody. It shares that CPU with the other work, so what it does takes longer by
+    /// the same ratio (processor sharing).
+    fn asleep(&self, reader: Option<CpuId>, capacity: &Capacity<'_>) -> f64 {
+        let busy = reader.map_or(0.0, |cpu| 1.0 - capacity.idle(cpu));
+        let awake = self.load / capacity.dilation / (1.0 - busy / capacity.dilation);
         if awake.is_finite() { (1.0 - awake).max(0.0) } else { 0.0 }
     }
 

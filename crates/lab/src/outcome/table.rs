@@ -106,9 +106,8 @@ pub(super) fn recordings(all: &[(&str, &Outcomes)], assumed: Assumed) -> Result<
     for (name, outcomes) in all {
         let (regrets, loads) = (outcomes.regrets(assumed)?, &outcomes.recorded.loads);
         let (mean, most) = mean_and_worst(&regrets);
-        let worst = (loads.iter().zip(&regrets))
-            .max_by(|(_, a), (_, b)| a.value.total_cmp(&b.value))
-            .map_or_else(String::new, |(load, _)| load.name.clone());
+        let worst = loads.iter().zip(&regrets).find(|(_, it)| it.value > 0.0 && it.value == most);
+        let worst = worst.map_or_else(String::new, |(load, _)| load.name.clone());
         table.add_row([
             format!("`{name}`"),
             loads.len().to_string(),

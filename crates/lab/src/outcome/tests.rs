@@ -9,7 +9,7 @@ use super::*;
 /// The recordings whose tables are in `docs/outcomes.md`.
 const SHOWN: [&str; 5] = ["guest", "guest8", "veths-4", "guest16", "forward"];
 
-/// Those on veths, one line each; all but the last are older versions of it.
+/// Those on veths, one line each; the last is the newest.
 const VETHS: [&str; 5] = ["veth", "veths", "veths-2", "veths-3", "veths-4"];
 
 fn root() -> PathBuf {
