@@ -59,8 +59,15 @@ pub(crate) fn run(args: &Outcome) -> Result<()> {
         say(&tables(outcomes)?.join("\n\n"))?;
         say("")?;
     }
-    let has_rates = all.iter().any(|outcomes| outcomes.counted().is_none());
-    if has_rates { say(&table::sensitivity(&all)?) } else { Ok(()) }
+    let names = folders.iter().map(|it| it.file_name().unwrap_or_default().to_string_lossy());
+    let names: Vec<_> = names.collect();
+    let rated: Vec<(&str, &Outcomes)> = (names.iter().map(AsRef::as_ref).zip(&all))
+        .filter(|(_, outcomes)| outcomes.counted().is_none())
+        .collect();
+    if rated.len() > 1 {
+        say(&format!("{}\n", table::recordings(&rated, Assumed::default())?))?;
+    }
+    if rated.is_empty() { Ok(()) } else { say(&table::sensitivity(&all)?) }
 }
 
 /// What was measured in one part, and what the default chooses there.
