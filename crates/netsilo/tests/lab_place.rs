@@ -116,7 +116,11 @@ fn settles(lab: &Lab, queues: u32, flows: &[(usize, &str)]) {
     let report: Report = lab.json(&format!("{NETSILO} show --interval 3s -j")).unwrap();
     let short: Report = lab.json(&format!("{NETSILO} show --interval 1s -j")).unwrap();
     traffic.into_iter().flatten().for_each(|job| _ = job.stop().unwrap());
-    assert_eq!(again.changes, [], "after {}", applied.text());
+    // Where two rx queues send about half each through a tx queue, its completions may follow the
+    // other one in the next window.
+    let moved: Vec<_> =
+        again.changes.iter().filter(|it| !it.reason.contains("completes what")).collect();
+    assert!(moved.is_empty() && again.changes.len() <= 1, "{again:?} after {}", applied.text());
     let completes_on = |netdev: &str, queue: u32| {
         let netdev = report.netdevs.iter().find(|it| it.name == netdev)?;
         let tx = netdev.tx_irqs.iter().find(|tx| tx.queue == queue)?;
