@@ -2,7 +2,7 @@
 //! then writes nothing.
 //!
 //! Veths between two network namespaces stand for NICs: the kthread of each polls its packets, and
-//! can be placed as an interrupt can. With its default interval it takes little.
+//! can be placed as an interrupt can. What it costs with its default interval is bounded.
 
 #![allow(
     clippy::unwrap_used,
@@ -207,7 +207,7 @@ fn under_a_steady_load_nothing_is_written_in_70_windows() {
     println!("{} writes until it settled, none in {WINDOWS} windows of 1s", writes(&begun));
     cost(&begun, &ended);
     site.stop_daemon();
-    // It does not make itself cheaper.
+    // A budget would shorten its windows.
     site.start_daemon("budget = \"off\"\n");
     // The status of the one before is still there at first.
     let begun = site.until("the next daemon has begun", |status| {

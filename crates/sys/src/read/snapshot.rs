@@ -86,7 +86,7 @@ impl Series {
         self.next_after(writes::count(), root)
     }
 
-    /// The next one, if this process has written so many settings so far.
+    /// The next snapshot, given the number of settings that this process has written.
     fn next_after(&mut self, writes: u64, root: &Root) -> Result<Snapshot, ReadError> {
         if root.is_recorded() {
             return snapshot(root);
