@@ -61,17 +61,22 @@ impl<'a> Model<'a> {
         model
     }
 
-    /// What handing on costs at present is a part of the present costs by which a vector must gain.
+    /// What handing on costs at present is a part of the present costs by which a vector must gain,
+    /// and more of it where it leaves the CPU of another end of its pairs.
     fn add_handing_to_least_gains(&mut self) {
         let Problem { items, pairs, assumed, .. } = &self.problem;
-        let handed = |pair: &Pair| {
-            let cost = self.problem.handed(pair, items[pair.from].home?, items[pair.to].home?);
-            Some((pair.from, pair.to, assumed.moving_cost * cost))
-        };
-        let all: Vec<_> = pairs.iter().filter_map(handed).collect();
-        for (from, to, least) in all {
-            self.problem.items[from].moving += least;
-            self.problem.items[to].moving += least;
+        let mut handing = vec![(0.0, assumed.moving_cost); items.len()];
+        for pair in pairs {
+            let Some((from, to)) = items[pair.from].home.zip(items[pair.to].home) else { continue };
+            for end in [pair.from, pair.to] {
+                handing[end].0 += self.problem.handed(pair, from, to);
+                if from == to && self.problem.hands_from(pair, from) {
+                    handing[end].1 = assumed.moving_cost + assumed.leaving_partner;
+                }
+            }
+        }
+        for (item, (cost, share)) in self.problem.items.iter_mut().zip(handing) {
+            item.moving += share * cost;
         }
     }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::change::Change;
+use netsilo_model::cost::assumed::Assumed;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::ordered::Ordered as _;
@@ -82,22 +83,25 @@ pub(super) fn add_completed_by(
     }
 }
 
-/// The vector that sends most through a tx queue, where `auto` puts it.
+/// What `auto` puts on one CPU and sends through a tx queue.
 pub(super) struct Feeder {
-    label: Subject,
-    cpu: CpuId,
+    /// The vector of them that sends most, and its packets per second.
+    heaviest: (Subject, f64),
     packets_per_s: f64,
 }
 
-/// The feeder of each interrupt that announces completions of forwarded packets.
+/// The feeder of each interrupt that announces completions of forwarded packets, with its CPU: the
+/// one that sends most. One that is beside the interrupt already stays the feeder until another one
+/// sends that much more ([`Assumed::leaving_partner`]).
 pub(super) fn feeders(
     snapshot: &Snapshot,
     goal: &Goal,
     groups: &[(Group<'_>, AlgorithmName)],
     vectors: &[Vector],
     suggestions: &[Suggestion],
-) -> BTreeMap<Irq, Feeder> {
-    let mut feeders: BTreeMap<Irq, Feeder> = BTreeMap::new();
+    assumed: &Assumed,
+) -> BTreeMap<Irq, (CpuId, Feeder)> {
+    let mut all: BTreeMap<Irq, BTreeMap<CpuId, Feeder>> = BTreeMap::new();
     for (((group, algorithm), vector), suggestion) in groups.iter().zip(vectors).zip(suggestions) {
         let Some(cpu) = suggestion.cpu().filter(|_| *algorithm == AlgorithmName::Auto) else {
             continue;
@@ -107,20 +111,36 @@ pub(super) fn feeders(
         for egress in egress(snapshot, goal, group, vector).into_iter().filter(is_from_here) {
             let Some(irq) = egress.irq() else { continue };
             let packets_per_s = egress.packets_per_s;
-            if feeders.get(&irq).is_none_or(|known| known.packets_per_s < packets_per_s) {
-                feeders.insert(irq, Feeder { label: vector.label.clone(), cpu, packets_per_s });
+            let sender = || (vector.label.clone(), packets_per_s);
+            let by_cpu = all.entry(irq).or_default();
+            let feeder = by_cpu
+                .entry(cpu)
+                .or_insert_with(|| Feeder { heaviest: sender(), packets_per_s: 0.0 });
+            feeder.packets_per_s += packets_per_s;
+            if feeder.heaviest.1 < packets_per_s {
+                feeder.heaviest = sender();
             }
         }
     }
-    feeders
+    let enough = 1.0 - assumed.leaving_partner;
+    let choose = |(irq, mut by_cpu): (Irq, BTreeMap<CpuId, Feeder>)| {
+        let rate = |(_, feeder): &(&CpuId, &Feeder)| feeder.packets_per_s;
+        let most = by_cpu.iter().max_by(|a, b| rate(a).total_cmp(&rate(b)).then(b.0.cmp(a.0)))?;
+        let (first, most) = (*most.0, rate(&most));
+        let stays =
+            |cpu: &CpuId| by_cpu.get(cpu).is_some_and(|here| here.packets_per_s >= enough * most);
+        let cpu = present(snapshot, irq).filter(stays).unwrap_or(first);
+        Some((irq, (cpu, by_cpu.remove(&cpu)?)))
+    };
+    all.into_iter().filter_map(choose).into_map()
 }
 
 /// Places the interrupts of tx queues that have their own: each follows the rx queue of the same
-/// number, or if that one has no place, the vector that forwards most packets through it.
+/// number, or if that one has no place, those that forward most packets through it.
 pub(super) fn follow(
     snapshot: &Snapshot,
     netdevs: &[&Netdev],
-    feeders: &BTreeMap<Irq, Feeder>,
+    feeders: &BTreeMap<Irq, (CpuId, Feeder)>,
     plan: &mut Plan,
 ) -> Vec<Change> {
     let rx_queues = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
@@ -141,7 +161,7 @@ pub(super) fn follow(
                     let basis = format!("completions follow rx-{}", tx.index);
                     (*cpu, *algorithm, basis)
                 }
-                (None, Some(Feeder { label, cpu, .. })) => {
+                (None, Some((cpu, Feeder { heaviest: (label, _), .. }))) => {
                     let basis = format!("completes what {label} forwards, on the same cpu");
                     (*cpu, AlgorithmName::Auto, basis)
                 }

@@ -38,7 +38,8 @@ pub(super) fn place(
     let suggestions =
         recalled.map_or_else(|| suggest_each(&capacity, &vectors, &algorithms), measured);
     let judged = predict(&capacity, &vectors, &suggestions, plan);
-    let feeders = feeders(after, goal, &groups, &vectors, &suggestions);
+    let assumed = &capacity.costs.assumed;
+    let feeders = feeders(after, goal, &groups, &vectors, &suggestions, assumed);
     let mut changes = Vec::new();
     for ((((group, algorithm), vector), suggestion), judged) in
         groups.iter().zip(&vectors).zip(suggestions).zip(judged)

@@ -13,7 +13,7 @@ use netsilo_model::machine::topology::{NodeId, Topology};
 use netsilo_model::snapshot::subject::Subject;
 
 /// Pseudo-random numbers (splitmix64).
-pub(crate) struct Numbers(u64);
+pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
     fn next(&mut self) -> u64 {

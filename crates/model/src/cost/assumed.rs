@@ -51,6 +51,11 @@ pub struct Assumed {
     pub leaving_cpu: f64,
     /// A vector that is on its readers' last-level cache must gain this much more to leave it.
     pub leaving_cache: f64,
+    /// A vector that is on the CPU of one with which it hands packets on must gain this share more
+    /// of what handing on costs it at present, because flows come and go on other queues. At one
+    /// half, the completions of a tx queue follow another sender only if that one sends twice as
+    /// much.
+    pub leaving_partner: f64,
 }
 
 impl Default for Assumed {
@@ -69,6 +74,7 @@ impl Default for Assumed {
             busy_noise: 0.05,
             leaving_cpu: 0.005,
             leaving_cache: 0.05,
+            leaving_partner: 0.5,
         }
     }
 }
@@ -79,7 +85,7 @@ type Scale = fn(&mut Assumed, f64);
 impl Assumed {
     /// Each parameter by its name in `docs/costs.md`, and how to multiply it. Of costs above a
     /// threshold, the cost is multiplied, not the threshold.
-    const EACH: [(&str, Scale); 13] = [
+    const EACH: [(&str, Scale); 14] = [
         ("full CPU", |it, by| it.full.iter_mut().for_each(|(_, slope)| *slope *= by)),
         ("polls wait for each other", |it, by| {
             it.queued.iter_mut().for_each(|(_, slope)| *slope *= by);
@@ -95,12 +101,14 @@ impl Assumed {
         ("least gain of a kthread", |it, by| it.busy_noise *= by),
         ("leaving the reader's CPU", |it, by| it.leaving_cpu *= by),
         ("leaving a cache", |it, by| it.leaving_cache *= by),
+        ("leaving who hands on", |it, by| it.leaving_partner *= by),
     ];
 
     /// Multiplies what a move must gain.
     pub fn scale_moving(&mut self, by: f64) {
         let Self { moving_least, moving_load, moving_cost, moving_parts, .. } = self;
-        let Self { counting_errors, busy_noise, leaving_cpu, leaving_cache, .. } = self;
+        let Self { counting_errors, busy_noise, .. } = self;
+        let Self { leaving_cpu, leaving_cache, leaving_partner, .. } = self;
         let parts = [
             moving_least,
             moving_load,
@@ -110,6 +118,7 @@ impl Assumed {
             busy_noise,
             leaving_cpu,
             leaving_cache,
+            leaving_partner,
         ];
         for least in parts {
             *least *= by;

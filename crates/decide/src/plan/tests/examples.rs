@@ -76,6 +76,32 @@ fn router(eth0: &[u32], eth1: &[u32], two_way: bool) -> Scene {
     Scene { grid, netdevs, ..Scene::default() }
 }
 
+/// Both queues of eth0 send through one queue of eth1, which receives nothing.
+#[test]
+fn completions_follow_another_queue_only_if_it_sends_twice_as_much() {
+    let completes_on = |present: u32, packets: [u64; 2]| {
+        let mut scene = router(&[0, 2], &[present, 4], false);
+        for (queue, packets_per_s) in scene.netdevs[0].queues.iter_mut().zip(packets) {
+            queue.packets_per_s = packets_per_s;
+            queue.forwards[0].packets_per_s = packets_per_s;
+            queue.load = 0.45;
+        }
+        let plan = plan(&scene.observation(), &Goal::default());
+        let place = |label: &str| {
+            let placement = plan.placements.iter().find(|it| it.label.to_string() == label);
+            placement.unwrap_or_else(|| panic!("{plan:#?}")).cpus.single().unwrap().0
+        };
+        assert_eq!(["eth0 rx-0", "eth0 rx-1"].map(place), [0, 2]);
+        place("eth1 tx-0")
+    };
+    for packets in [[50_000, 40_000], [50_000, 60_000], [50_000, 90_000], [50_000, 30_000]] {
+        assert_eq!([0, 2].map(|cpu| completes_on(cpu, packets)), [0, 2], "{packets:?}");
+    }
+    assert_eq!([0, 2].map(|cpu| completes_on(cpu, [50_000, 110_000])), [2, 2]);
+    assert_eq!([0, 2].map(|cpu| completes_on(cpu, [50_000, 20_000])), [0, 0]);
+    assert_eq!([1, 5].map(|cpu| completes_on(cpu, [50_000, 60_000])), [2, 2]);
+}
+
 #[test]
 fn several_queues_of_one_interrupt_make_one_change() {
     let queue = |packets_per_s, cpu| SceneQueue {
