@@ -167,13 +167,12 @@ impl<'a> QueueMap<'a> {
     /// A poll names its device within the device's network namespace; names and indexes repeat in
     /// other namespaces.
     fn add_polls(&mut self, polls: &[Poll]) {
-        let own = self.snapshot.machine.netns;
         for poll in polls
             .iter()
             .filter(|poll| poll.napi.0 != 0 && !self.devices.contains_key(&poll.napi))
             .collect::<Vec<_>>()
         {
-            let here = own == 0 || poll.netns == 0 || own == poll.netns;
+            let here = self.snapshot.machine.is_netns(poll.netns);
             let is_device = |dev: &Netdev| dev.ifindex == poll.ifindex && dev.name == poll.netdev;
             match self.snapshot.netdevs.iter().position(is_device).filter(|_| here) {
                 Some(at) => _ = self.devices.insert(poll.napi, at),

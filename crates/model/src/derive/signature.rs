@@ -1,12 +1,13 @@
 //! [`Signature`]: what makes two workloads the same for placement.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::derive::analysis::Analysis;
 use crate::derive::silo::{ConsumerShare, Silo};
 use crate::machine::cpuset::CpuSet;
+use crate::machine::ordered::Ordered as _;
 use crate::snapshot::attribution::AttributionSource;
 use crate::snapshot::netdev::Netdev;
 
@@ -29,7 +30,8 @@ pub struct Signature {
     pub apart: CpuSet,
     /// The rx queues that receive packets.
     pub queues: Vec<QueueSignature>,
-    /// Who reads data whose queue was not found.
+    /// Who reads data whose queue was not found, in the network namespace of the queues: what is
+    /// read in others may never have passed these netdevs.
     pub elsewhere: Vec<ReaderSignature>,
 }
 
@@ -79,16 +81,21 @@ impl Signature {
                 queue: silo.queue?,
                 of: netdev.rx_queues.len(),
                 packets_per_s: packets_per_s(analysis, silo, netdev)?,
-                readers: readers(&silo.consumers, pinned),
+                readers: readers(silo.consumers.iter(), pinned),
             })
         };
         let queues: Vec<QueueSignature> = analysis.silos.queues.iter().filter_map(queue).collect();
         let topology = &after.topology;
+        let rows = analysis.observation.attribution.consumption.iter().map(|row| &row.consumer);
+        let here: BTreeSet<u32> =
+            rows.filter(|it| after.machine.is_netns(it.netns)).map(|it| it.tgid).into_set();
+        let unresolved = analysis.silos.unresolved.consumers.iter();
+        let unresolved = unresolved.filter(|it| here.contains(&it.tgid));
         (!queues.is_empty()).then(|| Self {
             online: topology.online.clone(),
             apart: topology.reserved(),
             queues,
-            elsewhere: readers(&analysis.silos.unresolved.consumers, pinned),
+            elsewhere: readers(unresolved, pinned),
         })
     }
 
@@ -188,7 +195,10 @@ fn packets_per_s(analysis: &Analysis<'_>, silo: &Silo, netdev: &Netdev) -> Optio
 }
 
 /// The readers of a queue, in order of name and CPUs: thread ids differ in each run.
-fn readers(consumers: &[ConsumerShare], pinned: &BTreeMap<u32, CpuSet>) -> Vec<ReaderSignature> {
+fn readers<'a>(
+    consumers: impl Iterator<Item = &'a ConsumerShare>,
+    pinned: &BTreeMap<u32, CpuSet>,
+) -> Vec<ReaderSignature> {
     let mut all: BTreeMap<(&str, CpuSet), f64> = BTreeMap::new();
     for consumer in consumers {
         let cpus = pinned.get(&consumer.tgid).cloned().unwrap_or_default();
@@ -231,6 +241,7 @@ mod tests {
     use super::*;
     use crate::cost::weights::Costs;
     use crate::machine::cpuset::CpuId;
+    use crate::snapshot::attribution::{Consumer, QueueResolution};
     use crate::synthetic::grid::Grid;
     use crate::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
 
@@ -382,6 +393,24 @@ mod tests {
             ..known.clone()
         };
         assert!(read("nginx").matches(&read("nginx")) && !read("nginx").matches(&read("redis")));
+    }
+
+    #[test]
+    fn readers_in_other_network_namespaces_are_no_part_of_the_workload() {
+        let scene = scene(&[10_000, 10_000], "nginx");
+        let mut observation = scene.observation();
+        let mut reads_in = |netns: u32| {
+            let consumption = &mut observation.attribution.consumption;
+            let mut row = consumption[0].clone();
+            (row.napi, row.resolved) = (None, QueueResolution::Unresolved);
+            (row.rx_queue, row.protocol_cpu) = (None, None);
+            row.consumer = Consumer { tgid: 77, comm: "other".into(), netns, ..row.consumer };
+            consumption.push(row);
+            let costs = Costs::default();
+            Signature::new(&Analysis::new(&observation, &costs), &BTreeMap::new()).unwrap()
+        };
+        assert_eq!(reads_in(9), signature_of(&scene));
+        assert_eq!(reads_in(0).elsewhere[0].comm, "other");
     }
 
     #[test]

@@ -261,11 +261,9 @@ pub fn flows_on<'a>(
     observation: &'a Observation,
     netdev: &'a Netdev,
 ) -> impl Iterator<Item = &'a Flow> {
-    let ours = observation.after.machine.netns;
+    let machine = &observation.after.machine;
     let flows = observation.attribution.flows.iter();
-    flows.filter(move |flow| {
-        flow.ifindex == netdev.ifindex && (ours == 0 || flow.netns == 0 || flow.netns == ours)
-    })
+    flows.filter(|flow| flow.ifindex == netdev.ifindex && machine.is_netns(flow.netns))
 }
 
 /// The steering of packets that arrive for one of the netdev's addresses.

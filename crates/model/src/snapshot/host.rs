@@ -80,6 +80,13 @@ pub struct HostIdentity {
     pub virtual_machine: Option<bool>,
 }
 
+impl HostIdentity {
+    /// Whether a network namespace is that of the netdevs; also if either is not known.
+    pub fn is_netns(&self, netns: u32) -> bool {
+        self.netns == 0 || netns == 0 || self.netns == netns
+    }
+}
+
 /// A read that failed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -1,7 +1,10 @@
 //! Tests of wakeups, forwarding, stages and XDP detection.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::CpuId;
@@ -69,8 +72,15 @@ fn wakeups_of_a_napi_kthread_are_counted_by_the_cpu_that_wakes_it() {
             .status();
         assert!(there.unwrap().success());
         let mut tracer = Tracer::attach(Options::exact());
-        send((Ipv4Addr::new(10, 9, 0, 2), reader.port).into(), 2_000_000);
-        assert_eq!(reader.said("read"), 2_000_000);
+        // with pauses, in which the kthread sleeps
+        let mut stream = TcpStream::connect((Ipv4Addr::new(10, 9, 0, 2), reader.port)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        for _ in 0..200 {
+            stream.write_all(&[7; 100]).unwrap();
+            thread::sleep(Duration::from_millis(2));
+        }
+        drop(stream);
+        assert_eq!(reader.said("read"), 20_000);
         let attribution = tracer.read().unwrap();
         let poll = attribution.polls.iter().find(|poll| poll.netdev == "veth-there").unwrap();
         let name = format!("napi/veth-there-{}", poll.napi.0);
