@@ -139,17 +139,19 @@ fn settles(lab: &Lab, queues: u32, flows: &[(usize, &str)]) {
 }
 
 /// Polls and forwarded packets are counted in one window, however short: nearly all that is polled
-/// is forwarded.
+/// is forwarded. A poll that an edge of the window cuts counts as a whole.
 fn all_is_of_one_window(report: &Report, flows: &[(usize, &str)]) {
+    const MOST_IN_A_POLL: f64 = 64.0; // NAPI_POLL_WEIGHT
     for (from, _) in flows {
         let name = format!("eth{from}");
         let receives = report.netdevs.iter().find(|it| it.name == name).unwrap();
         let polled: f64 = receives.queues.iter().filter_map(|silo| silo.packets_per_s).sum();
         let forwards = receives.queues.iter().flat_map(|silo| &silo.forwards);
         let forwarded: f64 = forwards.map(|it| it.packets_per_s).sum();
+        let cut = MOST_IN_A_POLL * receives.queues.len() as f64 / report.elapsed_s;
         assert!(
-            polled > 100.0 && (0.9..1.1).contains(&(forwarded / polled)),
-            "{name}: {polled} packets/s polled, {forwarded} forwarded"
+            polled > 100.0 && (polled - forwarded).abs() < 0.1 * polled + cut,
+            "{name}: {polled} packets/s polled, {forwarded} forwarded, {cut} may be cut"
         );
     }
 }
