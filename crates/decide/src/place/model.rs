@@ -28,6 +28,8 @@ pub struct Model<'a> {
     pub cpus: Vec<CpuId>,
     capacity: &'a Capacity<'a>,
     vectors: &'a [Vector],
+    /// [`Problem::pairs`], without what a move must gain.
+    pairs: Vec<Pair>,
     ground: Ground,
 }
 
@@ -42,7 +44,7 @@ impl<'a> Model<'a> {
         let ground = Ground::of(&places, &cpus, vectors, capacity);
         let assumed = capacity.costs.assumed;
         let problem = Problem { places, fixed, assumed, ..Problem::default() };
-        let mut model = Self { problem, cpus, capacity, vectors, ground };
+        let mut model = Self { problem, cpus, capacity, vectors, pairs: Vec::new(), ground };
         for vector in vectors {
             model.add(vector);
         }
@@ -54,29 +56,30 @@ impl<'a> Model<'a> {
             for Completion { to, packets_per_s, senders, .. } in &vector.completed_by {
                 let cost = capacity.costs.line_ns.map(|ns| ns * lines * packets_per_s);
                 let senders = senders.as_ref().map(|senders| model.senders(senders));
-                model.problem.pairs.push(Pair { from, to: *to, cost, senders });
+                model.pairs.push(Pair { from, to: *to, cost, senders });
             }
         }
-        model.add_handing_to_least_gains();
+        model.add_pairs();
         model
     }
 
-    /// What handing on costs at present is a part of the present costs by which a vector must gain,
-    /// and more of it where it leaves the CPU of another end of its pairs.
-    fn add_handing_to_least_gains(&mut self) {
-        let Problem { items, pairs, assumed, .. } = &self.problem;
-        let mut handing = vec![(0.0, assumed.moving_cost); items.len()];
-        for pair in pairs {
-            let Some((from, to)) = items[pair.from].home.zip(items[pair.to].home) else { continue };
-            for end in [pair.from, pair.to] {
-                handing[end].0 += self.problem.handed(pair, from, to);
-                if from == to && self.problem.hands_from(pair, from) {
-                    handing[end].1 = assumed.moving_cost + assumed.leaving_partner;
+    /// Adds the pairs to the problem. What handing on costs at present is a part of the present
+    /// costs by which a vector must gain, and what is on one CPU must gain more to be apart.
+    fn add_pairs(&mut self) {
+        let Self { problem, pairs, .. } = self;
+        for pair in &*pairs {
+            let ends = [pair.from, pair.to].map(|item| problem.items[item].home);
+            let mut counted = *pair;
+            if let [Some(from), Some(to)] = ends {
+                let least = problem.assumed.moving_cost * problem.handed(pair, from, to);
+                problem.items[pair.from].moving += least;
+                problem.items[pair.to].moving += least;
+                let sends = pair.senders.is_none_or(|senders| problem.senders[senders][from]);
+                if from == to && sends {
+                    counted.cost = pair.cost.map(|ns| ns * (1.0 + problem.assumed.leaving_sender));
                 }
             }
-        }
-        for (item, (cost, share)) in self.problem.items.iter_mut().zip(handing) {
-            item.moving += share * cost;
+            problem.pairs.push(counted);
         }
     }
 
@@ -109,6 +112,7 @@ impl<'a> Model<'a> {
         let at_home = home.map(|home| parts[home]);
         let here = at_home.unwrap_or_default();
         let near_reader = NearReader::of(vector, self.capacity.topology);
+        let from_sender = self.leaving_sender(vector);
         let cost = |(place, parts): (usize, &Parts)| {
             let cpu = self.cpus[place];
             if !vector.pool.contains(cpu) {
@@ -120,6 +124,7 @@ impl<'a> Model<'a> {
             let by_parts = at_home.map_or(0.0, |home| assumed.moving_parts * parts.changed(home));
             let by_counts = assumed.counting_errors * errors[place];
             // Rounding of the summed differences must not make a zero cost negative.
+            let leaving = leaving + from_sender.on(cpu, self.problem.places[place].levels);
             (parts.total() + by_load + by_parts + by_counts + leaving).max(0.0) as f32
         };
         self.problem.fixed.extend(parts.iter().enumerate().map(cost));
@@ -127,6 +132,19 @@ impl<'a> Model<'a> {
         let noise = assumed.busy_noise * vector.turns(&assumed) * self.felt(vector);
         let moving = assumed.moving_least * SECOND_NS + by_cost.max(noise);
         self.problem.items.push(Item { load, turns, home, moving });
+    }
+
+    /// How much more a vector must gain to leave a CPU that sends what it completes, for vectors
+    /// that are not placed ([`Assumed::leaving_sender`]).
+    fn leaving_sender(&self, vector: &Vector) -> LevelCosts {
+        let costs = &self.capacity.costs;
+        let mut leaving = LevelCosts::default();
+        let beside = vector.present.and_then(|cpu| Some((cpu, vector.sent_from.get(&cpu)?)));
+        if let Some((cpu, packets)) = beside {
+            let lines = packets * costs.lines_per_packet * costs.assumed.leaving_sender;
+            leaving.add(cpu, self.capacity.topology, &costs.line_ns, lines);
+        }
+        leaving
     }
 
     /// Share of a kthread's wait that costs anything: none while its readers' CPU or its own is
@@ -173,9 +191,10 @@ pub struct Placed<'a> {
 impl Placed<'_> {
     /// The parts of a vector's cost on each of [`Model::cpus`], with all others where they are.
     pub fn parts(&self, vector: usize) -> Vec<Parts> {
-        let Self { model: Model { problem, ground, vectors, .. }, places, loads, turns } = self;
+        let Self { model, places, loads, turns } = self;
+        let Model { problem, ground, vectors, pairs, .. } = model;
         let is_partner = |pair: &&Pair| (pair.from == vector) != (pair.to == vector);
-        let partners: Vec<&Pair> = problem.pairs.iter().filter(is_partner).collect();
+        let partners: Vec<&Pair> = pairs.iter().filter(is_partner).collect();
         let others = |place: usize| {
             let own = if places[vector] == Some(place) { problem.load(vector, place) } else { 0.0 };
             loads[place] - own
@@ -184,7 +203,7 @@ impl Placed<'_> {
         let other_turns = |place: usize| {
             turns[place] - if places[vector] == Some(place) { own_turns } else { 0.0 }
         };
-        let mut row = Row::of(self.model, &vectors[vector]).everywhere(self.model);
+        let mut row = Row::of(model, &vectors[vector]).everywhere(model);
         for (place, parts) in row.iter_mut().enumerate() {
             let (load, before) = (problem.load(vector, place), others(place));
             let busy = problem.places[place].busy + before;
@@ -197,7 +216,7 @@ impl Placed<'_> {
                 true => Some(problem.handed(pair, place, places[pair.to]?)),
                 false => Some(problem.handed(pair, places[pair.from]?, place)),
             };
-            parts.handing = partners.iter().filter_map(handed).sum();
+            parts.handing += partners.iter().filter_map(handed).sum::<f64>();
         }
         row
     }
@@ -205,7 +224,7 @@ impl Placed<'_> {
     /// The cost of all vectors together, without what a move must gain.
     pub fn cost(&self) -> Parts {
         let Self { model, places, loads, .. } = self;
-        let Model { problem, vectors, .. } = model;
+        let Model { problem, vectors, pairs, .. } = model;
         let at = places.iter().enumerate().filter_map(|(item, place)| Some((item, (*place)?)));
         let (crowding, waiting) = (problem.crowding(loads), problem.waits(at, loads));
         let mut cost = Parts { crowding, waiting, ..Parts::default() };
@@ -215,7 +234,7 @@ impl Placed<'_> {
             }
         }
         let handed = |pair: &Pair| Some(problem.handed(pair, places[pair.from]?, places[pair.to]?));
-        cost.handing = problem.pairs.iter().filter_map(handed).sum();
+        cost.handing += pairs.iter().filter_map(handed).sum::<f64>();
         cost
     }
 }
@@ -330,6 +349,8 @@ struct Row<'a> {
     wakeups: LevelCosts,
     /// Wakeups of its kthread by other CPUs.
     woken: LevelCosts,
+    /// Packets that it completes for vectors that are not placed.
+    handed: LevelCosts,
     /// Variance of lines and wakeups together, if they were counted for a second (ns^2).
     variance: LevelCosts,
     /// Share of a CPU's busy time that never waits for this vector: its own readers sleep until it
@@ -372,6 +393,10 @@ impl<'a> Row<'a> {
             woken.add(*cpu, topology, &costs.ipi_ns, rate.per_s * ipi);
             variance.add(*cpu, topology, &squared(&costs.ipi_ns, ipi), rate.per_s);
         }
+        let mut handed = LevelCosts::default();
+        for (cpu, packets) in &vector.sent_from {
+            handed.add(*cpu, topology, &costs.line_ns, packets * costs.lines_per_packet);
+        }
         let own = |(cpu, bytes): (&CpuId, &f64)| {
             let share = bytes / ground.read_on.get(cpu)?;
             Some((*cpu, share.min(1.0) * vector.finds_asleep(*cpu, bytes / all, capacity)))
@@ -393,6 +418,7 @@ impl<'a> Row<'a> {
             lines,
             wakeups,
             woken,
+            handed,
             variance,
             own,
             turns,
@@ -507,6 +533,7 @@ impl<'a> Row<'a> {
             lines: self.lines.on(cpu, levels),
             device: if self.far[place] { fetched * (line.remote - line.llc).max(0.0) } else { 0.0 },
             slow: load * (1.0 - 1.0 / slowdown) * SECOND_NS,
+            handing: self.handed.on(cpu, levels),
             waiting: delayed * SECOND_NS + self.turns * here + longer,
             ..Parts::default()
         }

@@ -62,6 +62,9 @@ pub struct Vector {
     pub completed_by: Vec<Completion>,
     /// The tx queue whose completions it processes for packets of other vectors.
     pub completes: Option<Subject>,
+    /// Packets per second whose transmission it completes for queues that are not placed with it,
+    /// by the CPU that sends them.
+    pub sent_from: BTreeMap<CpuId, f64>,
     /// Bytes per second by the CPU that reads them.
     pub read_on: BTreeMap<CpuId, f64>,
     /// The consumer that reads most.
@@ -159,6 +162,7 @@ impl Vector {
             rps_targets: CpuSet::new(),
             completed_by: Vec::new(),
             completes: None,
+            sent_from: BTreeMap::new(),
             pool: CpuSet::new(),
             hint: None,
             read_on: heaviest.read_on(),

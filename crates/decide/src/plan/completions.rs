@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::change::Change;
 use netsilo_model::cost::assumed::Assumed;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::forwarding::ForwardShare;
+use netsilo_model::derive::silo::Silos;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::ordered::Ordered as _;
@@ -41,11 +44,13 @@ impl Egress<'_> {
 
 /// Adds to each vector which other vectors complete the transmission of the packets it forwards.
 ///
-/// Those are the vectors of the tx queues that it feeds. A tx queue with its own interrupt follows
-/// the rx queue of the same number, so that rx queue's vector counts then; if it receives nothing,
-/// the tx queue follows who feeds it ([`feeders`]).
+/// Those are the vectors of the tx queues through which it sends. A tx queue with its own interrupt
+/// follows the rx queue of the same number, so that rx queue's vector counts then; if it receives
+/// nothing, the tx queue follows who sends through it ([`senders`]). What queues without a vector
+/// send is added to the vectors that complete it.
 pub(super) fn add_completed_by(
     snapshot: &Snapshot,
+    silos: &Silos,
     goal: &Goal,
     vectors: &mut [(Group<'_>, Vector, AlgorithmName)],
 ) {
@@ -57,14 +62,16 @@ pub(super) fn add_completed_by(
         let queues = queues.filter(|_| vector.quiet().is_none());
         by_queue.extend(queues.map(|queue| ((group.netdev.ifindex, queue), index)));
     }
-    let mut completes: BTreeMap<usize, Subject> = BTreeMap::new();
+    let completes = |egress: &Egress<'_>| {
+        let by_queue = by_queue.get(&(egress.netdev.ifindex, egress.tx.index));
+        egress.irq().and_then(|irq| by_irq.get(&irq).or(by_queue)).copied()
+    };
+    let mut completed: BTreeMap<usize, Subject> = BTreeMap::new();
     for (index, (group, vector, _)) in vectors.iter_mut().enumerate() {
         let mut all: Vec<Completion> = Vec::new();
         for egress in egress(snapshot, goal, group, vector) {
-            let by_queue = by_queue.get(&(egress.netdev.ifindex, egress.tx.index));
-            let to = egress.irq().and_then(|irq| by_irq.get(&irq).or(by_queue)).copied();
-            let Some(to) = to.filter(|to| *to != index) else { continue };
-            completes.entry(to).or_insert_with(|| egress.queue());
+            let Some(to) = completes(&egress).filter(|to| *to != index) else { continue };
+            completed.entry(to).or_insert_with(|| egress.queue());
             let same = |it: &&mut Completion| it.to == to && it.senders == egress.senders;
             match all.iter_mut().find(same) {
                 Some(known) => known.packets_per_s += egress.packets_per_s,
@@ -78,69 +85,113 @@ pub(super) fn add_completed_by(
         }
         vector.completed_by = all;
     }
-    for (index, queue) in completes {
+    let placed = in_groups(vectors.iter().map(|(group, ..)| group));
+    for (cpu, egress) in sent_by_others(snapshot, silos, goal, &placed) {
+        let Some(to) = completes(&egress) else { continue };
+        completed.entry(to).or_insert_with(|| egress.queue());
+        *vectors[to].1.sent_from.entry(cpu).or_default() += egress.packets_per_s;
+    }
+    for (index, queue) in completed {
         vectors[index].1.completes = Some(queue);
     }
 }
 
-/// What `auto` puts on one CPU and sends through a tx queue.
-pub(super) struct Feeder {
-    /// The vector of them that sends most, and its packets per second.
-    heaviest: (Subject, f64),
-    packets_per_s: f64,
+/// The queues of these groups.
+fn in_groups<'a>(groups: impl Iterator<Item = &'a Group<'a>>) -> BTreeSet<Subject> {
+    groups.flat_map(|group| &group.silos).map(|silo| silo.subject()).into_set()
 }
 
-/// The feeder of each interrupt that announces completions of forwarded packets, with its CPU: the
-/// one that sends most. One that is beside the interrupt already stays the feeder until another one
-/// sends that much more ([`Assumed::leaving_partner`]).
-pub(super) fn feeders(
-    snapshot: &Snapshot,
+/// What all other queues than these send, by the CPU that sends it.
+fn sent_by_others<'a>(
+    snapshot: &'a Snapshot,
+    silos: &Silos,
+    goal: &Goal,
+    placed: &BTreeSet<Subject>,
+) -> Vec<(CpuId, Egress<'a>)> {
+    if goal.xps.is_some() {
+        return Vec::new();
+    }
+    let others = silos.queues.iter().filter(|silo| !placed.contains(&silo.subject()));
+    let sent = |forward: &ForwardShare| {
+        let netdev = egress_netdev(snapshot, forward)?;
+        let tx = netdev.tx_queues.iter().find(|tx| tx.index == forward.tx_queue)?;
+        let packets_per_s = forward.packets_per_s;
+        Some((forward.cpu, Egress { netdev, tx, packets_per_s, senders: None }))
+    };
+    others.flat_map(|silo| &silo.forwards).filter_map(sent).collect()
+}
+
+/// The netdev through which packets leave; `None` if it is in another network namespace.
+fn egress_netdev<'a>(snapshot: &'a Snapshot, forward: &ForwardShare) -> Option<&'a Netdev> {
+    let is_egress = |netdev: &&Netdev| {
+        netdev.ifindex == forward.egress_ifindex && netdev.name == forward.egress
+    };
+    let here = snapshot.machine.is_own_netns(forward.egress_netns);
+    snapshot.netdevs.iter().find(is_egress).filter(|_| here)
+}
+
+/// What one CPU sends through the tx queues of one interrupt.
+#[derive(Default)]
+struct Sender {
+    packets_per_s: f64,
+    /// Which of the vectors that `auto` puts on this CPU sends most, and how much.
+    heaviest: Option<(f64, Subject)>,
+}
+
+/// The CPU that sends most through the tx queues of each interrupt, once `auto` has placed the
+/// vectors, and which of them sends most there. Of what is not placed, nothing is followed.
+///
+/// The present CPU of the interrupt counts as the one that sends most unless another one sends more
+/// by [`Assumed::leaving_sender`].
+pub(super) fn senders(
+    analysis: &Analysis<'_>,
     goal: &Goal,
     groups: &[(Group<'_>, AlgorithmName)],
     vectors: &[Vector],
     suggestions: &[Suggestion],
     assumed: &Assumed,
-) -> BTreeMap<Irq, (CpuId, Feeder)> {
-    let mut all: BTreeMap<Irq, BTreeMap<CpuId, Feeder>> = BTreeMap::new();
+) -> BTreeMap<Irq, (CpuId, Subject)> {
+    let snapshot = analysis.after();
+    let mut all: BTreeMap<Irq, BTreeMap<CpuId, Sender>> = BTreeMap::new();
+    let mut add = |cpu: CpuId, egress: &Egress<'_>, label: Option<&Subject>| {
+        let Some(irq) = egress.irq() else { return };
+        let sender = all.entry(irq).or_default().entry(cpu).or_default();
+        sender.packets_per_s += egress.packets_per_s;
+        let most = sender.heaviest.as_ref().map_or(0.0, |it| it.0);
+        if let Some(label) = label.filter(|_| egress.packets_per_s > most) {
+            sender.heaviest = Some((egress.packets_per_s, label.clone()));
+        }
+    };
     for (((group, algorithm), vector), suggestion) in groups.iter().zip(vectors).zip(suggestions) {
-        let Some(cpu) = suggestion.cpu().filter(|_| *algorithm == AlgorithmName::Auto) else {
-            continue;
-        };
+        let Some(cpu) = suggestion.cpu().or(vector.present) else { continue };
+        let is_placed = suggestion.cpu().is_some() && *algorithm == AlgorithmName::Auto;
         let is_from_here =
             |it: &Egress<'_>| it.senders.as_ref().is_none_or(|senders| senders.contains(cpu));
         for egress in egress(snapshot, goal, group, vector).into_iter().filter(is_from_here) {
-            let Some(irq) = egress.irq() else { continue };
-            let packets_per_s = egress.packets_per_s;
-            let sender = || (vector.label.clone(), packets_per_s);
-            let by_cpu = all.entry(irq).or_default();
-            let feeder = by_cpu
-                .entry(cpu)
-                .or_insert_with(|| Feeder { heaviest: sender(), packets_per_s: 0.0 });
-            feeder.packets_per_s += packets_per_s;
-            if feeder.heaviest.1 < packets_per_s {
-                feeder.heaviest = sender();
-            }
+            add(cpu, &egress, Some(&vector.label).filter(|_| is_placed));
         }
     }
-    let enough = 1.0 - assumed.leaving_partner;
-    let choose = |(irq, mut by_cpu): (Irq, BTreeMap<CpuId, Feeder>)| {
-        let rate = |(_, feeder): &(&CpuId, &Feeder)| feeder.packets_per_s;
-        let most = by_cpu.iter().max_by(|a, b| rate(a).total_cmp(&rate(b)).then(b.0.cmp(a.0)))?;
-        let (first, most) = (*most.0, rate(&most));
-        let stays =
-            |cpu: &CpuId| by_cpu.get(cpu).is_some_and(|here| here.packets_per_s >= enough * most);
-        let cpu = present(snapshot, irq).filter(stays).unwrap_or(first);
-        Some((irq, (cpu, by_cpu.remove(&cpu)?)))
+    let placed = in_groups(groups.iter().map(|(group, _)| group));
+    for (cpu, egress) in sent_by_others(snapshot, &analysis.silos, goal, &placed) {
+        add(cpu, &egress, None);
+    }
+    let followed = |(irq, mut by_cpu): (Irq, BTreeMap<CpuId, Sender>)| {
+        let rate = |cpu: &CpuId| by_cpu.get(cpu).map_or(0.0, |sender| sender.packets_per_s);
+        let most = by_cpu.keys().map(rate).fold(0.0, f64::max);
+        let stays = |cpu: &CpuId| rate(cpu) * (1.0 + assumed.leaving_sender) >= most;
+        let first = || by_cpu.keys().copied().find(|cpu| rate(cpu) >= most);
+        let cpu = present(snapshot, irq).filter(stays).or_else(first)?;
+        Some((irq, (cpu, by_cpu.remove(&cpu)?.heaviest?.1)))
     };
-    all.into_iter().filter_map(choose).into_map()
+    all.into_iter().filter_map(followed).into_map()
 }
 
 /// Places the interrupts of tx queues that have their own: each follows the rx queue of the same
-/// number, or if that one has no place, those that forward most packets through it.
+/// number, or if that one has no place, the CPU that sends most through it.
 pub(super) fn follow(
     snapshot: &Snapshot,
     netdevs: &[&Netdev],
-    feeders: &BTreeMap<Irq, (CpuId, Feeder)>,
+    senders: &BTreeMap<Irq, (CpuId, Subject)>,
     plan: &mut Plan,
 ) -> Vec<Change> {
     let rx_queues = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
@@ -156,12 +207,12 @@ pub(super) fn follow(
         for tx in &netdev.tx_queues {
             let irq = tx.irq.as_ref().map(|edge| edge.to).filter(|irq| !done.contains(irq));
             let Some(irq) = irq else { continue };
-            let (cpu, algorithm, basis) = match (rx.get(&tx.index), feeders.get(&irq)) {
+            let (cpu, algorithm, basis) = match (rx.get(&tx.index), senders.get(&irq)) {
                 (Some((cpu, algorithm)), _) => {
                     let basis = format!("completions follow rx-{}", tx.index);
                     (*cpu, *algorithm, basis)
                 }
-                (None, Some((cpu, Feeder { heaviest: (label, _), .. }))) => {
+                (None, Some((cpu, label))) => {
                     let basis = format!("completes what {label} forwards, on the same cpu");
                     (*cpu, AlgorithmName::Auto, basis)
                 }
@@ -210,10 +261,7 @@ fn egress<'a>(
     }
     let mut seen: BTreeMap<u32, (&Netdev, BTreeMap<u32, f64>)> = BTreeMap::new();
     for forward in group.silos.iter().flat_map(|silo| &silo.forwards) {
-        let same = |netdev: &&Netdev| {
-            netdev.ifindex == forward.egress_ifindex && netdev.name == forward.egress
-        };
-        let Some(netdev) = snapshot.netdevs.iter().find(same) else { continue };
+        let Some(netdev) = egress_netdev(snapshot, forward) else { continue };
         let (_, queues) = seen.entry(netdev.ifindex).or_insert((netdev, BTreeMap::new()));
         *queues.entry(forward.tx_queue).or_default() += forward.packets_per_s;
     }

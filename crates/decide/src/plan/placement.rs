@@ -7,7 +7,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::place::{AlgorithmName, Capacity, Completion, Suggestion, Vector, suggest};
-use crate::plan::completions::{add_completed_by, feeders, follow};
+use crate::plan::completions::{add_completed_by, follow, senders};
 use crate::plan::contents::Plan;
 use crate::plan::goal::Goal;
 use crate::plan::irq_changes::accept;
@@ -39,7 +39,7 @@ pub(super) fn place(
         recalled.map_or_else(|| suggest_each(&capacity, &vectors, &algorithms), measured);
     let judged = predict(&capacity, &vectors, &suggestions, plan);
     let assumed = &capacity.costs.assumed;
-    let feeders = feeders(after, goal, &groups, &vectors, &suggestions, assumed);
+    let senders = senders(analysis, goal, &groups, &vectors, &suggestions, assumed);
     let mut changes = Vec::new();
     for ((((group, algorithm), vector), suggestion), judged) in
         groups.iter().zip(&vectors).zip(suggestions).zip(judged)
@@ -65,7 +65,7 @@ pub(super) fn place(
     }
     changes.extend(match recalled {
         Some(recalled) => recalled.completions(after, netdevs),
-        None => follow(after, netdevs, &feeders, plan),
+        None => follow(after, netdevs, &senders, plan),
     });
     for change in accept(after, goal, changes, plan) {
         if let (Target::IrqAffinity(knob), Value::Cpus(cpus)) = (&change.target, &change.new) {
@@ -97,7 +97,7 @@ pub(super) fn prepare<'a>(
     let rules = VectorRules::new(after, goal, pool, plan);
     let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
         groups.into_iter().filter_map(|group| rules.vector(group, after, plan)).collect();
-    add_completed_by(after, goal, &mut vectors);
+    add_completed_by(after, &analysis.silos, goal, &mut vectors);
     let placed: Vec<&Silo> =
         vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
     let capacity = Capacity::new(analysis, &placed);

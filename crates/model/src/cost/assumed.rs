@@ -51,11 +51,10 @@ pub struct Assumed {
     pub leaving_cpu: f64,
     /// A vector that is on its readers' last-level cache must gain this much more to leave it.
     pub leaving_cache: f64,
-    /// A vector that is on the CPU of one with which it hands packets on must gain this share more
-    /// of what handing on costs it at present, because flows come and go on other queues. At one
-    /// half, the completions of a tx queue follow another sender only if that one sends twice as
-    /// much.
-    pub leaving_partner: f64,
+    /// What two vectors cost that hand packets on and are on one CPU counts this much more, as a
+    /// share, if a move parts them: flows come and go on other queues. At 1, the completions of a
+    /// tx queue follow another sender if that one sends twice as much.
+    pub leaving_sender: f64,
 }
 
 impl Default for Assumed {
@@ -74,7 +73,7 @@ impl Default for Assumed {
             busy_noise: 0.05,
             leaving_cpu: 0.005,
             leaving_cache: 0.05,
-            leaving_partner: 0.5,
+            leaving_sender: 1.0,
         }
     }
 }
@@ -101,14 +100,14 @@ impl Assumed {
         ("least gain of a kthread", |it, by| it.busy_noise *= by),
         ("leaving the reader's CPU", |it, by| it.leaving_cpu *= by),
         ("leaving a cache", |it, by| it.leaving_cache *= by),
-        ("leaving who hands on", |it, by| it.leaving_partner *= by),
+        ("leaving a sender's CPU", |it, by| it.leaving_sender *= by),
     ];
 
     /// Multiplies what a move must gain.
     pub fn scale_moving(&mut self, by: f64) {
         let Self { moving_least, moving_load, moving_cost, moving_parts, .. } = self;
         let Self { counting_errors, busy_noise, .. } = self;
-        let Self { leaving_cpu, leaving_cache, leaving_partner, .. } = self;
+        let Self { leaving_cpu, leaving_cache, leaving_sender, .. } = self;
         let parts = [
             moving_least,
             moving_load,
@@ -118,7 +117,7 @@ impl Assumed {
             busy_noise,
             leaving_cpu,
             leaving_cache,
-            leaving_partner,
+            leaving_sender,
         ];
         for least in parts {
             *least *= by;

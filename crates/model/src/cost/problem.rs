@@ -128,12 +128,10 @@ impl Problem {
 
     /// Cost of a pair whose items are on these places, in ns/s.
     pub fn handed(&self, pair: &Pair, from: usize, to: usize) -> f64 {
-        if self.hands_from(pair, from) { pair.cost.at(self.distance(from, to)) } else { 0.0 }
-    }
-
-    /// Whether the first item of a pair hands packets over from this place.
-    pub fn hands_from(&self, pair: &Pair, place: usize) -> bool {
-        pair.senders.is_none_or(|senders| self.senders[senders][place])
+        match pair.senders {
+            Some(senders) if !self.senders[senders][from] => 0.0,
+            _ => pair.cost.at(self.distance(from, to)),
+        }
     }
 
     /// Cost of items that crowd CPUs and cores in ns/s, by the items' share of each CPU's time.

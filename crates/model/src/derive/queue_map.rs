@@ -172,7 +172,7 @@ impl<'a> QueueMap<'a> {
             .filter(|poll| poll.napi.0 != 0 && !self.devices.contains_key(&poll.napi))
             .collect::<Vec<_>>()
         {
-            let here = self.snapshot.machine.is_netns(poll.netns);
+            let here = self.snapshot.machine.is_own_netns(poll.netns);
             let is_device = |dev: &Netdev| dev.ifindex == poll.ifindex && dev.name == poll.netdev;
             match self.snapshot.netdevs.iter().position(is_device).filter(|_| here) {
                 Some(at) => _ = self.devices.insert(poll.napi, at),

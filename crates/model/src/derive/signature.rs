@@ -1,13 +1,12 @@
 //! [`Signature`]: what makes two workloads the same for placement.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::derive::analysis::Analysis;
 use crate::derive::silo::{ConsumerShare, Silo};
 use crate::machine::cpuset::CpuSet;
-use crate::machine::ordered::Ordered as _;
 use crate::snapshot::attribution::AttributionSource;
 use crate::snapshot::netdev::Netdev;
 
@@ -30,8 +29,7 @@ pub struct Signature {
     pub apart: CpuSet,
     /// The rx queues that receive packets.
     pub queues: Vec<QueueSignature>,
-    /// Who reads data whose queue was not found, in the network namespace of the queues: what is
-    /// read in others may never have passed these netdevs.
+    /// Who reads data whose queue was not found, in the network namespace of the netdevs.
     pub elsewhere: Vec<ReaderSignature>,
 }
 
@@ -81,21 +79,16 @@ impl Signature {
                 queue: silo.queue?,
                 of: netdev.rx_queues.len(),
                 packets_per_s: packets_per_s(analysis, silo, netdev)?,
-                readers: readers(silo.consumers.iter(), pinned),
+                readers: readers(&silo.consumers, pinned),
             })
         };
         let queues: Vec<QueueSignature> = analysis.silos.queues.iter().filter_map(queue).collect();
         let topology = &after.topology;
-        let rows = analysis.observation.attribution.consumption.iter().map(|row| &row.consumer);
-        let here: BTreeSet<u32> =
-            rows.filter(|it| after.machine.is_netns(it.netns)).map(|it| it.tgid).into_set();
-        let unresolved = analysis.silos.unresolved.consumers.iter();
-        let unresolved = unresolved.filter(|it| here.contains(&it.tgid));
         (!queues.is_empty()).then(|| Self {
             online: topology.online.clone(),
             apart: topology.reserved(),
             queues,
-            elsewhere: readers(unresolved, pinned),
+            elsewhere: readers(&analysis.silos.unresolved_here.consumers, pinned),
         })
     }
 
@@ -195,10 +188,7 @@ fn packets_per_s(analysis: &Analysis<'_>, silo: &Silo, netdev: &Netdev) -> Optio
 }
 
 /// The readers of a queue, in order of name and CPUs: thread ids differ in each run.
-fn readers<'a>(
-    consumers: impl Iterator<Item = &'a ConsumerShare>,
-    pinned: &BTreeMap<u32, CpuSet>,
-) -> Vec<ReaderSignature> {
+fn readers(consumers: &[ConsumerShare], pinned: &BTreeMap<u32, CpuSet>) -> Vec<ReaderSignature> {
     let mut all: BTreeMap<(&str, CpuSet), f64> = BTreeMap::new();
     for consumer in consumers {
         let cpus = pinned.get(&consumer.tgid).cloned().unwrap_or_default();
@@ -398,19 +388,26 @@ mod tests {
     #[test]
     fn readers_in_other_network_namespaces_are_no_part_of_the_workload() {
         let scene = scene(&[10_000, 10_000], "nginx");
-        let mut observation = scene.observation();
-        let mut reads_in = |netns: u32| {
-            let consumption = &mut observation.attribution.consumption;
-            let mut row = consumption[0].clone();
-            (row.napi, row.resolved) = (None, QueueResolution::Unresolved);
-            (row.rx_queue, row.protocol_cpu) = (None, None);
-            row.consumer = Consumer { tgid: 77, comm: "other".into(), netns, ..row.consumer };
-            consumption.push(row);
+        let (known, observation) = (signature_of(&scene), scene.observation());
+        let reads_in = |namespaces: &[u32]| {
+            let mut observation = observation.clone();
+            for netns in namespaces {
+                let mut row = observation.attribution.consumption[0].clone();
+                (row.napi, row.rx_queue, row.protocol_cpu) = (None, None, None);
+                row.resolved = QueueResolution::Unresolved;
+                row.consumer = Consumer { tgid: 77, netns: *netns, ..row.consumer };
+                observation.attribution.consumption.push(row);
+            }
             let costs = Costs::default();
-            Signature::new(&Analysis::new(&observation, &costs), &BTreeMap::new()).unwrap()
+            let analysis = Analysis::new(&observation, &costs);
+            let elsewhere = Signature::new(&analysis, &BTreeMap::new()).unwrap().elsewhere;
+            elsewhere.iter().map(|it| it.bytes_per_s).sum::<f64>()
         };
-        assert_eq!(reads_in(9), signature_of(&scene));
-        assert_eq!(reads_in(0).elsewhere[0].comm, "other");
+        let ours = observation.after.machine.netns;
+        let each = known.queues[0].readers[0].bytes_per_s;
+        assert_eq!(reads_in(&[ours + 1]), 0.0);
+        assert_eq!([reads_in(&[ours]), reads_in(&[ours + 1, ours])], [each, each]);
+        assert_eq!(reads_in(&[0]), each, "unknown");
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub struct Silos {
     pub foreign: OutsideTraffic,
     /// Data whose queue was not found.
     pub unresolved: OutsideTraffic,
+    /// That part of it which was read in the network namespace of the netdevs; what is read in
+    /// others may never have passed these.
+    pub unresolved_here: OutsideTraffic,
     /// All forwarded traffic.
     pub forwarded: ForwardTotals,
 }

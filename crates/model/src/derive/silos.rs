@@ -63,11 +63,14 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         consumers: consumers(&rows, attribution, &wakeups),
     };
     own_shares(&mut queues, &per_cpu);
+    let is_here = |row: &&&Consumption| after.machine.is_own_netns(row.consumer.netns);
+    let unresolved_here: Vec<&Consumption> = unresolved.iter().filter(is_here).copied().collect();
     Silos {
         queues,
         local: elsewhere(local),
         foreign: elsewhere(foreign),
         unresolved: elsewhere(unresolved),
+        unresolved_here: elsewhere(unresolved_here),
         forwarded: forwarding::totals(&attribution.forwarded, &of_no_queue, seconds),
     }
 }

@@ -263,7 +263,7 @@ pub fn flows_on<'a>(
 ) -> impl Iterator<Item = &'a Flow> {
     let machine = &observation.after.machine;
     let flows = observation.attribution.flows.iter();
-    flows.filter(|flow| flow.ifindex == netdev.ifindex && machine.is_netns(flow.netns))
+    flows.filter(|flow| flow.ifindex == netdev.ifindex && machine.is_own_netns(flow.netns))
 }
 
 /// The steering of packets that arrive for one of the netdev's addresses.

@@ -82,7 +82,7 @@ pub struct HostIdentity {
 
 impl HostIdentity {
     /// Whether a network namespace is that of the netdevs; also if either is not known.
-    pub fn is_netns(&self, netns: u32) -> bool {
+    pub fn is_own_netns(&self, netns: u32) -> bool {
         self.netns == 0 || netns == 0 || self.netns == netns
     }
 }

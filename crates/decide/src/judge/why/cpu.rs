@@ -83,10 +83,10 @@ struct Polls<'a> {
 impl<'a> Polls<'a> {
     fn on(analysis: &'a Analysis<'_>, cpu: CpuId) -> Self {
         let mut sums = Self { packets: 0, backlog: 0, others: Vec::new() };
-        let own = analysis.observation.after.machine.netns;
+        let machine = &analysis.observation.after.machine;
         let known = |poll: &Poll| {
             poll.napi.0 != 0
-                && (poll.netns == own || poll.netns == 0)
+                && machine.is_own_netns(poll.netns)
                 && analysis.silos.queues.iter().any(|silo| silo.netdev.name == poll.netdev)
         };
         for poll in analysis.observation.attribution.polls.iter().filter(|poll| poll.cpu == cpu) {
@@ -181,7 +181,7 @@ fn other_poll(
     net_rx: Option<f64>,
 ) -> LoadCause {
     let seconds = analysis.observation.attribution.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-    let foreign = poll.netns != 0 && poll.netns != analysis.observation.after.machine.netns;
+    let foreign = !analysis.observation.after.machine.is_own_netns(poll.netns);
     let (what, steps) = match (poll.napi.0, foreign) {
         (0, false) => (format!("{} transmit completions", poll.netdev), transmit(analysis, poll)),
         (_, true) => {

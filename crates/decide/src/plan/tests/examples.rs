@@ -76,30 +76,54 @@ fn router(eth0: &[u32], eth1: &[u32], two_way: bool) -> Scene {
     Scene { grid, netdevs, ..Scene::default() }
 }
 
-/// Both queues of eth0 send through one queue of eth1, which receives nothing.
-#[test]
-fn completions_follow_another_queue_only_if_it_sends_twice_as_much() {
-    let completes_on = |present: u32, packets: [u64; 2]| {
-        let mut scene = router(&[0, 2], &[present, 4], false);
-        for (queue, packets_per_s) in scene.netdevs[0].queues.iter_mut().zip(packets) {
-            queue.packets_per_s = packets_per_s;
-            queue.forwards[0].packets_per_s = packets_per_s;
-            queue.load = 0.45;
-        }
-        let plan = plan(&scene.observation(), &Goal::default());
-        let place = |label: &str| {
-            let placement = plan.placements.iter().find(|it| it.label.to_string() == label);
-            placement.unwrap_or_else(|| panic!("{plan:#?}")).cpus.single().unwrap().0
-        };
-        assert_eq!(["eth0 rx-0", "eth0 rx-1"].map(place), [0, 2]);
-        place("eth1 tx-0")
-    };
-    for packets in [[50_000, 40_000], [50_000, 60_000], [50_000, 90_000], [50_000, 30_000]] {
-        assert_eq!([0, 2].map(|cpu| completes_on(cpu, packets)), [0, 2], "{packets:?}");
+/// Where the completions of eth1 tx-0, now on this CPU, go if queues of eth0 on CPU 0 and 2 send
+/// this many packets through it; `left`, if any, is not placed.
+fn completes_on(present: u32, on: &[u32], packets: &[u64], left: Option<u32>) -> u32 {
+    let mut scene = router(on, &[present, 4], false);
+    for (queue, packets_per_s) in scene.netdevs[0].queues.iter_mut().zip(packets) {
+        queue.packets_per_s = *packets_per_s;
+        queue.forwards[0].packets_per_s = *packets_per_s;
+        queue.load = 0.45 / packets.len() as f64;
     }
-    assert_eq!([0, 2].map(|cpu| completes_on(cpu, [50_000, 110_000])), [2, 2]);
-    assert_eq!([0, 2].map(|cpu| completes_on(cpu, [50_000, 20_000])), [0, 0]);
-    assert_eq!([1, 5].map(|cpu| completes_on(cpu, [50_000, 60_000])), [2, 2]);
+    let leave = |queue: u32| Override {
+        netdev: "eth0".into(),
+        queues: Some(CpuSet::from_cpu(CpuId(queue))),
+        leave: true,
+        ..Override::default()
+    };
+    let overrides = left.map(leave).into_iter().collect();
+    let observation = scene.observation();
+    let plan = plan(&observation, &Goal { overrides, ..Goal::default() });
+    let place = |label: &str| {
+        let moved = plan.placements.iter().find(|it| it.label.to_string() == label);
+        moved.map(|it| it.cpus.single().unwrap().0)
+    };
+    for (queue, cpu) in on.iter().enumerate() {
+        let cpu = Some(*cpu).filter(|_| left != Some(queue as u32));
+        assert_eq!(place(&format!("eth0 rx-{queue}")), cpu, "{plan:#?}");
+    }
+    place("eth1 tx-0").unwrap_or(present)
+}
+
+#[test]
+fn completions_leave_a_senders_cpu_for_one_that_sends_more_than_twice_as_much() {
+    let from = |present: u32, packets: [u64; 2]| completes_on(present, &[0, 2], &packets, None);
+    for packets in [[50_000, 50_000], [50_000, 40_000], [50_000, 90_000], [50_000, 30_000]] {
+        assert_eq!([0, 2].map(|cpu| from(cpu, packets)), [0, 2], "{packets:?}");
+    }
+    assert_eq!([0, 2].map(|cpu| from(cpu, [50_000, 110_000])), [2, 2]);
+    assert_eq!([0, 2].map(|cpu| from(cpu, [50_000, 20_000])), [0, 0]);
+    assert_eq!([1, 5].map(|cpu| from(cpu, [50_000, 60_000])), [2, 2]);
+    assert_eq!(from(1, [50_000, 50_000]), 0, "of equal ones the first");
+    // what queues of one CPU send counts together
+    assert_eq!(completes_on(1, &[0, 2, 2], &[50_000, 30_000, 30_000], None), 2);
+}
+
+#[test]
+fn completions_do_not_leave_a_sender_that_is_not_placed_and_do_not_follow_it() {
+    let from = |present: u32, left: u64| completes_on(present, &[0, 2], &[50_000, left], Some(1));
+    assert_eq!([from(2, 90_000), from(2, 30_000), from(2, 20_000)], [2, 2, 0]);
+    assert_eq!([from(1, 90_000), from(1, 40_000)], [1, 0]);
 }
 
 #[test]
