@@ -16,6 +16,7 @@ use netsilo_sys::files::root::Root;
 use rustix::process::Pid;
 
 use super::at;
+use super::ethtool;
 use super::helper;
 use super::in_netns_of;
 use super::in_own_netns;
@@ -61,6 +62,8 @@ fn packets_routed_to_a_tap_count_as_forwarded_without_a_nic() {
 fn wakeups_of_a_napi_kthread_are_counted_by_the_cpu_that_wakes_it() {
     in_own_netns(|| {
         let mut reader = reader_behind_veth(1);
+        // else no NAPI polls the packets (`veth_skb_is_eligible_for_gro`, `drivers/net/veth.c`)
+        ethtool("-K veth-here tso off");
         let there = in_netns_of(reader.tgid())
             .args(["unshare", "-m", "sh", "-c"])
             .arg(
