@@ -123,7 +123,7 @@ pub(crate) fn consumption(
     let consumed = |entry| {
         let read = Read::of(entry)?;
         let path = || cgroups.path(read.cgroup, read.tgid());
-        let cgroup = paths.entry(read.cgroup).or_insert_with(path).clone();
+        let cgroup = paths.entry((read.cgroup, read.tgid())).or_insert_with(path).clone();
         Some(read.consumption(cgroup, only_poller))
     };
     let mut consumption: Vec<Consumption> = merged(entries).filter_map(consumed).collect();

@@ -239,10 +239,16 @@ fn consumers_of_other_namespaces_are_counted_and_named() {
 #[test]
 fn a_consumer_has_its_cgroup() {
     in_own_netns(|| {
-        let mut reader = Reader::start("recv", 1);
         let mut tracer = Tracer::attach(Options::exact());
-        send(at(reader.port), 10);
-        reader.said("read");
+        let mut read = || {
+            let mut reader = Reader::start("recv", 1);
+            send(at(reader.port), 10);
+            reader.said("read");
+            reader
+        };
+        // another one of the same cgroup ends before its path is looked up
+        drop(read());
+        let reader = read();
         let attribution = tracer.read().unwrap();
         let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", reader.tgid())).unwrap();
         let path = netsilo_model::parse::schedstat::cgroup_path(&cgroup).map(str::to_owned);
