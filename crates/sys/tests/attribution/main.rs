@@ -240,7 +240,7 @@ fn consumers_of_other_namespaces_are_counted_and_named() {
 fn a_consumer_has_its_cgroup() {
     in_own_netns(|| {
         let mut tracer = Tracer::attach(Options::exact());
-        let mut read = || {
+        let read = || {
             let mut reader = Reader::start("recv", 1);
             send(at(reader.port), 10);
             reader.said("read");
