@@ -245,37 +245,11 @@ fn a_few_counted_wakeups_are_too_weak_an_evidence_for_a_move() {
 #[test]
 fn completions_leave_a_senders_cpu_for_one_that_sends_more_than_twice_as_much() {
     let topology = &Grid { l2s: 4, ..Grid::default() }.topology();
-    let vector = |index: u32, packets_per_s: f64| Vector {
-        label: Subject::Queue("eth0".into(), index),
-        pool: CpuSet::from_cpu(CpuId(index)),
-        present: Some(CpuId(index)),
-        measured_on: Some(CpuId(index)),
-        traffic: true,
-        load: 0.3,
-        packets_per_s,
-        polls_per_s: packets_per_s / 10.0,
-        forwarded_per_s: packets_per_s,
-        completed_by: vec![Completion {
-            to: 2,
-            queue: Subject::default(),
-            packets_per_s,
-            senders: None,
-        }],
-        ..Vector::default()
-    };
     let completes_on = |present: u32, second: f64| {
-        let completing = Vector {
-            label: Subject::Queue("eth1".into(), 0),
-            pool: topology.online.clone(),
-            present: Some(CpuId(present)),
-            measured_on: Some(CpuId(present)),
-            traffic: true,
-            load: 0.001,
-            packets_per_s: 1000.0,
-            polls_per_s: 1000.0,
-            ..Vector::default()
-        };
-        let vectors = vec![vector(0, 500_000.0), vector(1, second), completing];
+        let completing =
+            Vector { pool: topology.online.clone(), ..forwarding("eth1", present, 1000.0, 0.001) };
+        let sender = |cpu, packets_per_s| sends_to(2, cpu, packets_per_s, 0.3);
+        let vectors = vec![sender(0, 500_000.0), sender(1, second), completing];
         let work = on_idle_cpus(topology, vectors);
         suggest(AlgorithmName::Auto, &work.capacity(topology), &work.vectors)[2].cpu()
     };
@@ -293,22 +267,13 @@ fn completions_leave_a_senders_cpu_for_one_that_sends_more_than_twice_as_much() 
 #[test]
 fn a_sender_of_little_does_not_hold_completions_far_from_the_others() {
     let topology = &Grid { nodes: 1, llcs: 2, l2s: 4, ..Grid::default() }.topology();
-    let sender = |cpu: u32, packets_per_s: f64, load: f64| Vector {
-        pool: CpuSet::from_cpu(CpuId(cpu)),
-        completed_by: vec![Completion {
-            to: 2,
-            queue: Subject::default(),
-            packets_per_s,
-            senders: None,
-        }],
-        ..forwarding("eth0", cpu, packets_per_s, load)
-    };
     let placed = |little: f64| {
         let completing = Vector {
             pool: topology.online.minus(&CpuSet::from_cpu(CpuId(4))),
             ..forwarding("eth1", 0, 1000.0, 0.1)
         };
-        let vectors = vec![sender(0, little, 0.1), sender(4, 300_000.0, 0.6), completing];
+        let senders = [sends_to(2, 0, little, 0.1), sends_to(2, 4, 300_000.0, 0.6)];
+        let vectors = senders.into_iter().chain([completing]).collect();
         let work = on_idle_cpus(topology, vectors);
         suggest(AlgorithmName::Auto, &work.capacity(topology), &work.vectors)[2].cpu().unwrap()
     };
@@ -321,25 +286,25 @@ fn a_sender_of_little_does_not_hold_completions_far_from_the_others() {
 fn completions_stay_beside_a_sender_that_is_not_placed() {
     let topology = &Grid { l2s: 4, ..Grid::default() }.topology();
     let completes_on = |unplaced: f64| {
-        let sender = Vector {
-            pool: CpuSet::from_cpu(CpuId(1)),
-            completed_by: vec![Completion {
-                to: 1,
-                queue: Subject::default(),
-                packets_per_s: 300_000.0,
-                senders: None,
-            }],
-            ..forwarding("eth0", 1, 300_000.0, 0.3)
-        };
         let completing = Vector {
             pool: topology.online.clone(),
             sent_from: [(CpuId(0), unplaced)].into(),
             ..forwarding("eth1", 0, 1000.0, 0.001)
         };
-        let work = on_idle_cpus(topology, vec![sender, completing]);
+        let work = on_idle_cpus(topology, vec![sends_to(1, 1, 300_000.0, 0.3), completing]);
         suggest(AlgorithmName::Auto, &work.capacity(topology), &work.vectors)[1].cpu()
     };
     assert_eq!([10.0, 200_000.0, 600_000.0].map(completes_on), [1, 0, 0].map(CpuId).map(Some));
+}
+
+/// A queue that may only be on this CPU and hands all its packets to the vector of this index.
+fn sends_to(to: usize, cpu: u32, packets_per_s: f64, load: f64) -> Vector {
+    let queue = Subject::default();
+    Vector {
+        pool: CpuSet::from_cpu(CpuId(cpu)),
+        completed_by: vec![Completion { to, queue, packets_per_s, senders: None }],
+        ..forwarding("eth0", cpu, packets_per_s, load)
+    }
 }
 
 /// A queue that receives these packets on its present CPU and forwards them.
