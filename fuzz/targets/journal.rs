@@ -10,7 +10,9 @@ use netsilo_model::change::{Target, Value, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_sys::transaction::attached::Attached;
 use netsilo_sys::transaction::compact::compact;
+use netsilo_sys::transaction::queues::{NapiIndex, QueueSetting};
 use netsilo_sys::transaction::record::{Entry, History, Origin, Record, RestoredBy, VERSION};
 
 fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |bytes: &[u8]| {
@@ -64,6 +66,7 @@ fn seeds() -> Vec<String> {
         old,
         old_raw: "00000000,00000001\n".into(),
         created: None,
+        kthread: None,
         settles_as: new.clone(),
         new,
         reason: "rx-0's consumer runs there".into(),
@@ -85,12 +88,25 @@ fn seeds() -> Vec<String> {
         entry(knobs::DefaultSmpAffinity.into(), cpus(0), cpus(1)),
         entry(knobs::RpsDefaultMask.into(), cpus(0), cpus(1)),
     ];
+    let attached = |cpus: &str| Attached {
+        netdev: eth0(),
+        created: None,
+        settings: vec![
+            (QueueSetting::KthreadCpus(NapiIndex { index: 0, has_id: true }), cpus.into()),
+            (QueueSetting::IrqCpus { action: "eth0-TxRx-0".into(), index: 0 }, cpus.into()),
+            (QueueSetting::File("rx-0/rps_cpus".into()), cpus.into()),
+        ],
+    };
     let by = |origin, transaction, confirm_by| Record::Begin {
         transaction,
         pid: 7,
         origin,
         confirm_by,
         entries: entries.clone(),
+        attached: match origin {
+            Origin::Operator => vec![attached("01\n")],
+            Origin::Daemon => Vec::new(),
+        },
     };
     let begin = |transaction, confirm_by| by(Origin::Operator, transaction, confirm_by);
     let boot = || Record::Boot { version: VERSION, boot_id: "a4d1c2b8".into() };
@@ -100,7 +116,9 @@ fn seeds() -> Vec<String> {
         begin(1, Some(Duration::from_millis(60_500))),
         wrote(0),
         wrote(1),
+        Record::AttachedAfter { transaction: 1, attached: vec![attached("ff\n")] },
         Record::Done { transaction: 1 },
+        Record::Keeps { transaction: 1, attached: vec![attached("02\n")] },
         Record::Confirmed { transaction: 1 },
         begin(2, None),
         Record::Failed { transaction: 2, why: "EIO".into() },
@@ -117,7 +135,7 @@ fn seeds() -> Vec<String> {
     let texts = vec![
         print(&daemon),
         print(&whole),
-        print(&whole[..4]),
+        print(&whole[..5]),
         print(&whole[..1]) + "{\"record\":\"beg",
     ];
     texts.iter().for_each(|text| assert!(History::replay(text.as_bytes()).is_ok()));

@@ -26,18 +26,27 @@ const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const SHOWN: &str = "cd /sys/class/net; for d in eth*; do \
     for o in -l -g -c -k -x -n; do ethtool $o $d 2>&1; done; \
     for t in tcp4 udp4 tcp6 udp6; do ethtool -n $d rx-flow-hash $t 2>&1; done; \
-    grep -H . $d/napi_defer_hard_irqs $d/gro_flush_timeout $d/threaded 2>&1; done; \
+    grep -H . $d/napi_defer_hard_irqs $d/gro_flush_timeout $d/threaded $d/mtu 2>&1; done; \
     grep -rH . /proc/sys/net/core /proc/sys/net/ipv4/tcp_* /proc/sys/net/ipv4/udp_* 2>/dev/null; \
     true";
 
 /// Offloads that are toggled if the driver allows it.
 const OFFLOADS: [&str; 4] = ["rx-lro", "rx-gro", "tx-tcp-segmentation", "rx-checksum"];
 
+/// What a role of the helper prints in the guest.
+fn helper(lab: &Lab, role: &str) -> String {
+    let helper = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "guest_helper").unwrap();
+    lab.sh(&format!("exec '{}' {role}", helper.display())).unwrap()
+}
+
 /// Returns netsilo's snapshot of the guest.
 fn snapshot(lab: &Lab) -> Snapshot {
-    let helper = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "guest_helper").unwrap();
-    let output = lab.sh(&format!("exec '{}' snapshot", helper.display())).unwrap();
-    serde_json::from_str(&output).unwrap()
+    serde_json::from_str(&helper(lab, "snapshot")).unwrap()
+}
+
+/// Everything that these tests change, and what hangs on it.
+fn shown(lab: &Lab) -> String {
+    lab.sh(SHOWN).unwrap() + &helper(lab, "queues")
 }
 
 /// Returns another value within the driver's limits, if there is one.
@@ -90,7 +99,10 @@ fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
             Target::GroFlushTimeout(knobs::GroFlushTimeout { netdev: of() }),
             Some(Value::Count(20_000)),
         ),
-        (Target::Threaded(knobs::Threaded { netdev: of() }), Some(Value::Count(1))),
+        (
+            Target::Threaded(knobs::Threaded { netdev: of() }),
+            netdev.threaded.map(|now| Value::Count(u32::from(now == 0))),
+        ),
         (Target::Mtu(knobs::Mtu { netdev: of() }), Some(Value::Count(1400))),
     ];
     for name in OFFLOADS {
@@ -126,7 +138,8 @@ fn change(snapshot: &Snapshot, target: Target, new: Value) -> Option<Change> {
 /// Applies the changes, checks each knob, undoes them, and checks that everything is as before;
 /// returns the kinds of knobs that were written.
 fn there_and_back(lab: &Lab, changes: Vec<Change>) -> BTreeSet<String> {
-    let before = lab.sh(SHOWN).unwrap();
+    let before = shown(lab);
+    assert!(before.contains(" kthread Cpus_allowed:"), "{before}");
     let plan = Plan { changes: netsilo_model::change::ordered(changes), ..Plan::default() };
     let text = serde_json::to_string(&plan).unwrap();
     lab.sh(&format!("cat >/tmp/plan.json <<'END'\n{text}\nEND")).unwrap();
@@ -150,7 +163,7 @@ fn there_and_back(lab: &Lab, changes: Vec<Change>) -> BTreeSet<String> {
     }
     let undone = lab.run(&format!("{NETSILO} undo")).unwrap();
     assert_eq!(undone.status, 0, "{}: {undone:?}", lab.title());
-    let after = lab.sh(SHOWN).unwrap();
+    let after = shown(lab);
     for (before, after) in before.lines().zip(after.lines()) {
         assert_eq!(before, after, "{}: {}", lab.title(), undone.text());
     }
@@ -161,19 +174,19 @@ fn there_and_back(lab: &Lab, changes: Vec<Change>) -> BTreeSet<String> {
     plan.changes.iter().map(knob).collect()
 }
 
-/// Boots these cards and tries every knob on each; returns the kinds of knobs that were written.
-fn every_knob(kernel: Kernel, models: &[NicModel]) -> BTreeSet<String> {
-    let spec = Spec {
-        kernel,
-        nics: models.iter().map(|model| (*model).into()).collect(),
-        ..Spec::default()
-    };
-    let lab = Lab::boot(&spec).unwrap();
-    let host = snapshot(&lab);
+fn boot(kernel: Kernel, models: &[NicModel]) -> Lab {
+    let nics = models.iter().map(|model| (*model).into()).collect();
+    Lab::boot(&Spec { kernel, nics, ..Spec::default() }).unwrap()
+}
+
+/// Tries every knob on each card of a guest; returns the kinds of knobs that were written.
+fn every_knob(lab: &Lab) -> BTreeSet<String> {
+    helper(lab, "pin-queues");
+    let host = snapshot(lab);
     let mut changes = Vec::new();
     let mut channels = Vec::new();
     let mut tried = BTreeSet::new();
-    for netdev in host.netdevs.iter().filter(|netdev| netdev.device_path.is_some()) {
+    for netdev in host.netdevs.iter().filter(|netdev| netdev.name.starts_with("eth")) {
         let here: Vec<Change> = remedies(netdev)
             .into_iter()
             .filter_map(|(target, new)| change(&host, target, new?))
@@ -204,8 +217,8 @@ fn every_knob(kernel: Kernel, models: &[NicModel]) -> BTreeSet<String> {
     }
     // Channels first: igb's own table differs from what the kernel calls the default, so undo
     // writes it, and with a written table the kernel refuses to reduce the channels.
-    let mut kinds = there_and_back(&lab, channels);
-    kinds.extend(there_and_back(&lab, changes));
+    let mut kinds = there_and_back(lab, channels);
+    kinds.extend(there_and_back(lab, changes));
     println!("{}: {tried:#?}", lab.title());
     kinds
 }
@@ -215,15 +228,64 @@ fn every_knob_that_a_driver_accepts_is_restored_byte_for_byte() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
-    let kinds: BTreeSet<String> = [
-        every_knob(Kernel::V6_12, &[NicModel::Igb, NicModel::VirtioNet, NicModel::E1000e]),
-        every_knob(Kernel::Newest, &[NicModel::Vmxnet3, NicModel::Igb]),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let mut kinds = BTreeSet::new();
+    kinds.extend(every_knob(&boot(Kernel::V6_1, &[NicModel::VirtioNet])));
+    let models = [NicModel::Igb, NicModel::VirtioNet, NicModel::E1000e];
+    kinds.extend(every_knob(&boot(Kernel::V6_12, &models)));
+    let newest = boot(Kernel::Newest, &[NicModel::Vmxnet3, NicModel::Igb, NicModel::VirtioNet]);
+    // A veth has NAPIs, and their kthreads, only while GRO is on.
+    let veth = "ip link add eth8 type veth peer name eth9; for d in eth8 eth9; do \
+                ip link set $d up; ethtool -K $d gro on; done";
+    newest.sh(veth).unwrap();
+    kinds.extend(every_knob(&newest));
+    undo_waits_for_netdevs_that_are_down(&newest);
     let wanted = "channels coalesce flow_hash gro_flush_timeout napi_defer_hard_irqs offload \
                   rings rss_table sysctl threaded";
     let missing: Vec<&str> = wanted.split(' ').filter(|kind| !kinds.contains(*kind)).collect();
     assert!(missing.is_empty(), "{missing:?} were never tried, but {kinds:?}");
+}
+
+/// From 6.17 on, switching `threaded` off on a netdev that is down never returns, holds rtnl, and
+/// cannot be killed.
+fn undo_waits_for_netdevs_that_are_down(lab: &Lab) {
+    for netdev in snapshot(lab).netdevs.iter().filter(|netdev| netdev.device_path.is_some()) {
+        let name = &netdev.name;
+        lab.sh(&format!("echo 0 >/sys/class/net/{name}/threaded")).unwrap();
+        let of = || NetdevIdentity::from_netdev(netdev);
+        let host = snapshot(lab);
+        let changes = [
+            change(&host, Target::Threaded(knobs::Threaded { netdev: of() }), Value::Count(1)),
+            change(&host, Target::Mtu(knobs::Mtu { netdev: of() }), Value::Count(1400)),
+        ];
+        let plan = Plan { changes: changes.into_iter().flatten().collect(), ..Plan::default() };
+        let text = serde_json::to_string(&plan).unwrap();
+        let apply = format!("{NETSILO} apply --yes --plan /tmp/plan.json");
+        lab.sh(&format!("cat >/tmp/plan.json <<'END'\n{text}\nEND\n{apply}")).unwrap();
+        lab.sh(&format!("ip link set {name} down")).unwrap();
+        let undone = lab.run(&format!("{NETSILO} undo")).unwrap();
+        assert_eq!(undone.status, 21, "{}: {undone:?}", lab.title());
+        let waiting = format!("{name} threaded: NOT RESTORED ({name} threaded: waiting: {name}");
+        assert!(undone.text().contains(&waiting), "{undone:?}");
+        let now = snapshot(lab);
+        let now = now.netdevs.iter().find(|it| it.name == *name).unwrap();
+        assert_eq!((now.mtu, now.threaded), (1500, Some(1)), "all else is restored");
+        // Nothing holds rtnl: the link comes up, and undo goes on.
+        lab.sh(&format!("ip link set {name} up; exec {NETSILO} undo")).unwrap();
+        let now = snapshot(lab);
+        let now = now.netdevs.iter().find(|it| it.name == *name).unwrap();
+        assert_eq!(now.threaded, Some(0));
+        // Nor does apply begin such a write.
+        lab.sh(&format!("echo 1 >/sys/class/net/{name}/threaded; ip link set {name} down"))
+            .unwrap();
+        let host = snapshot(lab);
+        let off =
+            change(&host, Target::Threaded(knobs::Threaded { netdev: of() }), Value::Count(0));
+        let plan = Plan { changes: off.into_iter().collect(), ..Plan::default() };
+        let text = serde_json::to_string(&plan).unwrap();
+        lab.sh(&format!("cat >/tmp/plan.json <<'END'\n{text}\nEND")).unwrap();
+        let refused = lab.run(&apply).unwrap();
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status, 1, "{refused:?}");
+        assert!(error.contains(&format!("waiting: {name} is down")), "{error}");
+    }
 }

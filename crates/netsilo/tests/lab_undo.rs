@@ -138,6 +138,8 @@ impl Guest {
         let Target::NapiThread(kthread) = &thread else { unreachable!() };
         let file = format!("/proc/{}/status", kthread.pid);
         wanted.push((thread, file, cpus("3")));
+        // the order in which apply writes
+        wanted.sort_by_key(|(target, ..)| target.step(false));
         let change = |(target, file, new): &(Target, String, Value)| {
             let old = netsilo_sys::transaction::knob::parse(
                 target,
@@ -155,17 +157,19 @@ impl Guest {
         self.lab.sh(&format!("cat >/tmp/plan.json <<'END'\n{plan}\nEND")).unwrap();
     }
 
-    /// Kills an apply with -9 while it writes this file, where a mounted pipe makes it hang.
+    /// Kills an apply with -9 while it writes this file, where a mounted pipe makes it hang; each
+    /// read before gets the old value. The process that apply has for such a write ends with it, a
+    /// moment later.
     fn kill_in_write(&self, file: &str, old: &str, written_before: usize) {
         let records = written_before + 1;
         let script = format!(
             "set -e; rm -rf /run/netsilo /tmp/pipe; journal=/run/netsilo/journal
              mkfifo /tmp/pipe; mount --bind /tmp/pipe {file}
+             (while :; do echo {old} >/tmp/pipe; sleep 0.2; done) & feeder=$!
              {NETSILO} apply --yes --plan /tmp/plan.json >/tmp/log 2>&1 & pid=$!
-             echo {old} >/tmp/pipe
              until [ \"$(grep -cE '\"(begin|wrote)\"' $journal 2>/dev/null)\" = {records} ]
              do sleep 0.05; done
-             kill -9 $pid; wait $pid || umount {file}"
+             kill -9 $pid $feeder; wait $pid || umount -l {file}"
         );
         self.lab.sh(&script).unwrap();
     }

@@ -5,11 +5,15 @@
 //! What to write, and why, is decided in `netsilo-decide`.
 
 pub mod apply;
+pub mod attached;
+pub mod bounded;
 pub mod compact;
 pub mod guard;
 pub mod journal;
 pub mod kernel;
 pub mod knob;
+pub mod queues;
 pub mod record;
+mod scheduler;
 pub mod undo;
 pub mod verify;

@@ -126,6 +126,9 @@ pub struct Row {
     /// Whether the knob is about queues, their interrupts or their threads: a change of channels
     /// takes its value away.
     pub names_queues: bool,
+    /// Whether a write may never return while NAPIs of its netdev are disabled, as they are while
+    /// the netdev is down.
+    pub waits_for_napis: bool,
     /// Why the knob may be absent (ENOENT on reading); `None`: the kernel or netdev has none.
     pub absent: Option<&'static str>,
     /// What an error on writing means for this knob, and what to do next; other errors mean the
@@ -145,6 +148,7 @@ impl Row {
         traffic: Traffic::Unchanged,
         needs: Capability::NetAdmin,
         names_queues: false,
+        waits_for_napis: false,
         absent: None,
         refusals: &[],
     };

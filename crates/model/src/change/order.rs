@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::change::knobs::Target;
-use crate::change::location::{Location, Setting};
 use crate::change::one_change::Change;
 use crate::machine::ordered::StableSort as _;
 
@@ -37,9 +36,7 @@ type Resets<'a> = BTreeMap<&'a str, BTreeSet<&'a Target>>;
 fn resets(changes: &[Change]) -> Resets<'_> {
     let mut resets = Resets::new();
     for target in changes.iter().map(|change| &change.target) {
-        if let Location::Ethtool { netdev, setting: Setting::Channels | Setting::Coalesce } =
-            target.location()
-        {
+        if let Some(netdev) = target.netdev().filter(|_| target.may_reset_queues()) {
             resets.entry(&netdev.name).or_default().insert(target);
         }
     }
@@ -138,6 +135,26 @@ mod tests {
             "eth0 rx-ntuple-filter",
         ];
         assert_eq!(order(all), wanted);
+    }
+
+    #[test]
+    fn a_kthread_is_not_moved_by_a_plan_that_ends_it() {
+        let of = || netdev("eth0");
+        let comm = || "napi/eth0-8193".into();
+        let moved = to(knobs::NapiThread { pid: 7, comm: comm(), start_time: 1 }, CpuSet::first(1));
+        let gro = |name: &str| knobs::Offload { netdev: netdev(name), feature: "rx-gro".into() };
+        for ends in [
+            to(knobs::Threaded { netdev: of() }, 0),
+            to(knobs::Rings { netdev: of() }, Settings::default()),
+            to(knobs::Mtu { netdev: of() }, 9000),
+            to(gro("eth0"), false),
+        ] {
+            let plan = [ends, moved.clone()];
+            assert!(first_void(&plan).is_some(), "{}", plan[0].target);
+        }
+        for other in [to(gro("eth1"), false), to(knobs::Threaded { netdev: netdev("eth1") }, 0)] {
+            assert_eq!(first_void(&[other, moved.clone()]), None);
+        }
     }
 
     #[test]

@@ -55,6 +55,12 @@ impl Target {
         }
     }
 
+    /// Whether the driver may make queues, interrupts or NAPIs of its device anew when it is
+    /// written, and so choose their settings itself.
+    pub fn may_reset_queues(&self) -> bool {
+        self.interrupts_traffic().is_some() || self.row().waits_for_napis
+    }
+
     /// The device that it belongs to, if it has one.
     pub fn netdev(&self) -> Option<&NetdevIdentity> {
         self.location().netdev()

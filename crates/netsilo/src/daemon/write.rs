@@ -62,9 +62,10 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
             Err(ApplyError::Drifted(drifts)) => {
                 batch.outcomes.extend(drifts.into_iter().map(drifted))
             }
-            Err(ApplyError::Restored { why: WriteError::Knob(error), .. }) => {
-                batch.outcomes.push(refused(&error))
-            }
+            Err(
+                ApplyError::Restored { why: WriteError::Knob(error), .. }
+                | ApplyError::Waiting(error),
+            ) => batch.outcomes.push(refused(&error)),
             Err(error) => {
                 batch.stopped = Some(stopped(&error));
                 return batch;

@@ -215,6 +215,7 @@ fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path, writes: bool) -> Option
         }
         ApplyEvent::Failed(why) => format!("{why}; restoring the changes written before"),
         ApplyEvent::Restored(target, what) => format!("  {target}: {}", restore_result(what)),
+        ApplyEvent::Attached(row) => format!("  {}: {}", row.name(), row.result),
         ApplyEvent::Waiting { irqs: 0, .. } => return None,
         ApplyEvent::Waiting { irqs, at_most } => format!(
             "waiting at most {} for {} on the new cpus",

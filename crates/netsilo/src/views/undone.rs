@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use netsilo_model::change::Target;
+use netsilo_sys::transaction::attached::{AttachedResult, AttachedRow};
 use netsilo_sys::transaction::undo::{RestoreResult, Undone};
 use serde::Serialize;
 
@@ -24,6 +25,8 @@ struct UndoneTransaction<'a> {
     /// Whether nothing remains to be restored.
     complete: bool,
     knobs: Vec<UndoneKnob<'a>>,
+    /// Settings of queues that the writes had reset; without those that were as before.
+    queues: Vec<UndoneQueueSetting>,
 }
 
 /// What became of one knob.
@@ -33,6 +36,19 @@ struct UndoneKnob<'a> {
     target: &'a Target,
     fate: Fate,
     /// The kernel's text, the value of somebody else, or the error.
+    detail: Option<String>,
+}
+
+/// What became of a setting that hangs on a knob.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct UndoneQueueSetting {
+    /// The netdev.
+    netdev: String,
+    /// The setting for people (`kthread of napi 0 cpus`); `None`: all of a netdev that is down.
+    setting: Option<String>,
+    fate: Fate,
+    /// The value of somebody else, or the error.
     detail: Option<String>,
 }
 
@@ -63,9 +79,22 @@ impl<'a> UndoResult<'a> {
             transaction: undone.transaction,
             complete: undone.is_complete(),
             knobs: undone.knobs.iter().map(knob).collect(),
+            queues: undone.attached.iter().map(queue_setting).collect(),
         };
         Self { transactions: all.iter().map(transaction).collect() }
     }
+}
+
+fn queue_setting(row: &AttachedRow) -> UndoneQueueSetting {
+    let (fate, detail) = match &row.result {
+        AttachedResult::Restored => (Fate::Restored, None),
+        AttachedResult::Kept(text) => (Fate::Foreign, Some(text.clone())),
+        AttachedResult::PlacedByKernel => (Fate::Foreign, Some(row.result.to_string())),
+        AttachedResult::Gone => (Fate::Gone, None),
+        AttachedResult::Failed(why) => (Fate::Failed, Some(why.clone())),
+    };
+    let setting = row.setting.as_ref().map(ToString::to_string);
+    UndoneQueueSetting { netdev: row.netdev.clone(), setting, fate, detail }
 }
 
 fn fate(result: &RestoreResult) -> (Fate, Option<String>) {
@@ -97,6 +126,16 @@ pub(crate) fn report(all: &[Undone], each: bool) -> String {
         let is_told = |what: &RestoreResult| each || !matches!(what, RestoreResult::Restored);
         for (target, what) in undone.knobs.iter().filter(|(_, what)| is_told(what)) {
             let _ = writeln!(text, "  {target}: {}", restore_result(what));
+        }
+        let count =
+            undone.attached.iter().filter(|it| it.result == AttachedResult::Restored).count();
+        if count > 0 {
+            let settings = plural(count, "setting");
+            let _ = writeln!(text, "  and {settings} of queues that the driver had reset");
+        }
+        let is_told = |row: &&AttachedRow| each || row.result != AttachedResult::Restored;
+        for row in undone.attached.iter().filter(is_told) {
+            let _ = writeln!(text, "  {}: {}", row.name(), row.result);
         }
     }
     text

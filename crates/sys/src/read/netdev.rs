@@ -19,6 +19,7 @@ use netsilo_model::snapshot::netdev_genl::{Direction, NetdevGenl, Queue, QueueHo
 
 use crate::files::root::Root;
 use crate::read::gaps::Notes;
+use crate::read::process::napi_id;
 use crate::read::topology::numbered;
 
 pub(crate) const NET: &str = "/sys/class/net";
@@ -288,16 +289,9 @@ fn napis(netdev: &Netdev, known: &Known<'_>) -> Vec<Napi> {
     napis
 }
 
-/// The NAPI of a kthread, named `napi/<dev>-<id>`, if it belongs to this netdev.
-///
-/// Before 5.17 the name is cut to 15 bytes; if the id is cut off, the result is 0, "unknown".
+/// The NAPI of a kthread, if it belongs to this netdev; 0 is unknown.
 fn thread_of(thread: &NapiThread, netdev: &Netdev) -> Option<NapiId> {
-    let name = thread.comm.strip_prefix("napi/")?;
-    let id = name.strip_prefix(netdev.name.as_str()).and_then(|rest| rest.strip_prefix('-'));
-    match id {
-        Some(id) => Some(NapiId(id.parse().unwrap_or(0))),
-        None => (thread.comm.len() == 15 && netdev.name.starts_with(name)).then_some(NapiId(0)),
-    }
+    napi_id(&thread.comm, &netdev.name).map(NapiId)
 }
 
 fn edges_from_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {

@@ -45,3 +45,13 @@ pub(crate) fn napi_thread(notes: &Notes<'_>, process: &Process) -> Option<NapiTh
     let cpus = notes.get(&format!("{dir}/status"), pid_status::cpus_allowed)?;
     stat.kthread.then_some(NapiThread { pid: process.pid, comm, start_time: stat.start_time, cpus })
 }
+
+/// The id of the NAPI that a kthread of this name polls, if it is one of this netdev; 0 if it has
+/// none, or is unknown: before 5.17 the name is cut to 15 bytes.
+pub(crate) fn napi_id(comm: &str, netdev: &str) -> Option<u32> {
+    let name = comm.strip_prefix("napi/")?;
+    match name.strip_prefix(netdev).and_then(|rest| rest.strip_prefix('-')) {
+        Some(id) => Some(id.parse().unwrap_or(0)),
+        None => (comm.len() == 15 && netdev.starts_with(name)).then_some(0),
+    }
+}

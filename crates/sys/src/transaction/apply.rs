@@ -12,13 +12,14 @@ use std::{fmt, io};
 
 use netsilo_model::change::{Change, Target, Value, ordered};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::Ordered as _;
+use netsilo_model::machine::ordered::{Ordered as _, StableSort as _};
 
+use crate::transaction::attached::{self, AttachedRow};
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::{Kernel, Place};
 use crate::transaction::knob::{self, KnobError, Reading};
 use crate::transaction::record::{Entry, Origin, RestoredBy};
-use crate::transaction::undo::{RestoreResult, Undone, restore_transaction};
+use crate::transaction::undo::{RestoreResult, Undone, restore_transaction, stays_open};
 use crate::transaction::verify::{Arrival, Moved};
 
 /// Options of [`apply`].
@@ -54,6 +55,8 @@ pub enum ApplyEvent<'a> {
     Failed(&'a WriteError),
     /// The result of restoring one knob.
     Restored(&'a Target, &'a RestoreResult),
+    /// The result of restoring a setting that a write had reset.
+    Attached(&'a AttachedRow),
     /// Every change is written; waiting for interrupts to arrive.
     Waiting {
         /// Number of interrupts.
@@ -103,6 +106,9 @@ pub enum ApplyError {
     /// No permission to write.
     #[error("{0}; nothing was written")]
     NoPermission(KnobError),
+    /// The kernel might never return from a write now.
+    #[error("{0}; nothing was written")]
+    Waiting(KnobError),
     /// The guard did not start.
     #[error("cannot start the guard: {0}; nothing was written")]
     NoGuard(io::Error),
@@ -112,7 +118,7 @@ pub enum ApplyError {
         /// What failed.
         why: WriteError,
         /// The result for each knob.
-        undone: Undone,
+        undone: Box<Undone>,
     },
     /// A write failed and at least one earlier write could not be restored.
     #[error("{why}; some settings could not be restored, run `netsilo undo` to try again")]
@@ -120,7 +126,7 @@ pub enum ApplyError {
         /// What failed.
         why: WriteError,
         /// The result for each knob.
-        undone: Undone,
+        undone: Box<Undone>,
     },
 }
 
@@ -133,6 +139,12 @@ pub enum WriteError {
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+}
+
+impl WriteError {
+    fn is_no_answer(&self) -> bool {
+        matches!(self, Self::Knob(error) if error.is_no_answer())
+    }
 }
 
 /// A knob that differs from what the plan expects.
@@ -207,7 +219,8 @@ pub fn apply_for(
     }
     let confirm_by = options.confirm_within.map(|within| kernel.now() + within);
     let entries = writes.iter().map(|write| write.entry.clone()).collect();
-    let transaction = journal.begin(origin, entries, confirm_by)?;
+    let attached = attached::before(kernel, writes.iter().map(|write| &write.change.target));
+    let transaction = journal.begin(origin, entries, attached, confirm_by)?;
     watch(ApplyEvent::Journalled { transaction });
     if confirm_by.is_some()
         && let Err(e) = (options.start_guard)(transaction)
@@ -254,10 +267,12 @@ pub fn record_current_values(
     let entry = |change: Change| {
         let now = readings.remove(&change.target)?;
         let settles_as = now.value.clone();
-        Some(Entry { restore_any_value: true, ..Entry::new(&change, now, settles_as) })
+        let kthread = knob::napi_of(kernel, &change.target);
+        Some(Entry { restore_any_value: true, ..Entry::new(&change, now, settles_as, kthread) })
     };
+    let attached = attached::before(kernel, changes.iter().map(|change| &change.target));
     let entries = ordered(changes).into_iter().rev().filter_map(entry).collect();
-    Ok(journal.begin(Origin::Operator, entries, None)?)
+    Ok(journal.begin(Origin::Operator, entries, attached, None)?)
 }
 
 /// The current value if another program has overwritten ours.
@@ -319,10 +334,13 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
             continue;
         }
         knob::may_write(kernel, change, &now.place).map_err(ApplyError::NoPermission)?;
+        knob::refuse_waiting(kernel, target, &now.place).map_err(ApplyError::Waiting)?;
         let place = now.place.clone();
-        let entry = Entry::new(change, now, settles_as);
+        let entry = Entry::new(change, now, settles_as, knob::napi_of(kernel, target));
         writes.push(Write { index, change, place, entry });
     }
+    // A hand-written plan may have any order. What resets queues comes before their settings.
+    writes.stable_sort_by_key(|write| write.change.target.step(write.change.new.is_off()));
     if drifts.is_empty() { Ok(writes) } else { Err(ApplyError::Drifted(drifts)) }
 }
 
@@ -334,13 +352,27 @@ fn write_all(
     writes: &[Write<'_>],
     watch: &mut dyn FnMut(ApplyEvent<'_>),
 ) -> Result<Vec<(Target, Value)>, WriteError> {
+    let attached = journal.transaction(transaction).map(|it| it.attached.clone());
+    let attached = attached.unwrap_or_default();
+    let last_reset = writes.iter().rposition(|it| it.change.target.may_reset_queues());
     let mut all = Vec::new();
+    let mut written = BTreeMap::new();
     for (number, Write { index, change, place, entry }) in writes.iter().enumerate() {
         knob::write(kernel, change, place)?;
         let after = knob::read_settled(kernel, &change.target, &entry.settles_as)?;
         journal.wrote(transaction, number, &after.raw)?;
         watch(ApplyEvent::Wrote { index: *index, change, settled: &after.value });
         all.push((change.target.clone(), after.value));
+        written.insert(after.place, after.raw);
+        if Some(number) == last_reset && !attached.is_empty() {
+            let targets: Vec<&Target> = all.iter().map(|(target, _)| target).collect();
+            for row in attached::keep(kernel, &attached, &targets, &written) {
+                if row.is_failure() {
+                    watch(ApplyEvent::Attached(&row));
+                }
+            }
+            journal.attached_after(transaction, attached::changed(kernel, &attached))?;
+        }
     }
     journal.done(transaction)?;
     Ok(all)
@@ -359,16 +391,21 @@ fn roll_back(
     // record.
     let _ = journal.failed(transaction, why.to_string());
     let knobs = journal.transaction(transaction).cloned();
-    let undone = knobs.map_or(Undone { transaction, knobs: Vec::new() }, |knobs| {
-        restore_transaction(kernel, &knobs, &Default::default(), &mut |target, result| {
+    let nothing = Undone { transaction, knobs: Vec::new(), attached: Vec::new() };
+    let undone = knobs.map_or(nothing, |knobs| {
+        let none = Default::default();
+        restore_transaction(kernel, &mut journal, &knobs, &none, &mut |target, result| {
             watch(ApplyEvent::Restored(target, result))
         })
     });
-    if undone.is_complete() {
+    undone.attached.iter().for_each(|row| watch(ApplyEvent::Attached(row)));
+    // A write that was not answered may still take effect: its transaction stays open.
+    if undone.is_complete() && !why.is_no_answer() {
         let _ = journal.undone(transaction, RestoredBy::Apply);
-        ApplyError::Restored { why, undone }
+        ApplyError::Restored { why, undone: Box::new(undone) }
     } else {
-        ApplyError::Incomplete { why, undone }
+        stays_open(kernel, &mut journal, transaction);
+        ApplyError::Incomplete { why, undone: Box::new(undone) }
     }
 }
 

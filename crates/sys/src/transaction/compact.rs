@@ -22,8 +22,8 @@ pub type KnobText = (Value, String);
 /// guards. Knobs that are `gone` for good need no undo; `now` reads a knob's current value.
 pub fn compact(
     history: &History,
-    gone: &dyn Fn(&Target) -> bool,
-    now: &dyn Fn(&Target) -> Option<KnobText>,
+    gone: &dyn Fn(&Entry) -> bool,
+    now: &dyn Fn(&Entry) -> Option<KnobText>,
 ) -> Option<Vec<Record>> {
     let boot_id = history.boot_id.clone()?;
     let open: Vec<&Transaction> = history.transactions.iter().filter(|it| it.is_open()).collect();
@@ -35,21 +35,26 @@ pub fn compact(
     let mut all: Vec<Transaction> =
         history.transactions.iter().filter(asked_for).cloned().collect();
     let mut from = 0;
-    for group in open.chunk_by(|a, b| a.origin == Origin::Daemon && b.origin == Origin::Daemon) {
+    // What hangs on a knob belongs to the write of its transaction.
+    let joins = |it: &Transaction| it.origin == Origin::Daemon && it.attached.is_empty();
+    for group in open.chunk_by(|a, b| joins(a) && joins(b)) {
         from += group.len();
+        // A newer one brings back values of these when it is undone.
+        if open[from..].iter().any(|it| !it.attached.is_empty()) {
+            all.extend(group.iter().map(|it| (*it).clone()));
+            continue;
+        }
         // The value of the knob after undo has undone all newer transactions.
-        let found = |target: &Target| {
+        let found = |of: &Entry| {
             let newer = open[from..]
                 .iter()
                 .flat_map(|it| &it.entries)
-                .find(|entry| entry.target == *target);
-            newer.map(|entry| (entry.old.clone(), entry.old_raw.clone())).or_else(|| now(target))
+                .find(|entry| entry.target == of.target);
+            newer.map(|entry| (entry.old.clone(), entry.old_raw.clone())).or_else(|| now(of))
         };
         match group {
-            [only] if only.origin == Origin::Operator => all.push((*only).clone()),
-            [only] if only.entries.iter().all(|entry| !gone(&entry.target)) => {
-                all.push((*only).clone())
-            }
+            [only] if !joins(only) => all.push((*only).clone()),
+            [only] if only.entries.iter().all(|entry| !gone(entry)) => all.push((*only).clone()),
             _ => all.extend(compacted(group, gone, &found)),
         }
     }
@@ -64,17 +69,17 @@ pub fn compact(
 /// Merges consecutive finished transactions into one; `None` when there is nothing to undo.
 fn compacted(
     group: &[&Transaction],
-    gone: &dyn Fn(&Target) -> bool,
-    found: &dyn Fn(&Target) -> Option<KnobText>,
+    gone: &dyn Fn(&Entry) -> bool,
+    found: &dyn Fn(&Entry) -> Option<KnobText>,
 ) -> Option<Transaction> {
-    let mut targets: Vec<&Target> = Vec::new();
+    let mut firsts: Vec<&Entry> = Vec::new();
     for entry in group.iter().flat_map(|it| &it.entries) {
-        if !targets.contains(&&entry.target) && !gone(&entry.target) {
-            targets.push(&entry.target);
+        if firsts.iter().all(|it| it.target != entry.target) && !gone(entry) {
+            firsts.push(entry);
         }
     }
     let (entries, written): (Vec<Entry>, Vec<Option<String>>) =
-        targets.into_iter().filter_map(|target| entry(group, target, found(target))).unzip();
+        firsts.into_iter().filter_map(|first| entry(group, &first.target, found(first))).unzip();
     let last = group.last()?;
     let whole = Transaction { entries, written, ..(*last).clone() };
     (!whole.entries.is_empty()).then_some(whole)
@@ -119,13 +124,18 @@ fn entry(
 
 /// The records of a transaction that is complete or undone.
 fn records(transaction: Transaction) -> Vec<Record> {
-    let Transaction { id, pid, origin, confirm_by, entries, written, state } = transaction;
-    let mut records = vec![Record::Begin { transaction: id, pid, origin, confirm_by, entries }];
+    let Transaction { id, pid, origin, confirm_by, entries, written, attached, .. } = transaction;
+    let begin = Record::Begin { transaction: id, pid, origin, confirm_by, entries, attached };
+    let mut records = vec![begin];
     let wrote = |(entry, raw): (usize, Option<String>)| {
         Some(Record::Wrote { transaction: id, entry, raw: raw? })
     };
     records.extend(written.into_iter().enumerate().filter_map(wrote));
-    match state {
+    let after = transaction.attached_after;
+    records.extend(after.map(|attached| Record::AttachedAfter { transaction: id, attached }));
+    let keeps = transaction.keeps;
+    records.extend(keeps.map(|attached| Record::Keeps { transaction: id, attached }));
+    match transaction.state {
         State::Undone(by) => records.push(Record::Undone { transaction: id, by }),
         State::Confirmed => records
             .extend([Record::Done { transaction: id }, Record::Confirmed { transaction: id }]),

@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::files::regular;
+use crate::transaction::attached::Attached;
 use crate::transaction::compact;
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob;
@@ -169,6 +170,7 @@ impl Journal {
         &mut self,
         origin: Origin,
         entries: Vec<Entry>,
+        attached: Vec<Attached>,
         confirm_by: Option<Duration>,
     ) -> Result<u64, JournalError> {
         let transaction = self.history.next_id();
@@ -178,6 +180,7 @@ impl Journal {
             origin,
             confirm_by,
             entries,
+            attached,
         })?;
         self.sync()?;
         Ok(transaction)
@@ -188,6 +191,20 @@ impl Journal {
     /// Not synced: the record must survive only this process; after a reboot it is useless.
     pub fn wrote(&mut self, transaction: u64, entry: usize, raw: &str) -> Result<(), JournalError> {
         self.append(Record::Wrote { transaction, entry, raw: raw.to_owned() })
+    }
+
+    /// Records which attached settings differ after the writes.
+    pub fn attached_after(
+        &mut self,
+        transaction: u64,
+        attached: Vec<Attached>,
+    ) -> Result<(), JournalError> {
+        self.append(Record::AttachedAfter { transaction, attached })
+    }
+
+    /// Records, before anything is restored, which attached settings keep another program's value.
+    pub fn keeps(&mut self, transaction: u64, attached: Vec<Attached>) -> Result<(), JournalError> {
+        self.append(Record::Keeps { transaction, attached })
     }
 
     /// Records that all writes are complete.
@@ -219,13 +236,11 @@ impl Journal {
     /// place.
     pub fn compact(&mut self, kernel: &dyn Kernel) -> Result<(), JournalError> {
         // A kthread's pid and start time never return; a netdev or an interrupt may.
-        let gone = |target: &Target| {
-            matches!(target, Target::NapiThread(_))
-                && knob::read(kernel, target).is_err_and(|e| e.is_gone())
+        let read = |entry: &Entry| knob::read_now(kernel, &entry.target, entry.kthread.as_ref());
+        let gone = |entry: &Entry| {
+            matches!(entry.target, Target::NapiThread(_)) && read(entry).is_err_and(|e| e.is_gone())
         };
-        let now = |target: &Target| {
-            knob::read(kernel, target).ok().map(|reading| (reading.value, reading.raw))
-        };
+        let now = |entry: &Entry| read(entry).ok().map(|reading| (reading.value, reading.raw));
         let Some(records) = compact::compact(&self.history, &gone, &now) else { return Ok(()) };
         let new = self.path.with_file_name("journal.new");
         let mut bytes = Vec::new();
@@ -430,7 +445,10 @@ mod tests {
     #[test]
     fn the_journal_is_private_to_its_owner() {
         let (_dir, state, kernel) = host("a");
-        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
+        Journal::open(&kernel, &state)
+            .unwrap()
+            .begin(Origin::Operator, Vec::new(), Vec::new(), None)
+            .unwrap();
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
         assert_eq!((mode(&state), mode(&state.join("journal"))), (0o700, 0o600));
         std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -485,7 +503,10 @@ mod tests {
     #[test]
     fn the_journal_of_another_boot_is_renamed_and_kept() {
         let (dir, state, kernel) = host("a");
-        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
+        Journal::open(&kernel, &state)
+            .unwrap()
+            .begin(Origin::Operator, Vec::new(), Vec::new(), None)
+            .unwrap();
         let before = std::fs::read(state.join("journal")).unwrap();
         rename_boot(dir.path(), "b");
         assert!(Journal::open_existing(&kernel, &state).unwrap().is_none());
@@ -496,7 +517,10 @@ mod tests {
     #[test]
     fn a_torn_record_is_cut_off_before_the_next_one() {
         let (_dir, state, kernel) = host("a");
-        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
+        Journal::open(&kernel, &state)
+            .unwrap()
+            .begin(Origin::Operator, Vec::new(), Vec::new(), None)
+            .unwrap();
         let path = state.join("journal");
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, [&whole[..], b"{\"record\":\"wro"].concat()).unwrap();
@@ -507,7 +531,10 @@ mod tests {
     #[test]
     fn a_damaged_line_before_the_last_is_an_error_and_changes_nothing() {
         let (_dir, state, kernel) = host("a");
-        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
+        Journal::open(&kernel, &state)
+            .unwrap()
+            .begin(Origin::Operator, Vec::new(), Vec::new(), None)
+            .unwrap();
         let path = state.join("journal");
         let damaged = [b"\xff\xfe\n".as_slice(), &std::fs::read(&path).unwrap()].concat();
         std::fs::write(&path, &damaged).unwrap();

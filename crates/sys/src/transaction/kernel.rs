@@ -6,10 +6,12 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use netsilo_model::change::{Capability, Setting};
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::netdev_genl::Napi;
 use rustix::fs::Access;
 use rustix::thread::CapabilitySet;
 
@@ -17,6 +19,9 @@ use crate::clock::since_boot;
 use crate::ethtool::set;
 use crate::files::root::Root;
 use crate::files::writes;
+use crate::read::netlink::netdev_genl;
+use crate::transaction::bounded::Bounded;
+use crate::transaction::scheduler;
 
 /// Where a knob lies now: the transports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,8 +30,35 @@ pub enum Place {
     File(String),
     /// The CPUs that the thread of this id may run on; its text is a kernel mask.
     Thread(u32),
+    /// The scheduling policy, nice value and priority of the thread of this id, as
+    /// `policy=0 nice=-5 priority=0` (`sched_getattr`).
+    Scheduler(u32),
+    /// Whether the NAPI of this id is polled in a kthread of its own (netlink, 6.17): 0, 1 or 2.
+    NapiThreaded(u32),
     /// A setting that only an ioctl reaches, of the netdev of this name.
     Ethtool(String, Setting),
+}
+
+impl Place {
+    /// The name of the netdev that it belongs to, if it belongs to one.
+    pub(crate) fn netdev(&self) -> Option<&str> {
+        match self {
+            Self::File(path) => path.strip_prefix("/sys/class/net/")?.split('/').next(),
+            Self::Ethtool(netdev, _) => Some(netdev),
+            Self::Thread(_) | Self::Scheduler(_) | Self::NapiThreaded(_) => None,
+        }
+    }
+
+    /// Whether the kernel may wait for a driver, or for another one that holds rtnl.
+    fn may_block(&self) -> bool {
+        match self {
+            Self::File(path) => {
+                ["/sys/class/net/", "/proc/sys/net/"].iter().any(|folder| path.starts_with(folder))
+            }
+            Self::Ethtool(..) | Self::NapiThreaded(_) => true,
+            Self::Thread(_) | Self::Scheduler(_) => false,
+        }
+    }
 }
 
 /// What a transaction needs from a kernel.
@@ -41,7 +73,10 @@ pub trait Kernel {
     fn inode(&self, path: &str) -> io::Result<u64>;
     /// A knob's text, byte for byte.
     fn get(&self, place: &Place) -> io::Result<String>;
-    /// Writes a knob, in one write.
+    /// The NAPIs of a netdev that have an id, by id; an error before 6.8.
+    fn napis(&self, ifindex: u32) -> io::Result<Vec<Napi>>;
+    /// Writes a knob, in one write; [`NoAnswer`](super::bounded::NoAnswer) if the kernel does not
+    /// answer in time.
     fn set(&self, place: &Place, text: &str) -> io::Result<()>;
     /// Checks whether this process may write a knob; changes nothing.
     fn may_set(&self, place: &Place, needs: Capability) -> io::Result<()>;
@@ -55,12 +90,13 @@ pub trait Kernel {
 #[derive(Debug, Clone)]
 pub struct Live {
     root: Root,
+    bounded: Arc<Bounded>,
 }
 
 impl Live {
     /// The kernel, or the tree, under this root.
     pub fn new(root: Root) -> Self {
-        Self { root }
+        Self { root, bounded: Arc::default() }
     }
 
     fn runs(&self) -> bool {
@@ -77,23 +113,47 @@ impl Live {
                 let written = io::Write::write(&mut file, text.as_bytes())?;
                 if written == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
             }
-            Place::Ethtool(..) if !self.runs() => Err(no_ioctl()),
+            _ if !self.runs() => Err(not_here(place)),
             Place::Ethtool(netdev, setting) => set::set(netdev, setting, text),
-            Place::Thread(_) if !self.runs() => Err(no_threads()),
+            Place::NapiThreaded(napi) => {
+                netdev_genl::set_threaded(*napi, text.trim().parse().map_err(io::Error::other)?)
+            }
+            Place::Scheduler(tid) => scheduler::set(*tid, text),
             Place::Thread(tid) => {
                 let cpus = CpuSet::parse_mask(text).map_err(io::Error::other)?;
                 set_thread_cpus(*tid, &cpus)
             }
         }
     }
+
+    fn look_up(&self, place: &Place) -> io::Result<String> {
+        match place {
+            Place::File(path) => self.read(path),
+            _ if !self.runs() => Err(not_here(place)),
+            Place::Ethtool(netdev, setting) => set::get(netdev, setting),
+            Place::NapiThreaded(napi) => netdev_genl::threaded(*napi),
+            Place::Scheduler(tid) => scheduler::get(*tid),
+            Place::Thread(tid) => allowed_cpus(&self.read(&format!("/proc/{tid}/status"))?),
+        }
+    }
+
+    /// Does what may block in a child process, for a limited time.
+    fn bounded(
+        &self,
+        place: &Place,
+        work: impl FnOnce() -> io::Result<String>,
+    ) -> io::Result<String> {
+        if self.runs() && place.may_block() { self.bounded.call(work) } else { work() }
+    }
 }
 
-fn no_threads() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "no thread runs under a directory")
-}
-
-fn no_ioctl() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "no driver answers under a directory")
+/// What a directory tree lacks.
+fn not_here(place: &Place) -> io::Error {
+    let what = match place {
+        Place::Thread(_) | Place::Scheduler(_) => "no thread runs under a directory",
+        _ => "no driver answers under a directory",
+    };
+    io::Error::new(io::ErrorKind::Unsupported, what)
 }
 
 impl Kernel for Live {
@@ -116,17 +176,15 @@ impl Kernel for Live {
     }
 
     fn get(&self, place: &Place) -> io::Result<String> {
-        match place {
-            Place::File(path) => self.read(path),
-            Place::Thread(_) if !self.runs() => Err(no_threads()),
-            Place::Ethtool(..) if !self.runs() => Err(no_ioctl()),
-            Place::Ethtool(netdev, setting) => set::get(netdev, setting),
-            Place::Thread(tid) => allowed_cpus(&self.read(&format!("/proc/{tid}/status"))?),
-        }
+        self.bounded(place, || self.look_up(place))
+    }
+
+    fn napis(&self, ifindex: u32) -> io::Result<Vec<Napi>> {
+        if self.runs() { netdev_genl::napis_of(ifindex) } else { Ok(Vec::new()) }
     }
 
     fn set(&self, place: &Place, text: &str) -> io::Result<()> {
-        let done = self.put(place, text);
+        let done = self.bounded(place, || self.put(place, text).map(|()| String::new())).map(drop);
         if self.runs() {
             writes::add_one();
         }

@@ -8,11 +8,16 @@
 mod access;
 mod error;
 mod find;
+mod napis;
 mod refusal;
 mod text;
 
 pub use access::{Reading, is_as_good, may_write, read, read_settled, write, write_back};
+pub(crate) use access::{put_back, read_now, refuse_waiting, settle};
 pub use error::{Hint, KnobError};
-pub(crate) use find::CGROUPS;
+pub use find::NapiOf;
+pub(crate) use find::{CGROUPS, napi_of, present_netdev};
+pub use napis::NapisDisabled;
+pub(crate) use napis::{enabled as napis_enabled, is_up};
 pub use refusal::Doing;
 pub use text::{parse, settles_as};

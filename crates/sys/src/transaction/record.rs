@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::transaction::knob::Reading;
+use crate::transaction::attached::Attached;
+use crate::transaction::knob::{NapiOf, Reading};
 
 /// The version of the records; other versions are rejected.
 pub const VERSION: u32 = 1;
@@ -36,6 +37,9 @@ pub enum Record {
         confirm_by: Option<Duration>,
         /// The writes, in order.
         entries: Vec<Entry>,
+        /// Settings that these writes may reset, with their texts before.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        attached: Vec<Attached>,
     },
     /// A knob was written; the record has the value read back.
     Wrote {
@@ -45,6 +49,22 @@ pub enum Record {
         entry: usize,
         /// The text read back after the write: the kernel rounds some values.
         raw: String,
+    },
+    /// Those of the attached settings that differ after the writes, or after an incomplete restore:
+    /// the driver's or our values.
+    AttachedAfter {
+        /// The transaction.
+        transaction: u64,
+        /// The settings with their texts.
+        attached: Vec<Attached>,
+    },
+    /// Restoring begins: those of the attached settings that another program has changed since and
+    /// that get its value again.
+    Keeps {
+        /// The transaction.
+        transaction: u64,
+        /// The settings with their texts.
+        attached: Vec<Attached>,
     },
     /// All writes are complete.
     Done {
@@ -85,6 +105,9 @@ pub struct Entry {
     /// index. Older journals lack it, and undo compares what they have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<u64>,
+    /// The NAPI of a kthread: another one may poll it when the driver has made its NAPIs anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kthread: Option<NapiOf>,
     /// The requested value.
     pub new: Value,
     /// The value that the kernel is known to store (rounded counts, RPS sets without isolated
@@ -100,12 +123,13 @@ pub struct Entry {
 impl Entry {
     /// A change that is about to be written over what was read, and the value that the kernel will
     /// make of it.
-    pub fn new(change: &Change, now: Reading, settles_as: Value) -> Self {
+    pub fn new(change: &Change, now: Reading, settles_as: Value, kthread: Option<NapiOf>) -> Self {
         Self {
             target: change.target.clone(),
             old: change.old.clone(),
             old_raw: now.raw,
             created: now.created,
+            kthread,
             new: change.new.clone(),
             settles_as,
             reason: change.reason.clone(),
@@ -202,6 +226,12 @@ pub struct Transaction {
     pub entries: Vec<Entry>,
     /// The text read back after each entry's write; `None` if not written.
     pub written: Vec<Option<String>>,
+    /// Settings that its writes may reset, with their texts before.
+    pub attached: Vec<Attached>,
+    /// Those that differed after its writes; `None` if it was interrupted before.
+    pub attached_after: Option<Vec<Attached>>,
+    /// Those that keep another program's value; `None` before it is restored.
+    pub keeps: Option<Vec<Attached>>,
     /// Its state.
     pub state: State,
 }
@@ -295,7 +325,7 @@ impl History {
             Record::Begin { transaction: u64::MAX, .. } => {
                 return Err("no transaction number can follow this one".into());
             }
-            Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
+            Record::Begin { transaction: id, pid, origin, confirm_by, entries, attached } => {
                 let today = entries.into_iter().map(|entry| entry.upgrade().checked());
                 let entries = today.collect::<Result<Vec<Entry>, String>>()?;
                 if self.transactions.last().is_some_and(|t| t.id >= id) {
@@ -309,6 +339,9 @@ impl History {
                     confirm_by,
                     entries,
                     written,
+                    attached,
+                    attached_after: None,
+                    keeps: None,
                     state: State::Begun,
                 });
             }
@@ -317,6 +350,13 @@ impl History {
                 *written
                     .ok_or_else(|| format!("transaction {transaction} has no entry {entry}"))? =
                     Some(raw);
+            }
+            Record::AttachedAfter { transaction, attached } => {
+                let transaction = self.find(transaction)?;
+                (transaction.attached_after, transaction.keeps) = (Some(attached), None);
+            }
+            Record::Keeps { transaction, attached } => {
+                self.find(transaction)?.keeps = Some(attached);
             }
             Record::Done { transaction } => self.find(transaction)?.state = State::Done,
             Record::Failed { transaction, .. } => self.find(transaction)?.state = State::Failed,
@@ -360,6 +400,7 @@ mod tests {
             old: Value::Count(0),
             old_raw: "0\n".into(),
             created: None,
+            kthread: None,
             new: Value::Count(1000),
             settles_as: Value::Count(1024),
             reason: "rfs".into(),
@@ -371,6 +412,7 @@ mod tests {
             origin: Origin::Operator,
             confirm_by: None,
             entries: vec![entry],
+            attached: Vec::new(),
         })
     }
 

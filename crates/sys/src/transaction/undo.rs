@@ -2,13 +2,14 @@
 //!
 //! All errors are collected; restoring never stops at the first one.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
 use netsilo_model::change::{Target, Value};
 
+use crate::transaction::attached::{self, Attached, AttachedRow, Wish};
 use crate::transaction::journal::{Journal, JournalError};
-use crate::transaction::kernel::Kernel;
+use crate::transaction::kernel::{Kernel, Place};
 use crate::transaction::knob::{self, KnobError};
 use crate::transaction::record::{Entry, Origin, RestoredBy, State, Transaction};
 
@@ -61,12 +62,14 @@ pub struct Undone {
     pub transaction: u64,
     /// The result for each knob, in the order of restoring.
     pub knobs: Vec<(Target, RestoreResult)>,
+    /// The results for settings of queues that its writes, or restoring them, had reset.
+    pub attached: Vec<AttachedRow>,
 }
 
 impl Undone {
     /// Whether none of our values is left.
     pub fn is_complete(&self) -> bool {
-        self.failures().next().is_none()
+        self.failures().next().is_none() && !self.attached.iter().any(AttachedRow::is_failure)
     }
 
     /// The knobs that could not be restored.
@@ -102,27 +105,33 @@ pub fn undo(
     };
     let mut all: Vec<Undone> = Vec::new();
     let mut stuck = HashSet::new();
+    let mut complete = true;
     for transaction in chosen {
-        let undone = restore_transaction(kernel, &transaction, &stuck, watch);
+        let undone = restore_transaction(kernel, &mut journal, &transaction, &stuck, watch);
         stuck.extend(undone.failures().cloned());
+        complete &= undone.is_complete();
         all.push(undone);
         // Values chain: the value of an older transaction is visible only after all newer ones are
         // undone.
-        if stuck.is_empty() || forget {
+        if complete || forget {
             journal.undone(transaction.id, by)?;
+        } else {
+            stays_open(kernel, &mut journal, transaction.id);
         }
     }
     Ok(all)
 }
 
 /// Restores the knobs of one transaction in reverse order, except those stuck at a newer
-/// transaction's value.
+/// transaction's value, and then what hangs on them.
 pub(crate) fn restore_transaction(
     kernel: &dyn Kernel,
+    journal: &mut Journal,
     transaction: &Transaction,
     stuck: &HashSet<Target>,
     watch: &mut dyn FnMut(&Target, &RestoreResult),
 ) -> Undone {
+    let keeps = keeps(kernel, journal, transaction);
     let mut knobs = Vec::new();
     for (entry, written) in transaction.entries.iter().zip(&transaction.written).rev() {
         if stuck.contains(&entry.target) {
@@ -132,7 +141,76 @@ pub(crate) fn restore_transaction(
         watch(&entry.target, &result);
         knobs.push((entry.target.clone(), result));
     }
-    Undone { transaction: transaction.id, knobs }
+    let failed: BTreeSet<Place> = knobs
+        .iter()
+        .filter(|(_, result)| result.is_failure())
+        .filter_map(|(target, _)| Some(knob::read(kernel, target).ok()?.place))
+        .collect();
+    let wish = |place: &Place| match failed.contains(place) {
+        true => Wish::Nothing,
+        false => Wish::Recorded,
+    };
+    let attached = keeps.as_ref().map_or_else(Vec::new, |keeps| {
+        attached::restore(kernel, &transaction.attached, keeps, &wish)
+    });
+    Undone { transaction: transaction.id, knobs, attached }
+}
+
+/// Records what a transaction that stays open has left: the next undo looks anew for what another
+/// program has changed.
+pub(crate) fn stays_open(kernel: &dyn Kernel, journal: &mut Journal, id: u64) {
+    let Some(Transaction { attached, keeps: Some(keeps), attached_after, .. }) =
+        journal.transaction(id)
+    else {
+        return;
+    };
+    let changed = attached::changed(kernel, attached);
+    if !attached::without(keeps.clone(), &changed).is_empty() {
+        // Another program's value is not back: only this record has it.
+        return;
+    }
+    let mut left = attached::without(changed, keeps);
+    // A newer transaction that stays open, too, may bring these back.
+    left.extend(attached_after.clone().unwrap_or_default());
+    // A journal that cannot be appended to must not prevent restoring.
+    let _ = journal.attached_after(id, left);
+}
+
+/// The attached settings that another program has changed since; `None` if no write of the
+/// transaction can have reset any. They are recorded first: once a driver has made its queues anew,
+/// nothing shows them any more.
+fn keeps(
+    kernel: &dyn Kernel,
+    journal: &mut Journal,
+    transaction: &Transaction,
+) -> Option<Vec<Attached>> {
+    if transaction.attached.is_empty() || transaction.keeps.is_some() {
+        return transaction.keeps.clone();
+    }
+    let mut own = BTreeMap::new();
+    // It is recorded once a write has reset them.
+    let mut may_be_reset = transaction.attached_after.is_some();
+    for (entry, written) in transaction.entries.iter().zip(&transaction.written) {
+        let now = knob::read_now(kernel, &entry.target, entry.kthread.as_ref());
+        let Ok(now) = now else { continue };
+        let read_back = written.as_deref().and_then(|raw| knob::parse(&entry.target, raw).ok());
+        let is_ours = is_ours(entry, read_back.as_ref(), &now.value);
+        let is_written = written.is_some() || now.value != entry.old;
+        may_be_reset |= is_written && entry.target.may_reset_queues();
+        // What was not written may have been reset.
+        if written.is_some() || is_ours {
+            own.insert(now.place, is_ours || now.value == entry.old);
+        }
+    }
+    if !may_be_reset {
+        return None;
+    }
+    let after = transaction.attached_after.as_deref();
+    let is_ours = |place: &Place| own.get(place).copied();
+    let keeps = attached::foreign(kernel, &transaction.attached, after, &is_ours);
+    // A journal that cannot be appended to must not prevent restoring.
+    let _ = journal.keeps(transaction.id, keeps.clone());
+    Some(keeps)
 }
 
 /// Restores one knob if its value is still ours.
@@ -141,11 +219,12 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Restore
     let failed =
         |e: KnobError| if e.is_gone() { RestoreResult::Gone(e) } else { RestoreResult::Failed(e) };
     let read_back = written.and_then(|raw| knob::parse(target, raw).ok());
-    let now =
-        match knob::read_settled(kernel, target, read_back.as_ref().unwrap_or(&entry.settles_as)) {
-            Ok(now) => now,
-            Err(e) => return failed(e),
-        };
+    let read = || knob::read_now(kernel, target, entry.kthread.as_ref());
+    let expected = read_back.as_ref().unwrap_or(&entry.settles_as);
+    let now = match knob::settle(kernel, expected, &read) {
+        Ok(now) => now,
+        Err(e) => return failed(e),
+    };
     if let Err(e) = now.refuse_replaced(target, entry.created) {
         return failed(e);
     }
@@ -158,7 +237,7 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Restore
     if let Err(e) = knob::write_back(kernel, target, &now.place, &entry.old_raw) {
         return failed(e);
     }
-    match knob::read_settled(kernel, target, &entry.old) {
+    match knob::settle(kernel, &entry.old, &read) {
         Ok(after) if after.raw == entry.old_raw => RestoreResult::Restored,
         Ok(after) if after.value == entry.old => RestoreResult::Reworded(after.raw),
         Ok(after) if knob::is_as_good(kernel, target, &after.value, &entry.old) => {

@@ -6,12 +6,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value, knobs};
+use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value, knobs, ordered};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::snapshot::netdev_genl::Napi;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::apply::{self, Applied, ApplyError, TransactionOptions};
+use netsilo_sys::transaction::bounded::NoAnswer;
 use netsilo_sys::transaction::journal::{Journal, JournalError};
 use netsilo_sys::transaction::kernel::{Capability, Kernel, Live, Place};
 use netsilo_sys::transaction::record::{Origin, RestoredBy};
@@ -43,12 +45,17 @@ pub(crate) struct Fake {
     pub(crate) writes: Cell<usize>,
     /// The writes that fail, with their errno.
     pub(crate) failing: RefCell<BTreeMap<usize, i32>>,
+    /// The write that the kernel does not answer.
+    pub(crate) unanswered: Cell<Option<usize>>,
     pub(crate) death: Cell<Option<Death>>,
     /// Journal length and knobs just before each write.
     pub(crate) trail: RefCell<Vec<(usize, Knobs)>>,
     pub(crate) recording: Cell<bool>,
     /// What each pause adds to the interrupt counters: irq -> text of per_cpu_count afterwards.
     pub(crate) traffic: RefCell<BTreeMap<u32, String>>,
+    /// Whether a driver makes its queues, interrupts and NAPIs anew when a knob is written that may
+    /// do so.
+    pub(crate) resets: Cell<bool>,
     /// How many reads after a write still return the old value, as for an interrupt that is being
     /// moved.
     pub(crate) lag: Cell<u32>,
@@ -62,6 +69,8 @@ pub(crate) type Knobs = BTreeMap<PathBuf, Vec<u8>>;
 
 const ROUNDED: [&str; 2] = ["rps_flow_cnt", "rps_sock_flow_entries"];
 const ISOLATED: &str = "7";
+/// The scheduling of the kthread.
+pub(crate) const SCHEDULER: &str = "policy=1 nice=0 priority=50\n";
 
 pub(crate) fn tempdir() -> tempfile::TempDir {
     // In memory if possible: the tests sync thousands of journals.
@@ -116,6 +125,12 @@ pub(crate) fn build(root: &Path) {
     std::fs::create_dir_all(root.join("sys/class/net")).unwrap();
     let link = root.join("sys/class/net/eth0");
     std::os::unix::fs::symlink("../../devices/pci0000:00/0000:00:03.0/net/eth0", link).unwrap();
+    let eth0 = "sys/devices/pci0000:00/0000:00:03.0/net/eth0";
+    put(root, &format!("{eth0}/flags"), "0x1003\n");
+    put(root, &format!("{eth0}/ifindex"), "2\n");
+    for irq in 27..30 {
+        put(root, &format!("{eth0}/device/msi_irqs/{irq}"), "msix\n");
+    }
     put(root, "sys/devices/system/cpu/isolated", &format!("{ISOLATED}\n"));
     put(root, "sys/devices/system/cpu/possible", "0-7\n");
     put(root, "proc/sys/kernel/random/boot_id", "6a5b-boot-1\n");
@@ -125,6 +140,7 @@ pub(crate) fn build(root: &Path) {
         "proc/81/stat",
         "81 (nginx) S 80 0 0 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 5151 0 0\n",
     );
+    put(root, "proc/70/scheduler", SCHEDULER);
     put(root, "proc/70/comm", "napi/eth0-8193\n");
     put(
         root,
@@ -147,10 +163,12 @@ impl Fake {
             live: Live::new(Root::at(root).unwrap()),
             writes: Cell::new(0),
             failing: RefCell::default(),
+            unanswered: Cell::new(None),
             death: Cell::new(None),
             trail: RefCell::default(),
             recording: Cell::new(false),
             traffic: RefCell::default(),
+            resets: Cell::new(false),
             lag: Cell::new(0),
             lagging: RefCell::default(),
             clock: Cell::new(Duration::from_secs(1000)),
@@ -192,6 +210,8 @@ impl Fake {
     fn file_of(place: &Place) -> Place {
         match place {
             Place::Thread(tid) => Place::File(format!("/proc/{tid}/cpus")),
+            Place::Scheduler(tid) => Place::File(format!("/proc/{tid}/scheduler")),
+            Place::NapiThreaded(napi) => Place::File(format!("/napis/{napi}/threaded")),
             Place::Ethtool(netdev, setting) => Place::File(remedies::file_of(netdev, setting)),
             file => file.clone(),
         }
@@ -201,6 +221,9 @@ impl Fake {
     fn settle(place: &Place, text: &str) -> io::Result<String> {
         let Place::File(path) = place else { return Ok(text.to_owned()) };
         let name = path.rsplit_once('/').unwrap().1;
+        if name == "scheduler" {
+            return Ok(text.to_owned());
+        }
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
         if name == "cpuset.cpus" {
             return Ok(format!("{}\n", CpuSet::parse_list(text.trim()).map_err(|_| invalid())?));
@@ -230,6 +253,31 @@ impl Fake {
             return Err(invalid());
         }
         Ok(format!("{}\n", cpus.to_mask(8)))
+    }
+
+    /// The driver chooses the settings of its queues; the NAPI gets another kthread.
+    fn make_queues_anew(&self) {
+        let queues = "sys/devices/pci0000:00/0000:00:03.0/net/eth0/queues";
+        for irq in 27..30 {
+            put(&self.root, &format!("proc/irq/{irq}/smp_affinity"), "80\n");
+        }
+        for n in 0..2 {
+            put(&self.root, &format!("{queues}/rx-{n}/rps_cpus"), "00\n");
+            put(&self.root, &format!("{queues}/rx-{n}/rps_flow_cnt"), "0\n");
+            put(&self.root, &format!("{queues}/tx-{n}/xps_cpus"), "80\n");
+        }
+        put(&self.root, "proc/70/cpus", "ff\n");
+        put(&self.root, "proc/70/scheduler", "policy=0 nice=0 priority=0\n");
+        let stat = self.root.join("proc/70/stat");
+        let (start, later) = (self.kthread_start(), self.kthread_start() + 1);
+        let text = std::fs::read_to_string(&stat).unwrap();
+        std::fs::write(stat, text.replace(&start.to_string(), &later.to_string())).unwrap();
+    }
+
+    /// When the kthread of the NAPI was started.
+    pub(crate) fn kthread_start(&self) -> u64 {
+        let stat = std::fs::read_to_string(self.root.join("proc/70/stat")).unwrap();
+        stat.split(' ').rev().nth(2).unwrap().parse().unwrap()
     }
 
     fn die(&self, this: Death) {
@@ -275,6 +323,10 @@ impl Kernel for Fake {
         }
     }
 
+    fn napis(&self, ifindex: u32) -> io::Result<Vec<Napi>> {
+        self.live.napis(ifindex)
+    }
+
     fn set(&self, place: &Place, text: &str) -> io::Result<()> {
         let number = self.writes.get();
         self.writes.set(number + 1);
@@ -286,6 +338,9 @@ impl Kernel for Fake {
         if let Some(errno) = self.failing.borrow().get(&number) {
             return Err(io::Error::from_raw_os_error(*errno));
         }
+        if self.unanswered.get() == Some(number) {
+            return Err(NoAnswer::within(Duration::from_secs(30)));
+        }
         if self.lag.get() > 0 {
             let before = self.live.get(&Self::file_of(place))?;
             self.lagging.replace(Some((place.clone(), before, self.lag.get())));
@@ -294,6 +349,9 @@ impl Kernel for Fake {
         self.live.set(&place, &Self::settle(&place, text)?)?;
         let Place::File(path) = &place else { unreachable!() };
         self.written.borrow_mut().push((path.clone(), text.to_owned()));
+        if self.resets.get() && remedies::resets_queues(path) {
+            self.make_queues_anew();
+        }
         self.die(Death::After(number));
         self.die(Death::KillAfter(number));
         Ok(())
@@ -337,11 +395,13 @@ pub(crate) fn eth0() -> NetdevIdentity {
 }
 
 pub(crate) fn thread() -> Target {
-    Target::NapiThread(knobs::NapiThread {
-        pid: 70,
-        comm: "napi/eth0-8193".into(),
-        start_time: 4242,
-    })
+    thread_since(4242)
+}
+
+/// The NAPI's kthread, if it was started at this time.
+pub(crate) fn thread_since(start_time: u64) -> Target {
+    let comm = "napi/eth0-8193".into();
+    Target::NapiThread(knobs::NapiThread { pid: 70, comm, start_time })
 }
 
 /// A consumer's thread, which was renamed since the plan was made.
@@ -399,7 +459,8 @@ pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
         target => remedies::ours(target, 700).unwrap_or_else(|| cpus("5")),
     };
     let targets = targets().into_iter().enumerate();
-    targets.map(|(n, target)| change(kernel, target.clone(), new(n, &target))).collect()
+    let change = |(n, target): (usize, Target)| change(kernel, target.clone(), new(n, &target));
+    ordered(targets.map(change).collect())
 }
 
 pub(crate) fn apply(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {

@@ -11,3 +11,4 @@ mod fake;
 mod laws;
 mod remedies;
 mod story;
+mod waiting;

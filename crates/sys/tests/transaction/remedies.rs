@@ -140,6 +140,12 @@ fn all() -> Vec<Row> {
     ]
 }
 
+/// Whether a driver may make its queues anew when this file is written.
+pub(crate) fn resets_queues(path: &str) -> bool {
+    let is_it = |row: &Row| row.path == path.trim_start_matches('/');
+    all().iter().any(|row| is_it(row) && row.target.may_reset_queues())
+}
+
 fn ethtool(
     knob: impl Knob + Into<Target>,
     says: &'static str,

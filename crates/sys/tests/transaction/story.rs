@@ -24,7 +24,6 @@ use super::fake::follow;
 use super::fake::irq;
 use super::fake::targets;
 use super::fake::tempdir;
-use super::fake::thread;
 use super::fake::undo;
 use netsilo_model::change::Value;
 
@@ -187,8 +186,8 @@ fn a_missing_object_is_reported_and_does_not_block_restoring() {
     std::fs::write(dir.path().join("sys/kernel/irq/27/actions"), "nvme0q1\n").unwrap();
     std::fs::write(dir.path().join("sys/kernel/irq/29/actions"), "\n").unwrap();
     let stat =
-        std::fs::read_to_string(dir.path().join("proc/70/stat")).unwrap().replace("4242", "5000");
-    std::fs::write(dir.path().join("proc/70/stat"), stat).unwrap();
+        std::fs::read_to_string(dir.path().join("proc/81/stat")).unwrap().replace("5151", "5999");
+    std::fs::write(dir.path().join("proc/81/stat"), stat).unwrap();
     let undone = undo(&kernel, UndoScope::All).unwrap();
     let gone: Vec<_> = undone[0]
         .knobs
@@ -197,7 +196,7 @@ fn a_missing_object_is_reported_and_does_not_block_restoring() {
         .collect();
     assert_eq!(
         gone.iter().map(|(target, _)| target.clone()).collect::<Vec<_>>(),
-        [thread(), irq(29), irq(27)]
+        [consumer(), irq(29), irq(27)]
     );
     let RestoreResult::Gone(why) = &gone[2].1 else { panic!() };
     assert_eq!(why.to_string(), "irq 27 (virtio0-input.0): this number now belongs to nvme0q1");

@@ -28,8 +28,7 @@ impl Knob for Channels {
         kind: "channels",
         value: "`combined=4 other=1` (counts)",
         place: "`ethtool -L`",
-        undo: "writes the old counts back; the driver makes new queues each time and chooses the \
-               CPUs of their interrupts, RPS and XPS itself, before and after",
+        undo: "writes the old counts back, and what hangs on them",
         step: Step::Channels,
         traffic: Traffic::Stops(Interruption::Always),
         refusals: &[(

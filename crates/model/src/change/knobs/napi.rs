@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::knob::{Capability, Errno, Knob, Row, put};
 use crate::change::knobs::netdev::netdevs;
-use crate::change::location::Location;
+use crate::change::location::{Location, Setting};
 use crate::change::step::Step;
 use crate::machine::cpuset::CpuSet;
 use crate::snapshot::host::Snapshot;
@@ -101,8 +101,10 @@ impl Knob for Threaded {
         kind: "threaded",
         value: "0 or 1",
         place: "`/sys/class/net/DEV/`",
-        undo: "writes back; kthreads stay until the device goes",
+        undo: "writes back, and what hangs on it",
         step: Step::Threads,
+        // `napi_stop_kthread` (6.17) polls a bit that a disabled NAPI never clears, under rtnl.
+        waits_for_napis: true,
         refusals: &[(Errno::OpNotSupp, NO_KTHREADS), (Errno::Inval, NO_KTHREADS)],
         ..Row::USUAL
     };
@@ -188,6 +190,21 @@ impl Knob for NapiThread {
             start_time: it.start_time,
         };
         threads.map(knob).collect()
+    }
+
+    /// A driver that makes its NAPIs anew ends their kthreads (a veth does so when `rx-gro` is
+    /// switched), and so does `threaded` from 6.17 on.
+    fn is_void_after(&self, other: &Location<'_>) -> bool {
+        let ends = match other {
+            Location::Netdev { file, .. } => ["threaded", "mtu"].contains(&file.as_str()),
+            Location::Ethtool { setting, .. } => match setting {
+                Setting::Channels | Setting::Rings => true,
+                Setting::Offload(feature) => feature == "rx-gro",
+                _ => false,
+            },
+            _ => false,
+        };
+        ends && other.netdev().is_some_and(|netdev| self.is_of(&netdev.name))
     }
 
     /// The kthread's name holds that of its device (`napi/<dev>-<id>`, cut to 15 bytes).

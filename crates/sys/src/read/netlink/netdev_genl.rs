@@ -32,6 +32,30 @@ pub fn read() -> Result<Reading<NetdevGenl>, NetdevGenlError> {
     Ok(Reading::Value(NetdevGenl { queues, napis }))
 }
 
+/// Reads the NAPIs of one netdev, by id. Those that cannot be polled busily have no id and are not
+/// among them.
+pub(crate) fn napis_of(ifindex: u32) -> io::Result<Vec<Napi>> {
+    let mut all = napis(&mut NetlinkSocket::new())?;
+    all.retain(|napi| napi.ifindex == ifindex);
+    all.sort_unstable_by_key(|napi| napi.id);
+    Ok(all)
+}
+
+/// Reads whether a NAPI has a kthread of its own.
+pub(crate) fn threaded(id: u32) -> io::Result<String> {
+    let mut socket = NetlinkSocket::new();
+    let napi = napis(&mut socket)?.into_iter().find(|napi| napi.id == id);
+    let threaded = napi.and_then(|napi| napi.threaded);
+    threaded.map(|threaded| format!("{threaded}\n")).ok_or_else(|| Errno::NOENT.into())
+}
+
+/// Sets whether a NAPI has a kthread of its own.
+pub(crate) fn set_threaded(id: u32, threaded: u32) -> io::Result<()> {
+    let mut request = Request::new().op_napi_set_do();
+    request.encode().push_id(id).push_threaded(threaded);
+    Ok(NetlinkSocket::new().request(&request)?.recv_ack()?)
+}
+
 const TOO_OLD: &str = "not available: kernel < 6.8 (no netdev queue-get)";
 
 /// Whether the family (ENOENT, before 6.3) or the request (EOPNOTSUPP, before 6.8) is unknown.

@@ -1,14 +1,16 @@
 //! Reads and writes knobs.
 
+use std::io;
 use std::time::Duration;
 
-use netsilo_model::change::{Change, Location, Target, Value};
+use netsilo_model::change::{Change, Kind as _, Location, Table, Target, Value};
 use rustix::io::Errno;
 
 use crate::ethtool::set::DEFAULT;
 use crate::transaction::kernel::{Kernel, Place, Setting};
 use crate::transaction::knob::error::KnobError;
-use crate::transaction::knob::find::{CGROUPS, find};
+use crate::transaction::knob::find::{CGROUPS, NapiOf, find};
+use crate::transaction::knob::napis;
 use crate::transaction::knob::refusal::Doing;
 use crate::transaction::knob::text::parse;
 
@@ -40,15 +42,38 @@ impl Reading {
 
 /// Finds a knob, checks that it is still the same, and reads it.
 pub fn read(kernel: &dyn Kernel, target: &Target) -> Result<Reading, KnobError> {
-    let (place, created) = find(kernel, target)?;
+    read_now(kernel, target, None)
+}
+
+/// The same for a knob of a kthread that polls this NAPI, or did.
+pub(crate) fn read_now(
+    kernel: &dyn Kernel,
+    target: &Target,
+    kthread: Option<&NapiOf>,
+) -> Result<Reading, KnobError> {
+    let (place, created) = find(kernel, target, kthread)?;
     let raw =
         kernel.get(&place).map_err(|source| KnobError::refused(target, Doing::Read, source))?;
     let value = parse(target, &raw)?;
     Ok(Reading { place, raw, value, created })
 }
 
+/// Refuses a write that the kernel might never return from now.
+pub(crate) fn refuse_waiting(
+    kernel: &dyn Kernel,
+    target: &Target,
+    place: &Place,
+) -> Result<(), KnobError> {
+    match place.netdev().filter(|_| target.row().waits_for_napis) {
+        Some(netdev) => napis::enabled(kernel, netdev)
+            .map_err(|source| KnobError::Waiting { target: Box::new(target.clone()), source }),
+        None => Ok(()),
+    }
+}
+
 /// Writes the new value of a change in the kernel's own format.
 pub fn write(kernel: &dyn Kernel, change: &Change, place: &Place) -> Result<(), KnobError> {
+    refuse_waiting(kernel, &change.target, place)?;
     let result = kernel.set(place, &change.text());
     result.map_err(|source| {
         let doing = Doing::Write(change.new.clone());
@@ -56,24 +81,29 @@ pub fn write(kernel: &dyn Kernel, change: &Change, place: &Place) -> Result<(), 
     })
 }
 
-/// Writes back a text that the kernel printed, byte for byte; or, where the kernel refuses it, an
-/// equivalent.
+/// Writes back a text that the kernel printed, byte for byte.
 ///
-/// A cgroup with processes cannot lose its set (`validate_change`, ENOSPC): it gets all CPUs of its
-/// parent. An RSS table that looks like the driver's default is restored by the driver: only then
-/// the driver makes a new table when its channels change again (`netif_is_rxfh_configured`).
+/// An RSS table that looks like the driver's default is restored by the driver: only then the
+/// driver makes a new table when its channels change again (`netif_is_rxfh_configured`).
+pub(crate) fn put_back(kernel: &dyn Kernel, place: &Place, raw: &str) -> io::Result<()> {
+    let own = matches!(place, Place::Ethtool(_, Setting::RssTable(0)))
+        && Table::parse(raw).is_ok_and(|table| table.looks_like_default());
+    if own && kernel.set(place, DEFAULT).is_ok() && kernel.get(place).is_ok_and(|now| now == raw) {
+        return Ok(());
+    }
+    kernel.set(place, raw)
+}
+
+/// The same for a knob; or, where the kernel refuses the text, an equivalent: a cgroup with
+/// processes cannot lose its set (`validate_change`, ENOSPC), so it gets all CPUs of its parent.
 pub fn write_back(
     kernel: &dyn Kernel,
     target: &Target,
     place: &Place,
     raw: &str,
 ) -> Result<(), KnobError> {
-    let own = matches!(place, Place::Ethtool(_, Setting::RssTable(0)))
-        && matches!(parse(target, raw), Ok(Value::Table(table)) if table.looks_like_default());
-    if own && kernel.set(place, DEFAULT).is_ok() && kernel.get(place).is_ok_and(|now| now == raw) {
-        return Ok(());
-    }
-    let result = match kernel.set(place, raw) {
+    refuse_waiting(kernel, target, place)?;
+    let result = match put_back(kernel, place, raw) {
         Err(e) if Errno::from_io_error(&e) == Some(Errno::NOSPC) && raw.trim().is_empty() => {
             open_cpus(kernel, target).map_or(Err(e), |open| kernel.set(place, &open))
         }
@@ -119,13 +149,22 @@ pub fn read_settled(
     target: &Target,
     expected: &Value,
 ) -> Result<Reading, KnobError> {
-    let mut reading = read(kernel, target)?;
+    settle(kernel, expected, &|| read(kernel, target))
+}
+
+/// Reads by `read` until the value is the expected one, or another one has stayed.
+pub(crate) fn settle(
+    kernel: &dyn Kernel,
+    expected: &Value,
+    read: &dyn Fn() -> Result<Reading, KnobError>,
+) -> Result<Reading, KnobError> {
+    let mut reading = read()?;
     for _ in 1..LOOKS {
         if reading.value == *expected {
             break;
         }
         kernel.pause(Duration::from_millis(1));
-        reading = read(kernel, target)?;
+        reading = read()?;
     }
     Ok(reading)
 }

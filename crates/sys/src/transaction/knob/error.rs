@@ -6,7 +6,9 @@ use std::io;
 use netsilo_model::change::Target;
 use rustix::io::Errno;
 
+use crate::transaction::bounded::NoAnswer;
 use crate::transaction::kernel::{Kernel, Place, Setting};
+use crate::transaction::knob::napis::NapisDisabled;
 use crate::transaction::knob::refusal::{Doing, hint};
 
 /// Why a knob cannot be read or written.
@@ -32,6 +34,14 @@ pub enum KnobError {
         /// What the answer means here and what to do next, after a colon; may be empty.
         hint: Hint,
     },
+    /// The kernel might never return from the write now; nothing was written.
+    #[error("{target}: {source}")]
+    Waiting {
+        /// The knob.
+        target: Box<Target>,
+        /// What it waits for.
+        source: NapisDisabled,
+    },
     /// The text has no meaning for this knob.
     #[error("{target}: {raw:?} is not a value that netsilo understands: {why}")]
     Unreadable {
@@ -50,6 +60,7 @@ impl KnobError {
         match self {
             Self::Gone { target, .. }
             | Self::Refused { target, .. }
+            | Self::Waiting { target, .. }
             | Self::Unreadable { target, .. } => target,
         }
     }
@@ -70,8 +81,13 @@ impl KnobError {
                     Some(Errno::NOENT | Errno::NODEV | Errno::SRCH)
                 )
             }
-            Self::Unreadable { .. } => false,
+            Self::Waiting { .. } | Self::Unreadable { .. } => false,
         }
+    }
+
+    /// Whether the kernel did not answer in time, and may still do what it was asked for.
+    pub fn is_no_answer(&self) -> bool {
+        matches!(self, Self::Refused { source, .. } if NoAnswer::is(source))
     }
 
     pub(super) fn refused(target: &Target, doing: Doing, source: io::Error) -> Self {

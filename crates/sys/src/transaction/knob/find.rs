@@ -5,19 +5,27 @@ use std::io;
 use netsilo_model::change::{Location, Target};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::transaction::kernel::{Kernel, Place};
 use crate::transaction::knob::error::KnobError;
 use crate::transaction::knob::refusal::Doing;
+use crate::transaction::queues::{Finder, NapiIndex};
 
 /// Where a knob lives now, if it still belongs to the same device, interrupt or thread; and the
 /// creation of its netdev, if that is virtual.
+///
+/// `kthread` is the NAPI of the kthread that the knob was of; another one may poll it now.
 pub(super) fn find(
     kernel: &dyn Kernel,
     target: &Target,
+    kthread: Option<&NapiOf>,
 ) -> Result<(Place, Option<u64>), KnobError> {
     let place = match target.location() {
-        Location::Irq { irq, action, .. } => find_irq(kernel, target, irq.0, action)?,
+        Location::Irq { irq, action, netdev } => {
+            let renumbered = || renumbered_irq(kernel, netdev?, action);
+            find_irq(kernel, target, irq.0, action).or_else(|e| renumbered().ok_or(e))?
+        }
         Location::File(path) => Place::File(path),
         Location::Netdev { netdev, file } => {
             let name = find_netdev(kernel, target, netdev)?;
@@ -30,7 +38,9 @@ pub(super) fn find(
             return Ok((Place::Ethtool(name, setting), created));
         }
         Location::Thread { id, comm, start_time } => {
-            find_thread(kernel, target, id, comm, start_time)?
+            let replaced = || replaced_kthread(kernel, kthread?);
+            find_thread(kernel, target, id, comm, start_time)
+                .or_else(|e| if e.is_gone() { replaced().ok_or(e) } else { Err(e) })?
         }
         Location::Cgroup(path) => Place::File(format!("{CGROUPS}{path}/cpuset.cpus")),
         Location::Refused(why) => return Err(KnobError::gone(target, why)),
@@ -65,6 +75,49 @@ fn find_irq(
     }
 }
 
+/// The interrupt of a netdev's device that has these action names now, if it is only one: a driver
+/// that makes its queues anew gets other numbers.
+fn renumbered_irq(kernel: &dyn Kernel, netdev: &NetdevIdentity, action: &str) -> Option<Place> {
+    let name = name_now(kernel, netdev).ok()?;
+    let irqs = Finder::new(kernel).irqs(&name);
+    let mut same = irqs.into_iter().filter(|(now, ..)| now == action);
+    match (same.next(), same.next()) {
+        (Some((.., irq)), None) => Some(Place::File(format!("/proc/irq/{irq}/smp_affinity"))),
+        _ => None,
+    }
+}
+
+/// A NAPI of a netdev.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NapiOf {
+    /// The netdev.
+    pub netdev: NetdevIdentity,
+    /// The NAPI.
+    pub napi: NapiIndex,
+}
+
+/// The kthread that polls a NAPI now.
+fn replaced_kthread(kernel: &dyn Kernel, NapiOf { netdev, napi }: &NapiOf) -> Option<Place> {
+    let name = name_now(kernel, netdev).ok()?;
+    let kthreads = Finder::new(kernel).kthreads_of(&name);
+    kthreads.into_iter().find(|(now, _)| now == napi).map(|(_, tid)| Place::Thread(tid))
+}
+
+/// The NAPI that a kthread polls; `None` if that is unknown, or the knob is not one of a kthread.
+pub(crate) fn napi_of(kernel: &dyn Kernel, target: &Target) -> Option<NapiOf> {
+    let Location::Thread { id, comm: Some(comm), .. } = target.location() else { return None };
+    let (name, _) = comm.strip_prefix("napi/")?.rsplit_once('-')?;
+    let device_path = device_path(kernel, name).ok()?;
+    let mut netdev = NetdevIdentity { name: name.to_owned(), device_path, ifindex: None };
+    if netdev.device_path.is_none() {
+        let ifindex = kernel.read(&format!("{}/ifindex", netdev_dir(name))).ok()?;
+        netdev.ifindex = Some(ifindex.trim().parse().ok()?);
+    }
+    let kthreads = Finder::new(kernel).kthreads_of(name);
+    let (napi, _) = kthreads.into_iter().find(|(_, tid)| *tid == id)?;
+    Some(NapiOf { netdev, napi })
+}
+
 /// Where cgroup v2 is mounted.
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 
@@ -97,14 +150,39 @@ fn irq_actions(kernel: &dyn Kernel, irq: u32) -> io::Result<Option<String>> {
     }
 }
 
-/// The present name of a netdev: devices keep their path or interface index when they are renamed.
+/// The present name of a netdev and its creation, if it is still the same device.
+pub(crate) fn present_netdev(
+    kernel: &dyn Kernel,
+    netdev: &NetdevIdentity,
+) -> Option<(String, Option<u64>)> {
+    let name = name_now(kernel, netdev).ok()?;
+    let created = creation(kernel, netdev, &name);
+    Some((name, created))
+}
+
 fn find_netdev(
     kernel: &dyn Kernel,
     target: &Target,
     netdev: &NetdevIdentity,
 ) -> Result<String, KnobError> {
+    name_now(kernel, netdev).map_err(|missing| match missing {
+        Missing::Gone(why) => KnobError::gone(target, why),
+        Missing::Unknown(e) => KnobError::refused(target, Doing::Read, e),
+    })
+}
+
+/// Why a netdev was not found.
+enum Missing {
+    /// It is not here, for this reason.
+    Gone(String),
+    /// It cannot be found out.
+    Unknown(io::Error),
+}
+
+/// The present name of a netdev: devices keep their path or interface index when they are renamed.
+fn name_now(kernel: &dyn Kernel, netdev: &NetdevIdentity) -> Result<String, Missing> {
     if netdev.name.is_empty() || netdev.name.contains('/') || netdev.name.starts_with('.') {
-        return Err(KnobError::gone(target, "no netdev can have this name"));
+        return Err(Missing::Gone("no netdev can have this name".into()));
     }
     let now = device(kernel, netdev, &netdev.name);
     if now.as_ref().is_ok_and(|now| now == netdev) {
@@ -124,15 +202,10 @@ fn find_netdev(
     Err(match now {
         Ok(now) => {
             let (now, was) = (device_in_words(&now), device_in_words(netdev));
-            KnobError::gone(
-                target,
-                format!("{} is another device now ({now}, not {was})", netdev.name),
-            )
+            Missing::Gone(format!("{} is another device now ({now}, not {was})", netdev.name))
         }
-        Err(e) if is_absent(&e) => {
-            KnobError::gone(target, format!("no netdev {} here", netdev.name))
-        }
-        Err(e) => KnobError::refused(target, Doing::Read, e),
+        Err(e) if is_absent(&e) => Missing::Gone(format!("no netdev {} here", netdev.name)),
+        Err(e) => Missing::Unknown(e),
     })
 }
 
