@@ -303,7 +303,7 @@ fn machine(snapshot: &Snapshot) -> MachineLine {
         release: snapshot.machine.release.clone(),
         online: topology.online.clone(),
         offline: present.minus(&topology.online),
-        isolated: topology.isolated.clone(),
+        isolated: topology.isolated.or(&topology.isolated_partitions),
         nohz_full: topology.nohz_full.clone(),
         cores: cores(topology),
         llcs: topology.llc_groups().into_iter().filter(|llc| !topology.is_guess(llc)).collect(),

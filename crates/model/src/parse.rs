@@ -8,6 +8,7 @@ pub mod announced;
 pub mod container;
 pub mod cpu_lists;
 pub mod cpuinfo;
+pub mod cpuset_partition;
 mod error;
 pub mod ethtool_decode;
 pub mod interrupts;

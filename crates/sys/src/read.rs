@@ -8,6 +8,7 @@ pub mod containers;
 pub mod exclusive_cpus;
 pub mod gaps;
 pub mod irq;
+pub mod isolated_partitions;
 pub mod knob_owners;
 pub mod losing_sockets;
 pub mod machine;

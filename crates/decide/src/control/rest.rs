@@ -34,7 +34,7 @@ struct Basis {
 /// The settings, and what can be set.
 #[derive(Debug, Clone, PartialEq)]
 struct Settings {
-    apart: [CpuSet; 4],
+    apart: [CpuSet; 5],
     irqs: Vec<IrqSettings>,
     netdevs: Vec<NetdevSettings>,
     net: NetSettings,
@@ -118,8 +118,9 @@ fn differ(now: &BTreeMap<CpuId, f64>, then: &BTreeMap<CpuId, f64>) -> bool {
 }
 
 /// The sets of CPUs that decide where work may be placed.
-fn cpu_sets(topology: &Topology) -> [&CpuSet; 4] {
-    [&topology.online, &topology.isolated, &topology.nohz_full, &topology.exclusive]
+fn cpu_sets(topology: &Topology) -> [&CpuSet; 5] {
+    let Topology { online, isolated, isolated_partitions, nohz_full, exclusive, .. } = topology;
+    [online, isolated, isolated_partitions, nohz_full, exclusive]
 }
 
 impl Settings {
@@ -226,6 +227,7 @@ mod tests {
         assert!(!changed(|it| it.netdevs[0].queues[0].rps_cpus = Some(CpuSet::new())));
         assert!(!changed(|it| it.netdevs[0].name = "eth1".into()));
         assert!(!changed(|it| it.isolated = CpuSet::from_cpu(CpuId(3))));
+        assert!(!changed(|it| it.isolated_partitions = CpuSet::from_cpu(CpuId(3))));
         assert!(!changed(|it| it.exclusive = CpuSet::from_cpu(CpuId(3))));
         assert!(!changed(|it| it.rps_sock_flow_entries = Some(4096)));
     }

@@ -18,6 +18,9 @@ use crate::plan::{owners, selection};
 /// Most RFS table entries that `rps_sock_flow_sysctl` accepts (`net/core/sysctl_net_core.c`).
 const MAX_FLOW_ENTRIES: u32 = 1 << 29;
 
+/// Why RPS leaves out CPUs that the kernel would accept: those of isolated partitions.
+const NO_WORK: &str = "nothing is placed on such cpus";
+
 /// Adds `default_smp_affinity` and `rps_default_mask`.
 pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
     if let Some(cpus) = &goal.default_smp_affinity {
@@ -60,8 +63,8 @@ fn on_or_off(cpus: &CpuSet) -> String {
 
 /// Returns the RPS mask that the kernel will use, with a note on CPUs left out.
 ///
-/// The kernel silently drops isolated and tickless CPUs
-/// (`net/core/net-sysfs.c:rps_cpumask_housekeeping`); the plan leaves them out and says so.
+/// The kernel silently drops CPUs that are set apart at boot (`Topology::dropped_from_rps`); the
+/// plan leaves them out, and those of isolated partitions, and says so.
 fn steerable(
     snapshot: &Snapshot,
     subject: &str,
@@ -77,22 +80,16 @@ fn steerable(
     if dropped.is_empty() {
         return Some((usable, String::new()));
     }
-    let why = selection::why_apart(topology, &dropped);
+    let are =
+        format!("{} {}", selection::cpus_are(&dropped), selection::why_apart(topology, &dropped));
+    let by_kernel = dropped.is_subset(&topology.dropped_from_rps());
     if usable.is_empty() {
-        plan.refuse(
-            subject,
-            RefusalCause::IsolatedCpu,
-            format!("{} {why}; the kernel drops such cpus from RPS", selection::cpus_are(&dropped)),
-        );
+        let who = if by_kernel { "the kernel drops such cpus from RPS" } else { NO_WORK };
+        plan.refuse(subject, RefusalCause::IsolatedCpu, format!("{are}; {who}"));
         return None;
     }
-    Some((
-        usable,
-        format!(
-            "; {} {why}: left out, as the kernel ignores such cpus",
-            selection::cpus_are(&dropped)
-        ),
-    ))
+    let who = if by_kernel { "the kernel ignores such cpus" } else { NO_WORK };
+    Some((usable, format!("; {are}: left out, as {who}")))
 }
 
 /// Adds `rps_cpus` of each rx queue.
@@ -126,18 +123,16 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
         };
         for queue in &netdev.rx_queues {
             let label = format!("{} rx-{}", netdev.name, queue.index);
-            match (&queue.rps_cpus, &queue.leased) {
-                (_, Some(holder)) => plan.refuse(
-                    &label,
-                    RefusalCause::LeasedQueue,
-                    format!("in use by {holder}: end that use first"),
-                ),
-                (None, _) => plan.refuse(
+            if !selection::unless_leased(queue.leased.as_deref(), &label, plan) {
+                continue;
+            }
+            match &queue.rps_cpus {
+                None => plan.refuse(
                     &label,
                     RefusalCause::NoSuchKnob,
                     "it has no rps_cpus: this kernel has no RPS".into(),
                 ),
-                (Some(old), None) => {
+                Some(old) => {
                     let (netdev, queue) = (NetdevIdentity::from_netdev(netdev), queue.index);
                     let knob = knobs::RpsCpus { netdev, queue };
                     changes.set(knob, old.clone(), cpus.clone(), reason.clone());
@@ -162,10 +157,8 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
         };
         return plan.refuse("rps_sock_flow_entries", RefusalCause::NoSuchKnob, reason.into());
     };
-    if wanted > MAX_FLOW_ENTRIES {
-        let reason =
-            format!("{wanted} flow entries exceed the kernel's limit ({MAX_FLOW_ENTRIES})");
-        return plan.refuse("rps_sock_flow_entries", RefusalCause::OutOfRange, reason);
+    if !table_fits(wanted, plan) {
+        return;
     }
     // The kernel rounds up (`roundup_pow_of_two`); the plan states the value that will be read
     // back.
@@ -187,6 +180,17 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
     plan.unchanged.append(&mut changes.unchanged);
     let advice = |_: &str| "stop it, or change RFS in its configuration".to_owned();
     owners::add_unless_owned(snapshot, OwnedKnob::Rps, goal, changes.changes, advice, plan);
+}
+
+/// Whether the kernel accepts an RFS table of this size; adds a refusal if not.
+pub(super) fn table_fits(entries: u32, plan: &mut Plan) -> bool {
+    let fits = entries <= MAX_FLOW_ENTRIES;
+    if !fits {
+        let reason =
+            format!("{entries} flow entries exceed the kernel's limit ({MAX_FLOW_ENTRIES})");
+        plan.refuse("rps_sock_flow_entries", RefusalCause::OutOfRange, reason);
+    }
+    fits
 }
 
 /// Why a setting of a netdev without hardware would do nothing; `None` if the kernel reads it.
@@ -214,18 +218,16 @@ fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
     };
     for queue in netdev.rx_queues.iter().filter(|queue| queue.index < real || entries == 0) {
         let label = format!("{} rx-{}", netdev.name, queue.index);
-        match (queue.rps_flow_cnt, &queue.leased) {
-            (_, Some(holder)) => plan.refuse(
-                &label,
-                RefusalCause::LeasedQueue,
-                format!("in use by {holder}: end that use first"),
-            ),
-            (None, _) => plan.refuse(
+        if !selection::unless_leased(queue.leased.as_deref(), &label, plan) {
+            continue;
+        }
+        match queue.rps_flow_cnt {
+            None => plan.refuse(
                 &label,
                 RefusalCause::NoSuchKnob,
                 "it has no rps_flow_cnt: this kernel has no RFS".into(),
             ),
-            (Some(old), None) => {
+            Some(old) => {
                 let reason = match entries {
                     0 => "RFS off".to_owned(),
                     _ => {

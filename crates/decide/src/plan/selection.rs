@@ -120,6 +120,11 @@ pub(super) fn usable(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &m
         );
         return false;
     }
+    all_open(topology, subject, cpus, plan)
+}
+
+/// Whether all CPUs are online and take work; adds refusals that name the others.
+pub(super) fn all_open(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &mut Plan) -> bool {
     let online = all_online(topology, subject, cpus, plan);
     let apart = cpus.and(&topology.isolated_or_tickless());
     if !apart.is_empty() {
@@ -154,6 +159,15 @@ pub(super) fn all_online(
     offline.is_empty()
 }
 
+/// Whether no one else holds a queue; adds a refusal that names the holder.
+pub(super) fn unless_leased(holder: Option<&str>, subject: &str, plan: &mut Plan) -> bool {
+    if let Some(holder) = holder {
+        let reason = format!("in use by {holder}: end that use first");
+        plan.refuse(subject, RefusalCause::LeasedQueue, reason);
+    }
+    holder.is_none()
+}
+
 /// `cpu 3 is`, `cpus 3-5 are`.
 pub(super) fn cpus_are(cpus: &CpuSet) -> String {
     if cpus.len() == 1 { format!("cpu {cpus} is") } else { format!("cpus {cpus} are") }
@@ -161,7 +175,8 @@ pub(super) fn cpus_are(cpus: &CpuSet) -> String {
 
 /// `isolated`, `tickless` or both.
 pub(super) fn why_apart(topology: &Topology, cpus: &CpuSet) -> &'static str {
-    match (cpus.intersects(&topology.isolated), cpus.intersects(&topology.nohz_full)) {
+    let isolated = topology.isolated.or(&topology.isolated_partitions);
+    match (cpus.intersects(&isolated), cpus.intersects(&topology.nohz_full)) {
         (true, true) => "isolated or tickless (nohz_full)",
         (false, true) => "tickless (nohz_full)",
         _ => "isolated",

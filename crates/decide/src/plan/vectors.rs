@@ -12,7 +12,7 @@ use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::place::{AlgorithmName, Vector};
-use crate::plan::contents::{Placement, Plan, RefusalCause};
+use crate::plan::contents::{Placement, Plan};
 use crate::plan::goal::{Goal, Override};
 use crate::plan::irq_changes::{affinity, refusal};
 use crate::plan::predict::Judged;
@@ -93,7 +93,7 @@ impl<'a> VectorRules<'a> {
         let present =
             || group.silos.iter().filter_map(|silo| silo.rps_cpus.clone()).reduce(|a, b| a.or(&b));
         let cpus = self.goal.rps.clone().or_else(present).unwrap_or_default();
-        cpus.and(&snapshot.topology.online).minus(&snapshot.topology.isolated_or_tickless())
+        cpus.and(&snapshot.topology.online).minus(&snapshot.topology.dropped_from_rps())
     }
 }
 
@@ -140,14 +140,7 @@ pub(super) fn groups<'a>(
                 silo.irq.as_ref().map(|edge| edge.to).filter(|irq| snapshot.irqs.contains_key(irq));
             let known = irq.and_then(|irq| by_irq.get(&irq).copied());
             match known.and_then(|at| groups.get_mut(at)) {
-                _ if silo.leased.is_some() => {
-                    let holder = silo.leased.clone().unwrap_or_default();
-                    plan.refuse(
-                        &silo.label(),
-                        RefusalCause::LeasedQueue,
-                        format!("in use by {holder}: end that use first"),
-                    );
-                }
+                _ if !selection::unless_leased(silo.leased.as_deref(), &silo.label(), plan) => {}
                 Some(group) => group.silos.push(silo),
                 None if irq.is_none() && silo.kthread.is_none() => {
                     plan.leave(&silo.label(), "its interrupt is not known");

@@ -85,6 +85,7 @@ fn built(shape: &Shape, stride: u32, apart: bool, hybrid: bool) -> Topology {
         online: all.clone(),
         possible: all,
         isolated: CpuSet::new(),
+        isolated_partitions: CpuSet::new(),
         nohz_full: CpuSet::new(),
         exclusive: CpuSet::new(),
         nodes: nodes.collect(),

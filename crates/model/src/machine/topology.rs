@@ -31,8 +31,12 @@ pub struct Topology {
     pub online: CpuSet,
     /// CPUs that can ever come online.
     pub possible: CpuSet,
-    /// `isolcpus=` and isolated cpuset partitions (`/sys/devices/system/cpu/isolated`).
+    /// `isolcpus=` (`/sys/devices/system/cpu/isolated`).
     pub isolated: CpuSet,
+    /// CPUs of isolated cpuset partitions, which cgroups form at run time; the boot list never has
+    /// them.
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
+    pub isolated_partitions: CpuSet,
     /// `nohz_full=` (`/sys/devices/system/cpu/nohz_full`).
     pub nohz_full: CpuSet,
     /// CPUs that belong to one container alone (the kubelet's CPU Manager, policy `static`).
@@ -193,8 +197,14 @@ impl Topology {
         }
     }
 
-    /// Isolated or tickless CPUs, which take work only if the operator names them.
+    /// Isolated or tickless CPUs, which take no work.
     pub fn isolated_or_tickless(&self) -> CpuSet {
+        self.dropped_from_rps().or(&self.isolated_partitions)
+    }
+
+    /// CPUs that the kernel drops from RPS masks: those set apart at boot, and not those of
+    /// partitions (`net/core/net-sysfs.c:rps_cpumask_housekeeping`).
+    pub fn dropped_from_rps(&self) -> CpuSet {
         self.isolated.or(&self.nohz_full)
     }
 

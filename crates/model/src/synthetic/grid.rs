@@ -64,6 +64,7 @@ impl Grid {
             online: all.clone(),
             possible: all.clone(),
             isolated: CpuSet::new(),
+            isolated_partitions: CpuSet::new(),
             nohz_full: CpuSet::new(),
             exclusive: CpuSet::new(),
             nodes: (0..self.nodes)

@@ -45,6 +45,8 @@ pub struct Scene {
     pub offline: CpuSet,
     /// `isolcpus=`.
     pub isolated: CpuSet,
+    /// Isolated cpuset partitions.
+    pub isolated_partitions: CpuSet,
     /// `nohz_full=`.
     pub nohz_full: CpuSet,
     /// CPUs that belong to one container alone.
@@ -279,6 +281,7 @@ impl Scene {
         let mut topology = self.topology.clone().unwrap_or_else(|| self.grid.topology());
         topology.online = topology.online.minus(&self.offline);
         topology.isolated = topology.isolated.or(&self.isolated);
+        topology.isolated_partitions = topology.isolated_partitions.or(&self.isolated_partitions);
         topology.nohz_full = topology.nohz_full.or(&self.nohz_full);
         topology.exclusive = topology.exclusive.or(&self.exclusive);
         topology

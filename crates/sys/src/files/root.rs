@@ -157,6 +157,14 @@ impl Root {
         Ok(inodes)
     }
 
+    /// Names of the folders in a directory; saves nothing.
+    pub(crate) fn folders(&self, path: &str) -> Result<Vec<String>, ReadError> {
+        let entries =
+            std::fs::read_dir(self.path(path)).map_err(|e| ReadError::from_io(path, e))?;
+        let folders = entries.flatten().filter(|it| it.file_type().is_ok_and(|it| it.is_dir()));
+        Ok(folders.map(|it| it.file_name().to_string_lossy().into_owned()).collect())
+    }
+
     /// Reads a large file line by line through a bounded buffer.
     pub fn lines(
         &self,

@@ -3,8 +3,8 @@
 //! | read | when |
 //! |---|---|
 //! | CPU times, NET_RX and NET_TX, `softnet_stat`; counts, names and affinity of netdevs' interrupts; `up`, carrier and the displayed statistics of netdevs with hardware, and the received packets of others with one rx queue; CPUs of NAPI kthreads | each time |
-//! | other programs, network settings, RPS and XPS, queue leases, pods' exclusive CPUs | once a minute; programs also when an affinity has changed |
-//! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt, kthread or exclusive CPU has changed |
+//! | other programs, network settings, RPS and XPS, queue leases, isolated partitions, pods' exclusive CPUs | once a minute; programs also when an affinity has changed |
+//! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt, kthread, isolated or exclusive CPU has changed |
 //!
 //! Data that is not read is left out (other interrupts, other counters) or has the value last read.
 //! Interrupts are read one by one or as a table, whichever costs less: see [`Counting`].
@@ -29,6 +29,7 @@ use crate::files::error::ReadError;
 use crate::files::root::Root;
 use crate::read::exclusive_cpus::exclusive_cpus;
 use crate::read::gaps::Notes;
+use crate::read::isolated_partitions::isolated_partitions;
 use crate::read::netdev::{NET, matches_netlink, queues};
 use crate::read::process::processes;
 use crate::read::{irq, knob_owners, snapshot};
@@ -420,6 +421,9 @@ impl Opened {
             snapshot.net = snapshot::net_settings(&notes);
             if exclusive_cpus(root) != last.topology.exclusive {
                 return Err(Stale::Changed("exclusive cpus"));
+            }
+            if isolated_partitions(&notes) != last.topology.isolated_partitions {
+                return Err(Stale::Changed("isolated partitions"));
             }
             let genl = snapshot::netdev_genl(&notes);
             for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {

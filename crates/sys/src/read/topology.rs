@@ -12,6 +12,7 @@ use crate::files::error::ReadError;
 use crate::files::root::Root;
 use crate::read::exclusive_cpus::exclusive_cpus;
 use crate::read::gaps::Notes;
+use crate::read::isolated_partitions::isolated_partitions;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
@@ -72,6 +73,7 @@ pub(crate) fn noted(notes: &Notes<'_>) -> Result<Topology, ReadError> {
         possible,
         isolated: advisory(&format!("{CPUS}/isolated")),
         nohz_full: advisory(&format!("{CPUS}/nohz_full")),
+        isolated_partitions: isolated_partitions(notes),
         exclusive: exclusive_cpus(root),
         nodes,
     };

@@ -70,6 +70,16 @@ fn with(mut observation: Observation, change: impl Fn(u64, &mut Snapshot)) -> Ob
 }
 
 #[test]
+fn a_cpu_of_an_isolated_partition_is_isolated_as_one_of_the_boot_list_is() {
+    let mut scene = scene(&[("3", 0.2)]);
+    assert!(found(&scene.observation(), FindingId::ReceiveOnIsolatedCpu).is_none());
+    scene.isolated_partitions = set("3");
+    let finding = found(&scene.observation(), FindingId::ReceiveOnIsolatedCpu).unwrap();
+    assert_eq!(finding.title, "this cpu is isolated by a cpuset partition, but polls eth0 rx-0");
+    assert!(finding.writable().is_some(), "{:?}", finding.remedies);
+}
+
+#[test]
 fn a_larger_mtu_is_advised_for_full_packets_only() {
     let of_bytes = |bytes: u64| {
         let mut scene = scene(&[("0", 0.7)]);

@@ -194,6 +194,8 @@ fn reserved(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
     let topology = &judged.analysis.observation.after.topology;
     let (what, source) = if topology.isolated.contains(load.cpu) {
         ("isolated", "/sys/devices/system/cpu/isolated")
+    } else if topology.isolated_partitions.contains(load.cpu) {
+        ("isolated by a cpuset partition", "cpuset.cpus.partition of cgroups")
     } else if topology.nohz_full.contains(load.cpu) {
         ("tickless (nohz_full)", "/sys/devices/system/cpu/nohz_full")
     } else if topology.exclusive.contains(load.cpu) {

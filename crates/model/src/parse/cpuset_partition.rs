@@ -1,0 +1,27 @@
+//! `cpuset.cpus.partition` of a cgroup: whether its CPUs are apart from those of other cgroups.
+
+/// Whether the cgroup is a valid isolated partition, whose CPUs the scheduler does not balance.
+///
+/// The kernel prints `member`, `root` or `isolated`; where it cannot form a requested partition,
+/// `root invalid (reason)` or `isolated invalid (reason)`
+/// (`kernel/cgroup/cpuset.c:cpuset_partition_show`).
+pub fn is_isolated(text: &str) -> bool {
+    text.trim() == "isolated"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_that_the_kernel_could_not_form_isolates_nothing() {
+        assert!(is_isolated("isolated\n"));
+        let others = [
+            "member\n",
+            "root\n",
+            "",
+            "isolated invalid (Cpu list in cpuset.cpus not exclusive)\n",
+        ];
+        assert!(!others.into_iter().any(is_isolated));
+    }
+}
