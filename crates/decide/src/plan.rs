@@ -26,6 +26,7 @@ mod places;
 mod port_steering;
 mod predict;
 mod recall;
+mod refused;
 pub mod selection;
 mod vectors;
 

@@ -18,12 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use netsilo_decide::plan::Plan;
 use netsilo_trial::race::{Race, RacePlan, RaceResult};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-use crate::bench::experiment::as_found;
-use crate::tell::consent::{confirmed_by_user, refuse_owned};
+use crate::bench::experiment::{as_found, writes};
+use crate::tell::consent::{self, confirmed_by_user};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::versioned::Versioned;
@@ -109,10 +108,7 @@ fn agree(
     even_if_owned: bool,
     asking: &AtomicBool,
 ) -> Result<()> {
-    for candidate in &plan.candidates {
-        let plan = Plan { changes: candidate.changes.clone(), even_if_owned, ..Plan::default() };
-        refuse_owned(&plan, &args.state.root()?)?;
-    }
+    consent::refuse(&writes(&plan.candidates, even_if_owned), &args.state.root()?)?;
     let question = format!(
         "try {} in at most {}, restore each, and keep the winner",
         plural(plan.candidates.len() - 1, "candidate"),

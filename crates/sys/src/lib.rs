@@ -30,4 +30,4 @@ pub mod outcomes;
 pub mod read;
 pub mod transaction;
 
-pub use read::snapshot::snapshot;
+pub use read::snapshot::{snapshot, uncounted};

@@ -70,20 +70,10 @@ pub fn fix(check: &Check, requests: &[FixRequest], after: &Snapshot, even_if_own
             fix_finding(&mut plan, finding);
         }
     }
-    let owners = plan.knob_owners(&after.writers);
-    let owners: Vec<(String, &str)> = owners
-        .iter()
-        .map(|owner| (format!("{} (pid {})", owner.name, owner.pid), owner.name.as_str()))
-        .collect();
-    for (subject, name) in &owners {
-        let reason = format!(
-            "it is running and writes these settings too: stop {name}, or override with \
-             --even-if-owned"
-        );
-        plan.refuse(subject, RefusalCause::OtherOwner, reason);
-    }
-    if !owners.is_empty() {
+    let refused = plan.refused_on(after);
+    if !refused.is_empty() {
         plan.changes.clear();
+        plan.refusals.extend(refused);
     }
     defer_voided(&mut plan);
     plan
@@ -145,6 +135,7 @@ mod tests {
     use netsilo_model::snapshot::host::KnobOwner;
     use netsilo_model::snapshot::host::OwnedKnob;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
+    use netsilo_model::synthetic::grid::Grid;
 
     use crate::judge::evidence::Gain;
     use crate::judge::evidence::Remedy;
@@ -201,7 +192,9 @@ mod tests {
         let rps = Change::new(knob, CpuSet::new(), CpuSet::from_cpu(CpuId(1)), "");
         let check =
             check_with(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
-        let plan = fix(&check, &[request("far-from-consumers")], &Snapshot::default(), false);
+        let topology = Grid { cores: 2, ..Grid::default() }.topology().into();
+        let after = Snapshot { topology, ..Snapshot::default() };
+        let plan = fix(&check, &[request("far-from-consumers")], &after, false);
         let targets: Vec<String> =
             plan.changes.iter().map(|change| change.target.to_string()).collect();
         assert!(targets.len() == 2 && targets.contains(&"eth0 channels".to_owned()), "{targets:?}");

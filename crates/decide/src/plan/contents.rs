@@ -197,8 +197,10 @@ pub enum RefusalCause {
     NoAffinitySupport,
     /// A CPU that is not online.
     OfflineCpu,
-    /// A CPU that is isolated or tickless.
+    /// A CPU that is isolated (at boot or by a cpuset partition) or tickless.
     IsolatedCpu,
+    /// CPUs without a free interrupt vector.
+    NoFreeVector,
     /// The set of CPUs would be empty.
     EmptyMask,
     /// No such netdev.

@@ -4,6 +4,7 @@
 //! The operator names each worker's port: the eBPF counters do not record ports.
 
 use netsilo_model::change::{FlowRule, Knob, NTUPLE_FILTER, Steer, Target, knobs};
+use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::plan::contents::{Plan, RefusalCause};
@@ -21,25 +22,27 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     for netdev in netdevs {
         for steering in &goal.steer {
             let subject = format!("{} {steering}", netdev.name);
-            let queues = netdev.rx_queues.len();
-            if !can_steer(netdev) {
-                let driver = netdev.driver.as_deref().unwrap_or("its driver");
-                plan.refuse(
-                    &subject,
-                    RefusalCause::NoSuchKnob,
-                    format!("{driver} supports no flow rules; --rfs moves flows in software"),
-                );
-            } else if steering.queues.highest().is_some_and(|queue| queue.0 as usize >= queues) {
-                let reason = format!(
-                    "it has {queues} rx queues: choose from 0 to {}",
-                    queues.saturating_sub(1)
-                );
-                plan.refuse(&subject, RefusalCause::OutOfRange, reason);
-            } else {
+            if takes(netdev, &steering.queues, &subject, plan) {
                 rules(netdev, steering, plan);
             }
         }
     }
+}
+
+/// Whether a netdev can steer flows to these queues; adds a refusal if not.
+pub(super) fn takes(netdev: &Netdev, queues: &CpuSet, subject: &str, plan: &mut Plan) -> bool {
+    let count = netdev.rx_queues.len();
+    if !can_steer(netdev) {
+        let driver = netdev.driver.as_deref().unwrap_or("its driver");
+        let reason = format!("{driver} supports no flow rules; --rfs moves flows in software");
+        plan.refuse(subject, RefusalCause::NoSuchKnob, reason);
+    } else if queues.highest().is_some_and(|queue| queue.0 as usize >= count) {
+        let reason = format!("it has {count} rx queues: choose from 0 to {}", count.max(1) - 1);
+        plan.refuse(subject, RefusalCause::OutOfRange, reason);
+    } else {
+        return true;
+    }
+    false
 }
 
 fn rules(netdev: &Netdev, steering: &PortSteering, plan: &mut Plan) {

@@ -4,7 +4,7 @@ use netsilo_model::change::{Change, ordered};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::host::Snapshot;
 
-use crate::plan::contents::Plan;
+use crate::plan::contents::{Plan, Refusal};
 use crate::plan::goal::Goal;
 use crate::plan::places::present_places;
 use crate::plan::recall::{Recalled, settable};
@@ -53,8 +53,8 @@ fn measured(analysis: &Analysis<'_>, goal: &Goal, recalled: &Recalled<'_>) -> Re
     plan.changes.extend(knobs);
     plan.changes = ordered(plan.changes);
     plan.even_if_owned = goal.even_if_owned;
-    if let [owner, ..] = plan.knob_owners(&after.writers).as_slice() {
-        return Err(format!("{} (pid {}) writes the same knobs", owner.name, owner.pid));
+    if let [Refusal { subject, reason, .. }, ..] = plan.refused_on(after).as_slice() {
+        return Err(format!("{subject}: {reason}"));
     }
     plan.measured = Some(recalled.basis.clone());
     Ok(plan)

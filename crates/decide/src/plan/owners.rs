@@ -12,7 +12,7 @@ impl Plan {
     /// (`even_if_owned`).
     ///
     /// Used for a saved plan: another program may have started since.
-    pub fn knob_owners<'w>(&self, writers: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
+    pub(super) fn knob_owners<'w>(&self, writers: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
         let knob = |change: &Change| match change.target {
             Target::IrqAffinity(_) => Some(OwnedKnob::IrqAffinity),
             Target::RpsCpus(_) | Target::RpsFlowCnt(_) | Target::RpsSockFlowEntries(_) => {

@@ -181,10 +181,13 @@ fn scenes() -> impl Strategy<Value = Scene> {
                 let netdevs =
                     vec![device("eth0", 0, queues), device("eth1", grid.nodes - 1, second)];
                 let busy = vec![CpuLoad { cpus, usr }];
+                // half of them at boot, half by a cpuset partition
+                let isolated_partitions = isolated.iter().filter(|cpu| cpu.0 % 2 == 1).collect();
                 Scene {
                     grid,
                     offline,
-                    isolated,
+                    isolated: isolated.minus(&isolated_partitions),
+                    isolated_partitions,
                     busy,
                     netdevs,
                     rps_sock_flow_entries: Some(0),
@@ -263,7 +266,9 @@ proptest! {
         let observation = scene.observation();
         let topology = &observation.after.topology;
         let allowed = goal.cpus.clone().unwrap_or(topology.housekeeping());
-        for change in plan(&observation, &goal).changes {
+        let plan = plan(&observation, &goal);
+        prop_assert_eq!(plan.refused_on(&observation.after), vec![], "of its own plan");
+        for change in plan.changes {
             prop_assert_eq!(change.target.value_in(&observation.after), Some(change.old.clone()));
             prop_assert_ne!(&change.old, &change.new);
             prop_assert!(!change.reason.is_empty());
@@ -272,7 +277,7 @@ proptest! {
             {
                 prop_assert_eq!(cpus.len(), 1);
                 prop_assert!(cpus.is_subset(&allowed) && cpus.is_subset(&topology.online));
-                prop_assert!(!cpus.intersects(&topology.isolated));
+                prop_assert!(!cpus.intersects(&topology.isolated_or_tickless()));
             }
         }
     }
@@ -434,7 +439,7 @@ proptest! {
         // a kthread that the winner left on several CPUs is not freed again, and nothing returns to
         // an isolated CPU
         let threaded = scene.netdevs.iter().any(|netdev| netdev.threaded);
-        let is_apart = |cpu: CpuId| scene.isolated.contains(cpu);
+        let is_apart = |cpu: CpuId| scene.isolated.or(&scene.isolated_partitions).contains(cpu);
         let apart = learned.state.places.iter().any(|it| it.irq.is_some_and(is_apart));
         prop_assert!(!is_refused || threaded || apart, "{:?}", first.unchanged);
         if !is_refused {

@@ -26,7 +26,7 @@ use crate::bench::folder::{RunOptions, Sender, create_run, open_run};
 use crate::bench::load_args::TimeArgs;
 use crate::bench::runner::{self, Runner};
 use crate::bench::settings::TuningArgs;
-use crate::tell::consent::{confirmed_by_user, refuse_owned};
+use crate::tell::consent::{self, confirmed_by_user};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::words::plural;
@@ -237,10 +237,7 @@ impl ExperimentArgs {
         asking: &AtomicBool,
     ) -> Result<()> {
         out::text(&shown(experiment))?;
-        for setting in &experiment.settings {
-            let plan = Plan { changes: setting.changes.clone(), even_if_owned, ..Plan::default() };
-            refuse_owned(&plan, &self.state.root()?)?;
-        }
+        consent::refuse(&writes(&experiment.settings, even_if_owned), &self.state.root()?)?;
         let time = runner::time_of(experiment, trials);
         let question =
             format!("run {}, about {}", plural(trials, "trial"), humantime::format_duration(time));
@@ -263,6 +260,16 @@ impl ExperimentArgs {
         let spec = self.times.spec(test);
         crate::bench::load_args::with_instances(spec, instances, instances_as)
     }
+}
+
+/// What these settings write, as plans.
+pub(crate) fn writes(settings: &[Setting], even_if_owned: bool) -> Vec<Plan> {
+    let plan = |setting: &Setting| Plan {
+        changes: setting.changes.clone(),
+        even_if_owned,
+        ..Plan::default()
+    };
+    settings.iter().map(plan).collect()
 }
 
 /// Checks that every changed value is still as it was when the run began.

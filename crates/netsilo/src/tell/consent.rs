@@ -3,28 +3,43 @@
 use std::io::{self, BufRead as _, IsTerminal as _};
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::plan::Plan;
+use netsilo_decide::plan::{Plan, Refusal, RefusalCause};
 use netsilo_sys::files::root::Root;
 
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::eprint;
 
-/// Refuses a plan if another program now owns one of its settings; a saved plan may be old.
-pub(crate) fn refuse_owned(plan: &Plan, root: &Root) -> Result<()> {
-    let writers = netsilo_sys::read::knob_owners::running(root)
-        .context("cannot look for other programs that write these settings")?;
-    let owners = plan.knob_owners(&writers);
-    let names: Vec<String> =
-        owners.iter().map(|owner| format!("{} (pid {})", owner.name, owner.pid)).collect();
-    if names.is_empty() {
+/// Refuses plans whose changes planning would refuse on the machine as it is now: they may be old,
+/// or come from elsewhere.
+pub(crate) fn refuse(plans: &[Plan], root: &Root) -> Result<()> {
+    let refused = refused(plans, root)?;
+    if refused.is_empty() {
         return Ok(());
     }
-    let todo = "stop it first, or make the plan with --even-if-owned; nothing was written";
-    Err(ExitError(
-        Exit::OtherOwner,
-        format!("{} writes these settings too: {todo}", names.join(", ")),
-    )
-    .into())
+    let is_owner = |it: &&Refusal| it.cause == RefusalCause::OtherOwner;
+    let owners: Vec<&str> = refused.iter().filter(is_owner).map(|it| it.subject.as_str()).collect();
+    if owners.len() == refused.len() {
+        let todo = "stop it first, or make the plan with --even-if-owned; nothing was written";
+        let message = format!("{} writes these settings too: {todo}", owners.join(", "));
+        return Err(ExitError(Exit::OtherOwner, message).into());
+    }
+    let mut message = "refused, and nothing was written:".to_owned();
+    for Refusal { subject, reason, .. } in &refused {
+        message.push_str(&format!("\n  {subject}: {reason}"));
+    }
+    Err(ExitError(Exit::Refused, message).into())
+}
+
+/// What planning would refuse of these changes now, each once.
+pub(crate) fn refused(plans: &[Plan], root: &Root) -> Result<Vec<Refusal>> {
+    let now = netsilo_sys::uncounted(root).context("cannot read what would be changed")?;
+    let mut refused: Vec<Refusal> = Vec::new();
+    for refusal in plans.iter().flat_map(|plan| plan.refused_on(&now)) {
+        if !refused.contains(&refusal) {
+            refused.push(refusal);
+        }
+    }
+    Ok(refused)
 }
 
 /// Asks on the terminal; an error if standard input is none.

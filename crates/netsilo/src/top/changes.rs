@@ -39,7 +39,7 @@ pub(super) fn apply(
     within: Duration,
     send: &Sender<Event>,
 ) -> Result<Pending> {
-    apply::refuse(plan, state)?;
+    apply::refuse(plan, state, false)?;
     let applied = apply::write(plan, state, Some(within), Phases::only_writes(), &mut |line| {
         let _ = send.send(Event::Step(line));
     })?;

@@ -19,7 +19,7 @@ use crate::args::ab_setting::AbSetting;
 use crate::args::goal::GoalArgs;
 use crate::args::state_dir::StateDir;
 use crate::args::{look, named};
-use crate::tell::consent::{confirmed_by_user, refuse_owned};
+use crate::tell::consent::{self, confirmed_by_user};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::words::plural;
@@ -122,9 +122,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let message = "neither setting changes anything: there is nothing to compare";
         return Err(ExitError(Exit::Refused, message.into()).into());
     }
-    for plan in plans.iter().flatten() {
-        refuse_owned(plan, &args.state.root()?)?;
-    }
+    let written: Vec<Plan> = plans.iter().flatten().cloned().collect();
+    consent::refuse(&written, &args.state.root()?)?;
     if !args.yes
         && !confirmed_by_user(&format!(
             "write and restore {} in each pair",

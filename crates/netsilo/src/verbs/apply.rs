@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use netsilo_decide::plan::Plan;
+use netsilo_decide::plan::{Plan, Refusal};
 use netsilo_model::change::first_void;
 use netsilo_sys::transaction::apply::{Applied, ApplyEvent, TransactionOptions};
 use netsilo_sys::transaction::guard;
@@ -16,7 +16,7 @@ use crate::args::goal::GoalArgs;
 use crate::args::look;
 use crate::args::plan::load;
 use crate::args::state_dir::StateDir;
-use crate::tell::consent::{confirmed_by_user, refuse_owned};
+use crate::tell::consent::{self, confirmed_by_user};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::{self, eprint_line};
 use crate::tell::versioned::Versioned;
@@ -32,6 +32,10 @@ pub(crate) struct Args {
     /// Apply exactly the plan in this file (-: standard input), as printed by `netsilo plan --json`
     #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "GoalKeys", "LiveArgs"])]
     plan: Option<PathBuf>,
+    /// With --plan: write also what netsilo itself would not plan: work on isolated or offline
+    /// cpus, interrupts that cannot be moved, settings that another program owns
+    #[arg(long, requires = "plan")]
+    force: bool,
     #[command(flatten)]
     goal: GoalArgs,
     #[command(flatten)]
@@ -61,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             plan
         }
     };
-    apply(&plan, &args.options)
+    apply(&plan, &args.options, args.force)
 }
 
 /// How long each phase of an apply took, for those who want to know.
@@ -90,8 +94,8 @@ impl Phases {
     }
 }
 
-/// Shows a plan, asks, applies it and reports the outcome.
-pub(crate) fn apply(plan: &Plan, options: &ApplyOptions) -> Result<Exit> {
+/// Shows a plan, asks, applies it and reports the outcome; with `force` also what planning refuses.
+pub(crate) fn apply(plan: &Plan, options: &ApplyOptions, force: bool) -> Result<Exit> {
     if !options.json {
         out::styled(&views::plan::render(plan))?;
     }
@@ -101,7 +105,7 @@ pub(crate) fn apply(plan: &Plan, options: &ApplyOptions) -> Result<Exit> {
     if options.json {
         views::plan::interruptions(plan).iter().for_each(eprint_line);
     }
-    refuse(plan, &options.state)?;
+    refuse(plan, &options.state, force)?;
     if !options.yes
         && !confirmed_by_user(&format!("apply {}", plural(plan.changes.len(), "change")))?
     {
@@ -124,10 +128,18 @@ pub(crate) fn apply(plan: &Plan, options: &ApplyOptions) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Refuses a plan that cannot be written as a whole, or whose settings another program owns.
-pub(crate) fn refuse(plan: &Plan, state: &StateDir) -> Result<()> {
+/// Refuses a plan that cannot be written as a whole, or that planning would refuse now; `force`
+/// only reports the latter.
+pub(crate) fn refuse(plan: &Plan, state: &StateDir, force: bool) -> Result<()> {
     refuse_conflicting_changes(plan)?;
-    refuse_owned(plan, &state.root()?)
+    let root = state.root()?;
+    if !force {
+        return consent::refuse(std::slice::from_ref(plan), &root);
+    }
+    for Refusal { subject, reason, .. } in consent::refused(std::slice::from_ref(plan), &root)? {
+        eprint_line(format_args!("netsilo: forced: {subject}: {reason}"));
+    }
+    Ok(())
 }
 
 /// Writes a plan as one transaction, which its guard restores unless it is confirmed; tells the

@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
     if !args.dry_run {
-        return apply(plan, &args.options);
+        return apply(plan, &args.options, false);
     }
     if args.options.json {
         out::json(&Versioned::first(plan))?;
@@ -121,7 +121,7 @@ fn newcomers(
             return Ok(());
         }
         eprint_line(format_args!("{appeared} appeared meanwhile"));
-        apply(&plan, &args.options.without_asking())?;
+        apply(&plan, &args.options.without_asking(), false)?;
     }
     eprint_line(
         "threads with other cpus keep appearing: run this again, or restrict the cgroup (--cgroup)",

@@ -16,6 +16,7 @@ impl Host {
         let host = Self { dir: tempfile::tempdir().unwrap() };
         host.put("proc/sys/kernel/random/boot_id", "6a5b\n");
         host.put("sys/devices/system/cpu/possible", "0-7\n");
+        host.put("sys/devices/system/cpu/online", "0-7\n");
         for (irq, action) in [(27, "virtio0-input.0"), (28, "virtio0-input.1")] {
             host.put(&format!("proc/irq/{irq}/smp_affinity"), "01\n");
             host.put(&format!("sys/kernel/irq/{irq}/actions"), &format!("{action}\n"));

@@ -142,6 +142,33 @@ fn another_owner_that_runs_now_ends_with_30() {
 }
 
 #[test]
+fn a_plan_of_a_file_is_refused_what_planning_refuses_unless_forced() {
+    let at_boot = ("sys/devices/system/cpu/isolated", "4-5\n", "cpu 4 is isolated");
+    let by_partition = ("sys/fs/cgroup/cpuset.cpus.isolated", "4\n", "cpu 4 is isolated");
+    let offline = ("sys/devices/system/cpu/online", "0-3\n", "cpu 4 is not online");
+    for (file, text, why) in [at_boot, by_partition, offline] {
+        let host = Host::new();
+        host.put(file, text);
+        let plan = host.root().join("plan.json").display().to_string();
+        let compared = ["--b", &plan, "--yes", "--", "echo", "1"];
+        for (verb, more) in [("apply", &["--yes"][..]), ("ab", &compared)] {
+            let (code, text) = output_of(&host.run(verb, more));
+            assert_eq!(code, Some(1), "{verb}: {text}");
+            for irq in ["irq 27 (virtio0-input.0)", "irq 28 (virtio0-input.1)"] {
+                assert!(text.contains(&format!("{irq}: {why}")), "{verb}: {text}");
+            }
+            assert_eq!(host.affinities(), ["01\n", "01\n"]);
+        }
+        let (code, text) = output_of(&host.run("apply", &["--yes", "--force"]));
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains(&format!("forced: irq 27 (virtio0-input.0): {why}")), "{text}");
+        assert_eq!(host.affinities(), ["10", "10"]);
+    }
+    let mut without_file = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    assert_eq!(output_of(&without_file.args(["apply", "--force"]).output().unwrap()).0, Some(2));
+}
+
+#[test]
 fn a_plan_with_only_refusals_ends_like_plan() {
     let host = Host::new();
     for (cause, expected) in [("other_owner", 30), ("managed_irq", 1)] {

@@ -2,8 +2,6 @@
 
 use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
 
-use crate::files::error::ReadError;
-use crate::files::root::Root;
 use crate::read::gaps::Notes;
 use crate::read::process::Process;
 
@@ -48,14 +46,6 @@ pub(crate) const LINK_KEYS: &[&str] = &["IRQAffinityPolicy=", "ReceivePacketStee
 /// The folders where systemd reads `.link` files.
 const LINK_DIRS: &[&str] =
     &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"];
-
-/// All such programs that are running.
-pub fn running(root: &Root) -> Result<Vec<KnobOwner>, ReadError> {
-    let notes = Notes::new(root);
-    let owners = knob_owners(&notes, &crate::read::process::processes(&notes));
-    notes.finish()?;
-    Ok(owners)
-}
 
 /// All such programs, and udev if its `.link` files write knobs.
 pub(crate) fn knob_owners(notes: &Notes<'_>, processes: &[Process]) -> Vec<KnobOwner> {

@@ -48,7 +48,7 @@ fn whole(root: &Root, kept: Option<&Kept>) -> Result<(Snapshot, Vec<Process>), R
 }
 
 /// As [`snapshot`], without interrupt counts, drop counters and the audit.
-pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
+pub fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
     Ok(look(root, false, None, || irq::uncounted(root))?.0)
 }
 

@@ -6,7 +6,7 @@ use crate::snapshot::netdev::{Netdev, NetdevIdentity};
 
 impl NetdevIdentity {
     /// The netdev in a snapshot.
-    pub(super) fn find<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
+    pub fn find<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
         snapshot.netdevs.iter().find(|netdev| self.is(netdev))
     }
 
