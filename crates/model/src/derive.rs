@@ -18,4 +18,5 @@ pub mod silos;
 pub mod sock_diag;
 pub mod stages;
 pub mod thread_share;
+mod unread;
 pub mod wakeups;

@@ -129,6 +129,7 @@ impl Vector {
         for (cpu, rate) in consumers().filter_map(|it| it.idle_wakeups_on.as_ref()).flatten() {
             *idle_wakeups_on.entry(*cpu).or_default() += rate;
         }
+        let known = Some(heaviest).filter(|silo| silo.readers_are_known());
         let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
         let in_force = || heaviest.effective.as_ref().and_then(CpuSet::single);
         let mut woken_by: BTreeMap<CpuId, WakeupRate> = BTreeMap::new();
@@ -165,8 +166,8 @@ impl Vector {
             sent_from: BTreeMap::new(),
             pool: CpuSet::new(),
             hint: None,
-            read_on: heaviest.read_on(),
-            consumer: heaviest.consumers.first().cloned(),
+            read_on: known.map(|silo| silo.read_on()).unwrap_or_default(),
+            consumer: known.and_then(|silo| silo.consumers.first().cloned()),
             softirq: heaviest.softirq,
         })
     }

@@ -94,7 +94,8 @@ pub(super) fn advise(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, 
     let llcs = snapshot.topology.llc_groups().len();
     for netdev in netdevs {
         let is_read = |silo: &&Silo| {
-            silo.queue.is_some() && silo.netdev.is(netdev) && silo.bytes_per_s > Some(0.0)
+            let is_read = silo.bytes_per_s > Some(0.0) && silo.readers_are_known();
+            silo.queue.is_some() && silo.netdev.is(netdev) && is_read
         };
         let queues: Vec<&Silo> = silos.queues.iter().filter(is_read).collect();
         let bytes = |silo: &Silo| silo.bytes_per_s.unwrap_or(0.0);

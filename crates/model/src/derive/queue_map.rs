@@ -42,16 +42,7 @@ pub struct QueueMap<'a> {
     napis: BTreeMap<(u32, u32), Association<NapiId>>,
     /// All origins, in the order of the silos.
     origins: Vec<Origin>,
-    /// The origin of data whose protocol ran on a CPU, if nothing else tells it.
-    by_cpu: Vec<(CpuId, Origin)>,
 }
-
-/// Share of a CPU's polled packets that one queue must have to count as the only one there.
-const ALONE: f64 = 0.95;
-
-/// Most reads of data of unknown origin for each packet of the only queue on a CPU, if they are of
-/// its packets.
-const READS_PER_PACKET: u64 = 2;
 
 impl<T> Association<T> {
     /// An edge to something else with the same source and confidence.
@@ -71,7 +62,6 @@ impl<'a> QueueMap<'a> {
             queues: BTreeMap::new(),
             napis: BTreeMap::new(),
             origins: Vec::new(),
-            by_cpu: Vec::new(),
         };
         let queues = || {
             snapshot
@@ -103,47 +93,7 @@ impl<'a> QueueMap<'a> {
             .filter(|(napi, _)| polled.contains(napi))
             .map(|(napi, at)| Origin::Napi(*at, *napi));
         map.origins.extend(without_queue.into_set());
-        map.by_cpu = map.only_unread(attribution);
         map
-    }
-
-    /// Finds CPUs that poll one queue alone, of which no packet is known to be read or forwarded:
-    /// data of unknown origin whose protocol ran there came from it.
-    ///
-    /// So a veth that feeds a router or bridge, whose packets are read in another network
-    /// namespace: the kernel handles them on the CPU that polled them, up to the socket. Not with
-    /// RPS, which has them handled elsewhere.
-    fn only_unread(&self, attribution: &Attribution) -> Vec<(CpuId, Origin)> {
-        let steers = |rx: &RxQueue| rx.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
-        if self.snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues).any(steers) {
-            return Vec::new();
-        }
-        let mut known: BTreeSet<Origin> = BTreeSet::new();
-        let mut reads: BTreeMap<CpuId, u64> = BTreeMap::new();
-        for row in &attribution.consumption {
-            match (self.origin_of(row), row.protocol_cpu) {
-                (Origin::Unresolved, Some(cpu)) => *reads.entry(cpu).or_default() += row.events,
-                (origin, _) => _ = known.insert(origin),
-            }
-        }
-        known.extend(attribution.forwarded.iter().map(|row| self.origin_of_forwarded(row)));
-        // The backlog (NAPI 0) polls no device: its packets were polled before, or are local.
-        let mut polled: BTreeMap<CpuId, u64> = BTreeMap::new();
-        for poll in attribution.polls.iter().filter(|poll| poll.napi.0 != 0) {
-            *polled.entry(poll.cpu).or_default() += poll.packets;
-        }
-        let mut unread = Vec::new();
-        for (origin, polls) in self.polls_by_origin(attribution) {
-            for poll in polls.iter().filter(|_| !known.contains(&origin)) {
-                let of = |counts: &BTreeMap<CpuId, u64>| counts.get(&poll.cpu).copied();
-                let is_only = poll.packets as f64 >= ALONE * of(&polled).unwrap_or(0) as f64;
-                let reads = of(&reads).unwrap_or(0);
-                if is_only && reads > 0 && reads <= READS_PER_PACKET * poll.packets {
-                    unread.push((poll.cpu, origin));
-                }
-            }
-        }
-        unread
     }
 
     /// Adds what netdev netlink reports: the NAPIs of each netdev and, on newer kernels, of each
@@ -322,17 +272,15 @@ impl<'a> QueueMap<'a> {
         polls
     }
 
-    /// The queue or NAPI on which a consumption's data arrived.
+    /// The queue or NAPI on which a consumption's data arrived; unresolved without evidence,
+    /// however few queues it may be of.
     pub fn origin_of(&self, row: &Consumption) -> Origin {
-        if row.resolved == QueueResolution::Local {
-            return Origin::Local;
-        }
-        match (self.origin_of_packets(row.napi, row.rx_queue), row.resolved, row.protocol_cpu) {
-            (Origin::Unresolved, QueueResolution::Unresolved, Some(cpu)) => {
-                let found = self.by_cpu.iter().find(|(only_on, _)| *only_on == cpu);
-                found.map_or(Origin::Unresolved, |(_, origin)| *origin)
+        match (row.resolved, self.origin_of_packets(row.napi, row.rx_queue)) {
+            (QueueResolution::Local, _) => Origin::Local,
+            (QueueResolution::Toeplitz, Origin::Unresolved) => {
+                self.computed(row.rx_queue).unwrap_or(Origin::Unresolved)
             }
-            (origin, _, _) => origin,
+            (_, origin) => origin,
         }
     }
 
@@ -351,17 +299,18 @@ impl<'a> QueueMap<'a> {
         match (by_napi, napi) {
             (Some(origin), _) => origin,
             (None, Some(napi)) if self.foreign.contains(&napi) => Origin::Foreign,
-            _ => self.by_queue_number(queue).unwrap_or(Origin::Unresolved),
+            _ => Origin::Unresolved,
         }
     }
 
-    /// Resolves a queue number alone: unambiguous if only one netdev with interrupts has that
-    /// queue.
-    fn by_queue_number(&self, queue: Option<u32>) -> Option<Origin> {
+    /// Resolves a queue number that was computed from the indirection table of this namespace's
+    /// netdev that has the socket's address; `None` if several could be that netdev.
+    fn computed(&self, queue: Option<u32>) -> Option<Origin> {
         let queue = queue?;
-        let mut devices = (0..self.snapshot.netdevs.len())
-            .filter(|at| !self.snapshot.netdevs[*at].irqs.is_empty());
-        let only = devices.next().filter(|_| devices.next().is_none())?;
+        let hashes = |dev: &Netdev| dev.ethtool.as_ref().is_some_and(|it| it.rss.value().is_some());
+        let mut devices = self.snapshot.netdevs.iter().enumerate();
+        let mut devices = devices.by_ref().filter(|(_, dev)| !dev.irqs.is_empty() || hashes(dev));
+        let (only, _) = devices.next().filter(|_| devices.next().is_none())?;
         self.has_queue(only, queue).then_some(Origin::Queue(only, queue))
     }
 

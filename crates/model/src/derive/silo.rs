@@ -85,8 +85,13 @@ pub struct Silo {
     /// Where it was not counted whether its own CPU was idle, it counts as idle.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kthread_woken_by: BTreeMap<CpuId, WakeupRate>,
-    /// Bytes of payload read per second; `None` if consumers were not counted.
+    /// Bytes of payload that known readers read per second; `None` if consumers were not counted,
+    /// or none is known.
     pub bytes_per_s: Option<f64>,
+    /// Share of what arrived whose reader is not known, at least: 1 if packets arrived and nobody
+    /// is known to read or forward them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unknown_share: f64,
     /// Share of the bytes whose queue is only probably this one.
     pub approximate_share: f64,
     /// Consumers that read the queue, heaviest first.
@@ -148,7 +153,7 @@ pub struct ConsumerShare {
     pub container: Option<String>,
     /// Bytes of payload read per second.
     pub bytes_per_s: f64,
-    /// Share of all bytes of the queue.
+    /// Share of all bytes of the queue, also of those whose reader is not known.
     pub share: f64,
     /// Share of its own bytes by reading CPU.
     pub cpus: BTreeMap<CpuId, f64>,
@@ -179,7 +184,17 @@ pub struct OutsideTraffic {
     pub consumers: Vec<ConsumerShare>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(share: &f64) -> bool {
+    *share == 0.0
+}
+
 impl Silo {
+    /// Whether the readers of most of its data are known, so that work may be placed by them.
+    pub fn readers_are_known(&self) -> bool {
+        self.unknown_share <= 0.5
+    }
+
     /// Name in reports: `eth0 rx-3`, or `eth0 napi 8197` if the queue is unknown.
     pub fn label(&self) -> String {
         self.subject().to_string()

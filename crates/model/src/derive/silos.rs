@@ -10,13 +10,14 @@ use crate::derive::silo::{
     ConsumerShare, OutsideTraffic, PollRate, Silo, Silos, SoftirqShare, heaviest,
 };
 use crate::derive::thread_share::ThreadShare;
+use crate::derive::unread::add_unknown;
 use crate::derive::wakeups::{Wakeups, of_kthread};
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::{Irq, NapiId};
 use crate::machine::ordered::{Ordered as _, StableSort as _};
 use crate::parse::container::Container;
 use crate::snapshot::attribution::{
-    Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol, QueueResolution,
+    Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol,
 };
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue};
@@ -63,6 +64,7 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         consumers: consumers(&rows, attribution, &wakeups),
     };
     own_shares(&mut queues, &per_cpu);
+    add_unknown(&mut queues, attribution, rates);
     let is_here = |row: &&&Consumption| after.machine.is_own_netns(row.consumer.netns);
     let unresolved_here: Vec<&Consumption> = unresolved.iter().filter(is_here).copied().collect();
     Silos {
@@ -364,9 +366,7 @@ fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribut
     // RPS has the protocol run elsewhere; without it, where the packet was polled.
     let is_steered = silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
     for row in rows {
-        // What is not resolved is here because its protocol ran where only this queue is polled.
-        let is_guess = row.approximate || row.resolved == QueueResolution::Unresolved;
-        silo.approximate_share += if is_guess { share(row) } else { 0.0 };
+        silo.approximate_share += if row.approximate { share(row) } else { 0.0 };
         let polled = row.poll_cpu.or(polled_on).filter(|_| !is_steered);
         match row.protocol_cpu.or(polled) {
             Some(cpu) => {

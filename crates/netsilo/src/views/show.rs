@@ -225,7 +225,7 @@ fn queue_row(silo: &Silo) -> Vec<Styled> {
         softirq.unwrap_or_else(|| cell("-".into())),
         cell(steering(silo)),
         near_and_far(&silo.locality, None),
-        cell(consumers(&silo.consumers, &silo.forwards)),
+        cell(takers(silo)),
     ]
 }
 
@@ -289,6 +289,16 @@ fn near_and_far(locality: &Locality, palette: Option<Palette>) -> Styled {
         text.push(meaning, format_args!("{name} {bar}{}", percent(share)));
     }
     text
+}
+
+/// Who takes a queue's packets: readers, forwarding, and what has no known reader.
+pub(crate) fn takers(silo: &Silo) -> String {
+    let known = consumers(&silo.consumers, &silo.forwards);
+    match silo.unknown_share {
+        0.0 => known,
+        1.0 => "not known".to_owned(),
+        share => format!("{known}, not known {}", percent(share)),
+    }
 }
 
 /// Consumers, then forwarded packets as a share of the queue's packets:

@@ -31,7 +31,11 @@ pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> LoadCause 
     let interrupted =
         || heaviest(silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate)));
     let cpu = polled.or_else(interrupted);
-    let place = cpu.map_or_else(|| "idle".to_owned(), |cpu| format!("on cpu {cpu}"));
+    let place = match cpu {
+        Some(cpu) => format!("on cpu {cpu}"),
+        None if may_receive(analysis, silo) => "polled on a cpu that is not known".to_owned(),
+        None => "idle".to_owned(),
+    };
     LoadCause {
         name: format!("{} {place}", silo.label()),
         share: cpu.and_then(|cpu| silo.own_share.get(&cpu).copied()),
@@ -39,6 +43,14 @@ pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> LoadCause 
         evidence: evidence(analysis, silo, cpu),
         steps: chain(analysis, silo, cpu),
     }
+}
+
+/// Whether packets may arrive on a queue whose polls and interrupts were not seen: its netdev
+/// receives some, and no NAPI is known that polled none of them.
+fn may_receive(analysis: &Analysis<'_>, silo: &Silo) -> bool {
+    let counters = analysis.rates.netdevs.get(&silo.netdev.name);
+    let received = counters.and_then(|counters| counters.get("rx_packets"));
+    silo.packets_per_s.is_none() && received.is_some_and(|rate| *rate > 0.0)
 }
 
 /// The cause of an interrupt without a known rx queue; `None` when the interrupt does not exist.
@@ -323,7 +335,10 @@ fn read(silo: &Silo) -> Option<Step> {
             consumer.share * 100.0
         )
     };
-    let readers: Vec<String> = silo.consumers.iter().take(3).map(reader).collect();
+    let mut readers: Vec<String> = silo.consumers.iter().take(3).map(reader).collect();
+    if silo.unknown_share > 0.0 {
+        readers.push(format!("a reader that is not known ({:.0}%)", silo.unknown_share * 100.0));
+    }
     (!readers.is_empty())
         .then(|| Step::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
 }

@@ -187,45 +187,67 @@ fn local_foreign_and_unresolved_data_belongs_to_no_silo() {
     assert_eq!(silos.queues[0].bytes_per_s, Some(1000.0));
 }
 
-/// The case of a router between namespaces: its NIC is a veth, and the reader is behind it.
+/// The case of a stranger: a program whose queue was not found, while one queue's reader was not
+/// seen. All that is known of both is that their packets were handled on one CPU.
 #[test]
-fn data_of_unknown_origin_is_of_the_only_queue_polled_where_its_protocol_ran() {
+fn data_of_unknown_origin_is_given_to_no_queue_however_few_there_are() {
     let mut scene = scene();
     scene.netdevs[0].queues.truncate(1);
     let mut observation = scene.observation();
-    let reads = observation.attribution.consumption.iter_mut();
-    reads.for_each(|row| {
+    observation.attribution.consumption.iter_mut().for_each(|row| {
         (row.napi, row.rx_queue, row.resolved) = (None, None, QueueResolution::Unresolved);
         (row.protocol_cpu, row.events) = (Some(CpuId(0)), 1);
     });
-    let silos = silos_of(&observation);
-    let silo = &silos.queues[0];
-    assert_eq!((silo.bytes_per_s, silo.approximate_share), (Some(1000.0), 1.0));
-    assert_eq!(silos.unresolved.bytes_per_s, 0.0);
-    assert!(!silo.consumers.is_empty());
-
-    let unresolved = |change: &dyn Fn(&mut Observation)| {
+    for netns in [0, 1] {
         let mut observation = observation.clone();
+        let rows = observation.attribution.consumption.iter_mut();
+        rows.for_each(|row| row.consumer.netns = netns);
+        let silos = silos_of(&observation);
+        let silo = &silos.queues[0];
+        assert_eq!((&silo.consumers, silo.bytes_per_s), (&Vec::new(), None));
+        assert_eq!((silo.unknown_share, silo.readers_are_known()), (1.0, false));
+        assert_eq!(silos.unresolved.bytes_per_s, 1000.0);
+    }
+}
+
+#[test]
+fn a_queue_number_alone_is_of_no_netdev_even_if_there_is_only_one() {
+    let mut observation = scene().observation();
+    // the NAPI of a netdev that was not polled in this window
+    let rows = observation.attribution.consumption.iter_mut();
+    rows.for_each(|row| (row.napi, row.rx_queue) = (Some(NapiId(9999)), Some(0)));
+    assert_eq!(silos_of(&observation).unresolved.bytes_per_s, 1000.0);
+    let rows = observation.attribution.consumption.iter_mut();
+    rows.for_each(|row| (row.napi, row.resolved) = (None, QueueResolution::Toeplitz));
+    assert_eq!(silos_of(&observation).queues[0].bytes_per_s, Some(1000.0), "it was computed");
+}
+
+#[test]
+fn the_shares_of_known_readers_are_of_all_that_the_queue_received() {
+    let mut scene = scene();
+    scene.netdevs[0].queues.truncate(1);
+    let readers = &mut scene.netdevs[0].queues[0].readers;
+    readers.iter_mut().for_each(|reader| reader.bytes_per_s *= 1000);
+    let shares = |rx_bytes: u64, change: &dyn Fn(&mut Observation)| {
+        let counters = [("rx_bytes", rx_bytes), ("rx_packets", 1000)];
+        let mut scene = scene.clone();
+        scene.netdevs[0].per_s = counters.map(|(name, rate)| (name.to_owned(), rate)).into();
+        let mut observation = scene.observation();
         change(&mut observation);
-        silos_of(&observation).unresolved.bytes_per_s
+        let silo = silos_of(&observation).queues[0].clone();
+        let shares: Vec<f64> = silo.consumers.iter().map(|consumer| consumer.share).collect();
+        (shares, silo.unknown_share, silo.readers_are_known())
     };
-    let other_cpu = |it: &mut Observation| {
-        it.attribution.consumption.iter_mut().for_each(|row| row.protocol_cpu = Some(CpuId(1)));
-    };
-    assert_eq!(unresolved(&other_cpu), 1000.0);
-    let other_queue = |it: &mut Observation| {
-        let foreign = Poll { napi: NapiId(9999), netns: 1, ..it.attribution.polls[0].clone() };
-        it.attribution.polls.push(foreign);
-    };
-    assert_eq!(unresolved(&other_queue), 1000.0);
-    let too_many_reads = |it: &mut Observation| {
-        it.attribution.consumption.iter_mut().for_each(|row| row.events = 1 << 40);
-    };
-    assert_eq!(unresolved(&too_many_reads), 1000.0);
-    let steered = |it: &mut Observation| {
-        it.after.netdevs[0].rx_queues[0].rps_cpus = Some(set("3"));
-    };
-    assert_eq!(unresolved(&steered), 1000.0);
+    let nothing = |_: &mut Observation| {};
+    // 1 MB/s is read, and 10 MB/s arrived behind 120 kB/s of headers
+    let (known, unknown, is_known) = shares(10_120_000, &nothing);
+    assert!((unknown - 0.9).abs() < 1e-9 && !is_known, "{unknown}");
+    assert!((known[0] - 0.075).abs() < 1e-9 && (known[1] - 0.025).abs() < 1e-9, "{known:?}");
+    // headers and reads at the window's edges
+    assert_eq!(shares(1_200_000, &nothing), (vec![0.75, 0.25], 0.0, true));
+    // a count that is a lower bound says nothing of what is missing
+    assert_eq!(shares(10_120_000, &|it| it.attribution.windowed = true).1, 0.0);
+    assert_eq!(shares(10_120_000, &|it| it.attribution.lost_events = 1).1, 0.0);
 }
 
 #[test]

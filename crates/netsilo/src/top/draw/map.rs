@@ -59,7 +59,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, state: &State, window: &Window, selected: 
                 pen.put(2, y, &netdev_title(netdev), Meaning::Title);
             }
             Line::Quiet(queues) => {
-                pen.put(4, y, &format!("{queues} without traffic"), Meaning::Quiet);
+                pen.put(4, y, &format!("{queues} without traffic seen"), Meaning::Quiet);
             }
             Line::Queue(silo) => {
                 queue(pen, &shown, window, silo, y);
@@ -109,7 +109,7 @@ fn summary(pen: &mut Pen<'_>, window: &Window) {
     if locality.bytes_per_s == 0.0 {
         let words = match window.report.attribution.source {
             AttributionSource::None => "who reads is not known: nothing counted it",
-            _ => "nothing was read from an rx queue in this window",
+            _ => "no data is known to be read from an rx queue in this window",
         };
         pen.put(0, 0, words, Meaning::Quiet);
         return;
@@ -293,6 +293,9 @@ fn readers(pen: &mut Pen<'_>, shown: &Shown<'_>, silo: &Silo, y: usize) {
     let forwards = silo.forwards.iter().map(|forward| format!("-> {}", forward.label()));
     let mut names: Vec<String> = names.chain(forwards).collect();
     names.dedup();
+    if silo.unknown_share > 0.0 {
+        names.push("not known".to_owned());
+    }
     pen.put(x, y, &names.join(" "), Meaning::Plain);
 }
 

@@ -49,7 +49,7 @@ pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
         rows: consumers.iter().map(|(tgid, consumer)| row(*tgid, consumer, palette)).collect(),
         empty: match window.report.attribution.source {
             AttributionSource::None => "consumers unknown: nothing was counted",
-            _ => "no consumer; without a filter: nothing read network data in this window",
+            _ => "no consumer; without a filter: none was seen to read in this window",
         }
         .into(),
         notes: vec![

@@ -58,7 +58,7 @@ fn row(silo: &Silo) -> Row {
             Cell::number(softirq, percent).meaning(hot),
             Cell::text(show::steering(silo)),
             Cell::text(show::locality(&silo.locality)),
-            Cell::text(show::consumers(&silo.consumers, &silo.forwards)),
+            Cell::text(show::takers(silo)),
         ],
     }
 }
