@@ -150,7 +150,7 @@ fn lacking(feature: KernelFeature) -> Problem {
             Severity::Warning,
             "no BTF (/sys/kernel/btf/vmlinux)",
             "no eBPF: only TCP has readers, by sock_diag; no softirq time",
-            "use a kernel of 5.6 or later with CONFIG_DEBUG_INFO_BTF",
+            "use a kernel of 5.12 or later with CONFIG_DEBUG_INFO_BTF",
         ),
         KernelFeature::CountsByInterrupt => newer(
             "no counts in /sys/kernel/irq",
