@@ -63,7 +63,7 @@ pub(crate) enum Args {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     match args {
         Args::Serve(args) => serve::serve(args)?,
-        Args::Run(args) => run::run(args)?,
+        Args::Run(args) => return run::run(args),
         Args::Matrix(args) => return matrix::run(args),
         Args::Silo(args) => return silo::run(args),
         Args::Stream(args) => return stream::run(args),
@@ -71,5 +71,5 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         Args::Forward(args) => return forward::run(args),
         Args::Instance { task } => netsilo_load::instance(task)?,
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Done)
 }

@@ -97,12 +97,13 @@ pub fn command() -> Command {
 /// Runs the verb of the command line.
 pub(crate) fn run() -> Result<Exit> {
     // The examples take time to write, and only a help text or an error shows them.
-    let read = bare_command().try_get_matches();
-    let matches = read.unwrap_or_else(|_| command().get_matches());
-    let args = Args::from_arg_matches(&matches);
-    let verb = args.unwrap_or_else(|error| error.exit()).verb;
+    let read = bare_command().try_get_matches().or_else(|_| command().try_get_matches());
+    let args = match read.and_then(|matches| Args::from_arg_matches(&matches)) {
+        Ok(args) => args,
+        Err(error) => return Ok(help::shown(&error)),
+    };
     Root::check_host()?;
-    match verb {
+    match args.verb {
         Verb::Show(args) => show::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Check(args) => check::run(&args),

@@ -575,7 +575,7 @@ impl<'a> Daemon<'a> {
     fn end(self) -> Exit {
         tell_systemd(&[NotifyState::Stopping]);
         if !self.config.restore_on_exit || self.status.mode != Mode::Placing {
-            return Exit::Ok;
+            return Exit::Done;
         }
         match undo(
             &self.kernel,
@@ -589,7 +589,7 @@ impl<'a> Daemon<'a> {
                 let knobs: usize = undone.iter().map(|it| it.knobs.len()).sum();
                 eprint_line(format_args!("{} restored", plural(knobs, "knob")));
                 let complete = undone.iter().all(|it| it.is_complete());
-                if complete { Exit::Ok } else { Exit::RestoreIncomplete }
+                if complete { Exit::Done } else { Exit::RestoreIncomplete }
             }
             Err(error) => {
                 eprint_line(format_args!("not restored: {error}; run `netsilo undo`"));

@@ -125,7 +125,7 @@ pub(crate) fn filter(answer: impl Fn(&Observation) -> Answer) -> Result<Exit> {
             let printed = InputLine { number, text: Some(text) }.answered(&answer)?;
             Ok((printed.usable, printed.text))
         })?;
-        return Ok(Exit::Ok);
+        return Ok(Exit::Printed);
     }
     let bar = progress();
     let (mut lines, mut unusable) = (0, 0);
@@ -133,11 +133,11 @@ pub(crate) fn filter(answer: impl Fn(&Observation) -> Answer) -> Result<Exit> {
         lines += 1;
         unusable += usize::from(!printed.usable);
         bar.inc(1);
-        out::text(&printed.text)
+        out::next(&printed.text)
     })?;
     bar.finish_and_clear();
     if unusable == 0 {
-        return Ok(Exit::Ok);
+        return Ok(Exit::Printed);
     }
     let of = plural(lines, "line");
     out::note(&format!(
@@ -161,31 +161,38 @@ fn by_a_process() -> impl FnMut(&InputLine) -> Result<Printed> {
     }
 }
 
-/// Hands the lines to workers in turn, and takes their results in turn. `worker` makes what one
-/// worker does with a line.
-fn each_line<W: FnMut(&InputLine) -> Result<Printed>>(
-    input: impl BufRead + Send,
-    worker: impl Fn() -> W + Sync,
-    mut print: impl FnMut(Printed) -> Result<()>,
+/// Hands the lines to workers in turn, and takes their results in turn, until `print` is false.
+/// `worker` makes what one worker does with a line.
+///
+/// Then the threads are left behind: the one that reads may wait for input that never comes.
+fn each_line<W: FnMut(&InputLine) -> Result<Printed> + Send + 'static>(
+    input: impl BufRead + Send + 'static,
+    worker: impl Fn() -> W,
+    mut print: impl FnMut(Printed) -> bool,
 ) -> Result<()> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
-    let worker = &worker;
-    thread::scope(|scope| {
-        let (mut givers, mut results) = (Vec::new(), Vec::new());
-        for _ in 0..workers {
-            let (give, work) = sync_channel(WAITING);
-            let (done, result) = sync_channel(WAITING);
-            scope.spawn(move || work_on(&work, worker(), &done));
-            givers.push(give);
-            results.push(result);
+    let (mut givers, mut results, mut threads) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..workers {
+        let (give, work) = sync_channel(WAITING);
+        let (done, result) = sync_channel(WAITING);
+        let answer = worker();
+        threads.push(thread::spawn(move || {
+            work_on(&work, answer, &done);
+            Ok(())
+        }));
+        givers.push(give);
+        results.push(result);
+    }
+    threads.push(thread::spawn(move || read(input, &givers)));
+    for result in results.iter().cycle() {
+        let Ok(printed) = result.recv() else { break };
+        if !print(printed?) {
+            return Ok(());
         }
-        let reader = scope.spawn(move || read(input, &givers));
-        for result in results.iter().cycle() {
-            let Ok(printed) = result.recv() else { break };
-            print(printed?)?;
-        }
-        drop(results);
-        reader.join().unwrap_or_else(|_| Err(anyhow!("the reader of standard input failed")))
+    }
+    drop(results);
+    threads.into_iter().try_for_each(|thread| {
+        thread.join().unwrap_or_else(|_| Err(anyhow!("a thread of the filter failed")))
     })
 }
 
@@ -305,12 +312,18 @@ mod tests {
         Answer::Check(Box::new(WithForecast { answer, forecast: None }))
     }
 
-    fn printed(input: &str, answer: impl Fn(&Observation) -> Answer + Sync) -> Vec<Value> {
+    fn printed(
+        input: &str,
+        answer: impl Fn(&Observation) -> Answer + Clone + Send + 'static,
+    ) -> Vec<Value> {
         let mut lines = Vec::new();
-        let worker = || |line: &InputLine| line.answered(&answer);
-        each_line(input.as_bytes(), worker, |line| {
-            lines.push(serde_json::from_str(&line.text)?);
-            Ok(())
+        let worker = || {
+            let answer = answer.clone();
+            move |line: &InputLine| line.answered(&answer)
+        };
+        each_line(io::Cursor::new(input.to_owned()), worker, |line| {
+            lines.push(serde_json::from_str(&line.text).unwrap());
+            true
         })
         .unwrap();
         lines

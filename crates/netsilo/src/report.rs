@@ -36,10 +36,15 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         About::Run(run) => text(run, &args.format())?,
     };
     match &args.output {
-        None => out::text(&text)?,
-        Some(path) => write(path, &text)?,
+        None => {
+            out::text(&text);
+            Ok(Exit::Printed)
+        }
+        Some(path) => {
+            write(path, &text)?;
+            Ok(Exit::Done)
+        }
     }
-    Ok(Exit::Ok)
 }
 
 /// The results of an experiment in the requested format.

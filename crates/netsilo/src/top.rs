@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         ));
     }
     last?;
-    Ok(Exit::Ok)
+    Ok(Exit::Done)
 }
 
 /// Starts a recording; an error if its file cannot be written.

@@ -62,8 +62,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return Err(ExitError(Exit::Refused, "interrupted: nothing was written".into()).into());
     }
     let plan = candidates::plan(args, objective, &mut field)?;
-    if !args.json {
-        out::text(&listed(&field.listing()))?;
+    if !args.json || !args.yes {
+        out::proposal(&listed(&field.listing()).into(), args.json);
     }
     agree(args, &plan, plan.rules.turns, args.scope.even_if_owned, &asking)?;
     let folder = args.output.as_deref().map(|dir| Folder::create(dir, &plan)).transpose()?;
@@ -95,9 +95,9 @@ fn dry_run(args: &Args, field: &Field) -> Result<Exit> {
     if args.json {
         out::json(&Versioned::first(field.listing()))?
     } else {
-        out::text(&listed(&field.listing()))?
+        out::text(&listed(&field.listing()))
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }
 
 /// Asks for consent; an error if the answer is no.
@@ -163,7 +163,7 @@ fn search(
     if args.json {
         out::json(&result)?
     } else {
-        out::text(&render(&result))?
+        out::text(&render(&result))
     }
     if !interrupted {
         learn::keep_outcome(&args.outcomes, plan, &race);
@@ -173,7 +173,7 @@ fn search(
     if interrupted && let Some(dir) = dir {
         out::note(&format!("go on with: netsilo tune --resume {}", dir.display()));
     }
-    Ok(if interrupted { Exit::Refused } else { Exit::Ok })
+    Ok(if interrupted { Exit::Refused } else { Exit::Done })
 }
 
 /// Confirms the winner, all of which is written, as one transaction; returns its number.

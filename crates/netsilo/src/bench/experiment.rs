@@ -220,8 +220,8 @@ impl ExperimentArgs {
         as_found(&self.state, &experiment.settings)?;
         let left = experiment.remaining_steps(&records);
         if left.is_empty() {
-            out::text(&format!("no trial is missing in {}\n", dir.display()))?;
-            return Ok(Exit::Ok);
+            out::text(&format!("no trial is missing in {}\n", dir.display()));
+            return Ok(Exit::Done);
         }
         self.agree(&experiment, left.len(), even_if_owned, asking)?;
         Runner { experiment: &experiment, options: &options, state: &self.state, stop }
@@ -236,7 +236,7 @@ impl ExperimentArgs {
         even_if_owned: bool,
         asking: &AtomicBool,
     ) -> Result<()> {
-        out::text(&shown(experiment))?;
+        out::text(&shown(experiment));
         consent::refuse(&writes(&experiment.settings, even_if_owned), &self.state.root()?)?;
         let time = runner::time_of(experiment, trials);
         let question =

@@ -10,6 +10,7 @@ use netsilo_load::{Options, Tick};
 use netsilo_trial::traffic::{Spec, Test};
 
 use crate::bench::load_args::{LoadArgs, address};
+use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::views::{self, units};
 
@@ -32,7 +33,7 @@ pub(crate) struct RunArgs {
     json: bool,
 }
 
-pub(super) fn run(args: &RunArgs) -> Result<()> {
+pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     let server = address(&args.server)?;
     let spec = args.load.spec();
     let bar = progress(&spec);
@@ -44,12 +45,14 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let made = made?;
     if args.rate_only {
         let figures = made.figures();
-        return out::text(&format!(
-            "{:.1}\n",
-            figures.transactions_per_s.unwrap_or(figures.bytes_per_s)
-        ));
+        let rate = figures.transactions_per_s.unwrap_or(figures.bytes_per_s);
+        out::text(&format!("{rate:.1}\n"));
+    } else if args.json {
+        out::json(&made)?;
+    } else {
+        out::text(&views::bench::render(&made));
     }
-    if args.json { out::json(&made) } else { out::text(&views::bench::render(&made)) }
+    Ok(Exit::Printed)
 }
 
 /// A progress bar on stderr; hidden for loads of at most two seconds.

@@ -349,7 +349,7 @@ impl Runner<'_> {
         if self.stop.load(Ordering::Relaxed) {
             out::text(&format!(
                 "interrupted; nothing remains written. Resume with --resume {dir}\n"
-            ))?;
+            ));
             return Ok(Exit::Refused);
         }
         let without = if failed > 0 {
@@ -357,8 +357,8 @@ impl Runner<'_> {
         } else {
             String::new()
         };
-        out::text(&format!("{} in {dir}{without}\n", plural(steps.len(), "trial")))?;
-        Ok(Exit::Ok)
+        out::text(&format!("{} in {dir}{without}\n", plural(steps.len(), "trial")));
+        Ok(Exit::Done)
     }
 
     /// Runs all steps; returns how many had no result.

@@ -71,7 +71,7 @@ pub(super) fn serve(args: &ServeArgs) -> Result<()> {
     } else {
         "reachable from other machines"
     };
-    out::text(&format!("listening on {address}, {who}\n"))?;
+    out::text(&format!("listening on {address}, {who}\n"));
     server.serve(&stop, &|event| match event {
         Event::Began(from, spec) => {
             out::note(&format!("{from}: {} of {}", plural(spec.instances, "instance"), spec.test));

@@ -26,7 +26,7 @@ impl Ending {
 
     /// The exit codes of the verb with their meanings.
     pub fn exits(&self) -> impl Iterator<Item = (u8, &'static str)> {
-        let common = [Exit::Ok, Exit::Refused, Exit::Usage];
+        let common = [Exit::Done, Exit::Refused, Exit::Usage];
         common.into_iter().chain(self.exits.iter().copied()).map(|it| (it.code(), it.meaning()))
     }
 }

@@ -19,13 +19,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, command: Command) -> Result<Exit> {
     let one = args.words.first().filter(|_| args.words.len() == 1);
     if one.is_some_and(|word| word == "topics") {
-        out::text(&list())?;
+        out::text(&list());
     } else if let Some(topic) = TOPICS.iter().find(|topic| one.is_some_and(|it| it == topic.name)) {
-        out::text(topic.page)?;
+        out::text(topic.page);
     } else {
-        verb(&args.words, command)?;
+        return verb(&args.words, command);
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }
 
 /// Lists the topics.
@@ -36,11 +36,20 @@ fn list() -> String {
 }
 
 /// Prints what `netsilo VERB --help` prints.
-fn verb(words: &[String], command: Command) -> Result<()> {
+fn verb(words: &[String], command: Command) -> Result<Exit> {
     let line = ["netsilo"].into_iter().chain(words.iter().map(String::as_str)).chain(["--help"]);
     match command.try_get_matches_from(line) {
-        Err(error) if error.exit_code() == 0 => out::text(&error.to_string()),
-        Err(error) => error.exit(),
+        Err(error) => Ok(shown(&error)),
         Ok(_) => Err(Error::msg("--help is not read")),
     }
+}
+
+/// Prints a help text on stdout, or what is wrong with the command line on stderr.
+pub(crate) fn shown(error: &clap::Error) -> Exit {
+    if error.use_stderr() {
+        let _ = error.print();
+        return Exit::Usage;
+    }
+    out::write(|_| error.print());
+    Exit::Printed
 }

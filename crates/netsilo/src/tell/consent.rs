@@ -7,7 +7,7 @@ use netsilo_decide::plan::{Plan, Refusal, RefusalCause};
 use netsilo_sys::files::root::Root;
 
 use crate::tell::exit::{Exit, ExitError};
-use crate::tell::out::eprint;
+use crate::tell::out::{self, eprint};
 
 /// Refuses plans whose changes planning would refuse on the machine as it is now: they may be old,
 /// or come from elsewhere.
@@ -42,13 +42,18 @@ pub(crate) fn refused(plans: &[Plan], root: &Root) -> Result<Vec<Refusal>> {
     Ok(refused)
 }
 
-/// Asks on the terminal; an error if standard input is none.
+/// Asks on the terminal; an error if standard input is none, or if what was printed before, what
+/// is to be written, cannot be seen.
 pub(crate) fn confirmed_by_user(to: &str) -> Result<bool> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         let message =
             "cannot ask: standard input is not a terminal; use --yes to apply without asking";
         return Err(ExitError(Exit::Usage, message.into()).into());
+    }
+    if let Some(why) = out::unseen() {
+        let message = format!("{why}: you cannot see what would be written; nothing was written");
+        return Err(ExitError(Exit::Refused, message).into());
     }
     eprint(format_args!("{to}? [y/N] "));
     let mut answer = String::new();

@@ -1,5 +1,6 @@
 //! Exit codes (`docs/exit-codes.md`), and the single place that prints an error.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
@@ -10,13 +11,15 @@ use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_sys::transaction::guard::ConfirmError;
 use netsilo_sys::transaction::journal::JournalError;
 
-use crate::tell::out::note;
+use crate::tell::out::{self, note};
 
 /// How a verb ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// 0: done, or nothing to do.
-    Ok,
+    /// 0: done, or nothing to do; what was to be done does not depend on standard output.
+    Done,
+    /// 0: what was asked for is printed.
+    Printed,
     /// 1: refused or failed for a printed reason; nothing was changed.
     Refused,
     /// 2: the command line makes no sense; clap uses this code too.
@@ -45,7 +48,7 @@ impl Exit {
     /// The number.
     pub(crate) fn code(self) -> u8 {
         match self {
-            Self::Ok => 0,
+            Self::Done | Self::Printed => 0,
             Self::Refused => 1,
             Self::Usage => 2,
             Self::NotRunning => 3,
@@ -63,7 +66,7 @@ impl Exit {
     /// The meaning in a few words, for help texts; `docs/exit-codes.md` has the next steps.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
-            Self::Ok => "done, or nothing to do",
+            Self::Done | Self::Printed => "done, or nothing to do",
             Self::Refused => "refused or failed for the printed reason; nothing was changed",
             Self::Usage => "the command line is invalid",
             Self::NotRunning => "no daemon answers",
@@ -75,6 +78,30 @@ impl Exit {
             Self::OtherOwner => "another program owns these settings",
             Self::NoPermission => "a privilege is missing",
             Self::BadConfiguration => "the configuration is bad",
+        }
+    }
+
+    /// What it becomes where standard output failed, and whether that is worth a line. The code of
+    /// a verb whose work is the output is 1, unless its reader needed no more of it; the code of
+    /// other work stays.
+    fn without_output(self, reader_left: bool) -> (Self, bool) {
+        match self {
+            Self::Done | Self::FailedAndRestored | Self::RestoreIncomplete => (self, true),
+            Self::Printed | Self::ChangesPending | Self::Findings | Self::UnusableLines
+                if !reader_left =>
+            {
+                (Self::Refused, true)
+            }
+            Self::Printed
+            | Self::ChangesPending
+            | Self::Findings
+            | Self::UnusableLines
+            | Self::Refused
+            | Self::Usage
+            | Self::NotRunning
+            | Self::OtherOwner
+            | Self::NoPermission
+            | Self::BadConfiguration => (self, !reader_left),
         }
     }
 
@@ -129,6 +156,11 @@ pub(crate) fn code(result: Result<Exit>) -> ExitCode {
         note(&in_words(&error));
         Exit::from_error(&error)
     });
+    let Some(error) = out::lost() else { return ExitCode::from(exit.code()) };
+    let (exit, told) = exit.without_output(error.kind() == ErrorKind::BrokenPipe);
+    if told {
+        note(&format!("cannot write to stdout: {error}"));
+    }
     ExitCode::from(exit.code())
 }
 

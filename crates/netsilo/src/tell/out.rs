@@ -1,8 +1,13 @@
-//! Output: results to stdout, messages to stderr; a closed pipe ends the program quietly.
+//! Output: results to stdout, messages to stderr.
+//!
+//! Nothing here ends the program or fails it. Standard output that fails once gets nothing more,
+//! and the first error is kept: `exit::code` decides what it means for the exit code, `consent`
+//! refuses to write what could not be shown, and what prints again and again ends.
 
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -11,27 +16,76 @@ use crate::tell::presentation::Presentation;
 use crate::tell::printable::printable;
 use crate::tell::styled::Styled;
 
+/// Why standard output takes no more results; a process has one standard output.
+static LOST: OnceLock<io::Error> = OnceLock::new();
+
+/// The device number of `/dev/null` (`Documentation/admin-guide/devices.txt`).
+const NULL: (u32, u32) = (1, 3);
+
 /// Prints a result.
-pub(crate) fn text(text: &str) -> Result<()> {
-    exit_on_broken_pipe(Printable::new(text).write_to(io::stdout().lock()))
+pub(crate) fn text(text: &str) {
+    write(|stdout| Printable::new(text).write_to(stdout));
 }
 
 /// Prints a result; in colours on a terminal.
-pub(crate) fn styled(text: &Styled) -> Result<()> {
+pub(crate) fn styled(text: &Styled) {
     let shown = Presentation::of_stdout().show(text);
-    exit_on_broken_pipe(io::stdout().lock().write_all(shown.as_bytes()))
+    write(|stdout| stdout.write_all(shown.as_bytes()));
+}
+
+/// Shows what is to be written: on stderr where stdout has JSON.
+pub(crate) fn proposal(text: &Styled, json: bool) {
+    if json { eprint(text.as_str()) } else { styled(text) }
 }
 
 /// Prints the next of several results: clears a terminal first, separates by a line otherwise.
-pub(crate) fn redraw(text: &Styled) -> Result<()> {
+/// False: nobody reads another one.
+#[must_use]
+pub(crate) fn redraw(text: &Styled) -> bool {
     let before = if io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "\n" };
-    exit_on_broken_pipe(io::stdout().lock().write_all(before.as_bytes()))?;
-    styled(text)
+    write(|stdout| stdout.write_all(before.as_bytes()));
+    styled(text);
+    lost().is_none()
+}
+
+/// Prints the next of several results. False: nobody reads another one.
+#[must_use]
+pub(crate) fn next(line: &str) -> bool {
+    text(line);
+    lost().is_none()
 }
 
 /// Prints a result as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
-    text(&indented(value)?)
+    text(&indented(value)?);
+    Ok(())
+}
+
+/// Returns the first error of standard output.
+pub(crate) fn lost() -> Option<&'static io::Error> {
+    LOST.get()
+}
+
+/// Returns why nobody has seen what was printed. Closed standard output is `/dev/null`: the
+/// standard library opens that before `main`.
+pub(crate) fn unseen() -> Option<String> {
+    if let Some(error) = lost() {
+        return Some(format!("cannot write to stdout: {error}"));
+    }
+    let device = rustix::fs::fstat(io::stdout()).ok()?.st_rdev;
+    let null = (rustix::fs::major(device), rustix::fs::minor(device)) == NULL;
+    null.then(|| "stdout is closed or /dev/null".to_owned())
+}
+
+/// Writes to standard output, unless it has failed before.
+pub(crate) fn write(print: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) {
+    if lost().is_some() {
+        return;
+    }
+    let mut stdout = io::stdout().lock();
+    if let Err(error) = print(&mut stdout).and_then(|()| stdout.flush()) {
+        let _ = LOST.set(error);
+    }
 }
 
 /// A value as indented JSON with a newline at its end.
@@ -42,11 +96,6 @@ pub(crate) fn indented(value: &impl Serialize) -> Result<String> {
 /// A value as one line of JSON.
 pub(crate) fn line(value: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string(value).context("cannot serialize JSON")? + "\n")
-}
-
-/// Prints a result as one line of JSON.
-pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
-    text(&line(value)?)
 }
 
 /// Prints a message on stderr and ignores failure.
@@ -74,13 +123,5 @@ impl<'a> Printable<'a> {
 
     fn write_to(&self, mut stream: impl io::Write) -> io::Result<()> {
         stream.write_all(self.0.as_bytes())
-    }
-}
-
-/// Ends with 0 on a closed pipe: `netsilo show | head` is no failure.
-fn exit_on_broken_pipe(written: io::Result<()>) -> Result<()> {
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        other => other.context("cannot write to stdout"),
     }
 }

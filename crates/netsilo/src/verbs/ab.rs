@@ -22,6 +22,7 @@ use crate::args::{look, named};
 use crate::tell::consent::{self, confirmed_by_user};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
+use crate::tell::styled::Styled;
 use crate::tell::words::plural;
 use crate::verbs::ab::measurement::Measurement;
 use crate::verbs::ab::trial::{Trial, clock};
@@ -110,11 +111,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let plans = plans(args)?;
     let writes = plans.iter().flatten().map(|plan| plan.changes.len()).sum();
-    if !args.json {
+    if !args.json || !args.yes {
         for (name, plan) in ["A", "B"].into_iter().zip(&plans) {
             if let Some(plan) = plan {
-                out::text(&format!("{name}:\n"))?;
-                out::styled(&views::plan::render(plan))?;
+                let mut shown = Styled::from(format!("{name}:\n"));
+                shown.append(&views::plan::render(plan));
+                out::proposal(&shown, args.json);
             }
         }
     }
@@ -170,9 +172,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&result)?;
     } else {
-        out::styled(&views::ab::render(&result))?;
+        out::styled(&views::ab::render(&result));
     }
-    Ok(if interrupted { Exit::Refused } else { Exit::Ok })
+    Ok(if interrupted { Exit::Refused } else { Exit::Done })
 }
 
 /// Returns the plan of each setting; `None` for a setting that writes nothing.

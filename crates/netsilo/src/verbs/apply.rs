@@ -96,13 +96,16 @@ impl Phases {
 
 /// Shows a plan, asks, applies it and reports the outcome; with `force` also what planning refuses.
 pub(crate) fn apply(plan: &Plan, options: &ApplyOptions, force: bool) -> Result<Exit> {
-    if !options.json {
-        out::styled(&views::plan::render(plan))?;
+    if !options.json || !options.yes {
+        out::proposal(&views::plan::render(plan), options.json);
     }
     if plan.changes.is_empty() {
-        return Ok(crate::verbs::plan::exit(plan, false));
+        return Ok(match crate::verbs::plan::exit(plan, false) {
+            Exit::Printed if options.yes => Exit::Done,
+            exit => exit,
+        });
     }
-    if options.json {
+    if options.json && options.yes {
         views::plan::interruptions(plan).iter().for_each(eprint_line);
     }
     refuse(plan, &options.state, force)?;
@@ -123,9 +126,8 @@ pub(crate) fn apply(plan: &Plan, options: &ApplyOptions, force: bool) -> Result<
     // Progress never fails and never ends the program: the changes may cut off the terminal itself.
     let tell = &mut |line: String| eprint_line(line);
     let applied = write(plan, &options.state, options.confirm_within, phases, tell)?;
-    // Output may fail if the terminal is gone; the changes are applied nevertheless.
-    let _ = outcome(&applied, options);
-    Ok(Exit::Ok)
+    outcome(&applied, options)?;
+    Ok(Exit::Done)
 }
 
 /// Refuses a plan that cannot be written as a whole, or that planning would refuse now; `force`
@@ -265,7 +267,8 @@ fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {
         return out::json(&Versioned::first(result));
     }
     let Some(transaction) = applied.transaction else {
-        return out::text("nothing to do\n");
+        out::text("nothing to do\n");
+        return Ok(());
     };
     let count = applied.settled.len();
     let (done, they) = (plural(count, "change"), if count == 1 { "it is" } else { "they are" });
@@ -278,5 +281,6 @@ fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {
              run `netsilo confirm` within {} or {they} restored\n",
             humantime::format_duration(time)
         ),
-    })
+    });
+    Ok(())
 }

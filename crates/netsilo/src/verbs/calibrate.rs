@@ -56,13 +56,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&measurement)?;
     } else {
-        out::text(&render(&measurement))?;
+        out::text(&render(&measurement));
     }
-    if !args.dry_run {
-        let path = store::store(&args.costs_dir, &measurement)?;
-        out::note(&format!("stored in {}: plan, apply and run use it now", path.display()));
+    if args.dry_run {
+        return Ok(Exit::Printed);
     }
-    Ok(Exit::Ok)
+    let path = store::store(&args.costs_dir, &measurement)?;
+    out::note(&format!("stored in {}: plan, apply and run use it now", path.display()));
+    Ok(Exit::Done)
 }
 
 /// Measures this machine for about this long, with a progress bar above two seconds.

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let manifest = capture.write(&args.output, &release, addresses).context(CANNOT_WRITE)?;
     if args.json {
         out::json(&manifest)?;
-        return Ok(Exit::Ok);
+        return Ok(Exit::Done);
     }
     out::note(&format!("{} contains", args.output.display()));
     if manifest.windows > 1 {
@@ -82,15 +82,17 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     for line in &manifest.holds {
         out::note(&format!("  {line}"));
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Done)
 }
 
 /// Prints each window on a line of its own.
 fn print_windows(mut bundle: Bundle) -> Result<Exit> {
     while let Some(observation) = bundle.next_window()? {
-        out::json_line(&ObservationDocument::new(observation))?;
+        if !out::next(&out::line(&ObservationDocument::new(observation))?) {
+            break;
+        }
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }
 
 /// Observes this machine for `interval` and saves what is read.

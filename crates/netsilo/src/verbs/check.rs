@@ -80,11 +80,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let forecast = forecast.and_then(Result::ok);
         out::json(&Versioned::first(CheckResult { check: &check, forecast }))?;
     } else {
-        out::styled(&views::check::render(&check, args.verbose))?;
-        out::styled(&views::verdict::render(&check, forecast.as_ref(), args.verbose))?;
+        out::styled(&views::check::render(&check, args.verbose));
+        out::styled(&views::verdict::render(&check, forecast.as_ref(), args.verbose));
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
-    Ok(if grave { Exit::Findings } else { Exit::Ok })
+    Ok(if grave { Exit::Findings } else { Exit::Printed })
 }
 
 /// A check as JSON.

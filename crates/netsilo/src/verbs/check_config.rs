@@ -21,13 +21,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let config = config::load(&args.path)?;
     for file in &config.files {
-        out::text(&format!("{}\n", file.display()))?;
+        out::text(&format!("{}\n", file.display()));
     }
     if config.files.is_empty() {
         let why = "neither netsilo.toml nor conf.d/*.toml is there: the daemon uses its defaults";
-        out::text(&format!("{}: {why}\n", args.path.display()))?;
-        return Ok(Exit::Ok);
+        out::text(&format!("{}: {why}\n", args.path.display()));
+        return Ok(Exit::Printed);
     }
-    out::text(&format!("{}: no error\n", plural(config.files.len(), "file")))?;
-    Ok(Exit::Ok)
+    out::text(&format!("{}: no error\n", plural(config.files.len(), "file")));
+    Ok(Exit::Printed)
 }

@@ -42,10 +42,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         ConfirmResult::Kept(id) => {
             out::text(&format!(
                 "transaction {id} is confirmed; `netsilo undo` can still restore the old values\n"
-            ))?;
+            ));
         }
         ConfirmResult::KeptBefore(id) => {
-            out::text(&format!("transaction {id} was already confirmed\n"))?
+            out::text(&format!("transaction {id} was already confirmed\n"))
         }
         ConfirmResult::Restored(id, RestoredBy::Guard | RestoredBy::Confirm) => {
             return late(id, "when its time ran out");
@@ -64,5 +64,5 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             );
         }
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Done)
 }

@@ -54,9 +54,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&diagnosis)?;
     } else {
-        out::styled(&views::doctor::render(&diagnosis).into())?;
+        out::styled(&views::doctor::render(&diagnosis).into());
     }
-    Ok(if diagnosis.severity() >= args.fail_on { Exit::Findings } else { Exit::Ok })
+    Ok(if diagnosis.severity() >= args.fail_on { Exit::Findings } else { Exit::Printed })
 }
 
 /// Attaches the programs of all views, and detaches them again.

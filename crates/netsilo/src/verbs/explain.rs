@@ -18,10 +18,10 @@ pub(crate) struct Args {
 /// Prints the page, or the list.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     match args.id {
-        Some(id) => out::text(id.page())?,
-        None => out::text(&list())?,
+        Some(id) => out::text(id.page()),
+        None => out::text(&list()),
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }
 
 /// Lists each finding with the first sentence of its page.

@@ -57,10 +57,15 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         render(args.format, &plan(args)?)
     };
     match &args.dir {
-        Some(dir) => write(dir, &files)?,
-        None => out::text(&joined(&files))?,
+        Some(dir) => {
+            write(dir, &files)?;
+            Ok(Exit::Done)
+        }
+        None => {
+            out::text(&joined(&files));
+            Ok(Exit::Printed)
+        }
     }
-    Ok(Exit::Ok)
 }
 
 fn plan(args: &Args) -> Result<Plan> {

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let end = guard::watch(&kernel, dir, *transaction, scope, &mut io::stdout())?;
     let exit = match &end {
         GuardResult::Restored(undone) if !undone.is_complete() => Exit::RestoreIncomplete,
-        _ => Exit::Ok,
+        _ => Exit::Done,
     };
     match end {
         // temporary changes end in this way all the time

@@ -82,9 +82,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&Versioned::first(CpuSets { sets }))?;
     } else {
-        out::text(&render(&sets))?;
+        out::text(&render(&sets));
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }
 
 /// The set that a list or mask names.

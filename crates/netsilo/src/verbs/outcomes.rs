@@ -65,9 +65,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&list)?;
     } else {
-        out::text(&render(&list.outcomes, since_1970()))?;
+        out::text(&render(&list.outcomes, since_1970()));
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }
 
 /// Why plans on this machine never follow an outcome.
@@ -96,8 +96,8 @@ fn forget(dir: &OutcomesDir, which: &str) -> Result<Exit> {
     for id in &ids {
         outcomes::forget(path, id)?;
     }
-    out::text(&format!("{} removed\n", plural(ids.len(), "outcome")))?;
-    Ok(Exit::Ok)
+    out::text(&format!("{} removed\n", plural(ids.len(), "outcome")));
+    Ok(Exit::Done)
 }
 
 /// One line per outcome; `now` is the time since 1970.

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let threads = consumer::threads(&root, &who)?;
     let plan = pin_threads(&topology, &threads, &args.cpus);
     let exit = carry_out(&plan, args)?;
-    if args.dry_run || exit != Exit::Ok || plan.changes.is_empty() {
+    if args.dry_run || exit != Exit::Done || plan.changes.is_empty() {
         return Ok(exit);
     }
     newcomers(&root, &topology, &who, threads, args)?;
@@ -89,7 +89,7 @@ fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
     if args.options.json {
         out::json(&Versioned::first(plan))?;
     } else {
-        out::styled(&views::plan::render(plan))?;
+        out::styled(&views::plan::render(plan));
     }
     Ok(crate::verbs::plan::exit(plan, false))
 }

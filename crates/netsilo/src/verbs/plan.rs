@@ -72,18 +72,18 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         out::json(&Versioned::first(PlanResult { plan: &plan, forecast }))?;
         return Ok(exit(&plan, args.detailed_exitcode));
     }
-    out::styled(&views::plan::render(&plan))?;
+    out::styled(&views::plan::render(&plan));
     if args.verbose {
-        out::text(&views::plan::alternatives(&plan))?;
+        out::text(&views::plan::alternatives(&plan));
     }
     let presentation = Presentation::of_stdout();
     match forecast {
         Some(Ok(forecast)) if args.predict => {
-            out::text("\n")?;
-            out::styled(&views::forecast::render(&forecast, true, presentation))?;
+            out::text("\n");
+            out::styled(&views::forecast::render(&forecast, true, presentation));
         }
-        Some(Ok(forecast)) => out::styled(&views::forecast::line(&forecast))?,
-        Some(Err(why)) => out::styled(&Styled::new(Meaning::Quiet, without(&why) + "\n"))?,
+        Some(Ok(forecast)) => out::styled(&views::forecast::line(&forecast)),
+        Some(Err(why)) => out::styled(&Styled::new(Meaning::Quiet, without(&why) + "\n")),
         None => (),
     }
     args.make.next(&plan).into_iter().for_each(|next| out::note(&next));
@@ -123,6 +123,6 @@ pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
     } else if !plan.changes.is_empty() && detailed {
         Exit::ChangesPending
     } else {
-        Exit::Ok
+        Exit::Printed
     }
 }

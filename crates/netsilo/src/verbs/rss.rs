@@ -91,9 +91,9 @@ fn predict(args: &WhereArgs) -> Result<Exit> {
     let is_known = netdevs.iter().any(|place| place.predicted.is_some() || place.seen_on.is_some());
     match args.netdevs.json {
         true => out::json(&Versioned::first(FlowQueues { netdevs }))?,
-        false => out::text(&views::rss::places(&netdevs))?,
+        false => out::text(&views::rss::places(&netdevs)),
     }
-    Ok(if is_known { Exit::Ok } else { Exit::Refused })
+    Ok(if is_known { Exit::Printed } else { Exit::Refused })
 }
 
 fn show(args: &ShowArgs) -> Result<Exit> {
@@ -102,9 +102,9 @@ fn show(args: &ShowArgs) -> Result<Exit> {
     let netdevs: Vec<_> = netdevs.iter().map(|netdev| netdev_rss(&observation, netdev)).collect();
     match args.netdevs.json {
         true => out::json(&Versioned::first(RssOfNetdevs { netdevs }))?,
-        false => out::text(&views::rss::shown(&netdevs, args.flows))?,
+        false => out::text(&views::rss::shown(&netdevs, args.flows)),
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }
 
 impl NetdevArgs {

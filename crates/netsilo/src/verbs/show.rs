@@ -51,16 +51,21 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let report = Report::of(&Analysis::new(&observation, &Costs::default()));
         shown += 1;
         let on = Presentation::of_stdout();
-        match (args.json, args.watch) {
-            (true, None) => out::json(&report)?,
-            (true, Some(_)) => out::json_line(&report)?,
-            (false, None) => out::styled(&views::show::render(&report, None, on))?,
-            (false, Some(_)) => {
-                out::redraw(&views::show::render(&report, before.as_ref(), on))?;
-                before = Some(report);
+        let is_read = match (args.json, args.watch) {
+            (true, None) => out::next(&out::indented(&report)?),
+            (true, Some(_)) => out::next(&out::line(&report)?),
+            (false, None) => {
+                out::styled(&views::show::render(&report, None, on));
+                false
             }
-        }
-        Ok((Exit::Ok, args.watch.is_some_and(|count| count == 0 || shown < count)))
+            (false, Some(_)) => {
+                let is_read = out::redraw(&views::show::render(&report, before.as_ref(), on));
+                before = Some(report);
+                is_read
+            }
+        };
+        let again = args.watch.is_some_and(|count| count == 0 || shown < count);
+        Ok((Exit::Printed, is_read && again))
     })
 }
 

@@ -33,9 +33,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&status)?;
     } else {
-        out::text(&views::status::render(&status))?;
+        out::text(&views::status::render(&status));
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }
 
 /// Reads the status of the daemon with this state folder.

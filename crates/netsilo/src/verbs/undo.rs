@@ -45,12 +45,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&Versioned::first(UndoResult::new(&all)))?;
     } else if all.is_empty() {
-        out::text("nothing to undo\n")?;
+        out::text("nothing to undo\n");
     } else {
-        out::text(&report(&all, args.verbose))?;
+        out::text(&report(&all, args.verbose));
     }
     if all.iter().all(Undone::is_complete) {
-        return Ok(Exit::Ok);
+        return Ok(Exit::Done);
     }
     eprint_line(if args.forget {
         "netsilo: some values could not be restored and are given up"

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&Versioned::first(&answer))?;
     } else {
-        out::styled(&views::why::render(&answer, Presentation::of_stdout()))?;
+        out::styled(&views::why::render(&answer, Presentation::of_stdout()));
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }

@@ -13,4 +13,5 @@ mod conforms;
 mod guard;
 mod host;
 mod live;
+mod output;
 mod verbs;

@@ -182,11 +182,11 @@ fn a_plan_with_only_refusals_ends_like_plan() {
     }
 }
 
-/// Runs apply on its own terminal, where a person types this.
-fn on_a_terminal(host: &Host, typed: &str) -> (Option<i32>, String) {
+/// Runs apply on its own terminal, where a person types this; `more` is for the shell.
+pub(crate) fn on_a_terminal(host: &Host, more: &str, typed: &str) -> (Option<i32>, String) {
     use std::io::Write as _;
     let mut terminal = std::process::Command::new("script");
-    terminal.args(["-qec", &format!("exec {}", host.words("apply", &[])), "/dev/null"]);
+    terminal.args(["-qec", &format!("exec {} {more}", host.words("apply", &[])), "/dev/null"]);
     terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut terminal = terminal.spawn().unwrap();
     terminal.stdin.as_mut().unwrap().write_all(typed.as_bytes()).unwrap();
@@ -197,7 +197,7 @@ fn on_a_terminal(host: &Host, typed: &str) -> (Option<i32>, String) {
 fn on_a_terminal_apply_asks_first() {
     let host = Host::new();
     for no in ["n\n", "\n"] {
-        let (code, text) = on_a_terminal(&host, no);
+        let (code, text) = on_a_terminal(&host, "", no);
         assert_eq!(code, Some(1), "{text}");
         assert!(
             text.contains("apply 2 changes? [y/N]") && text.contains("nothing was written"),
@@ -205,7 +205,7 @@ fn on_a_terminal_apply_asks_first() {
         );
         assert_eq!(host.affinities(), ["01\n", "01\n"]);
     }
-    let (code, text) = on_a_terminal(&host, "y\n");
+    let (code, text) = on_a_terminal(&host, "", "y\n");
     assert_eq!((code, host.affinities()), (Some(0), ["10".to_owned(), "10".to_owned()]), "{text}");
 }
 

@@ -40,9 +40,9 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
         let sweep = sweep.map_err(wrong)?;
         match args.json {
             true => out::json(&Versioned::first(sweep))?,
-            false => out::styled(&views::predict::sweep(&sweep, Presentation::of_stdout()))?,
+            false => out::styled(&views::predict::sweep(&sweep, Presentation::of_stdout())),
         }
-        return Ok(Exit::Ok);
+        return Ok(Exit::Printed);
     }
 
     let mut described = file::parse(&text, &changes, &asked).map_err(wrong)?;
@@ -72,10 +72,10 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
         true => out::json(&Versioned::first(comparison))?,
         false => {
             let presentation = Presentation::of_stdout();
-            out::styled(&views::predict::comparison(&comparison, args.per_cpu, presentation))?;
+            out::styled(&views::predict::comparison(&comparison, args.per_cpu, presentation));
         }
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }
 
 /// The error with the nearest known key.

@@ -69,10 +69,10 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         true => out::json(&Versioned::first(forecast))?,
         false => {
             let presentation = Presentation::of_stdout();
-            out::styled(&views::forecast::render(&forecast, args.per_cpu, presentation))?;
+            out::styled(&views::forecast::render(&forecast, args.per_cpu, presentation));
         }
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }
 
 /// What is asked about a machine.

@@ -36,9 +36,9 @@ pub(super) fn print(simulated: SimulatedComparison, per_cpu: bool, json: bool) -
     let presentation = Presentation::of_stdout();
     match json {
         true => out::json(&Versioned::first(simulated))?,
-        false => out::styled(&simulation(&simulated, per_cpu, presentation))?,
+        false => out::styled(&simulation(&simulated, per_cpu, presentation)),
     }
-    Ok(Exit::Ok)
+    Ok(Exit::Printed)
 }
 
 /// Simulates the settings of `analytic`, with a progress bar if that takes over two seconds.

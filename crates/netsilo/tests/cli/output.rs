@@ -1,0 +1,115 @@
+//! Standard output without a reader, and on a full disk: what that means for the exit code.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+use super::bundles::VIRTIO;
+use super::{code, netsilo, run, stderr};
+
+/// An observation, as `capture --ndjson` prints it.
+const HOST: &str = include_str!("../../../../fixtures/observation-schema-1.ndjson");
+
+const SCENARIO: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../cases/predict/request-response.toml");
+
+/// Runs a command whose reader of standard output has left.
+fn unread(mut command: Command) -> Output {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+}
+
+/// Runs a command whose standard output is on a full disk.
+fn on_a_full_disk(mut command: Command) -> Output {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+}
+
+/// Verbs whose work is their output.
+fn reading() -> Vec<Vec<&'static str>> {
+    let of_a_bundle = [
+        &["show"][..],
+        &["show", "-j"],
+        &["check"],
+        &["check", "-j"],
+        &["plan"],
+        &["plan", "-j"],
+        &["plan", "--detailed-exitcode"],
+        &["plan", "--detailed-exitcode", "-j"],
+        &["why", "cpu", "1"],
+        &["export", "script"],
+        &["mask", "0-3"],
+    ];
+    let others = [
+        &["--help"][..],
+        &["--version"],
+        &["help", "plan"],
+        &["help", "topics"],
+        &["explain"],
+        &["explain", "nic-drops"],
+        &["calibrate", "--time", "100ms", "--dry-run"],
+        &["show", "--no-bpf", "--interval", "1ms"],
+        &["doctor"],
+        &["predict", "--scenario", SCENARIO],
+    ];
+    let of_a_bundle = of_a_bundle.map(|verb| [verb, &["--from", VIRTIO.as_str()]].concat());
+    of_a_bundle.into_iter().chain(others.map(<[_]>::to_vec)).collect()
+}
+
+#[test]
+fn a_reader_that_left_changes_no_exit_code() {
+    let mut codes = Vec::new();
+    for verb in reading() {
+        let (read, left) = (run(&verb), unread(netsilo(&verb)));
+        assert_eq!(code(&left), code(&read), "{verb:?}: {}", stderr(&left));
+        assert!(!stderr(&left).contains("stdout"), "{verb:?}: {}", stderr(&left));
+        codes.push(code(&read));
+    }
+    assert!(codes.contains(&10) && codes.contains(&11), "{codes:?}");
+}
+
+#[test]
+fn a_full_disk_fails_a_verb_whose_work_is_its_output() {
+    for verb in reading() {
+        let output = on_a_full_disk(netsilo(&verb));
+        let error = "netsilo: cannot write to stdout: No space left on device";
+        assert_eq!(code(&output), 1, "{verb:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).matches(error).count(), 1, "{verb:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn watching_ends_when_its_reader_left() {
+    for json in [&[][..], &["--json"]] {
+        let watch = [&["show", "--watch", "--no-bpf", "--interval", "1ms"], json].concat();
+        assert_eq!(code(&unread(netsilo(&watch))), 0);
+        assert_eq!(code(&on_a_full_disk(netsilo(&watch))), 1);
+    }
+}
+
+#[test]
+fn the_filter_ends_when_its_reader_left_although_more_input_may_come() {
+    for verb in ["plan", "check", "predict"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = netsilo(&[verb, "--ndjson"]);
+        let mut filter = command.stdin(Stdio::piped()).stdout(writer).spawn().unwrap();
+        let mut input = filter.stdin.take().unwrap();
+        input.write_all(HOST.as_bytes()).unwrap();
+        assert_eq!(filter.wait().unwrap().code(), Some(0), "{verb}");
+        drop(input);
+    }
+}
+
+#[test]
+fn a_measurement_is_stored_whoever_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for end in [unread, on_a_full_disk] {
+        let folder = dir.path().to_str().unwrap();
+        let output = end(netsilo(&["calibrate", "--time", "100ms", "--costs-dir", folder]));
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert!(stderr(&output).contains("cannot write to stdout: "), "{}", stderr(&output));
+        std::fs::remove_file(dir.path().join("costs.json")).unwrap();
+    }
+}
