@@ -15,10 +15,10 @@ mod prediction;
 mod search;
 mod words;
 
-use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use netsilo_sys::files::output;
 use netsilo_trial::experiment::results::Results;
 
 pub(crate) use crate::report::options::Args;
@@ -41,7 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             Ok(Exit::Printed)
         }
         Some(path) => {
-            write(path, &text)?;
+            output::write(path, |file| file.write_all(text.as_bytes()))
+                .with_context(|| format!("cannot write {}", path.display()))?;
             Ok(Exit::Done)
         }
     }
@@ -59,16 +60,4 @@ fn text(run: &Path, format: &Format) -> Result<String> {
         Format::Markdown => Ok(markdown::render(&folder, &results)),
         Format::Page => page::render(&folder, &results),
     }
-}
-
-/// Writes a file completely or not at all: an incomplete page could pass for a complete one.
-fn write(path: &Path, text: &str) -> Result<()> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".unfinished");
-    let written = || -> std::io::Result<()> {
-        let mut file = std::fs::File::create(&unfinished)?;
-        file.write_all(text.as_bytes())?;
-        std::fs::rename(&unfinished, path)
-    };
-    written().with_context(|| format!("cannot write {}", path.display()))
 }

@@ -24,13 +24,11 @@ mod picture;
 #[cfg(test)]
 mod tests;
 
-use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use netsilo_sys::files::regular;
-use rustix::fs::OFlags;
+use netsilo_sys::files::output;
 
 use crate::args::costs::costs_for;
 use crate::tell::exit::Exit;
@@ -83,9 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 /// Starts a recording; an error if its file cannot be written.
 fn start_recording(path: &Path) -> Result<Arc<Recording>> {
-    let mut append = OpenOptions::new();
-    let file = regular::open_with(append.create(true).append(true), OFlags::empty(), path);
-    file.with_context(|| format!("cannot write {}", path.display()))?;
+    output::check(path).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(Arc::new(Recording::start()?))
 }
 

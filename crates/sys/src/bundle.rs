@@ -13,8 +13,8 @@ mod delta;
 pub mod redact;
 pub mod unpack;
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::bundle::redact::Redaction;
 use crate::bundle::unpack::{UnpackError, unpack};
 use crate::files::error::ReadError;
+use crate::files::output;
 use crate::files::private_dir::PrivateDir;
 use crate::files::recorder::Recorder;
 use crate::files::regular;
@@ -392,14 +393,17 @@ fn holds(addresses: Addresses) -> Vec<String> {
 }
 
 fn pack(dir: &Path, path: &Path, redaction: Option<&Redaction>) -> io::Result<()> {
-    let mut encoder = zstd::Encoder::new(BufWriter::new(File::create(path)?), 0)?;
-    {
-        let mut archive = tar::Builder::new(&mut encoder);
-        archive.follow_symlinks(false);
-        append(&mut archive, dir, "", redaction)?;
-        archive.finish()?;
-    }
-    encoder.finish()?.flush()
+    output::write(path, |file| {
+        let mut encoder = zstd::Encoder::new(file, 0)?;
+        {
+            let mut archive = tar::Builder::new(&mut encoder);
+            archive.follow_symlinks(false);
+            append(&mut archive, dir, "", redaction)?;
+            archive.finish()?;
+        }
+        encoder.finish()?;
+        Ok(())
+    })
 }
 
 /// Adds the contents of `dir/path`, sorted by name, without owners and times.

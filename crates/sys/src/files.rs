@@ -7,9 +7,11 @@
 pub mod cache;
 pub mod error;
 pub mod lines;
+pub mod output;
 pub mod private_dir;
 pub mod recorder;
 pub mod regular;
 pub mod root;
 pub mod tree_facts;
+pub mod trust;
 pub(crate) mod writes;

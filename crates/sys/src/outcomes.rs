@@ -3,15 +3,14 @@
 //! Only whole files of bounded size that nobody else can write to are read, and only the newest are
 //! kept. What is in them is not known here.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 
-use crate::files::regular;
+use crate::files::{regular, trust};
 
 /// Default folder; it survives a reboot.
 pub const OUTCOMES_DIR: &str = "/var/lib/netsilo/outcomes";
@@ -86,7 +85,7 @@ pub fn load(dir: &Path) -> LoadedOutcomes {
 /// Writes a file atomically under an id that sorts after those of the past, removes the oldest
 /// files above [`MOST_FILES`], and returns the id.
 pub fn store(dir: &Path, when: &str, text: &[u8]) -> Result<String, OutcomeError> {
-    create(dir).map_err(failed("create", dir))?;
+    trust::make_dir(dir, 0o700).map_err(|error| failed("create", dir)(error.into()))?;
     // temporary files have mode 0600
     let mut file = NamedTempFile::new_in(dir).map_err(failed("write to", dir))?;
     let written = file.write_all(text).and_then(|()| file.as_file().sync_all());
@@ -108,10 +107,8 @@ pub fn forget(dir: &Path, id: &str) -> Result<(), OutcomeError> {
 
 /// The ids of all files in a folder, the oldest first; an error if others can write to it.
 pub fn ids(dir: &Path) -> io::Result<Vec<String>> {
-    match dir.metadata() {
-        Ok(metadata) => refuse_foreign(&metadata)?,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+    if trust::check(dir)?.is_none() {
+        return Ok(Vec::new());
     }
     let mut ids = Vec::new();
     for entry in dir.read_dir()? {
@@ -127,15 +124,6 @@ fn file_of(dir: &Path, id: &str) -> PathBuf {
     dir.join(format!("{id}{SUFFIX}"))
 }
 
-/// Creates the folder with mode 0700; those above it keep theirs, or get the usual one.
-fn create(dir: &Path) -> io::Result<()> {
-    dir.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
-        _ => refuse_foreign(&dir.metadata()?),
-    }
-}
-
 /// Gives the file its name; a number follows if two searches end at the same time.
 fn persist(mut file: NamedTempFile, dir: &Path, when: &str) -> io::Result<String> {
     let ids = (2..100).map(|number| format!("{when}-{number}"));
@@ -149,26 +137,16 @@ fn persist(mut file: NamedTempFile, dir: &Path, when: &str) -> io::Result<String
     Err(ErrorKind::AlreadyExists.into())
 }
 
-/// Reads a regular file of the user's own, without following a link.
+/// Reads a regular file of the user's own or root's, without following a link.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
+    trust::check(path)?;
     let file = regular::open_with(OpenOptions::new().read(true), OFlags::NOFOLLOW, path)?;
-    refuse_foreign(&file.metadata()?)?;
     regular::read_rest(file, MOST_BYTES)
-}
-
-/// Refuses what others can write to: a later plan may write the values in it.
-fn refuse_foreign(of: &Metadata) -> io::Result<()> {
-    let owners = [0, rustix::process::geteuid().as_raw()];
-    if !owners.contains(&of.uid()) || of.mode() & 0o022 != 0 {
-        let why = "others than its owner or root can change it: remove these permissions";
-        return Err(io::Error::other(why));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     use super::*;
 
@@ -231,7 +209,12 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         let loaded = load(&dir);
         assert_eq!(loaded.outcomes.len(), 1, "{:?}", loaded.outcomes);
-        let words = ["name a regular file", "more than 1 MiB", "symbolic links", "can change it"];
+        let words = [
+            "name a regular file",
+            "more than 1 MiB",
+            "symbolic links",
+            "can be written by others",
+        ];
         for (note, words) in loaded.notes.iter().zip(words) {
             assert!(note.contains(words), "{note}");
         }
@@ -244,7 +227,7 @@ mod tests {
         store(&dir, "1", b"x").unwrap();
         set_mode(&dir, 0o777);
         let loaded = load(&dir);
-        assert!(loaded.outcomes.is_empty() && loaded.notes[0].contains("can change it"));
+        assert!(loaded.outcomes.is_empty() && loaded.notes[0].contains("can be written by others"));
         assert!(store(&dir, "2", b"x").is_err());
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_sys::files::regular;
+use netsilo_sys::files::{output, regular, trust};
 use netsilo_trial::experiment::{COMMANDS, EXPERIMENT, Experiment, RECORDS, Record};
 use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
@@ -112,7 +112,7 @@ pub(crate) fn read_records<T: DeserializeOwned>(folder: &Path) -> Result<Lines<T
 pub(crate) fn refuse_foreign(folder: &Path, files: &[&str]) -> Result<()> {
     for it in [folder.to_owned()].into_iter().chain(files.iter().map(|file| folder.join(file))) {
         let why = "others may have written the commands in it: read them, then use --trust";
-        ensure!(file::is_own(&it)?, "{}: {why}", it.display());
+        trust::check(&it).context(why)?.with_context(|| format!("no file {}", it.display()))?;
     }
     Ok(())
 }
@@ -129,7 +129,7 @@ impl RecordsFile {
     pub(crate) fn append_to(folder: &Path) -> Result<Self> {
         let file = folder.join(RECORDS);
         let mut append = OpenOptions::new();
-        let records = regular::open_with(append.create(true).append(true), OFlags::empty(), &file);
+        let records = regular::open_with(append.create(true).append(true), OFlags::NOFOLLOW, &file);
         let records = records.with_context(|| format!("cannot write {}", file.display()))?;
         if rustix::fs::flock(&records, rustix::fs::FlockOperation::NonBlockingLockExclusive)
             .is_err()
@@ -204,7 +204,8 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
 }
 
 fn write_file(path: &Path, text: &[u8]) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    output::write(path, |file| file.write_all(text))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Reads a value from a file of a run.

@@ -18,7 +18,7 @@ use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::observe::CountingMode;
 use netsilo_trial::race::RaceRules;
 
-use crate::args::file::read_configuration;
+use crate::args::file::{read_configuration, refuse_foreign};
 use file::Yield;
 pub(crate) use file::{Budget, Metrics, Window};
 
@@ -93,6 +93,7 @@ pub(crate) fn load(path: &Path) -> Result<Config> {
 
 /// Reads the configuration like [`load`]; the defaults if the path does not exist.
 pub(crate) fn load_if_there(path: &Path) -> Result<Config> {
+    refuse_foreign(path)?;
     if path.try_exists().is_ok_and(|there| !there) { Ok(Config::default()) } else { load(path) }
 }
 
@@ -105,6 +106,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     let main = path.join("netsilo.toml");
     let mut files = if main.exists() { vec![main] } else { Vec::new() };
     let more = path.join("conf.d");
+    refuse_foreign(&more)?;
     if more.is_dir() {
         let entries =
             std::fs::read_dir(&more).with_context(|| format!("cannot list {}", more.display()))?;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Error, Result};
 use netsilo_sys::cost::store::StoreError;
 use netsilo_sys::daemon::instance::InstanceError;
+use netsilo_sys::files::trust::PathError;
 use netsilo_sys::outcomes::OutcomeError;
 use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_sys::transaction::guard::ConfirmError;
@@ -121,6 +122,9 @@ impl Exit {
         }
         if let Some(InstanceError::State(error)) = error.downcast_ref() {
             return journal(error);
+        }
+        if let Some(error) = error.downcast_ref::<PathError>() {
+            return if error.is_permission() { Self::NoPermission } else { Self::Refused };
         }
         if let Some(error) = error.downcast_ref::<StoreError>() {
             return if error.is_permission() { Self::NoPermission } else { Self::Refused };

@@ -1,12 +1,12 @@
 //! `netsilo export`: the current plan in the format of other programs.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::export::{self, ExportedFile};
+use netsilo_sys::files::output;
 
 use crate::args::plan::{PlanArgs, load};
 use crate::tell::exit::Exit;
@@ -104,9 +104,8 @@ fn write(dir: &Path, files: &[ExportedFile]) -> Result<()> {
     for file in files {
         let path = dir.join(&file.name);
         let context = || format!("cannot write {}", path.display());
-        fs::write(&path, &file.text).with_context(context)?;
         let mode = if file.executable { 0o755 } else { 0o644 };
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).with_context(context)?;
+        output::write_with_mode(&path, mode, file.text.as_bytes()).with_context(context)?;
         out::note(&format!("wrote {}", path.display()));
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use netsilo_sys::files::trust;
 use netsilo_sys::transaction::journal::STATE_DIR;
 
 use crate::tell::exit::{Exit, ExitError};
@@ -46,6 +47,8 @@ pub(crate) fn read(dir: &Path) -> Result<Status> {
 
 fn ask(dir: &Path) -> Result<String> {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    // a folder that others can change may not be that of the daemon
+    trust::check(dir)?;
     let path = dir.join(SOCKET);
     let mut stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,

@@ -113,3 +113,31 @@ fn a_measurement_is_stored_whoever_reads_it() {
         std::fs::remove_file(dir.path().join("costs.json")).unwrap();
     }
 }
+
+#[test]
+fn a_file_that_is_written_replaces_a_link_and_never_follows_it() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let (name, target) = (dir.path().join("host.tar.zst"), dir.path().join("passwd"));
+    let folder = dir.path().join("files");
+    std::fs::create_dir(&folder).unwrap();
+    let script = folder.join("netsilo-placement.sh");
+    let (bundle, into) = (name.to_str().unwrap(), folder.to_str().unwrap());
+    let verbs = [
+        (&name, vec!["capture", "--no-bpf", "--interval", "1ms", "-o", bundle]),
+        (&script, vec!["export", "script", "--from", VIRTIO.as_str(), "--dir", into]),
+    ];
+    for (link, verb) in verbs {
+        std::fs::write(&target, "root").unwrap();
+        symlink(&target, link).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::lchown(link, Some(4242), None).unwrap();
+        }
+        assert_eq!(code(&run(&verb)), 0, "{verb:?}");
+        assert!(link.symlink_metadata().unwrap().is_file(), "{verb:?}");
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "root", "{verb:?}");
+    }
+    let printed = run(&["capture", "--no-bpf", "--interval", "1ms", "-o", "/dev/stdout"]);
+    assert_eq!((code(&printed), &printed.stdout[..4]), (0, &[0x28, 0xb5, 0x2f, 0xfd][..]));
+    assert!(std::path::Path::new("/dev/stdout").is_symlink());
+}

@@ -243,3 +243,32 @@ fn without_root_the_error_comes_before_anything_is_written() {
     assert!(text.contains("run as root; nothing was written"), "{text}");
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
 }
+
+#[test]
+fn there_is_nothing_to_undo_only_where_nobody_else_can_have_taken_the_journal_away() {
+    let host = Host::new();
+    assert_eq!(output_of(&host.run("apply", &["--yes", "--confirm-within", "1h"])).0, Some(0));
+    let run = host.root().join("run");
+    let mode = |mode| std::fs::set_permissions(&run, PermissionsExt::from_mode(mode)).unwrap();
+    mode(0o777);
+    std::fs::rename(host.state(), run.join("moved")).unwrap();
+    for verb in ["undo", "confirm", "apply"] {
+        let more: &[&str] = if verb == "apply" { &["--yes"] } else { &[] };
+        let (code, text) = output_of(&host.run(verb, more));
+        assert_eq!(code, Some(1), "{verb}: {text}");
+        assert!(text.contains("/run can be written by others"), "{verb}: {text}");
+        assert!(!host.state().exists(), "{verb} made the folder");
+    }
+    let state = host.state();
+    let status = Command::new(env!("CARGO_BIN_EXE_netsilo"))
+        .args(["status", "--state-dir"])
+        .arg(&state)
+        .output()
+        .unwrap();
+    let (code, text) = output_of(&status);
+    assert_eq!((code, text.contains("can be written by others")), (Some(1), true), "{text}");
+    mode(0o755);
+    std::fs::rename(run.join("moved"), &state).unwrap();
+    assert_eq!(output_of(&host.run("undo", &[])).0, Some(0));
+    assert_eq!(host.affinities(), ["01\n", "01\n"]);
+}

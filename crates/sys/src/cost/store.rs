@@ -8,7 +8,7 @@ use netsilo_model::cost::calibration::{Calibration, MachineIdentity};
 use netsilo_model::cost::weights::Costs;
 use serde::{Deserialize, Serialize};
 
-use crate::files::regular;
+use crate::files::{output, regular, trust};
 
 /// Default folder of the measurement, which survives a reboot, unlike the journal.
 pub const COSTS_DIR: &str = "/var/lib/netsilo";
@@ -84,7 +84,11 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> LoadedCosts {
         costs: default_costs(machine),
         note: Some(format!("{} is not used: {why}; run netsilo calibrate", path.display())),
     };
-    let text = match regular::read(&path, MOST_BYTES) {
+    let read = || {
+        trust::check(&path)?;
+        regular::read(&path, MOST_BYTES)
+    };
+    let text = match read() {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return LoadedCosts { costs: default_costs(machine), note: None };
@@ -114,15 +118,12 @@ pub fn store(dir: &Path, measurement: &Measurement) -> Result<PathBuf, StoreErro
         let path = path.clone();
         move |source| StoreError { doing, path, source }
     };
-    std::fs::create_dir_all(dir).map_err(failed("create the folder of"))?;
-    let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed("write"))?;
-    serde_json::to_writer_pretty(&mut file, measurement).map_err(|e| failed("write")(e.into()))?;
-    io::Write::write_all(&mut file, b"\n").map_err(failed("write"))?;
-    // Temporary files are private; the measurement is not secret.
-    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    file.as_file().set_permissions(readable).map_err(failed("write"))?;
-    file.as_file().sync_all().map_err(failed("write"))?;
-    file.persist(&path).map_err(|e| failed("write")(e.error))?;
+    let made = trust::make_dir(dir, 0o755);
+    made.map_err(|error| failed("create the folder of")(error.into()))?;
+    let text = serde_json::to_vec_pretty(measurement).map_err(|e| failed("write")(e.into()))?;
+    // The measurement is not secret.
+    let text = [&text[..], b"\n"].concat();
+    output::write_with_mode(&path, 0o644, &text).map_err(failed("write"))?;
     Ok(path)
 }
 

@@ -6,13 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::ordered::Ordered as _;
+
+use crate::files::output;
 
 /// Where an interrupt should be, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +75,7 @@ impl Hints {
             }
             for (n, (file, text)) in FILES.iter().zip(texts).enumerate() {
                 if before.is_none_or(|before| before[n] != *text) {
-                    replace(&dir.join(file), text)?;
+                    output::write_with_mode(&dir.join(file), 0o644, text.as_bytes())?;
                     changed += 1;
                 }
             }
@@ -93,15 +95,6 @@ impl Drop for Hints {
 fn make(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
-}
-
-/// Replaces a file atomically: readers see the old or the new text, never a part.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let aside = path.with_extension("new");
-    let mut file = fs::File::create(&aside)?;
-    file.set_permissions(fs::Permissions::from_mode(0o644))?;
-    file.write_all(text.as_bytes())?;
-    fs::rename(aside, path)
 }
 
 fn remove(dir: &Path) -> io::Result<()> {

@@ -3,9 +3,9 @@
 //! The meaning of its lines is in [`crate::transaction::record`]. If netsilo dies at any byte, the
 //! next netsilo can still read the journal.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::files::regular;
+use crate::files::trust::{self, PathError};
 use crate::transaction::attached::Attached;
 use crate::transaction::compact;
 use crate::transaction::kernel::Kernel;
@@ -74,9 +75,9 @@ pub enum JournalError {
         /// Its format.
         found: u32,
     },
-    /// Other users may write there.
+    /// Other users can change the folder, or what is on the way to it.
     #[error(
-        "{} can be written by others than its owner, or is another user's: \
+        "{} can be written by others than root and this user, or is another user's: \
          remove these permissions or choose another --state-dir",
         path.display()
     )]
@@ -84,6 +85,15 @@ pub enum JournalError {
         /// The folder.
         path: PathBuf,
     },
+}
+
+impl From<PathError> for JournalError {
+    fn from(error: PathError) -> Self {
+        match error {
+            PathError::Insecure(path) => Self::Insecure { path },
+            PathError::Io { doing, path, source } => Self::Io { doing, path, source },
+        }
+    }
 }
 
 impl JournalError {
@@ -295,8 +305,10 @@ impl Journal {
     }
 }
 
-/// Reads the journal of this boot without a lock; `None` if there is none.
+/// Reads the journal of this boot without a lock; `None` if there is none, and nobody else can have
+/// taken it away.
 pub fn read_without_lock(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalError> {
+    trust::check(dir)?;
     let path = dir.join("journal");
     let mut file = match regular::open(&path) {
         Ok(file) => file,
@@ -344,34 +356,14 @@ fn format(bytes: &[u8]) -> Option<u32> {
     Some(serde_json::from_slice::<Boot>(first).ok()?.version)
 }
 
+/// Makes the state folder, or checks that it is this user's own.
 pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
-    match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
-        Ok(()) => {}
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(e) => return Err(JournalError::io("make", dir)(e)),
+    let made = trust::make_dir(dir, 0o700)?;
+    if made.uid() == rustix::process::geteuid().as_raw() {
+        return Ok(());
     }
-    let metadata = dir.metadata().map_err(JournalError::io("examine", dir))?;
-    let owner = rustix::process::geteuid().as_raw();
-    if metadata.uid() != owner || metadata.mode() & 0o022 != 0 {
-        // Another user's folder: root uses only its own; other users lack permission for this one.
-        return Err(if owner == 0 || metadata.uid() == owner {
-            JournalError::Insecure { path: dir.to_owned() }
-        } else {
-            JournalError::io("use", dir)(io::ErrorKind::PermissionDenied.into())
-        });
-    }
-    // Who can write to a folder above could put another one in its place.
-    let whole = dir.canonicalize().map_err(JournalError::io("examine", dir))?;
-    for above in whole.ancestors().skip(1) {
-        let metadata = above.metadata().map_err(JournalError::io("examine", above))?;
-        let is_shared = metadata.mode() & 0o1000 != 0;
-        // 65534 stands for owners outside of a user namespace.
-        let trusted = [0, owner, 65534].contains(&metadata.uid());
-        if !trusted || metadata.mode() & 0o022 != 0 && !is_shared {
-            return Err(JournalError::Insecure { path: above.to_owned() });
-        }
-    }
-    Ok(())
+    // root's folder, or that of a user outside of this namespace
+    Err(JournalError::io("use", dir)(io::ErrorKind::PermissionDenied.into()))
 }
 
 fn open_file(path: &Path) -> Result<File, JournalError> {
@@ -467,6 +459,11 @@ mod tests {
         mode(0o777);
         let error = Journal::open(&kernel, &state).unwrap_err();
         assert!(error.to_string().contains("run can be written by others"), "{error}");
+        // moved away by somebody: "nothing to undo" would be false
+        std::fs::rename(&state, dir.path().join("moved")).unwrap();
+        let error = Journal::open_existing(&kernel, &state).unwrap_err();
+        assert!(error.to_string().contains("run can be written by others"), "{error}");
+        std::fs::rename(dir.path().join("moved"), &state).unwrap();
         mode(0o1777);
         Journal::open(&kernel, &state).unwrap();
         assert_eq!(state.metadata().unwrap().mode() & 0o777, 0o755, "an existing mode is kept");
