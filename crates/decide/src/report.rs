@@ -14,6 +14,7 @@ pub mod rss;
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::coverage::{StageCoverage, coverage};
 use netsilo_model::derive::forwarding::ForwardTotals;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
@@ -57,6 +58,8 @@ pub struct Report {
     pub stages: Option<Stages>,
     /// Settings of the network stack as a whole.
     pub settings: SettingsLine,
+    /// Where `check` counts losses in this observation, and where not.
+    pub loss_coverage: Vec<StageCoverage>,
     /// Other programs that write the same knobs.
     pub writers: Vec<KnobOwner>,
     /// Reads that failed, with the reason.
@@ -283,6 +286,7 @@ impl Report {
                 rps_sock_flow_entries: after.net.rps_sock_flow_entries,
                 rps_default_mask: after.net.rps_default_mask.clone(),
             },
+            loss_coverage: coverage(analysis),
             writers: after.writers.clone(),
             gaps: after.gaps.clone(),
             notes: netsilo_model::derive::notes::notes(observation, rates, silos),

@@ -4,6 +4,7 @@
 //! decisions.
 
 pub mod analysis;
+pub mod coverage;
 pub mod cpu_time;
 pub mod forwarding;
 pub mod locality;

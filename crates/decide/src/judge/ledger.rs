@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::drivers::counters;
+use netsilo_model::derive::coverage::{StageCoverage, coverage, driver_counters};
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::sockets::SocketKind;
@@ -20,6 +20,9 @@ use serde::{Deserialize, Serialize};
 pub struct Ledger {
     /// The stages.
     pub stages: Vec<StageLosses>,
+    /// Where losses were counted, and where not.
+    #[serde(default)]
+    pub coverage: Vec<StageCoverage>,
     /// The next step for the stage that loses most; `None` when nothing is lost.
     pub next: Option<String>,
 }
@@ -130,7 +133,7 @@ pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
     let seconds = analysis.rates.elapsed.as_secs_f64();
     let stages: Vec<StageLosses> =
         book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
-    let mut ledger = Ledger { stages, next: None };
+    let mut ledger = Ledger { stages, coverage: coverage(analysis), next: None };
     ledger.next = ledger.next_step();
     ledger
 }
@@ -203,20 +206,6 @@ fn netdev_lines(
 
 fn non_empty(aside: &str) -> Option<String> {
     (!aside.is_empty()).then(|| aside.to_owned())
-}
-
-/// A driver's loss counters by stage and name, each summed over its queue numbers.
-fn driver_counters(netdev: &Netdev) -> BTreeMap<(LossStage, String), (u64, &'static str)> {
-    let mut sums: BTreeMap<(LossStage, String), (u64, &'static str)> = BTreeMap::new();
-    let stats = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.stats.value());
-    let driver = netdev.driver.as_deref().unwrap_or_default();
-    for (name, value) in stats.into_iter().flatten() {
-        if let Some(row) = counters::row(driver, name) {
-            let sum = sums.entry((row.place, row.name())).or_insert((0, row.aside));
-            sum.0 = sum.0.saturating_add(*value);
-        }
-    }
-    sums
 }
 
 fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {

@@ -108,7 +108,7 @@ fn findings(check: &Check) -> Markup {
     let (passed, wrong): (Vec<&Finding>, Vec<&Finding>) =
         check.findings.iter().partition(|finding| finding.severity == Severity::Ok);
     html! {
-        @if wrong.is_empty() { p { "Nothing is wrong." } }
+        @if wrong.is_empty() { p { "No check found anything wrong." } }
         @for finding in wrong { (one(finding)) }
         @if !passed.is_empty() {
             details {

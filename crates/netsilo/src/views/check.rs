@@ -179,7 +179,7 @@ fn meaning(severity: Severity) -> Meaning {
 }
 
 /// Packet loss by stage; stages that lost nothing since boot have no line. With `all`, also what
-/// was only late.
+/// was only late, and why stages are not counted.
 pub(crate) fn ledger(ledger: &Ledger, all: bool) -> Styled {
     let is_told = |stage: &&StageLosses| all || stage.place != LossStage::Squeeze;
     let stages = ledger.stages.iter().filter(|stage| stage.since_boot > 0).filter(is_told);
@@ -195,7 +195,27 @@ pub(crate) fn ledger(ledger: &Ledger, all: bool) -> Styled {
     if let Some(next) = &ledger.next {
         text.push(Meaning::Title, format_args!("  next: {next}\n"));
     }
+    text.append(&not_counted(ledger, all));
     text
+}
+
+/// Where the ledger did not look: a line, with `all` a line for each stage with the reason.
+fn not_counted(ledger: &Ledger, all: bool) -> Styled {
+    let stages = ledger.coverage.iter();
+    let stages: Vec<_> = stages.filter_map(|it| Some((it, it.not_counted.as_ref()?))).collect();
+    if stages.is_empty() {
+        return Styled::default();
+    }
+    let mut text = String::from("\n  losses are not counted in");
+    if all {
+        for (stage, why) in stages {
+            let _ = write!(text, "\n    {}: {why}", stage.name);
+        }
+    } else {
+        let names: Vec<_> = stages.iter().map(|(stage, _)| stage.name.as_str()).collect();
+        let _ = write!(text, ": {}", names.join(", "));
+    }
+    Styled::new(Meaning::Quiet, text + "\n")
 }
 
 /// The row of a stage, with its nonzero counters, those that grew first.

@@ -6,6 +6,7 @@ mod lost;
 mod reader;
 
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::coverage::in_words;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::subject::Subject;
@@ -250,7 +251,7 @@ fn squeeze(
     }
 }
 
-/// Reports that nothing was lost, when the backlog and socket stages are known.
+/// Reports where nothing was lost, when the backlog and socket stages are known.
 fn nothing(analysis: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
     let is_known = |place: LossStage| ledger.stage(place).is_some();
     let known = !analysis.rates.elapsed.is_zero()
@@ -260,7 +261,7 @@ fn nothing(analysis: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
         id: FindingId::NothingLost,
         severity: Severity::Ok,
         subject: Subject::Machine,
-        title: "nothing was lost between the NIC and the readers".into(),
+        title: format!("nothing was lost in the stages {}", in_words(&ledger.coverage)),
         evidence: ledger
             .stages
             .iter()
