@@ -112,7 +112,9 @@ pub(crate) fn read_records<T: DeserializeOwned>(folder: &Path) -> Result<Lines<T
 pub(crate) fn refuse_foreign(folder: &Path, files: &[&str]) -> Result<()> {
     for it in [folder.to_owned()].into_iter().chain(files.iter().map(|file| folder.join(file))) {
         let why = "others may have written the commands in it: read them, then use --trust";
-        trust::check(&it).context(why)?.with_context(|| format!("no file {}", it.display()))?;
+        let missing = || std::io::Error::from(rustix::io::Errno::NOENT);
+        let found = trust::check(&it).context(why)?.ok_or_else(missing);
+        found.with_context(|| format!("cannot read {}", it.display()))?;
     }
     Ok(())
 }
