@@ -2,6 +2,7 @@
 //! observation.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use crate::derive::rates::Rates;
 use crate::machine::cpuset::CpuId;
@@ -42,7 +43,22 @@ pub struct QueueMap<'a> {
     napis: BTreeMap<(u32, u32), Association<NapiId>>,
     /// All origins, in the order of the silos.
     origins: Vec<Origin>,
+    /// The origin of data whose protocol ran on a CPU, where what was read there is what arrived.
+    by_cpu: Vec<(CpuId, Origin)>,
 }
+
+/// Share of a CPU's polled packets that one queue must have to count as the only one there.
+const ALONE: f64 = 0.95;
+
+/// Reads for each packet of a queue: fewer are not of its packets alone, nor are more.
+const READS_PER_PACKET: RangeInclusive<f64> = 0.02..=2.0;
+
+/// Bytes of payload read for each that arrived, at most and at least: reads lag behind arrivals.
+const READ_OF_ARRIVED: RangeInclusive<f64> = 0.8..=1.1;
+
+/// The fewest and most bytes of headers in front of a payload: IPv4 and UDP; Ethernet, IPv6 and
+/// TCP with options, and a VLAN.
+const HEADERS: [f64; 2] = [28.0, 120.0];
 
 impl<T> Association<T> {
     /// An edge to something else with the same source and confidence.
@@ -62,6 +78,7 @@ impl<'a> QueueMap<'a> {
             queues: BTreeMap::new(),
             napis: BTreeMap::new(),
             origins: Vec::new(),
+            by_cpu: Vec::new(),
         };
         let queues = || {
             snapshot
@@ -93,7 +110,63 @@ impl<'a> QueueMap<'a> {
             .filter(|(napi, _)| polled.contains(napi))
             .map(|(napi, at)| Origin::Napi(*at, *napi));
         map.origins.extend(without_queue.into_set());
+        map.by_cpu = map.accounted_for(attribution, rates);
         map
+    }
+
+    /// Finds CPUs that poll one queue alone, of which no packet is known to be read or forwarded,
+    /// while just as much data of unknown origin, whose protocol ran there, is read: the same
+    /// number of packets and bytes came from that queue. That nothing else is left is no reason.
+    ///
+    /// So a veth that feeds a router or bridge, whose packets are read in another network
+    /// namespace: the kernel handles them on the CPU that polled them, up to the socket. Not with
+    /// RPS, which has them handled elsewhere.
+    fn accounted_for(&self, attribution: &Attribution, rates: &Rates) -> Vec<(CpuId, Origin)> {
+        let steers = |rx: &RxQueue| rx.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
+        if self.snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues).any(steers) {
+            return Vec::new();
+        }
+        let mut known: BTreeSet<Origin> = BTreeSet::new();
+        let mut reads: BTreeMap<CpuId, (u64, u64)> = BTreeMap::new();
+        for row in &attribution.consumption {
+            match (self.origin_of(row), row.protocol_cpu) {
+                (Origin::Unresolved, Some(cpu)) => {
+                    let (events, bytes) = reads.entry(cpu).or_default();
+                    (*events, *bytes) = (*events + row.events, *bytes + row.bytes);
+                }
+                (origin, _) => _ = known.insert(origin),
+            }
+        }
+        known.extend(attribution.forwarded.iter().map(|row| self.origin_of_forwarded(row)));
+        // The backlog (NAPI 0) polls no device: its packets were polled before, or are local.
+        let mut polled: BTreeMap<CpuId, u64> = BTreeMap::new();
+        for poll in attribution.polls.iter().filter(|poll| poll.napi.0 != 0) {
+            *polled.entry(poll.cpu).or_default() += poll.packets;
+        }
+        let mut found = Vec::new();
+        for (origin, polls) in self.polls_by_origin(attribution) {
+            let Some(size) = self.bytes_per_packet(origin, rates) else { continue };
+            for poll in polls.iter().filter(|_| !known.contains(&origin)) {
+                let Some((events, bytes)) = reads.get(&poll.cpu) else { continue };
+                let packets = poll.packets as f64;
+                let is_only = packets >= ALONE * *polled.get(&poll.cpu).unwrap_or(&0) as f64;
+                let [most, least] = HEADERS.map(|headers| packets * (size - headers).max(0.0));
+                let is_all = *bytes as f64 >= READ_OF_ARRIVED.start() * least
+                    && *bytes as f64 <= READ_OF_ARRIVED.end() * most;
+                if is_only && is_all && READS_PER_PACKET.contains(&(*events as f64 / packets)) {
+                    found.push((poll.cpu, origin));
+                }
+            }
+        }
+        found
+    }
+
+    /// The mean size of a packet of the netdev of an origin.
+    fn bytes_per_packet(&self, origin: Origin, rates: &Rates) -> Option<f64> {
+        let (Origin::Queue(at, _) | Origin::Napi(at, _)) = origin else { return None };
+        let counters = rates.netdevs.get(&self.snapshot.netdevs[at].name)?;
+        let packets = *counters.get("rx_packets")?;
+        (packets > 0.0).then_some(counters.get("rx_bytes")? / packets)
     }
 
     /// Adds what netdev netlink reports: the NAPIs of each netdev and, on newer kernels, of each
@@ -279,6 +352,10 @@ impl<'a> QueueMap<'a> {
             (QueueResolution::Local, _) => Origin::Local,
             (QueueResolution::Toeplitz, Origin::Unresolved) => {
                 self.computed(row.rx_queue).unwrap_or(Origin::Unresolved)
+            }
+            (QueueResolution::Unresolved, Origin::Unresolved) => {
+                let found = self.by_cpu.iter().find(|(cpu, _)| Some(*cpu) == row.protocol_cpu);
+                found.map_or(Origin::Unresolved, |(_, origin)| *origin)
             }
             (_, origin) => origin,
         }

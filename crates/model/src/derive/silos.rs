@@ -17,7 +17,7 @@ use crate::machine::ids::{Irq, NapiId};
 use crate::machine::ordered::{Ordered as _, StableSort as _};
 use crate::parse::container::Container;
 use crate::snapshot::attribution::{
-    Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol,
+    Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol, QueueResolution,
 };
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue};
@@ -366,7 +366,9 @@ fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribut
     // RPS has the protocol run elsewhere; without it, where the packet was polled.
     let is_steered = silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
     for row in rows {
-        silo.approximate_share += if row.approximate { share(row) } else { 0.0 };
+        // What is not resolved is here because as much arrived where its protocol ran.
+        let is_probable = row.approximate || row.resolved == QueueResolution::Unresolved;
+        silo.approximate_share += if is_probable { share(row) } else { 0.0 };
         let polled = row.poll_cpu.or(polled_on).filter(|_| !is_steered);
         match row.protocol_cpu.or(polled) {
             Some(cpu) => {

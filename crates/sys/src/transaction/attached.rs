@@ -126,8 +126,8 @@ fn texts(
 }
 
 /// Restores what writes of a transaction have reset; `written` has the text of each place that the
-/// transaction itself wrote before. Not after a change of channels, where the driver spreads another
-/// number of interrupts.
+/// transaction itself wrote before. Not after a change of channels: the driver spreads another
+/// number of interrupts then.
 pub(crate) fn keep(
     kernel: &dyn Kernel,
     before: &[Attached],

@@ -210,6 +210,53 @@ fn data_of_unknown_origin_is_given_to_no_queue_however_few_there_are() {
     }
 }
 
+/// The case of a router between namespaces: its NIC is a veth, and the reader is behind it.
+#[test]
+fn data_of_unknown_origin_is_of_a_queue_if_as_much_arrived_there_where_its_protocol_ran() {
+    let mut scene = scene();
+    scene.netdevs[0].queues.truncate(1);
+    let packets = scene.observation().attribution.polls.iter().map(|poll| poll.packets).sum();
+    let read: u64 = scene.observation().attribution.consumption.iter().map(|row| row.bytes).sum();
+    let unresolved = |bytes: u64, change: &dyn Fn(&mut Observation)| {
+        let counters = [("rx_bytes", bytes + 66 * packets), ("rx_packets", packets)];
+        let mut scene = scene.clone();
+        scene.netdevs[0].per_s = counters.map(|(name, rate)| (name.to_owned(), rate)).into();
+        let mut observation = scene.observation();
+        let rows = observation.attribution.consumption.iter_mut();
+        let each = packets / rows.len() as u64;
+        for row in observation.attribution.consumption.iter_mut() {
+            (row.napi, row.rx_queue, row.resolved) = (None, None, QueueResolution::Unresolved);
+            (row.protocol_cpu, row.events) = (Some(CpuId(0)), each);
+        }
+        change(&mut observation);
+        let silos = silos_of(&observation);
+        (silos.unresolved.bytes_per_s, silos.queues[0].approximate_share)
+    };
+    let nothing = |_: &mut Observation| {};
+    assert_eq!(unresolved(read, &nothing), (0.0, 1.0), "it is marked as probable");
+    // ten times as much arrived: the reader of most of it is not seen, and this may be another's
+    assert_eq!(unresolved(10 * read + 600 * packets, &nothing), (1000.0, 0.0));
+    let other_cpu = |it: &mut Observation| {
+        it.attribution.consumption.iter_mut().for_each(|row| row.protocol_cpu = Some(CpuId(1)));
+    };
+    assert_eq!(unresolved(read, &other_cpu).0, 1000.0);
+    let other_queue = |it: &mut Observation| {
+        let foreign = Poll { napi: NapiId(9999), netns: 1, ..it.attribution.polls[0].clone() };
+        it.attribution.polls.push(foreign);
+    };
+    assert_eq!(unresolved(read, &other_queue).0, 1000.0);
+    for events in [0, 1 << 40] {
+        let other_reads = |it: &mut Observation| {
+            it.attribution.consumption.iter_mut().for_each(|row| row.events = events);
+        };
+        assert_eq!(unresolved(read, &other_reads).0, 1000.0, "{events} reads");
+    }
+    let steered = |it: &mut Observation| {
+        it.after.netdevs[0].rx_queues[0].rps_cpus = Some(set("3"));
+    };
+    assert_eq!(unresolved(read, &steered).0, 1000.0);
+}
+
 #[test]
 fn a_queue_number_alone_is_of_no_netdev_even_if_there_is_only_one() {
     let mut observation = scene().observation();
