@@ -195,7 +195,8 @@ fn keeps(
         let Ok(now) = now else { continue };
         let read_back = written.as_deref().and_then(|raw| knob::parse(&entry.target, raw).ok());
         let is_ours = is_ours(entry, read_back.as_ref(), &now.value);
-        let is_written = written.is_some() || now.value != entry.old;
+        // A value that the driver rounds to the old one shows no write.
+        let is_written = written.is_some() || is_ours || now.value != entry.old;
         may_be_reset |= is_written && entry.target.may_reset_queues();
         // What was not written may have been reset.
         if written.is_some() || is_ours {
