@@ -18,6 +18,7 @@ use crate::transaction::attached::{self, AttachedRow};
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::{Kernel, Place};
 use crate::transaction::knob::{self, KnobError, Reading};
+use crate::transaction::queues::Finder;
 use crate::transaction::record::{Entry, Origin, RestoredBy};
 use crate::transaction::undo::{RestoreResult, Undone, restore_transaction, stays_open};
 use crate::transaction::verify::{Arrival, Moved};
@@ -264,10 +265,11 @@ pub fn record_current_values(
         targets.into_iter().filter_map(as_it_is).unzip();
     let mut readings: BTreeMap<Target, Reading> =
         changes.iter().map(|change| change.target.clone()).zip(readings).into_map();
+    let finder = Finder::new(kernel);
     let entry = |change: Change| {
         let now = readings.remove(&change.target)?;
         let settles_as = now.value.clone();
-        let kthread = knob::napi_of(kernel, &change.target);
+        let kthread = knob::napi_of(kernel, &finder, &change.target);
         Some(Entry { restore_any_value: true, ..Entry::new(&change, now, settles_as, kthread) })
     };
     let attached = attached::before(kernel, changes.iter().map(|change| &change.target));
@@ -304,6 +306,7 @@ struct Write<'a> {
 
 /// Checks that the plan still matches the machine and may be written; skips changes with no effect.
 fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>>, ApplyError> {
+    let finder = Finder::new(kernel);
     let mut seen = BTreeSet::new();
     let mut drifts = Vec::new();
     let mut writes = Vec::new();
@@ -336,7 +339,8 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
         knob::may_write(kernel, change, &now.place).map_err(ApplyError::NoPermission)?;
         knob::refuse_waiting(kernel, target, &now.place).map_err(ApplyError::Waiting)?;
         let place = now.place.clone();
-        let entry = Entry::new(change, now, settles_as, knob::napi_of(kernel, target));
+        let kthread = knob::napi_of(kernel, &finder, target);
+        let entry = Entry::new(change, now, settles_as, kthread);
         writes.push(Write { index, change, place, entry });
     }
     // A hand-written plan may have any order. What resets queues comes before their settings.

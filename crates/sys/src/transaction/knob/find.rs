@@ -104,7 +104,8 @@ fn replaced_kthread(kernel: &dyn Kernel, NapiOf { netdev, napi }: &NapiOf) -> Op
 }
 
 /// The NAPI that a kthread polls; `None` if that is unknown, or the knob is not one of a kthread.
-pub(crate) fn napi_of(kernel: &dyn Kernel, target: &Target) -> Option<NapiOf> {
+/// One `finder` serves many kthreads: it looks through all processes once.
+pub(crate) fn napi_of(kernel: &dyn Kernel, finder: &Finder<'_>, target: &Target) -> Option<NapiOf> {
     let Location::Thread { id, comm: Some(comm), .. } = target.location() else { return None };
     let (name, _) = comm.strip_prefix("napi/")?.rsplit_once('-')?;
     let device_path = device_path(kernel, name).ok()?;
@@ -113,7 +114,7 @@ pub(crate) fn napi_of(kernel: &dyn Kernel, target: &Target) -> Option<NapiOf> {
         let ifindex = kernel.read(&format!("{}/ifindex", netdev_dir(name))).ok()?;
         netdev.ifindex = Some(ifindex.trim().parse().ok()?);
     }
-    let kthreads = Finder::new(kernel).kthreads_of(name);
+    let kthreads = finder.kthreads_of(name);
     let (napi, _) = kthreads.into_iter().find(|(_, tid)| *tid == id)?;
     Some(NapiOf { netdev, napi })
 }
