@@ -1,8 +1,10 @@
 //! What tests in the lab share: when to skip, how to wait, what a program printed.
 
 use std::fmt::Debug;
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -49,4 +51,25 @@ pub fn until<T: Debug>(
 pub fn output_of(output: &std::process::Output) -> (Option<i32>, String) {
     let text = [&output.stdout[..], &output.stderr[..]].concat();
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// For tests: runs a command whose reader of standard output has left.
+///
+/// # Panics
+/// If it cannot be run.
+#[allow(clippy::unwrap_used, reason = "a part of tests")]
+pub fn unread(mut command: Command) -> Output {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+}
+
+/// For tests: runs a command whose standard output is on a full disk.
+///
+/// # Panics
+/// If it cannot be run.
+#[allow(clippy::unwrap_used, reason = "a part of tests")]
+pub fn on_a_full_disk(mut command: Command) -> Output {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
 }

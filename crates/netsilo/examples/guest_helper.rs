@@ -22,7 +22,7 @@ const GRE: u32 = 47;
 enum Role {
     /// Print netsilo's snapshot of the guest as JSON
     Snapshot,
-    /// Print what hangs on the knobs of all netdevs: kthreads, interrupts and queues, by name and
+    /// Print what depends on the knobs of all netdevs: kthreads, interrupts and queues, by name and
     /// order, because a driver may give them other numbers
     Queues,
     /// Set each of them to values that no driver chooses

@@ -44,7 +44,7 @@ fn snapshot(lab: &Lab) -> Snapshot {
     serde_json::from_str(&helper(lab, "snapshot")).unwrap()
 }
 
-/// Everything that these tests change, and what hangs on it.
+/// Everything that these tests change, and what depends on it.
 fn shown(lab: &Lab) -> String {
     lab.sh(SHOWN).unwrap() + &helper(lab, "queues")
 }

@@ -39,7 +39,7 @@ struct UndoneKnob<'a> {
     detail: Option<String>,
 }
 
-/// What became of a setting that hangs on a knob.
+/// What became of a setting that depends on a knob.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct UndoneQueueSetting {

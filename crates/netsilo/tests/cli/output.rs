@@ -1,8 +1,9 @@
 //! Standard output without a reader, and on a full disk: what that means for the exit code.
 
-use std::fs::File;
 use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
+
+use netsilo_lab::{on_a_full_disk, unread};
 
 use super::bundles::VIRTIO;
 use super::{code, netsilo, run, stderr};
@@ -12,19 +13,6 @@ const HOST: &str = include_str!("../../../../fixtures/observation-schema-1.ndjso
 
 const SCENARIO: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../cases/predict/request-response.toml");
-
-/// Runs a command whose reader of standard output has left.
-fn unread(mut command: Command) -> Output {
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
-}
-
-/// Runs a command whose standard output is on a full disk.
-fn on_a_full_disk(mut command: Command) -> Output {
-    let full = File::options().write(true).open("/dev/full").unwrap();
-    command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
-}
 
 /// Verbs whose work is their output.
 fn reading() -> Vec<Vec<&'static str>> {

@@ -1,26 +1,10 @@
 //! Standard output that fails, and verbs that write: without `--yes` nothing is written that could
 //! not be shown, and with it the exit code is that of the work.
 
-use std::fs::File;
-use std::process::{Command, Output, Stdio};
-
-use netsilo_lab::output_of;
+use netsilo_lab::{on_a_full_disk, output_of, unread};
 
 use super::host::Host;
 use super::verbs::on_a_terminal;
-
-/// Runs a command whose reader of standard output has left.
-fn unread(mut command: Command) -> Output {
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
-}
-
-/// Runs a command whose standard output is on a full disk.
-fn on_a_full_disk(mut command: Command) -> Output {
-    let full = File::options().write(true).open("/dev/full").unwrap();
-    command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
-}
 
 #[test]
 fn with_yes_the_exit_code_is_that_of_the_work() {

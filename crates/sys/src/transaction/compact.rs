@@ -35,7 +35,7 @@ pub fn compact(
     let mut all: Vec<Transaction> =
         history.transactions.iter().filter(asked_for).cloned().collect();
     let mut from = 0;
-    // What hangs on a knob belongs to the write of its transaction.
+    // What depends on a knob belongs to the write of its transaction.
     let joins = |it: &Transaction| it.origin == Origin::Daemon && it.attached.is_empty();
     for group in open.chunk_by(|a, b| joins(a) && joins(b)) {
         from += group.len();

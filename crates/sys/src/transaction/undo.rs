@@ -123,7 +123,7 @@ pub fn undo(
 }
 
 /// Restores the knobs of one transaction in reverse order, except those stuck at a newer
-/// transaction's value, and then what hangs on them.
+/// transaction's value, and then what depends on them.
 pub(crate) fn restore_transaction(
     kernel: &dyn Kernel,
     journal: &mut Journal,

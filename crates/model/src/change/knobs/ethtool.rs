@@ -28,7 +28,7 @@ impl Knob for Channels {
         kind: "channels",
         value: "`combined=4 other=1` (counts)",
         place: "`ethtool -L`",
-        undo: "writes the old counts back, and what hangs on them",
+        undo: "writes the old counts back, and what depends on them",
         step: Step::Channels,
         traffic: Traffic::Stops(Interruption::Always),
         refusals: &[(

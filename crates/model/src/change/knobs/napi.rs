@@ -101,7 +101,7 @@ impl Knob for Threaded {
         kind: "threaded",
         value: "0 or 1",
         place: "`/sys/class/net/DEV/`",
-        undo: "writes back, and what hangs on it",
+        undo: "writes back, and what depends on it",
         step: Step::Threads,
         // `napi_stop_kthread` (6.17) polls a bit that a disabled NAPI never clears, under rtnl.
         waits_for_napis: true,
