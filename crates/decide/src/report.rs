@@ -22,7 +22,6 @@ use netsilo_model::derive::silo::{OutsideTraffic, Silo, Silos};
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::{NodeId, Topology};
 use netsilo_model::snapshot::attribution::{
     Attribution, AttributionSource, CountingCost, Hook, Sampling,
@@ -324,10 +323,10 @@ pub(crate) fn cores(topology: &Topology) -> usize {
 fn netdev_line(netdev: &Netdev, snapshot: &Snapshot, rates: &Rates, silos: &Silos) -> NetdevLine {
     let statistic = |name: &str| rates.netdevs.get(&netdev.name)?.get(name).copied();
     let rx_irqs: BTreeSet<Irq> =
-        netdev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to)).into_set();
+        netdev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
     let tx_irqs = netdev.tx_queues.iter().filter_map(|tx| Some((tx.index, tx.irq.as_ref()?.to)));
     let own_tx: Vec<(u32, Irq)> = tx_irqs.filter(|(_, irq)| !rx_irqs.contains(irq)).collect();
-    let tx_irqs: BTreeSet<Irq> = own_tx.iter().map(|(_, irq)| *irq).into_set();
+    let tx_irqs: BTreeSet<Irq> = own_tx.iter().map(|(_, irq)| *irq).collect();
     let of_queue = |irq: &Irq| rx_irqs.contains(irq) || tx_irqs.contains(irq);
     NetdevLine {
         name: netdev.name.clone(),

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_trial::traffic::Latency;
 
 use crate::shared_counters::{Row, SharedCounters, add};
@@ -58,7 +57,7 @@ impl Latencies {
             count: histogram.len(),
             mean_ns: histogram.mean(),
             max_ns: histogram.max(),
-            percentiles_ns: PERCENTILES.into_iter().filter_map(at).into_map(),
+            percentiles_ns: PERCENTILES.into_iter().filter_map(at).collect(),
             histogram: base64::encode(&bytes),
         })
     }

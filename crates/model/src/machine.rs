@@ -7,7 +7,6 @@ pub mod counts;
 pub mod cpuset;
 pub mod ids;
 mod nesting;
-pub mod ordered;
 pub mod reading;
 pub mod topology;
 pub mod words;

@@ -20,7 +20,6 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_decide::judge::findings::Check;
 use netsilo_decide::plan::Plan;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::observation::{Observation, ObservationDocument, SCHEMA};
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_sys::bundle;
@@ -101,7 +100,7 @@ impl<'a> Host<'a> {
             name: &after.machine.hostname,
             kernel: &after.machine.release,
             cpus: after.topology.online.len(),
-            drivers: devices.filter_map(|netdev| netdev.driver.as_deref()).into_set(),
+            drivers: devices.filter_map(|netdev| netdev.driver.as_deref()).collect(),
         }
     }
 }

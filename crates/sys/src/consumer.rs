@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::{cpu_lists, pid_status, scalar};
 use netsilo_model::snapshot::consumer::{Cgroup, Thread};
@@ -78,7 +77,7 @@ pub fn threads(root: &Root, who: &ConsumerSelector) -> Result<Vec<Thread>, PinEr
     for _ in 0..LOOKS {
         let threads = look(root, who)?;
         let now: BTreeSet<(u32, u64)> =
-            threads.iter().map(|thread| (thread.tid, thread.start_time)).into_set();
+            threads.iter().map(|thread| (thread.tid, thread.start_time)).collect();
         if now == before {
             return Ok(threads);
         }
@@ -120,7 +119,7 @@ pub fn pinned(
         let cpus = threads.into_iter().map(|thread| thread.cpus);
         cpus.filter(|cpus| !online.is_subset(cpus)).reduce(|a, b| a.or(&b))
     };
-    pids.into_iter().filter_map(|pid| Some((pid, cpus(pid)?))).into_map()
+    pids.into_iter().filter_map(|pid| Some((pid, cpus(pid)?))).collect()
 }
 
 /// The processes with this name.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use netsilo_model::derive::sock_diag::{SocketSample, attribute_reads, steerings};
-use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_model::snapshot::attribution::{Attribution, Hook};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
@@ -198,7 +197,7 @@ fn heaviest_readers(attribution: &Attribution) -> impl Iterator<Item = u32> {
         *bytes.entry(one.consumer.tgid).or_default() += one.bytes;
     }
     let mut readers: Vec<(u32, u64)> = bytes.into_iter().collect();
-    readers.stable_sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    readers.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     readers.into_iter().take(MOST_READERS).map(|(tgid, _)| tgid)
 }
 

@@ -16,7 +16,6 @@ use crate::plan::outcomes::Outcomes;
 use crate::plan::{Goal, Plan};
 use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::event::Event;
 use netsilo_model::snapshot::observation::Observation;
 
@@ -160,9 +159,9 @@ impl Controller {
         candidates: &[Candidate<'_>],
         revert: &[Change],
     ) {
-        self.memory.placed = plan.placements.iter().map(|it| it.netdev.name.clone()).into_set();
+        self.memory.placed = plan.placements.iter().map(|it| it.netdev.name.clone()).collect();
         let held = candidates.iter().filter(|it| it.hold.as_ref().is_some_and(|it| !it.is_short()));
-        self.memory.held_queues = held.filter_map(|it| window.queue(&it.change.target)).into_set();
+        self.memory.held_queues = held.filter_map(|it| window.queue(&it.change.target)).collect();
         if self.memory.rest.is_none() && revert.is_empty() {
             self.memory.rest = Rest::begin(plan, candidates, window);
         }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use netsilo_model::change::Target;
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 
@@ -33,7 +32,7 @@ impl Existing {
             Some(before) => before.get(it).copied().unwrap_or(now),
             None => Duration::ZERO,
         };
-        self.0 = Some(all_in(snapshot).map(|it| (it.clone(), since(&it))).into_map());
+        self.0 = Some(all_in(snapshot).map(|it| (it.clone(), since(&it))).collect());
     }
 
     /// Since when a knob exists; `None` if that is not known.

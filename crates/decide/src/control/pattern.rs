@@ -8,7 +8,6 @@ use std::time::Duration;
 use netsilo_model::derive::rates::{CpuRates, Rates};
 use netsilo_model::derive::silo::Silos;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::subject::Subject;
 
 /// Packets per second that differ by more than this factor.
@@ -114,8 +113,8 @@ impl Pattern {
         });
         Self {
             online: online.clone(),
-            user: rates.cpus.iter().filter_map(user).into_map(),
-            queues: queues.into_map(),
+            user: rates.cpus.iter().filter_map(user).collect(),
+            queues: queues.collect(),
         }
     }
 

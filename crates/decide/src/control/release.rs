@@ -13,7 +13,6 @@ use super::view::{self, Window};
 use crate::plan::{AlgorithmName, Plan};
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::cost::problem::SECOND_NS;
-use netsilo_model::machine::ordered::Ordered as _;
 
 impl Memory {
     /// Gives each of these knobs its part of the plan.
@@ -25,7 +24,7 @@ impl Memory {
     ) {
         let changes = plan.changes.iter().filter(|change| these(&change.target));
         let wanted: BTreeMap<&Target, &Change> =
-            changes.map(|change| (&change.target, change)).into_map();
+            changes.map(|change| (&change.target, change)).collect();
         for target in wanted.keys().copied() {
             if !self.knobs.contains_key(target) {
                 let knob = Knob::new(window.now, self.is_new(target));
@@ -155,7 +154,7 @@ fn hold_whole_silos(window: &Window<'_>, candidates: &mut [Candidate<'_>]) {
 fn wait_for_interrupts(window: &Window<'_>, candidates: &mut [Candidate<'_>]) {
     let moving = candidates.iter().filter(|it| it.hold.as_ref().is_some_and(Hold::is_short));
     let queues = moving.filter_map(|it| window.queue(&it.change.target));
-    let netdevs: BTreeSet<String> = queues.map(|(netdev, _)| netdev).into_set();
+    let netdevs: BTreeSet<String> = queues.map(|(netdev, _)| netdev).collect();
     for Candidate { change, hold } in candidates.iter_mut().filter(|it| it.hold.is_none()) {
         if let Target::XpsCpus(knob) = &change.target {
             *hold = netdevs.contains(&knob.netdev.name).then_some(Hold::WaitsForInterrupts);

@@ -10,7 +10,6 @@ use std::fmt;
 use std::time::Duration;
 
 use netsilo_model::derive::signature::Signature;
-use netsilo_model::machine::ordered::Ordered as _;
 use serde::{Deserialize, Serialize};
 
 use super::decision::ControllerState;
@@ -48,7 +47,7 @@ impl Default for SearchPolicy {
     fn default() -> Self {
         Self {
             share: 0.0,
-            hours: (0..24).into_set(),
+            hours: (0..24).collect(),
             length: Duration::from_secs(600),
             steady: Duration::from_secs(600),
             pause: Duration::from_secs(3600),

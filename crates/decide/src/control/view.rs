@@ -10,7 +10,6 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::{Irq, NapiId};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -94,7 +93,7 @@ impl<'a> Window<'a> {
         targets
             .into_iter()
             .filter_map(|target| Some(self.silo(target)?.napi.as_ref()?.to))
-            .into_set()
+            .collect()
     }
 
     /// Whether a kthread polls the silo that a knob belongs to.

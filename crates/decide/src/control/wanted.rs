@@ -14,7 +14,6 @@ use crate::plan::{Override, Plan, Unchanged, plan, plan_xps};
 use netsilo_model::change::{Change, Target, apply_to, ordered};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 
@@ -112,7 +111,7 @@ impl Memory {
             let change = knob.wanted_before(target, target.value_in(after)?)?;
             Some((target.clone(), change))
         });
-        let earlier: BTreeMap<Target, Change> = earlier.into_map();
+        let earlier: BTreeMap<Target, Change> = earlier.collect();
         let as_earlier =
             |now: &Change| earlier.get(&now.target).is_some_and(|earlier| earlier.new == now.new);
         if earlier.is_empty() || wanted.changes.is_empty() || wanted.changes.iter().all(as_earlier)

@@ -1,6 +1,5 @@
 //! What limits netsilo on a machine: what is degraded by what is missing, and how to mend it.
 
-use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
 use netsilo_model::snapshot::prerequisites::{Capability, KernelFeature, Prerequisites};
@@ -99,7 +98,7 @@ pub fn diagnose(machine: &Machine<'_>) -> Diagnosis {
 }
 
 fn area(name: &'static str, found: String, mut problems: Vec<Problem>) -> Area {
-    problems.stable_sort_by_key(|problem| std::cmp::Reverse(problem.severity));
+    problems.sort_by_key(|problem| std::cmp::Reverse(problem.severity));
     let severity = problems.first().map_or(Severity::Ok, |problem| problem.severity);
     Area { name, severity, found, problems }
 }

@@ -8,7 +8,6 @@ use netsilo_model::derive::rates::CpuRates;
 use netsilo_model::derive::seen_costs::{dilation, seen_wakeup_ipis};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::Topology;
 
 /// The CPUs and their free capacity.
@@ -59,7 +58,7 @@ impl<'a> Capacity<'a> {
             costs,
             busy_wakeup,
             source,
-            busy: analysis.rates.cpus.iter().filter_map(busy).into_map(),
+            busy: analysis.rates.cpus.iter().filter_map(busy).collect(),
             seconds: elapsed,
             dilation: dilation(analysis, placed),
         }

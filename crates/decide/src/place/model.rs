@@ -6,7 +6,6 @@ use netsilo_model::cost::assumed::Assumed;
 use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS};
 use netsilo_model::cost::weights::ByDistance;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::{CoreKind, Cpu, LOCAL, NodeId, Topology};
 
 use crate::place::capacity::Capacity;
@@ -372,7 +371,7 @@ impl<'a> Row<'a> {
         let (mut lines, mut wakeups) = (LevelCosts::default(), LevelCosts::default());
         // With RPS, the protocol and the wakeup run on the CPUs to which packets are handed on.
         let rps_cpus: BTreeMap<CpuId, f64> =
-            vector.rps_targets.iter().map(|cpu| (cpu, 1.0)).into_map();
+            vector.rps_targets.iter().map(|cpu| (cpu, 1.0)).collect();
         let receivers = if rps_cpus.is_empty() { &vector.read_on } else { &rps_cpus };
         let all: f64 = receivers.values().sum();
         let mut variance = LevelCosts::default();
@@ -402,7 +401,7 @@ impl<'a> Row<'a> {
             Some((*cpu, share.min(1.0) * vector.finds_asleep(*cpu, bytes / all, capacity)))
         };
         let own = if rps_cpus.is_empty() {
-            vector.read_on.iter().filter_map(own).into_map()
+            vector.read_on.iter().filter_map(own).collect()
         } else {
             BTreeMap::new()
         };

@@ -15,7 +15,6 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::{Ordered as _, StableSort as _};
 use netsilo_model::machine::topology::Topology;
 
 use crate::place::capacity::Capacity;
@@ -111,7 +110,7 @@ impl Groups {
         let most = read_under.values().copied().fold(0.0, f64::max);
         let mut enough: Vec<(usize, f64)> = read_under.into_iter().collect();
         enough.retain(|(_, bytes)| *bytes > 0.0 && *bytes >= most * (1.0 - WORTH_MOVING));
-        enough.stable_sort_by(|a, b| b.1.total_cmp(&a.1));
+        enough.sort_by(|a, b| b.1.total_cmp(&a.1));
         let zone = |(group, _): (usize, f64)| {
             let cpus = &self.all[group];
             Zone { cpus, free: cpus.and(free) }
@@ -159,7 +158,7 @@ impl<'a> Preference<'a> {
         }
         let with_llcs = |node: Zone<'a>| {
             let read_on = vector.read_on.iter().filter(|(cpu, _)| node.cpus.contains(**cpu));
-            let read_on = read_on.map(|(cpu, bytes)| (*cpu, *bytes)).into_map();
+            let read_on = read_on.map(|(cpu, bytes)| (*cpu, *bytes)).collect();
             let llcs = shared.llcs.zones(&read_on, &node.free);
             (node, llcs)
         };
@@ -355,7 +354,7 @@ fn heaviest_first<'w>(
         .enumerate()
         .filter_map(|(index, preference)| Some((index, (*preference)?)))
         .collect();
-    order.stable_sort_by_key(|(_, preference)| std::cmp::Reverse(weight(preference.vector)));
+    order.sort_by_key(|(_, preference)| std::cmp::Reverse(weight(preference.vector)));
     order
 }
 

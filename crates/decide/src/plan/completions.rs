@@ -10,7 +10,6 @@ use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::silo::Silos;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, RxQueue, TxQueue};
 use netsilo_model::snapshot::subject::Subject;
@@ -98,7 +97,7 @@ pub(super) fn add_completed_by(
 
 /// The queues of these groups.
 fn in_groups<'a>(groups: impl Iterator<Item = &'a Group<'a>>) -> BTreeSet<Subject> {
-    groups.flat_map(|group| &group.silos).map(|silo| silo.subject()).into_set()
+    groups.flat_map(|group| &group.silos).map(|silo| silo.subject()).collect()
 }
 
 /// What all other queues than these send, by the CPU that sends it.
@@ -183,7 +182,7 @@ pub(super) fn senders(
         let cpu = present(snapshot, irq).filter(stays).or_else(first)?;
         Some((irq, (cpu, by_cpu.remove(&cpu)?.heaviest?.1)))
     };
-    all.into_iter().filter_map(followed).into_map()
+    all.into_iter().filter_map(followed).collect()
 }
 
 /// Places the interrupts of tx queues that have their own: each follows the rx queue of the same
@@ -195,15 +194,15 @@ pub(super) fn follow(
     plan: &mut Plan,
 ) -> Vec<Change> {
     let rx_queues = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
-    let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).into_set();
+    let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
     let placed = |it: &Placement| Some((it.irq?, (it.cpus.single()?, it.algorithm)));
     let placed: BTreeMap<Irq, (CpuId, AlgorithmName)> =
-        plan.placements.iter().filter_map(placed).into_map();
+        plan.placements.iter().filter_map(placed).collect();
     let mut changes = Vec::new();
     for netdev in netdevs.iter().filter(|netdev| netdev.up) {
         let rx = |rx: &RxQueue| Some((rx.index, *placed.get(&rx.irq.as_ref()?.to)?));
         let rx: BTreeMap<u32, (CpuId, AlgorithmName)> =
-            netdev.rx_queues.iter().filter_map(rx).into_map();
+            netdev.rx_queues.iter().filter_map(rx).collect();
         for tx in &netdev.tx_queues {
             let irq = tx.irq.as_ref().map(|edge| edge.to).filter(|irq| !done.contains(irq));
             let Some(irq) = irq else { continue };
@@ -310,7 +309,7 @@ fn ways(netdev: &Netdev, observed: BTreeMap<u32, f64>, online: &CpuSet) -> Vec<W
     let total: f64 = observed.values().sum();
     let by_xps = |(queues, cpus): (Vec<u32>, CpuSet)| {
         let each = total / queues.len() as f64;
-        (Some(cpus), queues.into_iter().map(|queue| (queue, each)).into_map())
+        (Some(cpus), queues.into_iter().map(|queue| (queue, each)).collect())
     };
     let mut ways: Vec<Way> = cpus_of.into_iter().map(by_xps).collect();
     if !rest.is_empty() {

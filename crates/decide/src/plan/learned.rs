@@ -9,7 +9,6 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::signature::Signature;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::words::plural;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NapiThread;
@@ -232,7 +231,7 @@ impl MeasuredState {
     ) -> Self {
         let after = now.after();
         let carrying: BTreeSet<Subject> =
-            workload.queues.iter().map(|it| Subject::Queue(it.netdev.clone(), it.queue)).into_set();
+            workload.queues.iter().map(|it| Subject::Queue(it.netdev.clone(), it.queue)).collect();
         let polled = all_polled(now);
         let kept: Vec<&Polled<'_>> = polled
             .iter()

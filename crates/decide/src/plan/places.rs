@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 
 /// The CPU of each interrupt after the plan.
@@ -12,7 +11,7 @@ pub(super) type Places = BTreeMap<Irq, CpuId>;
 
 /// The present CPU of each interrupt.
 pub(super) fn present_places(after: &Snapshot) -> Places {
-    after.irqs.keys().filter_map(|irq| Some((*irq, present(after, *irq)?))).into_map()
+    after.irqs.keys().filter_map(|irq| Some((*irq, present(after, *irq)?))).collect()
 }
 
 /// The CPU of an interrupt by its settings: the requested affinity, or the effective one where the

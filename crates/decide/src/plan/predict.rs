@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_model::machine::topology::{Distance, Topology};
 
 use crate::place::model::Model;
@@ -91,6 +90,6 @@ fn alternatives(
     }
     let mut all: Vec<Alternative> = cheapest.into_values().collect();
     all.extend(present.filter(|it| !all.contains(it)));
-    all.stable_sort_by(|a, b| a.cost.total().total_cmp(&b.cost.total()).then(a.cpu.cmp(&b.cpu)));
+    all.sort_by(|a, b| a.cost.total().total_cmp(&b.cost.total()).then(a.cpu.cmp(&b.cpu)));
     all
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
@@ -129,7 +128,7 @@ impl<'a> Recalled<'a> {
         changes: &[Change],
     ) -> Result<(), String> {
         let polled: BTreeMap<Subject, Polled<'_>> =
-            all_polled(analysis).into_iter().map(|it| (it.queue.clone(), it)).into_map();
+            all_polled(analysis).into_iter().map(|it| (it.queue.clone(), it)).collect();
         for place in &self.learned.state.places {
             let now = polled.get(&place.queue);
             let now = now.ok_or_else(|| format!("{} is not there any more", place.queue))?;

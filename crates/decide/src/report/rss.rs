@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::rss::load::TableLoad;
 use netsilo_model::rss::model::{CheckedModel, Fit, KeySource, PredictedQueue, flows_on};
 use netsilo_model::snapshot::ethtool::{FlowType, HashFields};
@@ -116,7 +115,7 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
         function: rss.and_then(|rss| rss.function).map(|function| function.as_word()),
         key: model.as_ref().ok().map(|it| it.model.key_source()),
         entries: table.len(),
-        fields: fields.filter_map(|(flow, fields)| Some((*flow, *fields.value()?))).into_map(),
+        fields: fields.filter_map(|(flow, fields)| Some((*flow, *fields.value()?))).collect(),
         no_model: model.as_ref().err().cloned(),
         fit: model.as_ref().map(|it| it.fit(None)).unwrap_or_default(),
         load: load.as_ref().ok().map(load_of),

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::change::knobs::Target;
 use crate::change::one_change::Change;
-use crate::machine::ordered::StableSort as _;
 
 /// The order in which changes are made; undo goes the other way.
 pub fn ordered(mut changes: Vec<Change>) -> Vec<Change> {
-    changes.stable_sort_by_key(|change| change.target.step(change.new.is_off()));
+    changes.sort_by_key(|change| change.target.step(change.new.is_off()));
     changes
 }
 

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::as_text::as_text;
 use crate::machine::cpuset::CpuSet;
-use crate::machine::ordered::Ordered as _;
 use crate::snapshot::ethtool::HashFields;
 
 /// A type of value that a knob takes: each variant of [`Value`] holds one.
@@ -211,7 +210,7 @@ impl Settings {
 
 impl FromIterator<(String, u32)> for Settings {
     fn from_iter<I: IntoIterator<Item = (String, u32)>>(numbers: I) -> Self {
-        Self(numbers.into_iter().into_map())
+        Self(numbers.into_iter().collect())
     }
 }
 

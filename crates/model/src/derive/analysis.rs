@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::cpuset::CpuId;
-use crate::machine::ordered::Ordered as _;
 
 use crate::change::{Change, Knob, Target};
 use crate::cost::weights::Costs;
@@ -156,7 +155,7 @@ impl<'a> Analysis<'a> {
             return Vec::new();
         };
         let old: BTreeMap<u64, &Connection> =
-            old.busiest.iter().map(|old| (old.cookie, old)).into_map();
+            old.busiest.iter().map(|old| (old.cookie, old)).collect();
         new.busiest.iter().filter_map(|new| Some((*old.get(&new.cookie)?, new))).collect()
     }
 
@@ -203,7 +202,7 @@ impl<'a> Analysis<'a> {
             silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu))
         };
         let names: BTreeSet<&str> =
-            self.silos.queues.iter().filter(here).map(|silo| silo.netdev.name.as_str()).into_set();
+            self.silos.queues.iter().filter(here).map(|silo| silo.netdev.name.as_str()).collect();
         let packets = |name: &str| {
             let rates = self.rates.netdevs.get(name);
             rates.and_then(|rates| rates.get("rx_packets")).copied().unwrap_or(0.0)

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuId;
-use crate::machine::ordered::StableSort as _;
 use crate::snapshot::attribution::Forwarded;
 
 /// Forwarded packets of one queue (or of no queue) by one egress device and tx queue.
@@ -73,7 +72,7 @@ pub fn egress_shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> V
     for share in &mut shares {
         share.share = share.packets_per_s / all;
     }
-    shares.stable_sort_by(|a, b| b.packets_per_s.total_cmp(&a.packets_per_s));
+    shares.sort_by(|a, b| b.packets_per_s.total_cmp(&a.packets_per_s));
     shares
 }
 

@@ -7,7 +7,6 @@ use std::ops::RangeInclusive;
 use crate::derive::rates::Rates;
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::NapiId;
-use crate::machine::ordered::Ordered as _;
 use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, QueueResolution};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{Association, AssociationSource, Confidence, Netdev, RxQueue};
@@ -87,7 +86,7 @@ impl<'a> QueueMap<'a> {
                 .enumerate()
                 .flat_map(|(at, dev)| dev.rx_queues.iter().map(move |q| (at, q.index)))
         };
-        map.rx_queues = queues().into_set();
+        map.rx_queues = queues().collect();
         map.add_settings();
         map.add_polls(&attribution.polls);
         map.add_packets(attribution);
@@ -105,11 +104,11 @@ impl<'a> QueueMap<'a> {
         map.origins = queues().map(|(at, index)| Origin::Queue(at, index)).collect();
         let queueless = map.devices.iter().filter(|(napi, _)| !map.queues.contains_key(napi));
         let polled: BTreeSet<NapiId> =
-            attribution.polls.iter().filter(|p| p.packets > 0).map(|p| p.napi).into_set();
+            attribution.polls.iter().filter(|p| p.packets > 0).map(|p| p.napi).collect();
         let without_queue = queueless
             .filter(|(napi, _)| polled.contains(napi))
             .map(|(napi, at)| Origin::Napi(*at, *napi));
-        map.origins.extend(without_queue.into_set());
+        map.origins.extend(without_queue.collect::<BTreeSet<_>>());
         map.by_cpu = map.accounted_for(attribution, rates);
         map
     }
@@ -268,7 +267,7 @@ impl<'a> QueueMap<'a> {
     /// RPS is on. A kthread polls anywhere, so that threaded NAPIs are not paired.
     fn add_interrupted(&mut self, attribution: &Attribution, rates: &Rates) {
         let known: BTreeSet<(usize, u32)> =
-            self.queues.values().map(|(at, queue, _)| (*at, *queue)).into_set();
+            self.queues.values().map(|(at, queue, _)| (*at, *queue)).collect();
         let mut napis: BTreeMap<(usize, CpuId), BTreeSet<NapiId>> = BTreeMap::new();
         let mut add = |napi: NapiId, cpu: CpuId| {
             if let Some(at) = self.devices.get(&napi).filter(|_| !self.queues.contains_key(&napi)) {

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::Irq;
-use crate::machine::ordered::Ordered as _;
 use crate::snapshot::host::{CpuCounters, CpuStat, IrqState, Snapshot, Softnet};
 use crate::snapshot::netdev::Netdev;
 
@@ -131,7 +130,7 @@ fn cpus(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<CpuI
         .map(|(cpu, old, new)| {
             (cpu, CpuRates { cal_per_s: cal(cpu), ..cpu_rates(old, new, elapsed) })
         })
-        .into_map()
+        .collect()
 }
 
 fn cpu_rates(old: &CpuCounters, new: &CpuCounters, elapsed: Duration) -> CpuRates {
@@ -199,7 +198,7 @@ fn irqs(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<Irq,
     same.filter_map(|(irq, old, new)| {
         Some((irq, irq_rates(old, new, |cpu| stayed.contains(cpu), elapsed)?))
     })
-    .into_map()
+    .collect()
 }
 
 /// The rates of one interrupt; `None` when a count was reset: another interrupt then has the same
@@ -240,7 +239,7 @@ fn netdevs(
         .netdevs
         .iter()
         .filter_map(|new| Some((before.netdevs.iter().find(|old| same(new, old))?, new)));
-    pairs.map(|(old, new)| (new.name.clone(), statistics(old, new, elapsed))).into_map()
+    pairs.map(|(old, new)| (new.name.clone(), statistics(old, new, elapsed))).collect()
 }
 
 fn statistics(old: &Netdev, new: &Netdev, elapsed: Duration) -> BTreeMap<String, f64> {
@@ -248,7 +247,7 @@ fn statistics(old: &Netdev, new: &Netdev, elapsed: Duration) -> BTreeMap<String,
         let delta = new.checked_sub(*old.statistics.get(name)?)?;
         Some((name.clone(), per_s(delta, elapsed)?))
     };
-    new.statistics.iter().filter_map(rate).into_map()
+    new.statistics.iter().filter_map(rate).collect()
 }
 
 /// Protocol rates; empty when the network namespaces differ.
@@ -258,7 +257,7 @@ fn protocols(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap
         let delta = counted(*before.protocols.get(name)?, *new, elapsed)?;
         Some((name.clone(), per_s(delta, elapsed)?))
     };
-    after.protocols.iter().filter(|_| same).filter_map(rate).into_map()
+    after.protocols.iter().filter(|_| same).filter_map(rate).collect()
 }
 
 /// The growth of a kernel counter; `None` when it was reset.

@@ -14,7 +14,6 @@ use crate::derive::unread::add_unknown;
 use crate::derive::wakeups::{Wakeups, of_kthread};
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::{Irq, NapiId};
-use crate::machine::ordered::{Ordered as _, StableSort as _};
 use crate::parse::container::Container;
 use crate::snapshot::attribution::{
     Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol, QueueResolution,
@@ -172,7 +171,7 @@ impl<'a> Index<'a> {
             netdevs().flat_map(|dev| dev.napis.iter().map(|napi| ((dev.ifindex, napi.id), napi)));
         let tx =
             netdevs().flat_map(|dev| dev.tx_queues.iter().map(|tx| ((dev.ifindex, tx.index), tx)));
-        Self { announced, napis: napis.into_map(), tx_queues: tx.into_map() }
+        Self { announced, napis: napis.collect(), tx_queues: tx.collect() }
     }
 
     fn thread_of(&self, netdev: &Netdev, napi: NapiId) -> Option<NapiThread> {
@@ -315,7 +314,7 @@ fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
         silo.own_share = parts
             .into_iter()
             .filter_map(|(cpu, part)| Some((cpu, part * per_cpu.polling(cpu, threaded)?)))
-            .into_map();
+            .collect();
     }
 }
 
@@ -424,14 +423,14 @@ fn consumers(
                     .counted
                     .then(|| wakeups_on.values().map(|rate| rate.per_s).sum()),
                 idle_wakeups_on: wakeups.idle_counted.then(|| {
-                    wakeups_on.iter().map(|(cpu, rate)| (*cpu, rate.idle_per_s)).into_map()
+                    wakeups_on.iter().map(|(cpu, rate)| (*cpu, rate.idle_per_s)).collect()
                 }),
-                wakeups_on: wakeups_on.iter().map(|(cpu, rate)| (*cpu, rate.per_s)).into_map(),
+                wakeups_on: wakeups_on.iter().map(|(cpu, rate)| (*cpu, rate.per_s)).collect(),
             };
             (bytes, share)
         })
         .collect();
-    consumers.stable_sort_by_key(|(bytes, consumer)| (std::cmp::Reverse(*bytes), consumer.tgid));
+    consumers.sort_by_key(|(bytes, consumer)| (std::cmp::Reverse(*bytes), consumer.tgid));
     consumers.into_iter().map(|(_, consumer)| consumer).collect()
 }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::NapiId;
-use crate::machine::ordered::Ordered as _;
 use crate::rss::model::{NicSteering, RssModel};
 use crate::snapshot::attribution::{
     Attribution, AttributionSource, Consumer, Consumption, Hook, Protocol, QueueResolution,
@@ -258,7 +257,7 @@ pub fn steerings(
         let napi = |queue: &RxQueue| Some((queue.index, queue.napi.as_ref()?.to));
         Some(NicSteering {
             addresses: addresses.get(&netdev.ifindex)?.clone(),
-            napis: netdev.rx_queues.iter().filter_map(napi).into_map(),
+            napis: netdev.rx_queues.iter().filter_map(napi).collect(),
             model: RssModel::from_ethtool(netdev.ethtool.as_ref()?, netdev_rss_key).ok()?,
         })
     };

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuId;
-use crate::machine::ordered::Ordered as _;
 use crate::parse::kallsyms::Symbol;
 use crate::snapshot::stage_samples::{ReceiveStage, StageSamples};
 
@@ -216,7 +215,7 @@ fn line(cpu: Option<CpuId>, stages: BTreeMap<ReceiveStage, u64>, expected: f64) 
     let samples = stages.values().fold(0u64, |sum, count| sum.saturating_add(*count));
     let parts = |all: f64| -> BTreeMap<ReceiveStage, f64> {
         let part = |(stage, count): (&ReceiveStage, &u64)| (*stage, (*count as f64 / all).min(1.0));
-        stages.iter().filter(|_| all > 0.0).map(part).into_map()
+        stages.iter().filter(|_| all > 0.0).map(part).collect()
     };
     StagesLine { cpu, samples, shares: parts(samples as f64), of_time: parts(expected), stages }
 }

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 
 use crate::machine::ids::Irq;
-use crate::machine::ordered::Ordered as _;
 use crate::snapshot::netdev::{Association, AssociationSource, Confidence};
 
 /// The known properties of a netdev.
@@ -175,8 +174,8 @@ fn only_irq(device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool)
     let confidence = if owned { Confidence::Certain } else { Confidence::Named };
     let edge = Association { to, source: AssociationSource::OnlyIrq, confidence };
     Edges {
-        rx: (0..device.rx_queues).map(|queue| (queue, edge.clone())).into_map(),
-        tx: (0..device.tx_queues).map(|queue| (queue, edge.clone())).into_map(),
+        rx: (0..device.rx_queues).map(|queue| (queue, edge.clone())).collect(),
+        tx: (0..device.tx_queues).map(|queue| (queue, edge.clone())).collect(),
     }
 }
 

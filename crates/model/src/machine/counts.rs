@@ -1,7 +1,6 @@
 //! A few counts by name, stored compactly: each CPU has a set of them, so names are shared and no
 //! capacity is unused.
 
-use crate::machine::ordered::Ordered as _;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -34,7 +33,7 @@ impl From<BTreeMap<Arc<str>, u64>> for Counts {
 impl FromIterator<(Arc<str>, u64)> for Counts {
     /// If a name occurs twice, the last count applies.
     fn from_iter<T: IntoIterator<Item = (Arc<str>, u64)>>(counts: T) -> Self {
-        counts.into_iter().into_map().into()
+        counts.into_iter().collect::<BTreeMap<_, _>>().into()
     }
 }
 

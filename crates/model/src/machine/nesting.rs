@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
-use crate::machine::ordered::Ordered as _;
 use crate::machine::topology::{Cpu, NodeId, Topology};
 
 impl Topology {
@@ -29,7 +28,7 @@ impl Topology {
             .values()
             .filter(|llc| llc.iter().all(|cpu| self.cpus[&cpu].llc_is_guess))
             .flat_map(CpuSet::iter)
-            .into_set();
+            .collect();
         let node = |cpu: CpuId| self.cpus[&cpu].node;
         let nested = |cpu: CpuId| {
             let is_guess = guessed.contains(&cpu);
@@ -54,9 +53,9 @@ impl Topology {
     fn share_nodes(&mut self, l2s: &BTreeMap<CpuId, CpuSet>, llcs: &BTreeMap<CpuId, CpuSet>) {
         let first = |cpus: &CpuSet| cpus.iter().find_map(|cpu| self.cpus[&cpu].node);
         let by_l2: BTreeMap<CpuId, Option<NodeId>> =
-            l2s.iter().map(|(cpu, l2)| (*cpu, first(l2))).into_map();
+            l2s.iter().map(|(cpu, l2)| (*cpu, first(l2))).collect();
         let only = |cpus: &CpuSet| {
-            let nodes: BTreeSet<NodeId> = cpus.iter().filter_map(|cpu| by_l2[&cpu]).into_set();
+            let nodes: BTreeSet<NodeId> = cpus.iter().filter_map(|cpu| by_l2[&cpu]).collect();
             nodes.first().copied().filter(|_| nodes.len() == 1)
         };
         for (cpu, node) in &by_l2 {
@@ -97,7 +96,7 @@ impl Together {
         for cpu in online {
             groups.entry(self.lowest(cpu.0)).or_default().insert(*cpu);
         }
-        online.iter().map(|cpu| (*cpu, groups[&self.lowest(cpu.0)].clone())).into_map()
+        online.iter().map(|cpu| (*cpu, groups[&self.lowest(cpu.0)].clone())).collect()
     }
 
     fn lowest(&mut self, cpu: u32) -> u32 {

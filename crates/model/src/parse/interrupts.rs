@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::Irq;
-use crate::machine::ordered::Ordered as _;
 use crate::parse::error::ParseError;
 use crate::parse::words::words;
 
@@ -100,7 +99,7 @@ impl<'a> InterruptsParser<'a> {
                 }
                 self.read.irqs.insert(
                     irq,
-                    IrqRow { counts: counts.nonzero.into_iter().into_map(), chip, actions },
+                    IrqRow { counts: counts.nonzero.into_iter().collect(), chip, actions },
                 );
             }
             Some(_) => {}
@@ -108,7 +107,7 @@ impl<'a> InterruptsParser<'a> {
                 let (counts, end) = self.counts(line, colon + 1)?;
                 if counts.cells == self.read.cpus.len() {
                     let name = String::from_utf8_lossy(label).into_owned();
-                    self.read.arch.insert(name, counts.nonzero.into_iter().into_map());
+                    self.read.arch.insert(name, counts.nonzero.into_iter().collect());
                 } else if counts.cells > 1 {
                     return Err(self.torn(end, counts.cells));
                 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::machine::ordered::Ordered as _;
 use crate::parse::error::ParseError;
 use crate::snapshot::host::Writable;
 
@@ -13,7 +12,7 @@ use crate::snapshot::host::Writable;
 /// not show the last condition.
 pub fn writable(text: &str) -> Result<Writable, ParseError> {
     let flags: BTreeSet<&str> =
-        text.lines().map(str::trim).filter(|line| line.starts_with("IRQD_")).into_set();
+        text.lines().map(str::trim).filter(|line| line.starts_with("IRQD_")).collect();
     if !text.lines().any(|line| line.starts_with("dstate:")) {
         return Err(ParseError::new(1, 1, "no line \"dstate:\""));
     }

@@ -1,6 +1,5 @@
 //! `/proc/kallsyms`: kernel functions by address.
 
-use crate::machine::ordered::Ordered as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A kernel function.
@@ -30,7 +29,7 @@ pub fn functions(text: &str, addresses: &BTreeSet<u64>) -> Option<BTreeMap<u64, 
         let (_, name, module) = symbols.get(after.checked_sub(1)?)?;
         Some((*address, Symbol { name: (*name).to_owned(), module: module.map(str::to_owned) }))
     };
-    Some(addresses.iter().filter_map(function).into_map())
+    Some(addresses.iter().filter_map(function).collect())
 }
 
 /// Parses `ffffffffc0401000 t igb_poll\t[igb]`: address, name, module; `None` unless it is code.

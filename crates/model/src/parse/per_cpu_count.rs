@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use crate::machine::cpuset::{CpuId, CpuSet};
-use crate::machine::ordered::Ordered as _;
 use crate::parse::error::ParseError;
 use crate::parse::words::decimal;
 
@@ -12,7 +11,7 @@ use crate::parse::words::decimal;
 pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u64>, ParseError> {
     let text = text.trim_end();
     if let Some(counts) = counts_in_one_pass(text, possible) {
-        return Ok(counts.into_iter().into_map());
+        return Ok(counts.into_iter().collect());
     }
     let mut counts = BTreeMap::new();
     let mut cells = text.split(',');

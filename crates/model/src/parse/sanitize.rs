@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 
-use crate::machine::ordered::Ordered as _;
 use crate::machine::reading::Reading;
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
@@ -70,7 +69,7 @@ impl Snapshot {
             audit.netdevs = netdevs
                 .into_iter()
                 .map(|(name, netdev)| (escaped(&name).into_owned(), netdev))
-                .into_map();
+                .collect();
             if let Reading::Value(connections) = &mut audit.connections {
                 escape_all(
                     connections

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::machine::ordered::Ordered as _;
 use crate::parse::error::ParseError;
 use crate::parse::words::{decimal, words};
 
@@ -53,7 +52,7 @@ pub fn snmp6(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
             .ok_or_else(|| ParseError::new(number, line.len() + 1, format!("no value of {name}")));
         Some(value.and_then(|word| Ok((name.to_owned(), decimal(number, word)?))))
     };
-    text.lines().zip(1..).filter_map(counter).try_into_map()
+    text.lines().zip(1..).filter_map(counter).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::machine::counts::Counts;
 use crate::machine::cpuset::CpuId;
-use crate::machine::ordered::Ordered as _;
 use crate::parse::error::ParseError;
 use crate::parse::words::{decimal, words};
 
@@ -53,7 +52,7 @@ fn rows(text: &str, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<CpuId, Cou
     }
     let counts_of_column =
         |at: usize| read.iter().map(|(name, counts)| (Arc::clone(name), counts[at])).collect();
-    Ok(cpus.iter().enumerate().map(|(at, cpu)| (*cpu, counts_of_column(at))).into_map())
+    Ok(cpus.iter().enumerate().map(|(at, cpu)| (*cpu, counts_of_column(at))).collect())
 }
 
 #[cfg(test)]

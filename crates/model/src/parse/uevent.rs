@@ -1,6 +1,5 @@
 //! `uevent` files of sysfs: `KEY=value` lines.
 
-use crate::machine::ordered::Ordered as _;
 use std::collections::BTreeMap;
 
 /// The pairs; ignores lines without `=`.
@@ -9,7 +8,7 @@ pub fn uevent(text: &str) -> BTreeMap<String, String> {
     text.split('\n')
         .filter_map(|line| line.split_once('='))
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
-        .into_map()
+        .collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::machine::ordered::Ordered as _;
 use crate::rss::model::{CheckedModel, flows_on};
 use crate::rss::rebalance::queue_loads;
 use crate::snapshot::flow::Flow;
@@ -91,7 +90,7 @@ impl TableLoad {
 
     /// Packets of each queue in the table, by the table.
     pub fn queues(&self) -> BTreeMap<u32, u64> {
-        queue_loads(&self.table, &self.load).into_iter().into_map()
+        queue_loads(&self.table, &self.load).into_iter().collect()
     }
 
     /// Number of equally loaded entries with the same unevenness (2 to the power of the load's

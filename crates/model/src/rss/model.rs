@@ -8,7 +8,6 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::machine::ids::NapiId;
-use crate::machine::ordered::Ordered as _;
 use crate::rss::toeplitz::{Transform, hash, input, parse_key};
 use crate::snapshot::ethtool::{Ethtool, FlowType, HashFields, HashFunction};
 use crate::snapshot::flow::{Ends, Flow, Outer};
@@ -95,7 +94,7 @@ impl RssModel {
             key_source,
             table: rss.indirection.clone(),
             transform: Transform::from_input_xfrm(rss.input_xfrm)?,
-            fields: fields.into_map(),
+            fields: fields.collect(),
         })
     }
 

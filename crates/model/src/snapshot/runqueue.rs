@@ -1,6 +1,5 @@
 //! Run-queue latency: a histogram of the time that threads were runnable before they ran.
 
-use crate::machine::ordered::Ordered as _;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +25,7 @@ impl RunqueueLatency {
     /// Makes the histogram from the count of each bucket, in bucket order.
     pub fn from_counts(counts: impl IntoIterator<Item = u64>) -> Self {
         let filled = counts.into_iter().enumerate().filter(|(_, count)| *count > 0);
-        Self { waits: filled.map(|(bucket, count)| (shortest_ns(bucket as u64), count)).into_map() }
+        Self { waits: filled.map(|(bucket, count)| (shortest_ns(bucket as u64), count)).collect() }
     }
 
     /// Adds the waits of another window.

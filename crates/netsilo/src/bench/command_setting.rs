@@ -11,7 +11,6 @@ use std::thread::sleep;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use netsilo_model::change::{Change, SYSCTLS, Target, Value, first_void, only_read, ordered};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::sysctls::network_sysctls;
@@ -151,7 +150,7 @@ fn look(root: &Root, kernel: &dyn Kernel) -> Result<Settings> {
         netsilo_sys::snapshot(root).context("cannot read this machine's settings")?;
     let value =
         |target: Target| knob::read(kernel, &target).ok().map(|reading| (target, reading.value));
-    let knobs = Target::all_in(&snapshot).into_iter().filter_map(value).into_map();
+    let knobs = Target::all_in(&snapshot).into_iter().filter_map(value).collect();
     let mut others = only_read(&snapshot);
     let is_knob = |sysctl: &str| SYSCTLS.contains(&sysctl) || sysctl.starts_with("net.core.rps_");
     others.extend(network_sysctls(root).into_iter().filter(|(sysctl, _)| !is_knob(sysctl)));
@@ -166,7 +165,7 @@ fn difference(
     first: &BTreeMap<String, String>,
 ) -> String {
     let mut text = String::new();
-    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).into_set();
+    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     for name in names {
         let (was, is) = (before.get(name), after.get(name));
         if was != is && first.get(name) == was {

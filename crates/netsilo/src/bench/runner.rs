@@ -15,7 +15,6 @@ use netsilo_load::{Bind, LoadError, Options, Order, Server, StartCounters, Tick}
 use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silos::silos;
 use netsilo_model::derive::stages::Stages;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
@@ -371,7 +370,7 @@ impl Runner<'_> {
         records: &[Record],
         bar: &Progress,
     ) -> Result<usize> {
-        let mut mapped: BTreeSet<(String, String)> = records.iter().filter_map(mapped).into_set();
+        let mut mapped: BTreeSet<(String, String)> = records.iter().filter_map(mapped).collect();
         let costs = costs_for(false)?;
         let (mut failed, mut in_a_row) = (0, 0);
         for (n, step) in steps.iter().enumerate() {

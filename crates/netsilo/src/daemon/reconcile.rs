@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::event::Event;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::files::root::Root;
@@ -28,7 +27,7 @@ impl Reconcile {
     /// Remembers the netdevs of a window that have a device.
     pub(crate) fn remember_netdevs(&mut self, netdevs: &[Netdev]) {
         let on_a_device = netdevs.iter().filter(|netdev| netdev.device_path.is_some());
-        self.devices = on_a_device.map(|netdev| netdev.name.clone()).into_set();
+        self.devices = on_a_device.map(|netdev| netdev.name.clone()).collect();
     }
 
     /// Whether the window in which these events came must be discarded.

@@ -1,7 +1,6 @@
 //! A table of a page: rows that can be filtered, sorted and selected, and columns in the order in
 //! which a narrow terminal drops them.
 
-use netsilo_model::machine::ordered::StableSort as _;
 use std::cmp::Ordering;
 
 use crate::tell::palette::Meaning;
@@ -109,7 +108,7 @@ impl Listing {
         self.rows.retain(|row| filter.is_empty() || contains(row));
         if let Some(column) = sort.column {
             let cell = |row: &Row| row.cells.get(column).cloned().unwrap_or_default();
-            self.rows.stable_sort_by(|a, b| cell(a).order(&cell(b)));
+            self.rows.sort_by(|a, b| cell(a).order(&cell(b)));
         }
         if sort.reversed {
             self.rows.reverse();

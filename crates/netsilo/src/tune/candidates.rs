@@ -8,7 +8,6 @@ use netsilo_decide::judge::candidates::{Candidate, CandidateOptions, Candidates,
 use netsilo_decide::plan::{Goal, Unchanged};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_predict::live::proposal::Proposal;
@@ -112,7 +111,7 @@ fn rank(
 ) -> Result<Forecast, String> {
     let forecast = forecast(&candidates.tried, observation, costs)?;
     let gain = |it: &Candidate| gain(&forecast, it).unwrap_or(0.0);
-    candidates.tried.stable_sort_by(|a, b| gain(b).total_cmp(&gain(a)));
+    candidates.tried.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
     Ok(forecast)
 }
 

@@ -7,7 +7,6 @@ use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::pin::{pin_cgroup, pin_threads};
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::consumer::Thread;
 use netsilo_sys::consumer::{self, ConsumerSelector};
@@ -105,7 +104,7 @@ fn newcomers(
 ) -> Result<()> {
     for _ in 0..ROUNDS {
         let seen: BTreeSet<(u32, u64)> =
-            known.iter().map(|thread| (thread.tid, thread.start_time)).into_set();
+            known.iter().map(|thread| (thread.tid, thread.start_time)).collect();
         known = consumer::threads(root, who)?;
         let new: Vec<Thread> =
             known.iter().filter(|it| !seen.contains(&(it.tid, it.start_time))).cloned().collect();

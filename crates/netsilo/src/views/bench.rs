@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use comfy_table::{CellAlignment, Table, presets};
 use netsilo_model::derive::rates::CpuRates;
-use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_trial::traffic::{EndMachine, Figures, Latency, LoadResult};
 
 use crate::tell::words::plural;
@@ -126,7 +125,7 @@ fn latencies(latency: &Latency) -> Table {
         .iter()
         .filter_map(|(name, ns)| Some((name.parse().ok()?, *ns)))
         .collect();
-    percentiles.stable_sort_by(|a, b| a.0.total_cmp(&b.0));
+    percentiles.sort_by(|a, b| a.0.total_cmp(&b.0));
     let names = percentiles.iter().map(|(percent, _)| format!("p{percent}"));
     table.set_header(
         ["latency (us)".to_owned(), "mean".into()].into_iter().chain(names).chain(["max".into()]),

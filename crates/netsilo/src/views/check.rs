@@ -10,7 +10,6 @@ use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::tell::palette::Meaning;
@@ -221,7 +220,7 @@ fn not_counted(ledger: &Ledger, all: bool) -> Styled {
 /// The row of a stage, with its nonzero counters, those that grew first.
 fn stage_row(stage: &StageLosses) -> Vec<Styled> {
     let mut lines: Vec<&LossCounter> = stage.lines.iter().collect();
-    lines.stable_sort_by_key(|line| {
+    lines.sort_by_key(|line| {
         (line.aside.is_some(), std::cmp::Reverse(line.count), std::cmp::Reverse(line.since_boot))
     });
     let (named, rest) = lines.split_at(lines.len().min(COUNTERS_NAMED));

@@ -11,7 +11,6 @@ use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::silo::{ConsumerShare, OutsideTraffic, Silo};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
 use crate::tell::palette::{Meaning, Palette};
@@ -201,7 +200,7 @@ fn marked(mut row: Vec<Styled>, before: &[Styled], columns: &[usize], last: bool
 fn is_read_elsewhere(silo: &Silo, before: &Silo) -> bool {
     let places = |silo: &Silo| -> BTreeSet<(String, CpuSet)> {
         let place = |it: &ConsumerShare| (it.comm.to_string(), it.cpus.keys().copied().collect());
-        silo.consumers.iter().map(place).into_set()
+        silo.consumers.iter().map(place).collect()
     };
     places(silo) != places(before)
 }
@@ -338,7 +337,7 @@ fn cpu_table(cpus: &[CpuLine], before: Option<&[CpuLine]>, on: Presentation) -> 
     let shown = CpuColumns {
         measured: cpus.iter().any(|cpu| cpu.softirq_share.is_some()),
         reschedules: cpus.iter().any(|cpu| cpu.reschedules_per_s.is_some()),
-        nodes: cpus.iter().filter_map(|cpu| cpu.node).into_set().len() > 1,
+        nodes: cpus.iter().filter_map(|cpu| cpu.node).collect::<BTreeSet<_>>().len() > 1,
         bars: on.palette,
     };
     let mut header = vec!["\n  cpu", "\ncore"];
@@ -358,7 +357,7 @@ fn cpu_table(cpus: &[CpuLine], before: Option<&[CpuLine]>, on: Presentation) -> 
     let row = |cpu: &&CpuLine| {
         let old = before.and_then(|before| before.iter().find(|it| it.cpu == cpu.cpu));
         let Some(old) = old else { return cpu_row(cpu, shown) };
-        let readers = |line: &CpuLine| line.readers.iter().cloned().into_set();
+        let readers = |line: &CpuLine| line.readers.iter().cloned().collect::<BTreeSet<_>>();
         let polls = header.len() - 2;
         marked(cpu_row(cpu, shown), &cpu_row(old, shown), &[polls], readers(cpu) != readers(old))
     };

@@ -1,11 +1,11 @@
 //! Verdicts as a table: the outcome of each remedy on each netdev, and why in one line.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use netsilo_decide::judge::evidence::Gain;
 use netsilo_decide::judge::findings::Check;
 use netsilo_decide::judge::verdict::{Outcome, RemedyVerdict};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_predict::live::forecast::Forecast;
 
 use crate::tell::palette::Meaning;
@@ -88,7 +88,7 @@ fn counted(verdicts: &[&RemedyVerdict]) -> String {
     let words = |outcome: Outcome| {
         let names = || verdicts.iter().filter(|it| it.outcome == outcome).map(|it| it.remedy);
         // each once, though it may hurt several netdevs
-        let different = names().into_set();
+        let different: BTreeSet<_> = names().collect();
         let words = match outcome {
             Outcome::Hurt => {
                 different.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")

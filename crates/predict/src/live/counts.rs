@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +87,7 @@ impl Counts {
     pub fn misplaced(mine: &BTreeMap<CpuId, f64>, others: &BTreeMap<CpuId, f64>) -> f64 {
         let of =
             |shares: &BTreeMap<CpuId, f64>, cpu: &CpuId| shares.get(cpu).copied().unwrap_or(0.0);
-        let cpus: std::collections::BTreeSet<&CpuId> = mine.keys().chain(others.keys()).into_set();
+        let cpus: std::collections::BTreeSet<&CpuId> = mine.keys().chain(others.keys()).collect();
         cpus.into_iter().map(|cpu| (of(mine, cpu) - of(others, cpu)).abs()).sum::<f64>() / 2.0
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::{Cpu, Node, Topology};
 use netsilo_model::snapshot::attribution::{Attribution, CpuTime};
 use netsilo_model::snapshot::host::Snapshot;
@@ -64,7 +63,7 @@ fn pinned_shares(attribution: &Attribution) -> Shares {
             *pinned += row.bytes as f64;
         }
     }
-    sums.into_iter().map(|(cpu, (pinned, all))| (cpu, pinned / all.max(1.0))).into_map()
+    sums.into_iter().map(|(cpu, (pinned, all))| (cpu, pinned / all.max(1.0))).collect()
 }
 
 /// A machine with this many times the cores in each cache and socket.
@@ -87,13 +86,13 @@ fn grown(topology: &Topology, copies: u32) -> Topology {
         })
     });
     Topology {
-        cpus: images.into_map(),
+        cpus: images.collect(),
         nr_cpu_ids: each * copies,
         online: CpuSet::first(each * copies),
         possible: CpuSet::first(each * copies),
         nodes: (topology.nodes.iter())
             .map(|(id, node)| (*id, Node { cpus: all(&node.cpus), ..node.clone() }))
-            .into_map(),
+            .collect(),
         ..topology.clone()
     }
 }

@@ -3,7 +3,6 @@
 use std::iter::once;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::RxQueue;
 
@@ -41,7 +40,7 @@ impl Placement {
         let (queue, now) = (&work.queues[number], work.analysis.after());
         let is_threaded = is_threaded(queue, now, settings);
         let moved = if is_threaded && queue.silo.kthread.is_none() {
-            room_for_kthread(&work.idlest, number).map(|cpu| once((cpu, 1.0)).into_map())
+            room_for_kthread(&work.idlest, number).map(|cpu| once((cpu, 1.0)).collect())
         } else {
             moved_to(work, queue, settings, is_threaded)
         };
@@ -135,7 +134,7 @@ fn moved_to(
     }
     // x86 chooses one CPU of the mask for the vector; a plan's masks have one.
     let cpu = requested.and(online).lowest()?;
-    Some(once((cpu, 1.0)).into_map())
+    Some(once((cpu, 1.0)).collect())
 }
 
 /// RPS and RFS of a queue.

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::{Irq, NapiId};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::attribution::{Consumption, Forwarded, Poll, Protocol, Wakeup};
 use netsilo_model::snapshot::ethtool::{Ethtool, FlowType};
@@ -53,7 +52,7 @@ impl Moved {
 /// The netdevs that receive packets on queues with interrupts.
 pub(crate) fn with_interrupts(work: &Work<'_>) -> Result<Vec<NetdevIdentity>, CannotSuppose> {
     let with = work.queues.iter().filter(|it| it.silo.irq.is_some() && it.silo.queue.is_some());
-    let netdevs: BTreeSet<NetdevIdentity> = with.map(|it| it.silo.netdev.clone()).into_set();
+    let netdevs: BTreeSet<NetdevIdentity> = with.map(|it| it.silo.netdev.clone()).collect();
     match netdevs.is_empty() {
         true => Err(CannotSuppose::NoInterrupts),
         false => Ok(netdevs.into_iter().collect()),
@@ -122,7 +121,7 @@ impl Supposed {
         }
         let spread = |outer: Outer| moved != Moved::Udp || outer == Outer::Udp;
         let its = flows.iter().filter(|it| it.netdev == netdev.name && spread(it.outer));
-        Some(its.map(|it| it.connection).into_set().len())
+        Some(its.map(|it| it.connection).collect::<BTreeSet<_>>().len())
     }
 
     /// The queues that it then has: those that stay where they are, and new ones on CPUs that have
@@ -169,9 +168,9 @@ impl Supposed {
         let gone: BTreeSet<Irq> = (silos.iter())
             .filter(|silo| new.iter().all(|it| Some(it.number) != silo.queue))
             .filter_map(|silo| Some(silo.irq.as_ref()?.to))
-            .into_set();
+            .collect();
         let gone: BTreeSet<Irq> =
-            gone.into_iter().filter(|irq| new.iter().all(|it| it.irq != *irq)).into_set();
+            gone.into_iter().filter(|irq| new.iter().all(|it| it.irq != *irq)).collect();
         for snapshot in [&mut self.observation.before, &mut self.observation.after] {
             let Snapshot { netdevs, irqs, .. } = snapshot;
             let Some(netdev) = netdevs.iter_mut().find(|it| netdev.is(it)) else { continue };
@@ -260,7 +259,7 @@ impl Supposed {
     ) {
         let share: BTreeMap<NapiId, f64> = (old.iter())
             .filter_map(|queue| Some((queue.silo.napi.as_ref()?.to, moved.share(queue))))
-            .into_map();
+            .collect();
         // Steering decides where the protocol runs, not the queue.
         let has_rfs = self.observation.after.net.rps_sock_flow_entries.unwrap_or(0) > 0;
         let is_steered = old.iter().any(|queue| {
@@ -271,7 +270,7 @@ impl Supposed {
         let polled: BTreeSet<CpuId> = (attribution.polls.iter())
             .filter(|poll| share.contains_key(&poll.napi))
             .map(|poll| poll.cpu)
-            .into_set();
+            .collect();
         move_polls(&mut attribution.polls, netdev, work, &share, new);
         if !is_steered {
             let is_its = |row: &Consumption| {
@@ -467,7 +466,7 @@ fn moved_reads(
         *all += row.bytes as f64;
         *its += if is_its(row) { row.bytes as f64 } else { 0.0 };
     }
-    sums.into_iter().map(|(cpu, (its, all))| (cpu, its / all.max(1.0))).into_map()
+    sums.into_iter().map(|(cpu, (its, all))| (cpu, its / all.max(1.0))).collect()
 }
 
 fn move_wakeups(rows: &mut Vec<Wakeup>, moved: &Shares, new: &[NewQueue]) {

@@ -6,7 +6,6 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
@@ -147,7 +146,7 @@ impl<'a> Work<'a> {
             idlest: idlest(&cpus),
             cpus,
             pinned: pinned(analysis),
-            room: analysis.rates.cpus.keys().filter_map(room).into_map(),
+            room: analysis.rates.cpus.keys().filter_map(room).collect(),
             protocol_share: protocol_share(analysis, &queues),
             load: 1.0,
             on_metal: false,
@@ -208,7 +207,7 @@ fn cpus(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> BTreeMap<CpuId, CpuTim
         };
         Some((*cpu, time))
     };
-    analysis.rates.cpus.keys().filter_map(time).into_map()
+    analysis.rates.cpus.keys().filter_map(time).collect()
 }
 
 /// CPUs, the idlest first.
@@ -304,7 +303,7 @@ fn reads<'a>(analysis: &'a Analysis<'_>, silo: &Silo) -> impl Iterator<Item = &'
 
 /// Weights as shares of their sum; empty if that is 0.
 pub(crate) fn normalized(weights: impl Iterator<Item = (CpuId, f64)>) -> Shares {
-    let mut shares: Shares = weights.filter(|(_, weight)| *weight > 0.0).into_map();
+    let mut shares: Shares = weights.filter(|(_, weight)| *weight > 0.0).collect();
     let all: f64 = shares.values().sum();
     shares.values_mut().for_each(|share| *share /= all);
     shares
@@ -322,7 +321,7 @@ fn protocol_share(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> Option<f64> 
         return None;
     }
     let polling = queues.iter().flat_map(|queue| queue.polled.keys());
-    let cpus: std::collections::BTreeSet<CpuId> = polling.copied().into_set();
+    let cpus: std::collections::BTreeSet<CpuId> = polling.copied().collect();
     let samples = cpus.iter().filter_map(|cpu| stages.cpus.get(cpu)).flatten();
     let (mut poll, mut all) = (0.0, 0.0);
     for (stage, count) in samples.filter(|(stage, _)| **stage != ReceiveStage::Other) {

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::attribution::{
     Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, QueueResolution, Reschedules,
     Sampling, Wakeup,
@@ -221,7 +220,7 @@ pub(crate) fn cpu_times(times: &Mapped, counts_reschedules: bool) -> BTreeMap<Cp
         let reschedules = counts_reschedules.then_some(reschedules);
         Some((CpuId(cpu as u32), CpuTime { reschedules, ..time }))
     };
-    cpus.filter_map(time).into_map()
+    cpus.filter_map(time).collect()
 }
 
 /// What was examined so far on all CPUs, and the wakeups that were seen.
@@ -267,7 +266,7 @@ pub(crate) fn since(
         };
         (*cpu, growth)
     };
-    now.iter().map(growth).into_map()
+    now.iter().map(growth).collect()
 }
 
 #[cfg(test)]

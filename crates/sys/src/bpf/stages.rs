@@ -7,7 +7,6 @@ use std::{fs, io};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use netsilo_model::derive::stages::stage_of;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::parse::kallsyms;
 use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
@@ -94,9 +93,9 @@ impl Sampler {
         };
         let (stacks, lost) = (stacks?, lost?);
         let counts = taken(&samples?)?;
-        let known: BTreeSet<u32> = counts.iter().map(|((_, stack), _)| *stack).into_set();
+        let known: BTreeSet<u32> = counts.iter().map(|((_, stack), _)| *stack).collect();
         let stacks: BTreeMap<u32, Vec<u64>> =
-            known.into_iter().filter_map(|id| Some((id, addresses(&stacks, id)?))).into_map();
+            known.into_iter().filter_map(|id| Some((id, addresses(&stacks, id)?))).collect();
         sampled.lost = taken_lost(&lost)?;
         let stages = match stages(&stacks) {
             Ok(stages) => stages,
@@ -150,7 +149,7 @@ fn taken_lost(lost: &MapHandle) -> libbpf_rs::Result<u64> {
 
 /// The stage of each stack, by kernel function names.
 fn stages(stacks: &BTreeMap<u32, Vec<u64>>) -> Result<BTreeMap<u32, ReceiveStage>, String> {
-    let wanted: BTreeSet<u64> = stacks.values().flatten().copied().into_set();
+    let wanted: BTreeSet<u64> = stacks.values().flatten().copied().collect();
     if wanted.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -162,7 +161,7 @@ fn stages(stacks: &BTreeMap<u32, Vec<u64>>) -> Result<BTreeMap<u32, ReceiveStage
     )?;
     let stage =
         |stack: &Vec<u64>| stage_of(stack.iter().filter_map(|address| functions.get(address)));
-    Ok(stacks.iter().map(|(id, stack)| (*id, stage(stack))).into_map())
+    Ok(stacks.iter().map(|(id, stack)| (*id, stage(stack))).collect())
 }
 
 /// Opens perf's cpu-clock of one CPU, for all tasks; the caller closes it.

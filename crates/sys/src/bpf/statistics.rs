@@ -2,7 +2,6 @@
 //!
 //! While enabled they cost two clock reads for each run of any program on this machine.
 
-use netsilo_model::machine::ordered::Ordered as _;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -51,7 +50,7 @@ impl Statistics {
             let name = program.name.to_string_lossy().into_owned();
             (program.id, Runs { name, ns: program.run_time_ns, count: program.run_cnt })
         };
-        ours.map(runs).into_map()
+        ours.map(runs).collect()
     }
 
     /// The runs since an earlier state; programs without a run are left out.

@@ -5,7 +5,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::{fs, io};
 
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::netdev::address;
 use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Forwarded};
@@ -62,7 +61,7 @@ impl Redaction {
             redaction.replaced.insert(mac.replace(':', ""), synthetic.replace(':', ""));
             redaction.replaced.insert(mac, synthetic);
         }
-        redaction.lengths = redaction.replaced.keys().map(String::len).into_set();
+        redaction.lengths = redaction.replaced.keys().map(String::len).collect();
         Ok(redaction)
     }
 
@@ -143,7 +142,7 @@ impl Redaction {
         Attribution {
             flows: attribution.flows.iter().map(flow).collect(),
             consumption: attribution.consumption.iter().map(consumption).collect(),
-            containers: attribution.containers.iter().map(name).into_map(),
+            containers: attribution.containers.iter().map(name).collect(),
             forwarded: attribution.forwarded.iter().map(forwarded).collect(),
             ..attribution.clone()
         }

@@ -13,7 +13,6 @@ use std::{io, thread};
 
 use netsilo_model::cost::calibration::{self, Calibration, Measured, Wakeup, evenly};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::{Distance, Topology};
 use netsilo_stats as stats;
 use rustix::event::{EventfdFlags, eventfd};
@@ -165,9 +164,9 @@ impl Samples {
         let interrupted =
             |distance: &Distance| Some((*distance, sum(&self.interrupted, *distance)?));
         Calibration {
-            transfer: pairs.keys().filter_map(transfer).into_map(),
-            wakeup: pairs.keys().filter_map(wakeup).into_map(),
-            interrupted: pairs.keys().filter_map(interrupted).into_map(),
+            transfer: pairs.keys().filter_map(transfer).collect(),
+            wakeup: pairs.keys().filter_map(wakeup).collect(),
+            interrupted: pairs.keys().filter_map(interrupted).collect(),
         }
     }
 }

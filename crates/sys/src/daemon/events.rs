@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use netlink_bindings::nlctrl;
 use netlink_socket2::NetlinkSocket;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::parse::announced::{Link, Links, ethtool, uevent};
 use netsilo_model::snapshot::event::Event;
 use rustix::io::Errno;
@@ -148,7 +147,7 @@ fn links(root: &Root) -> Links {
         Some((index, Link { name, up }))
     };
     let names = root.list("/sys/class/net").unwrap_or_default();
-    Links::new(names.into_iter().filter_map(link).into_map())
+    Links::new(names.into_iter().filter_map(link).collect())
 }
 
 /// Total suspend time of this machine since boot.

@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::Ordered as _;
 
 use crate::files::output;
 
@@ -61,7 +60,7 @@ impl Hints {
             [format!("{}\n", hint.cpus.to_mask(nr_cpu_ids)), alg]
         };
         let wanted: BTreeMap<Irq, [String; 2]> =
-            hints.iter().map(|hint| (hint.irq, texts(hint))).into_map();
+            hints.iter().map(|hint| (hint.irq, texts(hint))).collect();
         let mut changed = 0;
         for irq in self.published.keys().filter(|irq| !wanted.contains_key(irq)) {
             remove(&self.dir.join(irq.to_string()))?;

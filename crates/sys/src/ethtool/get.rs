@@ -3,7 +3,6 @@
 //! Decoding is in [`netsilo_model::parse::ethtool_decode`]; writing is in
 //! [`set`](crate::ethtool::set).
 
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::ethtool_decode as decode;
 use netsilo_model::snapshot::ethtool::{Ethtool, FlowType};
@@ -30,7 +29,7 @@ pub fn read(netdev: &str) -> Result<Ethtool, EthtoolError> {
         rss: device.rss().into(),
         rx_rings: device.fixed(ETHTOOL_GRXRINGS, decode::RXNFC_LEN, decode::rx_rings),
         ntuple_rules: device.fixed(ETHTOOL_GRXCLSRLCNT, decode::RXNFC_LEN, decode::rule_count),
-        flow_hash: flow_hash.into_iter().into_map(),
+        flow_hash: flow_hash.into_iter().collect(),
         link: device.link().into(),
         stats: device.stats().into(),
     })

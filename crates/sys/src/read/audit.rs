@@ -5,7 +5,6 @@ use std::io::Read as _;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::NapiId;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::{pcie, scalar};
 use netsilo_model::snapshot::audit::{
@@ -44,15 +43,15 @@ pub(crate) fn audit(
         netdevs: netdevs
             .iter()
             .map(|netdev| (netdev.name.clone(), crate::read::audit::netdev(notes, netdev)))
-            .into_map(),
-        napis: napis.filter(is_set).into_map(),
+            .collect(),
+        napis: napis.filter(is_set).collect(),
         qdiscs: answer::<Vec<Qdisc>>(notes, "rtnetlink/qdiscs.json", || {
             Reading::from(qdiscs::read())
         }),
         connections: answer::<Connections>(notes, CONNECTIONS, || {
             Reading::from(connections::read(netdevs))
         }),
-        cpus: online.iter().filter_map(|cpu| Some((cpu, cpu_power(notes, cpu)?))).into_map(),
+        cpus: online.iter().filter_map(|cpu| Some((cpu, cpu_power(notes, cpu)?))).collect(),
         machine: machine(notes),
     }
 }
@@ -87,7 +86,7 @@ fn netdev(notes: &Notes<'_>, netdev: &Netdev) -> NetdevAudit {
             .tx_queues
             .iter()
             .map(|tx| (tx.index, tx_limits(notes, &dir, tx.index)))
-            .into_map(),
+            .collect(),
         tx_queue_len: notes.get(&file("tx_queue_len"), scalar::number),
         bridge_port: notes.get(&file("brport/state"), scalar::number::<u32>).is_some(),
         ipv4_forwarding: forwarding("ipv4"),
@@ -230,5 +229,5 @@ fn memory_bytes(notes: &Notes<'_>) -> BTreeMap<String, u64> {
     let domain = |name: String| {
         Some((name.clone(), notes.get(&format!("{dir}/{name}/mbm_total_bytes"), scalar::number)?))
     };
-    domains.into_iter().filter(|name| name.starts_with("mon_L3")).filter_map(domain).into_map()
+    domains.into_iter().filter(|name| name.starts_with("mon_L3")).filter_map(domain).collect()
 }

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::parse::container::{Container, log_file};
 use netsilo_model::snapshot::attribution::Consumption;
 
@@ -19,7 +18,7 @@ const LOGS: &str = "/var/log/containers";
 pub(crate) fn names(root: &Root, consumption: &[Consumption]) -> BTreeMap<String, String> {
     let paths = consumption.iter().filter_map(|one| one.consumer.cgroup.as_deref());
     let wanted: BTreeSet<&str> =
-        paths.filter_map(|path| Some(Container::from_path(path)?.id)).into_set();
+        paths.filter_map(|path| Some(Container::from_path(path)?.id)).collect();
     if wanted.is_empty() {
         return BTreeMap::new();
     }
@@ -27,7 +26,7 @@ pub(crate) fn names(root: &Root, consumption: &[Consumption]) -> BTreeMap<String
     let files = root.unrecorded().list(LOGS).unwrap_or_default();
     let names = files.iter().filter_map(|file| log_file(file));
     let names = names.filter(|(id, _)| wanted.contains(id));
-    names.map(|(id, name)| (id.to_owned(), name)).into_map()
+    names.map(|(id, name)| (id.to_owned(), name)).collect()
 }
 
 #[cfg(test)]

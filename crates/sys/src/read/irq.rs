@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::NodeId;
 use netsilo_model::parse::interrupts::{Interrupts, InterruptsParser, IrqRow};
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
@@ -85,7 +84,7 @@ pub(crate) fn irqs(
         let known = known.get(&irq).filter(|known| known.actions == row.actions);
         (irq, state(notes, irq, row, debugfs, known))
     };
-    rows.into_iter().map(of).into_map()
+    rows.into_iter().map(of).collect()
 }
 
 fn state(

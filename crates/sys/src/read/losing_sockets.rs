@@ -8,7 +8,6 @@ use std::io;
 
 use netlink_bindings::inet_diag::{self, IterableReplyAttrs, Msg, ReqV2, TcpState};
 use netlink_socket2::NetlinkSocket;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::parse::net_udp::{UdpSocket, net_udp};
 use netsilo_model::snapshot::sockets::{Holder, LosingSocket, SocketKind};
 
@@ -29,7 +28,7 @@ pub(crate) fn read(root: &Root) -> Result<Vec<LosingSocket>, ReadError> {
     }
     sockets.extend(listeners().unwrap_or_default());
     let inodes: BTreeSet<u32> =
-        sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).into_set();
+        sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
     if !inodes.is_empty() {
         let holders = sock_owners::holders(&root.path("/proc"), &inodes)
             .map_err(|e| ReadError::from_io("/proc", e))?;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use netsilo_model::drivers::vectors::{self, Device};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::{Irq, NapiId};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::machine::topology::NodeId;
 use netsilo_model::parse::uevent::uevent;
@@ -229,14 +228,14 @@ fn channels(notes: &Notes<'_>, device: &str) -> BTreeMap<u32, CpuId> {
         let queue = notes.get(&file("subchannel_id"), scalar::number)?;
         Some((queue, CpuId(notes.get(&file("cpu"), scalar::number)?)))
     };
-    numbered(&names, "").into_iter().filter_map(channel).into_map()
+    numbered(&names, "").into_iter().filter_map(channel).collect()
 }
 
 fn statistics(notes: &Notes<'_>, dir: &str) -> BTreeMap<String, u64> {
     let names = notes.note(notes.root.list(dir)).unwrap_or_default();
     let value =
         |name: String| Some((name.clone(), notes.get(&format!("{dir}/{name}"), scalar::number)?));
-    names.into_iter().filter_map(value).into_map()
+    names.into_iter().filter_map(value).collect()
 }
 
 /// Reads the queues and their settings, without edges to irqs and NAPIs.
@@ -373,7 +372,7 @@ fn edges_from_names(
     }
     let owned = !netdev.irqs.is_empty();
     let candidates = irqs.iter().filter(|(irq, _)| !owned || netdev.irqs.contains(irq));
-    let actions = candidates.map(|(irq, state)| (*irq, state.actions.clone())).into_map();
+    let actions = candidates.map(|(irq, state)| (*irq, state.actions.clone())).collect();
     let count = |index: Option<u32>| index.map_or(0, |last| last + 1);
     let device = Device {
         name: &netdev.name,

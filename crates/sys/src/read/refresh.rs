@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
 use netsilo_model::parse::softirqs::net_softirqs;
@@ -140,7 +139,7 @@ fn statistics_of(netdev: &Netdev) -> &'static [&'static str] {
 
 /// Removes values that are not refreshed, so that stale counts are not mistaken for new ones.
 fn leave_out(snapshot: &mut Snapshot) {
-    let wanted: BTreeSet<Irq> = snapshot.netdevs.iter().flat_map(irqs_of).into_set();
+    let wanted: BTreeSet<Irq> = snapshot.netdevs.iter().flat_map(irqs_of).collect();
     let (kept, others) =
         std::mem::take(&mut snapshot.irqs).into_iter().partition(|(irq, _)| wanted.contains(irq));
     let others: BTreeMap<Irq, IrqState> = others;
@@ -180,7 +179,7 @@ impl Counting {
         let few = snapshot.irqs.len() * 5 <= rows * 4;
         let files: Option<BTreeMap<Irq, [CachedFile; 2]>> =
             if few { wanted().map(&mut each).collect() } else { None };
-        files.map_or_else(|| Self::Table(wanted().into_set()), Self::Each)
+        files.map_or_else(|| Self::Table(wanted().collect()), Self::Each)
     }
 }
 
@@ -245,7 +244,7 @@ impl Opened {
                 |name: &str| cache.open_if_present(root, format!("/proc/irq/{irq}/{name}"));
             (irq, [file("smp_affinity_list"), file("effective_affinity_list")])
         };
-        let affinity = snapshot.irqs.keys().map(|irq| affinity(*irq)).into_map();
+        let affinity = snapshot.irqs.keys().map(|irq| affinity(*irq)).collect();
         let device = |netdev: &Netdev| {
             let is_read = !statistics_of(netdev).is_empty();
             is_read.then(|| Device::of(root, &mut cache, netdev)).transpose()
@@ -254,7 +253,7 @@ impl Opened {
         let status = |thread: &NapiThread| {
             Ok((thread.pid, cache.open(root, format!("/proc/{}/status", thread.pid))?))
         };
-        let threads = threads().map(status).try_into_map::<_, _, ReadError>()?;
+        let threads = threads().map(status).collect::<Result<_, ReadError>>()?;
         let names = root.inodes(NET)?;
         let slow = snapshot.at;
         Ok(Self {
@@ -286,7 +285,7 @@ impl Opened {
         let irqs = counts
             .into_iter()
             .map(|(irq, counts)| self.irq(root, last, irq, counts))
-            .try_into_map()?;
+            .collect::<Result<_, _>>()?;
         let mut snapshot = Snapshot {
             audit: None,
             machine: last.machine.clone(),
@@ -399,7 +398,7 @@ impl Opened {
             let softirqs = softirqs.remove(&cpu).unwrap_or_default();
             (cpu, CpuCounters { stat, softirqs, softnet: softnet.get(&cpu).copied() })
         };
-        Ok(stats.into_iter().map(counters).into_map())
+        Ok(stats.into_iter().map(counters).collect())
     }
 
     /// Reads values whose changes are not announced and rare.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use netsilo_model::change::SYSCTLS;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::parse::interrupts::Interrupts;
@@ -147,7 +146,7 @@ fn look(
     let mut netdevs = netdevs(&notes, &known);
     let xdp = match of_before {
         [] => xdp(&notes),
-        kept => kept.iter().filter_map(|netdev| Some((netdev.ifindex, netdev.xdp?))).into_map(),
+        kept => kept.iter().filter_map(|netdev| Some((netdev.ifindex, netdev.xdp?))).collect(),
     };
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
     let audit = match kept {
@@ -204,7 +203,7 @@ fn cpu_counters(
         let softirqs = softirqs.remove(&cpu).unwrap_or_default();
         (cpu, CpuCounters { stat, softirqs, softnet: softnet.get(&cpu).copied() })
     };
-    Ok(stats.into_iter().map(counters).into_map())
+    Ok(stats.into_iter().map(counters).collect())
 }
 
 fn machine(notes: &Notes<'_>) -> HostIdentity {
@@ -270,7 +269,7 @@ fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
         ("/proc/net/netstat", snmp::snmp),
         ("/proc/net/snmp6", snmp::snmp6),
     ];
-    files.into_iter().filter_map(|(file, parse)| notes.get(file, parse)).flatten().into_map()
+    files.into_iter().filter_map(|(file, parse)| notes.get(file, parse)).flatten().collect()
 }
 
 fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
@@ -292,12 +291,12 @@ fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, Thread
         notes.get(&format!("/proc/{}/comm", process.pid), scalar::word)?;
         Some((cpu, time_of(notes, process.pid)?))
     };
-    processes.iter().filter_map(time).into_map()
+    processes.iter().filter_map(time).collect()
 }
 
 /// Times of NAPI kthreads, by pid.
 fn thread_times(notes: &Notes<'_>, threads: &[NapiThread]) -> BTreeMap<u32, ThreadTime> {
-    threads.iter().filter_map(|thread| Some((thread.pid, time_of(notes, thread.pid)?))).into_map()
+    threads.iter().filter_map(|thread| Some((thread.pid, time_of(notes, thread.pid)?))).collect()
 }
 
 fn time_of(notes: &Notes<'_>, pid: u32) -> Option<ThreadTime> {
@@ -330,7 +329,7 @@ pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
             .iter()
             .chain(READ_ONLY)
             .filter_map(|name| Some(((*name).to_owned(), value(name)?)))
-            .into_map(),
+            .collect(),
     }
 }
 

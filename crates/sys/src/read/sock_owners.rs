@@ -8,7 +8,6 @@ use std::path::Path;
 use std::{fs, io};
 
 use netsilo_model::derive::sock_diag::{Process, Thread};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::parse::schedstat;
 
 /// The holders of each socket, by its inode: thread group id -> one of its descriptors for it.
@@ -51,7 +50,7 @@ pub(crate) fn process(proc: &Path, tgid: u32) -> Option<Process> {
     Some(Process {
         comm: comm.trim_end_matches('\n').to_owned(),
         cgroup: cgroup.as_deref().and_then(schedstat::cgroup_path).map(str::to_owned),
-        threads: numbered(tasks).filter_map(thread).into_map(),
+        threads: numbered(tasks).filter_map(thread).collect(),
     })
 }
 

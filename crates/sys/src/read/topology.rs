@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::{CoreKind, Cpu, Node, NodeId, Topology};
 use netsilo_model::parse::node_distance::node_distance;
 use netsilo_model::parse::{cpu_lists, scalar};
@@ -157,7 +156,7 @@ fn nodes(notes: &Notes<'_>) -> BTreeMap<NodeId, Node> {
         let distances = notes.get(&format!("{dir}/distance"), node_distance).unwrap_or_default();
         (NodeId(node), Node { cpus, distances })
     };
-    numbered(&names, "node").into_iter().map(read).into_map()
+    numbered(&names, "node").into_iter().map(read).collect()
 }
 
 /// Reads the list if it exists, else the mask: old kernels have masks only.

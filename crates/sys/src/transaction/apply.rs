@@ -12,7 +12,6 @@ use std::{fmt, io};
 
 use netsilo_model::change::{Change, Target, Value, ordered};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::{Ordered as _, StableSort as _};
 
 use crate::transaction::attached::{self, AttachedRow};
 use crate::transaction::journal::{Journal, JournalError};
@@ -264,7 +263,7 @@ pub fn record_current_values(
     let (changes, readings): (Vec<Change>, Vec<Reading>) =
         targets.into_iter().filter_map(as_it_is).unzip();
     let mut readings: BTreeMap<Target, Reading> =
-        changes.iter().map(|change| change.target.clone()).zip(readings).into_map();
+        changes.iter().map(|change| change.target.clone()).zip(readings).collect();
     let finder = Finder::new(kernel);
     let entry = |change: Change| {
         let now = readings.remove(&change.target)?;
@@ -344,7 +343,7 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
         writes.push(Write { index, change, place, entry });
     }
     // A hand-written plan may have any order. What resets queues comes before their settings.
-    writes.stable_sort_by_key(|write| write.change.target.step(write.change.new.is_off()));
+    writes.sort_by_key(|write| write.change.target.step(write.change.new.is_off()));
     if drifts.is_empty() { Ok(writes) } else { Err(ApplyError::Drifted(drifts)) }
 }
 

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::rates::Shares;
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_stats::bootstrap::{self, Draws};
 use netsilo_stats::steadiness::{Steadiness, steadiness};
 use netsilo_stats::{Estimate, mean, median, signed_rank};
@@ -188,7 +187,7 @@ pub(super) fn under(
     let is_emulated = experiment.machine.times_invalid.is_some();
     let by_round = |measure: TrialMeasure, trials: &[&Trial]| -> BTreeMap<u32, f64> {
         let value = |trial: &Trial| measure.compute(trial, work, &experiment.machine.counted);
-        trials.iter().filter_map(|trial| Some((trial.step.round, value(trial)?))).into_map()
+        trials.iter().filter_map(|trial| Some((trial.step.round, value(trial)?))).collect()
     };
     let cell = |(at, setting): (usize, &Setting)| {
         let trials = of(&setting.name);
@@ -294,7 +293,7 @@ fn against(
 fn cpus(trials: &[&Trial]) -> BTreeMap<CpuId, CpuMean> {
     let sides: Vec<_> = trials.iter().filter_map(|trial| trial.under_test()).collect();
     let cpus: BTreeSet<CpuId> =
-        sides.iter().flat_map(|side| side.rates.cpus.keys().copied()).into_set();
+        sides.iter().flat_map(|side| side.rates.cpus.keys().copied()).collect();
     let mean_of = |cpu: CpuId| {
         let rates = || sides.iter().filter_map(move |side| side.rates.cpus.get(&cpu));
         let measured_share = |of: fn(&netsilo_model::snapshot::attribution::CpuTime) -> u64| {
@@ -322,7 +321,7 @@ fn cpus(trials: &[&Trial]) -> BTreeMap<CpuId, CpuMean> {
             received_rps_per_s: rate(|cpu| softnet(cpu).received_rps_per_s),
         }
     };
-    cpus.into_iter().map(|cpu| (cpu, mean_of(cpu))).into_map()
+    cpus.into_iter().map(|cpu| (cpu, mean_of(cpu))).collect()
 }
 
 fn mean_shares(all: &[Shares]) -> Option<Shares> {

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::records::SiloMap;
@@ -124,7 +123,7 @@ fn follow(
     let irq = Hop { stage: HopStage::Irq, order: irq.unwrap_or(u32::MAX), name: irq_name };
     step(&queue, &irq, all);
     let polls: BTreeMap<CpuId, f64> = if in_packets {
-        silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s)).into_map()
+        silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s)).collect()
     } else {
         interrupts
     };

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use netsilo_model::derive::silo::Silos;
 use netsilo_model::derive::stages::Stages;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_stats::Estimate;
 use serde::{Deserialize, Serialize};
 
@@ -105,7 +104,7 @@ pub struct Sampled {
 impl Experiment {
     /// The remaining steps after these records, in order; a step without a result is repeated.
     pub fn remaining_steps(&self, records: &[Record]) -> Vec<Step> {
-        let done: BTreeSet<&Step> = records.iter().filter_map(Record::done).into_set();
+        let done: BTreeSet<&Step> = records.iter().filter_map(Record::done).collect();
         self.steps().into_iter().filter(|step| !done.contains(step)).collect()
     }
 }

@@ -3,7 +3,6 @@
 #[cfg(test)]
 mod tests;
 
-use netsilo_model::machine::ordered::Ordered as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -74,7 +73,7 @@ pub struct VerdictCounts {
 impl Results {
     /// Computes the results from records; the later record of a repeated step counts.
     pub fn from_records(experiment: &Experiment, records: &[Record]) -> Self {
-        let steps: BTreeSet<Step> = experiment.steps().into_iter().into_set();
+        let steps: BTreeSet<Step> = experiment.steps().into_iter().collect();
         let mut trials: BTreeMap<&Step, &Trial> = BTreeMap::new();
         let mut failed: BTreeMap<&Step, &Failed> = BTreeMap::new();
         let mut expectations: BTreeMap<&str, &Expectation> = BTreeMap::new();

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_stats::{Estimate, median, signed_rank};
 use serde::{Deserialize, Serialize};
@@ -85,7 +84,7 @@ impl StageCosts {
                 .iter()
                 .filter(|(_, samples)| **samples > 0)
                 .map(cost)
-                .into_map(),
+                .collect(),
             ns_per_packet: each(stages.total.samples as f64),
             softirq_ns_per_packet: softirq
                 .zip(packets)

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::rates::{Shares, rates};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_stats::median;
 use serde::{Deserialize, Serialize};
@@ -36,7 +35,7 @@ impl CpuUse {
     /// The use of each CPU while it was observed.
     pub fn from_observation(observation: &Observation) -> BTreeMap<CpuId, Self> {
         let rates = rates(&observation.before, &observation.after);
-        rates.cpus.iter().filter_map(|(cpu, it)| Some((*cpu, it.shares?.into()))).into_map()
+        rates.cpus.iter().filter_map(|(cpu, it)| Some((*cpu, it.shares?.into()))).collect()
     }
 
     /// The median use of each CPU in these windows.
@@ -44,7 +43,7 @@ impl CpuUse {
         windows: impl IntoIterator<Item = &'a BTreeMap<CpuId, Self>>,
     ) -> BTreeMap<CpuId, Self> {
         let windows: Vec<_> = windows.into_iter().collect();
-        let cpus: BTreeSet<CpuId> = windows.iter().flat_map(|it| it.keys().copied()).into_set();
+        let cpus: BTreeSet<CpuId> = windows.iter().flat_map(|it| it.keys().copied()).collect();
         let median_of = |cpu: CpuId, of: fn(&Self) -> f64| {
             let values = windows.iter().filter_map(|it| Some(of(it.get(&cpu)?)));
             median(&values.collect::<Vec<f64>>()).unwrap_or(0.0)
@@ -53,7 +52,7 @@ impl CpuUse {
             let [usr, sys, irq, softirq] = Self::FIGURES.map(|(_, of)| median_of(cpu, of));
             (cpu, Self { usr, sys, irq, softirq })
         };
-        cpus.into_iter().map(of_cpu).into_map()
+        cpus.into_iter().map(of_cpu).collect()
     }
 
     /// The share of its time in which the CPU is in use.

@@ -2,7 +2,6 @@
 
 use netsilo_model::change::{Change, ordered};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::machine::ordered::StableSort as _;
 
 use crate::judge::annotate::plan_with_verdicts;
 use crate::judge::candidates::candidate::{Candidate, Expected, Ranking};
@@ -42,7 +41,7 @@ pub(super) fn ranked(
     let gain = |at: usize| gains.get(at).copied().flatten().unwrap_or(0.0);
     let mut all: Vec<(f64, Remedy)> =
         remedies.into_iter().enumerate().map(|(at, remedy)| (gain(at), remedy)).collect();
-    all.stable_sort_by(|(a, of_a), (b, of_b)| {
+    all.sort_by(|(a, of_a), (b, of_b)| {
         let is_refused = |it: &Remedy| !allow_interruption && interrupts(&it.plan).is_some();
         is_refused(of_a)
             .cmp(&is_refused(of_b))

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::machine::ordered::StableSort as _;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::findings::finding::Finding;
@@ -60,9 +59,8 @@ pub fn check(analysis: &Analysis<'_>) -> Check {
     let judged = Judged::new(analysis);
     let mut findings: Vec<Finding> = FAMILIES.iter().flat_map(|find| find(&judged)).collect();
     // The sort is stable: findings of equal worth stay in the order of their families.
-    findings.stable_sort_by(|a, b| {
-        b.severity.cmp(&a.severity).then_with(|| b.worth().total_cmp(&a.worth()))
-    });
+    findings
+        .sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| b.worth().total_cmp(&a.worth())));
     let machine = &analysis.after().machine;
     Check {
         hostname: machine.hostname.clone(),

@@ -7,7 +7,6 @@ use netsilo_model::derive::cpu_time::CpuTimeShares;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Measure};
@@ -50,7 +49,7 @@ impl<'a> CpuWork<'a> {
     /// Names of the netdevs whose queues are polled on this CPU.
     pub(super) fn netdevs(&self) -> Vec<String> {
         let names: BTreeSet<&str> =
-            self.queues.iter().map(|silo| silo.netdev.name.as_str()).into_set();
+            self.queues.iter().map(|silo| silo.netdev.name.as_str()).collect();
         names.into_iter().map(str::to_owned).collect()
     }
 

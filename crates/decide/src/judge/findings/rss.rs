@@ -7,7 +7,6 @@ use netsilo_model::change::{Change, Key, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::ethtool::{Ethtool, FlowType, HashFields, Rss};
 use netsilo_model::snapshot::flow::{Flow, Outer};
@@ -98,7 +97,7 @@ impl QueueConcentration {
 pub(in crate::judge) fn spread_over(netdev: &Netdev) -> usize {
     let table =
         netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value()).map(|rss| &rss.indirection);
-    let queues: BTreeSet<u32> = table.into_iter().flatten().copied().into_set();
+    let queues: BTreeSet<u32> = table.into_iter().flatten().copied().collect();
     if queues.is_empty() { netdev.rx_queues.len() } else { queues.len() }
 }
 
@@ -237,7 +236,7 @@ fn udp_on_one_queue(
     {
         return None;
     }
-    let peers: BTreeSet<u32> = udp().map(|flow| flow.peer).into_set();
+    let peers: BTreeSet<u32> = udp().map(|flow| flow.peer).collect();
     let pieces = udp().filter(|flow| flow.fragments).map(|flow| flow.packets).sum::<u64>() as f64
         / taken.all as f64;
     let hash_fields = hashed.map_or_else(|| "not reported".to_owned(), |fields| fields.to_string());
@@ -337,7 +336,7 @@ fn asymmetric(analysis: &Analysis<'_>) -> Option<Finding> {
     if pairs.len() < ENOUGH_PAIRS || (apart as f64) < APART * pairs.len() as f64 {
         return None;
     }
-    let used: BTreeSet<usize> = pairs.iter().flatten().map(|(at, _)| *at).into_set();
+    let used: BTreeSet<usize> = pairs.iter().flatten().map(|(at, _)| *at).collect();
     let used: Vec<&Netdev> = used.into_iter().filter_map(|at| netdevs.get(at)).collect();
     let names = used.iter().map(|netdev| netdev.name.clone());
     Some(Finding {

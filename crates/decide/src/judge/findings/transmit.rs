@@ -6,7 +6,6 @@ use netsilo_model::change::{Settings, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::table::{Drivers, Knob};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::{Ordered as _, StableSort as _};
 use netsilo_model::snapshot::audit::{Qdisc, TxLimits};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 use netsilo_model::snapshot::subject::Subject;
@@ -439,7 +438,7 @@ fn completions_far(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
         ))
     };
     let mut queues: Vec<_> = netdev.tx_queues.iter().filter_map(far).collect();
-    queues.stable_sort_by(|a, b| b.4.total_cmp(&a.4));
+    queues.sort_by(|a, b| b.4.total_cmp(&a.4));
     let (index, irq, on, senders, rate) = queues.first()?.clone();
     let mut changes = Vec::new();
     for (queue, irq, _, senders, _) in &queues {
@@ -490,7 +489,7 @@ fn looked_at(analysis: &Analysis<'_>) -> Vec<Evidence> {
     let netdevs = analysis.running().filter(|netdev| netdev.device_path.is_some());
     let kinds = |netdev: &Netdev| {
         let all = analysis.qdiscs(netdev);
-        let kinds: BTreeSet<&str> = all.iter().map(|(_, new)| new.kind.as_str()).into_set();
+        let kinds: BTreeSet<&str> = all.iter().map(|(_, new)| new.kind.as_str()).collect();
         let text = kinds.into_iter().collect::<Vec<_>>().join(", ");
         (!text.is_empty())
             .then(|| setting(format!("disciplines of {}", netdev.name), text, "tc qdisc"))

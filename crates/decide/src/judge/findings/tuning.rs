@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use netsilo_model::change::{Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_model::snapshot::audit::Connection;
 use netsilo_model::snapshot::host::OwnedKnob;
 use netsilo_model::snapshot::netdev::Netdev;
@@ -58,7 +57,7 @@ struct HeldUp<'a> {
 
 impl<'a> HeldUp<'a> {
     fn of(mut connections: Vec<(&'a Connection, f64)>) -> Option<Self> {
-        connections.stable_sort_by(|a, b| b.1.total_cmp(&a.1));
+        connections.sort_by(|a, b| b.1.total_cmp(&a.1));
         (!connections.is_empty()).then_some(Self { connections })
     }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::Netdev;
@@ -33,7 +32,7 @@ fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
     let flows: Vec<&Flow> = flows_on(analysis.observation, netdev).collect();
     let all: u64 = flows.iter().map(|flow| flow.packets).fold(0, u64::saturating_add);
     let kinds: BTreeSet<Outer> =
-        flows.iter().map(|flow| flow.outer).filter(|outer| outer.is_tunnel()).into_set();
+        flows.iter().map(|flow| flow.outer).filter(|outer| outer.is_tunnel()).collect();
     let found = |kind: Outer| {
         let of_kind: Vec<&Flow> = flows.iter().copied().filter(|flow| flow.outer == kind).collect();
         let taken = QueueConcentration::of(of_kind.iter().copied())?;
@@ -54,7 +53,7 @@ fn finding(
     taken: &QueueConcentration,
     all: u64,
 ) -> Finding {
-    let hashes: BTreeSet<Option<u32>> = flows.iter().map(|flow| flow.hash).into_set();
+    let hashes: BTreeSet<Option<u32>> = flows.iter().map(|flow| flow.hash).collect();
     let hashed = match (hashes.len(), hashes.first()) {
         (1, Some(None)) => "none: the NIC does not hash this protocol".to_owned(),
         (1, _) => "one".to_owned(),

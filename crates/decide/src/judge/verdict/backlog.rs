@@ -7,7 +7,6 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::attribution::{Consumption, QueueResolution};
 use netsilo_model::snapshot::netdev::Netdev;
 
@@ -53,7 +52,7 @@ impl BacklogWork {
             .cpus
             .keys()
             .filter_map(|cpu| Some((*cpu, Backlog::of(analysis, *cpu)?)))
-            .into_map();
+            .collect();
         let all: f64 = cpus.values().map(|backlog| backlog.packets_per_s).sum();
         let known = processed_on(analysis, arrived);
         let part = |cpu: &CpuId, backlog: &Backlog| match &known {
@@ -65,7 +64,7 @@ impl BacklogWork {
         };
         let parts = || cpus.iter().map(|(cpu, backlog)| (*cpu, backlog, part(cpu, backlog)));
         Some(Self {
-            share: parts().map(|(cpu, backlog, part)| (cpu, backlog.time * part)).into_map(),
+            share: parts().map(|(cpu, backlog, part)| (cpu, backlog.time * part)).collect(),
             packets_per_s: arrived,
             polls_per_s: parts().map(|(_, backlog, part)| backlog.polls_per_s * part).sum(),
         })

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use netsilo_model::change::NTUPLE_FILTER;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::machine::topology::Distance;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
@@ -302,14 +301,14 @@ fn hashed(work: &NetdevWork<'_>, targets: &CpuSet, scenario: Scenario) -> Weight
     cpus.truncate(count.max(1));
     let first = flows.heaviest.of(scenario).max(1.0 / cpus.len().max(1) as f64);
     let rest = (1.0 - first) / (cpus.len() as f64 - 1.0).max(1.0);
-    cpus.iter().enumerate().map(|(at, cpu)| (*cpu, if at == 0 { first } else { rest })).into_map()
+    cpus.iter().enumerate().map(|(at, cpu)| (*cpu, if at == 0 { first } else { rest })).collect()
 }
 
 /// The weights of RFS: the steerable share, to the CPUs that read it.
 fn to_readers(work: &NetdevWork<'_>, steerable_share: Range, scenario: Scenario) -> Weights {
     let known = readers(work);
     let readers = work.readers().into_iter().filter(|(cpu, _)| known.contains(*cpu));
-    readers.map(|(cpu, share)| (cpu, share * steerable_share.of(scenario))).into_map()
+    readers.map(|(cpu, share)| (cpu, share * steerable_share.of(scenario))).collect()
 }
 
 /// Share of a CPU's time that RFS saves: data is read, and the reader woken, on the CPU that runs

@@ -6,7 +6,6 @@ use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::rss::model;
 use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol};
 use netsilo_model::snapshot::netdev::Netdev;
@@ -317,7 +316,7 @@ fn loads(analysis: &Analysis<'_>, silos: &[&Silo], poll_share: &BTreeMap<CpuId, 
         let busy = (shares.busy() - shares.nice).max(bound);
         Some((cpu, CpuLoad { busy: (busy / room).min(1.0), bound: (bound / room).min(1.0) }))
     };
-    counts.iter().filter_map(load).into_map()
+    counts.iter().filter_map(load).collect()
 }
 
 fn pinned(attribution: &Attribution) -> CpuSet {

@@ -9,7 +9,6 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::thread_share::ThreadShare;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_model::snapshot::attribution::Poll;
 use netsilo_model::snapshot::host::Snapshot;
 
@@ -271,7 +270,7 @@ fn other_softirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Op
         (!name.starts_with("NET_")).then(|| (name.to_string(), grown as f64 / seconds))
     };
     let mut rates: Vec<(String, f64)> = new.softirqs.iter().filter_map(rate).collect();
-    rates.stable_sort_by(|a, b| b.1.total_cmp(&a.1));
+    rates.sort_by(|a, b| b.1.total_cmp(&a.1));
     let reason = |name: &str| {
         Some(match name {
             "TIMER" => (
@@ -324,7 +323,7 @@ fn hardirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Option<Measured>) -> 
     };
     let mut rates: Vec<(Irq, f64)> =
         analysis.rates.irqs.iter().filter_map(rate).filter(|(_, rate)| *rate > 0.0).collect();
-    rates.stable_sort_by(|a, b| b.1.total_cmp(&a.1));
+    rates.sort_by(|a, b| b.1.total_cmp(&a.1));
     let action = |irq: Irq| {
         analysis
             .observation

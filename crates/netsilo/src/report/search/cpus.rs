@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_trial::race::cpu_use::CpuUse;
 use netsilo_trial::race::{RacePlan, RaceRecord, RaceResult, TurnEnd};
 
@@ -35,7 +34,7 @@ pub(super) fn before_and_after(
         RaceResult::NoDifferenceShown => BTreeMap::new(),
     };
     let row = |(cpu, before)| (cpu, CpuBeforeAfter { before, after: after.get(&cpu).copied() });
-    of(0).into_iter().map(row).into_map()
+    of(0).into_iter().map(row).collect()
 }
 
 /// The CPUs that are in use before or after, and how many others there are.

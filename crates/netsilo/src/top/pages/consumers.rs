@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use netsilo_model::derive::silo::{ConsumerShare, Silo};
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::machine::ordered::StableSort as _;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
@@ -43,7 +42,7 @@ struct Consumer<'a> {
 /// Lists the consumers, those that read most first.
 pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
     let mut consumers: Vec<_> = consumers(window).into_iter().collect();
-    consumers.stable_sort_by(|(_, a), (_, b)| b.bytes_per_s.total_cmp(&a.bytes_per_s));
+    consumers.sort_by(|(_, a), (_, b)| b.bytes_per_s.total_cmp(&a.bytes_per_s));
     Listing {
         columns: COLUMNS,
         rows: consumers.iter().map(|(tgid, consumer)| row(*tgid, consumer, palette)).collect(),

@@ -13,7 +13,6 @@ use netlink_bindings::inet_diag::{IterableReplyAttrs, Msg, TcpState};
 use netlink_bindings::rt_addr::{self, Ifaddrmsg};
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::derive::sock_diag::{SocketSample, TcpSocket, read_bytes};
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::parse::schedstat;
 use rustix::io::Errno;
 
@@ -49,18 +48,16 @@ pub fn sample(before: Option<&SocketSample>) -> Result<SocketSample, SockDiagErr
         ..SocketSample::default()
     };
     let inodes: BTreeSet<u32> =
-        sample.sockets.values().map(|socket| socket.inode).filter(|inode| *inode != 0).into_set();
+        sample.sockets.values().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
     let holders = sock_owners::holders(proc, &inodes).map_err(SockDiagError::Proc)?;
     if let Some(before) = before {
         sample.refused = ask_incoming(&mut sample.sockets, before, &holders).err().map(refusal);
     }
-    let tgids: BTreeSet<u32> = holders.values().flat_map(BTreeMap::keys).copied().into_set();
-    sample.processes = tgids
-        .iter()
-        .filter_map(|tgid| Some((*tgid, sock_owners::process(proc, *tgid)?)))
-        .into_map();
+    let tgids: BTreeSet<u32> = holders.values().flat_map(BTreeMap::keys).copied().collect();
+    sample.processes =
+        tgids.iter().filter_map(|tgid| Some((*tgid, sock_owners::process(proc, *tgid)?))).collect();
     sample.owners =
-        holders.into_iter().map(|(inode, fds)| (inode, fds.into_keys().into_set())).into_map();
+        holders.into_iter().map(|(inode, fds)| (inode, fds.into_keys().collect())).collect();
     Ok(sample)
 }
 

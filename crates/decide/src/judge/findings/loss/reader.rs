@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::loss_stage::LossStage;
-use netsilo_model::machine::ordered::{Ordered as _, StableSort as _};
 use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 
@@ -80,7 +79,7 @@ fn sockets(
         if lost > 0 {
             let losers = ports.entry(socket.port_subject()).or_default();
             losers.sockets.push((socket, lost));
-            losers.sockets.stable_sort_by_key(|(_, lost)| std::cmp::Reverse(*lost));
+            losers.sockets.sort_by_key(|(_, lost)| std::cmp::Reverse(*lost));
         }
     }
     let finding = |subject: &Subject, losers: &Losers<'_>, lost: u64| {
@@ -95,7 +94,7 @@ fn sockets(
         ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
     let labels =
         analysis.observation.after.losing_sockets.iter().flatten().map(LosingSocket::subject);
-    let of_sockets: BTreeSet<Subject> = labels.into_set();
+    let of_sockets: BTreeSet<Subject> = labels.collect();
     for (subject, lost) in stage.by_subject() {
         // A protocol's count includes the losses of its sockets.
         let of_kind = kind == SocketKind::TcpListen || subject.is_udp();

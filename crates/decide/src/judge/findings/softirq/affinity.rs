@@ -7,7 +7,6 @@ use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::machine::ordered::Ordered as _;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -45,7 +44,7 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
     let outside: BTreeMap<_, _> = by_cpu
         .iter()
         .filter(|(cpu, rate)| !requested.contains(**cpu) && **rate >= OFTEN_PER_S)
-        .into_map();
+        .collect();
     if outside.is_empty() {
         return None;
     }
