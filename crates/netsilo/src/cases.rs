@@ -50,9 +50,10 @@ enum Before {
 impl Before {
     fn read(case: &Path) -> Self {
         let bundle = case.join(BUNDLE);
-        match bundle.exists() {
-            true => Self::Bundle(Box::new(bundle::open(bundle).unwrap())),
-            false => Self::Scene(Box::new(read(&case.join("before.json")))),
+        if bundle.exists() {
+            Self::Bundle(Box::new(bundle::open(bundle).unwrap()))
+        } else {
+            Self::Scene(Box::new(read(&case.join("before.json"))))
         }
     }
 

@@ -153,10 +153,8 @@ pub fn sweep(
             sweep.changes.push(sweep.points.len());
         }
         let band = |setting| draws.expect(&described.scenario, setting, setting).rate;
-        let bands = match bands {
-            true => described.settings.values().map(band).collect(),
-            false => Vec::new(),
-        };
+        let bands =
+            if bands { described.settings.values().map(band).collect() } else { Vec::new() };
         sweep.points.push(Point { value, rates, bands, best });
         sweep.unit = described.scenario.load.unit();
         sweep.settings = described.settings.into_keys().collect();

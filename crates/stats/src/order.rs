@@ -12,10 +12,7 @@ pub fn rank_below_quantile(count: u64, share: f64, error_rate: f64) -> Option<u6
     let (mut rank, mut above) = (0, count + 1);
     while rank + 1 < above {
         let middle = rank.midpoint(above);
-        match up_to_quantile.cdf(middle - 1) <= error_rate {
-            true => rank = middle,
-            false => above = middle,
-        }
+        if up_to_quantile.cdf(middle - 1) <= error_rate { rank = middle } else { above = middle }
     }
     (rank > 0).then_some(rank)
 }

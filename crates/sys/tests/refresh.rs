@@ -112,9 +112,12 @@ fn without_the_rest(mut whole: Snapshot) -> Snapshot {
     for netdev in &mut whole.netdevs {
         let hardware = netdev.device_path.is_some();
         let counts_queue = netdev.rx_queues.len() == 1 && netdev.name != "lo";
-        netdev.statistics.retain(|name, _| match hardware {
-            true => SHOWN.contains(&name.as_str()),
-            false => counts_queue && name == "rx_packets",
+        netdev.statistics.retain(|name, _| {
+            if hardware {
+                SHOWN.contains(&name.as_str())
+            } else {
+                counts_queue && name == "rx_packets"
+            }
         });
         if let Some(ethtool) = &mut netdev.ethtool {
             ethtool.stats = Reading::Absent("not read by a refresh".into());

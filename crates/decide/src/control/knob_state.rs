@@ -152,10 +152,7 @@ type Step = (Knob, Vec<Action>);
 impl Knob {
     /// A knob that is first seen now; `reset` if a kernel event may have created it.
     pub(super) fn new(now: Duration, reset: bool) -> Self {
-        let state = match reset {
-            true => KnobState::Reset(Reset::new(now, None)),
-            false => KnobState::Free,
-        };
+        let state = if reset { KnobState::Reset(Reset::new(now, None)) } else { KnobState::Free };
         let history = History::new(now);
         Self { state, history, ..Self::default() }
     }

@@ -279,9 +279,10 @@ fn other_programs(snapshot: &Snapshot) -> Area {
         let severity = if contended { Severity::Warning } else { Severity::Info };
         let knobs: Vec<String> =
             program.writes.iter().map(|knob| Subject::Settings(*knob).to_string()).collect();
-        let degraded = match contended {
-            true => "plan and run leave these settings to it".to_owned(),
-            false => "it may write them again when devices or containers appear".to_owned(),
+        let degraded = if contended {
+            "plan and run leave these settings to it".to_owned()
+        } else {
+            "it may write them again when devices or containers appear".to_owned()
         };
         let what = format!("{} (pid {}) writes {}", program.name, program.pid, knobs.join(", "));
         let mend = "stop it, or give it netsilo's placement: netsilo help export";

@@ -45,9 +45,10 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
         let basis = format!("{:.0}% of a cpu in total: {count} dedicated ({cpus})", load * 100.0);
         for (index, cpu) in group.into_iter().zip(set) {
             let Some(cpu) = cpu else { continue };
-            suggestions[index] = match vectors[index].present == Some(cpu) {
-                true => Suggestion::Keep(cpu, basis.clone()),
-                false => Suggestion::Move(cpu, basis.clone()),
+            suggestions[index] = if vectors[index].present == Some(cpu) {
+                Suggestion::Keep(cpu, basis.clone())
+            } else {
+                Suggestion::Move(cpu, basis.clone())
             };
         }
         taken = cpus.iter().fold(taken, |taken, cpu| taken.or(loads.core(cpu)));

@@ -71,8 +71,9 @@ fn suggestion(vector: &Vector, at: Option<CpuId>, loads: &CpuLoads<'_>) -> Sugge
     }
     let Some(cpu) = at else { return Suggestion::Leave("no cpu is allowed".into()) };
     let busy = format!("cpu {cpu} is {:.0}% busy including it", loads.busy(cpu) as f64 / 1e4);
-    match vector.present == Some(cpu) {
-        true => Suggestion::Keep(cpu, format!("{busy}, and none is clearly less busy")),
-        false => Suggestion::Move(cpu, format!("{busy}, the least busy of the device's node")),
+    if vector.present == Some(cpu) {
+        Suggestion::Keep(cpu, format!("{busy}, and none is clearly less busy"))
+    } else {
+        Suggestion::Move(cpu, format!("{busy}, the least busy of the device's node"))
     }
 }

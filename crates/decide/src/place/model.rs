@@ -211,9 +211,12 @@ impl Placed<'_> {
             let beside: f64 = ground.siblings(place, &problem.places).map(others).sum();
             parts.waiting += own_turns * before + load * other_turns(place);
             parts.crowding = (crowd + problem.assumed.smt_loss * load * beside) * SECOND_NS;
-            let handed = |pair: &&Pair| match pair.from == vector {
-                true => Some(problem.handed(pair, place, places[pair.to]?)),
-                false => Some(problem.handed(pair, places[pair.from]?, place)),
+            let handed = |pair: &&Pair| {
+                if pair.from == vector {
+                    Some(problem.handed(pair, place, places[pair.to]?))
+                } else {
+                    Some(problem.handed(pair, places[pair.from]?, place))
+                }
             };
             parts.handing += partners.iter().filter_map(handed).sum::<f64>();
         }
@@ -501,9 +504,8 @@ impl<'a> Row<'a> {
             self.variance.on(model.cpus[place], model.problem.places[place].levels).max(0.0)
         };
         let at_home = of(home);
-        let error = |place: usize| match place == home {
-            true => 0.0,
-            false => ((of(place) + at_home) / self.capacity.seconds).sqrt(),
+        let error = |place: usize| {
+            if place == home { 0.0 } else { ((of(place) + at_home) / self.capacity.seconds).sqrt() }
         };
         places.map(error).collect()
     }

@@ -335,9 +335,10 @@ impl<'a> Placement<'a> {
         let threads = self.loads.core(cpu).len().max(1) as f64;
         let busy = self.loads.core_busy(cpu) as f64 / 1e4 / threads;
         // A CPU without data counts as busy.
-        let busy = match busy < 99.5 {
-            true => format!("{busy:.0}% busy"),
-            false => "fully busy, or of unknown load".to_owned(),
+        let busy = if busy < 99.5 {
+            format!("{busy:.0}% busy")
+        } else {
+            "fully busy, or of unknown load".to_owned()
         };
         format!("on the least busy core of {word} ({busy}) that is not its consumer's")
     }

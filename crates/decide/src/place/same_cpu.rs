@@ -22,9 +22,10 @@ fn place(vector: &Vector) -> Suggestion {
     let words = consumer_in_words(vector);
     let allowed = vector.read_on.iter().filter(|(cpu, _)| vector.pool.contains(**cpu));
     let Some(best) = heaviest(allowed.map(|(cpu, bytes)| (*cpu, *bytes))) else {
-        return Suggestion::Leave(match vector.read_on.is_empty() {
-            true => vector.no_reader(),
-            false => format!("{words}, outside the allowed cpus {}", vector.pool),
+        return Suggestion::Leave(if vector.read_on.is_empty() {
+            vector.no_reader()
+        } else {
+            format!("{words}, outside the allowed cpus {}", vector.pool)
         });
     };
     let read = |cpu| vector.read_on.get(&cpu).copied().unwrap_or(0.0);

@@ -98,8 +98,9 @@ fn suggestion(vector: &Vector, cpu: CpuId, loads: &CpuLoads<'_>) -> Suggestion {
         }
         _ => String::new(),
     };
-    match vector.present == Some(cpu) {
-        true => Suggestion::Keep(cpu, format!("already on {core}{node}")),
-        false => Suggestion::Move(cpu, format!("{core}{node}")),
+    if vector.present == Some(cpu) {
+        Suggestion::Keep(cpu, format!("already on {core}{node}"))
+    } else {
+        Suggestion::Move(cpu, format!("{core}{node}"))
     }
 }

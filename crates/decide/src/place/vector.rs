@@ -193,9 +193,10 @@ impl Vector {
 
     /// Returns why no reader is known.
     pub(super) fn no_reader(&self) -> String {
-        match self.forwarded_per_s > 0.0 {
-            true => "its packets are forwarded and not read on this host; auto places it".into(),
-            false => "packets arrive, but their reader is not known".into(),
+        if self.forwarded_per_s > 0.0 {
+            "its packets are forwarded and not read on this host; auto places it".into()
+        } else {
+            "packets arrive, but their reader is not known".into()
         }
     }
 

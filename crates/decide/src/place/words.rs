@@ -15,9 +15,10 @@ pub(super) fn consumer_in_words(vector: &Vector) -> String {
         .map(|(cpu, _)| *cpu)
         .collect();
     let all: f64 = vector.read_on.values().sum();
-    let share = match consumer.share < 0.995 {
-        true => format!(" ({:.0}% of {})", consumer.share * 100.0, bytes_per_s(all)),
-        false => String::new(),
+    let share = if consumer.share < 0.995 {
+        format!(" ({:.0}% of {})", consumer.share * 100.0, bytes_per_s(all))
+    } else {
+        String::new()
     };
     let word = if cpus.single().is_some() { "cpu" } else { "cpus" };
     format!("{}{share} reads on {word} {cpus}", consumer.comm)

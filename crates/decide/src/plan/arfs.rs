@@ -69,12 +69,11 @@ pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: 
                 );
             }
             Some(feature) => {
-                let reason = match on {
-                    true => {
-                        "aRFS: the device steers each flow to the queue whose interrupt is on \
-                         its reader's cpu"
-                    }
-                    false => "aRFS off: the device's hash chooses the queue of each flow",
+                let reason = if on {
+                    "aRFS: the device steers each flow to the queue whose interrupt is on \
+                     its reader's cpu"
+                } else {
+                    "aRFS off: the device's hash chooses the queue of each flow"
                 };
                 let reason = reason.to_owned();
                 let knob = knobs::Offload {
@@ -134,9 +133,10 @@ fn advice(
         at.cpus,
         at.cpu * 100.0,
         silo.label(),
-        match moves {
-            true => "moving interrupts relieves busy cpus only. To shorten ways, move flows",
-            false => "moving interrupts gains nothing. Move flows instead",
+        if moves {
+            "moving interrupts relieves busy cpus only. To shorten ways, move flows"
+        } else {
+            "moving interrupts gains nothing. Move flows instead"
         }
     );
     if !has_table(snapshot, goal) {

@@ -107,19 +107,14 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
             plan.leave(&format!("{} rps", netdev.name), &why);
             continue;
         }
-        let reason = match cpus.is_empty() {
-            true => {
-                "RPS off: each packet's protocol work stays on the cpu that polls it".to_owned()
-            }
-            false => {
-                let of_bridge = match SoftwareNetdev::from_netdev(netdev).map(|it| it.receive) {
-                    Some(SoftwareReceive::Reentry) => "; only of packets for this host",
-                    _ => "",
-                };
-                format!(
-                    "RPS spreads the protocol work of its flows over cpus {cpus}{of_bridge}{note}"
-                )
-            }
+        let reason = if cpus.is_empty() {
+            "RPS off: each packet's protocol work stays on the cpu that polls it".to_owned()
+        } else {
+            let of_bridge = match SoftwareNetdev::from_netdev(netdev).map(|it| it.receive) {
+                Some(SoftwareReceive::Reentry) => "; only of packets for this host",
+                _ => "",
+            };
+            format!("RPS spreads the protocol work of its flows over cpus {cpus}{of_bridge}{note}")
         };
         for queue in &netdev.rx_queues {
             let label = format!("{} rx-{}", netdev.name, queue.index);
@@ -149,11 +144,10 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
     let Some(wanted) = goal.rfs.filter(|_| !netdevs.is_empty()) else { return };
     let Some(old) = snapshot.net.rps_sock_flow_entries else {
         let has_rps = netdevs.iter().flat_map(|it| &it.rx_queues).any(|it| it.rps_cpus.is_some());
-        let reason = match has_rps {
-            true => {
-                "it is a sysctl of the whole machine, which this network namespace does not show"
-            }
-            false => "this kernel has no RPS and no RFS",
+        let reason = if has_rps {
+            "it is a sysctl of the whole machine, which this network namespace does not show"
+        } else {
+            "this kernel has no RPS and no RFS"
         };
         return plan.refuse("rps_sock_flow_entries", RefusalCause::NoSuchKnob, reason.into());
     };

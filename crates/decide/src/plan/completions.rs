@@ -267,9 +267,10 @@ fn egress<'a>(
     let mut all = Vec::new();
     for (netdev, observed) in seen.into_values() {
         // RPS hands the packets to other CPUs, which send them.
-        let ways = match vector.rps_targets.is_empty() {
-            true => ways(netdev, observed, &snapshot.topology.online),
-            false => vec![(None, observed)],
+        let ways = if vector.rps_targets.is_empty() {
+            ways(netdev, observed, &snapshot.topology.online)
+        } else {
+            vec![(None, observed)]
         };
         for (senders, queues) in ways {
             let tx = |index: u32| netdev.tx_queues.iter().find(|tx| tx.index == index);

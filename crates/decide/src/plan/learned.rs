@@ -181,12 +181,11 @@ impl BestCandidate {
         let Some(Estimate { value, low, high }) = self.change else {
             return "no interval, as it was out early".into();
         };
-        match self.relative {
-            true => {
-                let percent = |share: f64| format!("{:+.1}%", share * 100.0);
-                format!("{} ({} .. {})", percent(value), percent(low), percent(high))
-            }
-            false => format!("{value:+.3} ({low:+.3} .. {high:+.3})"),
+        if self.relative {
+            let percent = |share: f64| format!("{:+.1}%", share * 100.0);
+            format!("{} ({} .. {})", percent(value), percent(low), percent(high))
+        } else {
+            format!("{value:+.3} ({low:+.3} .. {high:+.3})")
         }
     }
 }
@@ -196,13 +195,14 @@ impl MeasuredBasis {
     pub fn in_words(&self) -> String {
         let Self { objective, best, .. } = self;
         let (age, change) = (age_in_words(self.age_s), best.change_in_words());
-        match self.won {
-            true => format!("measured {age} ago by tune: {objective} {change}"),
-            false => format!(
+        if self.won {
+            format!("measured {age} ago by tune: {objective} {change}")
+        } else {
+            format!(
                 "measured {age} ago by tune: no candidate was better; the best, {}: {objective} \
-                 {change}",
+             {change}",
                 best.name
-            ),
+            )
         }
     }
 }

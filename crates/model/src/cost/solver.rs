@@ -70,12 +70,11 @@ fn without_unplaceable_items(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>
         places: problem.places.clone(),
         items: placeable.iter().map(|item| problem.items[*item].clone()).collect(),
         fixed: placeable.iter().flat_map(|item| row(*item)).copied().collect(),
-        beyond: match problem.beyond.is_empty() {
-            true => Vec::new(),
-            false => {
-                let row = |item: &usize| &problem.beyond[item * width..(item + 1) * width];
-                placeable.iter().flat_map(row).copied().collect()
-            }
+        beyond: if problem.beyond.is_empty() {
+            Vec::new()
+        } else {
+            let row = |item: &usize| &problem.beyond[item * width..(item + 1) * width];
+            placeable.iter().flat_map(row).copied().collect()
         },
         pairs: problem.pairs.iter().filter_map(pair).collect(),
         senders: problem.senders.clone(),

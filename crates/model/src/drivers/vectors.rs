@@ -163,9 +163,8 @@ pub fn edges(device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool
 
 /// A device with one named interrupt: it serves all queues.
 fn only_irq(device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool) -> Edges {
-    let mine = |actions: &&Vec<String>| match owned {
-        true => !actions.is_empty(),
-        false => actions.iter().any(|action| action == device.name),
+    let mine = |actions: &&Vec<String>| {
+        if owned { !actions.is_empty() } else { actions.iter().any(|action| action == device.name) }
     };
     let mut named = irqs.iter().filter(|(_, actions)| mine(actions));
     let (Some((&to, _)), None) = (named.next(), named.next()) else {

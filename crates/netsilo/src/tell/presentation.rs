@@ -42,9 +42,10 @@ impl Presentation {
         let mut shown = String::new();
         for (part, meaning) in text.parts() {
             let codes = codes(palette.style(meaning));
-            let _ = match codes.is_empty() {
-                true => write!(shown, "{}", printable(part)),
-                false => write!(shown, "\x1b[{codes}m{}\x1b[0m", printable(part)),
+            let _ = if codes.is_empty() {
+                write!(shown, "{}", printable(part))
+            } else {
+                write!(shown, "\x1b[{codes}m{}\x1b[0m", printable(part))
             };
         }
         shown

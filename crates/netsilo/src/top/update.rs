@@ -344,9 +344,10 @@ fn select(state: &mut State, by: Option<isize>) {
 
 fn change_interval(state: &mut State, longer: bool) -> Option<Request> {
     let mut all = INTERVALS.map(Duration::from_millis).into_iter();
-    let next = match longer {
-        true => all.find(|it| *it > state.interval),
-        false => all.rfind(|it| *it < state.interval),
+    let next = if longer {
+        all.find(|it| *it > state.interval)
+    } else {
+        all.rfind(|it| *it < state.interval)
     };
     state.interval = next?;
     next.map(Request::Interval)

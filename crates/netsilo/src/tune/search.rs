@@ -81,9 +81,10 @@ impl Search<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let as_measured = |window: Window| match was_in_force {
-            true => window,
-            false => {
+        let as_measured = |window: Window| {
+            if was_in_force {
+                window
+            } else {
                 let why = "its guard restored the present state before the window ended";
                 Window::ended(window.peeks, TurnEnd::Lost(why.into()))
             }

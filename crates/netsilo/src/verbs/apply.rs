@@ -219,9 +219,10 @@ fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path, writes: bool) -> Option
             if as_planned && !writes && change.target.interrupts_traffic().is_none() {
                 return None;
             }
-            let rounded = match as_planned {
-                true => String::new(),
-                false => format!(", which the kernel rounded to {settled}"),
+            let rounded = if as_planned {
+                String::new()
+            } else {
+                format!(", which the kernel rounded to {settled}")
             };
             let (n, of) = (index + 1, plan.changes.len());
             let (old, new) = change.from_to();

@@ -61,16 +61,18 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let costs = Costs::default();
         return ndjson::filter(|observation| {
             let answer = check(&Analysis::new(observation, &costs));
-            let forecast = match args.predict {
-                true => forecast_of_remedies(observation, &costs, &answer).and_then(Result::ok),
-                false => None,
+            let forecast = if args.predict {
+                forecast_of_remedies(observation, &costs, &answer).and_then(Result::ok)
+            } else {
+                None
             };
             Answer::Check(Box::new(WithForecast { answer, forecast }))
         });
     }
-    let costs = match args.calibrate {
-        true => calibrate::measure(calibrate::TIME)?.costs,
-        false => costs_for(args.observe.is_bundle())?,
+    let costs = if args.calibrate {
+        calibrate::measure(calibrate::TIME)?.costs
+    } else {
+        costs_for(args.observe.is_bundle())?
     };
     let options = Options { stages: true, ..Options::for_findings() };
     let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe_with(options)?;

@@ -63,10 +63,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     // Limits change nothing that a forecast knows.
     let places = plan.changes.iter().any(|change| !matches!(change.target, Target::Sysctl(_)));
     let predicts = args.predict || places && !args.json;
-    let forecast = match predicts {
-        true => Some(predicted(&observation, &args.make.costs()?, &plan)),
-        false => None,
-    };
+    let forecast =
+        if predicts { Some(predicted(&observation, &args.make.costs()?, &plan)) } else { None };
     if args.json {
         let forecast = forecast.and_then(|it| it.map_err(|why| out::note(&without(&why))).ok());
         out::json(&Versioned::first(PlanResult { plan: &plan, forecast }))?;

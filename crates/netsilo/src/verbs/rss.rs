@@ -89,9 +89,10 @@ fn predict(args: &WhereArgs) -> Result<Exit> {
     let netdevs: Vec<_> =
         netdevs.iter().map(|netdev| find_queue(&observation, netdev, args.flow)).collect();
     let is_known = netdevs.iter().any(|place| place.predicted.is_some() || place.seen_on.is_some());
-    match args.netdevs.json {
-        true => out::json(&Versioned::first(FlowQueues { netdevs }))?,
-        false => out::text(&views::rss::places(&netdevs)),
+    if args.netdevs.json {
+        out::json(&Versioned::first(FlowQueues { netdevs }))?
+    } else {
+        out::text(&views::rss::places(&netdevs))
     }
     Ok(if is_known { Exit::Printed } else { Exit::Refused })
 }
@@ -100,9 +101,10 @@ fn show(args: &ShowArgs) -> Result<Exit> {
     let observation = args.netdevs.observe.observe_with(Options::for_findings())?;
     let netdevs = args.netdevs.netdevs(&observation)?;
     let netdevs: Vec<_> = netdevs.iter().map(|netdev| netdev_rss(&observation, netdev)).collect();
-    match args.netdevs.json {
-        true => out::json(&Versioned::first(RssOfNetdevs { netdevs }))?,
-        false => out::text(&views::rss::shown(&netdevs, args.flows)),
+    if args.netdevs.json {
+        out::json(&Versioned::first(RssOfNetdevs { netdevs }))?
+    } else {
+        out::text(&views::rss::shown(&netdevs, args.flows))
     }
     Ok(Exit::Printed)
 }

@@ -56,9 +56,10 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
             }
             continue;
         }
-        match all || first.severity > Severity::Info {
-            true => one(&mut text, first, all),
-            false => brief(&mut text, first),
+        if all || first.severity > Severity::Info {
+            one(&mut text, first, all)
+        } else {
+            brief(&mut text, first)
         }
         match others {
             [] => {}
@@ -268,10 +269,7 @@ fn head(text: &mut Styled, finding: &Finding) {
 
 /// Adds a line for each piece of evidence; in full with its source.
 pub(crate) fn evidence(text: &mut Styled, all: &[Evidence], in_full: bool) {
-    let shown = match all.len() > EVIDENCE_SHOWN + 1 && !in_full {
-        true => EVIDENCE_SHOWN,
-        false => all.len(),
-    };
+    let shown = if all.len() > EVIDENCE_SHOWN + 1 && !in_full { EVIDENCE_SHOWN } else { all.len() };
     let (shown, rest) = all.split_at(shown);
     let width = shown.iter().map(|it| it.quantity.chars().count()).max().unwrap_or(0);
     for Evidence { quantity, measure, source } in shown {

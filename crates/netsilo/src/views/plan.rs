@@ -107,9 +107,10 @@ fn parts(cost: &Parts) -> String {
         .filter(|(_, ns)| *ns >= LEAST)
         .map(|(name, ns)| format!("{name} {:.2}%", ns / 1e7))
         .collect();
-    match told.is_empty() {
-        true => "nothing".to_owned(),
-        false => format!("{:.2}% of a cpu: {}", cost.total() / 1e7, told.join(", ")),
+    if told.is_empty() {
+        "nothing".to_owned()
+    } else {
+        format!("{:.2}% of a cpu: {}", cost.total() / 1e7, told.join(", "))
     }
 }
 

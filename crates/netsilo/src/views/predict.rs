@@ -128,9 +128,12 @@ pub(crate) fn sweep(sweep: &Sweep, presentation: Presentation) -> Styled {
     let most = sweep.points.iter().map(|point| highest(&point.rates)).fold(0.0, f64::max);
     let mut rows: Vec<Vec<Styled>> = Vec::new();
     for point in &sweep.points {
-        let rates = point.rates.iter().enumerate().map(|(index, rate)| match index == point.best {
-            true => Styled::new(Meaning::Good, format_args!("*{}", count(*rate))),
-            false => count(*rate).into(),
+        let rates = point.rates.iter().enumerate().map(|(index, rate)| {
+            if index == point.best {
+                Styled::new(Meaning::Good, format_args!("*{}", count(*rate)))
+            } else {
+                count(*rate).into()
+            }
         });
         let first = std::iter::once(count(point.value).into());
         let bar = bar(highest(&point.rates) / most, presentation);

@@ -84,9 +84,10 @@ pub(crate) fn predicted<'a>(
             Some((other, out)) if cell.is_of_the_same(other) => out,
             _ => predict(&cell.scenario, &cell.setting, values),
         };
-        let value = match cell.needs_none() {
-            true => cell.of(&out, &predict(&cell.scenario, &cell.none, values)),
-            false => cell.of(&out, &out),
+        let value = if cell.needs_none() {
+            cell.of(&out, &predict(&cell.scenario, &cell.none, values))
+        } else {
+            cell.of(&out, &out)
         };
         last = Some((cell, out));
         value

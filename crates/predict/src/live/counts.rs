@@ -41,9 +41,10 @@ impl Counts {
         for queue in &work.queues {
             let share = queue.packets / packets;
             add(&mut counts.polled, &queue.polled, share);
-            let processed = match queue.silo.protocol_cpus.is_empty() {
-                true => &queue.polled,
-                false => &queue.silo.protocol_cpus,
+            let processed = if queue.silo.protocol_cpus.is_empty() {
+                &queue.polled
+            } else {
+                &queue.silo.protocol_cpus
             };
             add(&mut counts.processed, processed, share);
             let interrupts: f64 =

@@ -343,9 +343,10 @@ impl Drawings<'_> {
             fits.push(state.fits);
             times.push(state.cpu_time);
         }
-        let gain = match state.cpus == as_it_is.cpus {
-            true => estimate(0.0, Vec::new()),
-            false => estimate(state.fits / present - 1.0, gains),
+        let gain = if state.cpus == as_it_is.cpus {
+            estimate(0.0, Vec::new())
+        } else {
+            estimate(state.fits / present - 1.0, gains)
         };
         Expected {
             name: name.to_owned(),

@@ -54,9 +54,10 @@ impl Placement {
         } else if stays && !observed.is_empty() {
             Some(normalized(observed.iter().map(|(cpu, share)| (*cpu, *share))))
         } else {
-            let hashed = match new.rps.is_empty() {
-                true => poll.clone(),
-                false => normalized(new.rps.iter().map(|cpu| (cpu, 1.0))),
+            let hashed = if new.rps.is_empty() {
+                poll.clone()
+            } else {
+                normalized(new.rps.iter().map(|cpu| (cpu, 1.0)))
             };
             let steered = if queue.read.is_empty() { 0.0 } else { steered };
             Some(blend(&hashed, &queue.read, steered))

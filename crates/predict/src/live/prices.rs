@@ -113,13 +113,12 @@ impl<'a> Prices<'a> {
     /// Share of a packet's softirq time after driver and GRO.
     pub(crate) fn protocol_share(&self, queue: &Queue<'_>) -> f64 {
         let values = self.values;
-        let protocol = match queue.is_forwarded() {
-            true => values.forward,
-            false => {
-                queue.udp * values.udp
-                    + (1.0 - queue.udp) * values.tcp
-                    + values.wakeup * queue.wakeups.values().sum::<f64>() / queue.packets
-            }
+        let protocol = if queue.is_forwarded() {
+            values.forward
+        } else {
+            queue.udp * values.udp
+                + (1.0 - queue.udp) * values.tcp
+                + values.wakeup * queue.wakeups.values().sum::<f64>() / queue.packets
         };
         let poll = values.poll
             + values.poll_byte * queue.bytes

@@ -53,9 +53,10 @@ impl Moved {
 pub(crate) fn with_interrupts(work: &Work<'_>) -> Result<Vec<NetdevIdentity>, CannotSuppose> {
     let with = work.queues.iter().filter(|it| it.silo.irq.is_some() && it.silo.queue.is_some());
     let netdevs: BTreeSet<NetdevIdentity> = with.map(|it| it.silo.netdev.clone()).collect();
-    match netdevs.is_empty() {
-        true => Err(CannotSuppose::NoInterrupts),
-        false => Ok(netdevs.into_iter().collect()),
+    if netdevs.is_empty() {
+        Err(CannotSuppose::NoInterrupts)
+    } else {
+        Ok(netdevs.into_iter().collect())
     }
 }
 
@@ -105,9 +106,10 @@ impl Supposed {
         self.assumed.push(format!(
             "that the {which} of {} are many and spread evenly over {count} queues{}",
             netdev.name,
-            match count as usize > silos.len() {
-                true => "; that the interrupts of the new ones go to CPUs without one",
-                false => "",
+            if count as usize > silos.len() {
+                "; that the interrupts of the new ones go to CPUs without one"
+            } else {
+                ""
             }
         ));
         Ok(())

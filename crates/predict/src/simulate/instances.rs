@@ -98,9 +98,12 @@ impl Costs {
         let cycle = values.ns_per_cycle(machine) * 1e-9 * SECOND;
         let packets = transaction.packets;
         // Those of a CPU's packets whose buffers another CPU frees.
-        let far = |cpu: usize| match shares.poll[cpu] > 0.0 {
-            true => shares.far_of(cpu) / shares.poll[cpu] * values.far_buffer,
-            false => 0.0,
+        let far = |cpu: usize| {
+            if shares.poll[cpu] > 0.0 {
+                shares.far_of(cpu) / shares.poll[cpu] * values.far_buffer
+            } else {
+                0.0
+            }
         };
         let poll = |cpu| (transaction.poll() + far(cpu) * values.far_buffer_poll) / packets;
         let far_protocol = shares.far() * values.far_buffer * (1.0 - values.far_buffer_poll);
@@ -241,9 +244,10 @@ impl Instances {
     pub(crate) fn protocol(&self, flow: u32, cpu: usize) -> f64 {
         let instance = &self.list[flow as usize];
         let is_last = instance.received + 1 == self.packets;
-        let lines = match self.is_far(instance.reader_cpu, cpu) {
-            true => self.costs.lines / f64::from(self.packets),
-            false => 0.0,
+        let lines = if self.is_far(instance.reader_cpu, cpu) {
+            self.costs.lines / f64::from(self.packets)
+        } else {
+            0.0
         };
         self.costs.input + lines + if is_last { self.costs.wakeup } else { 0.0 }
     }

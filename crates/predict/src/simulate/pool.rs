@@ -34,10 +34,8 @@ impl Pool {
     /// Serves a customer that arrives `now`, for `service`; the server needs `pause` more until it
     /// can serve another one. Returns when the service ends.
     pub(crate) fn serve(&mut self, now: Time, service: Time, pause: Time) -> Time {
-        let start = match self.busy(now) < 1.0 {
-            true => now,
-            false => self.free.pop().map_or(now, |free| free.0),
-        };
+        let start =
+            if self.busy(now) < 1.0 { now } else { self.free.pop().map_or(now, |free| free.0) };
         let end = (start + service.min(LAST)).min(LAST);
         self.free.push(Reverse(end + pause.min(LAST)));
         self.used = self.used.saturating_add(service).saturating_add(pause);

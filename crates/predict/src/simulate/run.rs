@@ -108,10 +108,8 @@ impl Simulation {
 
     /// Simulates up to `share` of all, warm-up included.
     pub fn advance(&mut self, share: f64) {
-        let end = match share >= 1.0 {
-            true => self.until,
-            false => (self.until as f64 * share.max(0.0)) as Time,
-        };
+        let end =
+            if share >= 1.0 { self.until } else { (self.until as f64 * share.max(0.0)) as Time };
         if self.before.is_none() && end >= self.from {
             self.host.run(self.from);
             self.before = Some(self.host.counts);

@@ -37,9 +37,10 @@ impl Host {
         if std::mem::replace(&mut state.is_backlog_scheduled, true) {
             return;
         }
-        match target == cpu {
-            true => self.cpus[cpu].poll_list.push_back(Napi::Backlog),
-            false => self.cpus[cpu].ipi_targets.push(target),
+        if target == cpu {
+            self.cpus[cpu].poll_list.push_back(Napi::Backlog)
+        } else {
+            self.cpus[cpu].ipi_targets.push(target)
         }
     }
 
@@ -117,9 +118,10 @@ impl Host {
     pub(super) fn poll_work(&self, cpu: usize, packet: Packet) -> f64 {
         match &self.work {
             Work::RequestResponse(instances) => {
-                let more = match instances.is_steered() {
-                    true => self.costs.rps_enqueue,
-                    false => instances.protocol(packet.flow, cpu),
+                let more = if instances.is_steered() {
+                    self.costs.rps_enqueue
+                } else {
+                    instances.protocol(packet.flow, cpu)
                 };
                 instances.poll(cpu) + more
             }

@@ -76,9 +76,10 @@ fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
     let [protocol, flags] = half(52)?;
     let (v6, fragments) = (flags & IPV6 != 0, flags & FRAGMENT != 0);
     let address = |at: usize| {
-        Some(match v6 {
-            false => IpAddr::V4(Ipv4Addr::from(bytes(at)?)),
-            true => IpAddr::V6(Ipv6Addr::from(*key.get(at..)?.first_chunk::<16>()?)),
+        Some(if !v6 {
+            IpAddr::V4(Ipv4Addr::from(bytes(at)?))
+        } else {
+            IpAddr::V6(Ipv6Addr::from(*key.get(at..)?.first_chunk::<16>()?))
         })
     };
     let port = |at| half(at).map(u16::from_be_bytes);

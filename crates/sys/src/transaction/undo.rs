@@ -146,10 +146,7 @@ pub(crate) fn restore_transaction(
         .filter(|(_, result)| result.is_failure())
         .filter_map(|(target, _)| Some(knob::read(kernel, target).ok()?.place))
         .collect();
-    let wish = |place: &Place| match failed.contains(place) {
-        true => Wish::Nothing,
-        false => Wish::Recorded,
-    };
+    let wish = |place: &Place| if failed.contains(place) { Wish::Nothing } else { Wish::Recorded };
     let attached = keeps.as_ref().map_or_else(Vec::new, |keeps| {
         attached::restore(kernel, &transaction.attached, keeps, &wish)
     });

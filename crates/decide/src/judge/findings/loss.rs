@@ -87,13 +87,14 @@ fn backlog_full(
             ),
             None => format!("raise the backlog limit ({BACKLOG})"),
         },
-        gain: match load.is_full() {
-            true => Gain::Nothing("the cpu is saturated: a backlog of any size fills up".into()),
-            false => all_of(
+        gain: if load.is_full() {
+            Gain::Nothing("the cpu is saturated: a backlog of any size fills up".into())
+        } else {
+            all_of(
                 analysis,
                 lost,
                 "all packets that the backlog lost; a larger backlog holds bursts",
-            ),
+            )
         },
         cost: Some("packets of all flows on this cpu may wait longer".into()),
         not_when: Some(
@@ -207,26 +208,26 @@ fn squeeze(
         .flatten();
     let budget_helps = lost > 0 && !load.is_full();
     let remedy = Remedy {
-        what: match budget_helps {
-            true => {
-                let limits: Vec<String> =
-                    larger.clone().map(|(name, value)| format!("{name} {value}")).collect();
-                format!("let NET_RX run longer before it yields: {}", limits.join(", "))
-            }
-            false => "move work off this cpu (netsilo why lists it): it has no idle time that a \
-                      larger budget could use"
-                .into(),
+        what: if budget_helps {
+            let limits: Vec<String> =
+                larger.clone().map(|(name, value)| format!("{name} {value}")).collect();
+            format!("let NET_RX run longer before it yields: {}", limits.join(", "))
+        } else {
+            "move work off this cpu (netsilo why lists it): it has no idle time that a \
+              larger budget could use"
+                .into()
         },
-        gain: match budget_helps {
-            true => all_of(
+        gain: if budget_helps {
+            all_of(
                 analysis,
                 lost,
                 "all packets lost by the queues polled here, if they were \
-                 lost while NET_RX had yielded",
-            ),
-            false => Gain::Nothing(
+             lost while NET_RX had yielded",
+            )
+        } else {
+            Gain::Nothing(
                 "a larger budget only moves time from ksoftirqd to softirq context".into(),
-            ),
+            )
         },
         cost: Some("threads and other softirqs on all cpus wait longer".into()),
         not_when: Some(

@@ -121,12 +121,11 @@ fn half_on(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     };
     evidence.extend(count("napis that defer without gro_flush_timeout", defer));
     evidence.extend(count("napis with irq_suspend_timeout alone", suspend));
-    let changes: Vec<Change> = match by_netdev {
-        true => {
-            let knob = knobs::NapiDeferHardIrqs { netdev: NetdevIdentity::from_netdev(netdev) };
-            analysis.change(knob, 0, "without gro_flush_timeout this setting has no effect")
-        }
-        false => Vec::new(),
+    let changes: Vec<Change> = if by_netdev {
+        let knob = knobs::NapiDeferHardIrqs { netdev: NetdevIdentity::from_netdev(netdev) };
+        analysis.change(knob, 0, "without gro_flush_timeout this setting has no effect")
+    } else {
+        Vec::new()
     };
     Some(Finding {
         id: FindingId::DeferralHalfOn,

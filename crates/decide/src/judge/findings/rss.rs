@@ -298,12 +298,13 @@ fn by_ports_too(
             "hash UDP ports too: ethtool -N {} rx-flow-hash {flow_type} sdfn",
             netdev.name
         ),
-        gain: match fragmented {
-            true => Gain::Unknown(format!(
+        gain: if fragmented {
+            Gain::Unknown(format!(
                 "{:.0}% of these packets are fragments, which have no ports",
                 pieces * 100.0
-            )),
-            false => relief(silo, 1.0 - 1.0 / queues, &basis),
+            ))
+        } else {
+            relief(silo, 1.0 - 1.0 / queues, &basis)
         },
         cost: Some("packets of flows in transit may be reordered once".into()),
         not_when: Some(

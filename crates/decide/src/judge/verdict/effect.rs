@@ -87,15 +87,13 @@ impl Effect {
         let room = match self.before.at {
             Resource::Cpu(cpu) => {
                 let load = work.loads.get(&cpu).copied().unwrap_or_default();
-                match work.pinned.contains(cpu) && load.busy > load.bound {
-                    true => format!(
+                if work.pinned.contains(cpu) && load.busy > load.bound {
+                    format!(
                         "cpu {cpu}, to which a reader is pinned, is busy {} of the time",
                         percent(load.busy)
-                    ),
-                    false => format!(
-                        "cpu {cpu} spends {} on interrupts and softirqs",
-                        percent(load.bound)
-                    ),
+                    )
+                } else {
+                    format!("cpu {cpu} spends {} on interrupts and softirqs", percent(load.bound))
                 }
             }
             Resource::Machine => format!(
@@ -104,12 +102,13 @@ impl Effect {
             ),
             Resource::Link => format!("the link is {} full", percent(work.link.unwrap_or(0.0))),
         };
-        match self.before.is_near() {
-            true => room,
-            false => format!(
+        if self.before.is_near() {
+            room
+        } else {
+            format!(
                 "nothing is saturated: the load can grow {:.1} times before {} is",
                 self.before.load_factor, self.before.at
-            ),
+            )
         }
     }
 

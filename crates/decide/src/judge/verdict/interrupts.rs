@@ -45,12 +45,10 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
             "its driver does not support changing it",
         );
     };
-    let now = match settings.use_adaptive_rx_coalesce {
-        true => "adaptive".to_owned(),
-        false => format!(
-            "{} us, {} frames",
-            settings.rx_coalesce_usecs, settings.rx_max_coalesced_frames
-        ),
+    let now = if settings.use_adaptive_rx_coalesce {
+        "adaptive".to_owned()
+    } else {
+        format!("{} us, {} frames", settings.rx_coalesce_usecs, settings.rx_max_coalesced_frames)
     };
     let now = Evidence::new("interrupt delay", Measure::Text(now), "ethtool -c");
     let driver = work.netdev.driver.as_deref();

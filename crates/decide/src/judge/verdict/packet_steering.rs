@@ -497,9 +497,10 @@ pub(super) fn machine(work: &NetdevWork<'_>, targets: &CpuSet) -> Vec<Evidence> 
         ));
     }
     if let Some(packets) = work.packets_per_s {
-        let source = match work.has_napi {
-            true => "tp_btf/napi_poll, or rx_packets",
-            false => "rx_packets; on the backlogs of the cpus that send them, by their shares",
+        let source = if work.has_napi {
+            "tp_btf/napi_poll, or rx_packets"
+        } else {
+            "rx_packets; on the backlogs of the cpus that send them, by their shares"
         };
         reasons.push(Evidence::new("packets", Measure::PerSecond(packets), source));
         if work.polls_per_s > 0.0 {

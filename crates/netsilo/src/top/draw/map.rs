@@ -271,9 +271,10 @@ fn arrows(pen: &mut Pen<'_>, shown: &Shown<'_>, y: usize, marks: &Marks) {
         for (home, reader, _) in lines {
             let x = |at: &usize| shown.grid.columns[*at].x;
             let (from, to) = (x(home).min(x(reader)) + 1, x(home).max(x(reader)));
-            let (line, meaning) = match to_other_node {
-                true => (pen.palette.glyph("═", "="), Meaning::Bad),
-                false => (pen.palette.glyph("─", "-"), Meaning::Good),
+            let (line, meaning) = if to_other_node {
+                (pen.palette.glyph("═", "="), Meaning::Bad)
+            } else {
+                (pen.palette.glyph("─", "-"), Meaning::Good)
             };
             (from..to).for_each(|x| shown.put(pen, x, y, line, meaning));
         }

@@ -28,11 +28,10 @@ fn rows(pen: &mut Pen<'_>, listing: &Listing, selected: Option<&str>, room: usiz
     let columns = columns(listing, usize::from(pen.area.width).saturating_sub(MARGIN));
     for Placed { at, x, width } in &columns {
         let column = listing.columns[*at];
-        match column.right {
-            true => pen.put_right(x + width, 0, column.name, Meaning::Title),
-            false => {
-                pen.put_within(*x, 0, column.name, Meaning::Title, *width);
-            }
+        if column.right {
+            pen.put_right(x + width, 0, column.name, Meaning::Title)
+        } else {
+            pen.put_within(*x, 0, column.name, Meaning::Title, *width);
         }
     }
     let chosen = listing.rows.iter().position(|row| Some(row.key.as_str()) == selected);
@@ -98,9 +97,10 @@ fn cell_width(cell: &Cell) -> usize {
 fn cell(pen: &mut Pen<'_>, listing: &Listing, row: &Row, placed: &Placed, y: usize) {
     let Some(cell) = row.cells.get(placed.at) else { return };
     let end = placed.x + placed.width;
-    let mut x = match listing.columns[placed.at].right {
-        true => end.saturating_sub(cell_width(cell)),
-        false => placed.x,
+    let mut x = if listing.columns[placed.at].right {
+        end.saturating_sub(cell_width(cell))
+    } else {
+        placed.x
     };
     for (text, meaning) in &cell.parts {
         x = pen.put_within(x, y, text, *meaning, end.saturating_sub(x));

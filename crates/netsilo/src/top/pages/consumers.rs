@@ -118,9 +118,8 @@ fn row(tgid: u32, consumer: &Consumer<'_>, palette: Palette) -> Row {
     let cell = |at: usize, meaning: Meaning| {
         let share = (known > 0.0).then(|| consumer.by_distance[at] / known);
         let there = share.is_some_and(|share| share > 0.0);
-        let text = |share| match there {
-            true => format!("{} {}", glyphs[at], percent(share)),
-            false => percent(share),
+        let text = |share| {
+            if there { format!("{} {}", glyphs[at], percent(share)) } else { percent(share) }
         };
         Cell::number(share, text).meaning(if there { meaning } else { Meaning::Quiet })
     };

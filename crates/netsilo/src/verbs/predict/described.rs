@@ -38,9 +38,10 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
         let bands = args.json && range.values.len() <= MOST_BANDS;
         let sweep = sweep(&text, &changes, &asked, key, &range.values, &draws, bands);
         let sweep = sweep.map_err(wrong)?;
-        match args.json {
-            true => out::json(&Versioned::first(sweep))?,
-            false => out::styled(&views::predict::sweep(&sweep, Presentation::of_stdout())),
+        if args.json {
+            out::json(&Versioned::first(sweep))?
+        } else {
+            out::styled(&views::predict::sweep(&sweep, Presentation::of_stdout()))
         }
         return Ok(Exit::Printed);
     }
@@ -68,12 +69,11 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
         let simulated = simulated::compare(&described, comparison, &table.values(), &options)?;
         return simulated::print(simulated, args.per_cpu, args.json);
     }
-    match args.json {
-        true => out::json(&Versioned::first(comparison))?,
-        false => {
-            let presentation = Presentation::of_stdout();
-            out::styled(&views::predict::comparison(&comparison, args.per_cpu, presentation));
-        }
+    if args.json {
+        out::json(&Versioned::first(comparison))?
+    } else {
+        let presentation = Presentation::of_stdout();
+        out::styled(&views::predict::comparison(&comparison, args.per_cpu, presentation));
     }
     Ok(Exit::Printed)
 }

@@ -87,10 +87,8 @@ impl DeviceKeys {
             for flow_type in [FlowType::Udp4, FlowType::Udp6] {
                 let hash = FlowHash { netdev: netdev.clone(), flow_type };
                 if let (Some(_), Some(on)) = (hash.value_in(snapshot), self.udp_ports) {
-                    let fields = match on {
-                        true => HashFields::ADDRESSES_AND_PORTS,
-                        false => HashFields::ADDRESSES,
-                    };
+                    let fields =
+                        if on { HashFields::ADDRESSES_AND_PORTS } else { HashFields::ADDRESSES };
                     known[3] = true;
                     changes.extend(Change::of(snapshot, hash, fields, REASON));
                 }

@@ -65,12 +65,11 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     let observation = args.observe.observe_with(Options::default())?;
     let costs = costs_for(args.observe.is_bundle())?;
     let forecast = question.forecast(&observation, &costs, out::note)?;
-    match args.json {
-        true => out::json(&Versioned::first(forecast))?,
-        false => {
-            let presentation = Presentation::of_stdout();
-            out::styled(&views::forecast::render(&forecast, args.per_cpu, presentation));
-        }
+    if args.json {
+        out::json(&Versioned::first(forecast))?
+    } else {
+        let presentation = Presentation::of_stdout();
+        out::styled(&views::forecast::render(&forecast, args.per_cpu, presentation));
     }
     Ok(Exit::Printed)
 }

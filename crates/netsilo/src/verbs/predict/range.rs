@@ -45,9 +45,12 @@ fn spread(from: f64, to: f64, points: usize) -> Vec<f64> {
     let is_wide = from > 0.0 && to / from > WIDE;
     let is_whole = from.fract() == 0.0 && to.fract() == 0.0;
     let mut values: Vec<f64> = (0..points)
-        .map(|index| match is_wide {
-            true => from * (to / from).powf(share(index)),
-            false => from + (to - from) * share(index),
+        .map(|index| {
+            if is_wide {
+                from * (to / from).powf(share(index))
+            } else {
+                from + (to - from) * share(index)
+            }
         })
         .map(|value| if is_whole { value.round() } else { value })
         .collect();

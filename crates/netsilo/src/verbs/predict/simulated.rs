@@ -34,9 +34,10 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// Prints a simulation.
 pub(super) fn print(simulated: SimulatedComparison, per_cpu: bool, json: bool) -> Result<Exit> {
     let presentation = Presentation::of_stdout();
-    match json {
-        true => out::json(&Versioned::first(simulated))?,
-        false => out::styled(&simulation(&simulated, per_cpu, presentation)),
+    if json {
+        out::json(&Versioned::first(simulated))?
+    } else {
+        out::styled(&simulation(&simulated, per_cpu, presentation))
     }
     Ok(Exit::Printed)
 }

@@ -180,10 +180,7 @@ impl Full<'_> {
             subject: self.subject.clone(),
             title: words.title,
             evidence: self.evidence,
-            remedies: match words.longer_first {
-                true => vec![longer, faster],
-                false => vec![faster, longer],
-            },
+            remedies: if words.longer_first { vec![longer, faster] } else { vec![faster, longer] },
         }
     }
 }
@@ -196,10 +193,8 @@ fn buffer(mut full: Full<'_>) -> Finding {
         Evidence::new("bytes waiting to be read", queued, "/proc/net/udp")
     }));
     let tcp = subject.is_tcp();
-    let bounds: &[&str] = match tcp {
-        true => &["net.ipv4.tcp_rmem"],
-        false => &["net.core.rmem_default", "net.core.rmem_max"],
-    };
+    let bounds: &[&str] =
+        if tcp { &["net.ipv4.tcp_rmem"] } else { &["net.core.rmem_default", "net.core.rmem_max"] };
     for name in bounds {
         let value = analysis.observation.after.net.sysctls.get(*name);
         full.evidence.extend(value.map(|value| {

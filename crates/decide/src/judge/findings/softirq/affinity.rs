@@ -155,18 +155,15 @@ fn crowd(
         .iter()
         .map(|silo| members.iter().filter_map(|it| silo.own_share.get(&it.cpu)).sum::<f64>());
     let least = shares.fold(f64::INFINITY, f64::min);
-    let (severity, what, gain) = match changes.is_empty() {
-        true => {
-            (Severity::Info, "leave the queues where they are".to_owned(), kept(judged, queues))
-        }
-        false => {
-            let gain = Gain::AtMost {
-                measure: Measure::Share((taken - least).max(0.0)),
-                of: format!("core {core}'s time"),
-                basis: "the time of all its queues but the lightest".into(),
-            };
-            (Severity::Warning, "spread the queues as netsilo plan proposes".to_owned(), gain)
-        }
+    let (severity, what, gain) = if changes.is_empty() {
+        (Severity::Info, "leave the queues where they are".to_owned(), kept(judged, queues))
+    } else {
+        let gain = Gain::AtMost {
+            measure: Measure::Share((taken - least).max(0.0)),
+            of: format!("core {core}'s time"),
+            basis: "the time of all its queues but the lightest".into(),
+        };
+        (Severity::Warning, "spread the queues as netsilo plan proposes".to_owned(), gain)
     };
     Finding {
         id: FindingId::QueuesShareCore,
@@ -225,13 +222,14 @@ fn reserved(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
         evidence,
         remedies: vec![Remedy {
             what: "move the queues to cpus that are not reserved".into(),
-            gain: match changes.is_empty() {
-                true => kept(judged, &load.queues),
-                false => Gain::AtMost {
+            gain: if changes.is_empty() {
+                kept(judged, &load.queues)
+            } else {
+                Gain::AtMost {
                     measure: Measure::Share(interrupted),
                     of: format!("cpu {}'s time", load.cpu),
                     basis: "all its softirq and interrupt time".into(),
-                },
+                }
             },
             cost: None,
             not_when: Some(
