@@ -16,8 +16,7 @@
 mod exact;
 #[path = "../tests/placing/problems.rs"]
 mod problems;
-#[path = "../../sys/tests/trees/hwloc.rs"]
-mod trees;
+use netsilo_synth::hwloc;
 #[path = "synthetic/ways.rs"]
 mod ways;
 
@@ -56,7 +55,7 @@ fn quality() {
     );
     let mut all: Vec<f64> = Vec::new();
     for name in MACHINES {
-        let topology = trees::read(name);
+        let topology = hwloc::read(name).unwrap();
         let (mut sums, mut gaps) = ([0.0; 5], Vec::new());
         for seed in 0..SEEDS {
             let (vectors, cpus) = [(3, 8), (4, 8), (5, 6), (6, 6)][seed as usize % 4];

@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
-#[path = "../../sys/tests/trees/hwloc.rs"]
-mod trees;
+use netsilo_synth::hwloc;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,12 +14,12 @@ use netsilo_synth::machines::machines;
 /// `INSTA_UPDATE=always` writes the file, as it writes snapshots.
 #[test]
 fn the_embedded_topologies_are_what_netsilo_reads_in_the_fixtures() {
-    let names = std::fs::read_dir(trees::fixtures())
+    let names = std::fs::read_dir(hwloc::fixtures())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter_map(|name| Some(name.strip_suffix(".tar.bz2")?.to_owned()));
     let read: BTreeMap<String, Topology> =
-        names.map(|name| (name.clone(), trees::read(&name))).collect();
+        names.map(|name| (name.clone(), hwloc::read(&name).unwrap())).collect();
     let text = serde_json::to_string(&read).unwrap().replace("},\"", "},\n\"") + "\n";
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/machines.json");
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {

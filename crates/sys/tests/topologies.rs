@@ -9,9 +9,7 @@ use std::fs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{Cpu, Distance, Topology};
 
-#[path = "trees/hwloc.rs"]
-mod trees;
-use trees::{fixtures, read};
+use netsilo_synth::hwloc::{fixtures, read};
 
 /// Numbers of packages, last-level caches, L2 caches, cores, CPUs and nodes.
 #[derive(Debug, PartialEq)]
@@ -87,21 +85,21 @@ fn counts_are_those_of_lstopo() {
         "2i386-2t-hugepagesizecount",
         "nvidia-dgx-gb10",
     ] {
-        assert_eq!(counted(&read(name)), lstopo(name), "{name}");
+        assert_eq!(counted(&read(name).unwrap()), lstopo(name), "{name}");
     }
 }
 
 #[test]
 fn wrong_node_numbers_of_firmware_do_not_affect_the_rest() {
     let (ours, theirs) =
-        (counted(&read("8em64t-2s2ca2c-buggynuma")), lstopo("8em64t-2s2ca2c-buggynuma"));
+        (counted(&read("8em64t-2s2ca2c-buggynuma").unwrap()), lstopo("8em64t-2s2ca2c-buggynuma"));
     // lstopo drops the overlapping nodes
     assert_eq!(Counts { nodes: theirs.nodes, ..ours }, theirs);
 }
 
 #[test]
 fn offline_cpus_are_present_with_unknown_sharing() {
-    let read = read("16em64t-4s2c2t-offlines");
+    let read = read("16em64t-4s2c2t-offlines").unwrap();
     let offline = CpuSet::parse_mask("6024").unwrap();
     assert_eq!(read.possible.minus(&read.online), offline);
     for cpu in offline.iter() {
@@ -113,18 +111,18 @@ fn offline_cpus_are_present_with_unknown_sharing() {
 
 #[test]
 fn slow_cores_of_hybrid_machines_share_an_l2() {
-    let hybrid = read("20em64t-hybrid-1p6c2t+2ca4co1t");
+    let hybrid = read("20em64t-hybrid-1p6c2t+2ca4co1t").unwrap();
     let four =
         hybrid.cpus.values().filter(|cpu| cpu.l2.len() == 4 && cpu.siblings.len() == 1).count();
     assert_eq!(four, 8);
-    let gb10 = read("nvidia-dgx-gb10");
+    let gb10 = read("nvidia-dgx-gb10").unwrap();
     let capacities: BTreeSet<_> = gb10.cpus.values().filter_map(|cpu| cpu.capacity).collect();
     assert!(capacities.len() > 1 && capacities.contains(&1024), "{capacities:?}");
 }
 
 #[test]
 fn distances_between_nodes_are_read() {
-    let sparse = read("48amd64-4pa2n6c-sparse");
+    let sparse = read("48amd64-4pa2n6c-sparse").unwrap();
     for (rank, node) in sparse.nodes.values().enumerate() {
         assert_eq!(node.distances.len(), 8);
         assert_eq!(node.distances[rank], 10);

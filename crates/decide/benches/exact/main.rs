@@ -24,8 +24,7 @@ mod pairs;
 #[path = "../../tests/placing/problems.rs"]
 mod problems;
 mod sets;
-#[path = "../../../sys/tests/trees/hwloc.rs"]
-mod trees;
+use netsilo_synth::hwloc;
 #[path = "../synthetic/ways.rs"]
 mod ways;
 
@@ -102,7 +101,7 @@ fn main() {
         "exact",
         "worst"
     );
-    let machines = MACHINES.map(|name| (name, trees::read(name)));
+    let machines = MACHINES.map(|name| (name, hwloc::read(name).unwrap()));
     for (queues, cpus) in SIZES {
         let mut cases = Vec::new();
         for (name, topology) in

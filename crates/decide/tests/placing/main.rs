@@ -10,8 +10,7 @@
 mod exact;
 mod generated;
 mod problems;
-#[path = "../../../sys/tests/trees/hwloc.rs"]
-mod trees;
+use netsilo_synth::hwloc;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -28,14 +27,14 @@ use problems::{Numbers, Work, gap, total};
 
 /// All topologies of the fixtures, and some regular ones.
 static TOPOLOGIES: LazyLock<Vec<(String, Topology)>> = LazyLock::new(|| {
-    let names = std::fs::read_dir(trees::fixtures())
+    let names = std::fs::read_dir(hwloc::fixtures())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> =
         names.filter_map(|name| Some(name.strip_suffix(".tar.bz2")?.to_owned())).collect();
     names.sort();
     assert!(names.len() >= 11, "the fixtures of the real machines are missing");
-    let real = names.into_iter().map(|name| (name.clone(), trees::read(&name)));
+    let real = names.into_iter().map(|name| (name.clone(), hwloc::read(&name).unwrap()));
     let grids = [
         Grid { l2s: 4, ..Grid::default() },
         Grid { nodes: 2, l2s: 4, threads: 2, ..Grid::default() },

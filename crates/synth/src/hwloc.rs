@@ -1,13 +1,15 @@
-//! Real machines' trees, from the hwloc project (`fixtures/topologies/COPYING.hwloc`).
+//! Topologies of real machines, from the hwloc project (`fixtures/topologies/COPYING.hwloc`).
 
 use std::fs;
 use std::path::PathBuf;
 
+use anyhow::{Context as _, Result};
 use netsilo_model::machine::topology::Topology;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::topology::topology;
 
-pub(crate) fn fixtures() -> PathBuf {
+/// The folder of the archives.
+pub fn fixtures() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/topologies"))
 }
 
@@ -29,18 +31,23 @@ const WANTED: &[&str] = &[
     "/distance",
 ];
 
-pub(crate) fn read(name: &str) -> Topology {
-    let dir = tempfile::tempdir().unwrap();
-    let packed = fs::File::open(fixtures().join(format!("{name}.tar.bz2"))).unwrap();
+/// Reads the topology of the machine whose tree is in `NAME.tar.bz2`.
+///
+/// # Errors
+/// The archive or its tree cannot be read.
+pub fn read(name: &str) -> Result<Topology> {
+    let dir = tempfile::tempdir()?;
+    let packed =
+        fs::File::open(fixtures().join(format!("{name}.tar.bz2"))).context(name.to_owned())?;
     let mut archive = tar::Archive::new(bzip2::read::BzDecoder::new(packed));
-    for entry in archive.entries().unwrap() {
-        let mut entry = entry.unwrap();
-        let path = entry.path().unwrap().to_string_lossy().into_owned();
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let path = entry.path()?.to_string_lossy().into_owned();
         // the archives have more files than needed, and creating files takes time
         if WANTED.iter().any(|part| path.contains(part)) && entry.header().entry_type().is_file() {
-            entry.unpack_in(dir.path()).unwrap();
+            entry.unpack_in(dir.path())?;
         }
     }
-    let tree = fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
-    topology(&Root::at(tree).unwrap()).unwrap()
+    let tree = fs::read_dir(dir.path())?.next().context("the archive is empty")??.path();
+    Ok(topology(&Root::at(tree)?)?)
 }
