@@ -11,7 +11,7 @@ use netsilo_sys::files::root::Root;
 use crate::tell::exit::Exit;
 use crate::verbs::{
     ab, apply, calibrate, capture, check, check_config, confirm, doctor, explain, export, guard,
-    mask, outcomes, pin, plan, predict, rss, show, status, undo, why,
+    outcomes, pin, plan, predict, rss, show, status, undo, why,
 };
 use crate::{bench, daemon, report, top, tune};
 
@@ -68,8 +68,6 @@ enum Verb {
     Bench(bench::Args),
     /// Print the results of an experiment as a page, Markdown or JSON
     Report(report::Args),
-    /// Print a set of CPUs in each notation that the kernel uses
-    Mask(mask::Args),
     /// Run the daemon: observe, decide, place and verify in each cycle
     Run(daemon::Args),
     /// Show what the daemon does, and why
@@ -124,7 +122,6 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Outcomes(args) => outcomes::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Report(args) => report::run(&args),
-        Verb::Mask(args) => mask::run(&args),
         Verb::Run(args) => daemon::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Doctor(args) => doctor::run(&args),

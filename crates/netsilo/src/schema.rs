@@ -1,9 +1,9 @@
-//! The JSON Schemas of `docs/schema`: current, and true of what the verbs print.
+//! The JSON Schema `docs/schema.json`: current, and true of what the verbs print.
 //!
-//! They are derived from the types that are printed. `tests/conforms` holds the output of the
-//! program itself to them.
+//! It is derived from the types that are printed. `tests/conforms` checks the output of the program
+//! itself against it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use jsonschema::Validator;
@@ -22,8 +22,8 @@ use netsilo_sys::bundle::Manifest;
 use netsilo_sys::cost::store::Measurement;
 use netsilo_trial::experiment::results::Results;
 use netsilo_trial::traffic::LoadResult;
-use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -37,7 +37,6 @@ use crate::tell::status::Status;
 use crate::tell::versioned::Versioned;
 use crate::verbs::check::CheckResult;
 use crate::verbs::confirm::Confirmed;
-use crate::verbs::mask::CpuSets;
 use crate::verbs::outcomes::OutcomeList;
 use crate::verbs::plan::PlanResult;
 use crate::verbs::rss::{FlowQueues, RssOfNetdevs};
@@ -46,70 +45,119 @@ use crate::views::applied::ApplyResult;
 use crate::views::tune::{Candidates, TuneResult};
 use crate::views::undone::UndoResult;
 
-const FOLDER: &str = "docs/schema";
+const FILE: &str = "docs/schema.json";
 
-/// A schema by its file's name, from the type that these verbs print.
-fn schema<T: JsonSchema>(name: &'static str, verbs: &str) -> (&'static str, Value) {
-    let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
-    let mut schema = generator.into_root_schema_for::<T>().to_value();
-    schema["title"] = format!("{verbs}, schema 1").into();
-    (name, schema)
+/// The schema of one document.
+struct Document {
+    /// Its name among the definitions.
+    name: &'static str,
+    schema: Schema,
 }
 
-fn schemas() -> Vec<(&'static str, Value)> {
+/// Describes the type that these verbs print, and adds the types of its fields to the definitions.
+fn document<T: JsonSchema>(
+    generator: &mut SchemaGenerator,
+    name: &'static str,
+    verbs: &str,
+) -> Document {
+    let mut schema = T::json_schema(generator);
+    schema.insert("title".into(), verbs.into());
+    Document { name, schema }
+}
+
+/// One schema for all documents; `#/$defs/NAME` is that of one.
+fn schema() -> (Value, Vec<&'static str>) {
+    let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    let documents = documents(&mut generator);
+    let names: Vec<_> = documents.iter().map(|document| document.name).collect();
+    let mut definitions = generator.take_definitions(true);
+    for Document { name, schema } in documents {
+        assert!(schema.get("properties").is_some(), "{name} is no object");
+        assert!(definitions.insert(name.into(), schema.to_value()).is_none(), "two are {name}");
+    }
+    let any: Vec<_> = names.iter().map(|name| json!({ "$ref": definition(name) })).collect();
+    let schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What netsilo prints as JSON, schema 1",
+        "anyOf": any,
+        "$defs": definitions,
+    });
+    (schema, names)
+}
+
+fn definition(name: &str) -> String {
+    format!("#/$defs/{name}")
+}
+
+fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
     vec![
-        schema::<AbResult<'_>>("ab", "netsilo ab --json"),
-        schema::<Versioned<ApplyResult<'_>>>("apply", "netsilo apply --json, netsilo pin --json"),
-        schema::<LoadResult>("bench-run", "netsilo bench run --json"),
-        schema::<Measurement>("calibrate", "netsilo calibrate --json"),
-        schema::<Manifest>("capture", "netsilo capture --json"),
-        schema::<Versioned<CheckResult<'_>>>("check", "netsilo check --json"),
-        schema::<Versioned<Confirmed>>("confirm", "netsilo confirm --json"),
-        schema::<Diagnosis>("doctor", "netsilo doctor --json"),
-        schema::<Versioned<CpuSets>>("mask", "netsilo mask --json"),
-        schema::<OutputLine<'_>>(
+        document::<AbResult<'_>>(generator, "ab", "netsilo ab --json"),
+        document::<Versioned<ApplyResult<'_>>>(
+            generator,
+            "apply",
+            "netsilo apply --json, netsilo pin --json",
+        ),
+        document::<LoadResult>(generator, "bench-run", "netsilo bench run --json"),
+        document::<Measurement>(generator, "calibrate", "netsilo calibrate --json"),
+        document::<Manifest>(generator, "capture", "netsilo capture --json"),
+        document::<Versioned<CheckResult<'_>>>(generator, "check", "netsilo check --json"),
+        document::<Versioned<Confirmed>>(generator, "confirm", "netsilo confirm --json"),
+        document::<Diagnosis>(generator, "doctor", "netsilo doctor --json"),
+        document::<OutputLine<'_>>(
+            generator,
             "ndjson",
             "a line of netsilo check --ndjson, netsilo plan --ndjson, netsilo predict --ndjson",
         ),
-        schema::<OutcomeList>("outcomes", "netsilo outcomes --json"),
-        schema::<Versioned<PlanResult<'_>>>(
+        document::<OutcomeList>(generator, "outcomes", "netsilo outcomes --json"),
+        document::<Versioned<PlanResult<'_>>>(
+            generator,
             "plan",
             "netsilo plan --json, netsilo pin --dry-run --json",
         ),
-        schema::<Versioned<Comparison>>("predict", "netsilo predict --scenario --json"),
-        schema::<Versioned<Forecast>>("predict-observed", "netsilo predict --json, without a file"),
-        schema::<Versioned<SimulatedComparison>>(
+        document::<Versioned<Comparison>>(
+            generator,
+            "predict",
+            "netsilo predict --scenario --json",
+        ),
+        document::<Versioned<Forecast>>(
+            generator,
+            "predict-observed",
+            "netsilo predict --json, without a file",
+        ),
+        document::<Versioned<SimulatedComparison>>(
+            generator,
             "predict-simulate",
             "netsilo predict --simulate --json",
         ),
-        schema::<Versioned<Sweep>>("predict-sweep", "netsilo predict --sweep --json"),
-        schema::<Results>("report", "netsilo report --json of an experiment"),
-        schema::<Versioned<RssOfNetdevs>>("rss-show", "netsilo rss show --json"),
-        schema::<Versioned<FlowQueues>>("rss-where", "netsilo rss where --json"),
-        schema::<Report>("show", "netsilo show --json"),
-        schema::<Status>("status", "netsilo status --json"),
-        schema::<TuneResult<'_>>("tune", "netsilo tune --json, netsilo report --json of a search"),
-        schema::<Versioned<Candidates<'_>>>("tune-dry-run", "netsilo tune --dry-run --json"),
-        schema::<Versioned<UndoResult<'_>>>("undo", "netsilo undo --json"),
-        schema::<Versioned<Why>>("why", "netsilo why --json"),
+        document::<Versioned<Sweep>>(generator, "predict-sweep", "netsilo predict --sweep --json"),
+        document::<Results>(generator, "report", "netsilo report --json of an experiment"),
+        document::<Versioned<RssOfNetdevs>>(generator, "rss-show", "netsilo rss show --json"),
+        document::<Versioned<FlowQueues>>(generator, "rss-where", "netsilo rss where --json"),
+        document::<Report>(generator, "show", "netsilo show --json"),
+        document::<Status>(generator, "status", "netsilo status --json"),
+        document::<TuneResult<'_>>(
+            generator,
+            "tune",
+            "netsilo tune --json, netsilo report --json of a search",
+        ),
+        document::<Versioned<Candidates<'_>>>(
+            generator,
+            "tune-dry-run",
+            "netsilo tune --dry-run --json",
+        ),
+        document::<Versioned<UndoResult<'_>>>(generator, "undo", "netsilo undo --json"),
+        document::<Versioned<Why>>(generator, "why", "netsilo why --json"),
     ]
 }
 
 #[test]
-fn every_schema_is_current_and_numbered() {
-    let mut names = BTreeSet::new();
-    for (name, schema) in schemas() {
-        assert!(schema["properties"]["schema"].is_object(), "{name} has no `schema`");
-        assert_current(
-            &format!("{FOLDER}/{name}.json"),
-            &crate::tell::out::indented(&schema).unwrap(),
-        );
-        names.insert(format!("{name}.json"));
+fn the_schema_is_current_and_numbers_every_document() {
+    let (schema, names) = schema();
+    for name in names {
+        let properties = &schema["$defs"][name]["properties"];
+        assert!(properties["schema"].is_object(), "{name} has no `schema`");
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FOLDER);
-    let files = std::fs::read_dir(folder).unwrap();
-    let files = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-    assert_eq!(files.collect::<BTreeSet<_>>(), names);
+    assert_current(FILE, &crate::tell::out::indented(&schema).unwrap());
 }
 
 /// Validators by name; to make one takes longer than to use it.
@@ -117,8 +165,8 @@ struct Validators(BTreeMap<&'static str, Validator>);
 
 impl Validators {
     fn new() -> Self {
-        let validator = |schema| jsonschema::validator_for(&schema).unwrap();
-        Self(schemas().into_iter().map(|(name, schema)| (name, validator(schema))).collect())
+        let (schema, names) = schema();
+        Self(names.into_iter().map(|name| (name, validator(&schema, name))).collect())
     }
 
     /// Fails if a value does not conform to the schema of this name.
@@ -128,6 +176,12 @@ impl Validators {
         let errors: Vec<_> = errors.map(|it| format!("{}: {it}", it.instance_path())).collect();
         assert!(errors.is_empty(), "{name}: {errors:#?}");
     }
+}
+
+/// The validator of one document.
+fn validator(schema: &Value, name: &str) -> Validator {
+    let one = json!({ "$ref": definition(name), "$defs": schema["$defs"] });
+    jsonschema::validator_for(&one).unwrap()
 }
 
 #[test]
@@ -159,10 +213,8 @@ fn what_golden_cases_give_conforms() {
 
 #[test]
 fn what_does_not_conform_is_noticed() {
-    let (_, schema) = schemas().into_iter().find(|(name, _)| *name == "mask").unwrap();
-    let is_valid = |value| jsonschema::is_valid(&schema, &value);
-    let set = json!({ "what": "cpu 0", "count": 1, "list": "0", "mask": "1", "hex": "0x1" });
-    assert!(is_valid(json!({ "schema": 1, "sets": [set] })));
-    assert!(!is_valid(json!({ "schema": 1, "sets": [{ "what": 5 }] })));
-    assert!(!is_valid(json!({ "sets": [] })));
+    let confirm = validator(&schema().0, "confirm");
+    assert!(confirm.is_valid(&json!({ "schema": 1, "confirmed": 7 })));
+    assert!(!confirm.is_valid(&json!({ "schema": 1, "confirmed": "yes" })));
+    assert!(!confirm.is_valid(&json!({ "confirmed": 7 })));
 }

@@ -15,7 +15,6 @@ pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod guard;
-pub(crate) mod mask;
 pub(crate) mod outcomes;
 pub(crate) mod pin;
 pub(crate) mod plan;

@@ -5,10 +5,10 @@
 #[path = "cli/bundles.rs"]
 mod bundles;
 mod conforms;
+#[path = "cli/cpus.rs"]
+mod cpus;
 #[path = "cli/doctor.rs"]
 mod doctor;
-#[path = "cli/mask.rs"]
-mod mask;
 #[path = "cli/output.rs"]
 mod output;
 #[path = "cli/predict.rs"]
@@ -75,7 +75,6 @@ fn every_verb_has_the_recorded_help() {
         "bench stream",
         "bench rps-guest",
         "bench forward",
-        "mask",
         "run",
         "status",
         "check-config",
@@ -143,9 +142,7 @@ fn check_config_names_the_line_and_the_nearest_key() {
 
 #[test]
 fn an_invalid_command_line_is_a_usage_error() {
-    for line in
-        [&["shw"][..], &[], &["mask"], &["plan", "--algorithm", "magic"], &["plan", "--rfs", "0"]]
-    {
+    for line in [&["shw"][..], &[], &["plan", "--algorithm", "magic"], &["plan", "--rfs", "0"]] {
         let output = run(line);
         assert_eq!((code(&output), stdout(&output)), (2, ""), "{line:?}");
     }
@@ -208,7 +205,6 @@ fn what_each_verb_prints_of_a_bundle_conforms_to_its_schema() {
     let flow = "10.0.0.1:40000-10.0.0.2:443/tcp";
     for (schema, verb) in [
         ("check", &["check"][..]),
-        ("mask", &["mask", "--node"]),
         ("plan", &["plan", "-v"]),
         ("rss-show", &["rss", "show", "--netdev", "eth0"]),
         ("rss-where", &["rss", "where", flow, "--netdev", "eth0"]),
@@ -470,7 +466,6 @@ fn a_file_that_is_a_pipe_is_refused_where_it_stands_and_nobody_waits() {
         &["export", "script", "--plan", &pipe],
         &["ab", "--a", "none", "--b", &pipe, "--", "true"],
         &["show", "--from", &pipe],
-        &["mask", "0", "--from", &pipe],
         &["plan", "--from", &VIRTIO, "--costs", &pipe],
         &["check-config", &pipe],
         &["report", folder],

@@ -97,8 +97,6 @@ fn the_deb_is_installed_upgraded_removed_and_purged_in_fresh_roots() {
         root.take(&newer);
         let before = root.files();
         root.sh("dpkg -i /root/netsilo_*.deb");
-        let sets = root.sh("netsilo mask 0-3");
-        assert!(sets.contains("smp_affinity"), "{suite}: {sets}");
         let doctor = root.sh("netsilo doctor");
         assert!(doctor.contains("kernel "), "{suite}: {doctor}");
         root.sh("netsilo check-config && echo '# mine' >>/etc/netsilo/netsilo.toml");
@@ -138,7 +136,7 @@ fn the_rpm_is_installed_upgraded_and_erased_in_a_fresh_root() {
     let before = root.files();
     root.sh("rpm --force-debian --nodeps -i /root/netsilo-*.rpm");
     root.sh("rpm --force-debian --nodeps -V netsilo");
-    assert!(root.sh("netsilo mask 0-3").contains("smp_affinity"));
+    assert!(root.sh("netsilo explain nic-drops").contains("nic-drops"));
     assert!(root.sh("netsilo doctor").contains("kernel "));
     root.sh("netsilo check-config && echo '# mine' >>/etc/netsilo/netsilo.toml");
     root.sh("rpm --force-debian --nodeps -U /root/newer.rpm");
@@ -163,8 +161,6 @@ fn the_program_of_the_tarball_runs_in_a_fresh_root() {
         "tar",
         &["-xzf", tarball.to_str().unwrap(), "-C", &format!("{}/root", root.0.path().display())],
     );
-    let text = root.sh(
-        "cd /root/netsilo-*-linux && ./netsilo mask 0-3 && ./netsilo check-config netsilo.toml",
-    );
+    let text = root.sh("cd /root/netsilo-*-linux && ./netsilo check-config netsilo.toml");
     assert!(text.contains("1 file: no error"), "{text}");
 }

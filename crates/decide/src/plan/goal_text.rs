@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, Error};
 
 /// Parses a set of CPUs that is not empty: a list or a mask.
 pub fn some_cpus(text: &str) -> Result<CpuSet, CpuSetError> {
-    Ok(CpuSet::parse_user(text, MAX_CPUS)?.0)
+    CpuSet::parse_user(text, MAX_CPUS)
 }
 
 /// Parses a set of CPUs; `off` is the empty set.

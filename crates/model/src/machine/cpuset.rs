@@ -271,7 +271,7 @@ impl CpuSet {
     /// else a list.
     ///
     /// The empty set and CPUs at or above `limit` are errors with a position.
-    pub fn parse_user(text: &str, limit: u32) -> Result<(Self, Spelling), CpuSetError> {
+    pub fn parse_user(text: &str, limit: u32) -> Result<Self, CpuSetError> {
         let text = text.trim();
         let spelling = Spelling::detect(text);
         let set = match spelling {
@@ -289,7 +289,7 @@ impl CpuSet {
             };
             return error(spelling.place_of(text, highest), kind);
         }
-        Ok((set, spelling))
+        Ok(set)
     }
 
     fn from_words(words: Vec<u64>) -> Self {
@@ -307,7 +307,7 @@ impl CpuSet {
 
 /// The format in which a set was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spelling {
+enum Spelling {
     /// Hexadecimal mask.
     Mask,
     /// List of ranges.
@@ -497,14 +497,12 @@ mod tests {
 
     #[test]
     fn user_input_may_be_mask_or_list() {
-        let read = |text: &str| {
-            CpuSet::parse_user(text, 64).map(|(set, how)| (set.to_string(), how)).unwrap()
-        };
-        assert_eq!(read("10"), ("10".into(), Spelling::List));
-        assert_eq!(read("0x10"), ("4".into(), Spelling::Mask));
-        assert_eq!(read("ff"), ("0-7".into(), Spelling::Mask));
-        assert_eq!(read("00000001,00000000"), ("32".into(), Spelling::Mask));
-        assert_eq!(read("0-31:2/8"), ("0-1,8-9,16-17,24-25".into(), Spelling::List));
+        let read = |text: &str| CpuSet::parse_user(text, 64).unwrap().to_string();
+        assert_eq!(read("10"), "10");
+        assert_eq!(read("0x10"), "4");
+        assert_eq!(read("ff"), "0-7");
+        assert_eq!(read("00000001,00000000"), "32");
+        assert_eq!(read("0-31:2/8"), "0-1,8-9,16-17,24-25");
     }
 
     proptest! {

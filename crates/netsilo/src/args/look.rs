@@ -1,15 +1,12 @@
 //! What to observe: this machine or a bundle, for how long, with which eBPF programs.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::bundle::{self, Bundle};
@@ -39,24 +36,6 @@ impl BundleArg {
             .as_ref()
             .map(|path| bundle::open(path).context("cannot use the bundle"))
             .transpose()
-    }
-
-    /// Returns the topology of the machine or bundle.
-    pub(crate) fn topology(&self) -> Result<Topology> {
-        match self.bundle()? {
-            Some(observation) => Ok(Arc::unwrap_or_clone(observation.after.topology)),
-            None => netsilo_sys::read::topology::topology(&Root::live())
-                .context("cannot read this machine's cpus"),
-        }
-    }
-
-    /// Returns the CPUs that may ever be online in the machine or bundle.
-    pub(crate) fn possible(&self) -> Result<CpuSet> {
-        match self.bundle()? {
-            Some(observation) => Ok(observation.after.topology.possible.clone()),
-            None => netsilo_sys::read::topology::possible(&Root::live())
-                .context("cannot read this machine's cpus"),
-        }
     }
 }
 

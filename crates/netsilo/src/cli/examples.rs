@@ -252,13 +252,6 @@ pub const ENDINGS: &[Ending] = &[
         ],
     ),
     ending(
-        "mask",
-        [
-            ("netsilo mask 0-3,40", "each spelling of a set"),
-            ("netsilo mask --llc", "the cpus of each last-level cache"),
-        ],
-    ),
-    ending(
         "run",
         [
             ("netsilo run", "with /etc/netsilo"),

@@ -27,7 +27,6 @@ fn reading() -> Vec<Vec<&'static str>> {
         &["plan", "--detailed-exitcode", "-j"],
         &["why", "cpu", "1"],
         &["export", "script"],
-        &["mask", "0-3"],
     ];
     let others = [
         &["--help"][..],
