@@ -30,7 +30,6 @@ mod reconcile;
 mod release;
 mod rest;
 mod sample;
-mod search;
 mod trial;
 mod verify;
 mod view;
@@ -43,4 +42,3 @@ pub use self::decision::{
     WriteOutcome,
 };
 pub use self::policy::{Policy, WINDOW};
-pub use self::search::{Moment, SearchPolicy, SearchSchedule, Waiting};

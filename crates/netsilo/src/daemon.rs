@@ -14,7 +14,6 @@ mod metrics;
 mod outcomes;
 mod publish;
 mod reconcile;
-mod search;
 mod write;
 
 use std::collections::VecDeque;
@@ -22,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::control::{Controller, Decision, LogEntry, LogKind, Moment, WriteOutcome};
+use netsilo_decide::control::{Controller, Decision, LogEntry, LogKind, WriteOutcome};
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::change::Change;
 use netsilo_model::cost::weights::Costs;
@@ -52,7 +51,6 @@ use crate::daemon::listeners::Listeners;
 use crate::daemon::metrics::ReadBytes;
 use crate::daemon::outcomes::FollowedOutcomes;
 use crate::daemon::reconcile::Reconcile;
-use crate::daemon::search::{Around, Searches, hour};
 use crate::daemon::write::Stopped;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::eprint_line;
@@ -145,7 +143,6 @@ struct Daemon<'a> {
     controller: Controller,
     costs: Costs,
     outcomes: FollowedOutcomes,
-    searches: Searches,
     /// When to look again at a transaction whose guard may have been killed.
     unguarded: Option<Duration>,
     observer: Observer,
@@ -205,7 +202,6 @@ impl<'a> Daemon<'a> {
             controller: Controller::new(config.policy()),
             costs: args.costs(&root, &mut notes),
             outcomes: FollowedOutcomes::default(),
-            searches: Searches::default(),
             unguarded,
             status: Status::first(kernel.now(), mode, notes),
             config: Config::default(),
@@ -270,11 +266,9 @@ impl<'a> Daemon<'a> {
             });
             let WaitResult { stop, reload, events } = self.waiter.take();
             if stop {
-                self.end_search("the daemon ends");
                 return Ok(());
             }
             if reload {
-                self.end_search("the configuration is loaded again");
                 self.reload()?;
             }
             let notes = self.listeners.check(self.config.metrics.address());
@@ -286,7 +280,6 @@ impl<'a> Daemon<'a> {
             }
             self.status.totals.events += events.len() as u64;
             if reload || events.iter().any(|event| self.reconcile.matters(&self.root, event)) {
-                self.end_search("a netdev or CPU changed");
                 self.observer.invalidate();
             }
             let is_usable =
@@ -295,9 +288,7 @@ impl<'a> Daemon<'a> {
             match seen {
                 Ok(observation) => {
                     self.learn_cost(&observation, started.elapsed());
-                    if self.searches.is_running() {
-                        self.follow_search(&observation, started.elapsed());
-                    } else if is_usable {
+                    if is_usable {
                         self.decide(&observation, started.elapsed());
                     }
                     self.observer.give_back(observation);
@@ -376,64 +367,7 @@ impl<'a> Daemon<'a> {
         }
         self.update_status(observation, decision);
         self.read.add(&self.status.locality, window.as_secs_f64());
-        self.search(observation, now);
         self.publish(window);
-    }
-
-    /// Begins a search if one may begin after this window.
-    fn search(&mut self, observation: &Observation, now: Duration) {
-        if self.status.mode != Mode::Placing || !self.root.is_live() {
-            return;
-        }
-        let moment = Moment {
-            now,
-            hour: hour(),
-            state: self.status.state,
-            has_conflicts: !self.status.conflicts.is_empty(),
-        };
-        let (searches, around) = self.around();
-        if let Some(why) = searches.begin(&around, &moment, observation) {
-            self.log_search(now, why);
-        }
-    }
-
-    /// Handles one window of a search that is under way. What the window shows is the candidates'
-    /// doing, so the controller does not see it.
-    fn follow_search(&mut self, observation: &Observation, window: Duration) {
-        let now = self.kernel.now();
-        let (searches, around) = self.around();
-        if let Some(why) = searches.follow(&around, now, observation) {
-            self.log_search(now, why);
-        }
-        self.publish(window);
-    }
-
-    /// The searches, and what they need of the daemon.
-    fn around(&mut self) -> (&mut Searches, Around<'_>) {
-        let around = Around {
-            policy: self.config.searches(),
-            goal: &self.controller.policy().goal,
-            root: &self.root,
-            state: &self.args.state,
-            dir: &self.args.outcomes,
-            known: &self.outcomes,
-        };
-        (&mut self.searches, around)
-    }
-
-    /// Ends a search that is under way, and waits until all that it tried is restored.
-    fn end_search(&mut self, why: &'static str) {
-        self.searches.stop(why);
-        let now = self.kernel.now();
-        if let Some(why) = self.searches.wait(now) {
-            self.log_search(now, why);
-        }
-    }
-
-    fn log_search(&mut self, at: Duration, why: String) {
-        // settings are read once a minute: those of candidates would look like another's writes
-        self.observer.invalidate();
-        self.decided(LogEntry { at, target: None, kind: LogKind::Search, why });
     }
 
     /// Takes the measured outcomes that came or went, if plans of this goal follow them.
@@ -538,7 +472,6 @@ impl<'a> Daemon<'a> {
     fn publish(&mut self, window: Duration) {
         let status = &mut self.status;
         status.at = self.kernel.now();
-        status.search = self.searches.status(self.config.searches(), status.at);
         status.own = self_cost();
         status.log = self.log.iter().cloned().collect();
         self.listeners.put(status.clone(), self.read.clone(), window);

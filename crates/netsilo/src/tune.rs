@@ -17,9 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use netsilo_trial::race::{Race, RacePlan, RaceResult};
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::bench::experiment::{as_found, writes};
 use crate::tell::consent::{self, confirmed_by_user};
@@ -46,9 +45,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             .context("cannot await signals")?;
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
     }
-    if let Some(parent) = args.parent {
-        end_with(parent)?;
-    }
     if let Some(dir) = &args.resume {
         return resume(args, dir, &stop, &asking);
     }
@@ -69,16 +65,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let folder = args.output.as_deref().map(|dir| Folder::create(dir, &plan)).transpose()?;
     let race = Race::new(plan.rules, plan.candidates.len());
     search(args, &plan, race, folder, args.budget, &stop)
-}
-
-/// Has this process interrupted as by SIGTERM when its parent ends.
-fn end_with(parent: i32) -> Result<()> {
-    set_parent_process_death_signal(Some(Signal::TERM)).context("cannot follow the parent")?;
-    ensure!(
-        getppid().map(Pid::as_raw_pid) == Some(parent),
-        "process {parent}, which started this search, has ended"
-    );
-    Ok(())
 }
 
 fn ensure_positive(args: &Args) -> Result<()> {

@@ -35,22 +35,6 @@ hold-off-most = "2s"
 worse-by = 1.0
 "#;
 
-/// Searches as soon as the load is steady.
-const SEARCHES: &str = r#"
-interval = "1s"
-window = "always"
-restore-on-exit = true
-[controller]
-dwell = "1s"
-hold-off = "1s"
-hold-off-most = "2s"
-worse-by = 1.0
-[tune]
-share = "50%"
-for = "1h"
-steady = "2s"
-"#;
-
 /// Adds what the daemon needs where the kernel refuses eBPF, as docs/daemon.md says.
 const WITHOUT_BPF: &str = "[Service]\nCapabilityBoundingSet=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH\n\
                            SystemCallFilter=pidfd_getfd\n";
@@ -163,33 +147,6 @@ fn the_service_writes_every_knob_in_its_sandbox_and_restores_it() {
     lab.sh("systemctl stop netsilo").unwrap();
     assert_eq!(guest.knobs(), before, "restored");
     readers_without_bpf_need_ptrace(&guest);
-}
-
-/// The daemon's child writes in the sandbox too, and restores when the service ends. A whole search
-/// would take half an hour under emulation.
-#[test]
-#[ignore = "too slow for make test: make test-long"]
-fn a_search_of_the_service_writes_and_is_restored() {
-    if netsilo_lab::skip().unwrap() {
-        return;
-    }
-    let guest = Guest::boot();
-    let lab = &guest.0;
-    let _traffic = guest.traffic();
-    let before = guest.knobs();
-    guest.configure(SEARCHES);
-    guest.start();
-    guest.until("a search begins", |status| !status["search"]["running_since"].is_null());
-    let placed = guest.knobs();
-    let mut tried = false;
-    guest.until("a candidate is written", |status| {
-        tried |= guest.knobs() != placed;
-        tried || status["search"]["last"]["words"].is_string()
-    });
-    assert!(tried, "{}", guest.log());
-    lab.sh("test -d /var/lib/netsilo && systemctl stop netsilo").unwrap();
-    assert_eq!(guest.knobs(), before, "restored");
-    assert!(guest.log().contains("search: ended: the daemon ends"), "{}", guest.log());
 }
 
 fn assert_each_kind_is_written(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) {

@@ -102,8 +102,6 @@ pub enum LogKind {
     Follow,
     /// Plans rest on the cost model again.
     Estimate,
-    /// A search by `netsilo tune` begins, or has ended.
-    Search,
 }
 
 impl LogKind {

@@ -11,12 +11,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::control::{Policy, SearchPolicy};
+use netsilo_decide::control::Policy;
 use netsilo_decide::plan::{Goal, Override};
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::observe::CountingMode;
-use netsilo_trial::race::RaceRules;
 
 use crate::args::file::{read_configuration, refuse_foreign};
 use file::Yield;
@@ -52,7 +51,6 @@ pub(crate) struct Config {
     /// Whether `[goal]` only limits netdevs and CPUs.
     only_limits: bool,
     policy: Policy,
-    searches: SearchPolicy,
     netdevs: Vec<file::Netdev>,
 }
 
@@ -73,7 +71,6 @@ impl Default for Config {
             outcomes: true,
             only_limits: true,
             policy: Policy::default(),
-            searches: SearchPolicy::default(),
             netdevs: Vec::new(),
         }
     }
@@ -144,7 +141,6 @@ impl Config {
         self.only_limits &= file.goal.only_limit();
         self.policy.goal = file.goal.over(take(&mut self.policy.goal));
         self.take_controller(file.controller);
-        self.take_tune(file.tune);
         self.netdevs.extend(file.netdev);
     }
 
@@ -163,17 +159,6 @@ impl Config {
             Yield::For(time) => Some(time),
         };
         set(&mut policy.yield_for, new.yield_for.map(how_long));
-    }
-
-    fn take_tune(&mut self, new: file::Tune) {
-        let searches = &mut self.searches;
-        set(&mut searches.share, new.share);
-        set(&mut searches.hours, new.hours);
-        set(&mut searches.length, new.length);
-        set(&mut searches.steady, new.steady);
-        set(&mut searches.pause, new.pause);
-        set(&mut searches.never_worse_than, new.never_worse_than);
-        set(&mut searches.trials_per_hour, new.trials_per_hour);
     }
 
     /// Checks what involves more than one key.
@@ -195,48 +180,11 @@ impl Config {
             hold_off <= hold_off_most,
             "controller.hold-off is longer than controller.hold-off-most"
         );
-        self.check_searches()?;
         anyhow::ensure!(
             self.hints || !self.hints_only,
             "hints-only without hints writes nothing: set hints = true"
         );
         Ok(())
-    }
-
-    /// Checks that `[tune]` allows a search at all, if it is meant to.
-    fn check_searches(&self) -> Result<()> {
-        let SearchPolicy { share, length, trials_per_hour, .. } = &self.searches;
-        if !self.searches.is_on() {
-            return Ok(());
-        }
-        let shown =
-            |time: Duration| humantime::format_duration(Duration::from_secs(time.as_secs()));
-        anyhow::ensure!(
-            *length <= self.searches.allowance(),
-            "tune.for ({}) is longer than tune.share ({}%) of a day ({}): no search would ever \
-             begin",
-            shown(*length),
-            100.0 * share,
-            shown(self.searches.allowance())
-        );
-        let least = RaceRules::default().least_turns(2);
-        anyhow::ensure!(
-            *trials_per_hour as usize >= least,
-            "tune.trials-per-hour ({trials_per_hour}) is too small: telling two settings apart \
-             takes {least} trials"
-        );
-        anyhow::ensure!(self.bpf, "tune.share with bpf = false: outcomes are measured with eBPF");
-        anyhow::ensure!(
-            self.outcomes && self.only_limits && !self.hints_only,
-            "tune.share without effect: outcomes are not followed with goal.outcomes = false, with \
-             hints-only, and where [goal] chooses an algorithm or sets knobs"
-        );
-        Ok(())
-    }
-
-    /// Returns when searches for better settings are allowed.
-    pub(crate) fn searches(&self) -> &SearchPolicy {
-        &self.searches
     }
 
     /// Returns how eBPF is attached in each cycle.

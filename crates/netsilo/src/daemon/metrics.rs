@@ -128,11 +128,6 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
             measured.age_s as f64,
         );
     }
-    gauge(
-        "netsilo_search_running",
-        "Whether netsilo tune searches for a better setting on the daemon's behalf",
-        mode(status.search.as_ref().is_some_and(|search| search.running_since.is_some())),
-    );
     let change = ByLabel::default();
     let interval = status.measured.as_ref().and_then(|measured| measured.best.change);
     for (bound, value) in interval.into_iter().flat_map(bounds) {
@@ -185,11 +180,6 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
         "netsilo_kernel_events",
         "Kernel events about netdevs, channels, rings, CPUs and suspends",
         totals.events as f64,
-    );
-    counter(
-        "netsilo_searches",
-        "Searches for better settings that were begun",
-        status.search.as_ref().map_or(0.0, |search| search.begun as f64),
     );
     counter("netsilo_hint_writes", "Hint files written or removed", totals.hints as f64);
     counter(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netsilo_decide::control::{Conflict, ControllerState, Held, LogEntry, TrialResult, Waiting};
+use netsilo_decide::control::{Conflict, ControllerState, Held, LogEntry, TrialResult};
 use netsilo_decide::plan::learned::MeasuredBasis;
 use netsilo_decide::plan::{Advice, Placement, Refusal, Unchanged};
 use netsilo_model::change::Change;
@@ -47,9 +47,6 @@ pub(crate) struct Status {
     /// The measured outcome that they do not follow, and why.
     #[serde(default)]
     pub(crate) unused_outcome: Option<Unchanged>,
-    /// The daemon's searches for better settings; `None`: `[tune]` does not allow any.
-    #[serde(default)]
-    pub(crate) search: Option<SearchStatus>,
     /// Changes that are planned and not in force.
     pub(crate) pending: Vec<Change>,
     /// Pending changes that are held, and why.
@@ -88,7 +85,6 @@ impl Status {
             placements: Vec::new(),
             measured: None,
             unused_outcome: None,
-            search: None,
             pending: Vec::new(),
             held: Vec::new(),
             conflicts: Vec::new(),
@@ -149,35 +145,6 @@ pub(crate) struct CountingStatus {
     pub(crate) programs: Duration,
     /// Whether the kernel measured that time; else it is estimated.
     pub(crate) measured: bool,
-}
-
-/// The daemon's searches for better settings, by `netsilo tune`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct SearchStatus {
-    /// When the search began that is under way.
-    pub(crate) running_since: Option<Duration>,
-    /// Why none begins now.
-    pub(crate) waiting: Option<Waiting>,
-    /// How the last one ended.
-    pub(crate) last: Option<LastSearch>,
-    /// Searches begun since the start.
-    pub(crate) begun: u64,
-    /// Trials (windows) of the searches that ended within the last hour or go on; of a search whose
-    /// number is not known, the most that it may make.
-    pub(crate) trials: u32,
-    /// The most trials in any hour.
-    pub(crate) trials_per_hour: u32,
-}
-
-/// How a search ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct LastSearch {
-    /// When.
-    pub(crate) ended: Duration,
-    /// Its result, or why it has none.
-    pub(crate) words: String,
 }
 
 /// Counts since the start.

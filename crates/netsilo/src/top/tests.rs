@@ -103,7 +103,6 @@ fn daemon() -> Status {
         entry(4001, irq(), LogKind::InForce, "2"),
         entry(4061, None, LogKind::Confirm, "the cost of 1 change fell from 0.61 to 0.34"),
         entry(7000, rps, LogKind::Yield, of_another),
-        entry(7210, None, LogKind::Search, "none begins: the load is not steady"),
     ];
     let config = ConfigStatus {
         files: vec!["/etc/netsilo/netsilo.toml".into()],

@@ -35,9 +35,6 @@ pub(crate) struct Args {
     /// Take back and drop a candidate that is this much worse than the present state ever was
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse::percent)]
     pub(super) never_worse_than: f64,
-    /// Smallest difference that matters; smaller ones count as none
-    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse::percent)]
-    pub(super) matters: f64,
     /// Try only these candidates, even if the model expects no gain
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub(super) only: Vec<String>,
@@ -76,9 +73,6 @@ pub(crate) struct Args {
     /// Keep only the outcome, which plans follow, and restore the state before whoever wins
     #[arg(long, conflicts_with = "dry_run")]
     pub(super) restore: bool,
-    /// End with this process, which started the search
-    #[arg(long, value_name = "PID", hide = true)]
-    pub(super) parent: Option<i32>,
     /// Print the result as JSON
     #[arg(short, long)]
     pub(super) json: bool,

@@ -177,7 +177,6 @@ pub(super) fn plan(args: &Args, objective: Objective, field: &mut Field) -> Resu
     let each = field.time_of_window(args);
     let rules = RaceRules {
         turns: ((args.budget.as_secs_f64() / each.as_secs_f64()) as usize).min(MOST_TURNS),
-        smallest_relevant: args.matters,
         never_worse: args.never_worse_than,
         streak: if field.command.is_some() { 1 } else { STREAK },
         scale: objective.scale(),

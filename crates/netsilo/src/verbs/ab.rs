@@ -75,14 +75,6 @@ pub(crate) struct Args {
         value_parser = crate::args::parse::duration
     )]
     settle: Duration,
-    /// Smallest difference that matters; smaller ones count as none
-    #[arg(
-        long,
-        value_name = "PERCENT",
-        default_value = "1%",
-        value_parser = crate::args::parse::percent
-    )]
-    matters: f64,
     /// Treat the command's number as a cost: lower is better
     #[arg(long, requires = "command")]
     lower_is_better: bool,
@@ -146,11 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         command => Measurement::Command(command.to_vec()),
     };
     let question = ComparisonSpec {
-        rules: Rules {
-            max_pairs: args.pairs.into(),
-            smallest_relevant: args.matters,
-            ..Rules::default()
-        },
+        rules: Rules { max_pairs: args.pairs.into(), ..Rules::default() },
         scale: measurement.scale(),
         better: measurement.better(args.lower_is_better),
         seed: args.seed.unwrap_or_else(clock),

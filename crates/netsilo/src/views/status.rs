@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
-use netsilo_decide::control::{ControllerState, LogEntry, LogKind, Waiting};
+use netsilo_decide::control::{ControllerState, LogEntry, LogKind};
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
-use crate::tell::status::{CountingStatus, Mode, SearchStatus, Status};
+use crate::tell::status::{CountingStatus, Mode, Status};
 use crate::tell::words::plural;
 use crate::views::plan::basis;
 use crate::views::units::{bytes_per_s, percent};
@@ -90,9 +90,6 @@ pub(crate) fn head(status: &Status) -> String {
     if let Some(unused) = &status.unused_outcome {
         let _ = writeln!(text, "{}: {}", unused.subject, unused.reason);
     }
-    if let Some(search) = &status.search {
-        let _ = writeln!(text, "search: {}", searching(status, search));
-    }
     let totals = &status.totals;
     let _ = writeln!(
         text,
@@ -126,37 +123,6 @@ pub(crate) fn head(status: &Status) -> String {
     let _ = writeln!(text, "own cost: {:.1} s of CPU{memory}", status.own.cpu.as_secs_f64());
     let _ = writeln!(text, "{}", counting(&status.counting));
     text
-}
-
-/// Whether a search is under way, else why none begins; and how the last one ended.
-fn searching(status: &Status, search: &SearchStatus) -> String {
-    let now = match (search.running_since, &search.waiting) {
-        (Some(since), _) => format!("netsilo tune, for {}", ago(status, since)),
-        (None, Some(waiting)) => {
-            let more = match waiting {
-                Waiting::Pause { until } | Waiting::Share { until } | Waiting::Trials { until } => {
-                    format!(", next in {} at the earliest", span(until.saturating_sub(status.at)))
-                }
-                Waiting::Moving { since } => format!(", steady for {}", ago(status, *since)),
-                _ => String::new(),
-            };
-            format!("none now: {waiting}{more}")
-        }
-        (None, None) => "none now".into(),
-    };
-    let now = match search.trials {
-        0 => now,
-        trials => {
-            let most = search.trials_per_hour;
-            format!("{now}; {trials} of {most} trials in an hour")
-        }
-    };
-    match &search.last {
-        Some(last) => {
-            format!("{now}; the last ended {} ago: {}", ago(status, last.ended), last.words)
-        }
-        None => now,
-    }
 }
 
 fn counting(counting: &CountingStatus) -> String {
@@ -253,30 +219,5 @@ mod tests {
         assert_eq!(line(LogKind::Write), "write: 7 -> 0");
         assert_eq!(line(LogKind::Write.without_writes()), "advise: 7 -> 0");
         assert_eq!(line(LogKind::Hold.without_writes()), "hold: 7 -> 0");
-    }
-    #[test]
-    fn a_search_that_waits_says_why_for_how_long_and_what_was_tried() {
-        let (now, minutes) = (Duration::from_secs(7200), |it: u64| Duration::from_secs(60 * it));
-        let mode = Mode::Placing;
-        let status = Status { at: now, ..Status::first(Duration::ZERO, mode, Vec::new()) };
-        let search = SearchStatus {
-            running_since: None,
-            waiting: Some(Waiting::Trials { until: now + minutes(41) }),
-            last: None,
-            begun: 1,
-            trials: 260,
-            trials_per_hour: 300,
-        };
-        assert_eq!(
-            searching(&status, &search),
-            "none now: one more search could exceed tune.trials-per-hour, next in 41m at the \
-             earliest; 260 of 300 trials in an hour"
-        );
-        let steady = Some(Waiting::Moving { since: now - minutes(4) });
-        let first = SearchStatus { waiting: steady, trials: 0, ..search };
-        assert_eq!(
-            searching(&status, &first),
-            "none now: the load is not steady for long enough yet, steady for 4m"
-        );
     }
 }

@@ -1,12 +1,10 @@
 //! One configuration file: its keys, all optional, and its errors with their line.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use netsilo_decide::plan::AlgorithmName;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::CpuSet;
@@ -15,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use toml::de::Error;
 
 use crate::args::goal_keys::GoalKeys;
-use crate::args::parse::{duration, percent, some_cpus};
+use crate::args::parse::{duration, some_cpus};
 use crate::tell::words::wrong_key;
 
 /// The keys of one file.
@@ -38,7 +36,6 @@ pub(crate) struct File {
     /// The goal for all netdevs.
     pub(crate) goal: GoalKeys,
     pub(crate) controller: Controller,
-    pub(crate) tune: Tune,
     pub(crate) netdev: Vec<Netdev>,
 }
 
@@ -64,26 +61,6 @@ pub(crate) struct Controller {
     pub(crate) verify_windows: Option<u32>,
     #[serde(deserialize_with = "share")]
     pub(crate) worse_by: Option<f64>,
-}
-
-/// Section `[tune]`: when the daemon may search for better settings by measuring.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Tune {
-    #[serde(deserialize_with = "share_of_time")]
-    pub(crate) share: Option<f64>,
-    #[serde(deserialize_with = "hours")]
-    pub(crate) hours: Option<BTreeSet<u8>>,
-    #[serde(rename = "for", deserialize_with = "search")]
-    pub(crate) length: Option<Duration>,
-    #[serde(deserialize_with = "span")]
-    pub(crate) steady: Option<Duration>,
-    #[serde(deserialize_with = "span")]
-    pub(crate) pause: Option<Duration>,
-    #[serde(deserialize_with = "rail")]
-    pub(crate) never_worse_than: Option<f64>,
-    #[serde(deserialize_with = "some_number")]
-    pub(crate) trials_per_hour: Option<u32>,
 }
 
 /// Section `[[netdev]]`: exceptions for the netdevs that meet all given conditions.
@@ -312,38 +289,6 @@ fn budget<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Budget>, D::Error
                 "write off, or a share of the machine's CPU time from 0.01% to 100%, like 0.3%"
             ),
         }
-    })
-}
-
-/// The longest share of a day that searches may take: more would be an experiment, not a service.
-const MOST_SEARCHED: f64 = 0.5;
-
-fn share_of_time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
-    some(from, |text| {
-        if text == "off" {
-            return Ok(0.0);
-        }
-        let share = percent(text).ok().filter(|share| *share <= MOST_SEARCHED);
-        share.context("write off, or a share of each 24 hours up to 50%, like 1%")
-    })
-}
-
-fn rail<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
-    some(from, |text| percent(text).map_err(anyhow::Error::msg))
-}
-
-fn search<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    some(from, |text| between(text, Duration::from_secs(10), Duration::from_secs(12 * 3600)))
-}
-
-fn hours<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BTreeSet<u8>>, D::Error> {
-    some(from, |text| {
-        let listed = CpuSet::parse_list(text).ok();
-        let hours = listed.and_then(|hours| {
-            hours.iter().map(|hour| u8::try_from(hour.0).ok().filter(|hour| *hour < 24)).collect()
-        });
-        let hours = hours.filter(|hours: &BTreeSet<u8>| !hours.is_empty());
-        hours.context("write hours of the day (UTC) as a list: 1-4,22")
     })
 }
 

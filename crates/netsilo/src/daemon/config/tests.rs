@@ -318,64 +318,6 @@ fn measured_outcomes_are_followed_where_the_configuration_only_limits_what_is_pl
 }
 
 #[test]
-fn searches_are_off_unless_a_share_of_the_day_is_given() {
-    assert!(!parse("[tune]\nhours = \"1-4\"").unwrap().searches().is_on());
-    let text = "[tune]\nshare = \"2%\"\nhours = \"1-2,22\"\nfor = \"20m\"\nsteady = \"1m\"\n\
-                pause = \"2h\"\nnever-worse-than = \"3%\"\ntrials-per-hour = 120";
-    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
-    let expected = SearchPolicy {
-        share: 0.02,
-        hours: [1, 2, 22].into(),
-        length: minutes(20),
-        steady: minutes(1),
-        pause: minutes(120),
-        never_worse_than: 0.03,
-        trials_per_hour: 120,
-    };
-    assert_eq!(*parse(text).unwrap().searches(), expected);
-    let off = format!("{text}\n[goal]\nalgorithm = \"spread\"").replace("\"2%\"", "\"off\"");
-    assert!(parse(&off).is_ok(), "a limit of what is off does no harm");
-}
-
-#[test]
-fn searches_that_could_never_begin_are_refused() {
-    insta::assert_snapshot!(
-        refusal("[tune]\nshare = \"1%\"\nfor = \"1h\""),
-        @"tune.for (1h) is longer than tune.share (1%) of a day (14m 24s): no search would ever \
-         begin"
-    );
-    insta::assert_snapshot!(
-        refusal("[tune]\nshare = \"1%\"\n[goal]\nrps = \"off\""),
-        @"tune.share without effect: outcomes are not followed with goal.outcomes = false, with \
-         hints-only, and where [goal] chooses an algorithm or sets knobs"
-    );
-    insta::assert_snapshot!(
-        refusal("bpf = false\n[tune]\nshare = \"1%\""),
-        @"tune.share with bpf = false: outcomes are measured with eBPF"
-    );
-    insta::assert_snapshot!(
-        refusal("[tune]\nshare = \"90%\""),
-        @r#"netsilo.toml:2: "90%": write off, or a share of each 24 hours up to 50%, like 1%"#
-    );
-    insta::assert_snapshot!(
-        refusal("[tune]\nshare = \"1%\"\ntrials-per-hour = 5"),
-        @"tune.trials-per-hour (5) is too small: telling two settings apart takes 14 trials"
-    );
-    insta::assert_snapshot!(
-        refusal("[tune]\ntrials-per-hour = 0"),
-        @"netsilo.toml:2: 0: write at least 1"
-    );
-    insta::assert_snapshot!(
-        refusal("[tune]\nshare = \"1%\"\ntrial-per-hour = 50"),
-        @"netsilo.toml:3: unknown key trial-per-hour; did you mean trials-per-hour?"
-    );
-    insta::assert_snapshot!(
-        refusal("[tune]\nhours = \"20-24\""),
-        @r#"netsilo.toml:2: "20-24": write hours of the day (UTC) as a list: 1-4,22"#
-    );
-}
-
-#[test]
 fn configured_weights_override_measured_ones() {
     let six = |remote: &str| {
         format!("same_cpu = 0\nsmt = 1\nl2 = 2\nllc = 3\nnode = 4\nremote = {remote}\n")
