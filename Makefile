@@ -5,7 +5,7 @@
 # Each installs what it needs (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo docs package test check test-long mutants bench bench-exact bench-irqbalance bench-load
+.PHONY: demo docs package test check test-long mutants bench bench-irqbalance bench-load
 .PHONY: bench-attribution bench-matrix bench-outcome bench-peers bench-smoke fuzz-long install
 .PHONY: bench-verdicts predict-blind predict-score setup soak
 
@@ -62,11 +62,6 @@ predict-blind: setup
 
 bench: setup
 	cargo bench -p netsilo-decide --bench read --bench cycle
-
-# placement against the optimum on larger problems, by HiGHS, a C++ library that only this builds;
-# some 30 minutes
-bench-exact: setup
-	scripts/bench-exact
 
 # beside irqbalance, on synthetic hosts; some 6 minutes
 bench-irqbalance: setup
