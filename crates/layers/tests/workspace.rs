@@ -39,7 +39,7 @@ const FOLDERS: [(&str, &str); 4] = [
     ),
     (
         "netsilo",
-        "tell < args < foretell < views < ndjson < temporary_changes < daemon < verbs < bench \
+        "tell < args < forecast < views < ndjson < temporary_changes < daemon < verbs < bench \
          < tune < report, top < cli",
     ),
 ];

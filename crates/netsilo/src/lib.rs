@@ -8,7 +8,7 @@ mod args;
 mod bench;
 pub mod cli;
 mod daemon;
-mod foretell;
+mod forecast;
 mod ndjson;
 mod report;
 mod tell;

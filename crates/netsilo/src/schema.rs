@@ -29,7 +29,6 @@ use serde_json::{Value, json};
 
 use netsilo_predict::comparison::{Comparison, Sweep};
 use netsilo_predict::live::forecast::Forecast;
-use netsilo_predict::simulate::comparison::SimulatedComparison;
 
 use crate::current::assert_current;
 use crate::ndjson::OutputLine;
@@ -123,11 +122,6 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
             generator,
             "predict-observed",
             "netsilo predict --json, without a file",
-        ),
-        document::<Versioned<SimulatedComparison>>(
-            generator,
-            "predict-simulate",
-            "netsilo predict --simulate --json",
         ),
         document::<Versioned<Sweep>>(generator, "predict-sweep", "netsilo predict --sweep --json"),
         document::<Results>(generator, "report", "netsilo report --json of an experiment"),

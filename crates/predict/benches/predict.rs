@@ -1,11 +1,9 @@
 //! How long a prediction takes: `cargo bench -p netsilo-predict`.
 
-use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
 use netsilo_predict::file;
 use netsilo_predict::parameters::Table;
 use netsilo_predict::predict;
-use netsilo_predict::simulate::{Options, simulate};
 
 fn main() {
     divan::main();
@@ -38,17 +36,4 @@ fn cpus_512_queues_256(bencher: Bencher<'_, '_>) {
         ("settings.rps_rfs.rps", "0-511"),
     ];
     run(bencher, &changes, "rps_rfs");
-}
-
-/// Simulates 50 ms of 16 CPUs; counts received packets, warm-up included.
-#[divan::bench(args = ["none", "irq_affinity", "rps_rfs", "irq_affinity+rps_rfs"])]
-fn simulated_packets_cpus_16(bencher: Bencher<'_, '_>, setting: &str) {
-    let (Ok(described), Ok(table)) = (file::parse(SCENARIO, &[], &[]), Table::built_in()) else {
-        unreachable!("the scenario is part of the repository");
-    };
-    let (setting, values) = (&described.settings[setting], table.values());
-    let options = Options { seconds: 0.05, seed: 1 };
-    let run = || simulate(black_box(&described.scenario), setting, &values, &options);
-    let Ok(simulated) = run() else { unreachable!("requests and responses are simulated") };
-    bencher.counter(ItemsCount::new(simulated.packets.handled)).bench(run);
 }

@@ -22,7 +22,6 @@ pub mod scenario;
 pub mod send;
 pub mod service;
 mod shares;
-pub mod simulate;
 pub mod station;
 mod transaction;
 

@@ -6,8 +6,8 @@
 //! machine. A [`forecast`] is what was measured, plus what the model says of the new settings, less
 //! what it says of the present ones: what both have in common need not be modelled.
 //!
-//! Under a setting that changes how packets are divided over queues, and on a machine with other
-//! numbers of queues and CPUs, there are other queues: [`supposed`] is an observation of that.
+//! Under a setting that changes how packets are divided over queues there are other queues:
+//! [`supposed`] is an observation of that.
 //!
 //! [`counts`] need no cost: they can be forecast where times mean nothing.
 //!
@@ -19,11 +19,9 @@ pub(crate) mod completions;
 pub mod counts;
 pub mod forecast;
 pub(crate) mod loads;
-mod more_cpus;
 pub(crate) mod placement;
 pub(crate) mod prices;
 pub mod proposal;
 pub(crate) mod resplit;
-mod suppose;
-pub mod supposed;
+pub(crate) mod supposed;
 pub mod work;

@@ -1,7 +1,5 @@
 //! Known results, and what must hold for any scenario.
 
-mod known;
-
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_predict::parameters::Table;
 use netsilo_predict::predict;
@@ -10,8 +8,6 @@ use netsilo_predict::scenario::{
 };
 use netsilo_predict::station::Station;
 use proptest::prelude::*;
-
-use known::repairman;
 
 /// The same by the station's fixed point.
 fn by_station(customers: u32, think: f64, demand: f64, servers: f64) -> f64 {
@@ -156,4 +152,17 @@ proptest! {
         // Near saturation the rounds may end before the fixed point.
         prop_assert!(many >= few * 0.85, "{many} after {few}");
     }
+}
+
+/// Throughput of `customers` who think for `think` and share one server, `demand` each: exact mean
+/// value analysis (Reiser and Lavenberg, 1980), which for exponential times is the machine
+/// repairman. With processor sharing it holds for any distribution of both times.
+fn repairman(customers: u32, think: f64, demand: f64) -> f64 {
+    let (mut queue, mut rate) = (0.0, 0.0);
+    for population in 1..=customers {
+        let residence = demand * (1.0 + queue);
+        rate = f64::from(population) / (think + residence);
+        queue = rate * residence;
+    }
+    rate
 }

@@ -30,7 +30,7 @@ fn queue(irq: u32, load: f64, reader: u32) -> SceneQueue {
     observed::queue(irq, 0, load, reader)
 }
 
-fn foretell(scene: &Scene, load: f64, change: impl Fn(&mut Snapshot)) -> Forecast {
+fn predict(scene: &Scene, load: f64, change: impl Fn(&mut Snapshot)) -> Forecast {
     let (observation, costs) = (scene.observation(), Costs::default());
     let analysis = Analysis::new(&observation, &costs);
     let mut setting = Proposal::new("new", &observation.after, &[]);
@@ -53,7 +53,7 @@ fn close(a: f64, b: f64) -> bool {
 
 #[test]
 fn the_present_settings_change_nothing() {
-    let forecast = foretell(&scene(vec![queue(30, 0.4, 1), queue(31, 0.3, 2)]), 1.0, |_| ());
+    let forecast = predict(&scene(vec![queue(30, 0.4, 1), queue(31, 0.3, 2)]), 1.0, |_| ());
     let [now, same] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
     assert_eq!(now.cpus, same.cpus);
     assert_eq!((same.is_clear, same.gain.unwrap().value), (false, 0.0));
@@ -63,7 +63,7 @@ fn the_present_settings_change_nothing() {
 
 #[test]
 fn a_queue_that_moves_takes_its_work_along() {
-    let forecast = foretell(&scene(vec![queue(30, 0.4, 1), queue(31, 0.3, 2)]), 1.0, |after| {
+    let forecast = predict(&scene(vec![queue(30, 0.4, 1), queue(31, 0.3, 2)]), 1.0, |after| {
         move_irq(after, 31, 3);
     });
     let [_, moved] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
@@ -75,7 +75,7 @@ fn a_queue_that_moves_takes_its_work_along() {
 
 #[test]
 fn a_queue_on_its_readers_cpu_needs_no_ipis_for_wakeups() {
-    let forecast = foretell(&scene(vec![queue(30, 0.4, 1)]), 1.0, |after| move_irq(after, 30, 1));
+    let forecast = predict(&scene(vec![queue(30, 0.4, 1)]), 1.0, |after| move_irq(after, 30, 1));
     let [now, same_cpu] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
     assert!(now.ipis_per_s > 10_000.0 && close(same_cpu.ipis_per_s, 0.0), "{forecast:?}");
     assert!(same_cpu.cpu_time.high < now.cpu_time.low, "{forecast:?}");
@@ -86,7 +86,7 @@ fn rps_relieves_the_cpu_that_polls_and_adds_work_and_ipis() {
     let rps = |after: &mut Snapshot| {
         after.netdevs[0].rx_queues[0].rps_cpus = Some(CpuSet::first(4));
     };
-    let forecast = foretell(&scene(vec![queue(30, 0.9, 1)]), 1.0, rps);
+    let forecast = predict(&scene(vec![queue(30, 0.9, 1)]), 1.0, rps);
     let [now, rps] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
     assert!(softirq(rps, 0) < 0.85 && softirq(rps, 3) > 0.03, "{rps:?}");
     assert!(rps.cpu_time.low > now.cpu_time.high, "{forecast:?}");
@@ -99,7 +99,7 @@ fn rfs_brings_the_protocol_to_the_reader() {
         after.net.rps_sock_flow_entries = Some(32768);
         after.netdevs[0].rx_queues[0].rps_flow_cnt = Some(32768);
     };
-    let forecast = foretell(&scene(vec![queue(30, 0.9, 1)]), 1.0, rfs);
+    let forecast = predict(&scene(vec![queue(30, 0.9, 1)]), 1.0, rfs);
     let steered = &forecast.settings[1];
     assert!(softirq(steered, 1) > 0.2 && close(softirq(steered, 2), 0.0), "{steered:?}");
 }
@@ -133,7 +133,7 @@ fn a_longer_wait_before_interrupts_spares_some_of_them() {
 #[test]
 fn a_kthread_polls_where_the_machine_is_idle_and_costs_its_wakeup() {
     let threaded = |after: &mut Snapshot| after.netdevs[0].threaded = Some(1);
-    let forecast = foretell(&scene(vec![queue(30, 0.9, 3)]), 1.0, threaded);
+    let forecast = predict(&scene(vec![queue(30, 0.9, 3)]), 1.0, threaded);
     let [now, threaded] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
     assert!(softirq(threaded, 0) < 0.1 && softirq(threaded, 1) > 0.8, "{threaded:?}");
     assert!(threaded.cpu_time.value > now.cpu_time.value, "{forecast:?}");
@@ -188,7 +188,7 @@ fn readers_that_are_pinned_cannot_leave_a_cpu_that_becomes_full() {
 #[test]
 fn twice_the_load_fits_half_as_often() {
     let scene = scene(vec![queue(30, 0.3, 1)]);
-    let (once, twice) = (foretell(&scene, 1.0, |_| ()), foretell(&scene, 2.0, |_| ()));
+    let (once, twice) = (predict(&scene, 1.0, |_| ()), predict(&scene, 2.0, |_| ()));
     assert!(close(once.settings[0].fits.value, 2.0 * twice.settings[0].fits.value));
     assert!(close(2.0 * once.packets_per_s, twice.packets_per_s));
 }
@@ -201,7 +201,7 @@ fn a_link_that_is_the_limit_also_fits_half_as_often_under_twice_the_load() {
     scene.netdevs[0].per_s =
         [("rx_bytes".to_owned(), 100_000_000), ("rx_packets".to_owned(), 100_000)].into();
     let fits = |load: f64| {
-        let forecast = foretell(&scene, load, |_| ());
+        let forecast = predict(&scene, load, |_| ());
         assert_eq!(forecast.settings[0].limit, Limit::Link("eth0".into()));
         forecast.settings[0].fits.value
     };
@@ -233,7 +233,7 @@ proptest! {
             queues.map(|(at, load)| queue(30 + at as u32, *load, at as u32 % 4)).collect();
         let count = queues.len();
         let targets: CpuSet = (0..4).filter(|cpu| rps >> cpu & 1 == 1).map(CpuId).collect();
-        let forecast = foretell(&scene(queues), 1.0, |after| {
+        let forecast = predict(&scene(queues), 1.0, |after| {
             for (at, to) in to.iter().enumerate().take(count) {
                 move_irq(after, 30 + at as u32, *to);
                 after.netdevs[0].rx_queues[at].rps_cpus = Some(targets.clone());

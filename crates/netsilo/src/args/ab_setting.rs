@@ -69,14 +69,14 @@ impl AbSetting {
             Self::Plan(algorithm) => {
                 let observation = seen.context("the machine was not observed")?;
                 let Some(algorithm) = *algorithm else {
-                    return goal.plan(observation, false).map(Some);
+                    return goal.plan_for(observation, false).map(Some);
                 };
                 anyhow::ensure!(
                     !goal.fixes_findings(),
                     "{algorithm} places queues and --fix does not: with --fix write plan, not \
                      plan:ALGORITHM"
                 );
-                let goal = Goal { algorithm, ..goal.goal_for_this_machine()? };
+                let goal = Goal { algorithm, ..goal.resolved(false)? };
                 let analysis = Analysis::new(observation, &goal.costs);
                 Ok(Some(plan_with_verdicts(&analysis, &goal)))
             }

@@ -3,18 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use netsilo_decide::judge::annotate::{plan_by_outcome, plan_with_verdicts};
 use netsilo_decide::judge::findings::check;
 use netsilo_decide::judge::fix::{FixRequest, fix};
 use netsilo_decide::plan::{Goal, Plan};
-use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
-use netsilo_sys::cost::store::{self, COSTS_DIR};
+use netsilo_sys::cost::store::COSTS_DIR;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::read::machine::machine_identity;
 
 use crate::args::costs::{measured, read_costs};
 use crate::args::goal_keys::GoalKeys;
@@ -76,49 +74,46 @@ impl GoalArgs {
         Self { fix: vec![fix], ..self.clone() }
     }
 
-    /// Plans this goal for an observation of this machine or of a bundle's.
-    pub(crate) fn plan(&self, observation: &Observation, is_bundle: bool) -> Result<Plan> {
-        if is_bundle {
-            return Ok(self.planner()?(observation));
-        }
-        let goal = self.goal_for_this_machine()?;
-        if !self.fix.is_empty() || self.no_outcomes || !self.keys.only_limit() {
-            return Ok(self.plan_by_model(&goal, observation));
-        }
-        let analysis = Analysis::new(observation, &goal.costs);
-        let (outcomes, notes) = self.outcomes.known(Root::live())?;
-        notes.iter().for_each(|note| out::note(note));
-        Ok(plan_by_outcome(&analysis, &goal, &outcomes.recall(&analysis)))
+    /// Returns the goal for this machine, with the weights measured on it, or for a bundle.
+    pub(crate) fn resolved(&self, is_bundle: bool) -> Result<Goal> {
+        if is_bundle { self.goal() } else { self.goal_for_this_machine() }
     }
 
-    /// Returns how other machines are planned: weights and outcomes measured here do not apply.
-    pub(crate) fn planner(&self) -> Result<impl Fn(&Observation) -> Plan> {
-        let goal = self.goal()?;
-        Ok(move |observation: &Observation| self.plan_by_model(&goal, observation))
+    /// Plans this goal for an observation of this machine or of a bundle's.
+    pub(crate) fn plan_for(&self, observation: &Observation, is_bundle: bool) -> Result<Plan> {
+        let goal = self.resolved(is_bundle)?;
+        self.plan(&Analysis::new(observation, &goal.costs), &goal, is_bundle)
+    }
+
+    /// Plans the [resolved](Self::resolved) goal. Outcomes measured here do not apply to other
+    /// machines.
+    pub(crate) fn plan(
+        &self,
+        analysis: &Analysis<'_>,
+        goal: &Goal,
+        is_bundle: bool,
+    ) -> Result<Plan> {
+        let by_model =
+            is_bundle || !self.fix.is_empty() || self.no_outcomes || !self.keys.only_limit();
+        if by_model {
+            return Ok(self.plan_by_model(analysis, goal));
+        }
+        let (outcomes, notes) = self.outcomes.known(Root::live())?;
+        notes.iter().for_each(|note| out::note(note));
+        Ok(plan_by_outcome(analysis, goal, &outcomes.recall(analysis)))
     }
 
     /// Plans the fixes of findings, or the placement by the cost model.
-    fn plan_by_model(&self, goal: &Goal, observation: &Observation) -> Plan {
-        let analysis = Analysis::new(observation, &goal.costs);
+    pub(crate) fn plan_by_model(&self, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
         if self.fix.is_empty() {
-            return plan_with_verdicts(&analysis, goal);
+            return plan_with_verdicts(analysis, goal);
         }
-        fix(&check(&analysis), &self.fix, &observation.after, goal.even_if_owned)
-    }
-
-    /// Returns the weights that a plan for this machine or a bundle is made with. Making the plan
-    /// prints the note if stored ones cannot be used.
-    pub(crate) fn costs(&self, is_bundle: bool) -> Result<Costs> {
-        if is_bundle || self.costs.is_some() {
-            return Ok(self.goal()?.costs);
-        }
-        let machine = machine_identity(&Root::live()).context("cannot identify this machine")?;
-        Ok(store::load(&self.costs_dir, &machine).costs)
+        fix(&check(analysis), &self.fix, analysis.after(), goal.even_if_owned)
     }
 
     /// Returns the goal with the weights measured on this machine; prints a note if they are stored
     /// but cannot be used.
-    pub(crate) fn goal_for_this_machine(&self) -> Result<Goal> {
+    fn goal_for_this_machine(&self) -> Result<Goal> {
         if self.costs.is_some() {
             return self.goal();
         }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::plan::Plan;
-use netsilo_model::cost::weights::Costs;
+use netsilo_decide::plan::{Goal, Plan};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
 
 use crate::args::goal::GoalArgs;
@@ -64,27 +64,33 @@ impl PlanArgs {
     }
 
     /// Observes and plans.
-    pub(crate) fn plan(&self) -> Result<Plan> {
-        Ok(self.observe_and_plan()?.1)
+    pub(crate) fn observe_and_plan(&self) -> Result<Plan> {
+        self.goal.plan_for(&self.observe()?, self.observe.is_bundle())
     }
 
-    /// Observes and plans; also returns what was observed.
-    pub(crate) fn observe_and_plan(&self) -> Result<(Observation, Plan)> {
-        let observation = self
-            .observe
-            .with_default_interval(self.goal.interval())
-            .observe_with(self.goal.options())?;
-        let plan = self.goal.plan(&observation, self.observe.is_bundle())?;
-        Ok((observation, plan))
+    /// Observes for as long, and with the eBPF programs, that the goal needs.
+    pub(crate) fn observe(&self) -> Result<Observation> {
+        let interval = self.goal.interval();
+        self.observe.with_default_interval(interval).observe_with(self.goal.options())
     }
 
-    /// Returns the weights that the plan is made with.
-    pub(crate) fn costs(&self) -> Result<Costs> {
-        self.goal.costs(self.observe.is_bundle())
+    /// Returns the goal, with the weights for this machine or the bundle's.
+    pub(crate) fn goal(&self) -> Result<Goal> {
+        self.goal.resolved(self.observe.is_bundle())
     }
 
-    /// Returns how observations of other machines are planned.
-    pub(crate) fn planner(&self) -> Result<impl Fn(&Observation) -> Plan> {
-        self.goal.planner()
+    /// Returns the goal for other machines: weights measured here do not apply to them.
+    pub(crate) fn goal_elsewhere(&self) -> Result<Goal> {
+        self.goal.resolved(true)
+    }
+
+    /// Plans the goal for this machine or the bundle's.
+    pub(crate) fn plan(&self, analysis: &Analysis<'_>, goal: &Goal) -> Result<Plan> {
+        self.goal.plan(analysis, goal, self.observe.is_bundle())
+    }
+
+    /// Plans the goal for another machine.
+    pub(crate) fn plan_elsewhere(&self, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
+        self.goal.plan_by_model(analysis, goal)
     }
 }

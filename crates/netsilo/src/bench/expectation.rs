@@ -1,12 +1,13 @@
 //! What the model expects of an experiment's settings, before they are measured.
 
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_predict::live::forecast::Expected;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_trial::experiment::{Expectation, ExpectedChange, Experiment, Load};
 
-use crate::foretell::foretell_quickly;
+use crate::forecast::quick_forecast;
 
 /// Predicts what all settings but the first change, as `netsilo predict` does, from what was seen
 /// under this load with the first one.
@@ -24,7 +25,7 @@ pub(super) fn expect(
         change: it.gain,
         not_modeled: it.not_modeled,
     };
-    let (settings, why_not) = match foretell_quickly(seen, costs, &proposals) {
+    let (settings, why_not) = match quick_forecast(&Analysis::new(seen, costs), &proposals) {
         // the first one is the machine as it is
         Ok(forecast) => (forecast.settings.into_iter().skip(1).map(change).collect(), None),
         Err(why) => (Vec::new(), Some(why)),

@@ -27,8 +27,8 @@ pub(super) fn plan(
     is_bundle: bool,
 ) -> Result<Plan> {
     match fix {
-        Some(fix) => goal.fixing(fix).plan(&window.observation, is_bundle),
-        None => goal.plan(&window.observation, is_bundle),
+        Some(fix) => goal.fixing(fix).plan_for(&window.observation, is_bundle),
+        None => goal.plan_for(&window.observation, is_bundle),
     }
 }
 

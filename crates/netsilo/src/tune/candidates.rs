@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result};
 use netsilo_decide::judge::candidates::{Candidate, CandidateOptions, Candidates, candidates};
 use netsilo_decide::plan::{Goal, Unchanged};
-use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::signature::Signature;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_predict::live::proposal::Proposal;
@@ -22,7 +22,7 @@ use crate::args::look::{CHECK_INTERVAL, wait_unless_stopped, wait_with_progress}
 use crate::args::objective::Objective;
 use crate::args::outcomes::signature;
 use crate::bench::experiment::{machine, same_machine};
-use crate::foretell::foretell_quickly;
+use crate::forecast::quick_forecast;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::words::plural;
@@ -40,6 +40,8 @@ const MOST_TURNS: usize = 2000;
 /// What was observed before anything was written.
 pub(super) struct Field {
     observation: Observation,
+    /// What tells this workload from others.
+    workload: Option<Signature>,
     /// Time that the command took with nothing changed.
     command: Option<Duration>,
     /// Time of one look at the machine, of which a window has several.
@@ -87,44 +89,37 @@ pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
         only: args.only.clone(),
         except: args.except.clone(),
     };
-    let ranking = |all: &[Candidate]| match forecast(all, &observation, &goal.costs) {
+    let ranking = |all: &[Candidate]| match forecast(all, &analysis) {
         Ok(forecast) => all.iter().map(|it| gain(&forecast, it)).collect(),
         Err(_) => Vec::new(),
     };
     let mut candidates = candidates(&analysis, &options, &ranking)
         .map_err(|unknown| ExitError(Exit::Usage, unknown.to_string()))?;
-    drop(analysis);
-    let forecast = rank(&mut candidates, &observation, &goal.costs)
+    let forecast = rank(&mut candidates, &analysis)
         .map_err(|why| out::note(&format!("the forecast ranks no candidate: {why}")))
         .ok();
     let started = Instant::now();
     netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
-    Ok(Field { observation, command, look: started.elapsed(), candidates, forecast })
+    let workload = signature(&analysis, &Root::live());
+    let look = started.elapsed();
+    Ok(Field { observation, workload, command, look, candidates, forecast })
 }
 
 /// Sorts the candidates by the forecast gain, those without one as if they gained nothing; the
 /// error is the reason why there is no forecast.
-fn rank(
-    candidates: &mut Candidates,
-    observation: &Observation,
-    costs: &Costs,
-) -> Result<Forecast, String> {
-    let forecast = forecast(&candidates.tried, observation, costs)?;
+fn rank(candidates: &mut Candidates, analysis: &Analysis<'_>) -> Result<Forecast, String> {
+    let forecast = forecast(&candidates.tried, analysis)?;
     let gain = |it: &Candidate| gain(&forecast, it).unwrap_or(0.0);
     candidates.tried.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
     Ok(forecast)
 }
 
 /// What each candidate would do to the observed load.
-fn forecast(
-    candidates: &[Candidate],
-    observation: &Observation,
-    costs: &Costs,
-) -> Result<Forecast, String> {
+fn forecast(candidates: &[Candidate], analysis: &Analysis<'_>) -> Result<Forecast, String> {
     let proposal =
-        |it: &Candidate| Proposal::new(it.name.as_str(), &observation.after, &it.plan.changes);
+        |it: &Candidate| Proposal::new(it.name.as_str(), analysis.after(), &it.plan.changes);
     let proposals: Vec<Proposal> = candidates.iter().map(proposal).collect();
-    foretell_quickly(observation, costs, &proposals)
+    quick_forecast(analysis, &proposals)
 }
 
 /// The gain that a forecast expects of a candidate.
@@ -203,7 +198,7 @@ pub(super) fn plan(args: &Args, objective: Objective, field: &mut Field) -> Resu
         peek: PEEK,
         settle: args.settle,
         rules,
-        workload: signature(&Analysis::new(&field.observation, &Costs::default()), &Root::live()),
+        workload: field.workload.clone(),
         candidates: std::iter::once(present())
             .chain(tried.iter().map(|it| setting(it, field.forecast.as_ref())))
             .collect(),

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             let interval = humantime::format_duration(look.interval());
             let what = format!("this machine, counting for {interval}");
             phases.end("read", &what).into_iter().for_each(eprint_line);
-            let plan = args.goal.plan(&observation, false)?;
+            let plan = args.goal.plan_for(&observation, false)?;
             let what = plural(plan.changes.len(), "change");
             phases.end("plan", &what).into_iter().for_each(eprint_line);
             plan

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::args::costs::costs_for;
 use crate::args::look::{self, CHECK_INTERVAL};
 use crate::args::named;
-use crate::foretell::forecast_of_remedies;
+use crate::forecast::forecast_of_remedies;
 use crate::ndjson::{self, Answer, WithForecast};
 use crate::tell::exit::Exit;
 use crate::tell::out;
@@ -60,9 +60,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         // Weights measured here do not apply to other machines.
         let costs = Costs::default();
         return ndjson::filter(|observation| {
-            let answer = check(&Analysis::new(observation, &costs));
+            let analysis = Analysis::new(observation, &costs);
+            let answer = check(&analysis);
             let forecast = if args.predict {
-                forecast_of_remedies(observation, &costs, &answer).and_then(Result::ok)
+                forecast_of_remedies(&analysis, &answer).and_then(Result::ok)
             } else {
                 None
             };
@@ -76,8 +77,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     };
     let options = Options { stages: true, ..Options::for_findings() };
     let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe_with(options)?;
-    let check = check(&Analysis::new(&observation, &costs));
-    let forecast = forecast_of_remedies(&observation, &costs, &check);
+    let analysis = Analysis::new(&observation, &costs);
+    let check = check(&analysis);
+    let forecast = forecast_of_remedies(&analysis, &check);
     if args.json {
         let forecast = forecast.and_then(Result::ok);
         out::json(&Versioned::first(CheckResult { check: &check, forecast }))?;

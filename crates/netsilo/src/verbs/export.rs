@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 fn plan(args: &Args) -> Result<Plan> {
     match &args.plan {
         Some(path) => load(path),
-        None => args.make.plan(),
+        None => args.make.observe_and_plan(),
     }
 }
 

@@ -3,14 +3,13 @@
 use anyhow::Result;
 use netsilo_decide::plan::{Plan, RefusalCause};
 use netsilo_model::change::Target;
-use netsilo_model::cost::weights::Costs;
-use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_predict::live::proposal::Proposal;
 use serde::Serialize;
 
 use crate::args::plan::PlanArgs;
-use crate::foretell::foretell_quickly;
+use crate::forecast::quick_forecast;
 use crate::ndjson::{self, Answer, WithForecast};
 use crate::tell::exit::Exit;
 use crate::tell::out;
@@ -49,22 +48,23 @@ pub(crate) struct Args {
 /// Observes, plans and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.ndjson {
-        let plan = args.make.planner()?;
-        // Weights measured here do not apply to other machines.
-        let costs = Costs::default();
+        let goal = args.make.goal_elsewhere()?;
         return ndjson::filter(|observation| {
-            let answer = plan(observation);
+            let analysis = Analysis::new(observation, &goal.costs);
+            let answer = args.make.plan_elsewhere(&analysis, &goal);
             let wants = args.predict && !answer.changes.is_empty();
-            let forecast = wants.then(|| predicted(observation, &costs, &answer).ok()).flatten();
+            let forecast = wants.then(|| predicted(&analysis, &answer).ok()).flatten();
             Answer::Plan(Box::new(WithForecast { answer, forecast }))
         });
     }
-    let (observation, plan) = args.make.observe_and_plan()?;
+    let goal = args.make.goal()?;
+    let observation = args.make.observe()?;
+    let analysis = Analysis::new(&observation, &goal.costs);
+    let plan = args.make.plan(&analysis, &goal)?;
     // Limits change nothing that a forecast knows.
     let places = plan.changes.iter().any(|change| !matches!(change.target, Target::Sysctl(_)));
     let predicts = args.predict || places && !args.json;
-    let forecast =
-        if predicts { Some(predicted(&observation, &args.make.costs()?, &plan)) } else { None };
+    let forecast = predicts.then(|| predicted(&analysis, &plan));
     if args.json {
         let forecast = forecast.and_then(|it| it.map_err(|why| out::note(&without(&why))).ok());
         out::json(&Versioned::first(PlanResult { plan: &plan, forecast }))?;
@@ -100,9 +100,8 @@ pub(crate) struct PlanResult<'a> {
 }
 
 /// What the plan would do to the observed load; the error is the reason why too little was seen.
-fn predicted(observation: &Observation, costs: &Costs, plan: &Plan) -> Result<Forecast, String> {
-    let proposal = Proposal::new("plan", &observation.after, &plan.changes);
-    foretell_quickly(observation, costs, &[proposal])
+fn predicted(analysis: &Analysis<'_>, plan: &Plan) -> Result<Forecast, String> {
+    quick_forecast(analysis, &[Proposal::new("plan", analysis.after(), &plan.changes)])
 }
 
 /// Why a plan has no forecast.

@@ -6,7 +6,6 @@ mod described;
 mod device_keys;
 pub(crate) mod observed;
 mod range;
-mod simulated;
 
 use anyhow::Result;
 

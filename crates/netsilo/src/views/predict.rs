@@ -1,7 +1,5 @@
 //! Predictions as text.
 
-pub(crate) mod simulated;
-
 use netsilo_predict::comparison::{Comparison, Predicted, Sweep};
 use netsilo_predict::prediction::CpuTime;
 use netsilo_stats::Estimate;
@@ -73,8 +71,7 @@ pub(super) fn table(rows: Vec<Vec<Cell>>, presentation: Presentation) -> Styled 
     let kept = |row: &Vec<Cell>| shown.iter().map(|at| row[*at].1.clone()).collect();
     let rows: Vec<Vec<Styled>> = rows.iter().map(kept).collect();
     let is_number = |name: &str| !["setting", "", "change", "limit"].contains(&name);
-    let drops =
-        ["", "usr+sys", "interrupts/s", "IPIs/s", "softirq", "analytic", "lost", "latency", "p50"];
+    let drops = ["", "usr+sys", "IPIs/s", "softirq", "latency"];
     narrowed(&header, &rows, is_number, &drops, presentation.width)
 }
 

@@ -139,7 +139,7 @@ mod tests {
     use netsilo_model::derive::analysis::Analysis;
     use netsilo_model::synthetic::scene::Scene;
 
-    use crate::foretell::forecast_of_remedies;
+    use crate::forecast::forecast_of_remedies;
 
     use super::*;
 
@@ -159,8 +159,9 @@ mod tests {
         }))
         .unwrap();
         let (observation, costs) = (scene.observation(), Costs::default());
-        let check = check(&Analysis::new(&observation, &costs));
-        let forecast = forecast_of_remedies(&observation, &costs, &check);
+        let analysis = Analysis::new(&observation, &costs);
+        let check = check(&analysis);
+        let forecast = forecast_of_remedies(&analysis, &check);
         insta::assert_snapshot!("with_forecast", render(&check, forecast.as_ref(), false));
         insta::assert_snapshot!(render(&check, None, false));
         let is_clear = |verdict: &RemedyVerdict| verdict.outcome != Outcome::NoClearChange;

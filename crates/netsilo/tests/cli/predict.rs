@@ -25,9 +25,7 @@ fn the_page_of_predict_shows_what_is_printed() {
     let page = format!("{}/../../docs/predict.md", env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(page).unwrap();
     let file = scenario("request-response");
-    for more in
-        [&[][..], &["--sweep", "load.instances=1..2000/8"], &["--simulate", "--for", "200ms"]]
-    {
+    for more in [&[][..], &["--sweep", "load.instances=1..2000/8"]] {
         let output = run(&[&["predict", "--scenario", &file], more].concat());
         assert_eq!((code(&output), stderr(&output)), (0, ""));
         let block: String = stdout(&output).lines().map(|line| format!("    {line}\n")).collect();
@@ -92,53 +90,6 @@ fn each_kind_of_scenario_is_predicted_with_the_times_of_its_cpus() {
         assert_eq!((code(&output), stderr(&output)), (0, ""));
         insta::assert_snapshot!(format!("predict-{name}"), stdout(&output));
     }
-}
-
-#[test]
-fn a_simulation_shows_each_cpu_over_time() {
-    let simulate = ["--simulate", "--for", "100ms", "-v"];
-    let output = run(&[&["predict", "--scenario", &scenario("forward")], &simulate[..]].concat());
-    assert_eq!((code(&output), stderr(&output)), (0, ""));
-    insta::assert_snapshot!(stdout(&output));
-}
-
-#[test]
-fn what_cannot_be_simulated_is_refused_with_the_reason() {
-    let told = |name: &str, more: &[&str]| {
-        let file = scenario(name);
-        let command = [&["predict", "--scenario", &file, "--simulate"], more].concat();
-        refusal(&command).replace(&file, "FILE")
-    };
-    insta::assert_snapshot!(
-        told("send", &[]),
-        @r"
-    1 netsilo: a load of kind send cannot be simulated: its sends are known by their mean costs alone; predict without --simulate answers
-    "
-    );
-    insta::assert_snapshot!(
-        told("service-in-a-guest", &[]),
-        @r"
-    1 netsilo: a load of kind service cannot be simulated: its packets and requests are unknown, only its shares of CPU time are known; predict without --simulate answers
-    "
-    );
-    insta::assert_snapshot!(
-        told("forward", &["--for", "1us"]),
-        @r"
-    2 error: invalid value '1us' for '--for <TIME>': write at least 1ms
-
-    For more information, try '--help'.
-    "
-    );
-    insta::assert_snapshot!(
-        told("forward", &["--sweep", "load.mbit=1..2"]),
-        @r"
-    2 error: the argument '--simulate' cannot be used with '--sweep <KEY=FROM..TO>'
-
-    Usage: netsilo predict --scenario <FILE> --simulate
-
-    For more information, try '--help'.
-    "
-    );
 }
 
 #[test]

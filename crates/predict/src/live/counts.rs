@@ -104,12 +104,12 @@ fn add(sum: &mut Shares, shares: &Shares, part: f64) {
 fn ipis(work: &Work<'_>, values: &Values, placement: impl Fn(usize) -> Placement) -> f64 {
     /// Time of a packet where it was not measured (ns); IPIs do not depend on it.
     const ANY: f64 = 1000.0;
-    let prices = Prices::measured(work, values);
+    let prices = Prices::new(work.analysis, values);
     let mut loads = Loads::default();
     for (number, queue) in work.queues.iter().enumerate() {
         let queue = Queue { ns: queue.ns.or(Some(ANY)), ..queue.clone() };
         let placed = placement(number);
-        loads::add(&mut loads, work, &queue, (&placed, &prices), (&placed, &prices));
+        loads::add(&mut loads, work, &prices, &queue, (&placed, &placed));
     }
     loads.ipis
 }

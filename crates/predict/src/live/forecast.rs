@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
 use netsilo_model::cost::weights::CostSource;
 use netsilo_model::derive::analysis::Analysis;
@@ -111,16 +110,7 @@ pub fn forecast(observed: &Work<'_>, load: f64, settings: &[Proposal], draws: &D
     let mut all = vec![machine.expected(AS_IT_IS, &work, None)];
     for proposal in settings {
         let mut not_modeled = proposal.not_modeled.clone();
-        let found = match &proposal.supposed {
-            Some(machine) => Ok(Some((Arc::clone(machine), proposal.after.clone()))),
-            None => proposal.other_queues(observed).map(|machine| {
-                machine.map(|machine| {
-                    let after = proposal.rest(&machine);
-                    (Arc::new(machine), after)
-                })
-            }),
-        };
-        let supposed = found.unwrap_or_else(|unknown| {
+        let supposed = proposal.other_queues(observed).unwrap_or_else(|unknown| {
             not_modeled.push(unknown);
             None
         });
@@ -135,12 +125,13 @@ pub fn forecast(observed: &Work<'_>, load: f64, settings: &[Proposal], draws: &D
                 }
                 expected
             }
-            Some((supposed, after)) => {
+            Some(supposed) => {
                 let analysis = Analysis::new(&supposed.observation, work.analysis.costs);
                 let Ok(other) = supposed.work(&analysis) else { continue };
                 let other = other.times(load);
                 add_new(&mut assumed, supposed.assumed.iter().cloned());
-                let placed = Placed::new(&other, after);
+                let after = proposal.rest(supposed);
+                let placed = Placed::new(&other, &after);
                 not_modeled.extend(proposal.xps().filter(|_| !placed.moves_sent()));
                 add_new(&mut assumed, placed.assumes());
                 Drawings::new(&other, draws).expected(&proposal.name, &work, Some(&placed))
@@ -217,9 +208,6 @@ impl<'a> Drawings<'a> {
 struct Drawn<'a> {
     work: &'a Work<'a>,
     present: Vec<Placement>,
-    /// Of the machine that was measured.
-    measured: Prices<'a>,
-    /// Of the machine that is forecast: with a hypervisor or without one.
     prices: Prices<'a>,
     /// The loads as it is.
     before: Loads,
@@ -227,26 +215,25 @@ struct Drawn<'a> {
 
 impl<'a> Drawn<'a> {
     fn new(work: &'a Work<'a>, present: &[Placement], values: &'a Values) -> Self {
-        let measured = Prices::measured(work, values);
-        let prices = Prices::new(work.analysis, values, work.on_metal);
+        let prices = Prices::new(work.analysis, values);
         let present = present.to_vec();
-        let drawn = Self { work, present, measured, prices, before: Loads::default() };
-        let before = drawn.loads(&drawn.present, &drawn.measured);
+        let drawn = Self { work, present, prices, before: Loads::default() };
+        let before = drawn.loads(&drawn.present);
         Self { before, ..drawn }
     }
 
     fn after(&self, placed: &Placed) -> Loads {
-        let mut loads = self.loads(&placed.queues, &self.prices);
+        let mut loads = self.loads(&placed.queues);
         if let Some(sent) = &placed.sent {
             sent.add(self.work, &self.prices, &mut loads);
         }
         loads
     }
 
-    fn loads(&self, to: &[Placement], prices: &Prices<'_>) -> Loads {
+    fn loads(&self, to: &[Placement]) -> Loads {
         let mut loads = Loads::default();
         for ((queue, now), placed) in self.work.queues.iter().zip(&self.present).zip(to) {
-            loads::add(&mut loads, self.work, queue, (now, &self.measured), (placed, prices));
+            loads::add(&mut loads, self.work, &self.prices, queue, (now, placed));
         }
         loads
     }

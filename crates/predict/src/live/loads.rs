@@ -87,25 +87,28 @@ struct Parts {
     protocol: f64,
 }
 
-/// Where steps run, and what they cost there.
-pub(crate) type Priced<'a> = (&'a Placement, &'a Prices<'a>);
-
-/// Computes the loads of a queue's packets: divided as `now`, which was measured, and placed as
-/// `then`.
+/// Adds the loads of a queue's packets: divided as `now`, which was measured, and placed as
+/// `placed`.
 pub(crate) fn add(
     loads: &mut Loads,
     work: &Work<'_>,
+    prices: &Prices<'_>,
     queue: &Queue<'_>,
-    now: Priced<'_>,
-    (placed, prices): Priced<'_>,
+    (now, placed): (&Placement, &Placement),
 ) {
     let Some(ns) = queue.ns else { return };
-    let parts = parts(work, queue, now, ns);
+    let parts = parts(work, prices, queue, now, ns);
     Adding { loads, work, queue, placed, prices }.all(parts);
 }
 
 /// Divides the measured time of a packet into poll and protocol.
-fn parts(work: &Work<'_>, queue: &Queue<'_>, (now, prices): Priced<'_>, ns: f64) -> Parts {
+fn parts(
+    work: &Work<'_>,
+    prices: &Prices<'_>,
+    queue: &Queue<'_>,
+    now: &Placement,
+    ns: f64,
+) -> Parts {
     let share = work.protocol_share.unwrap_or_else(|| prices.protocol_share(queue));
     let adding = Adding { loads: &mut Loads::default(), work, queue, placed: now, prices };
     // What RPS takes away from the CPU that polls, and what it costs there.

@@ -6,7 +6,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::seen_costs::seen_ipis;
 use netsilo_model::machine::topology::Distance;
 
-use crate::live::work::{Queue, Work};
+use crate::live::work::Queue;
 use crate::parameters::Values;
 use crate::scenario::{Kernel, Machine};
 use crate::transaction::contention;
@@ -29,27 +29,17 @@ pub(crate) struct Prices<'a> {
 }
 
 impl<'a> Prices<'a> {
-    /// The prices of a machine; with `on_metal`, without the hypervisor under which it was
-    /// measured.
-    pub(crate) fn new(analysis: &'a Analysis<'_>, values: &'a Values, on_metal: bool) -> Self {
+    /// The prices of a machine.
+    pub(crate) fn new(analysis: &'a Analysis<'_>, values: &'a Values) -> Self {
         let machine = machine(analysis);
         Self {
             values,
             costs: analysis.costs,
             unit: values.ns_per_cycle(&machine),
             ipi: values.ipi_factor(&machine),
-            seen_ipi: seen_ipis(analysis).map(|(ns, _)| ns).filter(|_| !on_metal),
-            has_measured_ipis: analysis.costs.source != CostSource::Default && !on_metal,
+            seen_ipi: seen_ipis(analysis).map(|(ns, _)| ns),
+            has_measured_ipis: analysis.costs.source != CostSource::Default,
         }
-    }
-
-    /// The prices of the machine on which the work was measured.
-    pub(crate) fn measured(work: &Work<'a>, values: &'a Values) -> Self {
-        let mut prices = Self::new(work.analysis, values, false);
-        if work.on_metal {
-            prices.ipi = values.virtual_ipi;
-        }
-        prices
     }
 
     /// What a poll costs before its first packet: the interrupt, and the kthread's wakeup.

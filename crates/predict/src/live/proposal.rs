@@ -1,7 +1,5 @@
 //! A setting of an observed machine, and which of its knobs the model knows.
 
-use std::sync::Arc;
-
 use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::ethtool::Coalesce;
@@ -21,8 +19,6 @@ pub struct Proposal {
     pub after: Snapshot,
     /// Knobs that it changes and the model does not know.
     pub not_modeled: Vec<String>,
-    /// The machine that it is a setting of, if that is not the observed one.
-    pub supposed: Option<Arc<Supposed>>,
     /// What it changes.
     changes: Vec<Change>,
 }
@@ -34,17 +30,7 @@ impl Proposal {
         let unknown = changes.iter().filter(|change| !knows(&change.target, before, &after));
         let not_modeled = unknown.map(|change| change.target.to_string()).collect();
         let changes = changes.to_vec();
-        Self { name: name.into(), not_modeled, after, supposed: None, changes }
-    }
-
-    /// The setting that these changes make of a supposed machine.
-    pub fn of_supposed(
-        name: impl Into<String>,
-        machine: &Arc<Supposed>,
-        changes: &[Change],
-    ) -> Self {
-        let before = &machine.observation.after;
-        Self { supposed: Some(Arc::clone(machine)), ..Self::new(name, before, changes) }
+        Self { name: name.into(), not_modeled, after, changes }
     }
 
     /// The machine that this setting makes of the observed one, if packets arrive on other queues

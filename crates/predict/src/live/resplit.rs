@@ -49,17 +49,6 @@ impl Moved {
     }
 }
 
-/// The netdevs that receive packets on queues with interrupts.
-pub(crate) fn with_interrupts(work: &Work<'_>) -> Result<Vec<NetdevIdentity>, CannotSuppose> {
-    let with = work.queues.iter().filter(|it| it.silo.irq.is_some() && it.silo.queue.is_some());
-    let netdevs: BTreeSet<NetdevIdentity> = with.map(|it| it.silo.netdev.clone()).collect();
-    if netdevs.is_empty() {
-        Err(CannotSuppose::NoInterrupts)
-    } else {
-        Ok(netdevs.into_iter().collect())
-    }
-}
-
 /// A queue of the supposed machine: where it is polled, and what was seen there.
 struct NewQueue {
     number: u32,
@@ -69,6 +58,40 @@ struct NewQueue {
 }
 
 impl Supposed {
+    /// Another number of queues of one netdev.
+    ///
+    /// # Errors
+    /// Why nothing can be said of it.
+    pub(crate) fn with_queues(
+        work: &Work<'_>,
+        netdev: &NetdevIdentity,
+        count: u32,
+    ) -> Result<Self, CannotSuppose> {
+        Self::spread_anew(work, netdev, Moved::All(count))
+    }
+
+    /// A hash that takes in the ports of UDP.
+    ///
+    /// # Errors
+    /// Why nothing can be said of it.
+    pub(crate) fn with_udp_ports(
+        work: &Work<'_>,
+        netdev: &NetdevIdentity,
+    ) -> Result<Self, CannotSuppose> {
+        Self::spread_anew(work, netdev, Moved::Udp)
+    }
+
+    fn spread_anew(
+        work: &Work<'_>,
+        netdev: &NetdevIdentity,
+        moved: Moved,
+    ) -> Result<Self, CannotSuppose> {
+        let mut supposed = Self::same(work);
+        supposed.spread(work, netdev, moved)?;
+        supposed.write_ticks(work);
+        Ok(supposed)
+    }
+
     /// Spreads packets of a netdev evenly over its queues.
     pub(crate) fn spread(
         &mut self,

@@ -1,13 +1,12 @@
-//! A machine that the observed one could be, under the same load: with other numbers of queues and
-//! CPUs, or without its hypervisor.
+//! The observed machine with the packets on other queues of a netdev, under the same load.
 //!
-//! It is an observation, as if that machine had been observed: an algorithm plans for it as for any
-//! other. What had to be assumed is said in words.
+//! It is an observation, as if that machine had been observed. What had to be assumed is said in
+//! words.
 
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::host::CpuCounters;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::observation::Observation;
@@ -18,44 +17,9 @@ use crate::prediction::CpuTime;
 /// Clock ticks of a second (USER_HZ).
 const TICKS: f64 = 100.0;
 
-/// What is supposed of a machine.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct WhatIf {
-    /// rx queues of each netdev whose queues have interrupts.
-    pub queue_count: Option<u32>,
-    /// CPUs.
-    pub cpu_count: Option<u32>,
-    /// Whether it has no hypervisor.
-    pub on_metal: bool,
-}
-
-impl WhatIf {
-    /// Whether it is the machine as it is.
-    pub fn is_nothing(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// What is supposed, in words.
-    pub fn name(&self) -> String {
-        let queues = self.queue_count.map(|count| format!("{count} queues"));
-        let cpus = self.cpu_count.map(|count| format!("{count} CPUs"));
-        let metal = self.on_metal.then(|| "no hypervisor".to_owned());
-        queues.into_iter().chain(cpus).chain(metal).collect::<Vec<_>>().join(", ")
-    }
-}
-
 /// Why nothing can be said of such a machine.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum CannotSuppose {
-    /// The number of CPUs is no multiple of the present one.
-    #[error(
-        "{0} CPUs: write a multiple of the {1} that run here. Which threads would share fewer \
-         CPUs, or which part of a socket would have more, is not known"
-    )]
-    NoMultiple(u32, u32),
-    /// Some CPUs are offline.
-    #[error("some CPUs of this machine are offline: how its threads use more CPUs is not known")]
-    Offline,
+pub(crate) enum CannotSuppose {
     /// No netdev with traffic has interrupts for its queues.
     #[error(
         "no netdev that receives packets here has an interrupt for each queue: more queues have \
@@ -68,9 +32,6 @@ pub enum CannotSuppose {
     /// Not all flows may be spread anew.
     #[error("{0} {1}: {2} flows were seen, too few to spread evenly over {3} queues")]
     FewFlows(String, &'static str, usize, u32),
-    /// There is no hypervisor.
-    #[error("this machine is not known to have a hypervisor")]
-    NoHypervisor,
 }
 
 /// What the queues of a supposed machine cost: measured on those of the observed one.
@@ -84,7 +45,7 @@ pub(crate) struct QueueCost {
 
 /// A machine that the observed one could be.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Supposed {
+pub(crate) struct Supposed {
     /// As if it had been observed.
     pub observation: Observation,
     /// What was assumed, in words.
@@ -96,8 +57,6 @@ pub struct Supposed {
     /// Of netdevs whose queues are others.
     pub(crate) queues: BTreeMap<(NetdevIdentity, u32), QueueCost>,
     protocol_share: Option<f64>,
-    /// Whether inter-processor interrupts no longer pass a hypervisor.
-    on_metal: bool,
 }
 
 impl Supposed {
@@ -110,31 +69,12 @@ impl Supposed {
             room: work.room.clone(),
             queues: BTreeMap::new(),
             protocol_share: work.protocol_share,
-            on_metal: false,
         }
-    }
-
-    pub(crate) fn without_hypervisor(&mut self) -> Result<(), CannotSuppose> {
-        if self.observation.after.machine.virtual_machine != Some(true) {
-            return Err(CannotSuppose::NoHypervisor);
-        }
-        for snapshot in [&mut self.observation.before, &mut self.observation.after] {
-            snapshot.machine.virtual_machine = Some(false);
-        }
-        self.on_metal = true;
-        self.room.clear();
-        self.assumed.push(
-            "that only inter-processor interrupts, and stolen time, cost less without the \
-             hypervisor: device interrupts and system calls cost what they cost here"
-                .to_owned(),
-        );
-        Ok(())
     }
 
     /// The receive work of this machine; `analysis` is of its observation.
     pub(crate) fn work<'a>(&self, analysis: &'a Analysis<'a>) -> Result<Work<'a>, TooLittle> {
         let mut work = Work::new(analysis)?;
-        work.on_metal = self.on_metal;
         work.cpus.clone_from(&self.cpus);
         work.room.clone_from(&self.room);
         work.protocol_share = self.protocol_share;
@@ -180,10 +120,4 @@ impl Supposed {
 pub(crate) fn parts(count: u64, parts: usize) -> impl Iterator<Item = u64> {
     let parts = parts.max(1) as u64;
     (0..parts).map(move |part| count / parts + u64::from(part < count % parts))
-}
-
-/// The CPUs of a set in this many machines beside each other, of `each` CPUs.
-pub(crate) fn in_all(cpus: &CpuSet, copies: u32, each: u32) -> CpuSet {
-    let copy = |copy: u32| cpus.iter().map(move |cpu| CpuId(cpu.0 + copy * each));
-    (0..copies).flat_map(copy).collect()
 }

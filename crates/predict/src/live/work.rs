@@ -30,9 +30,6 @@ pub struct Work<'a> {
     pub(crate) analysis: &'a Analysis<'a>,
     /// The load, as a multiple of the observed one.
     pub(crate) load: f64,
-    /// Whether inter-processor interrupts pass no hypervisor, though they did when they were
-    /// measured.
-    pub(crate) on_metal: bool,
     /// Queues that receive packets.
     pub(crate) queues: Vec<Queue<'a>>,
     /// How each CPU spent its time; NAPI kthreads count as softirqs.
@@ -149,7 +146,6 @@ impl<'a> Work<'a> {
             room: analysis.rates.cpus.keys().filter_map(room).collect(),
             protocol_share: protocol_share(analysis, &queues),
             load: 1.0,
-            on_metal: false,
             queues,
             analysis,
         })

@@ -380,7 +380,7 @@ fn the_packaged_file_names_each_default() {
         .map(|line| line.strip_prefix('#').filter(|rest| is_key(rest)).unwrap_or(line))
         .map(|line| format!("{line}\n"))
         .collect();
-    assert_eq!((keys(PACKAGED), keys(&all)), (0, 30), "{all}");
+    assert_eq!((keys(PACKAGED), keys(&all)), (0, 23), "{all}");
     assert_eq!(parse(PACKAGED), Ok(Config::default()));
     // a key that chooses how to place, even as by default, ends the following of outcomes
     let all = parse(&all).map(|config| Config { only_limits: true, ..config });

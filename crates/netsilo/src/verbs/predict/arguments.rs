@@ -2,11 +2,9 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use crate::args::look::ObserveArgs;
 use crate::verbs::predict::range::Range;
-use crate::verbs::predict::simulated;
 
 /// Draws of the parameters that an interval is from.
 pub(super) const DRAWS: usize = 200;
@@ -17,8 +15,7 @@ pub(crate) struct Args {
     /// File that describes machine, NIC, load and settings (docs/predict.md) [default: observe
     /// this machine]
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "plan", "load", "queue_count", "cpu_count", "virtual", "from", "interval", "window",
-        "no_bpf",
+        "plan", "load", "from", "interval", "window", "no_bpf",
     ])]
     pub(super) scenario: Option<PathBuf>,
     /// Use this value in place of what the file says: load.instances=500, machine.cores=32
@@ -36,38 +33,14 @@ pub(crate) struct Args {
     /// Predict at this multiple of the observed load: x2, x0.5 [default: x1]
     #[arg(long, value_name = "xFACTOR", value_parser = factor)]
     pub(super) load: Option<f64>,
-    /// What if each netdev with interrupts had this many rx queues
-    #[arg(long, value_name = "N", conflicts_with = "plan",
-        value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(super) queue_count: Option<u32>,
-    /// What if the machine had this many CPUs: a multiple of those that it has
-    #[arg(long, value_name = "N", conflicts_with = "plan",
-        value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(super) cpu_count: Option<u32>,
-    /// What if the machine had no hypervisor
-    #[arg(long = "virtual", id = "virtual", value_name = "no", value_parser = ["no"],
-        conflicts_with = "plan")]
-    pub(super) is_virtual: Option<String>,
     /// Predict along a range of one key of the file: load.instances=1..2000, or 1..2000/50 for 50
     /// points [default: 24 points]
     #[arg(long, value_name = "KEY=FROM..TO", conflicts_with = "per_cpu", requires = "scenario")]
     pub(super) sweep: Option<Range>,
-    /// Simulate each packet: slower, with latencies, losses, and a timeline of each CPU (-v)
-    #[arg(long, requires = "scenario", conflicts_with = "sweep")]
-    pub(super) simulate: bool,
-    /// Time to simulate, in the simulated machine's time (200ms, 2s)
-    #[arg(
-        long = "for",
-        value_name = "TIME",
-        default_value = "1s",
-        requires = "simulate",
-        value_parser = simulated::time
-    )]
-    pub(super) time: Duration,
     /// Also show how each CPU spends its time
     #[arg(short = 'v', long = "verbose")]
     pub(super) per_cpu: bool,
-    /// Seed of the draws that the intervals are from, and of the simulation
+    /// Seed of the draws that the intervals are from
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
     /// Print the result as JSON

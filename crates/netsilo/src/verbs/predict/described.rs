@@ -7,7 +7,6 @@ use netsilo_predict::comparison::{compare, sweep};
 use netsilo_predict::file::{self, BadScenario};
 use netsilo_predict::interval::Draws;
 use netsilo_predict::parameters::Table;
-use netsilo_predict::simulate::Options;
 
 use crate::args::file as files;
 use crate::tell::exit::{Exit, ExitError};
@@ -16,7 +15,6 @@ use crate::tell::presentation::Presentation;
 use crate::tell::versioned::Versioned;
 use crate::tell::words::wrong_key;
 use crate::verbs::predict::arguments::{Args, DRAWS, split};
-use crate::verbs::predict::simulated;
 use crate::views;
 
 /// Points of a sweep that have intervals as JSON: each takes as long as all draws.
@@ -64,11 +62,6 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
     let draws = Draws::new(&table, DRAWS, args.seed);
     let comparison = compare(&described, &against, &draws)
         .context("the setting to compare with is one of the scenario's")?;
-    if args.simulate {
-        let options = Options { seconds: args.time.as_secs_f64(), seed: args.seed };
-        let simulated = simulated::compare(&described, comparison, &table.values(), &options)?;
-        return simulated::print(simulated, args.per_cpu, args.json);
-    }
     if args.json {
         out::json(&Versioned::first(comparison))?
     } else {

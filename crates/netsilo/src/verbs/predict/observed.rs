@@ -1,19 +1,15 @@
 //! Settings of this machine or a bundle's, under the load that was observed.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use netsilo_decide::plan::{Goal, Plan, plan};
-use netsilo_model::change::Change;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_predict::interval::Draws;
-use netsilo_predict::live::forecast::{Forecast, forecast};
+use netsilo_predict::live::forecast::Forecast;
 use netsilo_predict::live::proposal::Proposal;
-use netsilo_predict::live::supposed::{Supposed, WhatIf};
-use netsilo_predict::live::work::Work;
 use netsilo_sys::bpf::tracer::Options;
 use serde::Deserialize as _;
 
@@ -21,7 +17,7 @@ use crate::args::costs::costs_for;
 use crate::args::goal_keys::GoalKeys;
 use crate::args::named;
 use crate::args::plan::load;
-use crate::foretell::{draws, foretell};
+use crate::forecast::{draws, forecast_of};
 use crate::ndjson::{self, Answer};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
@@ -44,11 +40,6 @@ enum Asked {
 pub(super) fn run(args: &Args) -> Result<Exit> {
     let question = Question {
         asked: asked(args)?,
-        what_if: WhatIf {
-            queue_count: args.queue_count,
-            cpu_count: args.cpu_count,
-            on_metal: args.is_virtual.is_some(),
-        },
         load: args.load.unwrap_or(1.0),
         draws: draws(DRAWS, args.seed)?,
     };
@@ -77,7 +68,6 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
 /// What is asked about a machine.
 struct Question {
     asked: Vec<Asked>,
-    what_if: WhatIf,
     load: f64,
     draws: Draws,
 }
@@ -90,31 +80,13 @@ impl Question {
         costs: &Costs,
         note: impl Fn(&str),
     ) -> Result<Forecast> {
-        let Self { what_if, load, draws, .. } = self;
         let analysis = Analysis::new(observation, costs);
-        if what_if.is_nothing() {
-            let proposals = self.proposals(&analysis, &note, |name, changes| {
-                Proposal::new(name, &observation.after, changes)
-            });
-            return foretell(observation, costs, *load, &proposals, draws);
-        }
-        let work = Work::new(&analysis).context("cannot predict")?;
-        let machine = Arc::new(Supposed::new(&work, what_if).context("cannot predict")?);
-        let analysis = Analysis::new(&machine.observation, costs);
-        let mut proposals = vec![Proposal::of_supposed(what_if.name(), &machine, &[])];
-        proposals.extend(self.proposals(&analysis, &note, |name, changes| {
-            Proposal::of_supposed(name, &machine, changes)
-        }));
-        Ok(forecast(&work, *load, &proposals, draws))
+        let proposals = self.proposals(&analysis, &note);
+        forecast_of(&analysis, self.load, &proposals, &self.draws)
     }
 
     /// What is asked for, on one machine.
-    fn proposals(
-        &self,
-        analysis: &Analysis<'_>,
-        note: &impl Fn(&str),
-        new: impl Fn(&str, &[Change]) -> Proposal,
-    ) -> Vec<Proposal> {
+    fn proposals(&self, analysis: &Analysis<'_>, note: &impl Fn(&str)) -> Vec<Proposal> {
         let proposal = |asked: &Asked| {
             let (name, plan, keys) = match asked {
                 Asked::Goal(name, goal, keys) => (name, plan(analysis, goal), Some(keys)),
@@ -124,7 +96,8 @@ impl Question {
                 note(&format!("{name}: {}: {}", refusal.subject, refusal.reason));
             }
             let of_devices = keys.map(|keys| keys.changes(analysis.after(), note));
-            new(name, &[plan.changes, of_devices.unwrap_or_default()].concat())
+            let changes = [plan.changes, of_devices.unwrap_or_default()].concat();
+            Proposal::new(name, analysis.after(), &changes)
         };
         self.asked.iter().map(proposal).collect()
     }
