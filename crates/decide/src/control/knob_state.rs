@@ -16,7 +16,7 @@ use super::hold::Hold;
 use super::owner::likely_owner;
 use super::planned::Planned;
 use super::policy::Policy;
-use crate::place::auto::SUFFICES_FIXED;
+use crate::place::SUFFICES_FIXED;
 use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::snapshot::event::Event;
 use netsilo_model::snapshot::host::KnobOwner;

@@ -10,7 +10,7 @@ use super::knob_state::{Input, Knob};
 use super::memory::Memory;
 use super::planned::Planned;
 use super::view::{self, Window};
-use crate::plan::{AlgorithmName, Plan};
+use crate::plan::Plan;
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::cost::problem::SECOND_NS;
 
@@ -168,7 +168,7 @@ fn gain(window: &Window<'_>, plan: &Plan, change: &Change) -> Option<i64> {
     let irq = window.irq(&change.target)?;
     let placement = plan.placements.iter().find(|placement| placement.irq == Some(irq))?;
     let estimated = plan.measured.is_none()
-        && placement.algorithm == AlgorithmName::Auto
+        && placement.algorithm.algorithm().moves_for_estimated_gain
         && !placement.is_of_completions()
         && change.new == Value::Cpus(placement.cpus.clone());
     estimated.then_some(placement.gain_ns_per_s)

@@ -22,7 +22,6 @@ use super::measure::{
 use super::policy::Policy;
 use super::sample::{DataPath, Sample, WorkKind};
 use super::view::{self, Window};
-use crate::place::AlgorithmName;
 use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::NapiId;
@@ -181,11 +180,9 @@ impl Trial {
         self.as_result(effect, Some(measures), words)
     }
 
-    /// Whether counts prove something: only for algorithms that move a queue for its distance and
-    /// wakeups alone, as the others accept both; and not if readers moved themselves.
+    /// Whether counts prove something: not if readers moved themselves.
     fn is_judged_by_counts(&self, policy: &Policy) -> bool {
-        let algorithm = policy.goal.algorithm;
-        matches!(algorithm, AlgorithmName::Auto | AlgorithmName::SameCpu) && !self.readers_moved()
+        policy.goal.algorithm.algorithm().judged_by_counts && !self.readers_moved()
     }
 
     /// Whether the readers of the data are on other CPUs since the batch.

@@ -68,7 +68,7 @@ pub fn candidates(
 ) -> Result<Candidates, UnknownCandidate> {
     let mut made = Collector { options, all: Candidates::default(), names: Vec::new() };
     let mut placements = Vec::new();
-    for algorithm in AlgorithmName::ALL {
+    for algorithm in AlgorithmName::ALL.iter().filter(|it| it.algorithm().tried_by_tune) {
         let plan = plan_with_verdicts(analysis, &placing(options.goal.clone(), *algorithm));
         let expected = plan.predicted.clone().map_or(Expected::NotEstimated, Expected::Cost);
         // also one that was not requested, as a part of what was

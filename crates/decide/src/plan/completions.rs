@@ -163,7 +163,7 @@ pub(super) fn senders(
     };
     for (((group, algorithm), vector), suggestion) in groups.iter().zip(vectors).zip(suggestions) {
         let Some(cpu) = suggestion.cpu().or(vector.present) else { continue };
-        let is_placed = suggestion.cpu().is_some() && *algorithm == AlgorithmName::Auto;
+        let is_placed = suggestion.cpu().is_some() && algorithm.algorithm().completions_follow;
         let is_from_here =
             |it: &Egress<'_>| it.senders.as_ref().is_none_or(|senders| senders.contains(cpu));
         for egress in egress(snapshot, goal, group, vector).into_iter().filter(is_from_here) {

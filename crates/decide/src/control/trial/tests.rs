@@ -2,6 +2,7 @@
 
 use super::super::expected::Moved;
 use super::*;
+use crate::place::AlgorithmName;
 use crate::plan::Goal;
 use netsilo_model::change::{Value, knobs};
 use netsilo_model::cost::weights::Costs;

@@ -11,6 +11,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::NodeId;
 use netsilo_model::machine::words::plural;
 
+use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
 use crate::place::cpu_loads::{CpuLoads, millionths};
 use crate::place::suggestion::Suggestion;
@@ -26,7 +27,15 @@ const KEEP_ABOVE: f64 = 0.45;
 /// Most fill of a CPU with more than one vector.
 const MAX_FILL: f64 = 0.85;
 
-pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    suggest,
+    judged_by_counts: false,
+    moves_for_estimated_gain: false,
+    completions_follow: false,
+    tried_by_tune: true,
+};
+
+fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let loads = CpuLoads::new(capacity);
     let mut suggestions: Vec<Suggestion> = vectors
         .iter()

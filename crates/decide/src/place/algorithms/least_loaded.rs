@@ -3,6 +3,7 @@
 
 use netsilo_model::machine::cpuset::CpuId;
 
+use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
 use crate::place::cpu_loads::{CpuLoads, millionths};
 use crate::place::suggestion::Suggestion;
@@ -12,7 +13,15 @@ use crate::place::vector::Vector;
 /// Most rounds over all vectors; each move evens out the CPUs, so the loop ends earlier.
 const ROUNDS: usize = 32;
 
-pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    suggest,
+    judged_by_counts: false,
+    moves_for_estimated_gain: false,
+    completions_follow: false,
+    tried_by_tune: true,
+};
+
+fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let mut loads = CpuLoads::new(capacity);
     let mut at: Vec<Option<CpuId>> = Vec::with_capacity(vectors.len());
     for vector in vectors {

@@ -13,14 +13,24 @@ use netsilo_model::derive::reader_spread::ReaderSpread;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
 
+use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
 use crate::place::model::Model;
 use crate::place::parts::Parts;
 use crate::place::suggestion::Suggestion;
+use crate::place::thresholds::SUFFICES_FIXED;
 use crate::place::vector::{Completion, Vector};
 use crate::place::words::{bytes_per_s, consumer_in_words};
 
-pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    suggest,
+    judged_by_counts: true,
+    moves_for_estimated_gain: true,
+    completions_follow: true,
+    tried_by_tune: true,
+};
+
+fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let model = Model::new(capacity, vectors);
     let at = settled(capacity, vectors, solved(&model));
     let placed = model.placed(&at);
@@ -45,10 +55,6 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
 
 /// Share of what a move must gain that suffices in a plan that moves something anyway.
 const SUFFICES: f64 = 0.8;
-
-/// The same of the fixed part: one more write costs nothing in such a plan, and a queue that has
-/// little to gain now may have more under a heavier load.
-pub(crate) const SUFFICES_FIXED: f64 = 0.1;
 
 /// Most rounds until nothing moves.
 const ROUNDS: usize = 4;

@@ -5,13 +5,22 @@
 
 use netsilo_model::derive::silo::heaviest;
 
+use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
 use crate::place::suggestion::Suggestion;
 use crate::place::thresholds::WORTH_MOVING;
 use crate::place::vector::Vector;
 use crate::place::words::{consumer_in_words, softirq_in_words};
 
-pub(super) fn suggest(_: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    suggest,
+    judged_by_counts: true,
+    moves_for_estimated_gain: false,
+    completions_follow: false,
+    tried_by_tune: true,
+};
+
+fn suggest(_: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     vectors.iter().map(place).collect()
 }
 

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
 
+use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
 use crate::place::cpu_loads::{CpuLoads, millionths};
 use crate::place::suggestion::Suggestion;
@@ -52,7 +53,15 @@ const JUST_PUT: Threshold = Threshold {
 /// Most rounds over all vectors until each is well placed.
 const ROUNDS: usize = 16;
 
-pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    suggest,
+    judged_by_counts: false,
+    moves_for_estimated_gain: false,
+    completions_follow: false,
+    tried_by_tune: true,
+};
+
+fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let topology = capacity.topology;
     let shared = Shared {
         nodes: Groups::of(topology, |cpu| topology.node_of(cpu)),

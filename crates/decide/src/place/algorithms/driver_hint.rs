@@ -1,11 +1,20 @@
 //! Places each vector by the driver's `affinity_hint`: one queue per CPU, as the driver chose at
 //! set-up.
 
+use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
 use crate::place::suggestion::Suggestion;
 use crate::place::vector::Vector;
 
-pub(super) fn suggest(_: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    suggest,
+    judged_by_counts: false,
+    moves_for_estimated_gain: false,
+    completions_follow: false,
+    tried_by_tune: true,
+};
+
+fn suggest(_: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     vectors.iter().map(place).collect()
 }
 

@@ -8,12 +8,21 @@ use std::collections::BTreeMap;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::NodeId;
 
+use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
 use crate::place::cpu_loads::CpuLoads;
 use crate::place::suggestion::Suggestion;
 use crate::place::vector::Vector;
 
-pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    suggest,
+    judged_by_counts: false,
+    moves_for_estimated_gain: false,
+    completions_follow: false,
+    tried_by_tune: true,
+};
+
+fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let mut loads = CpuLoads::new(capacity);
     let mut crowds = Crowds::default();
     let mut candidates: BTreeMap<(Option<NodeId>, &CpuSet), Vec<Candidate>> = BTreeMap::new();
