@@ -1,22 +1,14 @@
 //! Which other program likely writes a knob.
 
 use netsilo_model::change::Target;
-use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
+use netsilo_model::snapshot::host::KnobOwner;
 
 /// The programs on this machine that write such a knob.
 pub(super) fn owners_of<'o>(
     owners: &'o [KnobOwner],
     target: &Target,
 ) -> impl Iterator<Item = &'o KnobOwner> {
-    let kind = match target {
-        Target::IrqAffinity(_) | Target::DefaultSmpAffinity(_) => Some(OwnedKnob::IrqAffinity),
-        Target::RpsCpus(_) | Target::RpsFlowCnt(_) => Some(OwnedKnob::Rps),
-        Target::RpsSockFlowEntries(_) | Target::RpsDefaultMask(_) => Some(OwnedKnob::Rps),
-        Target::XpsCpus(_) => Some(OwnedKnob::Xps),
-        Target::Sysctl(_) => Some(OwnedKnob::Sysctls),
-        _ => None,
-    };
-    owners.iter().filter(move |owner| kind.is_some_and(|kind| owner.writes.contains(&kind)))
+    owners.iter().filter(|owner| target.is_owned_by(owner))
 }
 
 /// The program on this machine that likely wrote such a knob.
@@ -30,6 +22,7 @@ mod tests {
     use super::*;
     use netsilo_model::change::knobs;
     use netsilo_model::machine::ids::Irq;
+    use netsilo_model::snapshot::host::OwnedKnob;
 
     #[test]
     fn the_likely_owner_is_the_program_that_writes_this_kind_of_knob() {

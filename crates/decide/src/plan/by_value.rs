@@ -7,7 +7,7 @@ use netsilo_model::change::knobs;
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
+use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 
 use crate::plan::contents::{Plan, RefusalCause};
@@ -136,7 +136,7 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
         }
     }
     let advice = |_: &str| "stop it, or change RPS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, OwnedKnob::Rps, goal, changes.changes, advice, plan);
+    owners::add_unless_owned(snapshot, goal, changes.changes, advice, plan);
 }
 
 /// Adds `rps_sock_flow_entries` and the `rps_flow_cnt` of each rx queue.
@@ -173,7 +173,7 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
     plan.refusals.append(&mut changes.refusals);
     plan.unchanged.append(&mut changes.unchanged);
     let advice = |_: &str| "stop it, or change RFS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, OwnedKnob::Rps, goal, changes.changes, advice, plan);
+    owners::add_unless_owned(snapshot, goal, changes.changes, advice, plan);
 }
 
 /// Whether the kernel accepts an RFS table of this size; adds a refusal if not.
@@ -299,7 +299,7 @@ pub(super) fn xps(
         }
     }
     let advice = |_: &str| "stop it, or change XPS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, OwnedKnob::Xps, goal, changes.changes, advice, plan);
+    owners::add_unless_owned(snapshot, goal, changes.changes, advice, plan);
 }
 
 /// Assigns each online CPU to the tx queue whose completions arrive nearest; among equals, to the

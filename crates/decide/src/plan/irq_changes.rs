@@ -3,7 +3,7 @@
 use netsilo_model::change::{Change, Target, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::{OwnedKnob, Snapshot, Writable};
+use netsilo_model::snapshot::host::{Snapshot, Writable};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::plan::contents::{Plan, RefusalCause};
@@ -74,13 +74,6 @@ pub(super) fn accept(
         }
         _ => "stop it, or exclude these interrupts in its configuration".into(),
     };
-    let refused = owners::add_unless_owned(
-        snapshot,
-        OwnedKnob::IrqAffinity,
-        goal,
-        irqs.clone(),
-        advice,
-        plan,
-    );
+    let refused = owners::add_unless_owned(snapshot, goal, irqs.clone(), advice, plan);
     if refused { Vec::new() } else { irqs }
 }

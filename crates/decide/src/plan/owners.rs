@@ -1,8 +1,8 @@
 //! Other programs that write the same knobs: netsilo names them and leaves their knobs alone.
 
-use netsilo_model::change::{Change, Target};
+use netsilo_model::change::Change;
 use netsilo_model::machine::words::plural;
-use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob, Snapshot};
+use netsilo_model::snapshot::host::{KnobOwner, Snapshot};
 
 use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::Goal;
@@ -13,35 +13,27 @@ impl Plan {
     ///
     /// Used for a saved plan: another program may have started since.
     pub(super) fn knob_owners<'w>(&self, writers: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
-        let knob = |change: &Change| match change.target {
-            Target::IrqAffinity(_) => Some(OwnedKnob::IrqAffinity),
-            Target::RpsCpus(_) | Target::RpsFlowCnt(_) | Target::RpsSockFlowEntries(_) => {
-                Some(OwnedKnob::Rps)
-            }
-            Target::XpsCpus(_) => Some(OwnedKnob::Xps),
-            Target::Sysctl(_) => Some(OwnedKnob::Sysctls),
-            _ => None,
-        };
-        let written: Vec<OwnedKnob> = self.changes.iter().filter_map(knob).collect();
         let owns = |writer: &&KnobOwner| {
-            !self.even_if_owned && writer.writes.iter().any(|knob| written.contains(knob))
+            !self.even_if_owned && self.changes.iter().any(|it| it.target.is_owned_by(writer))
         };
         writers.iter().filter(owns).collect()
     }
 }
 
-/// Adds changes of one kind to the plan, unless another program owns the knob; returns `true` if
-/// they were refused.
+/// Adds changes of knobs with the same owners to the plan, unless another program owns them; returns
+/// `true` if they were refused.
 pub(super) fn add_unless_owned(
     snapshot: &Snapshot,
-    knob: OwnedKnob,
     goal: &Goal,
     changes: Vec<Change>,
     advice: impl Fn(&str) -> String,
     plan: &mut Plan,
 ) -> bool {
-    let owners: Vec<&KnobOwner> =
-        snapshot.writers.iter().filter(|writer| writer.writes.contains(&knob)).collect();
+    let owners: Vec<&KnobOwner> = snapshot
+        .writers
+        .iter()
+        .filter(|it| changes.iter().any(|change| change.target.is_owned_by(it)))
+        .collect();
     if changes.is_empty() || owners.is_empty() {
         plan.changes.extend(changes);
         return false;
@@ -74,6 +66,7 @@ mod tests {
     use netsilo_model::change::knobs;
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::machine::ids::Irq;
+    use netsilo_model::snapshot::host::OwnedKnob;
 
     #[test]
     fn a_saved_plan_lists_the_owners_of_the_knobs_it_writes() {

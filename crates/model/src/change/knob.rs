@@ -2,13 +2,13 @@
 //! [`knobs`](crate::change::knobs).
 //!
 //! A knob that is not in this table cannot be written: it is no [`Target`](crate::change::Target).
-//! Code outside the table calls methods of a target and names no single knob.
+//! What is true of a knob, wherever it is asked, is a fact of its row or a method of [`Knob`].
 
 use crate::change::location::{Location, Setting};
 use crate::change::step::{Step, Traffic};
 use crate::change::value::{Kind, Value};
 use crate::machine::cpuset::CpuSet;
-use crate::snapshot::host::Snapshot;
+use crate::snapshot::host::{OwnedKnob, Snapshot};
 
 /// A knob that netsilo may write. The fields of the type are its identity.
 ///
@@ -73,7 +73,7 @@ pub trait Knob: Clone {
     /// chooses their settings itself.
     fn is_void_after(&self, other: &Location<'_>) -> bool {
         let Location::Ethtool { netdev, setting: Setting::Channels } = other else { return false };
-        Self::ROW.names_queues && self.is_of(&netdev.name)
+        Self::ROW.effect.names_queues && self.is_of(&netdev.name)
     }
 
     /// The value that the kernel's text means.
@@ -104,6 +104,19 @@ pub trait Knob: Clone {
     }
 }
 
+/// What a change of a knob does to traffic, to other settings and to other programs. Each row states
+/// it: an effect that is forgotten would be announced as harmless.
+#[derive(Debug, Clone, Copy)]
+pub struct Effect {
+    /// What a change does to the traffic of its device.
+    pub traffic: Traffic,
+    /// Whether the knob is about queues, their interrupts or their threads: a change of channels
+    /// takes its value away.
+    pub names_queues: bool,
+    /// As what another program owns the knob; `None` if no known program writes it while it runs.
+    pub owner: Option<OwnedKnob>,
+}
+
 /// Facts about all knobs of one type.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
@@ -119,13 +132,10 @@ pub struct Row {
     pub undo: &'static str,
     /// When a change is made.
     pub step: Step,
-    /// What a change does to the traffic of its device.
-    pub traffic: Traffic,
+    /// What a change does to others.
+    pub effect: Effect,
     /// The capability that a write needs besides the file's mode.
     pub needs: Capability,
-    /// Whether the knob is about queues, their interrupts or their threads: a change of channels
-    /// takes its value away.
-    pub names_queues: bool,
     /// Whether a write may never return while NAPIs of its netdev are disabled, as they are while
     /// the netdev is down.
     pub waits_for_napis: bool,
@@ -138,20 +148,21 @@ pub struct Row {
 
 impl Row {
     /// What most rows have in common; each row sets the other facts itself.
-    pub(super) const USUAL: Self = Self {
-        kind: "",
-        fields: "",
-        value: "",
-        place: "",
-        undo: "writes back",
-        step: Step::Sysctls,
-        traffic: Traffic::Unchanged,
-        needs: Capability::NetAdmin,
-        names_queues: false,
-        waits_for_napis: false,
-        absent: None,
-        refusals: &[],
-    };
+    pub(super) const fn usual(effect: Effect) -> Self {
+        Self {
+            kind: "",
+            fields: "",
+            value: "",
+            place: "",
+            undo: "writes back",
+            step: Step::Sysctls,
+            effect,
+            needs: Capability::NetAdmin,
+            waits_for_napis: false,
+            absent: None,
+            refusals: &[],
+        }
+    }
 
     /// The line of the table in `docs/knobs.md`, for a value of this type.
     pub(super) fn as_markdown(&self, value: &str) -> String {
@@ -159,7 +170,7 @@ impl Row {
             if self.value.is_empty() { String::new() } else { format!(": {}", self.value) };
         format!(
             "| `{}` | {} | `{value}`{example} | {} | {} | {} |\n",
-            self.kind, self.fields, self.place, self.traffic, self.undo
+            self.kind, self.fields, self.place, self.effect.traffic, self.undo
         )
     }
 }

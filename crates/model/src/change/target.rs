@@ -7,7 +7,7 @@ use crate::change::knobs::Target;
 use crate::change::location::Location;
 use crate::change::step::{Interruption, Step, Traffic};
 use crate::change::value::Value;
-use crate::snapshot::host::Snapshot;
+use crate::snapshot::host::{KnobOwner, Snapshot};
 use crate::snapshot::netdev::NetdevIdentity;
 
 impl Target {
@@ -47,9 +47,14 @@ impl Target {
         self.knob().step(off)
     }
 
+    /// Whether another program writes such a knob while it runs.
+    pub fn is_owned_by(&self, program: &KnobOwner) -> bool {
+        self.row().effect.owner.is_some_and(|knob| program.writes.contains(&knob))
+    }
+
     /// Whether writing it stops the traffic of its device for a moment; `None` where it does not.
     pub fn interrupts_traffic(&self) -> Option<Interruption> {
-        match self.row().traffic {
+        match self.row().effect.traffic {
             Traffic::Stops(interruption) => Some(interruption),
             Traffic::Unchanged | Traffic::FlowsMove => None,
         }

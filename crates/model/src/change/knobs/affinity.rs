@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Capability, Errno, Knob, Row};
+use crate::change::knob::{Capability, Effect, Errno, Knob, Row};
 use crate::change::location::Location;
-use crate::change::step::Step;
+use crate::change::step::{Step, Traffic};
 use crate::machine::cpuset::CpuSet;
 
 /// The CPUs of a consumer's thread (`sched_setaffinity`).
@@ -34,7 +34,7 @@ impl Knob for ThreadAffinity {
             Errno::Inval,
             "the kernel binds this thread, or its cgroup has none of these cpus; choose others",
         )],
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn name(&self) -> String {
@@ -72,7 +72,7 @@ impl Knob for CgroupCpuset {
         step: Step::Cgroups,
         needs: Capability::None,
         absent: Some("no such cgroup, or its parent does not enable the cpuset controller"),
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn name(&self) -> String {

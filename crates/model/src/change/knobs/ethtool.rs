@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Errno, Knob, Row, put, quoted};
+use crate::change::knob::{Effect, Errno, Knob, Row, put, quoted};
 use crate::change::knobs::netdev::{ethtool, ethtool_mut, ethtools, netdevs};
 use crate::change::location::{Location, Setting};
 use crate::change::step::{Interruption, Step, Traffic};
@@ -30,13 +30,16 @@ impl Knob for Channels {
         place: "`ethtool -L`",
         undo: "writes the old counts back, and what depends on them",
         step: Step::Channels,
-        traffic: Traffic::Stops(Interruption::Always),
         refusals: &[(
             Errno::Inval,
             "too few where its RSS table names a queue that would be gone (`ethtool -X DEV \
              default` first), or where a queue is in use (AF_XDP)",
         )],
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Stops(Interruption::Always),
+            names_queues: false,
+            owner: None,
+        })
     };
 
     fn location(&self) -> Location<'_> {
@@ -82,9 +85,12 @@ impl Knob for Rings {
         undo: "writes back; drivers round up, and the value read back after our write counts as \
                ours",
         step: Step::Rings,
-        traffic: Traffic::Stops(Interruption::Always),
         refusals: &[(Errno::Inval, "more than that, or fewer than it needs, is refused")],
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Stops(Interruption::Always),
+            names_queues: false,
+            owner: None,
+        })
     };
 
     fn location(&self) -> Location<'_> {
@@ -140,13 +146,16 @@ impl Knob for Mtu {
         undo: "writes back; the other end must take as many bytes. Below 1280 the device loses its \
                IPv6 addresses, which undo does not bring back",
         step: Step::Rings,
-        traffic: Traffic::Stops(Interruption::Sometimes),
         refusals: &[(
             Errno::Inval,
             "outside of what its driver takes (`ip -d link` shows minmtu and maxmtu), or too large \
              for its XDP program",
         )],
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Stops(Interruption::Sometimes),
+            names_queues: false,
+            owner: None,
+        })
     };
 
     fn location(&self) -> Location<'_> {
@@ -182,7 +191,6 @@ impl Knob for Coalesce {
         value: "`rx-usecs=50 adaptive-rx=on`; an absent name means 0",
         place: "`ethtool -C`",
         step: Step::Moderation,
-        traffic: Traffic::Stops(Interruption::Sometimes),
         refusals: &[
             (
                 Errno::OpNotSupp,
@@ -191,7 +199,11 @@ impl Knob for Coalesce {
             ),
             (Errno::Inval, "its driver does not take these numbers, or not together"),
         ],
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Stops(Interruption::Sometimes),
+            names_queues: false,
+            owner: None,
+        })
     };
 
     fn location(&self) -> Location<'_> {
@@ -299,12 +311,15 @@ impl Knob for Offload {
         undo: "writes the old requested state back, from which the kernel derives the old \
                effective state",
         step: Step::Offloads,
-        traffic: Traffic::Stops(Interruption::Sometimes),
         refusals: &[(
             Errno::OpNotSupp,
             "its driver does not let it be changed ([fixed] in `ethtool -k`)",
         )],
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Stops(Interruption::Sometimes),
+            names_queues: false,
+            owner: None,
+        })
     };
 
     fn name(&self) -> String {

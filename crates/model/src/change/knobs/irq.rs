@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Capability, Errno, Knob, Row, put};
+use crate::change::knob::{Capability, Effect, Errno, Knob, Row, put};
 use crate::change::location::Location;
-use crate::change::step::Step;
+use crate::change::step::{Step, Traffic};
 use crate::machine::cpuset::CpuSet;
 use crate::machine::ids::Irq;
-use crate::snapshot::host::{IrqState, Snapshot, Writable};
+use crate::snapshot::host::{IrqState, OwnedKnob, Snapshot, Writable};
 use crate::snapshot::netdev::NetdevIdentity;
 
 /// `/proc/irq/<irq>/smp_affinity`.
@@ -31,14 +31,17 @@ impl Knob for IrqAffinity {
         place: "`/proc/irq/IRQ/smp_affinity`",
         step: Step::Interrupts,
         needs: Capability::None,
-        names_queues: true,
         // EIO up to 6.11, EPERM from 6.12 (`kernel/irq/proc.c:write_irq_affinity`).
         refusals: &[
             (Errno::Io, PLACED_BY_KERNEL),
             (Errno::Perm, PLACED_BY_KERNEL),
             (Errno::NoSpc, NO_VECTOR),
         ],
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Unchanged,
+            names_queues: true,
+            owner: Some(OwnedKnob::IrqAffinity),
+        })
     };
 
     fn name(&self) -> String {
@@ -93,7 +96,7 @@ impl Knob for DefaultSmpAffinity {
         place: "`/proc/irq/default_smp_affinity`",
         step: Step::DefaultAffinity,
         needs: Capability::None,
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {

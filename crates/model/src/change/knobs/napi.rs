@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Capability, Errno, Knob, Row, put};
+use crate::change::knob::{Capability, Effect, Errno, Knob, Row, put};
 use crate::change::knobs::netdev::netdevs;
 use crate::change::location::{Location, Setting};
-use crate::change::step::Step;
+use crate::change::step::{Step, Traffic};
 use crate::machine::cpuset::CpuSet;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;
@@ -26,7 +26,7 @@ impl Knob for NapiDeferHardIrqs {
         value: "empty polls",
         place: "`/sys/class/net/DEV/`",
         step: Step::Moderation,
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {
@@ -63,7 +63,7 @@ impl Knob for GroFlushTimeout {
         value: "nanoseconds",
         place: "`/sys/class/net/DEV/`",
         step: Step::Moderation,
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {
@@ -106,7 +106,7 @@ impl Knob for Threaded {
         // `napi_stop_kthread` (6.17) polls a bit that a disabled NAPI never clears, under rtnl.
         waits_for_napis: true,
         refusals: &[(Errno::OpNotSupp, NO_KTHREADS), (Errno::Inval, NO_KTHREADS)],
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {
@@ -148,12 +148,11 @@ impl Knob for NapiThread {
         place: "`sched_setaffinity`",
         step: Step::Kthreads,
         needs: Capability::SysNice,
-        names_queues: true,
         refusals: &[(
             Errno::Inval,
             "none of these cpus is online and open to this thread; choose others",
         )],
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: true, owner: None })
     };
 
     fn name(&self) -> String {

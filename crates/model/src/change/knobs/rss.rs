@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Errno, Knob, Row, quoted};
+use crate::change::knob::{Effect, Errno, Knob, Row, quoted};
 use crate::change::knobs::netdev::{ethtool, ethtool_mut, ethtools};
 use crate::change::location::{Location, Setting};
 use crate::change::rule::FlowRule;
@@ -33,12 +33,11 @@ impl Knob for FlowHash {
         value: "`sdfn`",
         place: "`ethtool -N DEV rx-flow-hash`",
         step: Step::HashFields,
-        traffic: Traffic::FlowsMove,
         refusals: &[
             (Errno::OpNotSupp, "its driver cannot choose what is hashed for these flows"),
             (Errno::Inval, "its driver cannot hash just these fields (many know sd and sdfn only)"),
         ],
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::FlowsMove, names_queues: false, owner: None })
     };
 
     fn name(&self) -> String {
@@ -96,13 +95,11 @@ impl Knob for RssTable {
         undo: "a table that looks like the driver's default goes back by `default` if that gives \
                the same bytes, else it is written back",
         step: Step::HashTable,
-        traffic: Traffic::FlowsMove,
-        names_queues: true,
         refusals: &[(
             Errno::Inval,
             "it names a queue beyond those in use, or has another length than the netdev's table",
         )],
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::FlowsMove, names_queues: true, owner: None })
     };
 
     fn name(&self) -> String {
@@ -154,12 +151,11 @@ impl Knob for RssKey {
         value: "`6d:5a:...`",
         place: "`ethtool -X DEV hkey`",
         step: Step::Hash,
-        traffic: Traffic::FlowsMove,
         refusals: &[(
             Errno::Inval,
             "the key has another length than the netdev's, or its driver does not take it",
         )],
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::FlowsMove, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {
@@ -201,8 +197,11 @@ impl Knob for RssHash {
         value: "`toeplitz symmetric-xor`",
         place: "`ethtool -X DEV hfunc`, `xfrm`",
         step: Step::Hash,
-        traffic: Traffic::Stops(Interruption::Sometimes),
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Stops(Interruption::Sometimes),
+            names_queues: false,
+            owner: None,
+        })
     };
 
     fn location(&self) -> Location<'_> {
@@ -256,9 +255,8 @@ impl Knob for RssContext {
         place: "`ethtool -X DEV context`",
         undo: "deletes the context that spreads over just these queues",
         step: Step::ContextsOn,
-        names_queues: true,
         refusals: &[(Errno::NoSpc, "no free RSS context")],
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: true, owner: None })
     };
 
     fn name(&self) -> String {
@@ -297,8 +295,6 @@ impl Knob for NtupleRule {
         undo: "deletes the rule with just this content, wherever it is; a rule that we deleted \
                comes back to its place",
         step: Step::RulesOn,
-        traffic: Traffic::FlowsMove,
-        names_queues: true,
         refusals: &[
             (
                 Errno::Inval,
@@ -307,7 +303,7 @@ impl Knob for NtupleRule {
             ),
             (Errno::NoSpc, "no free place among its rules (`ethtool -n DEV` lists them)"),
         ],
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::FlowsMove, names_queues: true, owner: None })
     };
 
     fn name(&self) -> String {

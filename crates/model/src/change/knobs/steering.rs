@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Capability, Errno, Knob, Row, put};
+use crate::change::knob::{Capability, Effect, Errno, Knob, Row, put};
 use crate::change::location::Location;
-use crate::change::step::Step;
+use crate::change::step::{Step, Traffic};
 use crate::machine::cpuset::CpuSet;
-use crate::snapshot::host::Snapshot;
+use crate::snapshot::host::{OwnedKnob, Snapshot};
 use crate::snapshot::netdev::NetdevIdentity;
 use crate::snapshot::netdev::{RxQueue, TxQueue};
 
@@ -34,9 +34,12 @@ impl Knob for RpsCpus {
         value: "the empty set switches RPS off",
         place: "`/sys/class/net/DEV/queues/rx-N/`",
         step: Step::Rps,
-        names_queues: true,
         refusals: &[NO_NETWORK_WORK],
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Unchanged,
+            names_queues: true,
+            owner: Some(OwnedKnob::Rps),
+        })
     };
 
     fn location(&self) -> Location<'_> {
@@ -83,9 +86,12 @@ impl Knob for RpsFlowCnt {
         value: "flows; the kernel rounds up to a power of two",
         place: "`/sys/class/net/DEV/queues/rx-N/`",
         step: Step::FlowCounts,
-        names_queues: true,
         refusals: &[TOO_LARGE],
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Unchanged,
+            names_queues: true,
+            owner: Some(OwnedKnob::Rps),
+        })
     };
 
     fn location(&self) -> Location<'_> {
@@ -128,7 +134,11 @@ impl Knob for RpsSockFlowEntries {
         step: Step::FlowTable,
         needs: Capability::None,
         refusals: &[TOO_LARGE],
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Unchanged,
+            names_queues: false,
+            owner: Some(OwnedKnob::Rps),
+        })
     };
 
     fn location(&self) -> Location<'_> {
@@ -171,7 +181,7 @@ impl Knob for RpsDefaultMask {
         step: Step::Rps,
         needs: Capability::None,
         refusals: &[NO_NETWORK_WORK],
-        ..Row::USUAL
+        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {
@@ -214,9 +224,12 @@ impl Knob for XpsCpus {
         value: "the empty set switches XPS off",
         place: "`/sys/class/net/DEV/queues/tx-N/`",
         step: Step::Xps,
-        names_queues: true,
         absent: Some("a netdev with one tx queue has no XPS"),
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Unchanged,
+            names_queues: true,
+            owner: Some(OwnedKnob::Xps),
+        })
     };
 
     fn location(&self) -> Location<'_> {

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Capability, Knob, Row};
+use crate::change::knob::{Capability, Effect, Knob, Row};
 use crate::change::location::Location;
-use crate::change::step::Step;
+use crate::change::step::{Step, Traffic};
 use crate::change::sysctl::{SYSCTLS, sysctl_path};
 use crate::change::value::Words;
-use crate::snapshot::host::Snapshot;
+use crate::snapshot::host::{OwnedKnob, Snapshot};
 
 /// A sysctl of [`SYSCTLS`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -27,7 +27,11 @@ impl Knob for Sysctl {
         place: "`/proc/sys/net`",
         step: Step::Sysctls,
         needs: Capability::None,
-        ..Row::USUAL
+        ..Row::usual(Effect {
+            traffic: Traffic::Unchanged,
+            names_queues: false,
+            owner: Some(OwnedKnob::Sysctls),
+        })
     };
 
     fn name(&self) -> String {
