@@ -2,7 +2,7 @@
 //! other programs.
 //!
 //! Pure: time, observation, kernel events and write outcomes are arguments; the answer is a
-//! [`Decision`]. `docs/controller.md` has the rules, the reasons for them, and what the tests show.
+//! [`Decision`]. `docs/daemon.md` has the rules, the reasons for them, and what the tests show.
 //!
 //! **What lives here**: the memory from window to window, and the states of the knobs. It may use
 //! the model crate, `place`, `plan`, `judge::annotate` and `stats`. Another way to place or to

@@ -8,7 +8,7 @@ use crate::plan::Goal;
 
 /// What the operator wants, and how cautiously the controller pursues it.
 ///
-/// Times are whole seconds in the configuration. `docs/controller.md` has the reasons for the
+/// Times are whole seconds in the configuration. `docs/daemon.md` has the reasons for the
 /// defaults.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]

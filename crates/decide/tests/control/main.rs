@@ -1,5 +1,5 @@
 //! What holds of the controller, in a closed loop with a synthetic machine: the laws of
-//! `docs/controller.md`, over simulated hours and days.
+//! `docs/daemon.md`, over simulated hours and days.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
