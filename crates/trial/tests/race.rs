@@ -2,7 +2,7 @@
 
 #![allow(
     clippy::print_stdout,
-    reason = "the figures are quoted in docs/tune.md; cargo test -- --nocapture prints them"
+    reason = "the figures are quoted in docs/ab.md; cargo test -- --nocapture prints them"
 )]
 
 use fastrand::Rng;
