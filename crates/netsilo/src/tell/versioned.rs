@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A result as it is printed as JSON (`docs/json.md`).
+/// A result as it is printed as JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Versioned<T> {
