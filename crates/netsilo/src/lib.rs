@@ -27,7 +27,7 @@ mod schema;
 
 use std::process::ExitCode;
 
-/// Runs the command line and returns the exit code (`docs/exit-codes.md`).
+/// Runs the command line and returns the exit code (`docs/topics/exit-codes.md`).
 pub fn main() -> ExitCode {
     tell::exit::code(cli::run())
 }

@@ -29,7 +29,7 @@ fn the_site_has_each_page_and_a_browser_shows_them_without_an_error() {
         ("install.html", "Installing netsilo"),
         ("receive-path.html", "receive path"),
         ("howto/proxy.html", "proxy"),
-        ("verbs.html", "verbs"),
+        ("reference.html", "Reference"),
     ] {
         let dom = browse(&chromium, &site.join(page), &["--dump-dom"]);
         let (_, heading) = dom.split_once("<main>").unwrap().1.split_once("<h1").unwrap();

@@ -26,7 +26,7 @@ pub const TOPICS: &[Topic] = topics! {
     "safety": "topics/safety.md",
     "privileges": "topics/privileges.md",
     "files": "topics/files.md",
-    "exit-codes": "exit-codes.md",
+    "exit-codes": "topics/exit-codes.md",
 };
 
 impl Topic {

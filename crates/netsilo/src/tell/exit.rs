@@ -1,4 +1,4 @@
-//! Exit codes (`docs/exit-codes.md`), and the single place that prints an error.
+//! Exit codes (`docs/topics/exit-codes.md`), and the single place that prints an error.
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -64,7 +64,7 @@ impl Exit {
         }
     }
 
-    /// The meaning in a few words, for help texts; `docs/exit-codes.md` has the next steps.
+    /// The meaning in a few words, for help texts; `docs/topics/exit-codes.md` has the next steps.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
             Self::Done | Self::Printed => "done, or nothing to do",

@@ -18,7 +18,7 @@ Examples:
   netsilo tune --for 10m                         search on the live workload
   netsilo tune --objective latency -- ./load.sh  search with a load that prints a number
 
-docs/tune.md explains how it decides. Exit codes: docs/exit-codes.md";
+docs/ab.md explains how it decides. Exit codes: docs/topics/exit-codes.md";
 
 /// Arguments of `netsilo tune`.
 #[derive(Debug, clap::Args)]

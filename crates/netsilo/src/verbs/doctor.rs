@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Configuration of the daemon: a file, or a folder with netsilo.toml and conf.d/*.toml
     #[arg(long, value_name = "FILE|DIR", default_value = config::CONFIG_DIR)]
     config: PathBuf,
-    /// Print the result as JSON (schema 1, docs/doctor.md)
+    /// Print the result as JSON (schema 1)
     #[arg(short, long)]
     json: bool,
     #[command(flatten)]

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Examine every read, poll and softirq, however many there are, also with --watch; costs more
     #[arg(long, conflicts_with = "no_bpf")]
     exact: bool,
-    /// Print the report as JSON (schema 1, docs/report.md); with --watch one line per interval
+    /// Print the report as JSON (schema 1); with --watch one line per interval
     #[arg(short, long)]
     json: bool,
 }
