@@ -25,7 +25,7 @@ check:
 docs:
 	scripts/docs
 
-# the tests that `make test` leaves out (docs/testing.md); some 45 minutes
+# the tests that `make test` leaves out (docs/lab.md); some 45 minutes
 test-long:
 	@scripts/setup --package-tests
 	scripts/test-long
@@ -35,17 +35,17 @@ package:
 	@scripts/setup --package
 	scripts/package
 
-# whether the tests notice changed code in crates/decide (docs/testing.md); an hour or two
+# whether the tests notice changed code in crates/decide (docs/lab.md); an hour or two
 mutants: setup
 	scripts/mutants
 
-# all fuzz targets for HOURS hours together, each time with other inputs (docs/testing.md)
+# all fuzz targets for HOURS hours together, each time with other inputs (docs/lab.md)
 HOURS ?= 1
 fuzz-long:
 	@scripts/setup --fuzz
 	NETSILO_FUZZ_SEED=$$(date +%s) scripts/fuzz --total $$(( $(HOURS) * 3600 ))
 
-# the daemon in a guest for HOURS hours while everything changes (docs/testing.md)
+# the daemon in a guest for HOURS hours while everything changes (docs/lab.md)
 soak: setup
 	SOAK_MINUTES=$$(( $(HOURS) * 60 )) NETSILO_NO_SKIP=1 scripts/test-long lab_soak
 
