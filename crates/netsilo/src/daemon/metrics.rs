@@ -235,14 +235,35 @@ mod tests {
 
     use super::*;
 
+    /// A status while an outcome is followed.
+    fn following() -> Status {
+        let best = BestCandidate {
+            name: "spread".into(),
+            change: Some(Estimate { value: -0.12, low: -0.18, high: -0.06 }),
+            relative: true,
+        };
+        let measured = MeasuredBasis {
+            outcome: "20260102T030405Z".into(),
+            age_s: 10_800,
+            objective: "cpu-per-megabyte".into(),
+            load: vec![],
+            windows: 120,
+            won: true,
+            best,
+        };
+        let status = Status::first(std::time::Duration::ZERO, Mode::Placing, vec![]);
+        Status { measured: Some(measured), ..status }
+    }
+
     #[test]
-    fn rules_and_dashboards_name_metrics_that_exist() {
+    fn the_page_of_the_daemon_rules_and_dashboards_name_metrics_that_exist() {
         let files = [
+            include_str!("../../../../docs/daemon.md"),
             include_str!("../../../../contrib/prometheus/rules.yml"),
             include_str!("../../../../contrib/prometheus/dashboard-host.json"),
             include_str!("../../../../contrib/prometheus/dashboard-fleet.json"),
         ];
-        let status = Status::first(std::time::Duration::ZERO, Mode::Placing, vec![]);
+        let status = following();
         let read = ReadBytes::default();
         read.add(&status.locality, 1.0);
         let text = render(&status, &read, 1.0);
@@ -258,28 +279,14 @@ mod tests {
 
     #[test]
     fn an_outcome_has_its_age_and_interval_while_it_is_followed() {
-        let mut status = Status::first(std::time::Duration::ZERO, Mode::Placing, vec![]);
+        let status = Status::first(std::time::Duration::ZERO, Mode::Placing, vec![]);
         let lines = |status: &Status| {
             let text = render(status, &ReadBytes::default(), 1.0);
             let lines = text.lines().filter(|line| line.starts_with("netsilo_outcome"));
             lines.map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(lines(&status), ["netsilo_outcome_followed 0.0"]);
-        let best = BestCandidate {
-            name: "spread".into(),
-            change: Some(Estimate { value: -0.12, low: -0.18, high: -0.06 }),
-            relative: true,
-        };
-        status.measured = Some(MeasuredBasis {
-            outcome: "20260102T030405Z".into(),
-            age_s: 10_800,
-            objective: "cpu-per-megabyte".into(),
-            load: vec![],
-            windows: 120,
-            won: true,
-            best,
-        });
-        let mut followed = lines(&status);
+        let mut followed = lines(&following());
         followed.sort();
         assert_eq!(
             followed,

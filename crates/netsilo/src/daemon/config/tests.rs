@@ -52,6 +52,35 @@ fn an_unknown_key_is_refused_with_its_line_and_the_nearest_one() {
     );
 }
 
+/// The keys of a section, from the message about one that is far from all of them.
+fn keys(section: &str) -> Vec<String> {
+    let words = refusal(&format!("{section}\nqqqqqqqqqqqqqqqq = 1\n"));
+    let (_, known) = words.split_once("; known are ").unwrap();
+    known.split(", ").map(str::to_owned).collect()
+}
+
+#[test]
+fn the_page_of_the_daemon_has_each_key() {
+    let page = include_str!("../../../../../docs/daemon.md");
+    let sections = ["goal", "controller", "tune", "netdev", "queue"];
+    for (section, above) in [
+        ("", ""),
+        ("[goal]", "goal."),
+        ("[controller]", "controller."),
+        ("[[netdev]]", "netdev."),
+        ("[[netdev]]\nname = \"a\"\n[[netdev.queue]]\nqueues = \"1\"", "netdev.queue."),
+    ] {
+        for key in keys(section).iter().filter(|key| !sections.contains(&key.as_str())) {
+            // Of the keys of a netdev, only the first one of a row names its section.
+            let names = [format!("`{above}{key}`"), format!("`.{key}`")];
+            let has = page.lines().any(|line| {
+                line.starts_with(&format!("| `{above}")) && names.iter().any(|it| line.contains(it))
+            });
+            assert!(has, "docs/daemon.md has no row for {above}{key}");
+        }
+    }
+}
+
 #[test]
 fn an_invalid_value_is_refused_with_its_line() {
     insta::assert_snapshot!(
