@@ -71,13 +71,13 @@ bench-irqbalance: setup
 bench-load: setup
 	scripts/bench-load
 
-# what counting costs the worst load, by hook (docs/performance.md); some 18 minutes. Others on this
-# machine disturb it
+# what counting costs the worst load, by hook (evidence/performance.md); some 18 minutes. Others on
+# this machine disturb it
 bench-attribution: setup
 	cargo bench -q -p netsilo --bench attribution
 
 # netsilo beside irqbalance, tuned, perftune and others, in one guest under six workloads; minutes
-# for each workload (docs/peers.md)
+# for each workload (evidence/peers.md)
 bench-peers: setup
 	cargo build --release -p netsilo -p netsilo-lab
 	target/release/netsilo-lab peers --json target/peers.json

@@ -1,5 +1,5 @@
 //! Lets the linker make builds of the profile `dist` smaller, if it can: lld can, and Rust links
-//! x86-64 Linux by it since 1.90. docs/install.md, Size, has what each measure brings.
+//! x86-64 Linux by it since 1.90. evidence/size.md has what each measure saves.
 
 #![allow(clippy::print_stdout, reason = "build scripts talk to cargo on stdout")]
 

@@ -1,4 +1,4 @@
-//! The cost model held to measured outcomes, in three states of one guest (`docs/outcomes.md`;
+//! The cost model held to measured outcomes, in three states of one guest (`evidence/outcomes.md`;
 //! `netsilo-lab outcome` holds the default's choices to them).
 
 #![allow(clippy::unwrap_used, reason = "tests")]

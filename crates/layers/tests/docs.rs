@@ -22,11 +22,12 @@ fn collect(folder: &Path, pages: &mut Vec<PathBuf>) {
     }
 }
 
-/// All pages of `docs`, and those of the workspace's own folder.
+/// All pages of `docs` and `evidence`, and those of the workspace's own folder.
 fn pages() -> Vec<PathBuf> {
     let root = fs::canonicalize(WORKSPACE).unwrap();
     let mut pages = Vec::new();
     collect(&root.join("docs"), &mut pages);
+    collect(&root.join("evidence"), &mut pages);
     for entry in fs::read_dir(&root).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "md") {

@@ -2,7 +2,7 @@
 //! while the daemon runs.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
-#![allow(clippy::print_stdout, reason = "the figures of a newcomer's steps, for docs/testing.md")]
+#![allow(clippy::print_stdout, reason = "a newcomer's figures, for evidence/long-runs.md")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -25,7 +25,7 @@ const REMOTE_SLACK: f64 = 0.02;
 const SETTINGS: [&str; 7] =
     ["as-booted", "irqbalance", "spread", "cpu0", "rps", "rps-rfs", "netsilo"];
 
-/// All workloads but `forward`, which falls short in each count (docs/peers.md).
+/// All workloads but `forward`, which falls short in each count (evidence/peers.md).
 const WORKLOADS: [&str; 7] = ["tcp-rr", "udp-rr", "redis", "memcached", "nginx", "dns", "stream"];
 
 #[test]

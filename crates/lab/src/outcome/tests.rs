@@ -1,4 +1,4 @@
-//! Recorded outcomes: what the default chooses there, and what `docs/outcomes.md` says of it.
+//! Recorded outcomes: what the default chooses there, and what `evidence/outcomes.md` says of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use super::*;
 
-/// The recordings whose tables are in `docs/outcomes.md`.
+/// The recordings whose tables are in `evidence/outcomes.md`.
 const SHOWN: [&str; 5] = ["guest", "guest8", "veths-4", "guest16", "forward"];
 
 /// Those on veths, one line each; the last is the newest.
@@ -74,7 +74,7 @@ fn a_stream_does_not_move_again() {
 /// `INSTA_UPDATE=always` the page is written anew.
 #[test]
 fn the_tables_are_as_documented() {
-    let page = root().join("docs/outcomes.md");
+    let page = root().join("evidence/outcomes.md");
     let mut text = std::fs::read_to_string(&page).unwrap();
     let shown = |name| (name, tables(recorded(name)).unwrap().join("\n\n"));
     let mut blocks: Vec<(&str, String)> = SHOWN.into_iter().map(shown).collect();

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-/// What users run, and netsilo. `docs/peers.md` has the rule and the source of each.
+/// What users run, and netsilo. `evidence/peers.md` has the rule and the source of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Setting {
     /// Nothing changed

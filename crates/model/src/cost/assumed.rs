@@ -1,6 +1,6 @@
 //! The parameters of the cost model that nothing measures: [`Assumed`].
 //!
-//! `docs/outcomes.md` shows how much the choices lose if one of them is half or double as large.
+//! `evidence/outcomes.md` shows how much the choices lose if one is half or double as large.
 
 /// Parameters that are assumed; `Default` is the documented table.
 ///

@@ -8,7 +8,7 @@ use netsilo_model::snapshot::attribution::{Attribution, CountingCost};
 /// CPU time of the call of a program that returns at once.
 const CALL_NS: u64 = 40;
 /// CPU time of an examined read, and of another examined event, beyond that. A softirq counts
-/// three times: at its start, with its poll, and at its end (docs/performance.md).
+/// three times: at its start, with its poll, and at its end (evidence/performance.md).
 const READ_NS: u64 = 100;
 const EXAMINED_NS: u64 = 45;
 
