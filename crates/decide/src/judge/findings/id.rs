@@ -42,7 +42,7 @@ finding_ids! {
     /// estimates a lower cost for another CPU.
     FarFromConsumers = "far-from-consumers";
     /// The cost model finds no better place for receive work.
-    PlacementFits = "placed-well";
+    PlacedWell = "placed-well";
     // softirq
     /// One CPU is overloaded by receive work while others are idle.
     SoftirqOneCpu = "softirq-one-cpu";
@@ -51,13 +51,13 @@ finding_ids! {
     /// ksoftirqd runs or waits for at least 10% of the time: softirq work is late.
     KsoftirqdBusy = "ksoftirqd-busy";
     /// A queue's interrupt arrives on CPUs outside its requested affinity.
-    IrqOffRequestedCpus = "irq-not-where-asked";
+    IrqNotWhereAsked = "irq-not-where-asked";
     /// Several busy queues are polled on one core while other cores poll none.
     QueuesShareCore = "queues-share-core";
     /// Receive work runs on an isolated or tickless CPU.
     ReceiveOnIsolatedCpu = "receive-on-isolated-cpu";
     /// RPS steers packets to the CPU that already polls them.
-    RpsTargetsPoller = "rps-to-itself";
+    RpsToItself = "rps-to-itself";
     /// Only one of the two tables that RFS needs is configured.
     RfsHalfOn = "rfs-half-on";
     /// Inter-processor interrupts take at least 5% of a CPU's time.

@@ -136,7 +136,7 @@ fn placed_well(analysis: &Analysis<'_>) -> Option<Finding> {
     let silos: Vec<&Silo> =
         analysis.silos.queues.iter().filter(|silo| silo.has_traffic()).collect();
     (!silos.is_empty()).then(|| Finding {
-        id: FindingId::PlacementFits,
+        id: FindingId::PlacedWell,
         severity: Severity::Ok,
         subject: Subject::Machine,
         title: "the cost model finds no better place for receive work".into(),
@@ -189,7 +189,7 @@ mod tests {
         let host = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() }.observation();
         let mut found = check(&Analysis::new(&host, &Costs::default())).findings;
         found.retain(|finding| {
-            matches!(finding.id, FindingId::FarFromConsumers | FindingId::PlacementFits)
+            matches!(finding.id, FindingId::FarFromConsumers | FindingId::PlacedWell)
         });
         found
     }
@@ -204,6 +204,6 @@ mod tests {
         assert_eq!(light[0].severity, Severity::Info, "{light:#?}");
         assert!(light[0].title.starts_with("eth0 rx-0 would cost less"), "{light:#?}");
         let parted = findings_with_reader_on(2, 0.6, 0.9);
-        assert_eq!(parted[0].id, FindingId::PlacementFits, "{parted:#?}");
+        assert_eq!(parted[0].id, FindingId::PlacedWell, "{parted:#?}");
     }
 }

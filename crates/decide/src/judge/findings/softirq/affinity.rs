@@ -71,7 +71,7 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
         )
     }));
     Some(Finding {
-        id: FindingId::IrqOffRequestedCpus,
+        id: FindingId::IrqNotWhereAsked,
         severity: Severity::Warning,
         subject: silo.subject(),
         title: format!("its irq {irq} is requested on {requested} but arrives on {cpus}"),

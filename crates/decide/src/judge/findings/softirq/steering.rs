@@ -28,7 +28,7 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
     let reason =
         format!("{} is polled on cpu {target}, which is also its only RPS target", silo.label());
     Some(Finding {
-        id: FindingId::RpsTargetsPoller,
+        id: FindingId::RpsToItself,
         severity: Severity::Warning,
         subject: silo.subject(),
         title: format!("RPS steers all packets to cpu {target}, which already polls them"),
