@@ -16,12 +16,15 @@ mod exports;
 mod remedies;
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::current::assert_current;
+use crate::verbs::explain::first_sentence;
 use crate::views;
 use netsilo_decide::judge::annotate::plan_with_verdicts;
-use netsilo_decide::judge::findings::{Check, FindingId, check};
+use netsilo_decide::judge::findings::{Check, FindingId, Severity, check};
 use netsilo_decide::place::AlgorithmName;
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::change::{Change, apply_to, knobs};
@@ -254,6 +257,53 @@ fn every_finding_fires_and_almost_does_not() {
         let almost = Host::found(&case.join("almost.json"), *id);
         assert_eq!(almost.findings, [], "{id}: found in almost.json too");
     }
+}
+
+/// The severity of a finding in its case.
+fn severity(id: FindingId) -> Severity {
+    let case = cases().join("check").join(id.as_str()).join("fires.json");
+    Host::found(&case, id).findings[0].severity
+}
+
+#[test]
+fn the_page_of_each_problem_has_all_sections() {
+    let sections = ["Why it matters", "Evidence", "What to do", "When not to", "References"]
+        .map(|title| format!("\n## {title}\n"));
+    for id in FindingId::ALL.iter().filter(|id| severity(**id) > Severity::Ok) {
+        for section in &sections {
+            assert!(id.page().contains(section), "{id}: {section:?} is missing");
+        }
+    }
+}
+
+/// `docs/findings.md` from its first heading of a family on, and the findings in `docs/SUMMARY.md`.
+#[test]
+fn the_lists_of_findings_are_current() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let list = fs::read_to_string(docs.join("findings.md")).unwrap();
+    let mut page = list.split("\n## ").next().unwrap().to_owned();
+    for (family, ids) in FindingId::BY_FAMILY {
+        let _ =
+            write!(page, "\n## {family}\n| finding | severity | what it means |\n|---|---|---|\n");
+        for id in *ids {
+            let (severity, means) = (severity(*id).as_str(), first_sentence(id.page()));
+            let _ = writeln!(page, "| [{id}](findings/{id}.md) | {severity} | {means} |");
+        }
+    }
+    assert_current("docs/findings.md", &page);
+
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let other: Vec<&str> = summary.lines().filter(|it| !it.contains("](findings/")).collect();
+    let mut pages = String::new();
+    for line in other {
+        let _ = writeln!(pages, "{line}");
+        if line == "- [Findings](findings.md)" {
+            FindingId::ALL.iter().for_each(|id| {
+                let _ = writeln!(pages, "  - [{id}](findings/{id}.md)");
+            });
+        }
+    }
+    assert_current("docs/SUMMARY.md", &pages);
 }
 
 #[test]

@@ -33,7 +33,8 @@ fn list() -> String {
     })
 }
 
-fn first_sentence(page: &str) -> String {
+/// The first sentence of a page.
+pub(crate) fn first_sentence(page: &str) -> String {
     let prose: Vec<&str> = page
         .lines()
         .skip(1)
