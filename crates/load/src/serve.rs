@@ -36,7 +36,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_millis(200);
 
 /// The address and the options of a server.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Bind {
     /// Address of the control connection and the data.
     pub address: SocketAddr,
@@ -44,8 +44,8 @@ pub struct Bind {
     pub work_usecs: u64,
     /// Number of threads for multiplexed instances.
     pub workers: usize,
-    /// Each worker runs on this CPU only.
-    pub pinned: Option<CpuId>,
+    /// Worker i runs only on the i-th of these CPUs, in rotation; empty for all CPUs.
+    pub pinned: Vec<CpuId>,
     /// Bytes of memory for the loads of all clients together.
     pub memory: u64,
 }
@@ -267,7 +267,7 @@ struct Running {
     sockets: Vec<Arc<UdpSocket>>,
     streams: Vec<Weak<TcpStream>>,
     spec: Spec,
-    pinned: Option<CpuId>,
+    pinned: Vec<CpuId>,
     /// The memory of the workers, which also hold it.
     grant: Arc<Grant>,
     before: Option<(StartCounters, Totals)>,
@@ -375,7 +375,7 @@ impl Session<'_> {
             sockets: Vec::new(),
             streams: Vec::new(),
             spec: spec.clone(),
-            pinned: self.server.bind.pinned,
+            pinned: self.server.bind.pinned.clone(),
             grant: Arc::new(grant),
             before: None,
             served,
@@ -458,7 +458,8 @@ impl Running {
         client: IpAddr,
         serve: impl FnOnce(&Job<'_>) + Send + 'static,
     ) -> io::Result<()> {
-        let (counters, spec, pinned) = (Arc::clone(&self.counters), self.spec.clone(), self.pinned);
+        let (counters, spec) = (Arc::clone(&self.counters), self.spec.clone());
+        let pinned = self.pinned.get(row % self.pinned.len().max(1)).copied();
         let grant = Arc::clone(&self.grant);
         let worker = thread::Builder::new().name("bench-serve".into()).stack_size(STACK).spawn(
             move || {

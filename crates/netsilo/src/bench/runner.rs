@@ -156,7 +156,7 @@ fn while_serving<T>(
                 address,
                 work_usecs: options.work_usecs,
                 workers: crate::bench::load_args::cpus(),
-                pinned: options.pinned,
+                pinned: options.pinned.into_iter().collect(),
                 memory: load::MEMORY,
             };
             servers.push((here, Server::bind(bind)?));

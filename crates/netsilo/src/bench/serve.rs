@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result};
 use netsilo_load::{Bind, Event, MEMORY, PORT, Server};
+use netsilo_model::machine::cpuset::CpuSet;
 
 use crate::bench::load_args::cpus;
 use crate::tell::out;
@@ -34,6 +35,9 @@ pub(crate) struct ServeArgs {
     /// Number of threads for multiplexed instances [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
+    /// Run each thread on one of these CPUs only, in rotation [default: on all]
+    #[arg(long, value_name = "CPUS", value_parser = CpuSet::parse_list)]
+    cpus: Option<CpuSet>,
     /// Memory in MiB for the loads of all clients together; a load that needs more is refused
     #[arg(
         long,
@@ -55,7 +59,7 @@ pub(super) fn serve(args: &ServeArgs) -> Result<()> {
         address: SocketAddr::new(args.bind, args.port),
         work_usecs: args.work_usecs,
         workers: args.workers.map_or_else(cpus, usize::from),
-        pinned: None,
+        pinned: args.cpus.iter().flat_map(CpuSet::iter).collect(),
         memory: args.memory << 20,
     };
     let server = Server::bind(bind)?;
