@@ -15,7 +15,7 @@ use crate::tutorial;
 use crate::tutorial::Tutorial;
 use crate::verdicts;
 use crate::verdicts::Verdicts;
-use netsilo_lab::traffic::{self, Traffic};
+use netsilo_lab::exact::{self, Exact};
 use netsilo_lab::{Init, Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
@@ -63,9 +63,9 @@ enum Verb {
     Peers(Peers),
     /// Run the commands of docs/tutorial.md in a guest, and check what the page says of them
     Tutorial(Tutorial),
-    /// Send and receive traffic with exact counts, in guests, peers or anywhere else
+    /// Send and receive with exact counts, in guests, peers or anywhere else
     #[command(subcommand)]
-    Traffic(Traffic),
+    Exact(Exact),
 }
 
 #[derive(Debug, Args)]
@@ -144,7 +144,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Verdicts(args) => verdicts::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Peers(args) => peers::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Tutorial(args) => tutorial::run(&args).map(|()| ExitCode::SUCCESS),
-        Verb::Traffic(traffic) => traffic::run(&traffic).map(|()| ExitCode::SUCCESS),
+        Verb::Exact(verb) => exact::run(&verb).map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::command::Shown;
 use crate::emulator;
 use crate::emulator::Accel;
 use crate::emulator::Emulator;
+use crate::exact;
 use crate::guest::Guest;
 use crate::guest::Job;
 use crate::hang;
@@ -24,7 +25,6 @@ use crate::setup;
 use crate::spec::NicModel;
 use crate::spec::Spec;
 use crate::spec::Threads;
-use crate::traffic;
 use anyhow::{Context, Result, anyhow};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -196,9 +196,9 @@ impl Lab {
         })
     }
 
-    /// Starts one of the traffic programs in the guest, for example `rr-server --proto tcp ...`.
-    pub fn traffic(&self, words: &str) -> Result<Job> {
-        self.spawn(&traffic::command(words)?)
+    /// Starts a program of [`exact`] in the guest, for example `echo --port 7000`.
+    pub fn exact(&self, words: &str) -> Result<Job> {
+        self.spawn(&exact::command(words)?)
     }
 
     /// Starts a shell command in the guest.

@@ -10,6 +10,7 @@ mod cable;
 mod cache;
 mod command;
 mod emulator;
+pub mod exact;
 mod example;
 mod for_tests;
 mod forwarding;
@@ -29,7 +30,6 @@ mod setup;
 mod spec;
 mod time;
 mod tools;
-pub mod traffic;
 
 pub use apt::source as apt_source;
 pub use cable::Cable;

@@ -5,14 +5,16 @@
 //! namespace (QEMU, peers' programs) and frees the network namespaces and the taps in them. Nothing
 //! has a name outside them.
 
+use crate::exact;
 use crate::output::Output;
-use crate::traffic;
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
@@ -104,9 +106,19 @@ impl Peer {
         Ok(done.text().into_owned())
     }
 
-    /// Starts one of the traffic programs.
-    pub fn traffic(&self, words: &str) -> Result<PeerJob> {
-        self.spawn(&traffic::command(words)?)
+    /// Starts a program of [`exact`].
+    pub fn exact(&self, words: &str) -> Result<PeerJob> {
+        self.spawn(&exact::command(words)?)
+    }
+
+    /// Waits until all these TCP ports at `address` accept connections.
+    pub fn until_open(&self, address: Ipv4Addr, ports: RangeInclusive<u16>) -> Result<()> {
+        let (first, last) = ports.into_inner();
+        let open = format!(
+            "timeout 60 bash -c 'for port in $(seq {first} {last}); do \
+             until (exec 3<>/dev/tcp/{address}/$port) 2>/dev/null; do sleep 0.1; done; done'"
+        );
+        self.sh(&open).map(drop)
     }
 
     /// Starts a shell command.

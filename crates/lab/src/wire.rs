@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use netsilo_lab::traffic;
+use netsilo_lab::exact;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 
 use crate::built;
@@ -183,9 +183,9 @@ impl Wire {
     /// the second one.
     pub(crate) fn pipeline(&self, work: u32, second: u32) -> Result<Running> {
         let command = format!(
-            "{} traffic pipeline --port {PIPELINE_PORT} --cpus {SERVER_CPU},{second} --work-usecs \
-             {work}",
-            traffic::program()?.display()
+            "{} exact pipeline --port {PIPELINE_PORT} --cpu {SERVER_CPU} --second-cpu {second} \
+             --work-usecs {work}",
+            exact::program()?.display()
         );
         self.listening(spawn(&self.server, "0-1", &command)?)
     }
@@ -219,9 +219,9 @@ impl Wire {
     /// Starts the client of a pipeline, which prints JSON and does not warm up.
     pub(crate) fn pipeline_load(&self, connections: u32, seconds: f64) -> Result<Vec<Running>> {
         let command = format!(
-            "{} traffic rr-client --proto udp --dest {ADDRESS} --port {PIPELINE_PORT} \
+            "{} exact ask --udp --dest {ADDRESS} --port {PIPELINE_PORT} \
              --connections {connections} --duration {seconds}",
-            traffic::program()?.display()
+            exact::program()?.display()
         );
         Ok(vec![spawn(&self.client, &CLIENT_CPU.to_string(), &command)?])
     }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 use anyhow::{Context, Result, ensure};
-use netsilo_lab::traffic::{self, Consumed, Produced, RrReport, RrServed};
+use netsilo_lab::exact::{self, Asked, Received};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -66,7 +66,7 @@ fn status_and_output_are_exact(lab: &Lab) -> Result<()> {
     assert_eq!(lab.run("kill -9 $$")?.status, 128 + 9);
     assert_eq!(lab.run("no-such-program")?.status, 127);
     // Several MB of arbitrary bytes, at the same path in the guest as here.
-    let program = traffic::program()?;
+    let program = exact::program()?;
     let mut same = Vec::new();
     fs::File::open(&program)?.take(4_000_000).read_to_end(&mut same)?;
     let out = lab.run(&format!("head -c 4000000 {}", program.display()))?;
@@ -151,31 +151,21 @@ fn modules_load_by_name_and_by_need(lab: &Lab) -> Result<()> {
 
 fn both_ends_of_the_traffic_agree(lab: &Lab) -> Result<()> {
     let (peer, guest) = (lab.peer(0)?, Lab::guest_address(0));
-    let server = lab.traffic("rr-server --proto udp --port 7000 --cpus 1,2,5,6")?;
-    let client = peer.traffic(&format!(
-        "rr-client --proto udp --dest {guest} --port 7000 --ports 4 --connections 8 --duration 1"
-    ))?;
-    let seen: RrReport =
-        serde_json::from_slice(&client.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?.stdout)?;
-    let served = server.stop()?;
-    let served: Vec<RrServed> =
-        served.text().lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let served: u64 = served.iter().map(|worker| worker.transactions).sum();
-    ensure!(seen.transactions > 0, "no transaction");
-    ensure!(
-        (seen.transactions..=seen.transactions + seen.retries).contains(&served),
-        "{served} served; {seen:?}"
-    );
+    let server = lab.exact("echo --udp --port 7000 --cpu 5")?;
+    let client =
+        peer.exact(&format!("ask --udp --dest {guest} --port 7000 --connections 8 --duration 1"))?;
+    let client = client.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?;
+    let asked: Asked = serde_json::from_slice(&client.stdout)?;
+    ensure!(asked.transactions >= 8, "{asked:?}");
+    server.stop()?;
 
-    let consumer = lab.traffic("consume --mode splice --port 7100 --flows 4")?;
-    let producer = peer.traffic(&format!(
-        "produce --proto tcp --dest {guest} --port 7100 --flows 4 --bytes 500001"
-    ))?;
-    let sent: Produced =
-        serde_json::from_slice(&producer.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?.stdout)?;
-    let got = consumer.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?;
-    let got: Consumed = serde_json::from_slice(&got.stdout)?;
-    assert_eq!((sent.bytes, got.bytes), (2_000_004, 2_000_004));
+    let receiver = lab.exact("receive --mode splice --port 7100 --flows 4")?;
+    let sender =
+        peer.exact(&format!("send --dest {guest} --port 7100 --flows 4 --bytes 500001"))?;
+    sender.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?;
+    let got = receiver.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?;
+    let got: Received = serde_json::from_slice(&got.stdout)?;
+    assert_eq!(got.bytes, 2_000_004);
     ensure!(got.sockets.iter().all(|socket| socket.incoming_napi_id > 0), "{got:?}");
     Ok(())
 }

@@ -21,7 +21,7 @@ const CRATES: [(&str, &str); 12] = [
     ("sys", "stats model"),
     ("load", "stats model trial sys"),
     ("netsilo", "stats model predict decide trial sys load"),
-    ("lab", "stats model decide predict sys"),
+    ("lab", "stats model decide predict trial sys"),
     ("layers", ""),
     ("synth", "model sys"),
     ("package", "netsilo"),

@@ -37,16 +37,13 @@ fn provoked_faults_are_found_at_their_stage_and_fixed_and_undone() {
 
 /// Sends sixteen flows of datagrams to as many sockets, whose readers leave cores idle.
 fn flood(lab: &Lab) -> (PeerJob, Job) {
-    let consume =
-        "consume --mode udp-unconnected --cpus 6,7 --port 7000 --ports 16 --flows 16 --idle 300";
-    let reader = lab.traffic(consume).unwrap();
+    let receive =
+        "receive --mode udp-unconnected --cpus 6,7 --port 7000 --ports 16 --flows 16 --idle 300";
+    let reader = lab.exact(receive).unwrap();
     let dest = Lab::guest_address(0);
     let flows =
         format!("--dest {dest} --port 7000 --ports 16 --flows 16 --bytes 400000000 --size 64");
-    (
-        lab.peer(0).unwrap().traffic(&format!("produce --proto udp {flows} --rate 1000")).unwrap(),
-        reader,
-    )
+    (lab.peer(0).unwrap().exact(&format!("send --udp {flows} --rate 1000")).unwrap(), reader)
 }
 
 /// Sends bursts of datagrams of one flow.
@@ -168,7 +165,7 @@ fn steering_in_vain_and_limits_that_are_too_small(lab: &Lab) {
     };
     lab.sh(&format!("{EACH_IRQ}; do echo 20 >/proc/irq/$irq/smp_affinity; done")).unwrap();
     set("20", 512, 1, 1);
-    let reader = lab.traffic("consume --mode udp-unconnected --port 7100 --idle 300").unwrap();
+    let reader = lab.exact("receive --mode udp-unconnected --port 7100 --idle 300").unwrap();
     let before = lab.sh(SETTINGS).unwrap();
     let sender = bursts(lab);
     let look = || lab.json(&format!("{NETSILO} check --interval 2s -j")).unwrap();
@@ -242,9 +239,9 @@ fn segments_that_nothing_merges_are_found_and_fixed_and_undone() {
     lab.run(&format!("{NETSILO} check --interval 100ms")).unwrap();
     lab.sh("ethtool -K eth0 gro off").unwrap();
     let before = lab.sh(SETTINGS).unwrap();
-    let reader = lab.traffic(&consume_tcp(7300)).unwrap();
-    let send = produce_tcp(Lab::guest_address(0), 7300, "--size 15000 --rate 1000");
-    let sender = lab.peer(0).unwrap().traffic(&send).unwrap();
+    let reader = lab.exact(&receive_tcp(7300)).unwrap();
+    let send = send_tcp(Lab::guest_address(0), 7300, "--size 15000 --rate 1000");
+    let sender = lab.peer(0).unwrap().exact(&send).unwrap();
     found(lab, "gro-off", "eth0");
     fix(lab, &["gro-off:eth0"], &["offload"]);
     gone(lab, &["gro-off"]);
@@ -263,9 +260,9 @@ fn cpus_without_a_tx_queue(lab: &Lab) {
                  echo $((1 << n)) >tx-$n/xps_cpus; done";
     lab.sh(plant).unwrap();
     let before = lab.sh(SETTINGS).unwrap();
-    let reader = lab.peer(0).unwrap().traffic(&consume_tcp(7400)).unwrap();
-    let send = produce_tcp(Lab::peer_address(0), 7400, "--size 20000 --rate 240");
-    let sender = lab.traffic(&send).unwrap();
+    let reader = lab.peer(0).unwrap().exact(&receive_tcp(7400)).unwrap();
+    let send = send_tcp(Lab::peer_address(0), 7400, "--size 20000 --rate 240");
+    let sender = lab.exact(&send).unwrap();
     found(lab, "xps-gaps", "eth0");
     fix(lab, &["xps-gaps:eth0"], &["xps_cpus"]);
     gone(lab, &["xps-gaps"]);
@@ -277,11 +274,11 @@ fn cpus_without_a_tx_queue(lab: &Lab) {
     lab.sh("ip route change 10.77.0.0/24 dev eth0").unwrap();
 }
 
-fn consume_tcp(port: u16) -> String {
-    format!("consume --mode recv --port {port} --flows 4 --idle 300")
+fn receive_tcp(port: u16) -> String {
+    format!("receive --mode recv --port {port} --flows 4 --idle 300")
 }
 
-fn produce_tcp(dest: Ipv4Addr, port: u16, pace: &str) -> String {
+fn send_tcp(dest: Ipv4Addr, port: u16, pace: &str) -> String {
     let to = format!("--dest {dest} --port {port}");
-    format!("produce --proto tcp {to} --flows 4 --bytes 1000000000 {pace}")
+    format!("send {to} --flows 4 --bytes 1000000000 {pace}")
 }

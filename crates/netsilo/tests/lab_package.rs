@@ -189,12 +189,12 @@ fn a_newcomer_installs_it_sees_a_finding_plans_applies_with_a_timer_and_undoes()
     lab.sh("for irq in $(grep -lE 'virtio[0-9]+-input' /sys/kernel/irq/*/actions | cut -d/ -f5)
             do echo 0 >/proc/irq/$irq/smp_affinity_list; done")
         .unwrap();
-    let consume =
-        "consume --mode udp-unconnected --cpus 6,7 --port 7000 --ports 16 --flows 16 --idle 300";
-    let reader = lab.traffic(consume).unwrap();
+    let receive =
+        "receive --mode udp-unconnected --cpus 6,7 --port 7000 --ports 16 --flows 16 --idle 300";
+    let reader = lab.exact(receive).unwrap();
     let flows = "--port 7000 --ports 16 --flows 16 --bytes 400000000 --size 64 --rate 1000";
-    let send = format!("produce --proto udp --dest {} {flows}", Lab::guest_address(0));
-    let sender = lab.peer(0).unwrap().traffic(&send).unwrap();
+    let send = format!("send --udp --dest {} {flows}", Lab::guest_address(0));
+    let sender = lab.peer(0).unwrap().exact(&send).unwrap();
     let before = lab.sh(AFFINITIES).unwrap();
 
     let mut trial = Trial::default();

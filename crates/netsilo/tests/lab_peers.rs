@@ -11,7 +11,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use netsilo_lab::traffic;
+use netsilo_lab::exact;
 use serde_json::Value as Json;
 
 /// The IPIs per transaction that netsilo may have more than the best peer: both medians are of few
@@ -35,7 +35,7 @@ fn netsilo_wakes_as_few_cpus_as_the_best_peer_and_reads_nothing_across_sockets()
         return;
     }
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers.json");
-    let mut lab = Command::new(traffic::program().unwrap());
+    let mut lab = Command::new(exact::program().unwrap());
     lab.args(["peers", "--rounds", "3", "--seed", "1", "--threads", "single"]);
     for workload in WORKLOADS {
         lab.args(["--workload", workload]);

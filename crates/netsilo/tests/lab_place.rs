@@ -48,13 +48,13 @@ fn pin(lab: &Lab, netdev: &str, cpu: u32) {
 
 /// Starts sixteen flows from the peer of one NIC to an address that the peer of the other one has.
 fn through(lab: &Lab, from: usize, address: &str) -> [PeerJob; 2] {
-    let consume = "consume --mode udp-unconnected --port 7000 --ports 16 --flows 16 --idle 60";
-    let consumer = lab.peer(1 - from).unwrap().traffic(consume).unwrap();
-    let produce = format!(
-        "produce --proto udp --dest {address} --port 7000 --ports 16 --flows 16 \
+    let receive = "receive --mode udp-unconnected --port 7000 --ports 16 --flows 16 --idle 60";
+    let receiver = lab.peer(1 - from).unwrap().exact(receive).unwrap();
+    let send = format!(
+        "send --udp --dest {address} --port 7000 --ports 16 --flows 16 \
          --bytes 40000000 --rate 3000"
     );
-    [lab.peer(from).unwrap().traffic(&produce).unwrap(), consumer]
+    [lab.peer(from).unwrap().exact(&send).unwrap(), receiver]
 }
 
 /// The CPU that forwards a packet chooses the tx queue by XPS, and so the CPU of the completion.
@@ -170,13 +170,13 @@ fn successive_plans_under_a_steady_load_move_nothing_twice_on_igb_and_on_32_cpus
     let big = Spec { cpus: 32, nics, ..Spec::new(Kernel::V6_1, NicModel::VirtioNet) };
     for (spec, cpus, one_each) in [(igb, "1,2,5,6", false), (big, "1,9,17,25", true)] {
         let lab = Lab::boot(&spec).unwrap();
-        let server = format!("rr-server --proto tcp --port 7000 --cpus {cpus}");
-        let server = lab.traffic(&server).unwrap();
-        let client = format!(
-            "rr-client --proto tcp --dest {} --port 7000 --ports 4 --connections 16 --duration 900",
-            Lab::guest_address(0)
-        );
-        let client = lab.peer(0).unwrap().traffic(&client).unwrap();
+        let address = Lab::guest_address(0);
+        let server = format!("{NETSILO} bench serve --bind {address} --workers 4 --cpus {cpus}");
+        let server = lab.spawn(&format!("exec {server}")).unwrap();
+        let peer = lab.peer(0).unwrap();
+        peer.until_open(address, 12870..=12870).unwrap();
+        let load = "-t TCP_RR -n 16 --instances-as multiplexed --duration 900s";
+        let client = peer.spawn(&format!("exec {NETSILO} bench run {address} {load}")).unwrap();
         let received = || {
             let text = lab.sh("cat /sys/class/net/eth0/statistics/rx_packets").unwrap();
             text.trim().parse::<u64>().unwrap()
@@ -246,13 +246,13 @@ fn proxy(lab: &Lab) {
     lab.sh("ethtool -L eth0 combined 2").unwrap();
     // Little traffic: emulated times are long, and crowding is not tested here.
     let worker = |(n, cpu)| {
-        let consume = format!(
-            "consume --mode udp-unconnected --cpus {cpu} --port 71{n}0 --flows 64 --idle 60"
+        let receive = format!(
+            "receive --mode udp-unconnected --cpus {cpu} --port 71{n}0 --flows 64 --idle 60"
         );
         let to = format!("--dest {} --port 71{n}0 --flows 64", Lab::guest_address(0));
-        let consumer = lab.traffic(&consume).unwrap();
-        let produce = format!("produce --proto udp {to} --bytes 4000000 --rate 60");
-        (lab.peer(0).unwrap().traffic(&produce).unwrap(), consumer)
+        let receiver = lab.exact(&receive).unwrap();
+        let send = format!("send --udp {to} --bytes 4000000 --rate 60");
+        (lab.peer(0).unwrap().exact(&send).unwrap(), receiver)
     };
     let workers: Vec<_> = [1, 2, 5, 6].into_iter().enumerate().map(worker).collect();
     let who_reads = || {
@@ -277,9 +277,9 @@ fn proxy(lab: &Lab) {
     let pool = "--netdev eth0 --cpus 0,3,4,7 --interval 6s";
     lab.sh(&format!("{NETSILO} apply --yes {pool} --algorithm spread")).unwrap();
     let plan: Plan = lab.json(&format!("{NETSILO} plan {pool} -j")).unwrap();
-    for (client, consumer) in workers {
+    for (client, receiver) in workers {
         client.stop().unwrap();
-        consumer.stop().unwrap();
+        receiver.stop().unwrap();
     }
     assert!(
         plan.advice.iter().any(|advice| advice.subject == "eth0"

@@ -138,19 +138,17 @@ fn queue_0_of_ours(flows: &[Value]) -> usize {
     flows.iter().filter(|flow| is_ours(flow) && flow["queue"] == 0).count()
 }
 
-/// Producer and consumer; they run until dropped.
+/// Producer and receiver; they run until dropped.
 type Traffic = (PeerJob, Job);
 
 /// Starts UDP traffic from one peer, from `flows` ports to one port.
 fn udp(lab: &Lab, port: u16, flows: u16, rate: u32) -> Traffic {
-    let consumer = lab
-        .traffic(&format!(
-            "consume --mode udp-unconnected --port {port} --flows {flows} --idle 600"
-        ))
+    let receiver = lab
+        .exact(&format!("receive --mode udp-unconnected --port {port} --flows {flows} --idle 600"))
         .unwrap();
     let to = format!("--dest {} --port {port} --flows {flows}", Lab::guest_address(0));
-    let produce = format!("produce --proto udp {to} --size 200 --bytes 900000000 --rate {rate}");
-    (lab.peer(0).unwrap().traffic(&produce).unwrap(), consumer)
+    let send = format!("send --udp {to} --size 200 --bytes 900000000 --rate {rate}");
+    (lab.peer(0).unwrap().exact(&send).unwrap(), receiver)
 }
 
 fn netsilo(lab: &Lab, arguments: &str) -> anyhow::Result<String> {

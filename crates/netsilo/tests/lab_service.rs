@@ -82,11 +82,10 @@ impl Guest {
     /// Sends datagrams to a reader on CPU 5 until both are dropped.
     fn traffic(&self) -> (Job, PeerJob) {
         let ports = "--port 7000 --flows 8";
-        let reader = format!("consume --mode udp-unconnected {ports} --cpus 5 --idle 600");
-        let reader = self.0.traffic(&reader).unwrap();
-        let sender =
-            format!("produce --proto udp --dest 10.77.0.2 {ports} --bytes 1000000000 --rate 400");
-        (reader, self.0.peer(0).unwrap().traffic(&sender).unwrap())
+        let reader = format!("receive --mode udp-unconnected {ports} --cpus 5 --idle 600");
+        let reader = self.0.exact(&reader).unwrap();
+        let sender = format!("send --udp --dest 10.77.0.2 {ports} --bytes 1000000000 --rate 400");
+        (reader, self.0.peer(0).unwrap().exact(&sender).unwrap())
     }
 
     fn knobs(&self) -> BTreeMap<String, String> {

@@ -31,11 +31,11 @@ fn the_better_placement_of_interrupts_stays_until_undo_and_a_kill_restores_all()
     let lab = Lab::boot(&Spec::new(Kernel::V6_12, NicModel::Igb)).unwrap();
     lab.sh(ALL_ON_CPU0).unwrap();
     let before = lab.sh(AFFINITIES).unwrap();
-    let consume = "consume --mode udp-unconnected --cpus 5 --port 7100 --flows 64 --idle 600";
-    let consumer = lab.traffic(consume).unwrap();
+    let receive = "receive --mode udp-unconnected --cpus 5 --port 7100 --flows 64 --idle 600";
+    let receiver = lab.exact(receive).unwrap();
     let to = format!("--dest {} --port 7100 --flows 64", Lab::guest_address(0));
-    let produce = format!("produce --proto udp {to} --bytes 400000000 --rate 100");
-    let producer = lab.peer(0).unwrap().traffic(&produce).unwrap();
+    let send = format!("send --udp {to} --bytes 400000000 --rate 100");
+    let sender = lab.peer(0).unwrap().exact(&send).unwrap();
 
     let result: Json = lab.json(&tune("spread,same-cpu", "echo 120")).unwrap();
     let winner = result["result"]["won"]["candidate"].as_u64().unwrap_or(0);
@@ -51,6 +51,6 @@ fn the_better_placement_of_interrupts_stays_until_undo_and_a_kill_restores_all()
     until("the guard restores", affinities, |now| *now == before).unwrap();
     let undone = lab.sh(&format!("{NETSILO} undo")).unwrap();
     assert_eq!(undone, "nothing to undo\n");
-    producer.stop().unwrap();
-    consumer.stop().unwrap();
+    sender.stop().unwrap();
+    receiver.stop().unwrap();
 }

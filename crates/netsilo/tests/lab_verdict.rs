@@ -11,7 +11,7 @@ use netsilo_decide::judge::findings::Check;
 use netsilo_decide::judge::verdict::{Outcome, RemedyName, RemedyVerdict};
 use netsilo_decide::plan::Plan;
 use netsilo_decide::report::Report;
-use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec, traffic, until};
+use netsilo_lab::{Job, Kernel, Lab, Nic, NicModel, Spec, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 /// Raises netsilo's priority: beside servers that use all CPU time it would wait for minutes.
@@ -40,13 +40,11 @@ fn rps_on_a_busy_guest_has_the_verdict_hurts_and_adds_the_predicted_interrupts()
          /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity"
     ))
     .unwrap();
-    let server =
-        lab.traffic("rr-server --proto tcp --port 7000 --cpus 0,1,2,3 --work-usecs 4000").unwrap();
-    let to = format!(
-        "--dest {} --port 7000 --ports 4 --connections 64 --duration 900",
-        Lab::guest_address(0)
-    );
-    let client = lab.peer(0).unwrap().traffic(&format!("rr-client --proto tcp {to}")).unwrap();
+    let server = serve(&lab, "0-3", "--workers 4 --work-usecs 4000");
+    let (peer, address) = (lab.peer(0).unwrap(), Lab::guest_address(0));
+    peer.until_open(address, 12870..=12870).unwrap();
+    let load = "-t TCP_RR -n 64 --instances-as multiplexed --duration 900s";
+    let client = peer.spawn(&format!("exec {NETSILO} bench run {address} {load}")).unwrap();
 
     let goal = "--no-irqs --rps 0,2-3 --costs /tmp/costs.json";
     let plan =
@@ -132,8 +130,8 @@ fn rps_steers_what_a_bridge_delivers_and_nothing_of_a_bond_or_vlan() {
     let lab =
         Lab::boot(&Spec { cpus: 4, ..Spec::new(Kernel::V6_12, NicModel::VirtioNet) }).unwrap();
     lab.sh(SOFTWARE).unwrap();
-    let server = lab.traffic("rr-server --proto udp --port 7400 --cpus 1").unwrap();
-    let program = traffic::program().unwrap();
+    let server = serve(&lab, "1", "--workers 1");
+    lab.peer(0).unwrap().until_open(Lab::guest_address(0), 12870..=12870).unwrap();
     // counted once for each IPI (`rps_trigger_softirq`)
     let steered = || {
         let text = lab.sh("cut -d' ' -f10 /proc/net/softnet_stat").unwrap();
@@ -142,9 +140,8 @@ fn rps_steers_what_a_bridge_delivers_and_nothing_of_a_bond_or_vlan() {
     let cpus = |netdev: &str| lab.sh(&format!("cat /sys/class/net/{netdev}/queues/rx-0/rps_cpus"));
     for (n, netdev, steers) in [(0, "bond0", false), (1, "near1.5", false), (2, "br0", true)] {
         let client = format!(
-            "exec ip netns exec far taskset -c 0 '{}' traffic rr-client --proto udp \
-             --dest 10.80.{n}.1 --port 7400 --connections 4 --duration 300",
-            program.display()
+            "exec ip netns exec far taskset -c 0 {NETSILO} bench run 10.80.{n}.1 -t UDP_RR -n 4 \
+             --instances-as multiplexed --workers 1 --resend --duration 300s"
         );
         let client = lab.spawn(&client).unwrap();
         let verdict = || {
@@ -189,6 +186,12 @@ fn rps_steers_what_a_bridge_delivers_and_nothing_of_a_bond_or_vlan() {
         }
     }
     server.stop().unwrap();
+}
+
+/// Starts a server whose threads run on these CPUs only.
+fn serve(lab: &Lab, cpus: &str, options: &str) -> Job {
+    lab.spawn(&format!("exec {NETSILO} bench serve --bind 0.0.0.0 --cpus {cpus} {options}"))
+        .unwrap()
 }
 
 fn report(lab: &Lab) -> Report {

@@ -1,8 +1,11 @@
 //! The commands of the clients at the guest's peer.
 
-use anyhow::{Result, ensure};
-use netsilo_lab::{Lab, dnsperf, iperf3, redis, traffic, wrk};
+use std::net::Ipv4Addr;
 
+use anyhow::{Result, ensure};
+use netsilo_lab::{Lab, dnsperf, exact, iperf3, redis, wrk};
+
+use crate::built;
 use crate::workload::kind::Kind;
 use crate::workload::reports::{self, ClientReport};
 
@@ -43,8 +46,11 @@ impl Client {
             Kind::Nginx => env(wrk()?.command()),
             Kind::Dns => env(dnsperf()?.command()),
             Kind::Stream => env(iperf3()?.command()),
-            Kind::TcpRr | Kind::UdpRr | Kind::Memcached | Kind::Pipeline | Kind::Forward => {
-                format!("'{}' traffic", traffic::program()?.display())
+            Kind::TcpRr | Kind::UdpRr | Kind::Forward => {
+                format!("'{}' bench run", built::netsilo()?.display())
+            }
+            Kind::Memcached | Kind::Pipeline => {
+                format!("'{}' exact ask", exact::program()?.display())
             }
         };
         let client = Self { kind, program, cpus: cpus.to_vec() };
@@ -52,7 +58,8 @@ impl Client {
         if kind == Kind::Memcached {
             let set = format!("set key 0 0 {}\r\n{VALUE}", VALUE.len());
             let output = peer.sh(&client.memcached(&set, "STORED\r\n".len(), cpus.len(), 0))?;
-            ensure!(output.contains("\"transactions\":1"), "memcached stored nothing: {output}");
+            let stored = reports::ask(&output).map(|report| report.transactions as usize);
+            ensure!(stored == Some(cpus.len()), "memcached stored nothing: {output}");
         }
         if kind == Kind::Dns {
             // This folder is the peers' own.
@@ -85,9 +92,8 @@ impl Client {
     /// What the clients of such a measurement report; `None` if their output is not complete.
     pub(crate) fn report(&self, output: &str, seconds: u32) -> Option<ClientReport> {
         match self.kind {
-            Kind::TcpRr | Kind::UdpRr | Kind::Memcached | Kind::Pipeline | Kind::Forward => {
-                reports::rr_client(output)
-            }
+            Kind::TcpRr | Kind::UdpRr | Kind::Forward => reports::bench(output),
+            Kind::Memcached | Kind::Pipeline => reports::ask(output),
             Kind::Redis => reports::redis(output, self.cpus.len(), self.redis_requests(seconds)),
             Kind::Nginx => reports::wrk(output),
             Kind::Dns => reports::dnsperf(output),
@@ -104,17 +110,21 @@ impl Client {
         let Self { kind, program, cpus } = self;
         let Load { connections, outstanding, seconds, requests } = load;
         let (address, port, servers) = (Lab::guest_address(0), kind.port(), cpus.len());
-        let dest = format!("--dest {address} --port {port} --ports {servers}");
-        let rr = |proto: &str, dest: &str| {
+        let run = |test: &str, address: Ipv4Addr| {
             format!(
-                "{program} rr-client --proto {proto} {dest} --connections {connections} \
-                 --duration {seconds}"
+                "{program} {address}:{port} -t {test} -n {connections} --instances-as multiplexed \
+                 --workers 1 --lost-after 400ms --resend --warm-up 200ms --duration {seconds}s \
+                 --json"
             )
         };
         match kind {
-            Kind::TcpRr => rr("tcp", &dest),
-            Kind::UdpRr | Kind::Pipeline => rr("udp", &dest),
-            Kind::Forward => rr("tcp", &format!("--dest {} --port {port}", Lab::peer_address(1))),
+            Kind::TcpRr => run("TCP_RR", address),
+            Kind::UdpRr => run("UDP_RR", address),
+            Kind::Forward => run("TCP_RR", Lab::peer_address(1)),
+            Kind::Pipeline => format!(
+                "{program} --udp --dest {address} --port {port} --ports {servers} \
+                 --connections {connections} --duration {seconds}"
+            ),
             Kind::Memcached => {
                 let head = format!("VALUE key 0 {}\r\n", VALUE.len());
                 let response = head.len() + VALUE.len() + "\r\nEND\r\n".len();
@@ -155,7 +165,7 @@ impl Client {
     fn memcached(&self, text: &str, response: usize, connections: usize, seconds: u32) -> String {
         let Self { kind, program, cpus } = self;
         format!(
-            "{program} rr-client --proto tcp --dest {} --port {} --ports {} \
+            "{program} --dest {} --port {} --ports {} \
              --connections {connections} --duration {seconds} --request-line '{text}' \
              --response-bytes {response}",
             Lab::guest_address(0),

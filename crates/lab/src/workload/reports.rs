@@ -1,5 +1,7 @@
 //! What the clients report.
 
+use netsilo_lab::exact::Asked;
+use netsilo_trial::traffic::LoadResult;
 use serde::Deserialize;
 
 /// What all clients of a measurement report together.
@@ -11,14 +13,20 @@ pub(crate) struct ClientReport {
     pub(crate) p99_ms: Option<f64>,
 }
 
+/// The report of `bench run`; its transactions are those of the whole run, its rate is without the
+/// warm-up.
+pub(crate) fn bench(text: &str) -> Option<ClientReport> {
+    let report: LoadResult = serde_json::from_str(text).ok()?;
+    Some(ClientReport {
+        transactions: report.totals.responses as f64,
+        per_second: report.figures().transactions_per_s?,
+        p99_ms: None,
+    })
+}
+
 /// The report of the lab's own client.
-pub(crate) fn rr_client(text: &str) -> Option<ClientReport> {
-    #[derive(Deserialize)]
-    struct Report {
-        transactions: u64,
-        transactions_per_second: f64,
-    }
-    let report: Report = serde_json::from_str(text).ok()?;
+pub(crate) fn ask(text: &str) -> Option<ClientReport> {
+    let report: Asked = serde_json::from_str(text).ok()?;
     Some(ClientReport {
         transactions: report.transactions as f64,
         per_second: report.transactions_per_second,
@@ -143,8 +151,9 @@ mod tests {
 
     #[test]
     fn the_report_of_the_labs_own_client_is_read() {
-        let text = r#"{"transactions":12,"transactions_per_second":6.0}"#;
+        let text =
+            r#"{"transactions":12,"transactions_per_second":6.0,"p50_us":9.0,"p99_us":20.0}"#;
         let expected = ClientReport { transactions: 12.0, per_second: 6.0, p99_ms: None };
-        assert_eq!(rr_client(text), Some(expected));
+        assert_eq!(ask(text), Some(expected));
     }
 }

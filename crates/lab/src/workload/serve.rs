@@ -3,8 +3,9 @@
 use std::net::Ipv4Addr;
 
 use anyhow::Result;
-use netsilo_lab::{Job, Lab, PeerJob, iperf3, memcached, nginx, nsd, redis, traffic};
+use netsilo_lab::{Job, Lab, PeerJob, exact, iperf3, memcached, nginx, nsd, redis};
 
+use crate::built;
 use crate::workload::kind::Kind;
 
 /// Running servers; dropping it ends them.
@@ -18,40 +19,30 @@ pub(crate) fn start(kind: Kind, lab: &Lab, cpus: &[u32]) -> Result<Servers> {
     let job = match kind {
         Kind::Forward => return behind(lab).map(Servers::AtPeer),
         Kind::Stream => lab.spawn(&iperf3_servers(cpus)?)?,
-        Kind::TcpRr => lab.traffic(&rr_server("tcp", kind, cpus))?,
-        Kind::UdpRr => lab.traffic(&rr_server("udp", kind, cpus))?,
+        Kind::TcpRr | Kind::UdpRr => lab.spawn(&bench_server(address(), kind, cpus)?)?,
         Kind::Pipeline => lab.spawn(&pipelines(cpus)?)?,
         Kind::Redis => lab.spawn(&redis_servers(cpus)?)?,
         Kind::Memcached => lab.spawn(&memcached_servers(cpus)?)?,
         Kind::Nginx => lab.spawn(&nginx_server(cpus)?)?,
         Kind::Dns => lab.spawn(&nsd_server(cpus)?)?,
     };
-    let last = match kind {
-        // The lab's own clients wait for their server.
-        Kind::TcpRr | Kind::UdpRr | Kind::Pipeline | Kind::Forward => None,
-        Kind::Nginx | Kind::Dns => Some(kind.port()),
-        Kind::Redis | Kind::Memcached | Kind::Stream => (kind.port()..).take(cpus.len()).last(),
+    let ports = match kind {
+        // Its client waits for it; it has no TCP port.
+        Kind::Pipeline => return Ok(Servers::InGuest(job)),
+        Kind::TcpRr | Kind::UdpRr | Kind::Forward | Kind::Nginx | Kind::Dns => 1,
+        Kind::Redis | Kind::Memcached | Kind::Stream => cpus.len() as u16,
     };
-    if let Some(last) = last {
-        until_open(lab, kind.port(), last)?;
-    }
+    lab.peer(0)?.until_open(address(), kind.port()..=kind.port() + ports - 1)?;
     Ok(Servers::InGuest(job))
 }
 
 /// Starts a server at the peer of eth1, to which the guest forwards what comes from that of eth0.
 fn behind(lab: &Lab) -> Result<PeerJob> {
     lab.route()?;
-    lab.peer(1)?.traffic(&rr_server("tcp", Kind::Forward, &[0]))
-}
-
-/// Waits until all TCP ports of the servers accept connections.
-fn until_open(lab: &Lab, first: u16, last: u16) -> Result<()> {
-    let address = address();
-    let open = format!(
-        "timeout 60 bash -c 'for port in $(seq {first} {last}); do \
-         until (exec 3<>/dev/tcp/{address}/$port) 2>/dev/null; do sleep 0.1; done; done'"
-    );
-    lab.peer(0)?.sh(&open).map(drop)
+    let (address, port) = (Lab::peer_address(1), Kind::Forward.port());
+    let job = lab.peer(1)?.spawn(&bench_server(address, Kind::Forward, &[0])?)?;
+    lab.peer(0)?.until_open(address, port..=port)?;
+    Ok(job)
 }
 
 fn address() -> Ipv4Addr {
@@ -63,8 +54,14 @@ fn list(cpus: &[u32]) -> String {
     cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn rr_server(proto: &str, kind: Kind, cpus: &[u32]) -> String {
-    format!("rr-server --proto {proto} --port {} --cpus {}", kind.port(), list(cpus))
+/// A server with a thread on each CPU.
+fn bench_server(address: Ipv4Addr, kind: Kind, cpus: &[u32]) -> Result<String> {
+    let (netsilo, port, threads) = (built::netsilo()?, kind.port(), cpus.len());
+    Ok(format!(
+        "exec '{}' bench serve --bind {address} --port {port} --workers {threads} --cpus {}",
+        netsilo.display(),
+        list(cpus)
+    ))
 }
 
 /// One command for each CPU and port, side by side.
@@ -75,10 +72,10 @@ fn side_by_side(kind: Kind, cpus: &[u32], command: impl Fn(u32, u16) -> String) 
 
 /// CPUs 2i and 2i + 1 are threads of a core.
 fn pipelines(cpus: &[u32]) -> Result<String> {
-    let program = traffic::program()?;
+    let program = exact::program()?;
     Ok(side_by_side(Kind::Pipeline, cpus, |cpu, port| {
         format!(
-            "'{}' traffic pipeline --bind {} --port {port} --cpus {cpu},{}",
+            "'{}' exact pipeline --bind {} --port {port} --cpu {cpu} --second-cpu {}",
             program.display(),
             address(),
             cpu ^ 1

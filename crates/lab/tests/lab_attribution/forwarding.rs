@@ -9,7 +9,7 @@ use netsilo_model::derive::analysis::Analysis;
 use std::collections::BTreeMap;
 
 use netsilo_decide::report::Report;
-use netsilo_lab::traffic::Consumed;
+use netsilo_lab::exact::Received;
 use netsilo_lab::{Lab, NicModel};
 use netsilo_model::derive::stages::{Stages, StagesLine};
 use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
@@ -91,27 +91,23 @@ fn packets<'a>(rows: impl IntoIterator<Item = &'a &'a Forwarded>) -> u64 {
 
 /// Sends through the guest to the peer of eth1, at `address`; returns what arrived there.
 ///
-/// The consumer ends with the flows. It waits long if nothing arrives meanwhile: on a busy machine
-/// a guest may do nothing for seconds.
-fn pass(lab: &Lab, proto: &str, address: &str, traffic: Traffic) -> Consumed {
+/// The receiver ends with the last byte. It waits long if nothing arrives meanwhile: on a busy
+/// machine a guest may do nothing for seconds.
+fn pass(lab: &Lab, proto: &str, address: &str, traffic: Traffic) -> Received {
     pass_or_lose(lab, proto, address, traffic, 30)
 }
 
-/// Sends through the guest; the consumer waits at most `idle` seconds, for packets that may be
+/// Sends through the guest; the receiver waits at most `idle` seconds, for packets that may be
 /// dropped.
-fn pass_or_lose(lab: &Lab, proto: &str, address: &str, traffic: Traffic, idle: u32) -> Consumed {
+fn pass_or_lose(lab: &Lab, proto: &str, address: &str, traffic: Traffic, idle: u32) -> Received {
     let Traffic { flows, bytes } = traffic;
-    let mode = if proto == "udp" { "udp-unconnected" } else { "recv" };
-    let ports = format!("--port 7000 --ports {flows} --flows {flows}");
-    let consumer = lab
-        .peer(1)
-        .unwrap()
-        .traffic(&format!("consume --mode {mode} {ports} --idle {idle}"))
-        .unwrap();
-    let produce =
-        format!("produce --proto {proto} --dest {address} {ports} --bytes {bytes} --rate 5000");
-    lab.peer(0).unwrap().traffic(&produce).unwrap().wait(PATIENCE).unwrap().ok().unwrap();
-    serde_json::from_str(&consumer.wait(PATIENCE).unwrap().ok().unwrap().text()).unwrap()
+    let (mode, udp) = if proto == "udp" { ("udp-unconnected", "--udp") } else { ("recv", "") };
+    let all = format!("--port 7000 --ports {flows} --flows {flows} --bytes {bytes}");
+    let receive = format!("receive --mode {mode} {all} --idle {idle}");
+    let receiver = lab.peer(1).unwrap().exact(&receive).unwrap();
+    let send = format!("send {udp} --dest {address} {all} --rate 5000");
+    lab.peer(0).unwrap().exact(&send).unwrap().wait(PATIENCE).unwrap().ok().unwrap();
+    serde_json::from_str(&receiver.wait(PATIENCE).unwrap().ok().unwrap().text()).unwrap()
 }
 
 const DATAGRAMS: Traffic = Traffic { flows: 16, bytes: 40 * 1024 };
@@ -153,7 +149,7 @@ fn translated_packets_are_attributed(lab: &Lab, model: NicModel) {
     lab.end_nat().unwrap();
 }
 
-/// Raw PREROUTING drops all datagrams but the empty ones that open and close a flow.
+/// Raw PREROUTING drops all datagrams but the empty ones that open a flow.
 fn packets_dropped_early_spend_no_time_in_later_stages(lab: &Lab) {
     let stages = |idle| {
         let traffic = Traffic { flows: 16, bytes: 400 * 1024 };

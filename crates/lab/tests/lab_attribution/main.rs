@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use netsilo_lab::traffic::{self, Consumed, RrReport};
+use netsilo_lab::exact::{self, Asked, Received};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
@@ -22,6 +22,8 @@ use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Q
 const PATIENCE: Duration = Duration::from_secs(120);
 /// To a container; the bytes are each flow's.
 const CONTAINER: Traffic = Traffic { flows: 8, bytes: 100_001 };
+/// The name of the processes of [`exact`].
+const COMM: &str = "netsilo-lab";
 const TCP_MODES: [&str; 6] = ["recv", "peek", "trunc", "splice", "zerocopy", "io_uring"];
 const UDP_MODES: [&str; 4] = ["udp-connected", "udp-unconnected", "udp-recvmmsg", "udp-peek"];
 
@@ -119,21 +121,21 @@ fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution 
 
 /// Receives what the peer sends in the guest at `address`, under the command `prefix`; returns what
 /// the application counted.
-fn passed(lab: &Lab, prefix: &str, address: &str, mode: &str, traffic: Traffic) -> Consumed {
-    let program = traffic::program().unwrap();
+fn passed(lab: &Lab, prefix: &str, address: &str, mode: &str, traffic: Traffic) -> Received {
+    let program = exact::program().unwrap();
     let program = program.display();
     let Traffic { flows, bytes } = traffic;
-    let proto = if mode.starts_with("udp") { "udp" } else { "tcp" };
-    let ports = format!("--port 7000 --ports {flows} --flows {flows}");
-    let consumer = lab
-        .spawn(&format!("{prefix} '{program}' traffic consume --mode {mode} {ports} --cpus 5"))
-        .unwrap();
-    let produce = format!("produce --proto {proto} --dest {address} {ports} --bytes {bytes}");
-    lab.peer(0).unwrap().traffic(&produce).unwrap().wait(PATIENCE).unwrap().ok().unwrap();
-    let consumed: Consumed =
-        serde_json::from_str(&consumer.wait(PATIENCE).unwrap().ok().unwrap().text()).unwrap();
-    assert_eq!(consumed.bytes, u64::from(flows) * bytes, "{mode}");
-    consumed
+    let udp = if mode.starts_with("udp") { "--udp" } else { "" };
+    let all = format!("--port 7000 --ports {flows} --flows {flows} --bytes {bytes}");
+    let receiver =
+        lab.spawn(&format!("{prefix} '{program}' exact receive --mode {mode} {all} --cpus 5"));
+    let send = format!("send {udp} --dest {address} {all}");
+    lab.peer(0).unwrap().exact(&send).unwrap().wait(PATIENCE).unwrap().ok().unwrap();
+    let received: Received =
+        serde_json::from_str(&receiver.unwrap().wait(PATIENCE).unwrap().ok().unwrap().text())
+            .unwrap();
+    assert_eq!(received.bytes, u64::from(flows) * bytes, "{mode}");
+    received
 }
 
 /// Flows, each to its own port, and the bytes of each.
@@ -177,10 +179,7 @@ fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
                 read.napi.is_some() && read.rx_queue.is_some() && read.protocol_cpu.is_some(),
                 "{mode}: {read:#?}"
             );
-            assert_eq!(
-                (read.consumer_cpu, read.consumer.comm.as_str()),
-                (CpuId(5), truth.comm.as_str())
-            );
+            assert_eq!((read.consumer_cpu, read.consumer.comm.as_str()), (CpuId(5), COMM));
             assert!(!udp || read.poll_cpu == read.protocol_cpu, "without RPS: {read:#?}");
         }
     }
@@ -201,7 +200,7 @@ const FEW: u64 = 4;
 
 /// Asserts that all bytes were counted, or that lost events are reported; only the kernel that
 /// preempts itself (7.2) loses more than a few.
-fn accounted(lab: &Lab, attribution: &Attribution, counted: u64, truth: &Consumed) {
+fn accounted(lab: &Lab, attribution: &Attribution, counted: u64, truth: &Received) {
     let few = attribution.lost_events <= FEW || preempts(lab);
     let announced = few && attribution.lost_events > 0 && counted < truth.bytes;
     assert!(
@@ -305,41 +304,38 @@ fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[QueueResoluti
 /// and there are no other waits.
 fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
     interrupts_on_cpu_1(lab);
-    let server =
-        |proto| lab.traffic(&format!("rr-server --proto {proto} --port 7100 --cpus 5")).unwrap();
-    let client = |proto, seconds| {
+    let server = |udp: &str| lab.exact(&format!("echo {udp} --port 7100 --cpu 5")).unwrap();
+    let client = |udp: &str, seconds| {
         let to = format!("--dest {} --port 7100 --duration {seconds}", Lab::guest_address(0));
-        let client =
-            lab.peer(0).unwrap().traffic(&format!("rr-client --proto {proto} {to}")).unwrap();
+        let client = lab.peer(0).unwrap().exact(&format!("ask {udp} {to}")).unwrap();
         client.wait(PATIENCE).unwrap().ok().unwrap().text().into_owned()
     };
-    for (proto, threaded) in [("tcp", false), ("udp", false), ("tcp", true)] {
+    for (udp, threaded) in [("", false), ("--udp", false), ("", true)] {
         let kthreads = "for pid in $(pgrep '^napi/eth0'); do taskset -pc 1 $pid; done";
         lab.sh(&format!("echo {} > /sys/class/net/eth0/threaded; {kthreads}", u32::from(threaded)))
             .unwrap();
-        let comm = format!("rr-{proto}-7100");
-        let served = server(proto);
+        let served = server(udp);
         // also moves the interrupts: each moves when the next one arrives
-        client(proto, 1);
+        client(udp, 1);
         let (mut transactions, mut before, mut after) = (0, Times::default(), Times::default());
         let attribution = traced_with(lab, "--runqueue", || {
-            before = Times::of(lab, &comm);
-            let client = client(proto, 2);
-            after = Times::of(lab, &comm);
-            transactions = serde_json::from_str::<RrReport>(&client).unwrap().transactions;
+            before = Times::of(lab);
+            let client = client(udp, 2);
+            after = Times::of(lab);
+            transactions = serde_json::from_str::<Asked>(&client).unwrap().transactions;
         });
         let (slept, came) = (after.slept - before.slept, after.came - before.came);
         let waits = attribution.runqueue_latency.as_ref().unwrap().count();
         // before its first read it is not known as a reader; it runs on while the tracer ends
-        let at_most = Times::of(lab, &comm).came - before.came + 20;
+        let at_most = Times::of(lab).came - before.came + 20;
         let about = came * 19 / 20..=at_most;
         assert!(
             about.contains(&waits),
-            "{proto}, threaded {threaded}: {waits} waits, got its cpu {came} times"
+            "{udp}, threaded {threaded}: {waits} waits, got its cpu {came} times"
         );
         served.stop().unwrap();
         let reader =
-            attribution.consumption.iter().find(|read| read.consumer.comm == comm).unwrap();
+            attribution.consumption.iter().find(|read| read.consumer.comm == COMM).unwrap();
         let woken: Vec<_> =
             attribution.wakeups.iter().filter(|w| w.tgid == reader.consumer.tgid).collect();
         let across = woken.iter().filter(|w| (w.waker_cpu, w.sleeper_cpu) == (CpuId(1), CpuId(5)));
@@ -358,11 +354,11 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
         let about = slept * 19 / 20..=transactions + 20;
         assert!(
             slept > 20 && about.contains(&across),
-            "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times: \
+            "{udp}, threaded {threaded}: {transactions} transactions, slept {slept} times: \
              {woken:#?}"
         );
         println!(
-            "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times, \
+            "{udp}, threaded {threaded}: {transactions} transactions, slept {slept} times, \
              woken {across} times, {waits} waits"
         );
     }
@@ -378,8 +374,8 @@ struct Times {
 }
 
 impl Times {
-    fn of(lab: &Lab, comm: &str) -> Self {
-        let text = format!("cd /proc/$(pgrep -x {comm}); grep ^voluntary status; cat schedstat");
+    fn of(lab: &Lab) -> Self {
+        let text = format!("cd /proc/$(pgrep -x {COMM}); grep ^voluntary status; cat schedstat");
         let text = lab.sh(&text).unwrap();
         let number = |word: &str| word.parse().unwrap();
         let words: Vec<&str> = text.split_whitespace().collect();

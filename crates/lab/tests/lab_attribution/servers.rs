@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use netsilo_lab::{Lab, memcached, nginx, redis, traffic};
+use netsilo_lab::{Lab, exact, memcached, nginx, redis};
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::Attribution;
 
@@ -44,12 +44,11 @@ fn servers() -> [Server; 3] {
     let (redis, benchmark) = redis().unwrap();
     let cli = benchmark.command().replace("redis-benchmark", "redis-cli");
     let client = |port: u16, request: &str, response: usize| {
-        format!(
-            "'{}' traffic rr-client --proto tcp --dest {address} --port {port} --ports 1 \
-             --connections {CONNECTIONS} --duration 2 --request-line '{request}' \
-             --response-bytes {response}",
-            traffic::program().unwrap().display()
-        )
+        let words = format!(
+            "ask --dest {address} --port {port} --connections {CONNECTIONS} --duration 2 \
+             --request-line '{request}' --response-bytes {response}"
+        );
+        exact::command(&words).unwrap()
     };
     [
         Server {
@@ -118,12 +117,8 @@ pub(super) fn servers_count_what_netsilo_counts(lab: &Lab) {
         let name = server.name;
         let start = format!("echo $$ >/tmp/{name}.pid\n{}", server.start);
         let job = lab.spawn(&start).unwrap();
-        let (address, port) = (Lab::guest_address(0), server.port);
-        let open = format!(
-            "timeout 60 bash -c 'until (exec 3<>/dev/tcp/{address}/{port}) 2>/dev/null; do \
-             sleep 0.1; done'"
-        );
-        lab.peer(0).unwrap().sh(&open).unwrap();
+        let port = server.port;
+        lab.peer(0).unwrap().until_open(Lab::guest_address(0), port..=port).unwrap();
         let number = |command: &str| -> u64 {
             let text = lab.sh(command).unwrap();
             text.trim().parse().unwrap_or_else(|_| panic!("{name}: {command}: {text:?}"))

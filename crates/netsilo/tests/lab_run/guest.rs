@@ -156,21 +156,17 @@ impl Guest {
     /// Starts a reader on this CPU, and steady traffic on eight flows to it.
     pub(crate) fn workload(&self, port: u16, cpu: &str) -> Workload {
         let ports = format!("--port {port} --flows 8");
-        let consume = format!("consume --mode udp-unconnected {ports} --cpus {cpu} --idle 300");
-        let produce =
-            format!("produce --proto udp --dest 10.77.0.2 {ports} --bytes 1000000000 --rate 400");
-        let consumer = self.lab.traffic(&consume).unwrap();
-        Workload {
-            _producer: self.lab.peer(0).unwrap().traffic(&produce).unwrap(),
-            _consumer: consumer,
-        }
+        let receive = format!("receive --mode udp-unconnected {ports} --cpus {cpu} --idle 300");
+        let send = format!("send --udp --dest 10.77.0.2 {ports} --bytes 1000000000 --rate 400");
+        let receiver = self.lab.exact(&receive).unwrap();
+        Workload { _sender: self.lab.peer(0).unwrap().exact(&send).unwrap(), _receiver: receiver }
     }
 }
 
 /// A running workload; ends when dropped.
 pub(crate) struct Workload {
-    _producer: PeerJob,
-    _consumer: Job,
+    _sender: PeerJob,
+    _receiver: Job,
 }
 
 pub(crate) fn array<'a>(status: &'a Json, name: &str) -> &'a Vec<Json> {

@@ -1,6 +1,6 @@
 //! Receives through `io_uring`, one request at a time.
 
-use crate::traffic::consumed::ConsumedSocket;
+use crate::exact::receive::ReceivedSocket;
 use anyhow::{Context, Result};
 use io_uring::{IoUring, opcode, types};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 pub(crate) fn receive(
     stream: &TcpStream,
     buffer: &mut [u8],
-    counts: &mut ConsumedSocket,
+    counts: &mut ReceivedSocket,
 ) -> Result<()> {
     let mut ring =
         IoUring::new(2).context("io_uring is unavailable (kernel.io_uring_disabled?)")?;

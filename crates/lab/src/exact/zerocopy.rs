@@ -1,6 +1,6 @@
 //! `TCP_ZEROCOPY_RECEIVE`: whole pages are mapped, other bytes are copied.
 
-use crate::traffic::consumed::ConsumedSocket;
+use crate::exact::receive::ReceivedSocket;
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -26,7 +26,7 @@ struct Request {
 pub(crate) fn receive(
     stream: &TcpStream,
     buffer: &mut [u8],
-    counts: &mut ConsumedSocket,
+    counts: &mut ReceivedSocket,
 ) -> Result<()> {
     let window = Window::new(stream)?;
     let mut stream = stream;

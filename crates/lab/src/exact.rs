@@ -1,0 +1,94 @@
+//! Small programs with exact counts, for tests of attribution: readers of every kind, what they
+//! read, and servers whose threads and sleeps are known.
+//!
+//! `netsilo-lab exact VERB` runs in guests, at peers and in plain namespaces. Senders wait for
+//! their receiver, so callers need no sleeps. Load in general comes from `netsilo bench`.
+
+mod answer;
+mod ask;
+mod receive;
+mod receive_udp;
+mod send;
+mod uring;
+mod zerocopy;
+
+pub use answer::{Echo, Pipeline};
+pub use ask::{Ask, Asked};
+pub use receive::{Mode, Receive, Received, ReceivedSocket};
+pub use send::Send;
+
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Subcommand;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::Serialize;
+
+/// How long senders wait for their receiver.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Verbs of `netsilo-lab exact`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Exact {
+    /// Receive flows in a given way, and count every byte
+    Receive(Receive),
+    /// Send an exact number of bytes on each of several flows
+    Send(Send),
+    /// Send back what arrives, in one thread
+    Echo(Echo),
+    /// Answer UDP requests by two processes, each on its CPU: one reads, the other answers
+    Pipeline(Pipeline),
+    /// Send requests one after the other on each of several connections
+    Ask(Ask),
+}
+
+/// Runs a verb; prints its counts as JSON.
+pub fn run(exact: &Exact) -> Result<()> {
+    match exact {
+        Exact::Receive(receive) => print(&receive.run()?),
+        Exact::Send(send) => send.run(),
+        Exact::Echo(echo) => echo.run(),
+        Exact::Pipeline(pipeline) => pipeline.run(),
+        Exact::Ask(ask) => print(&ask.run()?),
+    }
+}
+
+/// Returns the path of `netsilo-lab`, to run in guests and peers: this program, or the one built in
+/// the same folder as this test.
+pub fn program() -> Result<PathBuf> {
+    let this = std::env::current_exe()?;
+    let candidates = this.ancestors().take(3).map(|dir| dir.with_file_name("netsilo-lab"));
+    let found = std::iter::once(this.clone())
+        .chain(candidates)
+        .find(|path| path.file_name().is_some_and(|name| name == "netsilo-lab") && path.is_file());
+    found.with_context(|| {
+        format!("no netsilo-lab beside {}: run cargo build -p netsilo-lab", this.display())
+    })
+}
+
+/// Returns the shell command that runs a verb.
+pub fn command(words: &str) -> Result<String> {
+    Ok(format!("exec '{}' exact {words}", program()?.display()))
+}
+
+fn print(counts: &impl Serialize) -> Result<()> {
+    Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(counts)?)?)
+}
+
+/// Pins the calling thread, and those it starts, to `cpu`.
+fn pin(cpu: usize) -> Result<()> {
+    ensure!(cpu < CpuSet::MAX_CPU, "cpu {cpu}: this program supports {} cpus", CpuSet::MAX_CPU);
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).with_context(|| format!("cannot run on cpu {cpu}"))
+}
+
+/// Whether the receiver of a datagram was not there yet, or its host has no route or address.
+fn is_not_there(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::ConnectionRefused
+    )
+}
