@@ -82,18 +82,19 @@ bench-peers: setup
 	cargo build --release -p netsilo -p netsilo-lab
 	target/release/netsilo-lab peers --json target/peers.json
 
-# the default's choices, held to what measures best on veths of this machine, at true speed, and to
-# counts in guests; some 15 minutes for the veths, minutes for each load of a guest.
+# the default's choices, checked against what measures best on veths of this machine, at true speed,
+# and against counts in guests; some 15 minutes for the veths, minutes for each load of a guest.
 # ARGS="--part veth" (guest8, guest16, forward) measures a part. ARGS="--keep DIR --at-most 300"
 # stops between two loads, and the same command goes on
 bench-outcome: setup
 	cargo build --release -p netsilo -p netsilo-lab
-	target/release/netsilo-lab outcome $(ARGS)
+	target/release/netsilo-lab experiment outcome $(ARGS)
 
-# what check says of RPS on a veth, held to what RPS does there, at true speed; some 10 minutes
+# what check says of RPS on a veth, checked against what RPS does there, at true speed; some 15
+# minutes
 bench-verdicts: setup
 	cargo build --release -p netsilo -p netsilo-lab
-	target/release/netsilo-lab verdicts
+	target/release/netsilo-lab experiment verdicts $(ARGS)
 
 # the published experiment at reduced size on an emulated server of its shape: its directions, in
 # counts; some 2 minutes

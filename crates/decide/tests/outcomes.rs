@@ -1,5 +1,5 @@
-//! The cost model held to measured outcomes, in three states of one guest (`evidence/outcomes.md`;
-//! `netsilo-lab outcome` holds the default's choices to them).
+//! The cost model checked against measured outcomes, in three states of one guest
+//! (`evidence/outcomes.md`; `netsilo-lab experiment outcome` checks the default's choices).
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(

@@ -75,7 +75,7 @@ fn predict_and_measure(args: &Blind, number: usize, path: &Path) -> Result<Row> 
         for turn in 0..settings.len() {
             let at = (round + turn) % settings.len();
             settings[at].apply(&wire, &kthread)?;
-            measured.rates[at].push(wire.rate(&row.load.arguments(), args.seconds)?);
+            measured.rates[at].push(wire.rate(&row.load.arguments(), args.seconds.into())?);
         }
     }
     drop(server);

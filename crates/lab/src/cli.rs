@@ -7,14 +7,12 @@ use crate::blind;
 use crate::blind::Blind;
 use crate::demo;
 use crate::demo::Demo;
-use crate::outcome;
-use crate::outcome::Outcome;
+use crate::experiment;
+use crate::experiment::Experiment;
 use crate::peers;
 use crate::peers::Peers;
 use crate::tutorial;
 use crate::tutorial::Tutorial;
-use crate::verdicts;
-use crate::verdicts::Verdicts;
 use netsilo_lab::exact::{self, Exact};
 use netsilo_lab::{Init, Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
@@ -52,12 +50,11 @@ enum Verb {
     Kernels,
     /// Show netsilo's main task on real traffic: show, plan, apply, verify, undo
     Demo(Demo),
-    /// Hold the default's choices to what measures best on this machine's kernel, over a veth
-    Outcome(Outcome),
     /// Predict random settings under random loads over a veth, then measure them
     Blind(Blind),
-    /// Hold what `check` says of RPS on a veth to what RPS does there, on this machine's kernel
-    Verdicts(Verdicts),
+    /// Measure settings under loads in rounds, and check netsilo against what they give
+    #[command(subcommand)]
+    Experiment(Experiment),
     /// Measure netsilo beside irqbalance, tuned, perftune and others, under servers that readers
     /// know
     Peers(Peers),
@@ -140,8 +137,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Kernels => kernels(),
         Verb::Demo(demo) => demo::run(&demo).map(|()| ExitCode::SUCCESS),
         Verb::Blind(args) => blind::run(&args).map(|()| ExitCode::SUCCESS),
-        Verb::Outcome(args) => outcome::run(&args).map(|()| ExitCode::SUCCESS),
-        Verb::Verdicts(args) => verdicts::run(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Experiment(verb) => experiment::run(&verb).map(|()| ExitCode::SUCCESS),
         Verb::Peers(args) => peers::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Tutorial(args) => tutorial::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Exact(verb) => exact::run(&verb).map(|()| ExitCode::SUCCESS),

@@ -13,7 +13,7 @@ use crate::counters::Counters;
 use crate::knobs::Knobs;
 use crate::locality::Shares;
 use crate::say::say;
-use crate::workload::{Kind, Measured, Workload, while_busy};
+use crate::workload::{Kind, Workload, WorkloadMeasured, while_busy};
 
 /// Rounds of the measurement, each of every placement in turn.
 const ROUNDS: usize = 5;
@@ -51,8 +51,8 @@ struct Placement {
 
 /// A measurement of redis, then of nginx.
 struct Round {
-    redis: Measured,
-    nginx: Measured,
+    redis: WorkloadMeasured,
+    nginx: WorkloadMeasured,
 }
 
 impl Round {
@@ -222,7 +222,7 @@ fn on_this_machine() -> Result<()> {
     Ok(())
 }
 
-fn p99_ms(measured: &Measured) -> f64 {
+fn p99_ms(measured: &WorkloadMeasured) -> f64 {
     measured.clients.p99_ms.unwrap_or(f64::NAN)
 }
 

@@ -5,6 +5,7 @@ mod built;
 mod cli;
 mod counters;
 mod demo;
+mod experiment;
 mod knobs;
 mod locality;
 mod outcome;

@@ -1,11 +1,8 @@
-//! `make bench-outcome`: what the default chooses, held to what measured best.
+//! `make bench-outcome`: what the default chooses, checked against what measured best.
 
-mod args;
 mod guest;
 mod outcomes;
 mod rank;
-mod record;
-mod recorded;
 mod regret;
 mod shapes;
 mod table;
@@ -14,60 +11,78 @@ mod vectors;
 mod veth;
 mod veth_loads;
 
-use std::path::PathBuf;
-use std::time::Instant;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use netsilo_model::cost::assumed::Assumed;
 
-use crate::outcome::args::{Measure, Part};
+use crate::experiment::{self, Options, Study, Usual};
+use crate::outcome::guest::Guests;
 use crate::outcome::outcomes::Outcomes;
-use crate::outcome::recorded::Recorded;
-use crate::say::{progress, say};
+use crate::outcome::shapes::Shape;
+use crate::outcome::veth::Veths;
+use crate::say::say;
+
+/// Odd rounds show which place is best, even ones by how much: with fewer than ten, the regret has
+/// no interval.
+const USUAL: Usual = Usual { rounds: 10, seconds: 0.5 };
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Veths of this machine, at true speed
+    Veth,
+    /// A guest with 8 CPUs on two sockets: counts
+    Guest8,
+    /// A guest with 16 CPUs on two sockets: counts
+    Guest16,
+    /// A guest with 8 CPUs that forwards between two NICs: counts
+    Forward,
+}
 
 /// Arguments of `outcome`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Outcome {
     #[command(flatten)]
-    measure: Measure,
+    options: Options,
     /// Measure only this; may be repeated [default: everything]
-    #[arg(long = "part", value_enum, value_name = "PART")]
+    #[arg(long = "part", value_enum, value_name = "PART", conflicts_with = "from")]
     parts: Vec<Part>,
-    /// Save what was measured, and a bundle of each start, in a folder for each part in this one; a
-    /// run goes on with the loads that it lacks [default: a temporary one]
-    #[arg(long, value_name = "DIR")]
-    keep: Option<PathBuf>,
-    /// Measure nothing: ask the default about these saved outcomes
+    /// Times that the default is asked from each start
     #[arg(
         long,
-        value_name = "DIR",
-        conflicts_with_all = ["keep", "parts", "rounds", "seconds", "looks", "load", "at_most"]
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..),
+        conflicts_with = "from"
     )]
-    from: Vec<PathBuf>,
+    looks: u16,
 }
 
 /// Measures, or reads what was measured, and prints tables.
 pub(crate) fn run(args: &Outcome) -> Result<()> {
     let temporary = tempfile::tempdir()?;
-    let mut folders = args.from.clone();
-    if folders.is_empty() {
-        folders = record(args, &args.keep.clone().unwrap_or_else(|| temporary.path().to_owned()))?;
+    let wanted = |part: &&Part| args.parts.is_empty() || args.parts.contains(part);
+    let study = |part: &Part| -> Box<dyn Study> {
+        match Shape::of(*part) {
+            None => Box::new(Veths { looks: args.looks }),
+            Some(shape) => Box::new(Guests::new(shape, args.looks)),
+        }
+    };
+    let studies = Part::value_variants().iter().filter(wanted).map(study).collect();
+    let mut all = Vec::new();
+    for (folder, recorded) in args.options.records(USUAL, studies, &temporary)? {
+        let outcomes = Outcomes::new(&folder, recorded)?;
+        experiment::print(&tables(&outcomes)?.join("\n\n"), &outcomes.recorded)?;
+        all.push((folder.file_name().unwrap_or_default().to_string_lossy().into_owned(), outcomes));
     }
-    let all: Vec<Outcomes> = folders.iter().map(|it| Outcomes::read(it)).collect::<Result<_>>()?;
-    for outcomes in &all {
-        say(&tables(outcomes)?.join("\n\n"))?;
-        say("")?;
-    }
-    let names = folders.iter().map(|it| it.file_name().unwrap_or_default().to_string_lossy());
-    let names: Vec<_> = names.collect();
-    let rated: Vec<(&str, &Outcomes)> = (names.iter().map(AsRef::as_ref).zip(&all))
+    let rated: Vec<(&str, &Outcomes)> = (all.iter())
         .filter(|(_, outcomes)| outcomes.counted().is_none())
+        .map(|(name, outcomes)| (name.as_str(), outcomes))
         .collect();
     if rated.len() > 1 {
         say(&format!("{}\n", table::recordings(&rated, Assumed::default())?))?;
     }
-    if rated.is_empty() { Ok(()) } else { say(&table::sensitivity(&all)?) }
+    let all = all.iter().map(|(_, outcomes)| outcomes);
+    if rated.is_empty() { Ok(()) } else { say(&table::sensitivity(all)?) }
 }
 
 /// What was measured in one part, and what the default chooses there.
@@ -75,23 +90,6 @@ fn tables(outcomes: &Outcomes) -> Result<Vec<String>> {
     let choices = table::choices(outcomes, Assumed::default())?;
     let measured = table::measured(outcomes, Assumed::default());
     Ok([choices].into_iter().chain(measured).collect())
-}
-
-/// Measures; returns the folders with outcomes.
-fn record(args: &Outcome, keep: &std::path::Path) -> Result<Vec<PathBuf>> {
-    let begun = Instant::now();
-    let mut folders = Vec::new();
-    let wanted = |part: &Part| args.parts.is_empty() || args.parts.contains(part);
-    for part in Part::value_variants().iter().filter(|part| wanted(part)) {
-        let folder = keep.join(part.folder());
-        std::fs::create_dir_all(&folder).with_context(|| format!("{folder:?}"))?;
-        record::record(*part, &args.measure, &folder, begun).with_context(|| part.folder())?;
-        if Recorded::read(&folder)?.is_some() {
-            folders.push(folder);
-        }
-    }
-    progress(&format!("done after {:.1} minutes", begun.elapsed().as_secs_f64() / 60.0));
-    Ok(folders)
 }
 
 #[cfg(test)]

@@ -1,34 +1,27 @@
-//! `make bench-verdicts`: what `check` says of RPS on a veth, held to what RPS does there.
+//! `make bench-verdicts`: what `check` says of RPS on a veth, checked against what RPS does there.
 //!
 //! Containers have such a netdev each, and clusters switch RPS on for all of them. The veth is as
 //! the kernel makes it: packets are processed on the sender's CPU.
 
 mod score;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
-use crate::say::{bar, say};
-use crate::verdicts::score::{Pair, Recorded};
-use crate::wire::{Wire, kernel};
+use crate::experiment::record::{Load, Measured, Setting, Start};
+use crate::experiment::{self, Options, Scene, Study, Usual};
+use crate::wire::{Running, Wire, cpus_of, kernel};
 
 /// Arguments of `verdicts`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Verdicts {
-    /// Rounds of each pair; fewer than six have no interval
-    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
-    /// Seconds of each measurement
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    seconds: u32,
-    /// Save the measured rates and a bundle of each load in this folder [default: a temporary one]
-    #[arg(long, value_name = "DIR")]
-    keep: Option<PathBuf>,
-    /// Measure nothing: judge these saved loads
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["keep", "rounds", "seconds"])]
-    from: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
 }
+
+const USUAL: Usual = Usual { rounds: 6, seconds: 1.0 };
 
 /// The loads: a name, arguments of `bench run`, and the server's work per request in microseconds.
 const LOADS: [(&str, &str, u32); 15] = [
@@ -49,62 +42,91 @@ const LOADS: [(&str, &str, u32); 15] = [
     ("TCP_STREAM x 4", "-t TCP_STREAM -n 4", 0),
 ];
 
-/// The CPUs that RPS may use, as a mask: the one that does not process yet (the server's), and all.
-const MASKS: [u32; 2] = [0b10, 0b11];
+/// The CPUs of RPS, as a mask: none, the one that does not process yet (the server's), all.
+const MASKS: [u32; 3] = [0, 0b10, 0b11];
+
+/// The veths; each load has one of its own.
+struct Veths;
+
+/// A load on a veth.
+struct Veth {
+    number: usize,
+    wire: Wire,
+    _server: Running,
+}
+
+/// What a setting writes.
+#[derive(Debug, Serialize, Deserialize)]
+struct Rps {
+    /// The CPUs of RPS, as a mask.
+    rps: u32,
+}
 
 /// Measures, or reads what was measured, and prints a table.
 pub(crate) fn run(args: &Verdicts) -> Result<()> {
     let temporary = tempfile::tempdir()?;
-    let folder = args.from.as_ref().or(args.keep.as_ref());
-    let folder = folder.map_or_else(|| temporary.path().to_owned(), Clone::clone);
-    if args.from.is_none() {
-        std::fs::create_dir_all(&folder)?;
-        record(args, &folder)?;
+    for (folder, recorded) in args.options.records(USUAL, vec![Box::new(Veths)], &temporary)? {
+        experiment::print(&score::table(&recorded, &folder)?, &recorded)?;
     }
-    say(&score::table(&Recorded::read(&folder)?, &folder)?)
+    Ok(())
 }
 
-/// Measures each load without RPS and with each mask, in turn.
-fn record(args: &Verdicts, folder: &Path) -> Result<()> {
-    let wire = Wire::new()?;
-    let mut pairs = Vec::new();
-    let bar = bar(LOADS.len() as u64 * u64::from(args.rounds));
-    for (number, (name, load, work)) in LOADS.into_iter().enumerate() {
-        bar.set_message(name);
-        let _server = wire.server(work)?;
-        let bundle = format!("{number:02}.tar.zst");
-        wire.capture(load, &folder.join(&bundle)).context(name)?;
-        let rate = |mask| {
-            wire.set_rps(mask)?;
-            wire.rate(load, args.seconds).context(name)
-        };
-        let (mut off, mut on) = (Vec::new(), vec![Vec::new(); MASKS.len()]);
-        for _ in 0..args.rounds {
-            off.push(rate(0)?);
-            for (mask, rates) in MASKS.into_iter().zip(&mut on) {
-                rates.push(rate(mask)?);
-            }
-            bar.inc(1);
-        }
-        wire.set_rps(0)?;
-        pairs.extend(MASKS.into_iter().zip(on).map(|(rps, on)| {
-            let (load, off, bundle) = (name.to_owned(), off.clone(), bundle.clone());
-            Pair { load, rps, off, on, bundle }
-        }));
+impl Study for Veths {
+    fn folder(&self) -> &'static str {
+        "veth"
     }
-    bar.finish_and_clear();
-    let Verdicts { rounds, seconds, .. } = args;
-    let about = format!(
-        "netsilo-lab verdicts --rounds {rounds} --seconds {seconds}; Linux {}; server on CPU 1, \
-         clients on CPU 0",
-        kernel()?
-    );
-    Recorded { about, pairs }.write(folder)
+
+    fn loads(&self) -> Vec<String> {
+        LOADS.map(|(name, ..)| name.to_owned()).to_vec()
+    }
+
+    fn machine(&mut self) -> Result<String> {
+        Ok(format!("Linux {}; server on CPU 1, clients on CPU 0", kernel()?))
+    }
+
+    fn start(&mut self, load: &str) -> Result<Box<dyn Scene + '_>> {
+        let number = LOADS.iter().position(|(name, ..)| *name == load).context("unknown load")?;
+        let wire = Wire::new()?;
+        let server = wire.server(LOADS[number].2)?;
+        Ok(Box::new(Veth { number, wire, _server: server }))
+    }
+}
+
+impl Scene for Veth {
+    fn plan(&mut self, folder: &Path) -> Result<Load> {
+        let (name, client, _) = LOADS[self.number];
+        let bundle = format!("{:02}.tar.zst", self.number);
+        self.wire.capture(client, &folder.join(&bundle))?;
+        let setting = |rps| {
+            let name = match rps {
+                0 => "no RPS".to_owned(),
+                _ => format!("RPS onto {}", cpus_of(rps)),
+            };
+            Setting::with(&name, &Rps { rps })
+        };
+        Ok(Load {
+            name: name.to_owned(),
+            unit: if client.contains("STREAM") { "byte" } else { "transaction" }.to_owned(),
+            settings: MASKS.into_iter().map(setting).collect::<Result<_>>()?,
+            starts: vec![Start { placement: 0, bundle }],
+            ..Load::default()
+        })
+    }
+
+    fn apply(&mut self, setting: &Setting) -> Result<()> {
+        self.wire.set_rps(setting.details::<Rps>()?.rps)
+    }
+
+    fn measure(&mut self, seconds: f64) -> Result<Measured> {
+        let rate = self.wire.rate(LOADS[self.number].1, seconds)?;
+        Ok(Measured::new(rate, Vec::new()))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::record::Recorded;
 
     /// Words of a text, without the lines that separate the head of a table.
     fn narrow(text: &str) -> String {
@@ -115,7 +137,7 @@ mod tests {
     fn verdicts_score_as_documented() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let folder = root.join("fixtures/verdicts/veth");
-        let table = score::table(&Recorded::read(&folder).unwrap(), &folder).unwrap();
+        let table = score::table(&Recorded::read(&folder).unwrap().unwrap(), &folder).unwrap();
         let documented = std::fs::read_to_string(root.join("docs/verdicts.md")).unwrap();
         assert!(narrow(&documented).contains(&narrow(&table)), "not in docs/verdicts.md:\n{table}");
     }

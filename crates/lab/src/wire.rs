@@ -227,12 +227,12 @@ impl Wire {
     }
 
     /// The transactions, or bytes of a stream, per second.
-    pub(crate) fn rate(&self, load: &str, seconds: u32) -> Result<f64> {
+    pub(crate) fn rate(&self, load: &str, seconds: f64) -> Result<f64> {
         let rate = |client: Running| -> Result<f64> {
             let text = client.output()?;
             text.trim().parse().with_context(|| format!("bench run printed: {text}"))
         };
-        self.clients(load, f64::from(seconds), "--rate-only")?.into_iter().map(rate).sum()
+        self.clients(load, seconds, "--rate-only")?.into_iter().map(rate).sum()
     }
 
     /// Saves what netsilo sees under this load.

@@ -13,6 +13,7 @@ use netsilo_lab::{Lab, PeerJob};
 use rustix::process::Signal;
 
 use crate::counters::Counters;
+use crate::experiment::record::Measured;
 use crate::workload::client::Client;
 pub(crate) use crate::workload::kind::Kind;
 use crate::workload::reports::ClientReport;
@@ -36,10 +37,25 @@ pub(crate) struct Workload<'a> {
 
 /// What the clients and the kernel counted during one measurement.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Measured {
+pub(crate) struct WorkloadMeasured {
     pub(crate) clients: ClientReport,
     /// What the guest's kernel counted.
     pub(crate) spent: Counters,
+}
+
+impl WorkloadMeasured {
+    /// The rate, and what the kernel counted for each transaction.
+    pub(crate) fn per_transaction(&self) -> Measured {
+        let each = |count: u64| count as f64 / self.clients.transactions.max(1.0);
+        let Counters { net_rx, calls, reschedules, switches } = self.spent;
+        // Function-call and rescheduling interrupts: wakeups of other CPUs, mostly.
+        let figures = vec![
+            ("ipis", each(calls + reschedules)),
+            ("softirqs", each(net_rx)),
+            ("switches", each(switches)),
+        ];
+        Measured::new(self.clients.per_second, figures)
+    }
 }
 
 impl<'a> Workload<'a> {
@@ -57,7 +73,7 @@ impl<'a> Workload<'a> {
     }
 
     /// Puts the full load on the servers for about this time, and counts.
-    pub(crate) fn measure(&self, seconds: u32) -> Result<Measured> {
+    pub(crate) fn measure(&self, seconds: u32) -> Result<WorkloadMeasured> {
         let before = Counters::read(self.lab)?;
         let peer = self.lab.peer(0)?;
         let output = peer.run_for(&self.client.full(seconds), LIMIT)?.ok()?.text().into_owned();
@@ -66,7 +82,7 @@ impl<'a> Workload<'a> {
             .client
             .report(&output, seconds)
             .with_context(|| format!("a client of {} said: {output}", self.kind.name()))?;
-        Ok(Measured { clients, spent })
+        Ok(WorkloadMeasured { clients, spent })
     }
 
     /// Starts a light load that lasts until the clients are stopped.

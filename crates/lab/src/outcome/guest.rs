@@ -10,14 +10,14 @@ use netsilo_lab::Lab;
 use netsilo_model::cost::assumed::Assumed;
 
 use crate::built;
+use crate::experiment::record::{Load, Measured, Setting, Start};
+use crate::experiment::{Scene, Study};
 use crate::locality::Shares;
-use crate::outcome::args::Measure;
 use crate::outcome::outcomes::choice;
-use crate::outcome::recorded::{Load, Measured, Setting, Start};
 use crate::outcome::shapes::Shape;
 use crate::outcome::vectors::{Vectors, in_words};
-use crate::say::{bar, progress};
-use crate::workload::{Kind, Workload, while_busy};
+use crate::say::progress;
+use crate::workload::{Workload, while_busy};
 
 /// Entries of the flow table of RFS, and of each queue of the first NIC: as `scaling.rst` suggests.
 const RFS: &str = "echo 32768 >/proc/sys/net/core/rps_sock_flow_entries; \
@@ -25,12 +25,26 @@ const RFS: &str = "echo 32768 >/proc/sys/net/core/rps_sock_flow_entries; \
 const NO_RFS: &str = "echo 0 >/proc/sys/net/core/rps_sock_flow_entries; \
                       for it in /sys/class/net/eth*/queues/rx-*/rps_flow_cnt; do echo 0 >$it; done";
 
+/// A guest, from its first load on.
+pub(super) struct Guests {
+    shape: Shape,
+    looks: u16,
+    guest: Option<Guest>,
+}
+
 /// A booted guest.
-pub(super) struct Guest {
+struct Guest {
     lab: Lab,
     shape: Shape,
     vectors: Vectors,
     netsilo: String,
+}
+
+/// A load in a guest, with its servers running.
+struct GuestScene<'a> {
+    guest: &'a Guest,
+    looks: u16,
+    workload: Workload<'a>,
 }
 
 /// Where RPS steers, beside the first placement.
@@ -41,9 +55,99 @@ enum Steering {
     Rfs,
 }
 
+impl Guests {
+    pub(super) fn new(shape: Shape, looks: u16) -> Self {
+        Self { shape, looks, guest: None }
+    }
+
+    fn guest(&mut self) -> Result<&Guest> {
+        let booted = match self.guest.take() {
+            Some(guest) => guest,
+            None => Guest::boot(self.shape.clone())?,
+        };
+        Ok(self.guest.insert(booted))
+    }
+}
+
+impl Study for Guests {
+    fn folder(&self) -> &'static str {
+        self.shape.folder
+    }
+
+    fn loads(&self) -> Vec<String> {
+        self.shape.kinds.iter().map(|kind| kind.name().to_owned()).collect()
+    }
+
+    fn machine(&mut self) -> Result<String> {
+        let guest = self.guest()?;
+        Ok(format!("{}; servers on CPUs {:?}", guest.lab.title(), guest.shape.servers))
+    }
+
+    fn start(&mut self, load: &str) -> Result<Box<dyn Scene + '_>> {
+        let looks = self.looks;
+        let kind = self.shape.kinds.iter().find(|kind| kind.name() == load);
+        let kind = *kind.context("unknown load")?;
+        let guest = self.guest()?;
+        let workload = Workload::start(kind, &guest.lab, guest.servers())?;
+        Ok(Box::new(GuestScene { guest, looks, workload }))
+    }
+
+    fn restart(&mut self) -> bool {
+        self.guest = None;
+        true
+    }
+}
+
+impl Scene for GuestScene<'_> {
+    /// Asks the default from each start; all placements that it chooses are measured too.
+    fn plan(&mut self, folder: &Path) -> Result<Load> {
+        let Self { guest, looks, workload } = self;
+        let name = workload.kind().name();
+        let mut settings: Vec<Setting> = (guest.shape.placements.iter())
+            .map(|(name, cpus)| Setting::new(name, &in_words(cpus)))
+            .collect();
+        let (starts, choices) = guest.ask(workload, *looks, folder)?;
+        progress(&format!("{name}: asked from each start"));
+        let measured = |cpus: &Vec<String>| settings.iter().any(|setting| setting.cpus == *cpus);
+        let new: Vec<_> = choices.into_iter().filter(|cpus| !measured(cpus)).collect();
+        settings.extend(new.iter().map(|cpus| Setting::new("chosen", cpus)));
+        if guest.reads() {
+            settings.push(Setting::new("RPS onto all", &[]));
+            settings.push(Setting::new("RPS and RFS", &[]));
+        }
+        for setting in settings.iter_mut().filter(|_| guest.reads()) {
+            guest.set(setting)?;
+            let Some(shares) = while_busy(&[&*workload], || guest.shares())? else { continue };
+            let Shares { same_cpu, same_llc, remote } = shares;
+            for (name, share) in
+                [("same_cpu", same_cpu), ("same_llc", same_llc), ("remote", remote)]
+            {
+                let rounded = (share * 1e3).round() / 1e3;
+                setting.figures.insert(format!("bytes_{name}"), vec![rounded]);
+            }
+        }
+        progress(&format!("{name}: bytes by distance observed"));
+        Ok(Load {
+            name: name.to_owned(),
+            unit: "transaction".to_owned(),
+            netdevs: guest.netdevs(),
+            settings,
+            starts,
+            ..Load::default()
+        })
+    }
+
+    fn apply(&mut self, setting: &Setting) -> Result<()> {
+        self.guest.set(setting)
+    }
+
+    fn measure(&mut self, seconds: f64) -> Result<Measured> {
+        Ok(self.workload.measure(seconds.ceil() as u32)?.per_transaction())
+    }
+}
+
 impl Guest {
-    /// Boots it.
-    pub(super) fn boot(shape: Shape) -> Result<Self> {
+    fn boot(shape: Shape) -> Result<Self> {
         let spec = shape.spec();
         let lab = Lab::boot(&spec)?;
         let vectors = Vectors::read(&lab, shape.netdevs, shape.cpus)?;
@@ -53,93 +157,12 @@ impl Guest {
         Ok(Self { lab, shape, vectors, netsilo })
     }
 
-    /// Its kernel, emulator and shape.
-    pub(super) fn title(&self) -> &str {
-        self.lab.title()
-    }
-
-    /// Asks the default from each start, then measures all placements that came up.
-    pub(super) fn measure(&self, kind: Kind, args: &Measure, folder: &Path) -> Result<Load> {
-        let mut settings: Vec<Setting> = (self.shape.placements.iter())
-            .map(|(name, cpus)| Setting::new(name, &in_words(cpus)))
-            .collect();
-        let workload = Workload::start(kind, &self.lab, self.servers())?;
-        let (starts, choices) = self.ask(&workload, args, folder)?;
-        progress(&format!("{}: asked from each start", kind.name()));
-        let measured = |cpus: &Vec<String>| settings.iter().any(|setting| setting.cpus == *cpus);
-        let new: Vec<_> = choices.into_iter().filter(|cpus| !measured(cpus)).collect();
-        settings.extend(new.iter().map(|cpus| Setting::new("chosen", cpus)));
-        if self.reads() {
-            settings.push(Setting::new("RPS onto all", &[]));
-            settings.push(Setting::new("RPS and RFS", &[]));
-        }
-        for setting in &mut settings {
-            self.set(setting)?;
-            if self.reads()
-                && let Some(shares) = while_busy(&[&workload], || self.shares())?
-            {
-                let shares = [
-                    ("same_cpu", shares.same_cpu),
-                    ("same_llc", shares.same_llc),
-                    ("remote", shares.remote),
-                ];
-                let rounded = |share: f64| (share * 1e3).round() / 1e3;
-                let shares =
-                    shares.map(|(name, share)| (format!("bytes_{name}"), vec![rounded(share)]));
-                setting.figures.extend(shares);
-            }
-        }
-        progress(&format!("{}: bytes by distance observed", kind.name()));
-        self.rounds(&workload, args, &mut settings)?;
-        Ok(Load {
-            name: kind.name().to_owned(),
-            unit: "transaction".to_owned(),
-            netdevs: self.netdevs(),
-            settings,
-            starts,
-        })
-    }
-
-    /// Measures all settings in each round, in random order.
-    fn rounds(
-        &self,
-        workload: &Workload<'_>,
-        args: &Measure,
-        settings: &mut [Setting],
-    ) -> Result<()> {
-        let name = workload.kind().name();
-        let bar = bar(u64::from(args.rounds) * settings.len() as u64);
-        for _ in 0..args.rounds {
-            let mut order: Vec<usize> = (0..settings.len()).collect();
-            fastrand::shuffle(&mut order);
-            for at in order {
-                bar.set_message(format!("{name}: {}", settings[at].label()));
-                self.set(&settings[at])?;
-                let measured = workload.measure(args.seconds.ceil() as u32)?;
-                let transactions = measured.clients.transactions.max(1.0);
-                let each = |count: u64| count as f64 / transactions;
-                let spent = measured.spent;
-                settings[at].push(&Measured {
-                    rate: measured.clients.per_second,
-                    figures: vec![
-                        ("ipis", each(spent.calls + spent.reschedules)),
-                        ("softirqs", each(spent.net_rx)),
-                        ("switches", each(spent.switches)),
-                    ],
-                });
-                bar.inc(1);
-            }
-        }
-        bar.finish_and_clear();
-        Ok(())
-    }
-
     /// Saves a bundle of each start under this load; returns the default's choices too, those with
     /// other assumptions among them.
     fn ask(
         &self,
         workload: &Workload<'_>,
-        args: &Measure,
+        looks: u16,
         folder: &Path,
     ) -> Result<(Vec<Start>, BTreeSet<Vec<String>>)> {
         let capture = format!(
@@ -154,7 +177,7 @@ impl Guest {
         {
             let present = in_words(cpus);
             self.vectors.place(&self.lab, &present)?;
-            for look in 0..args.looks {
+            for look in 0..looks {
                 let bundle = format!("{}-from-{placement}-{look}.tar.zst", workload.kind().name());
                 let output = while_busy(&[workload], || self.lab.run(&capture)?.ok())?;
                 let file = folder.join(&bundle);

@@ -13,9 +13,8 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::subject::Subject;
 use netsilo_stats::Estimate;
 
+use crate::experiment::record::{Load, Recorded, Start, middle};
 use crate::outcome::rank::tau;
-use crate::outcome::recorded::{Load, Recorded, Start};
-use crate::outcome::regret::middle;
 
 /// Recorded outcomes with their bundles read.
 pub(super) struct Outcomes {
@@ -36,16 +35,13 @@ pub(super) struct Order {
 }
 
 impl Outcomes {
-    /// Reads a folder.
-    pub(super) fn read(folder: &Path) -> Result<Self> {
-        let recorded =
-            Recorded::read(folder)?.with_context(|| format!("{folder:?} has no outcomes"))?;
+    /// Reads the bundles in the folder of a record; a load that was never measured is left out.
+    pub(super) fn new(folder: &Path, mut recorded: Recorded) -> Result<Self> {
+        recorded.loads.retain(|load| load.complete_rounds() > 0);
         let mut observations = HashMap::new();
         for load in &recorded.loads {
             let name = &load.name;
             ensure!(!load.starts.is_empty(), "{folder:?}: {name} has no start");
-            let measured = load.settings.iter().all(|setting| !setting.rates.is_empty());
-            ensure!(measured, "{folder:?}: {name}: a setting without a rate");
             for Start { bundle, placement } in &load.starts {
                 let known = load.settings.get(*placement).is_some_and(|it| it.is_placement());
                 ensure!(known, "{folder:?}: {name}: {bundle} starts from no placement");

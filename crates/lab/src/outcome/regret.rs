@@ -3,7 +3,7 @@
 use netsilo_stats::bootstrap::{self, Draws};
 use netsilo_stats::{Estimate, median};
 
-use crate::outcome::recorded::{Load, Setting};
+use crate::experiment::record::{Load, Setting, middle};
 
 /// What is counted in guests, where rates are the emulator's: by the first one settings compare if
 /// a program of the guest reads the data, else by the second one.
@@ -85,11 +85,6 @@ fn even(rounds: &[f64]) -> Vec<f64> {
     rounds.iter().copied().skip(1 % rounds.len().max(1)).step_by(2).collect()
 }
 
-/// The median.
-pub(super) fn middle(values: &[f64]) -> f64 {
-    median(values).unwrap_or(f64::NAN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,13 +95,7 @@ mod tests {
             setting.rates = rates.to_vec();
             setting
         };
-        Load {
-            name: String::new(),
-            unit: String::new(),
-            netdevs: Vec::new(),
-            settings: rates.iter().enumerate().map(setting).collect(),
-            starts: Vec::new(),
-        }
+        Load { settings: rates.iter().enumerate().map(setting).collect(), ..Load::default() }
     }
 
     #[test]

@@ -2,12 +2,14 @@
 
 use netsilo_lab::{Kernel, Nic, NicModel, Spec, Threads};
 
-use crate::outcome::args::Part;
+use crate::outcome::Part;
 use crate::workload::Kind;
 
 /// A guest and what is measured in it.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
+    /// The folder of what is measured in it.
+    pub(super) folder: &'static str,
     /// Logical CPUs on two sockets, two threads each core.
     pub(super) cpus: u32,
     /// Each with [`QUEUES`] queues.
@@ -50,6 +52,7 @@ impl Shape {
 /// CPUs 0 and 1 are threads of a core, 0 to 3 a socket; queue i is that of CPUs 2i and 2i + 1.
 fn eight() -> Shape {
     Shape {
+        folder: "guest8",
         cpus: 8,
         netdevs: &["eth0"],
         servers: &[1, 2, 5, 6],
@@ -81,6 +84,7 @@ fn eight() -> Shape {
 /// CPUs 0 and 1 are threads of a core, 0 to 7 a socket; queue i is that of CPUs 4i to 4i + 3.
 fn sixteen() -> Shape {
     Shape {
+        folder: "guest16",
         cpus: 16,
         netdevs: &["eth0"],
         servers: &[1, 5, 9, 13],
@@ -104,6 +108,7 @@ fn sixteen() -> Shape {
 fn forward() -> Shape {
     let all_on = |eth0: u32, eth1: u32| [[eth0; 4], [eth1; 4]].concat();
     Shape {
+        folder: "forward",
         cpus: 8,
         netdevs: &["eth0", "eth1"],
         servers: &[],

@@ -4,9 +4,8 @@ use anyhow::Result;
 use netsilo_model::cost::assumed::Assumed;
 use netsilo_stats::Estimate;
 
+use crate::experiment::record::{Load, Setting, middle};
 use crate::outcome::outcomes::Outcomes;
-use crate::outcome::recorded::{Load, Setting};
-use crate::outcome::regret::middle;
 use crate::say::markdown;
 
 /// A column: its head, the figure, and how to print its median.

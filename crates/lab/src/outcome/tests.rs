@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use super::*;
+use crate::experiment::record::Recorded;
 
 /// The recordings whose tables are in `evidence/outcomes.md`.
 const SHOWN: [&str; 5] = ["guest", "guest8", "veths-4", "guest16", "forward"];
@@ -19,7 +20,10 @@ fn root() -> PathBuf {
 /// All recordings, read once: each bundle is some 2000 files to unpack.
 static RECORDED: LazyLock<BTreeMap<&str, Outcomes>> = LazyLock::new(|| {
     let names: BTreeSet<&str> = SHOWN.into_iter().chain(VETHS).collect();
-    let read = |name| Outcomes::read(&root().join("fixtures/outcomes").join(name)).unwrap();
+    let read = |name| {
+        let folder = root().join("fixtures/outcomes").join(name);
+        Outcomes::new(&folder, Recorded::read(&folder).unwrap().unwrap()).unwrap()
+    };
     names.into_iter().map(|name| (name, read(name))).collect()
 });
 

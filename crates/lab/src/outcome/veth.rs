@@ -8,14 +8,14 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde_json::Value as Json;
+use netsilo_lab::exact::Asked;
+use netsilo_trial::traffic::LoadResult;
 
-use crate::outcome::args::Measure;
-use crate::outcome::recorded::{Load, Measured, Setting, Start};
+use crate::experiment::record::{Load, Measured, Setting, Start};
+use crate::experiment::{Scene, Study};
 use crate::outcome::times::{Times, family, until_quiet};
-use crate::outcome::veth_loads::{Server, VethLoad};
-use crate::say::bar;
-use crate::wire::{CLIENT_CPU, Kthread, Running, SERVER_CPU, WARM_UP, Wire, cpus_of};
+use crate::outcome::veth_loads::{LOADS, Server, VethLoad};
+use crate::wire::{CLIENT_CPU, Kthread, Running, SERVER_CPU, WARM_UP, Wire, cpus_of, kernel};
 
 /// The kthreads' places.
 const PLACES: [u32; 2] = [SERVER_CPU, CLIENT_CPU];
@@ -27,9 +27,15 @@ const MASKS: [u32; 3] = [0b00, 0b10, 0b11];
 /// times begins after this and ends before the client does.
 const MARGIN: f64 = 0.05;
 
+/// The veths of this machine; each load has its own.
+pub(super) struct Veths {
+    pub(super) looks: u16,
+}
+
 /// A load with its server running.
-struct Scene<'a> {
-    load: &'a VethLoad,
+struct VethScene {
+    load: VethLoad,
+    looks: u16,
     wire: Wire,
     server: Running,
     /// Those of the present setting.
@@ -45,41 +51,97 @@ enum Way {
     Softirqs { rps: u32 },
 }
 
-/// Measures one load in each setting, by rounds, and saves bundles of each start.
-pub(super) fn measure(load: &VethLoad, args: &Measure, folder: &Path) -> Result<Load> {
-    until_quiet()?;
-    let mut scene = Scene::new(load)?;
-    let ways = ways(scene.wire.netdevs().len(), load.has_others);
-    let mut settings: Vec<Setting> = ways.iter().map(Way::setting).collect();
-    let bar = bar(u64::from(args.rounds) * ways.len() as u64);
-    for _ in 0..args.rounds {
-        let mut order: Vec<usize> = (0..ways.len()).collect();
-        fastrand::shuffle(&mut order);
-        for at in order {
-            bar.set_message(format!("{}: {}", load.name, settings[at].label()));
-            scene.set(&ways[at])?;
-            settings[at].push(&scene.measure(args.seconds)?);
-            bar.inc(1);
-        }
+impl Study for Veths {
+    fn folder(&self) -> &'static str {
+        "veth"
     }
-    bar.finish_and_clear();
-    let mut starts = Vec::new();
-    for look in 0..args.looks {
-        for (placement, setting) in settings.iter().enumerate().filter(|(_, it)| it.is_placement())
-        {
-            scene.set(&ways[placement])?;
-            let bundle =
-                format!("{}-from-{}-{look}.tar.zst", slug(load.name), setting.cpus.join("-"));
-            scene.wire.capture_during(scene.clients(6.0)?, &folder.join(&bundle))?;
-            starts.push(Start { placement, bundle });
-        }
+
+    fn loads(&self) -> Vec<String> {
+        LOADS.map(|load| load.name.to_owned()).to_vec()
     }
-    let netdevs = scene.wire.netdevs().iter().map(|it| (*it).to_owned()).collect();
-    // A load that something disturbed is measured again by the next run.
-    drop(scene);
-    until_quiet()?;
-    let unit = if load.client.contains("STREAM") { "byte" } else { "transaction" };
-    Ok(Load { name: load.name.to_owned(), unit: unit.to_owned(), netdevs, settings, starts })
+
+    fn machine(&mut self) -> Result<String> {
+        Ok(format!("Linux {}", kernel()?))
+    }
+
+    fn start(&mut self, load: &str) -> Result<Box<dyn Scene + '_>> {
+        let load = LOADS.into_iter().find(|known| known.name == load).context("unknown load")?;
+        until_quiet()?;
+        let wire = Wire::along(load.course)?;
+        let server = match load.server {
+            Server::Threads { count, cpus, work } => wire.readers(work, count, cpus)?,
+            Server::Pipeline { second, work, .. } => wire.pipeline(work, second)?,
+        };
+        Ok(Box::new(VethScene { load, looks: self.looks, wire, server, kthreads: Vec::new() }))
+    }
+}
+
+impl Scene for VethScene {
+    fn plan(&mut self, folder: &Path) -> Result<Load> {
+        let ways = self.ways();
+        let settings: Vec<Setting> = ways.iter().map(Way::setting).collect();
+        let mut starts = Vec::new();
+        for look in 0..self.looks {
+            let placements = settings.iter().enumerate().filter(|(_, it)| it.is_placement());
+            for (placement, setting) in placements {
+                self.set(&ways[placement])?;
+                let bundle = format!(
+                    "{}-from-{}-{look}.tar.zst",
+                    slug(self.load.name),
+                    setting.cpus.join("-")
+                );
+                self.wire.capture_during(self.clients(6.0)?, &folder.join(&bundle))?;
+                starts.push(Start { placement, bundle });
+            }
+        }
+        let unit = if self.load.client.contains("STREAM") { "byte" } else { "transaction" };
+        Ok(Load {
+            name: self.load.name.to_owned(),
+            unit: unit.to_owned(),
+            netdevs: self.wire.netdevs().iter().map(|it| (*it).to_owned()).collect(),
+            settings,
+            starts,
+            ..Load::default()
+        })
+    }
+
+    fn apply(&mut self, setting: &Setting) -> Result<()> {
+        let ways = self.ways();
+        let way = ways.iter().find(|way| way.setting().label() == setting.label());
+        self.set(way.context("not a setting of this load")?)
+    }
+
+    /// Lets the clients run, and reads CPU and waiting times while they count.
+    fn measure(&mut self, seconds: f64) -> Result<Measured> {
+        let mut pids = family(self.server.pid().context("the server has ended")?);
+        pids.extend(self.kthreads.iter().map(|kthread| kthread.pid()));
+        let clients = self.clients(seconds)?;
+        let pause = |seconds: f64| std::thread::sleep(std::time::Duration::from_secs_f64(seconds));
+        pause(WARM_UP.as_secs_f64() + MARGIN);
+        let before = Times::read(&pids)?;
+        pause(seconds - 2.0 * MARGIN);
+        let passed = Times::read(&pids)?.since(&before);
+        let (mut rate, mut p50_us, mut p99_us) = (0.0, 0.0_f64, 0.0_f64);
+        for client in clients {
+            let text = client.output()?;
+            let client = ClientFigures::new(&text).with_context(|| text.clone())?;
+            rate += client.rate;
+            p50_us = p50_us.max(client.p50_us.unwrap_or(f64::NAN));
+            p99_us = p99_us.max(client.p99_us.unwrap_or(f64::NAN));
+        }
+        // Per megabyte of a stream.
+        let each = if rate > 1e7 { rate / 1e6 } else { rate };
+        let mut figures =
+            vec![("cpu_us", passed.busy_us / each), ("run_queue_us", passed.waited_us / each)];
+        if p50_us > 0.0 {
+            figures.extend([("p50_us", p50_us), ("p99_us", p99_us)]);
+        }
+        Ok(Measured::new(rate, figures))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        until_quiet()
+    }
 }
 
 /// Each placement of these kthreads, and the settings without them.
@@ -107,14 +169,9 @@ impl Way {
     }
 }
 
-impl<'a> Scene<'a> {
-    fn new(load: &'a VethLoad) -> Result<Self> {
-        let wire = Wire::along(load.course)?;
-        let server = match load.server {
-            Server::Threads { count, cpus, work } => wire.readers(work, count, cpus)?,
-            Server::Pipeline { second, work, .. } => wire.pipeline(work, second)?,
-        };
-        Ok(Self { load, wire, server, kthreads: Vec::new() })
+impl VethScene {
+    fn ways(&self) -> Vec<Way> {
+        ways(self.wire.netdevs().len(), self.load.has_others)
     }
 
     /// Makes a setting.
@@ -143,35 +200,6 @@ impl<'a> Scene<'a> {
             }
         }
     }
-
-    /// Lets the clients run, and reads CPU and waiting times while they count.
-    fn measure(&self, seconds: f64) -> Result<Measured> {
-        let mut pids = family(self.server.pid().context("the server has ended")?);
-        pids.extend(self.kthreads.iter().map(|kthread| kthread.pid()));
-        let clients = self.clients(seconds)?;
-        let pause = |seconds: f64| std::thread::sleep(std::time::Duration::from_secs_f64(seconds));
-        pause(WARM_UP.as_secs_f64() + MARGIN);
-        let before = Times::read(&pids)?;
-        pause(seconds - 2.0 * MARGIN);
-        let passed = Times::read(&pids)?.since(&before);
-        let (mut rate, mut p50_us, mut p99_us) = (0.0, 0.0_f64, 0.0_f64);
-        for client in clients {
-            let text = client.output()?;
-            let report: Json = serde_json::from_str(&text).with_context(|| text.clone())?;
-            let client = ClientFigures::new(&report).with_context(|| text.clone())?;
-            rate += client.rate;
-            p50_us = p50_us.max(client.p50_us.unwrap_or(f64::NAN));
-            p99_us = p99_us.max(client.p99_us.unwrap_or(f64::NAN));
-        }
-        // Per megabyte of a stream.
-        let each = if rate > 1e7 { rate / 1e6 } else { rate };
-        let mut figures =
-            vec![("cpu_us", passed.busy_us / each), ("run_queue_us", passed.waited_us / each)];
-        if p50_us > 0.0 {
-            figures.extend([("p50_us", p50_us), ("p99_us", p99_us)]);
-        }
-        Ok(Measured { rate, figures })
-    }
 }
 
 /// What a client reports.
@@ -184,19 +212,17 @@ struct ClientFigures {
 
 impl ClientFigures {
     /// Reads the report of `bench run`, or of the lab's own client.
-    fn new(report: &Json) -> Option<Self> {
-        if let Some(rate) = report["transactions_per_second"].as_f64() {
-            let of = |name: &str| report[name].as_f64();
-            return Some(Self { rate, p50_us: of("p50_us"), p99_us: of("p99_us") });
+    fn new(report: &str) -> Result<Self> {
+        if let Ok(own) = serde_json::from_str::<Asked>(report) {
+            let Asked { transactions_per_second: rate, p50_us, p99_us, .. } = own;
+            return Ok(Self { rate, p50_us: Some(p50_us), p99_us: Some(p99_us) });
         }
-        let seconds = report["seconds"].as_f64()?;
-        let of = |share: &str| Some(report["latency"]["percentiles_ns"][share].as_f64()? / 1e3);
-        let counted = if report["spec"]["test"].as_str()?.ends_with("_RR") {
-            &report["counted"]["responses"]
-        } else {
-            &report["server"]["counted"]["received_bytes"]
-        };
-        Some(Self { rate: counted.as_f64()? / seconds, p50_us: of("50"), p99_us: of("99") })
+        let result: LoadResult = serde_json::from_str(report)?;
+        let figures = result.figures();
+        let latency = result.latency.unwrap_or_default().percentiles_ns;
+        let of = |percent: &str| latency.get(percent).map(|ns| *ns as f64 / 1e3);
+        let rate = figures.transactions_per_s.unwrap_or(figures.bytes_per_s);
+        Ok(Self { rate, p50_us: of("50"), p99_us: of("99") })
     }
 }
 
@@ -209,8 +235,6 @@ fn slug(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -224,25 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn both_clients_reports_are_read() {
-        let own = json!({"transactions_per_second": 5.0, "p50_us": 1.0, "p99_us": 2.0});
+    fn the_report_of_the_labs_own_client_is_read() {
+        let own = r#"{"transactions":9,"transactions_per_second":5.0,"p50_us":1.0,"p99_us":2.0}"#;
         let expected = ClientFigures { rate: 5.0, p50_us: Some(1.0), p99_us: Some(2.0) };
-        assert_eq!(ClientFigures::new(&own), Some(expected));
-        let bench = json!({
-            "seconds": 2.0,
-            "spec": {"test": "UDP_RR"},
-            "counted": {"responses": 10},
-            "latency": {"percentiles_ns": {"50": 1000, "99": 2000}},
-        });
-        let expected = ClientFigures { rate: 5.0, p50_us: Some(1.0), p99_us: Some(2.0) };
-        assert_eq!(ClientFigures::new(&bench), Some(expected));
-        let stream = json!({
-            "seconds": 2.0,
-            "spec": {"test": "TCP_STREAM"},
-            "server": {"counted": {"received_bytes": 4e9}},
-        });
-        let expected = ClientFigures { rate: 2e9, p50_us: None, p99_us: None };
-        assert_eq!(ClientFigures::new(&stream), Some(expected));
+        assert_eq!(ClientFigures::new(own).unwrap(), expected);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::locality::Shares;
 use crate::peers::setting::Setting;
-use crate::workload::{Kind, Measured};
+use crate::workload::{Kind, WorkloadMeasured};
 
 /// Probability that the true ratio is outside its interval.
 const ERROR_RATE: f64 = 0.05;
@@ -79,8 +79,8 @@ pub(crate) struct Round {
     pub(crate) switches: f64,
 }
 
-impl From<&Measured> for Round {
-    fn from(measured: &Measured) -> Self {
+impl From<&WorkloadMeasured> for Round {
+    fn from(measured: &WorkloadMeasured) -> Self {
         let per_transaction = |count: u64| count as f64 / measured.clients.transactions;
         let spent = &measured.spent;
         Self {

@@ -1,4 +1,4 @@
-//! Measured pairs as files, and how the verdicts score.
+//! How the verdicts score.
 
 use std::fmt;
 use std::path::Path;
@@ -8,93 +8,60 @@ use netsilo_decide::judge::verdict::{Outcome, rps_onto};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_stats::{Estimate, median, signed_rank};
-use serde::{Deserialize, Serialize};
+use netsilo_stats::Estimate;
 
+use crate::experiment::record::{Load, Recorded, Setting, middle};
 use crate::say::markdown;
+use crate::verdicts::Rps;
 use crate::wire::{NETDEV, cpus_of};
-
-/// The name of the file beside the bundles.
-const FILE: &str = "verdicts.json";
 
 /// Change of the rate within which "no clear change" is right.
 const SMALL: f64 = 0.05;
 
-/// Probability that a ratio is outside its interval.
-const ERROR_RATE: f64 = 0.05;
-
-/// What was measured on one machine.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Recorded {
-    /// How it was measured.
-    pub(super) about: String,
-    /// The pairs.
-    pub(super) pairs: Vec<Pair>,
-}
-
-/// A load without and with RPS.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Pair {
-    /// Name of the load.
-    pub(super) load: String,
-    /// The CPUs of RPS, as a mask.
-    pub(super) rps: u32,
-    /// Transactions or bytes per second without, by round.
-    pub(super) off: Vec<f64>,
-    /// The same with RPS.
-    pub(super) on: Vec<f64>,
-    /// The file name of a bundle of the load without RPS.
-    pub(super) bundle: String,
+/// A setting of RPS, and the same load without.
+struct Pair<'a> {
+    load: &'a Load,
+    off: &'a Setting,
+    on: &'a Setting,
+    cpus: CpuSet,
 }
 
 impl Recorded {
-    /// Reads the file of a folder.
-    pub(super) fn read(folder: &Path) -> Result<Self> {
-        let path = folder.join(FILE);
-        let text =
-            std::fs::read_to_string(&path).with_context(|| format!("cannot read {path:?}"))?;
-        serde_json::from_str(&text).with_context(|| format!("{path:?} is not as written"))
-    }
-
-    /// Writes the file beside the bundles.
-    pub(super) fn write(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(FILE);
-        let text = serde_json::to_string_pretty(self)?;
-        std::fs::write(&path, text + "\n").with_context(|| format!("cannot write {path:?}"))
+    /// Each load with each setting of RPS.
+    fn pairs(&self) -> Result<Vec<Pair<'_>>> {
+        let mut pairs = Vec::new();
+        for load in &self.loads {
+            let Some((off, others)) = load.settings.split_first() else { continue };
+            for on in others {
+                pairs.push(Pair { load, off, on, cpus: cpus_of(on.details::<Rps>()?.rps) });
+            }
+        }
+        Ok(pairs)
     }
 }
 
-impl Pair {
-    fn cpus(&self) -> CpuSet {
-        cpus_of(self.rps)
-    }
-
-    /// The logarithm of the rate with RPS over that without, of each round.
-    fn ratios(&self) -> Vec<f64> {
-        self.off.iter().zip(&self.on).map(|(off, on)| (on / off).ln()).collect()
-    }
-
+impl Pair<'_> {
     /// Change of the rate.
     fn change(&self) -> f64 {
-        median(&self.ratios()).unwrap_or(f64::NAN).exp_m1()
+        let ratios = self.off.rates.iter().zip(&self.on.rates).map(|(off, on)| (on / off).ln());
+        middle(&ratios.collect::<Vec<_>>()).exp_m1()
     }
 
     fn interval(&self) -> Option<Estimate> {
-        signed_rank::interval(&self.ratios(), ERROR_RATE).map(|it| it.map(f64::exp_m1))
+        self.on.over(self.off).map(|ratio| ratio.map(|it| it - 1.0))
     }
 
     /// What `check` says under this load.
     fn verdict(&self, folder: &Path) -> Result<Outcome> {
-        let file = folder.join(&self.bundle);
+        let start = self.load.starts.first().context("no bundle")?;
+        let file = folder.join(&start.bundle);
         let observation = netsilo_sys::bundle::open(file.clone())
             .with_context(|| format!("cannot read {file:?}"))?;
         let costs = Costs::default();
         let analysis = Analysis::new(&observation, &costs);
         let netdev = observation.after.netdevs.iter().find(|netdev| netdev.name == NETDEV);
         let netdev = netdev.with_context(|| format!("{file:?} has no {NETDEV}"))?;
-        let verdict = rps_onto(&analysis, netdev, &self.cpus());
+        let verdict = rps_onto(&analysis, netdev, &self.cpus);
         Ok(verdict.map_or(Outcome::Unknown, |verdict| verdict.outcome))
     }
 
@@ -141,7 +108,7 @@ impl fmt::Display for Score {
 pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
     let mut table = markdown(&["load", "RPS onto", "rate without", "change by RPS", "verdict", ""]);
     let (mut scores, mut calm) = (Vec::new(), Vec::new());
-    for pair in &recorded.pairs {
+    for pair in recorded.pairs()? {
         let verdict = pair.verdict(folder)?;
         let score = pair.score(verdict);
         scores.push(score);
@@ -153,10 +120,10 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
             }
             None => percent(pair.change()),
         };
-        let without = median(&pair.off).unwrap_or(f64::NAN);
+        let without = middle(&pair.off.rates);
         table.add_row([
-            pair.load.clone(),
-            pair.cpus().to_string(),
+            pair.load.name.clone(),
+            pair.cpus.to_string(),
             format!("{without:.0}/s"),
             change,
             verdict.to_string(),
@@ -185,21 +152,20 @@ mod tests {
 
     #[test]
     fn a_verdict_is_held_to_the_interval_of_the_change() {
-        let pair = |on: [f64; 6]| Pair {
-            load: String::new(),
-            rps: 2,
-            off: vec![100.0; 6],
-            on: on.to_vec(),
-            bundle: String::new(),
+        let load = Load::default();
+        let setting = |rates: [f64; 6]| Setting { rates: rates.to_vec(), ..Setting::default() };
+        let off = setting([100.0; 6]);
+        let score = |on: [f64; 6], verdict| {
+            let on = setting(on);
+            Pair { load: &load, off: &off, on: &on, cpus: CpuSet::default() }.score(verdict)
         };
-        let worse = pair([70.0, 71.0, 72.0, 73.0, 74.0, 75.0]);
-        assert_eq!(worse.score(Outcome::Hurt), Score::Right);
-        assert_eq!(worse.score(Outcome::Help), Score::Wrong);
-        assert_eq!(worse.score(Outcome::NoClearChange), Score::Wrong);
-        assert_eq!(worse.score(Outcome::Unknown), Score::SaysNothing);
-        let noisy = pair([70.0, 130.0, 90.0, 110.0, 100.0, 101.0]);
-        assert_eq!(noisy.score(Outcome::Hurt), Score::NotShown);
-        assert_eq!(noisy.score(Outcome::NoClearChange), Score::Right);
-        assert_eq!(worse.cpus().to_string(), "1");
+        let worse = [70.0, 71.0, 72.0, 73.0, 74.0, 75.0];
+        assert_eq!(score(worse, Outcome::Hurt), Score::Right);
+        assert_eq!(score(worse, Outcome::Help), Score::Wrong);
+        assert_eq!(score(worse, Outcome::NoClearChange), Score::Wrong);
+        assert_eq!(score(worse, Outcome::Unknown), Score::SaysNothing);
+        let noisy = [70.0, 130.0, 90.0, 110.0, 100.0, 101.0];
+        assert_eq!(score(noisy, Outcome::Hurt), Score::NotShown);
+        assert_eq!(score(noisy, Outcome::NoClearChange), Score::Right);
     }
 }

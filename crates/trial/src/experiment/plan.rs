@@ -137,26 +137,34 @@ const MOST_ROUNDS: u32 = 10_000;
 const MOST_TRIALS: u64 = 1_000_000;
 const MOST_SENDERS: u32 = 2;
 
+/// The order of trials as round, load and setting, by their index: each round has every load once,
+/// with all settings under it one after the other; the order of both is random.
+pub fn order(seed: u64, rounds: u32, loads: usize, settings: usize) -> Vec<(u32, usize, usize)> {
+    let mut rng = Rng::with_seed(seed);
+    let mut shuffled = |count: usize| {
+        let mut all: Vec<usize> = (0..count).collect();
+        rng.shuffle(&mut all);
+        all
+    };
+    let mut steps = Vec::new();
+    for round in 0..rounds {
+        for load in shuffled(loads) {
+            steps.extend(shuffled(settings).into_iter().map(|setting| (round, load, setting)));
+        }
+    }
+    steps
+}
+
 impl Experiment {
     /// All steps in execution order.
     pub fn steps(&self) -> Vec<Step> {
-        let mut rng = Rng::with_seed(self.seed);
-        let mut steps = Vec::new();
-        for round in 0..self.rounds {
-            let mut loads: Vec<&Load> = self.loads.iter().collect();
-            rng.shuffle(&mut loads);
-            for load in loads {
-                let mut settings: Vec<&Setting> = self.settings.iter().collect();
-                rng.shuffle(&mut settings);
-                let step = |setting: &Setting| Step {
-                    round,
-                    load: load.name.clone(),
-                    setting: setting.name.clone(),
-                };
-                steps.extend(settings.into_iter().map(step));
-            }
-        }
-        steps
+        let order = order(self.seed, self.rounds, self.loads.len(), self.settings.len());
+        let step = |(round, load, setting): (u32, usize, usize)| Step {
+            round,
+            load: self.loads[load].name.clone(),
+            setting: self.settings[setting].name.clone(),
+        };
+        order.into_iter().map(step).collect()
     }
 
     /// Checks the plan, which may come from a stranger: error for an unknown format version,
