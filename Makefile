@@ -54,11 +54,11 @@ predict-score: setup
 	cargo run --release -p netsilo-predict --example score -- $(ARGS)
 
 # 40 random pairs of setting and load on a veth of this machine: predicted first, measured then
-# (docs/model.md); some 6 minutes. ARGS="--at-most 200" stops between two loads, and the same
-# command goes on; ARGS="--pairs 10" is a reduced run
+# (docs/model.md); some 8 minutes. ARGS="--keep DIR --at-most 200" stops between two loads, and the
+# same command goes on; ARGS="--pairs 10" is a reduced run
 predict-blind: setup
 	cargo build --release -p netsilo -p netsilo-lab
-	target/release/netsilo-lab blind $(ARGS)
+	target/release/netsilo-lab experiment predictions $(ARGS)
 
 bench: setup
 	cargo bench -p netsilo-decide --bench read --bench cycle

@@ -3,8 +3,6 @@
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 
-use crate::blind;
-use crate::blind::Blind;
 use crate::demo;
 use crate::demo::Demo;
 use crate::experiment;
@@ -50,8 +48,6 @@ enum Verb {
     Kernels,
     /// Show netsilo's main task on real traffic: show, plan, apply, verify, undo
     Demo(Demo),
-    /// Predict random settings under random loads over a veth, then measure them
-    Blind(Blind),
     /// Measure settings under loads in rounds, and check netsilo against what they give
     #[command(subcommand)]
     Experiment(Experiment),
@@ -136,7 +132,6 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Shell { machine } => shell(&Lab::boot(&machine.spec())?),
         Verb::Kernels => kernels(),
         Verb::Demo(demo) => demo::run(&demo).map(|()| ExitCode::SUCCESS),
-        Verb::Blind(args) => blind::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Experiment(verb) => experiment::run(&verb).map(|()| ExitCode::SUCCESS),
         Verb::Peers(args) => peers::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Tutorial(args) => tutorial::run(&args).map(|()| ExitCode::SUCCESS),

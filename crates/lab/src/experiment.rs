@@ -14,6 +14,7 @@ use clap::Subcommand;
 
 use crate::experiment::record::{Load, Measured, Recorded, Setting};
 use crate::outcome::{self, Outcome};
+use crate::predictions::{self, Predictions};
 use crate::say::{markdown, say};
 use crate::verdicts::{self, Verdicts};
 
@@ -23,6 +24,8 @@ pub(crate) enum Experiment {
     /// Check the default's choices against what measures best: over veths of this machine's kernel,
     /// and in guests
     Outcome(Outcome),
+    /// Predict random settings under random loads over a veth, then measure them
+    Predictions(Predictions),
     /// Check what `check` says of RPS on a veth against what RPS does there
     Verdicts(Verdicts),
 }
@@ -37,9 +40,10 @@ pub(crate) struct Options {
     /// Seconds of each measurement; in a guest, whole ones [default: see docs/lab.md]
     #[arg(long, value_parser = seconds)]
     seconds: Option<f64>,
-    /// Seed of the random order [default: from the clock]
+    /// Seed of the random order, and of random loads and settings [default: from the clock; of
+    /// random loads, 1]
     #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     /// Measure only loads whose name contains this; may be repeated
     #[arg(long = "load", value_name = "TEXT")]
     loads: Vec<String>,
@@ -103,6 +107,7 @@ pub(crate) trait Scene {
 pub(crate) fn run(experiment: &Experiment) -> Result<()> {
     match experiment {
         Experiment::Outcome(args) => outcome::run(args),
+        Experiment::Predictions(args) => predictions::run(args),
         Experiment::Verdicts(args) => verdicts::run(args),
     }
 }

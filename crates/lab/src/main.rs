@@ -1,6 +1,5 @@
 //! The lab's command line, for trying something on a real kernel with real NIC queues by hand.
 
-mod blind;
 mod built;
 mod cli;
 mod counters;
@@ -10,6 +9,7 @@ mod knobs;
 mod locality;
 mod outcome;
 mod peers;
+mod predictions;
 mod say;
 mod tutorial;
 mod verdicts;

@@ -2,7 +2,7 @@
 
 use netsilo_stats::Estimate;
 
-use crate::blind::row::Row;
+use crate::predictions::predicted::Row;
 use crate::say::markdown;
 
 /// Settings within this share of the best one are as good.
@@ -25,13 +25,13 @@ impl Pair {
 }
 
 /// A row for each pair, and the summary.
-pub(super) fn render(rows: &[Row], loads: usize) -> String {
+pub(super) fn render(rows: &[Row]) -> String {
     let mut table = markdown(&["load", "from", "to", "predicted", "90 %", "measured", "limit"]);
     for row in rows {
         let from = row.settings[0].setting.name();
         for (setting, pair) in row.settings[1..].iter().zip(pairs(row)) {
             table.add_row([
-                row.load.name(),
+                row.load.clone(),
                 from.clone(),
                 setting.setting.name(),
                 percent(pair.gain.value),
@@ -41,12 +41,12 @@ pub(super) fn render(rows: &[Row], loads: usize) -> String {
             ]);
         }
     }
-    format!("{table}\n\n{}", summary(rows, loads))
+    format!("{table}\n\n{}", summary(rows))
 }
 
 /// The pairs of a load.
 fn pairs(row: &Row) -> Vec<Pair> {
-    let rates = row.rates();
+    let rates = row.medians();
     let settings = row.settings.iter().zip(&rates).skip(1);
     settings
         .map(|(setting, rate)| Pair { gain: setting.gain, measured: rate / rates[0] - 1.0 })
@@ -55,7 +55,7 @@ fn pairs(row: &Row) -> Vec<Pair> {
 
 /// What the setting that was predicted best gives, as a share of what the best one gives.
 fn share_of_best(row: &Row) -> f64 {
-    let rates = row.rates();
+    let rates = row.medians();
     let by_gain =
         |a: &usize, b: &usize| row.settings[*a].gain.value.total_cmp(&row.settings[*b].gain.value);
     // Of settings that are predicted alike the present one is chosen.
@@ -63,7 +63,7 @@ fn share_of_best(row: &Row) -> f64 {
     rates[chosen] / rates.iter().copied().fold(f64::NAN, f64::max)
 }
 
-fn summary(rows: &[Row], loads: usize) -> String {
+fn summary(rows: &[Row]) -> String {
     let all: Vec<Pair> = rows.iter().flat_map(pairs).collect();
     let count = |is: &dyn Fn(&&Pair) -> bool| all.iter().filter(is).count();
     let errors: Vec<f64> = all.iter().map(Pair::error).collect();
@@ -74,14 +74,13 @@ fn summary(rows: &[Row], loads: usize) -> String {
     let good = best.iter().filter(|share| **share >= 1.0 - AS_GOOD).count();
     let lost = 1.0 - best.iter().sum::<f64>() / best.len().max(1) as f64;
     format!(
-        "{} of {} loads, {} pairs. Error of the change: mean {:.1}, median {:.1}, worst {:.1} \
+        "{} loads, {} pairs. Error of the change: mean {:.1}, median {:.1}, worst {:.1} \
          points. {covered} of {} measured changes in the 90 % interval. {right} of {clear} clear \
          predictions have the right sign. The setting that was predicted best was the best \
          measured one or within 3 % of it for {good} of {} loads; {:.1} % less on average. \
          Predicted and measured rates differ by {:.0} % (root mean square); rates differ by {:.0} \
          % from round to round (standard deviation, median of all settings).",
         rows.len(),
-        loads,
         all.len(),
         100.0 * errors.iter().sum::<f64>() / errors.len().max(1) as f64,
         100.0 * netsilo_stats::median(&errors).unwrap_or(f64::NAN),
@@ -110,8 +109,7 @@ fn noise(rows: &[Row]) -> f64 {
         let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
         Some((squares / (logs.len() - 1) as f64).sqrt())
     };
-    let measured = rows.iter().filter_map(|row| row.measured.as_ref());
-    let all: Vec<f64> = measured.flat_map(|it| &it.rates).filter_map(deviation).collect();
+    let all: Vec<f64> = rows.iter().flat_map(|row| &row.rates).filter_map(deviation).collect();
     netsilo_stats::median(&all).unwrap_or(f64::NAN)
 }
 
@@ -122,8 +120,8 @@ fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blind::draw::draw;
-    use crate::blind::row::{Measured, PredictedSetting};
+    use crate::predictions::draw::draw;
+    use crate::predictions::predicted::PredictedSetting;
 
     fn row(gains: [f64; 3], rates: [f64; 3]) -> Row {
         let (load, settings) = draw(1, 0);
@@ -132,11 +130,8 @@ mod tests {
             gain: Estimate { value, low: value - 0.05, high: value + 0.05 },
             limit: "the CPUs".into(),
         });
-        let mut measured = Measured::new(3);
-        for (rounds, rate) in measured.rates.iter_mut().zip(rates) {
-            rounds.extend([0.9 * rate, 1.1 * rate]);
-        }
-        Row { load, settings: predicted.collect(), measured: Some(measured) }
+        let rates = rates.map(|rate| vec![0.9 * rate, 1.1 * rate]).to_vec();
+        Row { load: load.name(), settings: predicted.collect(), rates }
     }
 
     #[test]
@@ -145,13 +140,13 @@ mod tests {
             row([0.0, 0.2, -0.2], [100.0, 124.0, 70.0]),
             row([0.0, 0.1, 0.02], [100.0, 80.0, 100.0]),
         ];
-        let expected = "2 of 8 loads, 4 pairs. Error of the change: mean 11.5, median 7.0, worst \
+        let expected = "2 loads, 4 pairs. Error of the change: mean 11.5, median 7.0, worst \
                         30.0 points. 2 of 4 measured changes in the 90 % interval. 2 of 3 clear \
                         predictions have the right sign. The setting that was predicted best was \
                         the best measured one or within 3 % of it for 1 of 2 loads; 10.0 % less on \
                         average. Predicted and measured rates differ by 17 % (root mean square); \
                         rates differ by 14 % from round to round (standard deviation, median of \
                         all settings).";
-        assert_eq!(summary(&rows, 8), expected);
+        assert_eq!(summary(&rows), expected);
     }
 }

@@ -10,8 +10,7 @@ use crate::wire::{CLIENT_CPU, Kthread, SERVER_CPU, Wire, cpus_of};
 pub(super) const SETTINGS: usize = 5;
 
 /// A load of `bench run`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct RandomLoad {
     /// `TCP_RR`, `UDP_RR` or `TCP_STREAM`.
     pub(super) test: String,

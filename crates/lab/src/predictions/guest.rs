@@ -4,7 +4,6 @@
 //! and sends interrupts as any other does.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -20,12 +19,13 @@ use netsilo_predict::live::work::Work;
 use netsilo_predict::parameters::Table;
 use serde::{Deserialize, Serialize};
 
-use crate::blind::args::Blind;
-use crate::blind::row::write_json;
 use crate::built;
+use crate::experiment::record::{Load, Measured, Setting};
+use crate::experiment::{Scene, Study};
 use crate::peers::SERVER_CPUS;
 use crate::peers::guest::PeersGuest;
-use crate::say::{markdown, progress, say};
+use crate::predictions::name;
+use crate::say::markdown;
 use crate::wire::cpus_of;
 use crate::workload::{Kind, Workload, while_busy};
 
@@ -37,6 +37,10 @@ const NETDEV: &str = "eth0";
 
 /// Entries of the flow table, and of each queue's.
 const FLOWS: u32 = 32_768;
+
+/// Figures for each CPU: the share of the packets that it polls, and that it processes.
+const POLLED: &str = "polled by ";
+const PROCESSED: &str = "processed by ";
 
 /// Loads in turn; each server has a port of its own.
 const LOADS: [Kind; 2] = [Kind::TcpRr, Kind::UdpRr];
@@ -53,46 +57,157 @@ struct GuestSetting {
     rfs: bool,
 }
 
-/// A load with its settings; the first is the present one.
+/// What is known of a setting before it is measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct GuestRow {
-    load: String,
-    settings: Vec<GuestSetting>,
-    /// What was counted under the first setting.
-    seen: Counts,
-    /// Of the other settings.
-    predicted: Vec<Counts>,
-    /// Of the other settings, by round; empty until all of it was measured.
-    measured: Vec<Vec<Counts>>,
+struct Details {
+    setting: GuestSetting,
+    /// The counts that are predicted; of the present setting, those that the prediction saw.
+    expected: Counts,
 }
 
-/// Predicts and measures what the folder lacks, and prints the table.
-pub(super) fn run(args: &Blind) -> Result<()> {
-    let loads = usize::from(args.pairs) / SETTINGS;
-    let file = |number: usize| args.keep.join(format!("guest-{}-{number:03}.json", args.seed));
-    let is_missing = |number: &usize| {
-        let row = GuestRow::read(&file(*number));
-        !row.is_ok_and(|row| !row.measured.is_empty())
-    };
-    let missing: Vec<usize> = (0..loads).filter(is_missing).collect();
-    if !args.report && !missing.is_empty() {
-        let threads = Threads::Multi;
-        let spec = Spec { threads, ..Spec::new(Kernel::V6_1, NicModel::VirtioNet) };
-        let lab = Lab::boot(&spec)?;
-        let guest = PeersGuest::new(&lab, &spec)?;
-        let begun = std::time::Instant::now();
-        for number in missing {
-            if args.is_over(begun) {
-                break;
-            }
-            predict_and_measure(args, &guest, number, &file(number))?;
-            progress(&format!("guest: load {} of {loads} measured", number + 1));
-        }
+/// A load with its settings and what was counted under each, over all rounds; the first is the
+/// present one.
+#[derive(Debug)]
+pub(super) struct GuestRow {
+    load: String,
+    settings: Vec<(Details, Counts)>,
+}
+
+/// A guest, from its first load on.
+pub(super) struct Guests {
+    seed: u64,
+    loads: usize,
+    lab: Option<Lab>,
+}
+
+/// A load in the guest, with its servers running.
+struct GuestScene<'a> {
+    seed: u64,
+    number: usize,
+    guest: PeersGuest<'a>,
+    workload: Workload<'a>,
+}
+
+impl Guests {
+    pub(super) fn new(seed: u64, loads: usize) -> Self {
+        Self { seed, loads, lab: None }
     }
-    let read = (0..loads).filter_map(|number| GuestRow::read(&file(number)).ok());
-    let rows: Vec<GuestRow> = read.filter(|row| !row.measured.is_empty()).collect();
-    say(&render(&rows, loads))
+
+    fn lab(&mut self) -> Result<&Lab> {
+        let lab = match self.lab.take() {
+            Some(lab) => lab,
+            None => Lab::boot(&spec())?,
+        };
+        Ok(self.lab.insert(lab))
+    }
+}
+
+fn spec() -> Spec {
+    Spec { threads: Threads::Multi, ..Spec::new(Kernel::V6_1, NicModel::VirtioNet) }
+}
+
+fn kind(number: usize) -> Kind {
+    LOADS[number % LOADS.len()]
+}
+
+impl Study for Guests {
+    fn folder(&self) -> &'static str {
+        "guest"
+    }
+
+    fn loads(&self) -> Vec<String> {
+        (0..self.loads).map(|number| name(self.seed, number, kind(number).name())).collect()
+    }
+
+    fn machine(&mut self) -> Result<String> {
+        Ok(self.lab()?.title().to_owned())
+    }
+
+    fn start(&mut self, load: &str) -> Result<Box<dyn Scene + '_>> {
+        let number = self.loads().iter().position(|name| name == load).context("unknown load")?;
+        let seed = self.seed;
+        let lab = self.lab()?;
+        let guest = PeersGuest::new(lab, &spec())?;
+        let workload = Workload::start(kind(number), lab, &SERVER_CPUS)?;
+        Ok(Box::new(GuestScene { seed, number, guest, workload }))
+    }
+
+    fn restart(&mut self) -> bool {
+        self.lab = None;
+        true
+    }
+}
+
+impl Scene for GuestScene<'_> {
+    /// What netsilo sees of the load under the first setting, and the predictions for the others.
+    fn plan(&mut self, _folder: &Path) -> Result<Load> {
+        let drawn = draw(self.seed, self.number);
+        drawn[0].apply(&self.guest)?;
+        let observation = observe(&self.guest, &self.workload)?;
+        let costs = Costs::default();
+        let analysis = Analysis::new(&observation, &costs);
+        let work = Work::without_costs(&analysis).context("cannot predict")?;
+        let values = Table::built_in().map_err(anyhow::Error::msg)?.values();
+        let mut settings = Vec::new();
+        for (at, setting) in drawn.into_iter().enumerate() {
+            let expected = match at {
+                0 => Counts::seen(&work),
+                _ => Counts::forecast(&work, &setting.put(&observation.after), &values),
+            };
+            let name = setting.name();
+            settings.push(Setting::with(&name, &Details { setting, expected })?);
+        }
+        Ok(Load {
+            name: name(self.seed, self.number, kind(self.number).name()),
+            unit: "packet".to_owned(),
+            settings,
+            ..Load::default()
+        })
+    }
+
+    fn apply(&mut self, setting: &Setting) -> Result<()> {
+        setting.details::<Details>()?.setting.apply(&self.guest)
+    }
+
+    /// Observes for three seconds, however long a measurement is.
+    fn measure(&mut self, _seconds: f64) -> Result<Measured> {
+        let observation = observe(&self.guest, &self.workload)?;
+        let costs = Costs::default();
+        let analysis = Analysis::new(&observation, &costs);
+        let work = Work::without_costs(&analysis)?;
+        let Counts { polled, processed, ipis, interrupts } = Counts::seen(&work);
+        let mut figures = vec![("ipis".to_owned(), ipis), ("interrupts".to_owned(), interrupts)];
+        for cpu in (0..CPUS).map(CpuId) {
+            let share = |shares: &BTreeMap<CpuId, f64>| shares.get(&cpu).copied().unwrap_or(0.0);
+            figures.push((format!("{POLLED}{cpu}"), share(&polled)));
+            figures.push((format!("{PROCESSED}{cpu}"), share(&processed)));
+        }
+        Ok(Measured { rate: work.packets_per_s(), figures })
+    }
+}
+
+impl GuestRow {
+    pub(super) fn new(load: &Load) -> Result<Self> {
+        let settings = load.settings.iter().map(|it| Ok((it.details()?, counted(it))));
+        Ok(Self { load: load.name.clone(), settings: settings.collect::<Result<_>>()? })
+    }
+}
+
+/// The mean of what was counted in all rounds.
+fn counted(setting: &Setting) -> Counts {
+    let figure = |name: &str| {
+        setting.figures.get(name).and_then(|rounds| netsilo_stats::mean(rounds)).unwrap_or(0.0)
+    };
+    let shares = |what: &str| {
+        (0..CPUS).map(CpuId).map(|cpu| (cpu, figure(&format!("{what}{cpu}")))).collect()
+    };
+    Counts {
+        polled: shares(POLLED),
+        processed: shares(PROCESSED),
+        ipis: figure("ipis"),
+        interrupts: figure("interrupts"),
+    }
 }
 
 /// The present setting, and those to be predicted.
@@ -111,47 +226,6 @@ fn draw(seed: u64, number: usize) -> Vec<GuestSetting> {
     settings
 }
 
-/// One load: what netsilo sees of it, the predictions, and then the measurement.
-fn predict_and_measure(
-    args: &Blind,
-    guest: &PeersGuest<'_>,
-    number: usize,
-    path: &Path,
-) -> Result<()> {
-    let settings = draw(args.seed, number);
-    let kind = LOADS[number % LOADS.len()];
-    let workload = Workload::start(kind, guest.lab(), &SERVER_CPUS)?;
-    settings[0].apply(guest)?;
-    let observation = observe(guest, &workload)?;
-    let costs = Costs::default();
-    let analysis = Analysis::new(&observation, &costs);
-    let work = Work::without_costs(&analysis).context("cannot predict")?;
-    let values = Table::built_in().map_err(anyhow::Error::msg)?.values();
-    let predicted =
-        |setting: &GuestSetting| Counts::forecast(&work, &setting.put(&observation.after), &values);
-    let mut row = GuestRow {
-        load: kind.name().to_owned(),
-        seen: Counts::seen(&work),
-        predicted: settings[1..].iter().map(predicted).collect(),
-        settings,
-        measured: Vec::new(),
-    };
-    // The prediction is on the disk before anything is measured.
-    write_json(&row, path)?;
-    let mut measured = vec![Vec::new(); SETTINGS];
-    for round in 0..usize::from(args.rounds) {
-        for turn in 0..SETTINGS {
-            let at = (round + turn) % SETTINGS;
-            row.settings[1 + at].apply(guest)?;
-            let observation = observe(guest, &workload)?;
-            let analysis = Analysis::new(&observation, &costs);
-            measured[at].push(Counts::seen(&Work::without_costs(&analysis)?));
-        }
-    }
-    row.measured = measured;
-    write_json(&row, path)
-}
-
 /// What netsilo sees in the guest under a load.
 fn observe(guest: &PeersGuest<'_>, workload: &Workload<'_>) -> Result<Observation> {
     let capture = format!(
@@ -162,7 +236,7 @@ fn observe(guest: &PeersGuest<'_>, workload: &Workload<'_>) -> Result<Observatio
     let output = while_busy(&[workload], || guest.lab().run(&capture)?.ok())?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("blind.tar.zst");
-    fs::write(&file, output.stdout)?;
+    std::fs::write(&file, output.stdout)?;
     Ok(netsilo_sys::bundle::open(file)?)
 }
 
@@ -206,39 +280,8 @@ impl GuestSetting {
     }
 }
 
-impl GuestRow {
-    fn read(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {path:?}"))?;
-        serde_json::from_str(&text).with_context(|| format!("{path:?} is not as written"))
-    }
-
-    /// Each setting with what was predicted and, over all rounds, measured.
-    fn pairs(&self) -> impl Iterator<Item = (&GuestSetting, &Counts, Counts)> {
-        let rows = self.settings.iter().skip(1).zip(&self.predicted).zip(&self.measured);
-        rows.map(|((setting, predicted), measured)| (setting, predicted, mean(measured)))
-    }
-}
-
-/// The mean of several counts.
-fn mean(all: &[Counts]) -> Counts {
-    let part = 1.0 / all.len().max(1) as f64;
-    let shares = |of: fn(&Counts) -> &BTreeMap<CpuId, f64>| {
-        let mut sum: BTreeMap<CpuId, f64> = BTreeMap::new();
-        for (cpu, share) in all.iter().flat_map(of) {
-            *sum.entry(*cpu).or_default() += share * part;
-        }
-        sum
-    };
-    Counts {
-        polled: shares(|it| &it.polled),
-        processed: shares(|it| &it.processed),
-        ipis: all.iter().map(|it| it.ipis * part).sum(),
-        interrupts: all.iter().map(|it| it.interrupts * part).sum(),
-    }
-}
-
 /// A row for each pair, and the summary.
-fn render(rows: &[GuestRow], loads: usize) -> String {
+pub(super) fn render(rows: &[GuestRow]) -> String {
     let names = [
         "load",
         "to",
@@ -255,16 +298,17 @@ fn render(rows: &[GuestRow], loads: usize) -> String {
     let mut right = 0;
     let mut moved = 0;
     for row in rows {
-        for (setting, predicted, measured) in row.pairs() {
+        let seen = row.settings.first().map_or(f64::NAN, |(present, _)| present.expected.ipis);
+        for (Details { setting, expected: predicted }, measured) in row.settings.iter().skip(1) {
             polled.push(100.0 * Counts::misplaced(&predicted.polled, &measured.polled));
             processed.push(100.0 * Counts::misplaced(&predicted.processed, &measured.processed));
             ipis.push((predicted.ipis - measured.ipis).abs());
             interrupts.push((predicted.interrupts - measured.interrupts).abs());
-            let change = measured.ipis - row.seen.ipis;
+            let change = measured.ipis - seen;
             // A smaller change may be noise.
             if change.abs() > 0.1 {
                 moved += 1;
-                right += usize::from((predicted.ipis - row.seen.ipis) * change > 0.0);
+                right += usize::from((predicted.ipis - seen) * change > 0.0);
             }
             let two = |number: f64| format!("{number:.2}");
             table.add_row([
@@ -282,7 +326,7 @@ fn render(rows: &[GuestRow], loads: usize) -> String {
     let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len().max(1) as f64;
     let worst = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
     format!(
-        "{table}\n\n{} of {loads} loads, {} pairs. Packets on another CPU than predicted: polled \
+        "{table}\n\n{} loads, {} pairs. Packets on another CPU than predicted: polled \
          mean {:.1}%, worst {:.1}%; processed mean {:.1}%, worst {:.1}%. IPIs per packet: mean \
          error {:.2}, worst {:.2}; {right} of {moved} changes by more than 0.1 have the right \
          sign. Interrupts per packet: mean error {:.2}, worst {:.2}.",
@@ -327,18 +371,33 @@ mod tests {
             ipis,
             interrupts: 0.5,
         };
-        let row = GuestRow {
-            load: "tcp-rr".into(),
-            settings: draw(1, 0).into_iter().take(3).collect(),
-            seen: counts(1, 0.2),
-            predicted: vec![counts(1, 0.5), counts(1, 0.1)],
-            measured: vec![vec![counts(1, 0.6), counts(1, 0.8)], vec![counts(2, 1.2); 2]],
-        };
-        let summary = render(&[row], 8);
-        let expected = "1 of 8 loads, 2 pairs. Packets on another CPU than predicted: polled mean \
+        let drawn = draw(1, 0).into_iter();
+        let of = [
+            (counts(1, 0.2), counts(1, 0.2)),
+            (counts(1, 0.5), counts(1, 0.7)),
+            (counts(1, 0.1), counts(2, 1.2)),
+        ];
+        let settings = drawn
+            .zip(of)
+            .map(|(setting, (expected, measured))| (Details { setting, expected }, measured));
+        let row = GuestRow { load: "tcp-rr".into(), settings: settings.collect() };
+        let summary = render(&[row]);
+        let expected = "1 loads, 2 pairs. Packets on another CPU than predicted: polled mean \
                         50.0%, worst 100.0%; processed mean 25.0%, worst 50.0%. IPIs per packet: \
                         mean error 0.65, worst 1.10; 1 of 2 changes by more than 0.1 have the \
                         right sign. Interrupts per packet: mean error 0.00, worst 0.00.";
         assert!(summary.ends_with(expected), "{summary}");
+    }
+
+    #[test]
+    fn counts_are_the_means_of_the_rounds() {
+        let mut setting = Setting::default();
+        for polled in [1.0, 0.5] {
+            let figures = vec![("polled by 3", polled), ("ipis", 2.0 * polled)];
+            setting.push(&Measured::new(100.0, figures));
+        }
+        let counts = counted(&setting);
+        assert_eq!((counts.polled[&CpuId(3)], counts.polled[&CpuId(2)]), (0.75, 0.0));
+        assert_eq!((counts.ipis, counts.interrupts), (1.5, 0.0));
     }
 }
