@@ -131,7 +131,11 @@ impl Lines {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             self.stream().set_read_timeout(Some(left))?;
-            let some = self.reader.fill_buf()?;
+            let some = match self.reader.fill_buf() {
+                // a process that was stopped and continued
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                some => some?,
+            };
             let some = &some[..some.len().min(self.longest as usize - line.len())];
             let end = some.iter().position(|byte| *byte == b'\n').map_or(some.len(), |at| at + 1);
             line.extend_from_slice(&some[..end]);

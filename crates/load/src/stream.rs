@@ -57,7 +57,11 @@ pub(super) fn tcp(stream: &TcpStream, spec: &Spec, tally: &mut Tally<'_>) -> io:
     let source = Source::of(spec)?;
     let mut offset = 0;
     while !tally.is_stopped() {
-        let bytes = source.send(stream, offset)?;
+        let bytes = match source.send(stream, offset) {
+            // a process that was stopped and continued
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            sent => sent?,
+        };
         tally.sent(bytes);
         offset = (offset + bytes) % source.length();
     }

@@ -14,8 +14,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 
 use conforms::conforming;
-use netsilo_lab::output_of;
+use netsilo_lab::{output_of, until};
 use netsilo_trial::traffic::{InstancesAs, LoadResult, Spec, Test};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Most memory that 1500 instances may take at either end, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
@@ -491,4 +492,28 @@ fn a_peer_that_accepts_and_is_silent_ends_the_run_with_an_error() {
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("the server does not answer"), "{text}");
     server.join().unwrap();
+}
+
+/// A stop signal, such as Ctrl-Z, interrupts a read that has a timeout (signal(7)).
+#[test]
+fn a_client_that_was_stopped_and_continued_goes_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let run = format!("bench run {}", listener.local_addr().unwrap());
+    let client = netsilo(None, &run).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+    let is = |wanted: char| {
+        let stat = || std::fs::read_to_string(format!("/proc/{}/stat", client.id())).unwrap();
+        let state = || stat().rsplit(") ").next().and_then(|rest| rest.chars().next());
+        until("the client's state", state, |state| *state == Some(wanted)).unwrap();
+    };
+    let signal = |signal| kill_process(Pid::from_child(&client), signal).unwrap();
+    is('S');
+    signal(Signal::STOP);
+    is('T');
+    signal(Signal::CONT);
+    is('S');
+    (&stream).write_all(b"{\"refused\":{\"why\":\"it went on\"}}\n").unwrap();
+    let (_, text) = output_of(&client.wait_with_output().unwrap());
+    assert!(text.contains("it went on"), "{text}");
 }
