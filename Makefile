@@ -76,11 +76,11 @@ bench-load: setup
 bench-attribution: setup
 	cargo bench -q -p netsilo --bench attribution
 
-# netsilo beside irqbalance, tuned, perftune and others, in one guest under six workloads; minutes
+# netsilo beside irqbalance, tuned, perftune and others, in one guest under eight workloads; minutes
 # for each workload (evidence/peers.md)
 bench-peers: setup
 	cargo build --release -p netsilo -p netsilo-lab
-	target/release/netsilo-lab peers --json target/peers.json
+	target/release/netsilo-lab experiment peers $(ARGS)
 
 # the default's choices, checked against what measures best on veths of this machine, at true speed,
 # and against counts in guests; some 15 minutes for the veths, minutes for each load of a guest.

@@ -7,8 +7,6 @@ use crate::demo;
 use crate::demo::Demo;
 use crate::experiment;
 use crate::experiment::Experiment;
-use crate::peers;
-use crate::peers::Peers;
 use crate::tutorial;
 use crate::tutorial::Tutorial;
 use netsilo_lab::exact::{self, Exact};
@@ -51,9 +49,6 @@ enum Verb {
     /// Measure settings under loads in rounds, and check netsilo against what they give
     #[command(subcommand)]
     Experiment(Experiment),
-    /// Measure netsilo beside irqbalance, tuned, perftune and others, under servers that readers
-    /// know
-    Peers(Peers),
     /// Run the commands of docs/tutorial.md in a guest, and check what the page says of them
     Tutorial(Tutorial),
     /// Send and receive with exact counts, in guests, peers or anywhere else
@@ -133,7 +128,6 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Kernels => kernels(),
         Verb::Demo(demo) => demo::run(&demo).map(|()| ExitCode::SUCCESS),
         Verb::Experiment(verb) => experiment::run(&verb).map(|()| ExitCode::SUCCESS),
-        Verb::Peers(args) => peers::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Tutorial(args) => tutorial::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Exact(verb) => exact::run(&verb).map(|()| ExitCode::SUCCESS),
     }

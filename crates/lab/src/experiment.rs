@@ -14,6 +14,7 @@ use clap::Subcommand;
 
 use crate::experiment::record::{Load, Measured, Recorded, Setting};
 use crate::outcome::{self, Outcome};
+use crate::peers::{self, Peers};
 use crate::predictions::{self, Predictions};
 use crate::say::{markdown, say};
 use crate::verdicts::{self, Verdicts};
@@ -24,6 +25,9 @@ pub(crate) enum Experiment {
     /// Check the default's choices against what measures best: over veths of this machine's kernel,
     /// and in guests
     Outcome(Outcome),
+    /// Measure netsilo beside irqbalance, tuned, perftune and others, under servers that readers
+    /// know
+    Peers(Peers),
     /// Predict random settings under random loads over a veth, then measure them
     Predictions(Predictions),
     /// Check what `check` says of RPS on a veth against what RPS does there
@@ -80,8 +84,8 @@ pub(crate) trait Study {
     /// Starts a load.
     fn start(&mut self, load: &str) -> Result<Box<dyn Scene + '_>>;
 
-    /// Takes a fresh machine after a failure; `false` if there is none.
-    fn restart(&mut self) -> bool {
+    /// Takes a fresh machine after a failure for this reason; `false` if there is none.
+    fn restart(&mut self, _why: &str) -> bool {
         false
     }
 }
@@ -107,12 +111,18 @@ pub(crate) trait Scene {
 pub(crate) fn run(experiment: &Experiment) -> Result<()> {
     match experiment {
         Experiment::Outcome(args) => outcome::run(args),
+        Experiment::Peers(args) => peers::run(args),
         Experiment::Predictions(args) => predictions::run(args),
         Experiment::Verdicts(args) => verdicts::run(args),
     }
 }
 
 impl Options {
+    /// Whether the user wants this load.
+    pub(crate) fn wants(&self, load: &str) -> bool {
+        self.loads.is_empty() || self.loads.iter().any(|text| load.contains(text))
+    }
+
     /// Measures these studies, or reads what was measured: each record with its folder.
     ///
     /// A temporary folder lives as long as `temporary`.
@@ -138,10 +148,23 @@ impl Options {
 /// Prints the tables of a record, and what differs where nothing does.
 pub(crate) fn print(tables: &str, recorded: &Recorded) -> Result<()> {
     say(tables)?;
+    let lost = lost(recorded);
+    if !lost.is_empty() {
+        say(&format!("\n{}", lost.join("\n")))?;
+    }
     if let Some(table) = same_twice(recorded) {
         say(&format!("\n{table}"))?;
     }
     say("")
+}
+
+/// A line for each thing that is missing.
+fn lost(recorded: &Recorded) -> Vec<String> {
+    let of = |load: &Load| {
+        let all = load.lost.iter().chain(&load.failed);
+        all.map(|why| format!("LOST of {}: {why}", load.name)).collect::<Vec<_>>()
+    };
+    recorded.loads.iter().flat_map(of).collect()
 }
 
 /// The rates of the same setting, measured twice in each round; `None` of an old record.
@@ -162,4 +185,39 @@ fn seconds(text: &str) -> Result<f64> {
     let seconds: f64 = text.parse().with_context(|| format!("{text:?} is not a number"))?;
     ensure!((0.2..=60.0).contains(&seconds), "from 0.2 to 60");
     Ok(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(rates: [f64; 6]) -> Load {
+        let first = Setting { rates: vec![100.0; 6], ..Setting::new("a", &[]) };
+        let again = Setting { rates: rates.to_vec(), ..first.clone() };
+        let settings = vec![first];
+        Load { name: "tcp-rr".into(), settings, again: Some(again), ..Load::default() }
+    }
+
+    #[test]
+    fn what_was_lost_is_marked_with_the_reason() {
+        let loads = vec![Load {
+            lost: vec!["netsilo-tune: the guest has hung".into()],
+            failed: Some("2 of 6 rounds: the guest has hung".into()),
+            ..load([1.0; 6])
+        }];
+        let expected = [
+            "LOST of tcp-rr: netsilo-tune: the guest has hung",
+            "LOST of tcp-rr: 2 of 6 rounds: the guest has hung",
+        ];
+        assert_eq!(lost(&Recorded { loads, ..Recorded::default() }), expected);
+    }
+
+    #[test]
+    fn the_same_setting_twice_shows_the_difference_of_nothing() {
+        let loads = vec![load([98.0, 99.0, 100.0, 101.0, 102.0, 103.0])];
+        let table = same_twice(&Recorded { loads, ..Recorded::default() }).unwrap();
+        assert!(table.contains("1.005 (0.980 to 1.030)"), "{table}");
+        let old = vec![Load { again: None, ..load([1.0; 6]) }];
+        assert_eq!(same_twice(&Recorded { loads: old, ..Recorded::default() }), None);
+    }
 }

@@ -45,6 +45,13 @@ impl Knobs {
         meant.for_each(|(_, text)| value.clone_into(text));
     }
 
+    /// Sets the values of these files, whose paths begin with a slash.
+    pub(crate) fn change(&mut self, changes: &BTreeMap<String, String>) {
+        for (file, value) in changes {
+            self.set(|known| file.strip_prefix('/') == Some(known), value);
+        }
+    }
+
     /// Writes what differs in the guest, and checks that the kernel has taken it.
     pub(crate) fn write(&self, lab: &Lab) -> Result<()> {
         let write = |(file, _, value): (&str, &str, &str)| format!("echo '{value}' >/{file}");
@@ -95,6 +102,9 @@ mod tests {
         after.set(|file| file.ends_with("/rps_cpus"), "ff");
         assert_eq!(before.lines(&after), "  sys/class/net/eth0/queues/rx-0/rps_cpus: 00 became ff");
         assert_eq!(after.beside(&before)["/sys/class/net/eth0/queues/rx-0/rps_cpus"], "ff");
+        let mut again = before.clone();
+        again.change(&after.beside(&before));
+        assert_eq!(again, after);
         assert_eq!(before.lines(&before), "");
     }
 }

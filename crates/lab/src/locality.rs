@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use netsilo_lab::Lab;
-use serde::Serialize;
+
+use crate::experiment::record::Setting;
 
 /// Shares of the bytes by the distance from the CPU that ran the protocol to the reader's.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Shares {
     /// Read on the same CPU.
     pub(crate) same_cpu: f64,
@@ -26,6 +27,15 @@ impl Shares {
         let shares = serde_json::from_value(shares)
             .with_context(|| format!("a report without locality: {report}"))?;
         Ok(Self::new(&shares))
+    }
+
+    /// Adds them to the figures of a setting.
+    pub(crate) fn record(self, setting: &mut Setting) {
+        let Self { same_cpu, same_llc, remote } = self;
+        for (name, share) in [("same_cpu", same_cpu), ("same_llc", same_llc), ("remote", remote)] {
+            let rounded = (share * 1e3).round() / 1e3;
+            setting.figures.insert(format!("bytes_{name}"), vec![rounded]);
+        }
     }
 
     /// Adds the shares of the report up; `None` if there are none.

@@ -8,7 +8,6 @@
     reason = "clippy lets only functions marked as tests do so"
 )]
 
-use std::path::Path;
 use std::process::Command;
 
 use netsilo_lab::exact;
@@ -34,13 +33,13 @@ fn netsilo_wakes_as_few_cpus_as_the_best_peer_and_reads_nothing_across_sockets()
     if netsilo_lab::skip().unwrap() {
         return;
     }
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers.json");
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut lab = Command::new(exact::program().unwrap());
-    lab.args(["peers", "--rounds", "3", "--seed", "1", "--threads", "single"]);
+    lab.args(["experiment", "peers", "--rounds", "3", "--seed", "1", "--threads", "single"]);
     for workload in WORKLOADS {
-        lab.args(["--workload", workload]);
+        lab.args(["--load", workload]);
     }
-    lab.arg("--json").arg(&file);
+    lab.arg("--keep").arg(folder.path());
     for setting in SETTINGS {
         lab.args(["--setting", setting]);
     }
@@ -52,10 +51,11 @@ fn netsilo_wakes_as_few_cpus_as_the_best_peer_and_reads_nothing_across_sockets()
     );
     println!("{text}");
     assert!(output.status.success(), "{text}");
-    let results: Json = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    let workloads = array(&results["workloads"]);
-    let names: Vec<&str> = workloads.iter().map(|it| it["workload"].as_str().unwrap()).collect();
-    assert_eq!(names, WORKLOADS, "{results:#}");
+    let record = std::fs::read(folder.path().join("peers/experiment.json")).unwrap();
+    let record: Json = serde_json::from_slice(&record).unwrap();
+    let workloads = array(&record["loads"]);
+    let names: Vec<&str> = workloads.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert_eq!(names, WORKLOADS, "{record:#}");
     for workload in workloads {
         wakes_few_and_reads_near(workload);
     }
@@ -63,15 +63,12 @@ fn netsilo_wakes_as_few_cpus_as_the_best_peer_and_reads_nothing_across_sockets()
 
 /// Asserts the counts of one workload.
 fn wakes_few_and_reads_near(workload: &Json) {
-    let name = &workload["workload"];
-    assert!(array(&workload["lost"]).is_empty(), "{name}: {:#}", workload["lost"]);
-    let measured: Vec<&str> = array(&workload["settings"])
-        .iter()
-        .flat_map(|state| array(&state["settings"]).iter().map(|name| name.as_str().unwrap()))
-        .collect();
+    let name = &workload["name"];
+    assert!(workload["lost"].is_null() && workload["failed"].is_null(), "{name}: {workload:#}");
+    let measured: Vec<&str> = array(&workload["settings"]).iter().flat_map(settings).collect();
     assert!(SETTINGS.iter().all(|name| measured.contains(name)), "{name}: {measured:?}");
     for state in array(&workload["settings"]) {
-        assert_eq!(array(&state["rounds"]).len(), 3, "{name}: {state:#}");
+        assert_eq!(array(&state["rates"]).len(), 3, "{name}: {state:#}");
     }
     let (netsilo, peer) = comparison(workload, "ipis");
     let few = peer > 0.0 && netsilo <= peer + IPI_SLACK;
@@ -84,10 +81,20 @@ fn array(value: &Json) -> &Vec<Json> {
     value.as_array().unwrap_or_else(|| panic!("no array: {value:#}"))
 }
 
-/// netsilo's figure of a quantity, and the best peer's.
-fn comparison(workload: &Json, quantity: &str) -> (f64, f64) {
-    let all = array(&workload["comparisons"]);
-    let found = all.iter().find(|it| it["quantity"] == quantity);
-    let found = found.unwrap_or_else(|| panic!("no {quantity}: {workload:#}"));
-    (found["netsilo"].as_f64().unwrap(), found["other"].as_f64().unwrap())
+/// The settings that lead to a state.
+fn settings(state: &Json) -> impl Iterator<Item = &str> {
+    array(&state["details"]["settings"]).iter().map(|name| name.as_str().unwrap())
+}
+
+/// The median of a figure under netsilo, and the best peer's.
+fn comparison(workload: &Json, figure: &str) -> (f64, f64) {
+    let median = |state: &Json| {
+        let rounds = array(&state["figures"][figure]).iter().map(|it| it.as_f64().unwrap());
+        netsilo_stats::median(&rounds.collect::<Vec<_>>()).unwrap()
+    };
+    let of = |is_meant: fn(&str) -> bool| {
+        let states = array(&workload["settings"]).iter();
+        states.filter(|state| settings(state).any(is_meant)).map(median).fold(f64::NAN, f64::min)
+    };
+    (of(|name| name == "netsilo"), of(|name| name != "netsilo"))
 }

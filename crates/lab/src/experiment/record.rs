@@ -51,9 +51,12 @@ pub(crate) struct Load {
     /// States in which netsilo is asked, each several times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) starts: Vec<Start>,
-    /// Why something of it is missing.
+    /// What cannot be measured, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) lost: Vec<String>,
+    /// Why rounds are missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failed: Option<String>,
 }
 
 /// What one setting gave.

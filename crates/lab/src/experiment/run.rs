@@ -51,11 +51,8 @@ pub(super) fn run(
 
 impl Run<'_> {
     fn study(&self, study: &mut dyn Study) -> Result<()> {
-        let wanted = |name: &String| {
-            let texts = &self.options.loads;
-            texts.is_empty() || texts.iter().any(|text| name.contains(text))
-        };
-        let loads: Vec<String> = study.loads().into_iter().filter(wanted).collect();
+        let loads: Vec<String> =
+            study.loads().into_iter().filter(|name| self.options.wants(name)).collect();
         for (number, name) in loads.iter().enumerate() {
             let most = self.options.at_most.map(Duration::from_secs);
             if most.is_some_and(|most| self.begun.elapsed() >= most) {
@@ -92,10 +89,10 @@ impl Run<'_> {
         for left in (0..MACHINES).rev() {
             let Err(error) = self.measure(study, name, &mut recorded) else { return Ok(()) };
             progress(&format!("{name}: {error:#}"));
-            if !study.restart() {
+            let why = reason(&error);
+            if !study.restart(&why) {
                 return Err(error.context(name.to_owned()));
             }
-            let why = reason(&error);
             if left > 0 {
                 progress("a fresh machine goes on");
             } else {
@@ -104,7 +101,8 @@ impl Run<'_> {
                     recorded.loads.len() - 1
                 });
                 let done = recorded.loads[at].complete_rounds();
-                recorded.loads[at].lost.push(format!("{done} of {} rounds: {why}", self.rounds));
+                recorded.loads[at].failed =
+                    Some(format!("{done} of {} rounds: {why}", self.rounds));
                 recorded.write(&self.folder)?;
             }
         }
@@ -128,7 +126,7 @@ impl Run<'_> {
                 }
             };
         let load = &mut recorded.loads[at];
-        load.lost.clear();
+        load.failed = None;
         let settings = load.settings.len() + usize::from(load.again.is_some());
         let seed = recorded.seed.wrapping_add(at as u64);
         let mut steps = order(seed, self.rounds, 1, settings);
@@ -206,7 +204,7 @@ mod tests {
             Ok(Box::new(FakeScene(self)))
         }
 
-        fn restart(&mut self) -> bool {
+        fn restart(&mut self, _why: &str) -> bool {
             self.lives.remove(0);
             !self.lives.is_empty()
         }
@@ -285,11 +283,12 @@ mod tests {
     fn a_fresh_machine_goes_on_and_what_is_lost_in_the_end_has_a_reason() {
         let folder = tempfile::tempdir().unwrap();
         let recorded = measure(&[4, 1, 100], 2, folder.path()).unwrap();
-        assert_eq!((rounds(&recorded), recorded.loads[0].lost.len()), (vec![2, 2], 0));
+        assert_eq!((rounds(&recorded), &recorded.loads[0].failed), (vec![2, 2], &None));
         let folder = tempfile::tempdir().unwrap();
         let recorded = measure(&[4, 0, 0, 0, 100], 2, folder.path()).unwrap();
         assert_eq!(rounds(&recorded), [1, 2]);
-        assert_eq!(recorded.loads[0].lost, ["1 of 2 rounds: no end after 3 minutes"]);
+        let why = recorded.loads[0].failed.as_deref();
+        assert_eq!(why, Some("1 of 2 rounds: no end after 3 minutes"));
         assert_eq!(rounds(&measure(&[100], 2, folder.path()).unwrap()), [2, 2]);
     }
 

@@ -92,7 +92,7 @@ impl Study for Guests {
         Ok(Box::new(GuestScene { guest, looks, workload }))
     }
 
-    fn restart(&mut self) -> bool {
+    fn restart(&mut self, _why: &str) -> bool {
         self.guest = None;
         true
     }
@@ -117,13 +117,8 @@ impl Scene for GuestScene<'_> {
         }
         for setting in settings.iter_mut().filter(|_| guest.reads()) {
             guest.set(setting)?;
-            let Some(shares) = while_busy(&[&*workload], || guest.shares())? else { continue };
-            let Shares { same_cpu, same_llc, remote } = shares;
-            for (name, share) in
-                [("same_cpu", same_cpu), ("same_llc", same_llc), ("remote", remote)]
-            {
-                let rounded = (share * 1e3).round() / 1e3;
-                setting.figures.insert(format!("bytes_{name}"), vec![rounded]);
+            if let Some(shares) = while_busy(&[&*workload], || guest.shares())? {
+                shares.record(setting);
             }
         }
         progress(&format!("{name}: bytes by distance observed"));

@@ -8,7 +8,7 @@ use crate::knobs::Knobs;
 use crate::locality::Shares;
 use crate::peers::observed;
 use crate::peers::rules::{self, Queues};
-use crate::peers::setting::Setting;
+use crate::peers::setting::PeerSetting;
 use crate::workload::{Workload, while_busy};
 
 /// Lists the interrupts of all virtio-net queues as `/sys/kernel/irq/32/actions:virtio3-input.0`.
@@ -57,7 +57,7 @@ impl<'a> PeersGuest<'a> {
     /// it printed; the guest is as booted afterwards.
     pub(crate) fn place(
         &self,
-        setting: Setting,
+        setting: PeerSetting,
         workload: &Workload<'_>,
         search_all: bool,
     ) -> Result<(Knobs, Option<String>)> {

@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use netsilo_lab::{Lab, irqbalance};
 use serde_json::Value as Json;
 
-use crate::peers::setting::Setting;
+use crate::peers::setting::PeerSetting;
 
 /// Short windows, and no verdict from CPU times: under emulation these are noise, and the daemon's
 /// own is so long that its budget would leave it hardly an event to see.
@@ -29,16 +29,16 @@ const SETTLED: Duration = Duration::from_secs(60);
 ///
 /// `search_all`: the search tries all candidates.
 pub(crate) fn place(
-    setting: Setting,
+    setting: PeerSetting,
     lab: &Lab,
     netsilo: &str,
     search_all: bool,
 ) -> Result<String> {
     match setting {
-        Setting::Irqbalance => balance(lab),
-        Setting::Netsilo => lab.sh(&format!("{netsilo} apply --yes --verbose --interval 2s")),
-        Setting::NetsiloRun => daemon(lab, netsilo),
-        Setting::NetsiloTune => {
+        PeerSetting::Irqbalance => balance(lab),
+        PeerSetting::Netsilo => lab.sh(&format!("{netsilo} apply --yes --verbose --interval 2s")),
+        PeerSetting::NetsiloRun => daemon(lab, netsilo),
+        PeerSetting::NetsiloTune => {
             let search = format!("{netsilo} tune {TUNE} {}", if search_all { ALL } else { SHORT });
             let output = lab.run_for(&search, SEARCHED)?.ok()?;
             Ok(output.text().into_owned())

@@ -1,7 +1,7 @@
 //! The settings that a fixed rule gives, as changes of the booted state.
 
 use crate::knobs::Knobs;
-use crate::peers::setting::Setting;
+use crate::peers::setting::PeerSetting;
 
 /// Entries of the flow table of RFS in all queues together: the size that the kernel's
 /// `Documentation/networking/scaling.rst` suggests for a moderately loaded server, and that
@@ -20,27 +20,30 @@ pub(crate) struct Queues {
 }
 
 /// Changes the booted state to the setting; `false` for a setting that a program places.
-pub(crate) fn apply(setting: Setting, queues: &Queues, knobs: &mut Knobs) -> bool {
+pub(crate) fn apply(setting: PeerSetting, queues: &Queues, knobs: &mut Knobs) -> bool {
     match setting {
-        Setting::AsBooted => {}
-        Setting::TunedLatency => tuned_latency(knobs),
-        Setting::TunedThroughput => tuned_throughput(knobs),
-        Setting::Spread => place(queues, knobs, |_, queue| queue % queues.cpus),
-        Setting::Cpu0 => place(queues, knobs, |_, _| 0),
-        Setting::Rps => rps(knobs, all(queues)),
-        Setting::RpsRfs => {
+        PeerSetting::AsBooted => {}
+        PeerSetting::TunedLatency => tuned_latency(knobs),
+        PeerSetting::TunedThroughput => tuned_throughput(knobs),
+        PeerSetting::Spread => place(queues, knobs, |_, queue| queue % queues.cpus),
+        PeerSetting::Cpu0 => place(queues, knobs, |_, _| 0),
+        PeerSetting::Rps => rps(knobs, all(queues)),
+        PeerSetting::RpsRfs => {
             rps(knobs, all(queues));
             rfs(queues, knobs);
         }
-        Setting::PerftuneMq => {
+        PeerSetting::PerftuneMq => {
             place(queues, knobs, |n, _| n as u32 % queues.cpus);
             perftune(queues, knobs, all(queues));
         }
-        Setting::PerftuneSq => {
+        PeerSetting::PerftuneSq => {
             place(queues, knobs, |_, _| 0);
             perftune(queues, knobs, all(queues) & !1);
         }
-        Setting::Irqbalance | Setting::Netsilo | Setting::NetsiloRun | Setting::NetsiloTune => {
+        PeerSetting::Irqbalance
+        | PeerSetting::Netsilo
+        | PeerSetting::NetsiloRun
+        | PeerSetting::NetsiloTune => {
             return false;
         }
     }
@@ -115,7 +118,7 @@ mod tests {
 
     /// What a setting changes on a guest with two queues, whose interrupts are 30 to 33, and eight
     /// CPUs.
-    fn changes(setting: Setting) -> BTreeMap<String, String> {
+    fn changes(setting: PeerSetting) -> BTreeMap<String, String> {
         let mut text: String =
             (30..34).map(|irq| format!("proc/irq/{irq}/smp_affinity:80\n")).collect();
         for queue in 0..2 {
@@ -133,18 +136,18 @@ mod tests {
         knobs.beside(&booted)
     }
 
-    fn interrupts(setting: Setting) -> [String; 4] {
+    fn interrupts(setting: PeerSetting) -> [String; 4] {
         let changes = changes(setting);
         [30, 31, 32, 33].map(|irq| changes[&format!("/proc/irq/{irq}/smp_affinity")].clone())
     }
 
     #[test]
     fn interrupts_go_where_the_rules_put_them() {
-        assert_eq!(interrupts(Setting::Spread), ["01", "01", "02", "02"]);
-        assert_eq!(interrupts(Setting::Cpu0), ["01"; 4]);
-        assert_eq!(interrupts(Setting::PerftuneMq), ["01", "02", "04", "08"]);
-        assert_eq!(interrupts(Setting::PerftuneSq), ["01"; 4]);
-        assert_eq!(changes(Setting::AsBooted), BTreeMap::new());
+        assert_eq!(interrupts(PeerSetting::Spread), ["01", "01", "02", "02"]);
+        assert_eq!(interrupts(PeerSetting::Cpu0), ["01"; 4]);
+        assert_eq!(interrupts(PeerSetting::PerftuneMq), ["01", "02", "04", "08"]);
+        assert_eq!(interrupts(PeerSetting::PerftuneSq), ["01"; 4]);
+        assert_eq!(changes(PeerSetting::AsBooted), BTreeMap::new());
     }
 
     #[test]
@@ -152,12 +155,12 @@ mod tests {
         let queue = |changes: &BTreeMap<String, String>, file: &str| {
             changes.get(&format!("/sys/class/net/eth0/queues/{file}")).cloned()
         };
-        let rps = changes(Setting::Rps);
+        let rps = changes(PeerSetting::Rps);
         assert_eq!((rps.len(), queue(&rps, "rx-1/rps_cpus").as_deref()), (2, Some("ff")));
-        let rfs = changes(Setting::RpsRfs);
+        let rfs = changes(PeerSetting::RpsRfs);
         assert_eq!(queue(&rfs, "rx-0/rps_flow_cnt").as_deref(), Some("16384"));
         assert_eq!(rfs["/proc/sys/net/core/rps_sock_flow_entries"], "32768");
-        let sq = changes(Setting::PerftuneSq);
+        let sq = changes(PeerSetting::PerftuneSq);
         assert_eq!(queue(&sq, "rx-1/rps_cpus").as_deref(), Some("fe"));
         assert_eq!(queue(&sq, "tx-0/xps_cpus").as_deref(), Some("0f"));
         assert_eq!(queue(&sq, "tx-1/xps_cpus").as_deref(), Some("f0"));
@@ -165,12 +168,12 @@ mod tests {
 
     #[test]
     fn profiles_of_tuned_change_sysctls_only() {
-        let latency = changes(Setting::TunedLatency);
+        let latency = changes(PeerSetting::TunedLatency);
         assert_eq!(
             latency.into_iter().collect::<Vec<_>>(),
             [("/proc/sys/net/core/busy_poll".to_owned(), "50".to_owned())]
         );
-        let throughput = changes(Setting::TunedThroughput);
+        let throughput = changes(PeerSetting::TunedThroughput);
         assert_eq!(throughput["/proc/sys/net/ipv4/tcp_rmem"], "4096 87380 16777216");
     }
 }

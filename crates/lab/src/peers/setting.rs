@@ -1,10 +1,11 @@
 //! The settings that are compared.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// What users run, and netsilo. `evidence/peers.md` has the rule and the source of each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Setting {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PeerSetting {
     /// Nothing changed
     AsBooted,
     /// Debian's irqbalance, once, under the workload
@@ -33,7 +34,7 @@ pub(crate) enum Setting {
     NetsiloTune,
 }
 
-impl Setting {
+impl PeerSetting {
     /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -59,12 +60,6 @@ impl Setting {
     }
 }
 
-impl Serialize for Setting {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,8 +67,9 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_command_line() {
-        for setting in Setting::value_variants() {
+        for setting in PeerSetting::value_variants() {
             assert_eq!(setting.to_possible_value().unwrap().get_name(), setting.name());
+            assert_eq!(serde_json::to_value(setting).unwrap(), setting.name());
         }
     }
 }

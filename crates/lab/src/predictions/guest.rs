@@ -133,7 +133,7 @@ impl Study for Guests {
         Ok(Box::new(GuestScene { seed, number, guest, workload }))
     }
 
-    fn restart(&mut self) -> bool {
+    fn restart(&mut self, _why: &str) -> bool {
         self.lab = None;
         true
     }
