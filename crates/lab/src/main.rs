@@ -5,6 +5,7 @@ mod cli;
 mod counters;
 mod demo;
 mod experiment;
+mod guests;
 mod knobs;
 mod locality;
 mod outcome;

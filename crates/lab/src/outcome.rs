@@ -7,7 +7,6 @@ mod regret;
 mod shapes;
 mod table;
 mod times;
-mod vectors;
 mod veth;
 mod veth_loads;
 
@@ -16,7 +15,7 @@ use clap::ValueEnum;
 use netsilo_model::cost::assumed::Assumed;
 
 use crate::experiment::{self, Options, Study, Usual};
-use crate::outcome::guest::Guests;
+use crate::outcome::guest::Placements;
 use crate::outcome::outcomes::Outcomes;
 use crate::outcome::shapes::Shape;
 use crate::outcome::veth::Veths;
@@ -64,7 +63,7 @@ pub(crate) fn run(args: &Outcome) -> Result<()> {
     let study = |part: &Part| -> Box<dyn Study> {
         match Shape::of(*part) {
             None => Box::new(Veths { looks: args.looks }),
-            Some(shape) => Box::new(Guests::new(shape, args.looks)),
+            Some(shape) => Box::new(Placements::new(shape, args.looks)),
         }
     };
     let studies = Part::value_variants().iter().filter(wanted).map(study).collect();

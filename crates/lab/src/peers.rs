@@ -3,7 +3,6 @@
 //! Each setting is a state of the guest's knobs. A rule gives it, or a program that observes the
 //! workload; then it is recorded, and each round sets it again.
 
-pub(crate) mod guest;
 mod observed;
 mod results;
 mod rules;
@@ -15,13 +14,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec, Threads};
+use netsilo_lab::{Kernel, Nic, NicModel, Spec, Threads};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::record::{Load, Measured, Setting};
 use crate::experiment::{self, Options, Scene, Study, Usual};
+use crate::guests::{Guest, Guests};
 use crate::knobs::Knobs;
-use crate::peers::guest::PeersGuest;
 use crate::peers::results::Results;
 use crate::peers::setting::PeerSetting;
 use crate::say::{progress, say};
@@ -64,10 +63,10 @@ struct State {
     changes: BTreeMap<String, String>,
 }
 
-/// Guests, a fresh one after each failure.
-struct Guests<'a> {
+/// The guests in which netsilo is compared.
+struct Compared<'a> {
     args: &'a Peers,
-    lab: Option<Lab>,
+    guests: Guests,
     attempt: Attempt,
 }
 
@@ -84,7 +83,7 @@ struct Attempt {
 /// A workload in a guest.
 struct PeersScene<'a> {
     args: &'a Peers,
-    guest: PeersGuest<'a>,
+    guest: Guest<'a>,
     workload: Workload<'a>,
     attempt: &'a mut Attempt,
 }
@@ -92,7 +91,7 @@ struct PeersScene<'a> {
 /// Measures all workloads, or reads what was measured, and prints a table of each.
 pub(crate) fn run(args: &Peers) -> Result<()> {
     let temporary = tempfile::tempdir()?;
-    let study = Guests { args, lab: None, attempt: Attempt::default() };
+    let study = Compared::new(args);
     for (_, recorded) in args.options.records(USUAL, vec![Box::new(study)], &temporary)? {
         let show = |load: &Load| Ok(table::show(&Results::new(load)?));
         let tables: Vec<String> = recorded.loads.iter().map(show).collect::<Result<_>>()?;
@@ -102,24 +101,18 @@ pub(crate) fn run(args: &Peers) -> Result<()> {
     say("Of emulated CPUs, counts and shares of bytes hold anywhere, rates only side by side.")
 }
 
-impl Guests<'_> {
-    fn spec(&self) -> Spec {
-        let Peers { options, kernel, threads, .. } = self.args;
+impl<'a> Compared<'a> {
+    fn new(args: &'a Peers) -> Self {
+        let Peers { options, kernel, threads, .. } = args;
         // Forwarding needs another NIC.
         let nics = if options.wants(Kind::Forward.name()) { 2 } else { 1 };
         let nics = vec![Nic::from(NicModel::VirtioNet); nics];
-        Spec { threads: *threads, nics, ..Spec::new(*kernel, NicModel::VirtioNet) }
-    }
-
-    fn boot(&mut self) -> Result<()> {
-        if self.lab.is_none() {
-            self.lab = Some(Lab::boot(&self.spec())?);
-        }
-        Ok(())
+        let spec = Spec { threads: *threads, nics, ..Spec::new(*kernel, NicModel::VirtioNet) };
+        Self { args, guests: Guests::new(spec), attempt: Attempt::default() }
     }
 }
 
-impl Study for Guests<'_> {
+impl Study for Compared<'_> {
     fn folder(&self) -> &'static str {
         "peers"
     }
@@ -129,8 +122,7 @@ impl Study for Guests<'_> {
     }
 
     fn machine(&mut self) -> Result<String> {
-        self.boot()?;
-        Ok(self.lab.as_ref().map(|lab| lab.title().to_owned()).unwrap_or_default())
+        Ok(self.guests.lab()?.title().to_owned())
     }
 
     fn start(&mut self, load: &str) -> Result<Box<dyn Scene + '_>> {
@@ -138,18 +130,14 @@ impl Study for Guests<'_> {
             self.attempt = Attempt { load: load.to_owned(), ..Attempt::default() };
         }
         let kind = Kind::from_str(load, false).map_err(anyhow::Error::msg)?;
-        let spec = self.spec();
-        self.boot()?;
-        let Self { args, lab, attempt } = self;
-        let lab = lab.as_ref().context("no guest")?;
-        let guest = PeersGuest::new(lab, &spec)?;
-        let workload = Workload::start(kind, lab, &SERVER_CPUS)?;
+        let Self { args, guests, attempt } = self;
+        let (guest, workload) = guests.start(kind, &SERVER_CPUS)?;
         Ok(Box::new(PeersScene { args, guest, workload, attempt }))
     }
 
     /// The setting that was being placed may be the reason, and the others go on without it.
     fn restart(&mut self, why: &str) -> bool {
-        self.lab = None;
+        self.guests.end();
         let Attempt { placing, without, .. } = &mut self.attempt;
         without.extend(placing.take().map(|setting| (setting, why.to_owned())));
         true
@@ -168,8 +156,7 @@ impl Scene for PeersScene<'_> {
                 continue;
             }
             attempt.placing = Some(*setting);
-            let (knobs, printed) = guest
-                .place(*setting, workload, args.search_all)
+            let (knobs, printed) = place(*setting, guest, workload, args.search_all)
                 .with_context(|| format!("cannot place {}", setting.name()))?;
             if let Some(printed) = printed {
                 let file = folder.join(format!("{name}-{}.txt", setting.name()));
@@ -190,7 +177,7 @@ impl Scene for PeersScene<'_> {
             let mut setting =
                 Setting::with(&words.join(" = "), &State { settings: names, changes })?;
             knobs.write(guest.lab())?;
-            if let Some(shares) = while_busy(&[&*workload], || guest.shares())? {
+            if let Some(shares) = guest.shares(workload)? {
                 shares.record(&mut setting);
             }
             settings.push(setting);
@@ -213,8 +200,28 @@ impl Scene for PeersScene<'_> {
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.guest.booted().write(self.guest.lab())
+        self.guest.restore()
     }
+}
+
+/// Returns the state that a setting leads to under a workload, and what a program that placed it
+/// printed; the guest is as booted afterwards.
+fn place(
+    setting: PeerSetting,
+    guest: &Guest<'_>,
+    workload: &Workload<'_>,
+    search_all: bool,
+) -> Result<(Knobs, Option<String>)> {
+    let mut knobs = guest.booted().clone();
+    if rules::apply(setting, guest.queues(), &mut knobs) {
+        return Ok((knobs, None));
+    }
+    let (lab, netsilo) = (guest.lab(), guest.netsilo());
+    let printed = while_busy(&[workload], || observed::place(setting, lab, netsilo, search_all))?;
+    let placed = guest.pinned()?;
+    observed::forget(lab, netsilo)?;
+    guest.restore()?;
+    Ok((placed, Some(printed)))
 }
 
 #[cfg(test)]
@@ -232,8 +239,8 @@ mod tests {
     #[test]
     fn a_fresh_guest_leaves_out_the_setting_that_was_being_placed() {
         let Line { peers } = Line::parse_from(["peers", "--load", "redis"]);
-        let mut guests = Guests { args: &peers, lab: None, attempt: Attempt::default() };
-        assert_eq!(guests.spec().nics.len(), 1, "only forwarding needs two");
+        let mut guests = Compared::new(&peers);
+        assert_eq!(guests.guests.spec.nics.len(), 1, "only forwarding needs two");
         guests.attempt.placing = Some(PeerSetting::NetsiloTune);
         // The second failure was while no setting was being placed.
         assert!(guests.restart("the guest has hung") && guests.restart("no end"));

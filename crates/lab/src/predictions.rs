@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use crate::experiment::record::{Load, Measured, Setting, Start};
 use crate::experiment::{self, Options, Scene, Study, Usual};
 use crate::predictions::draw::{RandomLoad, VethSetting, draw};
-use crate::predictions::guest::Guests;
+use crate::predictions::guest::Drawn;
 use crate::predictions::predicted::{PredictedSetting, Row};
 use crate::wire::{Kthread, Running, Wire, kernel};
 
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Predictions) -> Result<()> {
     let loads = usize::from(args.pairs) / draw::SETTINGS;
     let seed = args.options.seed.unwrap_or(1);
     let study: Box<dyn Study> = if args.guest {
-        Box::new(Guests::new(seed, loads))
+        Box::new(Drawn::new(seed, loads))
     } else {
         Box::new(Veths { seed, loads })
     };

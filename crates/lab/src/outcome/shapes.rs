@@ -37,6 +37,15 @@ impl Shape {
         }
     }
 
+    /// Whether the guest reads the data.
+    pub(super) fn reads(&self) -> bool {
+        !self.servers.is_empty()
+    }
+
+    pub(super) fn netdevs(&self) -> Vec<String> {
+        self.netdevs.iter().map(|it| (*it).to_owned()).collect()
+    }
+
     /// The guest to boot.
     pub(super) fn spec(&self) -> Spec {
         let nic = Nic { queues: QUEUES, ..Nic::from(NicModel::VirtioNet) };

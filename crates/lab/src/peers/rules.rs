@@ -1,23 +1,8 @@
 //! The settings that a fixed rule gives, as changes of the booted state.
 
+use crate::guests::Queues;
 use crate::knobs::Knobs;
 use crate::peers::setting::PeerSetting;
-
-/// Entries of the flow table of RFS in all queues together: the size that the kernel's
-/// `Documentation/networking/scaling.rst` suggests for a moderately loaded server, and that
-/// perftune.py writes.
-const FLOWS: u32 = 32768;
-
-/// What the rules need to know of the guest.
-#[derive(Debug, Clone)]
-pub(crate) struct Queues {
-    /// The interrupts of the NIC's queues with the queue of each, in the order of their numbers.
-    pub(crate) vectors: Vec<(u32, u32)>,
-    /// Number of rx queues, each with a tx queue.
-    pub(crate) queues: u32,
-    /// Number of CPUs, at most 8.
-    pub(crate) cpus: u32,
-}
 
 /// Changes the booted state to the setting; `false` for a setting that a program places.
 pub(crate) fn apply(setting: PeerSetting, queues: &Queues, knobs: &mut Knobs) -> bool {
@@ -25,20 +10,20 @@ pub(crate) fn apply(setting: PeerSetting, queues: &Queues, knobs: &mut Knobs) ->
         PeerSetting::AsBooted => {}
         PeerSetting::TunedLatency => tuned_latency(knobs),
         PeerSetting::TunedThroughput => tuned_throughput(knobs),
-        PeerSetting::Spread => place(queues, knobs, |_, queue| queue % queues.cpus),
-        PeerSetting::Cpu0 => place(queues, knobs, |_, _| 0),
-        PeerSetting::Rps => rps(knobs, all(queues)),
+        PeerSetting::Spread => queues.place(knobs, |_, queue| queue % queues.queues % queues.cpus),
+        PeerSetting::Cpu0 => queues.place(knobs, |_, _| 0),
+        PeerSetting::Rps => queues.rps(knobs, queues.all()),
         PeerSetting::RpsRfs => {
-            rps(knobs, all(queues));
-            rfs(queues, knobs);
+            queues.rps(knobs, queues.all());
+            queues.rfs(knobs);
         }
         PeerSetting::PerftuneMq => {
-            place(queues, knobs, |n, _| n as u32 % queues.cpus);
-            perftune(queues, knobs, all(queues));
+            queues.place(knobs, |n, _| n as u32 % queues.cpus);
+            perftune(queues, knobs, queues.all());
         }
         PeerSetting::PerftuneSq => {
-            place(queues, knobs, |_, _| 0);
-            perftune(queues, knobs, all(queues) & !1);
+            queues.place(knobs, |_, _| 0);
+            perftune(queues, knobs, queues.all() & !1);
         }
         PeerSetting::Irqbalance
         | PeerSetting::Netsilo
@@ -50,42 +35,16 @@ pub(crate) fn apply(setting: PeerSetting, queues: &Queues, knobs: &mut Knobs) ->
     true
 }
 
-/// A mask as the kernel prints it for up to eight CPUs.
-fn mask(cpus: u32) -> String {
-    format!("{cpus:02x}")
-}
-
-fn all(queues: &Queues) -> u32 {
-    (1 << queues.cpus) - 1
-}
-
-/// Puts each interrupt on the CPU for its position and its queue.
-pub(crate) fn place(queues: &Queues, knobs: &mut Knobs, cpu: impl Fn(usize, u32) -> u32) {
-    for (n, (irq, queue)) in queues.vectors.iter().enumerate() {
-        let wanted = format!("proc/irq/{irq}/smp_affinity");
-        knobs.set(|file| file == wanted, &mask(1 << cpu(n, *queue)));
-    }
-}
-
-fn rps(knobs: &mut Knobs, cpus: u32) {
-    knobs.set(|file| file.ends_with("/rps_cpus"), &mask(cpus));
-}
-
-fn rfs(queues: &Queues, knobs: &mut Knobs) {
-    knobs.set(|file| file.ends_with("/rps_sock_flow_entries"), &FLOWS.to_string());
-    knobs.set(|file| file.ends_with("/rps_flow_cnt"), &(FLOWS / queues.queues).to_string());
-}
-
 /// What perftune.py writes besides the interrupts: RPS to the CPUs of its mode, RFS, XPS with the
 /// CPUs divided among the queues, and two backlogs.
 fn perftune(queues: &Queues, knobs: &mut Knobs, compute: u32) {
-    rps(knobs, compute);
-    rfs(queues, knobs);
+    queues.rps(knobs, compute);
+    queues.rfs(knobs);
     let share = queues.cpus / queues.queues;
     for queue in 0..queues.queues {
         let cpus = ((1 << share) - 1) << (queue * share);
         let tx_queue = format!("/queues/tx-{queue}/xps_cpus");
-        knobs.set(|file| file.ends_with(&tx_queue), &mask(cpus));
+        knobs.set(|file| file.ends_with(&tx_queue), &queues.mask(cpus));
     }
     sysctl(knobs, "net/core/somaxconn", "4096");
     sysctl(knobs, "net/ipv4/tcp_max_syn_backlog", "4096");

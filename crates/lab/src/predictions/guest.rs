@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use fastrand::Rng;
-use netsilo_lab::{Kernel, Lab, NicModel, Spec, Threads};
+use netsilo_lab::{Kernel, NicModel, Spec, Threads};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -19,15 +19,14 @@ use netsilo_predict::live::work::Work;
 use netsilo_predict::parameters::Table;
 use serde::{Deserialize, Serialize};
 
-use crate::built;
 use crate::experiment::record::{Load, Measured, Setting};
 use crate::experiment::{Scene, Study};
+use crate::guests::{Guest, Guests};
 use crate::peers::SERVER_CPUS;
-use crate::peers::guest::PeersGuest;
 use crate::predictions::name;
 use crate::say::markdown;
 use crate::wire::cpus_of;
-use crate::workload::{Kind, Workload, while_busy};
+use crate::workload::{Kind, Workload};
 
 /// Settings of each load, beside the present one.
 const SETTINGS: usize = 5;
@@ -74,44 +73,33 @@ pub(super) struct GuestRow {
     settings: Vec<(Details, Counts)>,
 }
 
-/// A guest, from its first load on.
-pub(super) struct Guests {
+/// Random settings in a guest.
+pub(super) struct Drawn {
     seed: u64,
     loads: usize,
-    lab: Option<Lab>,
+    guests: Guests,
 }
 
 /// A load in the guest, with its servers running.
 struct GuestScene<'a> {
     seed: u64,
     number: usize,
-    guest: PeersGuest<'a>,
+    guest: Guest<'a>,
     workload: Workload<'a>,
 }
 
-impl Guests {
+impl Drawn {
     pub(super) fn new(seed: u64, loads: usize) -> Self {
-        Self { seed, loads, lab: None }
+        let spec = Spec { threads: Threads::Multi, ..Spec::new(Kernel::V6_1, NicModel::VirtioNet) };
+        Self { seed, loads, guests: Guests::new(spec) }
     }
-
-    fn lab(&mut self) -> Result<&Lab> {
-        let lab = match self.lab.take() {
-            Some(lab) => lab,
-            None => Lab::boot(&spec())?,
-        };
-        Ok(self.lab.insert(lab))
-    }
-}
-
-fn spec() -> Spec {
-    Spec { threads: Threads::Multi, ..Spec::new(Kernel::V6_1, NicModel::VirtioNet) }
 }
 
 fn kind(number: usize) -> Kind {
     LOADS[number % LOADS.len()]
 }
 
-impl Study for Guests {
+impl Study for Drawn {
     fn folder(&self) -> &'static str {
         "guest"
     }
@@ -121,20 +109,18 @@ impl Study for Guests {
     }
 
     fn machine(&mut self) -> Result<String> {
-        Ok(self.lab()?.title().to_owned())
+        Ok(self.guests.lab()?.title().to_owned())
     }
 
     fn start(&mut self, load: &str) -> Result<Box<dyn Scene + '_>> {
         let number = self.loads().iter().position(|name| name == load).context("unknown load")?;
         let seed = self.seed;
-        let lab = self.lab()?;
-        let guest = PeersGuest::new(lab, &spec())?;
-        let workload = Workload::start(kind(number), lab, &SERVER_CPUS)?;
+        let (guest, workload) = self.guests.start(kind(number), &SERVER_CPUS)?;
         Ok(Box::new(GuestScene { seed, number, guest, workload }))
     }
 
     fn restart(&mut self, _why: &str) -> bool {
-        self.lab = None;
+        self.guests.end();
         true
     }
 }
@@ -185,6 +171,10 @@ impl Scene for GuestScene<'_> {
         }
         Ok(Measured { rate: work.packets_per_s(), figures })
     }
+
+    fn finish(&mut self) -> Result<()> {
+        self.guest.restore()
+    }
 }
 
 impl GuestRow {
@@ -227,17 +217,9 @@ fn draw(seed: u64, number: usize) -> Vec<GuestSetting> {
 }
 
 /// What netsilo sees in the guest under a load.
-fn observe(guest: &PeersGuest<'_>, workload: &Workload<'_>) -> Result<Observation> {
-    let capture = format!(
-        "{} capture --interval 3s --output /tmp/blind.tar.zst >&2 && cat /tmp/blind.tar.zst && \
-         rm /tmp/blind.tar.zst",
-        built::netsilo()?.display()
-    );
-    let output = while_busy(&[workload], || guest.lab().run(&capture)?.ok())?;
+fn observe(guest: &Guest<'_>, workload: &Workload<'_>) -> Result<Observation> {
     let folder = tempfile::tempdir()?;
-    let file = folder.path().join("blind.tar.zst");
-    std::fs::write(&file, output.stdout)?;
-    Ok(netsilo_sys::bundle::open(file)?)
+    guest.capture(workload, 3, &folder.path().join("seen.tar.zst"))
 }
 
 impl GuestSetting {
@@ -250,15 +232,12 @@ impl GuestSetting {
         format!("{irqs}{rps}{}", if self.rfs { ", RFS" } else { "" })
     }
 
-    fn apply(&self, guest: &PeersGuest<'_>) -> Result<()> {
+    fn apply(&self, guest: &Guest<'_>) -> Result<()> {
         let mut knobs = guest.placed(&self.irqs);
-        let (entries, each) = if self.rfs { (FLOWS, FLOWS / QUEUES as u32) } else { (0, 0) };
-        let of_queue = |file: &str, name: &str| {
-            file.starts_with(&format!("sys/class/net/{NETDEV}/queues/")) && file.ends_with(name)
-        };
-        knobs.set(|file| of_queue(file, "/rps_cpus"), &format!("{:02x}", self.rps));
-        knobs.set(|file| of_queue(file, "/rps_flow_cnt"), &each.to_string());
-        knobs.set(|file| file.ends_with("/rps_sock_flow_entries"), &entries.to_string());
+        guest.queues().rps(&mut knobs, self.rps);
+        if self.rfs {
+            guest.queues().rfs(&mut knobs);
+        }
         knobs.write(guest.lab())
     }
 
