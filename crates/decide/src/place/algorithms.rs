@@ -11,8 +11,8 @@ use crate::place::capacity::Capacity;
 use crate::place::suggestion::Suggestion;
 use crate::place::vector::Vector;
 
-/// Makes the names of the algorithms; each entry is a variant, the file, and the name on the command
-/// line and in hints.
+/// Makes the names of the algorithms; each entry is a variant, the file, and the name on the
+/// command line and in hints.
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $variant:ident: $file:ident = $name:literal;)*) => {
         $(mod $file;)*

@@ -18,6 +18,6 @@ pub const IDLE_LEAVES: f64 = 0.15;
 pub const WORTH_MOVING: f64 = 0.20;
 
 /// Share of the fixed part of what a move must gain that suffices in a plan that moves something
-/// anyway: one more write costs nothing there, and a queue that has little to gain now may have more
-/// under a heavier load.
+/// anyway: one more write costs nothing there, and a queue that has little to gain now may have
+/// more under a heavier load.
 pub const SUFFICES_FIXED: f64 = 0.1;

@@ -20,8 +20,8 @@ impl Plan {
     }
 }
 
-/// Adds changes of knobs with the same owners to the plan, unless another program owns them; returns
-/// `true` if they were refused.
+/// Adds changes of knobs with the same owners to the plan, unless another program owns them;
+/// returns `true` if they were refused.
 pub(super) fn add_unless_owned(
     snapshot: &Snapshot,
     goal: &Goal,

@@ -104,8 +104,8 @@ pub trait Knob: Clone {
     }
 }
 
-/// What a change of a knob does to traffic, to other settings and to other programs. Each row states
-/// it: an effect that is forgotten would be announced as harmless.
+/// What a change of a knob does to traffic, to other settings and to other programs. Each row
+/// states it: an effect that is forgotten would be announced as harmless.
 #[derive(Debug, Clone, Copy)]
 pub struct Effect {
     /// What a change does to the traffic of its device.
