@@ -66,7 +66,7 @@ enum Verb {
     /// Generate or answer a network load, measure both machines, and run experiments
     #[command(subcommand)]
     Bench(bench::Args),
-    /// Print the results of an experiment as a page, Markdown or JSON
+    /// Print the results of an experiment as Markdown or JSON, or a page about an incident
     Report(report::Args),
     /// Run the daemon: observe, decide, place and verify in each cycle
     Run(daemon::Args),

@@ -132,7 +132,7 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
         document::<TuneResult<'_>>(
             generator,
             "tune",
-            "netsilo tune --json, netsilo report --json of a search",
+            "netsilo tune --json",
         ),
         document::<Versioned<Candidates<'_>>>(
             generator,

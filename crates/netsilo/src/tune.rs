@@ -7,7 +7,7 @@
 
 mod args;
 mod candidates;
-pub(crate) mod folder;
+mod folder;
 mod learn;
 mod meter;
 mod search;

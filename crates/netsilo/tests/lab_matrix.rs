@@ -132,9 +132,8 @@ fn the_published_experiment_in_full() {
         assert!(status.success(), "{program} {arguments:?}");
     };
     here("tar", &["-xf", "run.tar"]);
-    here(NETSILO, &["report", "run", "-o", "run/report.html"]);
-    here(NETSILO, &["report", "run", "--markdown"]);
-    println!("{}", dir.join("run/report.html").display());
+    here(NETSILO, &["report", "run", "-o", "run/report.md"]);
+    println!("{}", dir.join("run/report.md").display());
     let results = Command::new(NETSILO)
         .args(["report", "run", "-j"])
         .current_dir(dir)

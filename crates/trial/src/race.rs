@@ -16,11 +16,10 @@
 //!
 //! Nothing here knows a clock, a file or the kernel: the caller measures, and [`Race`] says what.
 //!
-//! Files, each using only those before it: `rules`, `rails`, `standing`, `lane`, `cpu_use`,
-//! `record`, `contest`.
+//! Files, each using only those before it: `rules`, `rails`, `standing`, `lane`, `record`,
+//! `contest`.
 
 mod contest;
-pub mod cpu_use;
 mod lane;
 pub mod rails;
 mod record;

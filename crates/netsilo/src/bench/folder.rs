@@ -68,12 +68,6 @@ pub(crate) fn read(folder: &Path) -> Result<RunFolder> {
     Ok(RunFolder { experiment, records, torn, whole })
 }
 
-/// Reads the commands at each machine; `None` if they cannot be read.
-pub(crate) fn read_commands(folder: &Path) -> Option<String> {
-    let text = file::read(&folder.join(COMMANDS), MOST_BYTES).ok()?;
-    String::from_utf8(text).ok()
-}
-
 /// The complete lines of a file of records.
 pub(crate) struct Lines<T> {
     pub(crate) records: Vec<T>,

@@ -247,7 +247,7 @@ pub const ENDINGS: &[Ending] = &[
     ending(
         "report",
         [
-            ("netsilo report matrix-1 -o report.html", "a page"),
+            ("netsilo report matrix-1", "what an experiment showed"),
             ("netsilo report --incident -o incident.html", "this machine now, for a ticket"),
         ],
     ),

@@ -16,8 +16,6 @@ use crate::bench::folder::{self, RunFolder};
 pub(super) struct ReportFolder {
     pub(super) experiment: Experiment,
     pub(super) records: Vec<Record>,
-    /// The commands at each machine; `None` if the folder lacks the file.
-    pub(super) commands: Option<String>,
     /// A note if the last record is incomplete.
     pub(super) note: Option<String>,
 }
@@ -28,14 +26,7 @@ pub(super) fn read(folder: &Path) -> Result<ReportFolder> {
     let path = folder.join(RECORDS);
     let note =
         torn.map(|line| format!("{}:{line}: incomplete last line, left out", path.display()));
-    let commands = folder::read_commands(folder);
-    let lines = |text: String| text.lines().map(escaped).collect::<Vec<_>>().join("\n");
-    Ok(ReportFolder {
-        experiment: sanitized(experiment)?,
-        records: sanitized(records)?,
-        commands: commands.map(lines),
-        note,
-    })
+    Ok(ReportFolder { experiment: sanitized(experiment)?, records: sanitized(records)?, note })
 }
 
 /// Escapes control characters in all texts of a value.

@@ -83,7 +83,7 @@ fn page(path: &Path, with_addresses: bool, is_elsewhere: bool) -> Result<String>
     let title = format!("incident on {}", check.hostname);
     let observed = format!("{:.1} s observed", check.interval.as_secs_f64());
     let subtitle = format!("Linux {} · {observed} · {}", check.release, queues_in_words(&report));
-    document(&title, &subtitle, &version, &sections, None)
+    Ok(document(&title, &subtitle, &version, &sections))
 }
 
 /// Refuses a bundle with addresses that nobody has asked for.

@@ -6,23 +6,18 @@ use std::time::Duration;
 /// Arguments of `netsilo report`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Folder of a run of netsilo bench matrix or another experiment, or of netsilo tune; or the
-    /// file of what netsilo predict --json printed
+    /// Folder of a run of netsilo bench matrix or another experiment
     #[arg(value_name = "RUN", required_unless_present = "incident")]
     run: Option<PathBuf>,
-    /// Write a self-contained page (HTML) to this file, or with --markdown or --json that format
-    /// [default: Markdown to standard output]
+    /// Write to this file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// Write Markdown
-    #[arg(long, conflicts_with = "json")]
-    markdown: bool,
-    /// Write all figures as JSON (docs/results.md)
+    /// Write all figures as JSON (docs/results.md) [default: Markdown]
     #[arg(short, long)]
-    json: bool,
-    /// Write a page about this machine now, or about a bundle, to attach to a ticket: findings,
+    pub(super) json: bool,
+    /// Write a page (HTML) about this machine now, or about a bundle, to attach to a ticket: findings,
     /// queues, plan, and the bundle itself
-    #[arg(long, requires = "output", conflicts_with_all = ["run", "markdown", "json"])]
+    #[arg(long, requires = "output", conflicts_with_all = ["run", "json"])]
     incident: bool,
     #[command(flatten)]
     about: IncidentArgs,
@@ -61,28 +56,12 @@ pub(super) enum About<'a> {
     Incident(&'a IncidentArgs),
 }
 
-/// How the results are written.
-pub(super) enum Format {
-    Json,
-    Markdown,
-    Page,
-}
-
 impl Args {
     /// What to report; clap demands a folder or `--incident`.
     pub(super) fn about(&self) -> About<'_> {
         match &self.run {
             Some(run) => About::Run(run),
             None => About::Incident(&self.about),
-        }
-    }
-
-    /// The requested format.
-    pub(super) fn format(&self) -> Format {
-        match (self.json, self.markdown || self.output.is_none()) {
-            (true, _) => Format::Json,
-            (false, true) => Format::Markdown,
-            (false, false) => Format::Page,
         }
     }
 }

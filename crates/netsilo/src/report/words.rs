@@ -72,16 +72,6 @@ pub(super) fn verdict(verdict: CellResult) -> &'static str {
     }
 }
 
-/// Returns a sign for a verdict, to be read beside its name.
-pub(super) fn sign(verdict: CellResult) -> &'static str {
-    match verdict {
-        CellResult::Better | CellResult::Higher => "▲",
-        CellResult::Worse | CellResult::Lower => "▼",
-        CellResult::NoDifferenceShown => "=",
-        CellResult::TooFewRounds | CellResult::TimesInvalid => "",
-    }
-}
-
 /// Formats change, interval and verdict: `+9.8% (+9.1% .. +10.4%): better`.
 pub(super) fn against(against: &ReferenceComparison) -> String {
     let interval =

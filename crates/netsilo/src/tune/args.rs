@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// Seed of the random order [default: from the clock]
     #[arg(long, value_name = "N")]
     pub(super) seed: Option<u64>,
-    /// Write what was tried to this folder, for --resume and netsilo report
+    /// Write what was tried to this folder, for --resume
     #[arg(short, long, value_name = "DIR", conflicts_with = "resume")]
     pub(super) output: Option<PathBuf>,
     /// Go on with the search in this folder, with its recorded options

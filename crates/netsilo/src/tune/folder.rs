@@ -45,13 +45,8 @@ impl Folder {
     }
 }
 
-/// Whether a folder holds a search.
-pub(crate) fn is_search(path: &Path) -> bool {
-    path.join(RACE).exists()
-}
-
 /// Reads the plan and the records of a search.
-pub(crate) fn read(path: &Path) -> Result<(RacePlan, Lines<RaceRecord>)> {
+fn read(path: &Path) -> Result<(RacePlan, Lines<RaceRecord>)> {
     let file = path.join(RACE);
     let plan: RacePlan = read_json(&file)?;
     plan.check().map_err(|why| anyhow!("{}: {why}", file.display()))?;
@@ -59,6 +54,6 @@ pub(crate) fn read(path: &Path) -> Result<(RacePlan, Lines<RaceRecord>)> {
 }
 
 /// The race after these records.
-pub(crate) fn replay(path: &Path, plan: &RacePlan, records: &[RaceRecord]) -> Result<Race> {
+fn replay(path: &Path, plan: &RacePlan, records: &[RaceRecord]) -> Result<Race> {
     Race::replay(plan, records).map_err(|why| anyhow!("{}: {why}", path.display()))
 }

@@ -1,20 +1,17 @@
 //! Measures one window: of the live workload, or while a command runs. Looks at it in parts, so
 //! that a bad candidate is seen before the window ends.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::runqueue;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
-use netsilo_trial::race::cpu_use::CpuUse;
 use netsilo_trial::race::rails::{Breach, Peek, Waits};
 use netsilo_trial::race::{RacePlan, TurnEnd};
 use netsilo_trial::workload::WorkloadMeasure;
@@ -36,14 +33,12 @@ pub(super) type Watch<'a> = &'a mut dyn FnMut(&Peek) -> Option<Breach>;
 pub(super) struct Window {
     pub(super) peeks: Vec<Peek>,
     pub(super) end: TurnEnd,
-    /// How each CPU spent it; empty if it ended early.
-    pub(super) cpus: BTreeMap<CpuId, CpuUse>,
 }
 
 impl Window {
     /// A window that ended early.
     pub(super) fn ended(peeks: Vec<Peek>, end: TurnEnd) -> Self {
-        Self { peeks, end, cpus: BTreeMap::new() }
+        Self { peeks, end }
     }
 }
 
@@ -116,20 +111,22 @@ impl<'a> Meter<'a> {
             if let Some(breach) = watch(&peek) {
                 return Ok(Some(Window::ended(peeks, TurnEnd::Broke(breach))));
             }
-            append(&mut whole, observation);
+            match &mut whole {
+                Some(whole) => whole.append(observation),
+                None => whole = Some(observation),
+            }
         }
         let whole = whole.context("the window is empty")?;
         let end = match measure.compute(&whole) {
             Ok(value) => TurnEnd::Value(value),
             Err(why) => TurnEnd::Lost(format!("no {measure}: {why}")),
         };
-        Ok(Some(Window { peeks, end, cpus: CpuUse::from_observation(&whole) }))
+        Ok(Some(Window { peeks, end }))
     }
 
     fn command(&mut self, watch: Watch<'_>) -> Result<Option<Window>> {
         let (plan, stop) = (self.plan, self.stop);
-        let (mut peeks, mut whole) = (Vec::new(), None::<Observation>);
-        let mut waits = Waits::default();
+        let (mut peeks, mut waits) = (Vec::new(), Waits::default());
         let ran = while_running(&plan.load, |running| {
             while !running.has_ended() {
                 let observation = self.part(plan.peek, &running.over)?;
@@ -138,7 +135,6 @@ impl<'a> Meter<'a> {
                     return Ok(None);
                 }
                 let peek = Peek::from_observation(&observation, None, &mut waits);
-                append(&mut whole, observation);
                 peeks.push(peek);
                 if let Some(breach) = watch(&peek) {
                     running.kill();
@@ -157,16 +153,7 @@ impl<'a> Meter<'a> {
                 watch(&peek).map_or(TurnEnd::Value(value), TurnEnd::Broke)
             }
         };
-        let cpus = whole.as_ref().map(CpuUse::from_observation).unwrap_or_default();
-        Ok(Some(Window { peeks, end, cpus }))
-    }
-}
-
-/// Adds a part to the whole window.
-fn append(whole: &mut Option<Observation>, part: Observation) {
-    match whole {
-        Some(whole) => whole.append(part),
-        None => *whole = Some(part),
+        Ok(Some(Window { peeks, end }))
     }
 }
 

@@ -68,8 +68,7 @@ impl Search<'_> {
         let started_ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
         let candidate = turn.candidate;
-        let record =
-            |Window { peeks, end, cpus }| RaceRecord { candidate, started_ms, peeks, end, cpus };
+        let record = |Window { peeks, end }| RaceRecord { candidate, started_ms, peeks, end };
         let changes = &self.plan.candidates[candidate].changes;
         if let Err(error) = temporary.replace(changes) {
             let end = TurnEnd::Failed(refused(error)?);

@@ -1,13 +1,10 @@
 //! The candidates of `tune`, its progress, and its result: as text and as JSON.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use netsilo_decide::judge::candidates::{self, Candidate, Expected};
-use netsilo_model::machine::cpuset::CpuId;
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_trial::comparison::Scale;
-use netsilo_trial::race::cpu_use::CpuUse;
 use netsilo_trial::race::rails::{Breach, Rail};
 use netsilo_trial::race::{OutReason, Race, RacePlan, RaceResult, RaceRules, Standing, Status};
 use serde::Serialize;
@@ -40,19 +37,6 @@ pub(crate) struct TuneResult<'a> {
     pub(crate) candidates: Vec<CandidateResult<'a>>,
     /// The transaction that keeps the winner; `None` if nothing was kept.
     pub(crate) transaction: Option<u64>,
-    /// How each CPU spent its time, as `report` finds it in the records; empty in `tune`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) cpus: BTreeMap<CpuId, CpuBeforeAfter>,
-}
-
-/// How a CPU spent its time: the medians of the windows.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct CpuBeforeAfter {
-    /// In the present state.
-    pub(crate) before: CpuUse,
-    /// With the winner; `None` if nobody won.
-    pub(crate) after: Option<CpuUse>,
 }
 
 /// How one candidate did.
@@ -93,7 +77,6 @@ impl<'a> TuneResult<'a> {
             words: String::new(),
             candidates: race.standings().into_iter().map(candidate).collect(),
             transaction,
-            cpus: BTreeMap::new(),
         };
         result.words = result.outcome();
         result
@@ -370,7 +353,6 @@ mod tests {
             words: String::new(),
             candidates: candidates.collect(),
             transaction: Some(3),
-            cpus: BTreeMap::new(),
         };
         result.words = result.outcome();
         let won = render(&result);

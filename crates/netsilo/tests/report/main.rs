@@ -1,14 +1,12 @@
-//! `netsilo report` on a synthetic experiment: its texts, and the page in a browser.
+//! `netsilo report` on a synthetic experiment, and about an incident.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
-mod browser;
 #[path = "../chromium/mod.rs"]
 mod chromium;
 #[path = "../conforms/mod.rs"]
 mod conforms;
 mod incident;
-mod prediction;
 mod synthetic;
 
 use std::path::Path;
@@ -76,7 +74,7 @@ fn markdown_has_verdicts_first_and_names_what_failed() {
 #[test]
 fn where_times_are_not_meaningful_only_counts_are_judged() {
     let folder = folder(Some("CPUs are emulated"));
-    let output = report(folder.path(), &["--markdown"]);
+    let output = report(folder.path(), &[]);
     let head: Vec<&str> = stdout(&output).lines().take(20).collect();
     insta::assert_snapshot!("markdown_emulated", head.join("\n"));
     let results = conforms::conforming("report", &report(folder.path(), &["-j"]).stdout);
@@ -165,36 +163,16 @@ fn a_file_that_is_missing_or_wrong_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_page_is_complete_and_needs_no_other_file() {
+fn a_report_goes_to_the_named_file() {
     let folder = folder(None);
-    let page = folder.path().join("report.html");
-    let output = report(folder.path(), &["-o", page.to_str().unwrap()]);
+    let file = folder.path().join("report.md");
+    let output = report(folder.path(), &["-o", file.to_str().unwrap()]);
     assert_eq!((output.status.code(), stdout(&output), stderr(&output)), (Some(0), "", ""));
-    let text = std::fs::read_to_string(&page).unwrap();
-    assert!(!text.contains(synthetic::HOSTILE), "a setting's name is not escaped");
-    assert!(
-        !text.contains("redis<b>") && !text.contains('\u{1b}'),
-        "a reader's name is not escaped"
-    );
-    let outside = ["src=\"http", "href=\"http", "url(", "@import", "<link rel=\"stylesheet"];
-    let head = text.split("<script").next().unwrap();
-    assert!(
-        !outside.iter().any(|it| head.contains(it)),
-        "the page requests something from outside"
-    );
-    let names: Vec<_> =
-        std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
-    assert_eq!(names.len(), 4, "{names:?}");
-    assert!(text.contains("netsilo bench matrix &lt;all&gt;"), "the commands are missing");
-    assert!(text.contains("Predicted beside measured"), "what was predicted is missing");
-    let (named, _) = text.rsplit_once(r#""name":"predicted""#).unwrap();
-    let has_diamonds = |it: &str| it.rsplit(r#""data":"#).next().unwrap().starts_with("[[");
-    let drawn = named.split(r#""name":"predicted""#).any(has_diamonds);
-    assert!(drawn, "what was predicted is not drawn");
-    let nowhere = report(folder.path(), &["-o", "/nonexistent/report.html"]);
+    assert_eq!(std::fs::read(&file).unwrap(), report(folder.path(), &[]).stdout);
+    let nowhere = report(folder.path(), &["-o", "/nonexistent/report.md"]);
     assert_eq!(nowhere.status.code(), Some(1));
     assert!(
-        stderr(&nowhere).starts_with("netsilo: cannot write /nonexistent/report.html: "),
+        stderr(&nowhere).starts_with("netsilo: cannot write /nonexistent/report.md: "),
         "{}",
         stderr(&nowhere)
     );

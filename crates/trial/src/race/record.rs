@@ -1,15 +1,12 @@
 //! What a race writes down while it runs, and how it is resumed: the same records lead to the same
 //! race.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use netsilo_model::derive::signature::Signature;
-use netsilo_model::machine::cpuset::CpuId;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::{MachineSummary, Setting};
-use crate::race::cpu_use::CpuUse;
 use crate::race::rails::{Breach, Peek};
 use crate::race::rules::RaceRules;
 
@@ -67,9 +64,6 @@ pub struct RaceRecord {
     pub peeks: Vec<Peek>,
     /// How the window ended.
     pub end: TurnEnd,
-    /// How each CPU spent the window; empty where it ended early.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub cpus: BTreeMap<CpuId, CpuUse>,
 }
 
 /// How a window ended.

@@ -34,13 +34,7 @@ fn window(race: &mut Race, cost: &mut impl FnMut(usize, usize) -> f64) -> Option
     let values: Vec<f64> = peeks.iter().filter_map(|peek| peek.objective).collect();
     let end = end.unwrap_or_else(|| TurnEnd::Value(median(&values).unwrap_or(0.0)));
     race.end(end.clone());
-    Some(RaceRecord {
-        candidate: turn.candidate,
-        started_ms: 0,
-        peeks,
-        end,
-        cpus: Default::default(),
-    })
+    Some(RaceRecord { candidate: turn.candidate, started_ms: 0, peeks, end })
 }
 
 fn run(candidates: usize, mut cost: impl FnMut(usize, usize) -> f64) -> (Race, Vec<RaceRecord>) {
