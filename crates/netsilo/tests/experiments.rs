@@ -1,5 +1,5 @@
-//! Tests of `netsilo bench matrix` and `forward` between network namespaces: what they record, what
-//! they change, and that nothing of it remains.
+//! Tests of `netsilo bench experiment` between network namespaces: what it records, what it
+//! changes, and that nothing of it remains.
 
 #![allow(
     clippy::unwrap_used,
@@ -64,22 +64,21 @@ impl Bench {
         command
     }
 
-    fn matrix(&self, more: &[&str]) -> Command {
-        let mut command = self.netsilo(&["bench", "matrix", "--yes"]);
-        if !more.contains(&"--resume") {
-            command.args(["--peer", "192.0.2.1", "--netdev", "veth0", "-o"]).arg(self.folder());
-            command.args(["-t", "TCP_RR", "-r", "1", "--warm-up", "0s", "--pause", "0s"]);
-        }
-        command.args(more);
+    /// Returns an experiment with these settings, under `TCP_RR` with these numbers of instances.
+    fn compare(&self, settings: &[&str], instances: &str, more: &[&str]) -> Command {
+        let file = self.dir.path().join("mine.toml");
+        let load = format!("[[load]]\ntests = ['TCP_RR']\nbytes = [1]\ninstances = {instances}\n");
+        std::fs::write(&file, format!("{}{load}", settings.concat())).unwrap();
+        let mut command = self.netsilo(&["bench", "experiment", "--yes"]);
+        command.arg(file).args(["--peer", "192.0.2.1", "--netdev", "veth0", "-o"]);
+        command.arg(self.folder()).args(["--warm-up", "0s", "--pause", "0s"]).args(more);
         command
     }
 
-    fn run(&self, more: &[&str]) -> Output {
-        self.matrix(more).output().unwrap()
-    }
-
-    fn resume(&self) -> Output {
-        self.run(&["--resume", self.folder().to_str().unwrap()])
+    fn resume(&self, more: &[&str]) -> Output {
+        let folder = self.folder();
+        let resume = ["bench", "experiment", "--yes", "--resume", folder.to_str().unwrap()];
+        self.netsilo(&resume).args(more).output().unwrap()
     }
 
     fn experiment(&self) -> Experiment {
@@ -125,10 +124,18 @@ impl Drop for Bench {
     }
 }
 
-/// A setting given as a command: two knobs of one queue, and a sysctl.
-const PEER: &str = "peer=echo 1 >/sys/class/net/veth0/queues/rx-0/rps_cpus; \
+const NONE: &str = "[[setting]]\nname = 'none'\n";
+const RPS_RFS: &str = "[[setting]]\nname = 'rps+rfs'\nrps = 'all'\nrfs = 32768\n";
+
+/// A command: two knobs of one queue, and a sysctl.
+const PEER: &str = "echo 1 >/sys/class/net/veth0/queues/rx-0/rps_cpus; \
                     echo 64 >/sys/class/net/veth0/queues/rx-0/rps_flow_cnt; \
                     echo 4096 131072 6000000 >/proc/sys/net/ipv4/tcp_rmem";
+
+/// The setting that a command makes.
+fn peer(command: &str) -> String {
+    format!("[[setting]]\nname = 'peer'\ncommand = '{command}'\n")
+}
 
 /// Under each load the other settings are predicted, before any is measured.
 fn predictions_precede_measurements(records: &[Record]) {
@@ -160,13 +167,14 @@ fn each_step_is_recorded_in_order_and_nothing_remains() {
     let bench = Bench::new("matrix");
     bench.polled();
     let before = bench.knobs();
-    let arguments =
-        ["-n", "1,3", "-d", "300ms", "--rounds", "2", "-s", "none,rps+rfs", "--setting", PEER];
-    let (code, text) = output_of(&bench.run(&arguments));
+    let settings = [NONE, RPS_RFS, &peer(PEER)];
+    let mut run = bench.compare(&settings, "[1, 3]", &["-d", "300ms", "--rounds", "2"]);
+    let (code, text) = output_of(&run.output().unwrap());
     assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
     let experiment = bench.experiment();
     let names: Vec<&str> = experiment.settings.iter().map(|it| it.name.as_str()).collect();
     assert_eq!((experiment.check(), names), (Ok(()), vec!["none", "rps+rfs", "peer"]));
+    assert_eq!(experiment.kind, "mine");
     // each change of the command is a knob of its own
     let peer = &experiment.settings[2];
     let changes: Vec<String> =
@@ -209,15 +217,14 @@ fn each_step_is_recorded_in_order_and_nothing_remains() {
         .output()
         .unwrap();
     assert!(shown.status.success(), "{}", output_of(&shown).1);
-    let (code, text) = output_of(&bench.resume());
+    let (code, text) = output_of(&bench.resume(&[]));
     assert!(code == Some(0) && text.contains("no trial is missing"), "{text}");
     // in a folder that others can write to, they may have written the commands
     let mode = |mode| std::fs::Permissions::from_mode(mode);
     std::fs::set_permissions(bench.folder().join("experiment.json"), mode(0o666)).unwrap();
-    let (code, text) = output_of(&bench.resume());
+    let (code, text) = output_of(&bench.resume(&[]));
     assert!(code == Some(1) && text.contains("use --trust"), "{text}");
-    let (code, text) =
-        output_of(&bench.run(&["--trust", "--resume", bench.folder().to_str().unwrap()]));
+    let (code, text) = output_of(&bench.resume(&["--trust"]));
     assert!(code == Some(0) && text.contains("no trial is missing"), "{text}");
 }
 
@@ -228,9 +235,9 @@ fn an_interrupted_run_restores_everything_and_can_be_resumed() {
     }
     let bench = Bench::new("resume");
     let before = bench.knobs();
-    let arguments = ["-n", "1", "-d", "2s", "--rounds", "2", "-s", "none,rps+rfs", "--no-map"];
-    let child =
-        bench.matrix(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let more = ["-d", "2s", "--rounds", "2", "--no-map"];
+    let mut run = bench.compare(&[NONE, RPS_RFS], "[1]", &more);
+    let child = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     bench.until("a setting is in force after a trial", |it| {
         !it.trials().is_empty() && it.knobs() != before
     });
@@ -243,10 +250,10 @@ fn an_interrupted_run_restores_everything_and_can_be_resumed() {
     file.unwrap().write_all(b"{\"trial\":{\"round\":0,").unwrap();
     // another program changed a knob of a setting meanwhile
     bench.sh("echo 2 >/sys/class/net/veth0/queues/rx-0/rps_cpus");
-    let (code, text) = output_of(&bench.resume());
+    let (code, text) = output_of(&bench.resume(&[]));
     assert!(code == Some(1) && text.contains("was none when the run began"), "{text}");
     bench.sh("echo 0 >/sys/class/net/veth0/queues/rx-0/rps_cpus");
-    let (code, text) = output_of(&bench.resume());
+    let (code, text) = output_of(&bench.resume(&[]));
     assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
     assert_eq!(bench.trials(), bench.experiment().steps());
 }
@@ -258,24 +265,22 @@ fn a_guard_restores_however_a_run_ends() {
     }
     let bench = Bench::new("killed");
     let before = bench.knobs();
-    let end_when_changed = |arguments: &[&str], signal: Signal| {
-        let mut child =
-            bench.matrix(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let end_when_changed = |mut run: Command, signal: Signal| {
+        let mut child = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         bench.until("something is changed", |it| it.knobs() != before);
         kill_process(Pid::from_child(&child), signal).unwrap();
         child.wait().unwrap();
     };
     // SIGABRT: a panic in a release build
     for signal in [Signal::ABORT, Signal::KILL] {
-        let run = ["-n", "1", "-d", "4s", "--rounds", "6", "-s", "none,rps+rfs", "--no-map"];
-        end_when_changed(&run, signal);
+        let more = ["-d", "4s", "--rounds", "6", "--no-map"];
+        end_when_changed(bench.compare(&[NONE, RPS_RFS], "[1]", &more), signal);
         bench.until("the guard restores", |it| it.knobs() == before);
         std::fs::remove_dir_all(bench.folder()).unwrap();
     }
     // while the command of a setting has done half of its work: that has no guard
-    let half = format!("{PEER}; sleep 600");
-    let run = ["-n", "1", "-d", "1s", "-s", "none", "--setting", &half];
-    end_when_changed(&run, Signal::KILL);
+    let half = peer(&format!("{PEER}; sleep 600"));
+    end_when_changed(bench.compare(&[NONE, &half], "[1]", &["-d", "1s"]), Signal::KILL);
     let (code, text) = output_of(&bench.netsilo(&["undo"]).output().unwrap());
     assert_eq!((code, bench.knobs()), (Some(0), before.clone()), "{text}");
     let sleeping = bench.sh("pgrep -f '[s]leep 600' || true");
@@ -295,8 +300,8 @@ fn a_command_that_changes_more_than_netsilo_can_restore_is_refused() {
     let bench = Bench::new("refused");
     let before = bench.knobs();
     let refused = |command: &str, why: &str| {
-        let (code, text) =
-            output_of(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none", "--setting", command]));
+        let mut run = bench.compare(&[NONE, &peer(command)], "[1]", &["-d", "100ms"]);
+        let (code, text) = output_of(&run.output().unwrap());
         assert!(code == Some(1) && text.contains(why), "{code:?} {text}");
         assert_eq!(bench.knobs(), before, "{text}");
         assert!(!bench.folder().exists());
@@ -304,16 +309,15 @@ fn a_command_that_changes_more_than_netsilo_can_restore_is_refused() {
     let length = format!("{PEER}; ip link set veth0 txqueuelen 77");
     refused(&length, "veth0 txqueuelen was 1000 and is 77");
     refused(
-        "peer=echo 77 >/proc/sys/net/ipv4/tcp_fin_timeout",
+        "echo 77 >/proc/sys/net/ipv4/tcp_fin_timeout",
         "net.ipv4.tcp_fin_timeout was 60 and is 77",
     );
     refused(
         &format!("{PEER}; exit 3"),
         "its command failed (exit status: 3); its changes are undone",
     );
-    refused("peer=true", "changes nothing that netsilo reads");
-    let (code, text) = output_of(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none"]));
-    assert!(code == Some(1) && text.contains("there is nothing to compare"), "{text}");
+    refused("true", "peer: changes nothing here, so it is left out");
+    refused("true", "there is nothing to compare");
 }
 
 /// Reads the records of a run.
@@ -330,7 +334,8 @@ fn without_a_reachable_peer_nothing_is_started() {
     let mut bench = Bench::new("alone");
     bench.agent.kill().unwrap();
     bench.agent.wait().unwrap();
-    let (code, text) = output_of(&bench.run(&["-n", "1", "-d", "100ms"]));
+    let mut run = bench.compare(&[NONE, RPS_RFS], "[1]", &["-d", "100ms"]);
+    let (code, text) = output_of(&run.output().unwrap());
     assert!(code == Some(1) && text.contains("no server at 192.0.2.1:12870"), "{text}");
     assert!(!bench.folder().exists());
 }

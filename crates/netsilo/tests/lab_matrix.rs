@@ -38,12 +38,47 @@ fn server() -> (Lab, PeerJob) {
     (lab, agent)
 }
 
-/// Returns the command of a matrix on that guest.
-fn matrix(words: &str) -> String {
+/// Writes a definition to that guest and returns the command of the experiment.
+fn experiment(lab: &Lab, definition: &str, words: &str) -> String {
+    // guests are slow: a request is not lost as soon
+    let definition = format!("{definition}lost-after = \"5s\"\n");
+    lab.sh(&format!("cat >/tmp/matrix.toml <<'END'\n{definition}END")).unwrap();
     let peer = Lab::peer_address(0);
-    let common = "--netdev eth0 -o /tmp/run -y --seed 1 --lost-after 5s --pause 100ms";
-    format!("'{NETSILO}' bench matrix --peer {peer} {common} {words}")
+    let common = "--netdev eth0 -o /tmp/run -y --seed 1 --pause 100ms";
+    format!("'{NETSILO}' bench experiment /tmp/matrix.toml --peer {peer} {common} {words}")
 }
+
+/// The published experiment with three of its settings, affinity with ports in the hash of UDP, and
+/// fewer loads.
+const SMALL: &str = r#"
+[[setting]]
+name = "none"
+
+[[setting]]
+name = "irq-affinity"
+irqs = "spread"
+
+[[setting]]
+name = "rps+rfs"
+rps = "all"
+rfs = 32768
+
+[[setting]]
+name = "sdfn"
+command = """
+ethtool -N eth0 rx-flow-hash udp4 sdfn
+n=0
+for irq in $(ls /sys/class/net/eth0/device/msi_irqs); do
+    echo $((n % 8)) >/proc/irq/$irq/smp_affinity_list
+    n=$((n + 1))
+done
+"""
+
+[[load]]
+tests = ["TCP_RR", "UDP_RR"]
+bytes = [1]
+instances = [64]
+"#;
 
 #[test]
 fn the_published_experiment_shows_its_directions_in_counts() {
@@ -53,15 +88,7 @@ fn the_published_experiment_shows_its_directions_in_counts() {
     let (lab, agent) = server();
     let before = lab.sh(KNOBS).unwrap();
     let out = lab
-        .run_for(
-            &matrix(
-                "--no-map --rounds 1 -t TCP_RR,UDP_RR -r 1 -n 64 -d 2s --warm-up 300ms \
-                 -s none,irq-affinity,rps+rfs --setting 'sdfn=ethtool -N eth0 rx-flow-hash udp4 \
-                 sdfn; n=0; for irq in $(ls /sys/class/net/eth0/device/msi_irqs); do \
-                 echo $((n % 8)) >/proc/irq/$irq/smp_affinity_list; n=$((n + 1)); done'",
-            ),
-            PATIENCE,
-        )
+        .run_for(&experiment(&lab, SMALL, "--no-map --rounds 1 -d 2s --warm-up 300ms"), PATIENCE)
         .unwrap();
     let output =
         format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -70,7 +97,7 @@ fn the_published_experiment_shows_its_directions_in_counts() {
     drop(agent);
     assert_eq!(lab.sh(KNOBS).unwrap(), before, "everything is restored");
 
-    println!("{}", lab.sh(&format!("'{NETSILO}' report /tmp/run --markdown")).unwrap());
+    println!("{}", lab.sh(&format!("'{NETSILO}' report /tmp/run")).unwrap());
     let results: Value =
         serde_json::from_str(&lab.sh(&format!("'{NETSILO}' report /tmp/run -j")).unwrap()).unwrap();
     assert_eq!(results["failed"], serde_json::json!([]), "{results:#}");
@@ -106,9 +133,9 @@ fn the_published_experiment_in_full() {
     let rounds: u32 = std::env::var("ROUNDS").map_or(6, |rounds| rounds.parse().unwrap());
     let (lab, agent) = server();
     let before = lab.sh(KNOBS).unwrap();
-    let run = lab
-        .spawn(&format!("exec {} >/tmp/output 2>&1", matrix(&format!("--rounds {rounds} -d 3s"))))
-        .unwrap();
+    let published = lab.sh(&format!("'{NETSILO}' bench experiment matrix --print")).unwrap();
+    let command = experiment(&lab, &published, &format!("--rounds {rounds} -d 3s"));
+    let run = lab.spawn(&format!("exec {command} >/tmp/output 2>&1")).unwrap();
     let done = format!("wc -l </tmp/run/records.jsonl; kill -0 {}", run.pid().unwrap());
     while let Ok(lines) = lab.sh(&done) {
         println!("{} records", lines.trim());

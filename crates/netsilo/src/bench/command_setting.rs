@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
-use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 
@@ -19,33 +18,13 @@ use netsilo_sys::transaction::kernel::Kernel;
 use netsilo_sys::transaction::knob;
 use netsilo_sys::transaction::record::RestoredBy;
 use netsilo_sys::transaction::undo::{UndoScope, undo};
-use netsilo_trial::experiment::Setting;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::args::look::STOP_CHECK_INTERVAL;
-use crate::bench::defined::Setup;
+use crate::bench::setup::Setup;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::temporary_changes::complete;
-
-/// A named command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CommandSetting {
-    name: String,
-    command: String,
-}
-
-impl FromStr for CommandSetting {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text
-            .split_once('=')
-            .filter(|(name, command)| !name.is_empty() && !command.trim().is_empty());
-        let (name, command) = parts.ok_or("write NAME=COMMAND")?;
-        Ok(Self { name: name.to_owned(), command: command.to_owned() })
-    }
-}
 
 /// Every value that is read from this machine.
 struct Settings {
@@ -53,90 +32,74 @@ struct Settings {
     others: BTreeMap<String, String>,
 }
 
-impl CommandSetting {
-    /// Runs the command, reads what it changes, and undoes it. Meanwhile the journal holds the
-    /// previous value of every knob, so `netsilo undo` can restore it in any case.
-    pub(super) fn record(&self, setup: &Setup<'_>) -> Result<Setting> {
-        let Self { name, command } = self;
-        out::note(&format!("{name}: running its command once to read what it changes"));
-        let (root, kernel) = (Root::live(), setup.state.kernel()?);
-        let dir = setup.state.absolute()?;
-        let (first, before) = (look(&root, &kernel)?, look(&root, &kernel)?);
-        let targets = before.knobs.keys().cloned().collect();
-        let reason = format!("before the command of {name}");
-        let transaction = record_current_values(&kernel, &dir, targets, &reason)?;
-        let ran = self.run(setup);
-        let after = look(&root, &kernel);
-        let undone = undo(
-            &kernel,
-            &dir,
-            UndoScope::Only(transaction),
-            false,
-            RestoredBy::Undo,
-            &mut |_, _| {},
-        )?;
-        complete(&undone)?;
-        ran?;
-        let after = after?;
-        let back = look(&root, &kernel)?;
-        let lost = difference(&before.others, &back.others, &first.others);
-        if !lost.is_empty() {
-            let todo = "its knobs are restored, but netsilo cannot restore these; do it yourself";
-            let message = format!(
-                "{name}: its command changes values that netsilo has no knob for:\n{lost}{todo}"
-            );
-            return Err(ExitError(Exit::Refused, message).into());
-        }
-        for (target, was) in &before.knobs {
-            let is = back.knobs.get(target);
-            ensure!(
-                is == Some(was),
-                "{name}: {target} was {was} and has another value after undoing its command"
-            );
-        }
-        let changes = changes(&before.knobs, &after.knobs, name);
-        refuse_conflicting_changes(name, &changes)?;
-        ensure!(
-            !changes.is_empty(),
-            "{name}: its command changes nothing that netsilo reads: {command}"
+/// Runs the command, reads what it changes, and undoes it. Meanwhile the journal holds the previous
+/// value of every knob, so `netsilo undo` can restore it in any case.
+pub(super) fn record(name: &str, command: &str, setup: &Setup<'_>) -> Result<Vec<Change>> {
+    out::note(&format!("{name}: running its command once to read what it changes"));
+    let (root, kernel) = (Root::live(), setup.state.kernel()?);
+    let dir = setup.state.absolute()?;
+    let (first, before) = (look(&root, &kernel)?, look(&root, &kernel)?);
+    let targets = before.knobs.keys().cloned().collect();
+    let reason = format!("before the command of {name}");
+    let transaction = record_current_values(&kernel, &dir, targets, &reason)?;
+    let ran = run(name, command, setup);
+    let after = look(&root, &kernel);
+    let scope = UndoScope::Only(transaction);
+    let undone = undo(&kernel, &dir, scope, false, RestoredBy::Undo, &mut |_, _| {})?;
+    complete(&undone)?;
+    ran?;
+    let after = after?;
+    let back = look(&root, &kernel)?;
+    let lost = difference(&before.others, &back.others, &first.others);
+    if !lost.is_empty() {
+        let todo = "its knobs are restored, but netsilo cannot restore these; do it yourself";
+        let message = format!(
+            "{name}: its command changes values that netsilo has no knob for:\n{lost}{todo}"
         );
-        Ok(Setting {
-            name: name.clone(),
-            what: format!("what `{command}` changes"),
-            changes,
-            command: Some(command.clone()),
-        })
+        return Err(ExitError(Exit::Refused, message).into());
     }
+    for (target, was) in &before.knobs {
+        let is = back.knobs.get(target);
+        ensure!(
+            is == Some(was),
+            "{name}: {target} was {was} and has another value after undoing its command"
+        );
+    }
+    let changes = changes(&before.knobs, &after.knobs, name);
+    refuse_conflicting_changes(name, &changes)?;
+    Ok(changes)
+}
 
-    fn run(&self, setup: &Setup<'_>) -> Result<()> {
-        let mut command = Command::new("sh");
-        // its own process group, so that all processes it starts end with it
-        command
-            .args(["-c", &self.command])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .process_group(0);
-        let mut child = command.spawn().context("cannot start sh")?;
-        let status = loop {
-            if setup.stop.load(Ordering::Relaxed) {
-                end(&mut child);
-                bail!("interrupted: nothing remains written");
-            }
-            match child.try_wait().context("cannot wait for the command")? {
-                Some(status) => break status,
-                None => sleep(STOP_CHECK_INTERVAL),
-            }
-        };
-        // background processes of the command would keep writing
-        end(&mut child);
-        ensure!(
-            status.success(),
-            "{}: its command failed ({status}); its changes are undone: {}",
-            self.name,
-            self.command
-        );
-        Ok(())
-    }
+/// Runs a command with the names of the selected netdevs in `NETDEVS`.
+fn run(name: &str, command: &str, setup: &Setup<'_>) -> Result<()> {
+    let netdevs = setup.tuning.netdevs(&setup.observation.after);
+    let netdevs: Vec<&str> = netdevs.map(|netdev| netdev.name.as_str()).collect();
+    let mut shell = Command::new("sh");
+    // its own process group, so that all processes it starts end with it
+    shell
+        .args(["-c", command])
+        .env("NETDEVS", netdevs.join(" "))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .process_group(0);
+    let mut child = shell.spawn().context("cannot start sh")?;
+    let status = loop {
+        if setup.stop.load(Ordering::Relaxed) {
+            end(&mut child);
+            bail!("interrupted: nothing remains written");
+        }
+        match child.try_wait().context("cannot wait for the command")? {
+            Some(status) => break status,
+            None => sleep(STOP_CHECK_INTERVAL),
+        }
+    };
+    // background processes of the command would keep writing
+    end(&mut child);
+    ensure!(
+        status.success(),
+        "{name}: its command failed ({status}); its changes are undone: {command}"
+    );
+    Ok(())
 }
 
 fn end(child: &mut Child) {
@@ -204,20 +167,6 @@ fn refuse_conflicting_changes(name: &str, changes: &[Change]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn name_and_command_are_split_at_the_first_equals_sign() {
-        let peer: CommandSetting = "tuned=sysctl -w net.core.rmem_max=1".parse().unwrap();
-        assert_eq!(
-            (peer.name.as_str(), peer.command.as_str()),
-            ("tuned", "sysctl -w net.core.rmem_max=1")
-        );
-        assert!(
-            "tuned".parse::<CommandSetting>().is_err()
-                && "=x".parse::<CommandSetting>().is_err()
-                && "x= ".parse::<CommandSetting>().is_err()
-        );
-    }
 
     #[test]
     fn values_that_change_by_themselves_are_no_difference() {

@@ -1,6 +1,7 @@
-//! What all experiments share: arguments, start, consent and resume.
+//! `netsilo bench experiment`: arguments, start, consent and resume.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,17 +16,18 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::read::machine::{is_emulated, machine_identity};
 use netsilo_sys::transaction::knob;
-use netsilo_trial::experiment::{Experiment, Kind, MACHINE, MachineSummary, Setting};
-use netsilo_trial::traffic::{InstancesAs, Spec, Test};
+use netsilo_trial::experiment::{Experiment, Load, MACHINE, MachineSummary, Setting};
 
+use crate::args::costs::costs_for;
 use crate::args::look::wait_with_progress;
 use crate::args::state_dir::StateDir;
 use crate::bench::commands::commands;
-use crate::bench::defined::{Definition, Setup};
+use crate::bench::definition::{self, Definition, Role};
 use crate::bench::folder::{RunOptions, Sender, create_run, open_run};
-use crate::bench::load_args::TimeArgs;
+use crate::bench::load_args::{TimeArgs, address};
 use crate::bench::runner::{self, Runner};
-use crate::bench::settings::TuningArgs;
+use crate::bench::settings::{Maker, TuningArgs};
+use crate::bench::setup::Setup;
 use crate::tell::consent::{self, confirmed_by_user};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
@@ -35,42 +37,26 @@ use crate::verbs::capture;
 /// Default number of rounds; with fewer there is no exact 95% interval.
 const ROUNDS: u32 = 6;
 
-/// Arguments of an experiment whose loads run between this machine and a peer.
-#[derive(Debug, Clone, clap::Args)]
-pub(super) struct PeerArgs {
-    /// Peer that generates the load, where netsilo bench serve runs; give it twice for two peers
-    #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
+/// Arguments of `netsilo bench experiment`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A published experiment (matrix, silo, stream, rps-guest, forward), or the file of another
+    /// one (docs/bench.md)
+    #[arg(value_name = "NAME|FILE", required_unless_present = "resume")]
+    definition: Option<String>,
+    /// Print the definition, to be changed and used as a file
+    #[arg(long, conflicts_with = "resume")]
+    print: bool,
+    /// Machine where netsilo bench serve runs: it makes the load, or with this-machine = "sends" it
+    /// answers. Give it twice for two senders; for a machine that forwards: first the sender, then
+    /// the receiver
+    #[arg(long, value_name = "HOST[:PORT]", required_unless_present_any = ["resume", "print"])]
     peer: Vec<String>,
-    #[command(flatten)]
-    pub(super) experiment: ExperimentArgs,
-    #[command(flatten)]
-    pub(super) tuning: TuningArgs,
-}
-
-impl PeerArgs {
-    /// Runs or resumes the experiment; each peer sends to this machine.
-    pub(super) fn run(
-        &self,
-        kind: Kind,
-        define: impl FnOnce(&mut Setup<'_>) -> Result<Definition>,
-    ) -> Result<Exit> {
-        self.experiment.run(kind, self.tuning.even_if_owned(), self.senders(), define)
-    }
-
-    /// Returns one sender per peer; each sends to this machine.
-    pub(super) fn senders(&self) -> Vec<Sender> {
-        self.peer.iter().map(|agent| Sender { agent: Some(agent.clone()), against: None }).collect()
-    }
-}
-
-/// Arguments of every experiment.
-#[derive(Debug, Clone, clap::Args)]
-pub(super) struct ExperimentArgs {
-    /// Folder to write the run to [default: kind and time]
+    /// Folder to write the run to [default: name and time]
     #[arg(short, long, value_name = "DIR", conflicts_with = "resume")]
     output: Option<PathBuf>,
     /// Resume the run in this folder with its recorded options; run only the missing trials
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "definition")]
     resume: Option<PathBuf>,
     /// With --resume: run the commands of a folder that belongs to others
     #[arg(long, requires = "resume")]
@@ -102,65 +88,101 @@ pub(super) struct ExperimentArgs {
     /// Do not map which CPUs process and read the load; saves one short trial per setting and load
     #[arg(long)]
     no_map: bool,
+    #[command(flatten)]
+    tuning: TuningArgs,
     /// Start without asking first
     #[arg(short, long)]
     yes: bool,
     #[command(flatten)]
-    pub(super) state: StateDir,
+    state: StateDir,
 }
 
-impl ExperimentArgs {
-    /// Runs or resumes the experiment.
-    pub(super) fn run(
-        &self,
-        kind: Kind,
-        even_if_owned: bool,
-        senders: Vec<Sender>,
-        define: impl FnOnce(&mut Setup<'_>) -> Result<Definition>,
-    ) -> Result<Exit> {
+/// Runs or resumes an experiment.
+pub(super) fn run(args: &Args) -> Result<Exit> {
+    let definition = args.definition.as_deref().map(definition::text).transpose()?;
+    match (&args.resume, &definition) {
+        (Some(dir), _) => args.go_on(dir, &Signals::await_them()?),
+        (None, Some((_, text))) if args.print => {
+            out::text(text);
+            Ok(Exit::Printed)
+        }
+        (None, Some((name, text))) => {
+            let definition = Definition::parse(name, text)?;
+            args.start(name, &definition, &Signals::await_them()?)
+        }
+        (None, None) => Err(ExitError(Exit::Usage, "name an experiment".into()).into()),
+    }
+}
+
+/// What signals do: end the program while a question is open, and stop the run otherwise.
+struct Signals {
+    stop: Arc<AtomicBool>,
+    asking: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn await_them() -> Result<Self> {
         let (stop, asking) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         for signal in
             [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
         {
-            // while the question is open nothing is written or needs restoring: a signal may end
-            // the program
+            // while the question is open nothing is written or needs restoring
             signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&asking))
                 .context("cannot await signals")?;
             signal_hook::flag::register(signal, Arc::clone(&stop))
                 .context("cannot await signals")?;
         }
-        if let Some(dir) = &self.resume {
-            return self.go_on(kind, dir, even_if_owned, &stop, &asking);
+        Ok(Self { stop, asking })
+    }
+}
+
+/// Where the loads come from and go to, by what this machine does.
+fn senders(role: Role, peers: &[String], most: u32) -> Result<Vec<Sender>> {
+    let agent = |peer: &String| Sender { agent: Some(peer.clone()), against: None };
+    let against = |peer: &String| Sender { agent: None, against: Some(peer.clone()) };
+    let between = |from: &String, to: &String| Sender {
+        agent: Some(from.clone()),
+        against: Some(to.clone()),
+    };
+    match (role, peers) {
+        (Role::Receives, peers) => Ok(peers.iter().map(agent).collect()),
+        (Role::Sends, peers) => Ok(peers.iter().map(against).collect()),
+        (Role::Forwards, [sender, receiver]) => {
+            let both = [between(sender, receiver), between(receiver, sender)];
+            Ok(both.into_iter().take(most as usize).collect())
         }
-        let options =
-            RunOptions { senders, bpf: self.bpf, maps: !self.no_map, work_usecs: 0, pinned: None };
+        (Role::Forwards, _) => {
+            let why = "this machine forwards: give --peer twice, first the sender, then the \
+                       receiver";
+            Err(ExitError(Exit::Usage, why.into()).into())
+        }
+    }
+}
+
+impl Args {
+    /// Starts a run.
+    fn start(&self, name: &str, definition: &Definition, signals: &Signals) -> Result<Exit> {
+        let loads = definition.loads(&self.times);
+        let most = loads.iter().map(|load| load.senders).max().unwrap_or(1);
+        let senders = senders(definition.this_machine, &self.peer, most)?;
+        let (bpf, maps, work_usecs) = (self.bpf, !self.no_map, definition.work_usecs);
+        let options = RunOptions { senders, bpf, maps, work_usecs, pinned: None };
         // first of all: a missing server must be reported before a long planning step
-        let mut here = None;
-        for other in options
-            .senders
-            .iter()
-            .filter_map(|sender| sender.agent.as_ref().or(sender.against.as_ref()))
-        {
-            here = Some(netsilo_load::address_towards(crate::bench::load_args::address(other)?)?);
-        }
+        let here = this_address(&options)?;
         let root = Root::live();
         let mut observer =
             Observer::start_with(&root, CountingMode::Continuous, tracer::Options::default())?;
         let observation = observer.next(&root, crate::args::look::INTERVAL, wait_with_progress)?;
         drop(observer);
-        let mut setup = Setup {
-            observation,
-            options,
-            counted_netdevs: Vec::new(),
-            state: &self.state,
-            stop: &stop,
-        };
-        let Definition { settings, loads } = define(&mut setup)?;
-        let settings = without_twins(settings);
-        let (observation, options) = (setup.observation, setup.options);
+        let (tuning, state, stop) = (&self.tuning, &self.state, &*signals.stop);
+        let mut setup = Setup { observation, options, tuning, state, stop };
+        let (settings, loads) = define(definition, loads, &mut setup)?;
+        let Setup { observation, options, .. } = setup;
+        let counted = tuning.netdevs(&observation.after).map(|netdev| netdev.name.clone());
+        let counted = if options.forwards() { counted.collect() } else { Vec::new() };
         let experiment = Experiment {
             schema: 1,
-            kind,
+            kind: name.to_owned(),
             netsilo: env!("CARGO_PKG_VERSION").into(),
             command: std::env::args().collect(),
             started_s: SystemTime::now()
@@ -171,7 +193,7 @@ impl ExperimentArgs {
             rounds: self.rounds,
             pause: self.pause,
             seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
-            machine: MachineSummary { counted: setup.counted_netdevs, ..machine(&observation)? },
+            machine: MachineSummary { counted, ..machine(&observation)? },
         };
         experiment.check().map_err(|why| ExitError(Exit::Usage, why))?;
         if experiment.settings.iter().all(|setting| setting.changes.is_empty()) {
@@ -179,8 +201,9 @@ impl ExperimentArgs {
                            (name a netdev with --netdev?)";
             return Err(ExitError(Exit::Refused, message.into()).into());
         }
-        self.agree(&experiment, experiment.steps().len(), even_if_owned, &asking)?;
-        let dir = self.output.clone().unwrap_or_else(|| default_folder(kind));
+        let steps = experiment.steps();
+        self.agree(&experiment, steps.len(), &signals.asking)?;
+        let dir = self.output.clone().unwrap_or_else(|| default_folder(name));
         let commands = commands(&experiment, &options, here)?;
         let folder = create_run(&dir, &experiment, &options, &commands)?;
         capture::save(
@@ -189,30 +212,12 @@ impl ExperimentArgs {
             CountingMode::Continuous,
             Addresses::Replace,
         )?;
-        let steps = experiment.steps();
-        Runner { experiment: &experiment, options: &options, state: &self.state, stop: &stop }.run(
-            folder,
-            steps,
-            &[],
-        )
+        Runner { experiment: &experiment, options: &options, state, stop }.run(folder, steps, &[])
     }
 
     /// Resumes a run.
-    fn go_on(
-        &self,
-        kind: Kind,
-        dir: &Path,
-        even_if_owned: bool,
-        stop: &AtomicBool,
-        asking: &AtomicBool,
-    ) -> Result<Exit> {
+    fn go_on(&self, dir: &Path, signals: &Signals) -> Result<Exit> {
         let (folder, experiment, options, records) = open_run(dir, self.trust)?;
-        ensure!(
-            experiment.kind == kind,
-            "{} holds a run of bench {}",
-            dir.display(),
-            experiment.kind
-        );
         let root = Root::live();
         let seen = netsilo_sys::snapshot(&root).context("cannot read this machine")?;
         let now = machine(&Observation { after: seen, ..Observation::default() })?;
@@ -223,21 +228,19 @@ impl ExperimentArgs {
             out::text(&format!("no trial is missing in {}\n", dir.display()));
             return Ok(Exit::Done);
         }
-        self.agree(&experiment, left.len(), even_if_owned, asking)?;
-        Runner { experiment: &experiment, options: &options, state: &self.state, stop }
+        self.agree(&experiment, left.len(), &signals.asking)?;
+        let (state, stop) = (&self.state, &*signals.stop);
+        Runner { experiment: &experiment, options: &options, state, stop }
             .run(folder, left, &records)
     }
 
     /// Shows what will be done, and asks.
-    fn agree(
-        &self,
-        experiment: &Experiment,
-        trials: usize,
-        even_if_owned: bool,
-        asking: &AtomicBool,
-    ) -> Result<()> {
+    fn agree(&self, experiment: &Experiment, trials: usize, asking: &AtomicBool) -> Result<()> {
         out::text(&shown(experiment));
-        consent::refuse(&writes(&experiment.settings, even_if_owned), &self.state.root()?)?;
+        consent::refuse(
+            &writes(&experiment.settings, self.tuning.even_if_owned),
+            &self.state.root()?,
+        )?;
         let time = runner::time_of(experiment, trials);
         let question =
             format!("run {}, about {}", plural(trials, "trial"), humantime::format_duration(time));
@@ -249,17 +252,47 @@ impl ExperimentArgs {
         }
         Ok(())
     }
+}
 
-    /// Returns a load of this test with the chosen warm-up and duration.
-    pub(super) fn spec(
-        &self,
-        test: Test,
-        instances: usize,
-        instances_as: Option<InstancesAs>,
-    ) -> Spec {
-        let spec = self.times.spec(test);
-        crate::bench::load_args::with_instances(spec, instances, instances_as)
+/// Makes the settings and loads of a definition on this machine.
+fn define(
+    definition: &Definition,
+    mut loads: Vec<Load>,
+    setup: &mut Setup<'_>,
+) -> Result<(Vec<Setting>, Vec<Load>)> {
+    if let Some(word) = &definition.reader {
+        let topology = &setup.observation.after.topology;
+        setup.options.pinned = Some(setup.tuning.reader(word, topology)?);
     }
+    // the last one is the heaviest
+    let load = loads.iter().rfind(|load| !load.early_drop).context("no load is given")?;
+    if definition.work_until_busy {
+        setup.work_until_busy(load)?;
+    }
+    let (setup, costs) = (&*setup, costs_for(false)?);
+    let mut maker = Maker::new(setup, load, &costs);
+    let mut settings = Vec::new();
+    for keys in &definition.settings {
+        settings.extend(maker.setting(keys)?);
+    }
+    let mut possible = Vec::new();
+    for load in &loads {
+        possible.push(setup.is_possible(load)?);
+    }
+    let mut possible = possible.into_iter();
+    loads.retain(|_| possible.next().unwrap_or(true));
+    Ok((without_twins(settings), loads))
+}
+
+/// Connects to each peer; returns this machine's address towards the last one.
+fn this_address(options: &RunOptions) -> Result<Option<IpAddr>> {
+    let mut here = None;
+    for Sender { agent, against } in &options.senders {
+        if let Some(other) = agent.as_ref().or(against.as_ref()) {
+            here = Some(netsilo_load::address_towards(address(other)?)?);
+        }
+    }
+    Ok(here)
 }
 
 /// What these settings write, as plans.
@@ -304,9 +337,9 @@ fn without_twins(settings: Vec<Setting>) -> Vec<Setting> {
     all
 }
 
-fn default_folder(kind: Kind) -> PathBuf {
+fn default_folder(name: &str) -> PathBuf {
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    format!("{kind}-{}", now.replace([':', '-'], "")).into()
+    format!("{name}-{}", now.replace([':', '-'], "")).into()
 }
 
 /// Describes this machine for the run's record.

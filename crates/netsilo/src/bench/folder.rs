@@ -38,6 +38,13 @@ pub(super) struct RunOptions {
     pub(super) pinned: Option<CpuId>,
 }
 
+impl RunOptions {
+    /// Whether this machine is between the ends of the loads.
+    pub(super) fn forwards(&self) -> bool {
+        self.senders.iter().any(|sender| sender.agent.is_some() && sender.against.is_some())
+    }
+}
+
 /// A machine that generates a load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

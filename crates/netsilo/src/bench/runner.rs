@@ -22,9 +22,7 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_trial::experiment::Sampled;
-use netsilo_trial::experiment::{
-    Experiment, Failed, Kind, Load, Record, Setting, SiloMap, Step, Trial,
-};
+use netsilo_trial::experiment::{Experiment, Failed, Load, Record, Setting, SiloMap, Step, Trial};
 use netsilo_trial::traffic::{EndMachine, Figures, LoadResult, Spec};
 
 use crate::args::costs::costs_for;
@@ -464,11 +462,7 @@ impl Runner<'_> {
         let seen = targets.observe(load)?;
         let silos = silos(&seen, &rates(&seen.before, &seen.after));
         let counted = &self.experiment.machine.counted;
-        let sampled = if self.experiment.kind == Kind::Forward {
-            targets.sample(load, counted)?
-        } else {
-            None
-        };
+        let sampled = if self.options.forwards() { targets.sample(load, counted)? } else { None };
         let (load, setting) = (load.name.clone(), setting.name.clone());
         folder.append(&Record::Map(Box::new(SiloMap { load, setting, silos, sampled })))?;
         Ok(seen)

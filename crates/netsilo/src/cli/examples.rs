@@ -199,48 +199,10 @@ pub const ENDINGS: &[Ending] = &[
         ],
     ),
     ending(
-        "bench matrix",
+        "bench experiment",
         [
-            ("netsilo bench matrix --peer 192.0.2.7", "all settings and loads"),
-            ("netsilo bench matrix --resume matrix-1", "the missing trials of a run"),
-        ],
-    )
-    .with_exits(WRITES),
-    ending(
-        "bench silo",
-        [
-            ("netsilo bench silo --peer 192.0.2.7", "far, near, on the reader's cpu"),
-            ("netsilo bench silo --peer 192.0.2.7 --reader 3", "read on this cpu"),
-        ],
-    )
-    .with_exits(WRITES),
-    ending(
-        "bench stream",
-        [
-            ("netsilo bench stream --peer 192.0.2.7", "all ways to send"),
-            ("netsilo bench stream --peer 192.0.2.7 --rounds 12", "with narrower intervals"),
-        ],
-    )
-    .with_exits(WRITES),
-    ending(
-        "bench rps-guest",
-        [
-            ("netsilo bench rps-guest --peer 192.0.2.7", "as long as by default"),
-            ("netsilo bench rps-guest --peer 192.0.2.7 --instances 64", "with 64 instances"),
-        ],
-    )
-    .with_exits(WRITES),
-    ending(
-        "bench forward",
-        [
-            (
-                "netsilo bench forward --sender 192.0.2.7 --receiver 198.51.100.7",
-                "passed on and dropped",
-            ),
-            (
-                "netsilo bench forward --sender 192.0.2.7 --receiver 198.51.100.7 --rate 100000",
-                "at a fixed rate",
-            ),
+            ("netsilo bench experiment matrix --peer 192.0.2.7", "a published experiment"),
+            ("netsilo bench experiment matrix --print >my.toml", "start of your own"),
         ],
     )
     .with_exits(WRITES),

@@ -6,17 +6,17 @@ use std::time::Duration;
 /// Arguments of `netsilo report`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Folder of a run of netsilo bench matrix or another experiment
+    /// Folder of a run of netsilo bench experiment
     #[arg(value_name = "RUN", required_unless_present = "incident")]
     run: Option<PathBuf>,
     /// Write to this file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// Write all figures as JSON (docs/results.md) [default: Markdown]
+    /// Write all figures as JSON (docs/bench.md) [default: Markdown]
     #[arg(short, long)]
     pub(super) json: bool,
-    /// Write a page (HTML) about this machine now, or about a bundle, to attach to a ticket: findings,
-    /// queues, plan, and the bundle itself
+    /// Write a page (HTML) about this machine now, or about a bundle, to attach to a ticket:
+    /// findings, queues, plan, and the bundle itself
     #[arg(long, requires = "output", conflicts_with_all = ["run", "json"])]
     incident: bool,
     #[command(flatten)]

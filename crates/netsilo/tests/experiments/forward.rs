@@ -1,4 +1,4 @@
-//! Tests of `netsilo bench forward`: a row of three namespaces.
+//! Tests of an experiment on a machine that forwards: a row of three namespaces.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -13,6 +13,12 @@ use netsilo_trial::experiment::{Experiment, Record, Sampled};
 use netsilo_trial::traffic::LoadResult;
 
 use crate::records;
+
+const PUBLISHED: &str = include_str!("../../src/bench/definitions/forward.toml");
+
+/// A load that this machine forwards, and the keys of one that it drops.
+const SLOW: &str = "name = 'one way'\nrate = 2000";
+const DROPPED: &str = "name = 'one way, dropped early'\nearly-drop = true\n";
 
 /// Three namespaces in a row: a sender, a router or bridge, a receiver; with 192.0.2.0/24 and
 /// 198.51.100.0/24.
@@ -88,8 +94,14 @@ impl Row {
         self.serve(2, "198.51.100.1", &["--may-load", "192.0.2.1"]);
     }
 
-    /// Returns the verb on the middle; `ip` execs the program, so a signal reaches it.
-    fn forward(&self, dir: &Path, folder: &str, more: &[&str]) -> Command {
+    /// Returns the published experiment on the middle, with these loads; `ip` execs the program, so
+    /// a signal reaches it.
+    fn forward(&self, dir: &Path, folder: &str, loads: &[&str], more: &[&str]) -> Command {
+        let file = dir.join("forward.toml");
+        let (settings, _) = PUBLISHED.split_once("[[load]]").unwrap();
+        let loads: Vec<String> =
+            loads.iter().map(|keys| format!("[[load]]\ntests = ['FORWARD']\n{keys}\n")).collect();
+        std::fs::write(&file, format!("{settings}{}", loads.concat())).unwrap();
         let mut command = Command::new("ip");
         command.args([
             "netns",
@@ -97,13 +109,13 @@ impl Row {
             &self.names[1],
             env!("CARGO_BIN_EXE_netsilo"),
             "bench",
-            "forward",
+            "experiment",
             "--yes",
         ]);
-        command.args([
-            "--sender",
+        command.arg(file).args([
+            "--peer",
             "192.0.2.1",
-            "--receiver",
+            "--peer",
             "198.51.100.1",
             "--netdev",
             "left,right",
@@ -183,20 +195,22 @@ fn a_forwarding_machine_is_measured_and_agents_refuse_loads_that_they_may_not_ma
         return;
     }
     let (mut row, dir) = (Row::new(), tempfile::tempdir().unwrap());
-    let forward = |row: &Row, folder: &str, more: &[&str]| {
-        let usual = ["-d", "1s", "--rate", "2000", "--no-map"];
-        output_of(&row.forward(dir.path(), folder, &[&usual, more].concat()).output().unwrap())
+    let (one_way, two_ways) = (SLOW, "name = 'two ways'\nsenders = [2]\nrate = 2000");
+    let forward = |row: &Row, folder: &str, loads: &[&str]| {
+        let more = ["-d", "1s", "--no-map"];
+        output_of(&row.forward(dir.path(), folder, loads, &more).output().unwrap())
     };
     row.serve(0, "192.0.2.1", &[]);
     row.serve(2, "198.51.100.1", &[]);
-    let (code, text) = forward(&row, "refused", &["--one-way"]);
+    let (code, text) = forward(&row, "refused", &[one_way]);
     assert!(
         code == Some(1) && text.contains("start it with --may-load 198.51.100.1"),
         "{code:?} {text}"
     );
     row.quiet();
     row.serve_both();
-    let (code, text) = forward(&row, "run", &[]);
+    let dropped = format!("{DROPPED}rate = 2000");
+    let (code, text) = forward(&row, "run", &[one_way, two_ways, &dropped]);
     assert_eq!(code, Some(0), "{text}");
     let records = records(&dir.path().join("run"));
     // two settings, none and RPS; three loads: one way, two ways, one way dropped early
@@ -262,8 +276,8 @@ fn packets_that_a_bridge_drops_early_cost_no_later_stage_and_the_rule_ends_with_
     let (mut row, dir) = (Row::bridged(), tempfile::tempdir().unwrap());
     row.serve_both();
     // at full speed: stages are found by samples
-    let (code, text) =
-        output_of(&row.forward(dir.path(), "run", &["--one-way", "-d", "2s"]).output().unwrap());
+    let mut run = row.forward(dir.path(), "run", &["name = 'one way'", DROPPED], &["-d", "2s"]);
+    let (code, text) = output_of(&run.output().unwrap());
     assert_eq!(code, Some(0), "{text}");
     let mut sampled = BTreeMap::new();
     for record in records(&dir.path().join("run")) {
@@ -295,8 +309,8 @@ fn packets_that_a_bridge_drops_early_cost_no_later_stage_and_the_rule_ends_with_
         "{both}"
     );
     // the rule is tested once before the first trial
-    let command =
-        &mut row.forward(dir.path(), "killed", &["--one-way", "-d", "60s", "--rate", "2000"]);
+    let dropped = format!("{DROPPED}rate = 2000");
+    let mut command = row.forward(dir.path(), "killed", &[SLOW, &dropped], &["-d", "60s"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     until("a rule drops", || row.tables(), |it| it.contains("netsilo-early-drop")).unwrap();
     child.kill().unwrap();

@@ -19,8 +19,8 @@ use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 use netsilo_stats::Estimate;
 use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
-    EXPERIMENT, Expectation, ExpectedChange, Experiment, Failed, Kind, Load, MachineSummary,
-    RECORDS, Record, Setting, SiloMap, Step, Trial,
+    EXPERIMENT, Expectation, ExpectedChange, Experiment, Failed, Load, MachineSummary, RECORDS,
+    Record, Setting, SiloMap, Step, Trial,
 };
 use netsilo_trial::traffic::{EndMachine, Latency, LoadResult, ServerResult, Spec, Test, Totals};
 
@@ -83,7 +83,7 @@ pub(crate) fn experiment(times_invalid: Option<&str>) -> Experiment {
     };
     Experiment {
         schema: 1,
-        kind: Kind::Matrix,
+        kind: "matrix".into(),
         netsilo: "0.1.0".into(),
         command: ["netsilo", "bench", "matrix", "192.0.2.7", "-c", "it's"]
             .map(str::to_owned)
@@ -281,7 +281,7 @@ pub(crate) fn records() -> Vec<Record> {
 /// stages receive work spends its time.
 pub(crate) fn forward() -> (Experiment, Vec<Record>) {
     let mut experiment = experiment(None);
-    experiment.kind = Kind::Forward;
+    experiment.kind = "forward".into();
     experiment.settings.truncate(2);
     experiment.machine.counted = vec!["eth0".into()];
     let (name, spec) =

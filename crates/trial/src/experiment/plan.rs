@@ -1,7 +1,6 @@
 //! The plan of an experiment: its settings, its loads, and the order of its steps.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -10,43 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::traffic::Spec;
 
-/// The kind of an experiment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// Settings under requests and responses of several sizes and instance counts.
-    Matrix,
-    /// A machine that forwards between two others.
-    Forward,
-    /// One-way streams: MTUs, sizes, offloads, buffers.
-    Stream,
-    /// One stream whose interrupt is placed near its reader and far from it.
-    Silo,
-    /// RPS in a guest with few CPUs, busy with a service.
-    RpsGuest,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Matrix => "matrix",
-            Self::Forward => "forward",
-            Self::Stream => "stream",
-            Self::Silo => "silo",
-            Self::RpsGuest => "rps-guest",
-        })
-    }
-}
-
 /// The plan of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
     /// Schema of this document: 1.
     pub schema: u32,
-    /// Kind of experiment.
-    pub kind: Kind,
+    /// Name of its definition (`matrix`).
+    pub kind: String,
     /// Version of netsilo.
     pub netsilo: String,
     /// The command line.

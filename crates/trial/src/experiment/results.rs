@@ -11,7 +11,7 @@ use crate::experiment::compared::{CellResult, ERROR_RATE, UnderLoad, under};
 use crate::experiment::expected::ExpectedUnderLoad;
 use crate::experiment::flow_map::FlowMap;
 use crate::experiment::measure::TrialMeasure;
-use crate::experiment::plan::{Experiment, Kind, Step};
+use crate::experiment::plan::{Experiment, Step};
 use crate::experiment::records::{Expectation, Failed, Record, SiloMap, Trial};
 use crate::experiment::stage_costs::{EarlyDrop, StageCosts, early_drops};
 
@@ -21,8 +21,8 @@ use crate::experiment::stage_costs::{EarlyDrop, StageCosts, early_drops};
 pub struct Results {
     /// Schema of this document: 1.
     pub schema: u32,
-    /// Kind of experiment.
-    pub kind: Kind,
+    /// Name of its definition (`matrix`).
+    pub kind: String,
     /// The setting with which the others are compared.
     pub reference: String,
     /// Planned number of rounds.
@@ -106,7 +106,7 @@ impl Results {
             last_maps(experiment, records).filter_map(StageCosts::from_map).collect();
         Self {
             schema: 1,
-            kind: experiment.kind,
+            kind: experiment.kind.clone(),
             reference: experiment
                 .settings
                 .first()

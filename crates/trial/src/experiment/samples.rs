@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 
-use super::plan::{Experiment, Kind, Load, MachineSummary, Setting};
+use super::plan::{Experiment, Load, MachineSummary, Setting};
 use crate::traffic::{Latency, Spec, Test};
 
 /// Four settings, three loads, three rounds.
@@ -26,7 +26,7 @@ pub(super) fn experiment() -> Experiment {
     };
     Experiment {
         schema: 1,
-        kind: Kind::Matrix,
+        kind: "matrix".into(),
         netsilo: "0".into(),
         command: vec![],
         started_s: 0,

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::experiment::compared::CellResult;
     use crate::experiment::measure::WorkUnit;
-    use crate::experiment::plan::{Kind, MachineSummary, Setting, Step};
+    use crate::experiment::plan::{MachineSummary, Setting, Step};
     use crate::experiment::records::{Record, Trial};
     use crate::experiment::results::Results;
     use crate::traffic::{EndMachine, LoadResult, ServerResult, Spec, Test, Totals};
@@ -236,7 +236,7 @@ mod tests {
         };
         Experiment {
             schema: 1,
-            kind: Kind::Forward,
+            kind: "forward".into(),
             netsilo: "0".into(),
             command: vec![],
             started_s: 0,

@@ -31,7 +31,7 @@ fn experiment(rounds: u32, emulated: bool) -> Experiment {
     };
     Experiment {
         schema: 1,
-        kind: Kind::Matrix,
+        kind: "matrix".into(),
         netsilo: "0".into(),
         command: vec![],
         started_s: 0,
