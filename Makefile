@@ -57,7 +57,7 @@ predict-score: setup
 # (docs/model.md); some 8 minutes. ARGS="--keep DIR --at-most 200" stops between two loads, and the
 # same command goes on; ARGS="--pairs 10" is a reduced run
 predict-blind: setup
-	cargo build --release -p netsilo -p netsilo-lab
+	cargo build --release -p netsilo -p netsilo-bench -p netsilo-lab
 	target/release/netsilo-lab experiment predictions $(ARGS)
 
 bench: setup
@@ -74,12 +74,13 @@ bench-load: setup
 # what counting costs the worst load, by hook (evidence/performance.md); some 18 minutes. Others on
 # this machine disturb it
 bench-attribution: setup
-	cargo bench -q -p netsilo --bench attribution
+	cargo build --release -p netsilo
+	cargo bench -q -p netsilo-bench --bench attribution
 
 # netsilo beside irqbalance, tuned, perftune and others, in one guest under eight workloads; minutes
 # for each workload (evidence/peers.md)
 bench-peers: setup
-	cargo build --release -p netsilo -p netsilo-lab
+	cargo build --release -p netsilo -p netsilo-bench -p netsilo-lab
 	target/release/netsilo-lab experiment peers $(ARGS)
 
 # the default's choices, checked against what measures best on veths of this machine, at true speed,
@@ -87,39 +88,42 @@ bench-peers: setup
 # ARGS="--part veth" (guest8, guest16, forward) measures a part. ARGS="--keep DIR --at-most 300"
 # stops between two loads, and the same command goes on
 bench-outcome: setup
-	cargo build --release -p netsilo -p netsilo-lab
+	cargo build --release -p netsilo -p netsilo-bench -p netsilo-lab
 	target/release/netsilo-lab experiment outcome $(ARGS)
 
 # what check says of RPS on a veth, checked against what RPS does there, at true speed; some 15
 # minutes
 bench-verdicts: setup
-	cargo build --release -p netsilo -p netsilo-lab
+	cargo build --release -p netsilo -p netsilo-bench -p netsilo-lab
 	target/release/netsilo-lab experiment verdicts $(ARGS)
 
 # the published experiment at reduced size on an emulated server of its shape: its directions, in
 # counts; some 2 minutes
 bench-smoke: setup
-	cargo test -p netsilo --test lab_matrix -- --nocapture
+	cargo test -p netsilo-bench --test lab_matrix -- --nocapture
 
 # the same in full, with a report to look at: some 17 minutes for each of ROUNDS rounds (default 6:
 # with fewer no interval is exact)
 bench-matrix: setup
-	cargo test -p netsilo --test lab_matrix -- --ignored --nocapture
+	cargo test -p netsilo-bench --test lab_matrix -- --ignored --nocapture
 
+# netsilo and netsilo-bench
 install:
 	@scripts/setup --build
-	cargo build --release -p netsilo
+	cargo build --release -p netsilo -p netsilo-bench
 	cargo build --quiet -p netsilo-package
-	install -D -m 0755 target/release/netsilo $(DESTDIR)$(PREFIX)/bin/netsilo
 	target/debug/netsilo-package target/package $$(date -u +%F)
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man8 target/package/man/man8/*.8
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man5 target/package/man/man5/*.5
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
-		target/package/completions/bash/netsilo
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
-		target/package/completions/zsh/_netsilo
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d \
-		target/package/completions/fish/netsilo.fish
+	for program in netsilo netsilo-bench; do \
+		files=target/package/$$program; share=$(DESTDIR)$(PREFIX)/share; \
+		install -D -m 0755 target/release/$$program $(DESTDIR)$(PREFIX)/bin/$$program && \
+		install -D -m 0644 -t $$share/man/man8 $$files/man/man8/*.8 && \
+		install -D -m 0644 -t $$share/bash-completion/completions \
+			$$files/completions/bash/$$program && \
+		install -D -m 0644 -t $$share/zsh/site-functions $$files/completions/zsh/_$$program && \
+		install -D -m 0644 -t $$share/fish/vendor_completions.d \
+			$$files/completions/fish/$$program.fish || exit 1; \
+	done
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man5 target/package/netsilo/man/man5/*.5
 	install -D -m 0644 dist/netsilo.service \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo.service
 	sed -i 's|/usr/local/bin|$(PREFIX)/bin|' \

@@ -1,4 +1,4 @@
-//! The control protocol of `netsilo bench`: lines from a peer over a connection, as client and as
+//! The control protocol of `netsilo-bench`: lines from a peer over a connection, as client and as
 //! server read them.
 //!
 //! The protocol is private to its crate, so this target compiles its files.

@@ -1,4 +1,4 @@
-//! The netsilo that guests run.
+//! The programs that guests and measurements run.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,16 @@ use anyhow::{Result, ensure};
 
 /// Returns the path of `netsilo`, built in the same folder as this program.
 pub(crate) fn netsilo() -> Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name("netsilo");
+    program("netsilo")
+}
+
+/// Returns the path of `netsilo-bench`, which makes loads, likewise.
+pub(crate) fn netsilo_bench() -> Result<PathBuf> {
+    program("netsilo-bench")
+}
+
+fn program(name: &str) -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
     ensure!(path.is_file(), "{} is not built: run `cargo build --release`", path.display());
     Ok(path)
 }

@@ -23,7 +23,8 @@ pub(crate) struct Verdicts {
 
 const USUAL: Usual = Usual { rounds: 6, seconds: 1.0 };
 
-/// The loads: a name, arguments of `bench run`, and the server's work per request in microseconds.
+/// The loads: a name, arguments of `netsilo-bench run`, and the server's work per request in
+/// microseconds.
 const LOADS: [(&str, &str, u32); 15] = [
     ("TCP_RR x 1", "-t TCP_RR -n 1", 0),
     ("TCP_RR x 4", "-t TCP_RR -n 4", 0),

@@ -46,6 +46,7 @@ pub(crate) struct Wire {
     server: String,
     router: String,
     netsilo: PathBuf,
+    bench: PathBuf,
 }
 
 /// A kthread that polls a veth.
@@ -60,10 +61,10 @@ impl Wire {
 
     /// The veths of a course, as the kernel makes them.
     pub(crate) fn along(course: Course) -> Result<Self> {
-        let netsilo = built::netsilo()?;
+        let (netsilo, bench) = (built::netsilo()?, built::netsilo_bench()?);
         let name = |end: &str| format!("netsilo-{end}-{}", std::process::id());
         let [client, server, router] = ["client", "server", "router"].map(name);
-        let wire = Self { course, client, server, router, netsilo };
+        let wire = Self { course, client, server, router, netsilo, bench };
         let Self { client, server, router, .. } = &wire;
         let spaces: Vec<&String> = match course {
             Course::Routed => vec![client, server, router],
@@ -174,8 +175,8 @@ impl Wire {
     /// Starts a server with `threads` threads on these CPUs, and waits until it listens.
     pub(crate) fn readers(&self, work: u32, threads: u32, cpus: &str) -> Result<Running> {
         let bind = if self.course == Course::One { ADDRESS } else { "0.0.0.0" };
-        let arguments = format!("bench serve --bind {bind} --workers {threads}");
-        let command = format!("{} {arguments} --work-usecs {work}", self.netsilo.display());
+        let arguments = format!("serve --bind {bind} --workers {threads}");
+        let command = format!("{} {arguments} --work-usecs {work}", self.bench.display());
         self.listening(spawn(&self.server, cpus, &command)?)
     }
 
@@ -200,9 +201,9 @@ impl Wire {
     fn clients(&self, load: &str, seconds: f64, output: &str) -> Result<Vec<Running>> {
         let client = |address: &&str| {
             let command = format!(
-                "{} bench run {address} {load} --workers 1 --instances-as multiplexed --duration \
+                "{} run {address} {load} --workers 1 --instances-as multiplexed --duration \
                  {:.0}ms --warm-up {:.0}ms {output}",
-                self.netsilo.display(),
+                self.bench.display(),
                 seconds * 1e3,
                 WARM_UP.as_secs_f64() * 1e3
             );
@@ -230,7 +231,7 @@ impl Wire {
     pub(crate) fn rate(&self, load: &str, seconds: f64) -> Result<f64> {
         let rate = |client: Running| -> Result<f64> {
             let text = client.output()?;
-            text.trim().parse().with_context(|| format!("bench run printed: {text}"))
+            text.trim().parse().with_context(|| format!("netsilo-bench run printed: {text}"))
         };
         self.clients(load, seconds, "--rate-only")?.into_iter().map(rate).sum()
     }

@@ -91,3 +91,33 @@ fn each_dependency_of_the_workspace_is_used_by_a_crate() {
     let unused: Vec<_> = all.iter().filter(|name| !used.contains(*name)).collect();
     assert!(unused.is_empty(), "no crate uses {unused:?}");
 }
+
+#[test]
+fn the_program_that_runs_as_root_has_no_network_listener_but_the_daemons() {
+    let mut below = vec!["netsilo".to_owned()];
+    let mut all = BTreeSet::new();
+    while let Some(name) = below.pop() {
+        let folder = Path::new(WORKSPACE).join("crates").join(name.replace("netsilo-", ""));
+        if let Some(section) = manifest(&folder).get("dependencies").and_then(toml::Value::as_table)
+        {
+            below.extend(section.keys().filter(|it| it.starts_with("netsilo-")).cloned());
+        }
+        all.insert(name);
+    }
+    assert!(all.contains("netsilo-sys"), "{all:?}");
+    assert!(!all.contains("netsilo-load") && !all.contains("netsilo-bench"), "{all:?}");
+    // Below netsilo, sys has netlink sockets, and network sockets only in tests.
+    let src = Path::new(WORKSPACE).join("crates/netsilo/src");
+    let (mut paths, mut listening) = (vec![src.clone()], Vec::new());
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            paths.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let found = identifiers(std::slice::from_ref(&path));
+            if ["TcpListener", "UdpSocket"].iter().any(|name| found.contains(*name)) {
+                listening.push(path.strip_prefix(&src).unwrap().to_owned());
+            }
+        }
+    }
+    assert_eq!(listening, [Path::new("daemon/publish.rs")]);
+}

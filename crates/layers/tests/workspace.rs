@@ -12,7 +12,7 @@ use netsilo_layers::circles::circles;
 use netsilo_layers::modules::{Reference, Sources, references};
 
 /// Each crate with the crates that it may use; tests may use more.
-const CRATES: [(&str, &str); 12] = [
+const CRATES: [(&str, &str); 13] = [
     ("stats", ""),
     ("model", "stats"),
     ("predict", "stats model"),
@@ -20,11 +20,12 @@ const CRATES: [(&str, &str); 12] = [
     ("trial", "stats model"),
     ("sys", "stats model"),
     ("load", "stats model trial sys"),
-    ("netsilo", "stats model predict decide trial sys load"),
+    ("netsilo", "stats model predict decide trial sys"),
+    ("bench", "stats model predict decide trial sys load netsilo"),
     ("lab", "stats model decide predict trial sys"),
     ("layers", ""),
     ("synth", "model sys"),
-    ("package", "netsilo"),
+    ("package", "netsilo bench"),
 ];
 
 /// The folders of each crate, and files outside folders, in order. Between commas: side by side,
@@ -39,8 +40,8 @@ const FOLDERS: [(&str, &str); 4] = [
     ),
     (
         "netsilo",
-        "tell < args < forecast < views < ndjson < temporary_changes < daemon < verbs < bench \
-         < tune < report, top < cli",
+        "tell < args < forecast < runs < views < ndjson < temporary_changes < daemon < verbs \
+         < tune, report, top < cli",
     ),
 ];
 

@@ -10,7 +10,7 @@ pub enum LoadError {
     #[error("{0}")]
     Spec(String),
     /// No server answers at the address.
-    #[error("no server at {address} ({source}): start one there with `netsilo bench serve`")]
+    #[error("no server at {address} ({source}): start one there with `netsilo-bench serve`")]
     NoServer {
         /// The address.
         address: SocketAddr,
@@ -18,7 +18,7 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The other end is not a netsilo server.
-    #[error("{0} is not a `netsilo bench serve` server; check the port")]
+    #[error("{0} is not a `netsilo-bench serve` server; check the port")]
     NotNetsilo(SocketAddr),
     /// The server refuses.
     #[error("the server refuses: {0}")]

@@ -1,4 +1,4 @@
-//! Generates and answers load: the sockets and threads of `netsilo bench`.
+//! Generates and answers load: the sockets and threads of `netsilo-bench`.
 //!
 //! A server ([`Server`]) and a client ([`run`]) agree on a load over a control connection. Then the
 //! client opens the data connections, and both read their counters. Each thread or process counts

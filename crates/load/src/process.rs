@@ -60,7 +60,7 @@ impl Instance {
     ) -> io::Result<Self> {
         let task = Task { spec: spec.clone(), to, row, rows: counters.rows().len() };
         let mut command = Command::new(THIS_PROGRAM);
-        command.args(["bench", "instance"]).arg(serde_json::to_string(&task)?);
+        command.arg("instance").arg(serde_json::to_string(&task)?);
         command.stdin(Stdio::from(counters.memory().try_clone()?)).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let out = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -97,8 +97,8 @@ impl Drop for Instance {
 /// Why an instance could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceError {
-    /// It was not started by `bench run`.
-    #[error("this verb is started by `netsilo bench run`, with its task: {0}")]
+    /// It was not started by `netsilo-bench run`.
+    #[error("this verb is started by `netsilo-bench run`, with its task: {0}")]
     Task(#[from] serde_json::Error),
     /// Its counters or socket could not be opened.
     #[error("cannot start an instance: {0}")]

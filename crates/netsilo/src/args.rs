@@ -5,14 +5,14 @@
 
 pub(crate) mod ab_setting;
 pub(crate) mod apply_options;
-pub(crate) mod costs;
-pub(crate) mod file;
+pub mod costs;
+pub mod file;
 pub(crate) mod goal;
 pub(crate) mod goal_keys;
-pub(crate) mod look;
-pub(crate) mod named;
+pub mod look;
+pub mod named;
 pub(crate) mod objective;
 pub(crate) mod outcomes;
-pub(crate) mod parse;
+pub mod parse;
 pub(crate) mod plan;
-pub(crate) mod state_dir;
+pub mod state_dir;

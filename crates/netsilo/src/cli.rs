@@ -1,7 +1,7 @@
 //! The command line: arguments, and one match from verb to function.
 
 pub mod examples;
-mod help;
+pub mod help;
 pub mod topics;
 
 use anyhow::Result;
@@ -13,7 +13,7 @@ use crate::verbs::{
     ab, apply, calibrate, capture, check, check_config, confirm, doctor, explain, export, guard,
     outcomes, pin, plan, predict, rss, show, status, undo, why,
 };
-use crate::{bench, daemon, report, top, tune};
+use crate::{daemon, report, top, tune};
 
 /// Shows where a Linux machine's network receive work runs, plans where it should run, applies that
 /// plan, and undoes it exactly.
@@ -63,10 +63,7 @@ enum Verb {
     Tune(Box<tune::Args>),
     /// List or remove the outcomes of tune, which plan follows
     Outcomes(outcomes::Args),
-    /// Generate or answer a network load, measure both machines, and run experiments
-    #[command(subcommand)]
-    Bench(bench::Args),
-    /// Print the results of an experiment as Markdown or JSON, or a page about an incident
+    /// Write a page about an incident, to attach to a ticket
     Report(report::Args),
     /// Run the daemon: observe, decide, place and verify in each cycle
     Run(daemon::Args),
@@ -89,7 +86,7 @@ pub fn bare_command() -> Command {
 
 /// The command line, with examples and exit codes at the end of each verb's help.
 pub fn command() -> Command {
-    examples::with_examples(bare_command())
+    examples::with_endings(bare_command(), examples::ENDINGS)
 }
 
 /// Runs the verb of the command line.
@@ -120,7 +117,6 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Ab(args) => ab::run(&args),
         Verb::Tune(args) => tune::run(&args),
         Verb::Outcomes(args) => outcomes::run(&args),
-        Verb::Bench(args) => bench::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Run(args) => daemon::run(&args),
         Verb::Status(args) => status::run(&args),

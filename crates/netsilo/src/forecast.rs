@@ -15,12 +15,12 @@ use netsilo_predict::parameters::Table;
 const QUICK_DRAWS: usize = 60;
 
 /// Draws of the parameters.
-pub(crate) fn draws(count: usize, seed: u64) -> Result<Draws> {
+pub fn draws(count: usize, seed: u64) -> Result<Draws> {
     Ok(Draws::new(&Table::built_in().map_err(anyhow::Error::msg)?, count, seed))
 }
 
 /// Predicts what each of `proposals` would do to the observed load.
-pub(crate) fn forecast_of(
+pub fn forecast_of(
     analysis: &Analysis<'_>,
     load: f64,
     proposals: &[Proposal],
@@ -32,7 +32,7 @@ pub(crate) fn forecast_of(
 
 /// A cheap forecast, of few draws, for commands whose main output is something else; returns the
 /// reason as text if there is too little data.
-pub(crate) fn quick_forecast(
+pub fn quick_forecast(
     analysis: &Analysis<'_>,
     proposals: &[Proposal],
 ) -> Result<Forecast, String> {
@@ -43,7 +43,7 @@ pub(crate) fn quick_forecast(
 
 /// Predicts what each remedy that has changes would do to the observed load; `None` if none has
 /// changes. The error is the reason why there is too little data.
-pub(crate) fn forecast_of_remedies(
+pub fn forecast_of_remedies(
     analysis: &Analysis<'_>,
     check: &Check,
 ) -> Option<Result<Forecast, String>> {

@@ -1,22 +1,23 @@
 //! netsilo: shows where a machine's network receive work runs, plans where it should run, applies
 //! the plan, and undoes it.
 //!
-//! The library has the program's `main`, and the command line as a value for `crates/package`,
-//! which writes manual pages and completions of it.
+//! The library has the program's `main`, the command line as a value for `crates/package`, which
+//! writes manual pages and completions of it, and what `netsilo-bench` shares: arguments, messages,
+//! forecasts, runs, and changes that are undone when the command ends.
 
-mod args;
-mod bench;
+pub mod args;
 pub mod cli;
 mod daemon;
-mod forecast;
+pub mod forecast;
 mod ndjson;
 mod report;
-mod tell;
-mod temporary_changes;
+pub mod runs;
+pub mod tell;
+pub mod temporary_changes;
 mod top;
 mod tune;
-mod verbs;
-mod views;
+pub mod verbs;
+pub mod views;
 
 #[cfg(test)]
 mod cases;

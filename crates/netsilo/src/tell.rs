@@ -3,13 +3,13 @@
 //!
 //! May use the library crates only; nothing here knows a verb, an argument or a view.
 
-pub(crate) mod consent;
-pub(crate) mod exit;
-pub(crate) mod out;
+pub mod consent;
+pub mod exit;
+pub mod out;
 pub(crate) mod palette;
 pub(crate) mod presentation;
 pub(crate) mod printable;
 pub(crate) mod status;
 pub(crate) mod styled;
 pub(crate) mod versioned;
-pub(crate) mod words;
+pub mod words;

@@ -15,7 +15,7 @@ use crate::tell::exit::{Exit, ExitError};
 
 /// What [`TemporaryChanges::restore`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Restored {
+pub enum Restored {
     /// Nothing was in force.
     Nothing,
     /// It restored the changes.
@@ -26,7 +26,7 @@ pub(crate) enum Restored {
 
 impl Restored {
     /// An error if changes were not in force until now.
-    pub(crate) fn only_now(self) -> Result<()> {
+    pub fn only_now(self) -> Result<()> {
         ensure!(
             self != Self::Earlier,
             "the changes were restored during the measurement, by `netsilo undo` or by their \
@@ -38,7 +38,7 @@ impl Restored {
 
 /// Switches between sets of changes; restores everything when dropped. While changes are in force,
 /// a guard process restores them when this process ends in any way.
-pub(crate) struct TemporaryChanges<'a> {
+pub struct TemporaryChanges<'a> {
     state: &'a StateDir,
     kernel: Live,
     transaction: Option<u64>,
@@ -49,12 +49,12 @@ pub(crate) struct TemporaryChanges<'a> {
 impl<'a> TemporaryChanges<'a> {
     /// Starts with nothing changed; the guard restores each set of changes after `within` at the
     /// latest.
-    pub(crate) fn new(state: &'a StateDir, within: Duration) -> Result<Self> {
+    pub fn new(state: &'a StateDir, within: Duration) -> Result<Self> {
         Ok(Self { state, kernel: state.kernel()?, transaction: None, within })
     }
 
     /// Replaces the changes in force by others; returns whether anything was written.
-    pub(crate) fn replace(&mut self, changes: &[Change]) -> Result<bool> {
+    pub fn replace(&mut self, changes: &[Change]) -> Result<bool> {
         let restored = self.restore()?;
         restored.only_now()?;
         if changes.is_empty() {
@@ -90,7 +90,7 @@ impl<'a> TemporaryChanges<'a> {
     }
 
     /// Restores everything.
-    pub(crate) fn restore(&mut self) -> Result<Restored> {
+    pub fn restore(&mut self) -> Result<Restored> {
         let Some(transaction) = self.transaction.take() else { return Ok(Restored::Nothing) };
         let which = UndoScope::Only(transaction);
         let undone =
@@ -101,7 +101,7 @@ impl<'a> TemporaryChanges<'a> {
 }
 
 /// Checks that everything was restored; the error lists what was not.
-pub(crate) fn complete(undone: &[Undone]) -> Result<()> {
+pub fn complete(undone: &[Undone]) -> Result<()> {
     if undone.iter().all(Undone::is_complete) {
         return Ok(());
     }

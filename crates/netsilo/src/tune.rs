@@ -3,7 +3,7 @@
 //! `args` are its arguments; `candidates` observes the machine and makes what is tried; `meter`
 //! measures one window; `search` runs the race, which `netsilo-trial` decides; `folder` keeps its
 //! records, and `learn` its outcome for `plan`. May use `verbs`, for the measurement that it shares
-//! with `ab`, and `bench`, for the folder of a run. No figure is computed here.
+//! with `ab`, and `runs`. No figure is computed here.
 
 mod args;
 mod candidates;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use netsilo_trial::race::{Race, RacePlan, RaceResult};
 
-use crate::bench::experiment::{as_found, writes};
+use crate::runs::{as_found, writes};
 use crate::tell::consent::{self, confirmed_by_user};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;

@@ -7,14 +7,14 @@
 pub(crate) mod ab;
 pub(crate) mod apply;
 pub(crate) mod calibrate;
-pub(crate) mod capture;
+pub mod capture;
 pub(crate) mod check;
 pub(crate) mod check_config;
 pub(crate) mod confirm;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod export;
-pub(crate) mod guard;
+pub mod guard;
 pub(crate) mod outcomes;
 pub(crate) mod pin;
 pub(crate) mod plan;

@@ -4,7 +4,6 @@
 
 pub(crate) mod ab;
 pub(crate) mod applied;
-pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod forecast;
@@ -14,9 +13,9 @@ pub(crate) mod rss;
 pub(crate) mod show;
 pub(crate) mod stages;
 pub(crate) mod status;
-pub(crate) mod table;
+pub mod table;
 pub(crate) mod tune;
 pub(crate) mod undone;
-pub(crate) mod units;
+pub mod units;
 pub(crate) mod verdict;
 pub(crate) mod why;

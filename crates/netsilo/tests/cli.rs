@@ -67,10 +67,6 @@ fn every_verb_has_the_recorded_help() {
         "export",
         "calibrate",
         "ab",
-        "bench",
-        "bench serve",
-        "bench run",
-        "bench experiment",
         "run",
         "status",
         "check-config",
@@ -97,7 +93,7 @@ fn help_prints_the_help_of_a_verb_and_the_pages_of_all_topics() {
         assert_eq!((code(&help), stdout(&help)), (code(&verb), stdout(&verb)));
     };
     same(&["help"], &["--help"]);
-    same(&["help", "bench", "run"], &["bench", "run", "--help"]);
+    same(&["help", "rss", "show"], &["rss", "show", "--help"]);
     let topics = run(&["help", "topics"]);
     insta::assert_snapshot!(stdout(&topics), @r#"
     cpus        Sets of CPUs
@@ -418,11 +414,7 @@ fn a_signal_removes_the_temporary_folder_which_only_its_owner_can_read() {
 
 #[test]
 fn a_time_that_no_clock_can_add_is_a_usage_error() {
-    for arguments in [
-        &["show", "-i", "18446744073709551615s"][..],
-        &["capture", "-i", "31days"],
-        &["bench", "run", "127.0.0.1", "-d", "18446744073709551615s"],
-    ] {
+    for arguments in [&["show", "-i", "18446744073709551615s"][..], &["capture", "-i", "31days"]] {
         let error = refusal(arguments);
         assert!(error.starts_with("2 ") && error.contains("at most 30 days"), "{error}");
     }
@@ -462,8 +454,6 @@ fn a_file_that_is_a_pipe_is_refused_where_it_stands_and_nobody_waits() {
         &["show", "--from", &pipe],
         &["plan", "--from", &VIRTIO, "--costs", &pipe],
         &["check-config", &pipe],
-        &["report", folder],
-        &["bench", "experiment", "--resume", folder],
         &["tune", "--resume", folder],
         &["undo", state[0], state[1]],
     ] {

@@ -23,10 +23,13 @@ const WRITABLE: &str = "modprobe overlay
     done
     rm -f /usr/sbin/policy-rc.d";
 
-/// The package with this ending that `scripts/package` has made.
+/// The package of netsilo with this ending that `scripts/package` has made.
 fn package(ending: &str) -> PathBuf {
     let files = std::fs::read_dir(OUT).unwrap().map(|entry| entry.unwrap().path());
-    let is_it = |path: &PathBuf| path.extension().is_some_and(|extension| extension == ending);
+    let is_it = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.ends_with(ending) && !name.starts_with("netsilo-bench")
+    };
     let found: Vec<PathBuf> = files.filter(is_it).collect();
     assert_eq!(found.len(), 1, "scripts/package makes one .{ending} in {OUT}");
     Path::canonicalize(&found[0]).unwrap()

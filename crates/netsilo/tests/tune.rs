@@ -10,7 +10,7 @@
 mod conforms;
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -41,6 +41,16 @@ impl Bench {
     fn netsilo(&self, end: usize, arguments: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.cable.0[end], env!("CARGO_BIN_EXE_netsilo")]);
+        command.args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// Returns a command of the other program, built in the same folder.
+    fn bench(&self, end: usize, arguments: &[&str]) -> Command {
+        let path = Path::new(env!("CARGO_BIN_EXE_netsilo")).with_file_name("netsilo-bench");
+        assert!(path.is_file(), "not built: run `cargo build -p netsilo-bench`");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.cable.0[end]]).arg(path);
         command.args(arguments).stdin(Stdio::null());
         command
     }
@@ -103,14 +113,14 @@ impl Bench {
     /// Sends 5000 datagrams per second from the first namespace to the machine under test until the
     /// test ends: few enough that a busy machine measures, too.
     fn load(&mut self) {
-        let mut server = self.netsilo(1, &["bench", "serve", "--bind", "192.0.2.2"]);
+        let mut server = self.bench(1, &["serve", "--bind", "192.0.2.2"]);
         let mut server = server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("listening on 192.0.2.2:12870"), "{line}");
         self.children.push(server);
-        let words = "bench run 192.0.2.2 -t UDP_STREAM -m 1000 --rate 5000 -d 10m";
-        let mut client = self.netsilo(0, &words.split(' ').collect::<Vec<_>>());
+        let words = "run 192.0.2.2 -t UDP_STREAM -m 1000 --rate 5000 -d 10m";
+        let mut client = self.bench(0, &words.split(' ').collect::<Vec<_>>());
         client.stdout(Stdio::null()).stderr(Stdio::null());
         self.children.push(client.spawn().unwrap());
     }

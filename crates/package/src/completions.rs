@@ -3,21 +3,22 @@
 use std::collections::BTreeMap;
 
 use clap_complete::{Shell, generate};
-use netsilo::cli;
 
-/// The name below `completions/` of each shell's script: the one under which the shell finds it.
-const SHELLS: [(Shell, &str); 3] = [
-    (Shell::Bash, "bash/netsilo"),
-    (Shell::Zsh, "zsh/_netsilo"),
-    (Shell::Fish, "fish/netsilo.fish"),
-];
+use crate::program::Program;
 
-/// All scripts by their path.
-pub fn scripts() -> BTreeMap<String, Vec<u8>> {
-    let script = |(shell, name)| {
+/// The scripts of a program by their path below `completions/`, under the names by which the
+/// shells find them.
+pub fn scripts(program: &Program) -> BTreeMap<String, Vec<u8>> {
+    let name = program.name;
+    let script = |(shell, path)| {
         let mut text = Vec::new();
-        generate(shell, &mut cli::bare_command(), "netsilo", &mut text);
-        (format!("completions/{name}"), text)
+        generate(shell, &mut (program.command)(), name, &mut text);
+        (format!("completions/{path}"), text)
     };
-    SHELLS.into_iter().map(script).collect()
+    let scripts = [
+        (Shell::Bash, format!("bash/{name}")),
+        (Shell::Zsh, format!("zsh/_{name}")),
+        (Shell::Fish, format!("fish/{name}.fish")),
+    ];
+    scripts.into_iter().map(script).collect()
 }

@@ -1,23 +1,29 @@
-//! `netsilo-package DIR DATE`: writes `DIR/man` and `DIR/completions`, for `scripts/package`.
+//! `netsilo-package DIR DATE`: writes `man` and `completions` of each program in a folder of `DIR`,
+//! for `scripts/package`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use netsilo_package::program::PROGRAMS;
 use netsilo_package::{completions, manual};
 
 fn write() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let usage = "usage: netsilo-package DIR DATE, with the date of the sources (2026-11-23)";
     let dir = args.next().map(PathBuf::from).context(usage)?;
-    let files =
-        manual::pages(&args.next().context(usage)?)?.into_iter().chain(completions::scripts());
-    for (name, text) in files {
-        let path = dir.join(name);
-        let folder = path.parent().unwrap_or(&dir);
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    let date = args.next().context(usage)?;
+    for program in &PROGRAMS {
+        let folder = dir.join(program.name);
+        let pages = manual::pages(program, &date)?;
+        for (name, text) in pages.into_iter().chain(completions::scripts(program)) {
+            let path = folder.join(name);
+            let folder = path.parent().unwrap_or(&folder);
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot create {}", folder.display()))?;
+            std::fs::write(&path, text)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
     }
     Ok(())
 }

@@ -6,53 +6,55 @@ use anyhow::{Context as _, Result};
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use netsilo::cli;
-use netsilo::cli::examples::{ENDINGS, Ending};
-use netsilo::cli::topics::TOPICS;
+use netsilo::cli::examples::Ending;
 
 use crate::markdown::{self, Level};
+use crate::program::Program;
 
 /// Where the daemon's configuration is described.
 const DAEMON: &str = include_str!("../../../docs/daemon.md");
 
-/// All pages by their path; `date` is that of the sources, like `2026-11-23`.
+/// The pages of a program by their path; `date` is that of the sources, like `2026-11-23`.
 ///
 /// # Errors
 /// A page cannot be written, or `docs/daemon.md` has no section on the configuration.
-pub fn pages(date: &str) -> Result<BTreeMap<String, Vec<u8>>> {
-    let mut root = cli::bare_command()
+pub fn pages(program: &Program, date: &str) -> Result<BTreeMap<String, Vec<u8>>> {
+    let mut root = (program.command)()
         .after_help("")
         .mut_subcommands(|verb| verb.disable_help_subcommand(true));
     root.build();
     let mut pages = BTreeMap::new();
-    verbs(&root, "", date, &mut pages)?;
-    pages.insert("man/man5/netsilo.toml.5".to_owned(), configuration(date)?);
+    verbs(program, &root, "", date, &mut pages)?;
+    if program.name == "netsilo" {
+        pages.insert("man/man5/netsilo.toml.5".to_owned(), configuration(date)?);
+    }
     Ok(pages)
 }
 
 /// The name of a verb's page without the section.
-pub fn page_name(verb: &str) -> String {
-    format!("netsilo {verb}").trim_end().replace(' ', "-")
+pub fn page_name(program: &Program, verb: &str) -> String {
+    format!("{} {verb}", program.name).trim_end().replace(' ', "-")
 }
 
 /// Adds the pages of a command and of all verbs below it.
 fn verbs(
+    program: &Program,
     command: &Command,
     verb: &str,
     date: &str,
     pages: &mut BTreeMap<String, Vec<u8>>,
 ) -> Result<()> {
-    let name = page_name(verb);
-    pages.insert(format!("man/man8/{name}.8"), page(command, verb, date)?);
+    let name = page_name(program, verb);
+    pages.insert(format!("man/man8/{name}.8"), page(program, command, verb, date)?);
     for below in command.get_subcommands().filter(|it| !it.is_hide_set()) {
-        verbs(below, format!("{verb} {}", below.get_name()).trim_start(), date, pages)?;
+        verbs(program, below, format!("{verb} {}", below.get_name()).trim_start(), date, pages)?;
     }
     Ok(())
 }
 
 /// The page of one verb; of the program itself if `verb` is empty.
-fn page(command: &Command, verb: &str, date: &str) -> Result<Vec<u8>> {
-    let man = man(command.clone(), &page_name(verb), "8", date);
+fn page(program: &Program, command: &Command, verb: &str, date: &str) -> Result<Vec<u8>> {
+    let man = man(command.clone(), &page_name(program, verb), "8", date);
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
@@ -64,14 +66,14 @@ fn page(command: &Command, verb: &str, date: &str) -> Result<Vec<u8>> {
     }
     let mut roff = Roff::new();
     if verb.is_empty() {
-        for topic in TOPICS {
+        for topic in program.topics {
             roff.control("SH", [topic.title().to_uppercase().as_str()]);
             markdown::write(&mut roff, topic.body(), Level::Subsection);
         }
-    } else if let Some(ending) = ENDINGS.iter().find(|it| it.verb == verb) {
+    } else if let Some(ending) = program.endings.iter().find(|it| it.verb == verb) {
         examples(&mut roff, ending);
     }
-    see_also(&mut roff, command, verb);
+    see_also(&mut roff, program, command, verb);
     finished(&text, &roff)
 }
 
@@ -126,8 +128,8 @@ fn tagged(roff: &mut Roff, tag: &str, text: &str) {
     roff.control("TP", []).text([bold(tag)]).text([roman(text)]);
 }
 
-fn see_also(roff: &mut Roff, command: &Command, verb: &str) {
-    let page = |verb: &str| format!("{}(8)", page_name(verb));
+fn see_also(roff: &mut Roff, program: &Program, command: &Command, verb: &str) {
+    let page = |verb: &str| format!("{}(8)", page_name(program, verb));
     let mut pages: Vec<String> = Vec::new();
     if let Some((above, _)) = verb.rsplit_once(' ') {
         pages.push(page(above));
@@ -137,8 +139,10 @@ fn see_also(roff: &mut Roff, command: &Command, verb: &str) {
     if !verb.is_empty() {
         pages.push(page(""));
     }
-    if matches!(verb, "" | "run" | "check-config") {
-        pages.push("netsilo.toml(5)".to_owned());
+    match (program.name, verb) {
+        ("netsilo", "" | "run" | "check-config") => pages.push("netsilo.toml(5)".to_owned()),
+        ("netsilo", _) => {}
+        _ => pages.push("netsilo(8)".to_owned()),
     }
     roff.control("SH", ["SEE ALSO"]);
     roff.text([roman(pages.join(", "))]);

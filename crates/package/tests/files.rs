@@ -11,6 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use netsilo_package::program::{PROGRAMS, Program};
 use netsilo_package::{completions, manual};
 
 const DATE: &str = "2026-11-23";
@@ -25,16 +26,24 @@ fn verbs(command: &clap::Command, verb: &str, found: &mut BTreeMap<String, BTree
     }
 }
 
-fn all_verbs() -> BTreeMap<String, BTreeSet<String>> {
+fn all_verbs(program: &Program) -> BTreeMap<String, BTreeSet<String>> {
     let mut found = BTreeMap::new();
-    verbs(&netsilo::cli::bare_command(), "", &mut found);
-    assert!(found.len() > 30 && found["plan"].contains("algorithm"), "{found:?}");
+    verbs(&(program.command)(), "", &mut found);
+    let (verb, option) =
+        if program.name == "netsilo" { ("plan", "algorithm") } else { ("experiment", "peer") };
+    assert!(found.len() > 4 && found[verb].contains(option), "{found:?}");
     found
+}
+
+/// The pages of all programs.
+fn all_pages() -> BTreeMap<String, Vec<u8>> {
+    PROGRAMS.iter().flat_map(|program| manual::pages(program, DATE).unwrap()).collect()
 }
 
 /// Writes all files below a folder.
 fn write(dir: &Path) {
-    for (name, text) in manual::pages(DATE).unwrap().into_iter().chain(completions::scripts()) {
+    let scripts = PROGRAMS.iter().flat_map(completions::scripts);
+    for (name, text) in all_pages().into_iter().chain(scripts) {
         let path = dir.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -59,10 +68,13 @@ fn run(program: &str, arguments: &[&str], dir: &Path) -> Option<String> {
 
 #[test]
 fn each_verb_has_a_page_with_its_options_and_nothing_else_has() {
-    let pages = manual::pages(DATE).unwrap();
+    let pages = all_pages();
     let mut expected = BTreeSet::from(["man/man5/netsilo.toml.5".to_owned()]);
-    for (verb, options) in all_verbs() {
-        let name = format!("man/man8/{}.8", manual::page_name(&verb));
+    let verbs = |program: &'static Program| {
+        all_verbs(program).into_iter().map(move |(verb, options)| (program, verb, options))
+    };
+    for (program, verb, options) in PROGRAMS.iter().flat_map(verbs) {
+        let name = format!("man/man8/{}.8", manual::page_name(program, &verb));
         let text = String::from_utf8(pages[&name].clone()).unwrap().replace("\\-", "-");
         for option in options {
             assert!(text.contains(&format!("--{option}")), "{name}: --{option}\n{text}");
@@ -77,7 +89,7 @@ fn each_verb_has_a_page_with_its_options_and_nothing_else_has() {
 
 #[test]
 fn the_page_of_the_configuration_has_each_key() {
-    let page = manual::pages(DATE).unwrap().remove("man/man5/netsilo.toml.5").unwrap();
+    let page = all_pages().remove("man/man5/netsilo.toml.5").unwrap();
     let page = String::from_utf8(page).unwrap().replace("\\-", "-");
     for key in ["interval", "hints-only", "goal.default-smp-affinity", "netdev.queue.queues"] {
         assert!(page.contains(key), "{key}: {page}");
@@ -86,9 +98,10 @@ fn the_page_of_the_configuration_has_each_key() {
 
 #[test]
 fn each_script_completes_each_verb() {
-    for (name, script) in completions::scripts() {
+    let of = |program| completions::scripts(program).into_iter().map(move |it| (program, it));
+    for (program, (name, script)) in PROGRAMS.iter().flat_map(of) {
         let script = String::from_utf8(script).unwrap();
-        for verb in all_verbs().keys().flat_map(|verb| verb.split(' ')) {
+        for verb in all_verbs(program).keys().flat_map(|verb| verb.split(' ')) {
             assert!(script.contains(verb), "{name}: {verb}");
         }
     }
@@ -110,7 +123,7 @@ fn bash_loads_its_script_and_completes_a_verb() {
 fn readers_of_manual_pages_and_shells_accept_all_files() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path());
-    for page in manual::pages(DATE).unwrap().keys() {
+    for page in all_pages().keys() {
         let lint = run("mandoc", &["-T", "lint", "-W", "warning", page], dir.path());
         assert_eq!(lint.as_deref().unwrap_or_default(), "", "{page}");
         let man = ["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page];

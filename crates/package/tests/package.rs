@@ -9,13 +9,27 @@ use std::process::Command;
 
 const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// The file in `target/package/out` with this ending.
+/// The package of netsilo in `target/package/out` with this ending.
 fn packed(ending: &str) -> PathBuf {
+    package_of("netsilo", ending)
+}
+
+/// The package of a program, likewise.
+fn package_of(program: &str, ending: &str) -> PathBuf {
     let out = Path::new(WORKSPACE).join("target/package/out");
     let files = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path());
-    let has_ending = |path: &PathBuf| path.to_string_lossy().ends_with(ending);
-    let files: Vec<PathBuf> = files.filter(has_ending).collect();
-    assert_eq!(files.len(), 1, "scripts/package makes one {ending} in {}", out.display());
+    let is_it = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        let is_bench = name.starts_with("netsilo-bench");
+        name.ends_with(ending) && is_bench == (program == "netsilo-bench")
+    };
+    let files: Vec<PathBuf> = files.filter(is_it).collect();
+    assert_eq!(
+        files.len(),
+        1,
+        "scripts/package makes one {ending} of {program} in {}",
+        out.display()
+    );
     files[0].canonicalize().unwrap()
 }
 
@@ -68,11 +82,14 @@ impl Root {
 #[test]
 #[ignore = "needs the packages: make test-long"]
 fn checkers_of_packages_find_no_error() {
-    let deb = run("lintian", &["--fail-on", "error", packed(".deb").to_str().unwrap()]);
-    assert!(!deb.contains("E: "), "{deb}");
     let filters = format!("{WORKSPACE}/dist/rpm/rpmlint.toml");
-    let rpm = run("rpmlint", &["-c", &filters, packed(".rpm").to_str().unwrap()]);
-    assert!(rpm.contains(" 0 errors"), "{rpm}");
+    for program in ["netsilo", "netsilo-bench"] {
+        let [deb, rpm] = [".deb", ".rpm"].map(|ending| package_of(program, ending));
+        let deb = run("lintian", &["--fail-on", "error", deb.to_str().unwrap()]);
+        assert!(!deb.contains("E: "), "{deb}");
+        let rpm = run("rpmlint", &["-c", &filters, rpm.to_str().unwrap()]);
+        assert!(rpm.contains(" 0 errors"), "{rpm}");
+    }
     let program = run("tar", &["-tzvf", packed(".tar.gz").to_str().unwrap()]);
     for file in ["/netsilo.8.gz", "/INSTALL.md", "/docs/howto/proxy.md"] {
         assert!(program.contains(file), "{file}: {program}");

@@ -130,13 +130,23 @@ pub enum InstancesAs {
     Multiplexed,
 }
 
-impl fmt::Display for InstancesAs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+impl InstancesAs {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Threads, Self::Processes, Self::Multiplexed];
+
+    /// The name on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
             Self::Processes => "processes",
             Self::Threads => "threads",
             Self::Multiplexed => "multiplexed",
-        })
+        }
+    }
+}
+
+impl fmt::Display for InstancesAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }
 

@@ -211,7 +211,7 @@ struct ClientFigures {
 }
 
 impl ClientFigures {
-    /// Reads the report of `bench run`, or of the lab's own client.
+    /// Reads the report of `netsilo-bench run`, or of the lab's own client.
     fn new(report: &str) -> Result<Self> {
         if let Ok(own) = serde_json::from_str::<Asked>(report) {
             let Asked { transactions_per_second: rate, p50_us, p99_us, .. } = own;

@@ -8,7 +8,7 @@ pub(super) struct VethLoad {
     pub(super) name: &'static str,
     pub(super) course: Course,
     pub(super) server: Server,
-    /// Arguments of `bench run`, unless the server is a pipeline.
+    /// Arguments of `netsilo-bench run`, unless the server is a pipeline.
     pub(super) client: &'static str,
     /// Whether settings that are no placement of a kthread are measured too.
     pub(super) has_others: bool,
@@ -17,7 +17,8 @@ pub(super) struct VethLoad {
 /// Who answers.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Server {
-    /// `bench serve` with `count` threads on these CPUs, and `work` microseconds for each request.
+    /// `netsilo-bench serve` with `count` threads on these CPUs, and `work` microseconds for each
+    /// request.
     Threads { count: u32, cpus: &'static str, work: u32 },
     /// Two processes; the second one is on this CPU and does the work.
     Pipeline { second: u32, work: u32, connections: u32 },

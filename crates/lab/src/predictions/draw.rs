@@ -9,7 +9,7 @@ use crate::wire::{CLIENT_CPU, Kthread, SERVER_CPU, Wire, cpus_of};
 /// Settings of each load, beside the present one.
 pub(super) const SETTINGS: usize = 5;
 
-/// A load of `bench run`.
+/// A load of `netsilo-bench run`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RandomLoad {
     /// `TCP_RR`, `UDP_RR` or `TCP_STREAM`.

@@ -23,7 +23,7 @@ pub(crate) fn measured(dir: &Path) -> Result<Costs> {
 }
 
 /// Returns the weights for what is observed: this machine, or a bundle (default weights).
-pub(crate) fn costs_for(is_bundle: bool) -> Result<Costs> {
+pub fn costs_for(is_bundle: bool) -> Result<Costs> {
     if is_bundle { Ok(Costs::default()) } else { measured(Path::new(COSTS_DIR)) }
 }
 

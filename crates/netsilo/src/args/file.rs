@@ -10,7 +10,7 @@ pub(crate) const CONFIGURATION: u64 = 1 << 20;
 pub(crate) const PLAN: u64 = 16 << 20;
 
 /// Reads a regular file of at most `most` bytes.
-pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     regular::read(path, most).with_context(|| format!("cannot read {}", path.display()))
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn read_or_stdin(path: &Path, most: u64) -> Result<Vec<u8>> {
 }
 
 /// Reads a configuration: a regular file that, for root, only root can change.
-pub(crate) fn read_configuration(path: &Path) -> Result<String> {
+pub fn read_configuration(path: &Path) -> Result<String> {
     refuse_foreign(path)?;
     String::from_utf8(read(path, CONFIGURATION)?)
         .with_context(|| format!("cannot read {}: it is not UTF-8", path.display()))

@@ -14,12 +14,12 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 
 /// Default observation time.
-pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
+pub const INTERVAL: Duration = Duration::from_secs(1);
 /// Default observation time for findings: losses and bursts are rarer than packets.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Longest time between two checks of a stop flag.
-pub(crate) const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+pub const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// This machine, or a bundle of another one.
 #[derive(Debug, Clone, clap::Args)]
@@ -170,7 +170,7 @@ impl ObserveArgs {
 }
 
 /// Waits; above two seconds a bar on stderr shows the time left.
-pub(crate) fn wait_with_progress(length: Duration) {
+pub fn wait_with_progress(length: Duration) {
     if length <= Duration::from_secs(2) {
         return sleep(length);
     }
@@ -188,7 +188,7 @@ pub(crate) fn wait_with_progress(length: Duration) {
 }
 
 /// Waits until `time` has passed or `stop` is set.
-pub(crate) fn wait_unless_stopped(time: Duration, stop: &AtomicBool) {
+pub fn wait_unless_stopped(time: Duration, stop: &AtomicBool) {
     let until = Instant::now() + time;
     while !stop.load(Ordering::Relaxed) {
         let Some(left) =

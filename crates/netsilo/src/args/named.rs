@@ -7,16 +7,22 @@ use clap::error::ErrorKind;
 use clap::{Arg, Command, Error};
 use netsilo_decide::judge::findings::Severity;
 use netsilo_decide::plan::{AlgorithmName, Xps};
-use netsilo_trial::traffic::{InstancesAs, Test};
 use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::objective::Objective;
 
 /// Parser of a value by its name; the types are defined in crates that do not know clap.
 #[derive(Debug, Clone)]
-pub(crate) struct Named<T: 'static> {
+pub struct Named<T: 'static> {
     values: &'static [T],
     name: fn(T) -> &'static str,
+}
+
+impl<T> Named<T> {
+    /// A parser of these values by their names.
+    pub const fn new(values: &'static [T], name: fn(T) -> &'static str) -> Self {
+        Self { values, name }
+    }
 }
 
 impl<T: Copy + Send + Sync> TypedValueParser for Named<T> {
@@ -74,21 +80,4 @@ pub(crate) fn measures() -> Named<WorkloadMeasure> {
 /// Objectives of a search.
 pub(crate) fn objectives() -> Named<Objective> {
     Named { values: &Objective::ALL, name: Objective::as_str }
-}
-
-/// Kinds of load; a name is accepted in lower case if the argument ignores case.
-pub(crate) fn tests(values: &'static [Test]) -> Named<Test> {
-    Named { values, name: Test::as_str }
-}
-
-/// Ways to run instances.
-pub(crate) fn instances_as() -> Named<InstancesAs> {
-    Named {
-        values: &[InstancesAs::Threads, InstancesAs::Processes, InstancesAs::Multiplexed],
-        name: |kind| match kind {
-            InstancesAs::Threads => "threads",
-            InstancesAs::Processes => "processes",
-            InstancesAs::Multiplexed => "multiplexed",
-        },
-    }
 }

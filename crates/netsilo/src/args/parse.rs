@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 /// Parsers that the command line shares with files that hold a goal.
-pub(crate) use netsilo_decide::plan::goal_text::{cpus_or_off, entries_or_off, some_cpus};
+pub use netsilo_decide::plan::goal_text::{cpus_or_off, entries_or_off, some_cpus};
 
 /// Parses `on` or `off`.
 pub(crate) fn on_or_off(text: &str) -> Result<bool> {
@@ -17,7 +17,7 @@ pub(crate) fn on_or_off(text: &str) -> Result<bool> {
 }
 
 /// Parses a time (`500ms`, `2s`, `1m`) that can be added to any clock.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     const MOST: Duration = Duration::from_secs(30 * 24 * 3600);
     match humantime::parse_duration(text) {
         Ok(time) if time <= MOST => Ok(time),

@@ -11,7 +11,7 @@ use netsilo_sys::transaction::kernel::Live;
 
 /// The journal's folder and the kernel that a verb works on.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct StateDir {
+pub struct StateDir {
     /// Folder of the journal; it must not outlive a boot, as the settings do not
     #[arg(long, value_name = "DIR", default_value = STATE_DIR)]
     state_dir: PathBuf,
@@ -22,23 +22,23 @@ pub(crate) struct StateDir {
 
 impl StateDir {
     /// Returns the root of the kernel's files.
-    pub(crate) fn root(&self) -> Result<Root> {
+    pub fn root(&self) -> Result<Root> {
         Ok(if self.root == Path::new("/") { Root::live() } else { Root::at(&self.root)? })
     }
 
     /// Returns the kernel whose settings are read and written.
-    pub(crate) fn kernel(&self) -> Result<Live> {
+    pub fn kernel(&self) -> Result<Live> {
         Ok(Live::new(self.root()?))
     }
 
     /// Returns the folder of the journal as an absolute path.
-    pub(crate) fn absolute(&self) -> Result<PathBuf> {
+    pub fn absolute(&self) -> Result<PathBuf> {
         std::path::absolute(&self.state_dir)
             .context("cannot make the path of the state folder absolute")
     }
 
     /// Returns the folder of the journal.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.state_dir
     }
     /// The command that runs this same executable as the guard of a transaction, even if its file

@@ -15,12 +15,14 @@ pub struct Ending {
     exits: &'static [Exit],
 }
 
-const fn ending(verb: &'static str, examples: [(&'static str, &'static str); 2]) -> Ending {
+/// The end of a verb's help, with the exit codes that every verb has.
+pub const fn ending(verb: &'static str, examples: [(&'static str, &'static str); 2]) -> Ending {
     Ending { verb, examples, exits: &[] }
 }
 
 impl Ending {
-    const fn with_exits(self, exits: &'static [Exit]) -> Self {
+    /// Adds exit codes.
+    pub const fn with_exits(self, exits: &'static [Exit]) -> Self {
         Self { exits, ..self }
     }
 
@@ -32,7 +34,7 @@ impl Ending {
 }
 
 /// Exit codes of each verb that writes settings.
-const WRITES: &[Exit] =
+pub const WRITES: &[Exit] =
     &[Exit::FailedAndRestored, Exit::RestoreIncomplete, Exit::OtherOwner, Exit::NoPermission];
 
 /// The end of each verb's help.
@@ -178,39 +180,10 @@ pub const ENDINGS: &[Ending] = &[
     )
     .with_exits(&[Exit::NoPermission]),
     ending(
-        "bench",
-        [
-            ("netsilo bench serve --bind 0.0.0.0", "on the machine under test"),
-            ("netsilo bench run 192.0.2.7", "on the other machine"),
-        ],
-    ),
-    ending(
-        "bench serve",
-        [
-            ("netsilo bench serve", "for this machine only"),
-            ("netsilo bench serve --bind 0.0.0.0", "for other machines"),
-        ],
-    ),
-    ending(
-        "bench run",
-        [
-            ("netsilo bench run 192.0.2.7", "requests and responses"),
-            ("netsilo bench run 192.0.2.7 --test TCP_STREAM", "a stream"),
-        ],
-    ),
-    ending(
-        "bench experiment",
-        [
-            ("netsilo bench experiment matrix --peer 192.0.2.7", "a published experiment"),
-            ("netsilo bench experiment matrix --print >my.toml", "start of your own"),
-        ],
-    )
-    .with_exits(WRITES),
-    ending(
         "report",
         [
-            ("netsilo report matrix-1", "what an experiment showed"),
-            ("netsilo report --incident -o incident.html", "this machine now, for a ticket"),
+            ("netsilo report --incident -o page.html", "this machine now"),
+            ("netsilo report --incident -o page.html --from host.tar.zst", "a bundle"),
         ],
     ),
     ending(
@@ -251,8 +224,8 @@ pub const ENDINGS: &[Ending] = &[
 ];
 
 /// The command with examples and exit codes at the end of each verb's help.
-pub(super) fn with_examples(command: Command) -> Command {
-    ENDINGS.iter().fold(command, |command, ending| {
+pub fn with_endings(command: Command, endings: &[Ending]) -> Command {
+    endings.iter().fold(command, |command, ending| {
         let path: Vec<&str> = ending.verb.split(' ').collect();
         with_ending(command, &path, ending)
     })

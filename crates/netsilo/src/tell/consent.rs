@@ -11,7 +11,7 @@ use crate::tell::out::{self, eprint};
 
 /// Refuses plans whose changes planning would refuse on the machine as it is now: they may be old,
 /// or come from elsewhere.
-pub(crate) fn refuse(plans: &[Plan], root: &Root) -> Result<()> {
+pub fn refuse(plans: &[Plan], root: &Root) -> Result<()> {
     let refused = refused(plans, root)?;
     if refused.is_empty() {
         return Ok(());
@@ -44,7 +44,7 @@ pub(crate) fn refused(plans: &[Plan], root: &Root) -> Result<Vec<Refusal>> {
 
 /// Asks on the terminal; an error if standard input is none, or if what was printed before, what
 /// is to be written, cannot be seen.
-pub(crate) fn confirmed_by_user(to: &str) -> Result<bool> {
+pub fn confirmed_by_user(to: &str) -> Result<bool> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         let message =

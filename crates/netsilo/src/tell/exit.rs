@@ -16,7 +16,7 @@ use crate::tell::out::{self, note};
 
 /// How a verb ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub enum Exit {
     /// 0: done, or nothing to do; what was to be done does not depend on standard output.
     Done,
     /// 0: what was asked for is printed.
@@ -47,7 +47,7 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// The number.
-    pub(crate) fn code(self) -> u8 {
+    pub fn code(self) -> u8 {
         match self {
             Self::Done | Self::Printed => 0,
             Self::Refused => 1,
@@ -144,7 +144,7 @@ impl Exit {
 
 /// A message with the exit code to end with.
 #[derive(Debug)]
-pub(crate) struct ExitError(pub(crate) Exit, pub(crate) String);
+pub struct ExitError(pub Exit, pub String);
 
 impl std::fmt::Display for ExitError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -155,7 +155,7 @@ impl std::fmt::Display for ExitError {
 impl std::error::Error for ExitError {}
 
 /// Returns the process's exit code; prints an error with its causes on stderr.
-pub(crate) fn code(result: Result<Exit>) -> ExitCode {
+pub fn code(result: Result<Exit>) -> ExitCode {
     let exit = result.unwrap_or_else(|error| {
         note(&in_words(&error));
         Exit::from_error(&error)

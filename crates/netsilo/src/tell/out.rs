@@ -23,7 +23,7 @@ static LOST: OnceLock<io::Error> = OnceLock::new();
 const NULL: (u32, u32) = (1, 3);
 
 /// Prints a result.
-pub(crate) fn text(text: &str) {
+pub fn text(text: &str) {
     write(|stdout| Printable::new(text).write_to(stdout));
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn next(line: &str) -> bool {
 }
 
 /// Prints a result as indented JSON.
-pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+pub fn json(value: &impl Serialize) -> Result<()> {
     text(&indented(value)?);
     Ok(())
 }
@@ -89,7 +89,7 @@ pub(crate) fn write(print: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) {
 }
 
 /// A value as indented JSON with a newline at its end.
-pub(crate) fn indented(value: &impl Serialize) -> Result<String> {
+pub fn indented(value: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string_pretty(value).context("cannot serialize JSON")? + "\n")
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn line(value: &impl Serialize) -> Result<String> {
 }
 
 /// Prints a message on stderr and ignores failure.
-pub(crate) fn note(message: &str) {
+pub fn note(message: &str) {
     eprint_line(format_args!("netsilo: {message}"));
 }
 

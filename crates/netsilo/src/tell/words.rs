@@ -3,7 +3,7 @@
 use netsilo_decide::plan::selection::nearest;
 
 /// A number with its noun: `1 change`, `3 changes`.
-pub(crate) use netsilo_model::machine::words::plural;
+pub use netsilo_model::machine::words::plural;
 
 /// What serde says of a wrong key or value of a file, in short; an unknown key gets the nearest
 /// known one.

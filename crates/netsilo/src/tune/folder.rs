@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use netsilo_trial::race::{RACE, Race, RacePlan, RaceRecord};
 
-use crate::bench::folder::{
+use crate::runs::{
     Lines, RecordsFile, create, read_json, read_records, refuse_foreign, write_json,
 };
 

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_trial::race::{Race, RacePlan, RaceRecord, Turn, TurnEnd};
 
-use crate::bench::runner::refused;
+use crate::runs::refused;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::temporary_changes::{Restored, TemporaryChanges};

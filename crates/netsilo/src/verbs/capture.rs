@@ -96,7 +96,7 @@ fn print_windows(mut bundle: Bundle) -> Result<Exit> {
 }
 
 /// Observes this machine for `interval` and saves what is read.
-pub(crate) fn save(
+pub fn save(
     output: &Path,
     interval: Duration,
     counting: CountingMode,

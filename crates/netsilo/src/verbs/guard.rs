@@ -13,7 +13,7 @@ use crate::views::undone::report;
 
 /// Arguments of the hidden `netsilo guard`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// Transaction to restore unless it is confirmed
     transaction: u64,
     /// Restore it also when the process ends that started this one
@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 /// Restores a transaction unless it is confirmed in time; standard error is the state folder's
 /// `guard.log`.
-pub(crate) fn run(args: &Args) -> Result<Exit> {
+pub fn run(args: &Args) -> Result<Exit> {
     let Args { transaction, with_parent, state } = args;
     let scope = if *with_parent { GuardScope::WhileParentLives } else { GuardScope::UntilDeadline };
     let (kernel, dir) = (state.kernel()?, state.path());

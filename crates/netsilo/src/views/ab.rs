@@ -174,7 +174,7 @@ mod tests {
         };
         let comparison = question.compare(&pairs);
         let (a, b, measured) =
-            (&AbSetting::None, &AbSetting::Plan(None), "netsilo bench run".to_owned());
+            (&AbSetting::None, &AbSetting::Plan(None), "netsilo-bench run".to_owned());
         render(&AbResult {
             schema: 1,
             a,

@@ -6,10 +6,10 @@ use crate::tell::palette::Meaning;
 use crate::tell::styled::Styled;
 
 /// Header of the shares of a CPU's time that clock ticks sample, with the group's name above.
-pub(crate) const TICKS: [&str; 5] = ["ticks\nusr", "\nsys", "\nirq", "\nsoftirq", "\nidle"];
+pub const TICKS: [&str; 5] = ["ticks\nusr", "\nsys", "\nirq", "\nsoftirq", "\nidle"];
 
 /// Header of the shares of a CPU's time that eBPF measures at entry and exit.
-pub(crate) const MEASURED: [&str; 3] = ["measured\nhardirq", "\nsoftirq", "\nipi"];
+pub const MEASURED: [&str; 3] = ["measured\nhardirq", "\nsoftirq", "\nipi"];
 
 /// A table without lines: narrow enough for a terminal, wide enough for a pipe.
 pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {

@@ -1,19 +1,19 @@
 //! Numbers as text: three digits with a prefix; an unknown value is a dash.
 
 /// Formats a rate or count: `0`, `7.20`, `431`, `12.3k`, `1.20M`.
-pub(crate) fn count(value: f64) -> String {
+pub fn count(value: f64) -> String {
     let (scaled, prefix) = scale(value);
     format!("{}{prefix}", digits(scaled))
 }
 
 /// Formats bytes per second with decimal prefixes: `431 B/s`, `1.20 MB/s`.
-pub(crate) fn bytes_per_s(value: f64) -> String {
+pub fn bytes_per_s(value: f64) -> String {
     let (scaled, prefix) = scale(value);
     format!("{} {prefix}B/s", digits(scaled))
 }
 
 /// Formats an amount of data with binary prefixes: `512 B`, `1.20 KiB`, `6.00 MiB`.
-pub(crate) fn bytes(value: u64) -> String {
+pub fn bytes(value: u64) -> String {
     let value = value as f64;
     match value {
         v if v >= 1_073_741_824.0 => format!("{} GiB", digits(v / 1_073_741_824.0)),
@@ -24,7 +24,7 @@ pub(crate) fn bytes(value: u64) -> String {
 }
 
 /// Formats a time in nanoseconds: `85.0 ns`, `5.40 us`, `1.20 ms`.
-pub(crate) fn nanoseconds(value: f64) -> String {
+pub fn nanoseconds(value: f64) -> String {
     match value {
         v if v >= 1e9 => format!("{} s", digits(v / 1e9)),
         v if v >= 1e6 => format!("{} ms", digits(v / 1e6)),
@@ -34,7 +34,7 @@ pub(crate) fn nanoseconds(value: f64) -> String {
 }
 
 /// Formats a share from 0 to 1 as a percentage: `0%`, `0.4%`, `71%`.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent > 0.0 && percent < 0.95 {
         format!("{percent:.1}%")
@@ -44,12 +44,12 @@ pub(crate) fn percent(share: f64) -> String {
 }
 
 /// Formats a value with `render`; `None` as a dash.
-pub(crate) fn or_dash<T>(value: Option<T>, render: impl FnOnce(T) -> String) -> String {
+pub fn or_dash<T>(value: Option<T>, render: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), render)
 }
 
 /// Formats a number with three digits, also below 1: `0`, `0.0123`, `1.20`, `12.3k`.
-pub(crate) fn small(value: f64) -> String {
+pub fn small(value: f64) -> String {
     match value {
         v if v >= 0.995 || v == 0.0 => count(v),
         v if v < 0.0001 => format!("{v:.1e}"),

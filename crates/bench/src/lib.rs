@@ -1,0 +1,34 @@
+//! netsilo-bench: makes and answers network loads, and compares settings of a machine under them.
+//!
+//! `load_args` describes a load, `serve` and `run` are its two ends, `view` shows a result. The
+//! `definition` of an experiment names settings and loads, `tuning` limits what they change;
+//! `setup` observes this machine, `settings` makes the changes (`offload` and `command_setting` two
+//! kinds of them), `experiment` starts or resumes the run, `runner` runs its trials, `folder` keeps
+//! them, `report` prints its results. Figures are computed in `netsilo-trial`, loads are made in
+//! `netsilo-load`; a setting is written by `netsilo`, as `netsilo tune` writes its own.
+
+pub mod cli;
+mod command_setting;
+mod commands;
+mod definition;
+mod drop_rule;
+mod expectation;
+mod experiment;
+mod folder;
+mod load_args;
+mod offload;
+mod report;
+mod run;
+mod runner;
+mod serve;
+mod settings;
+mod setup;
+mod tuning;
+mod view;
+
+use std::process::ExitCode;
+
+/// Runs the command line and returns the exit code (`docs/exit-codes.md`).
+pub fn main() -> ExitCode {
+    netsilo::tell::exit::code(cli::run())
+}

@@ -1,0 +1,7 @@
+//! The program `netsilo-bench`; all code is in the library, which `crates/package` uses too.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    netsilo_bench::main()
+}
