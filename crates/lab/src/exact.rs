@@ -2,7 +2,7 @@
 //! read, and servers whose threads and sleeps are known.
 //!
 //! `netsilo-lab exact VERB` runs in guests, at peers and in plain namespaces. Senders wait for
-//! their receiver, so callers need no sleeps. Load in general comes from `netsilo bench`.
+//! their receiver, so callers need no sleeps. Load in general comes from `netsilo-bench`.
 
 mod answer;
 mod ask;

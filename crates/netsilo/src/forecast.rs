@@ -32,10 +32,7 @@ pub fn forecast_of(
 
 /// A cheap forecast, of few draws, for commands whose main output is something else; returns the
 /// reason as text if there is too little data.
-pub fn quick_forecast(
-    analysis: &Analysis<'_>,
-    proposals: &[Proposal],
-) -> Result<Forecast, String> {
+pub fn quick_forecast(analysis: &Analysis<'_>, proposals: &[Proposal]) -> Result<Forecast, String> {
     draws(QUICK_DRAWS, 1)
         .and_then(|draws| forecast_of(analysis, 1.0, proposals, &draws))
         .map_err(|why| why.root_cause().to_string())

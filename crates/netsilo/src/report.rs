@@ -23,7 +23,7 @@ use netsilo_sys::files::private_dir::PrivateDir;
 use netsilo_sys::observe::CountingMode;
 
 use crate::args::costs::costs_for;
-use crate::foretell::forecast_of_remedies;
+use crate::forecast::forecast_of_remedies;
 use crate::report::page::{Section, document};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::palette::Meaning;
@@ -106,7 +106,7 @@ fn page(path: &Path, with_addresses: bool, is_elsewhere: bool) -> Result<String>
     let analysis = Analysis::new(&observation, &costs);
     let (check, report) = (check(&analysis), Report::of(&analysis));
     let plan = plan_with_verdicts(&analysis, &Goal { costs: costs.clone(), ..Goal::default() });
-    let forecast = forecast_of_remedies(&observation, &costs, &check);
+    let forecast = forecast_of_remedies(&analysis, &check);
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let queues = views::show::render(&report, None, Presentation::default());
     let sections: [Section; 5] = [

@@ -129,11 +129,7 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
         document::<Versioned<FlowQueues>>(generator, "rss-where", "netsilo rss where --json"),
         document::<Report>(generator, "show", "netsilo show --json"),
         document::<Status>(generator, "status", "netsilo status --json"),
-        document::<TuneResult<'_>>(
-            generator,
-            "tune",
-            "netsilo tune --json",
-        ),
+        document::<TuneResult<'_>>(generator, "tune", "netsilo tune --json"),
         document::<Versioned<Candidates<'_>>>(
             generator,
             "tune-dry-run",

@@ -1,4 +1,4 @@
-//! Sends requests to servers that `netsilo bench serve` is not: those of [`crate::exact`], and
+//! Sends requests to servers that `netsilo-bench serve` is not: those of [`crate::exact`], and
 //! servers with a text protocol.
 
 use std::io::{ErrorKind, Read, Write};
