@@ -6,28 +6,28 @@
 
 mod answer;
 mod ask;
+mod peer;
+mod pin;
 mod receive;
+mod receive_args;
 mod receive_udp;
+mod received;
 mod send;
 mod uring;
 mod zerocopy;
 
 pub use answer::{Echo, Pipeline};
 pub use ask::{Ask, Asked};
-pub use receive::{Mode, Receive, Received, ReceivedSocket};
+pub use receive_args::{Mode, Receive};
+pub use received::{Received, ReceivedSocket};
 pub use send::Send;
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Subcommand;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
-
-/// How long senders wait for their receiver.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Verbs of `netsilo-lab exact`.
 #[derive(Debug, Clone, Subcommand)]
@@ -47,7 +47,7 @@ pub enum Exact {
 /// Runs a verb; prints its counts as JSON.
 pub fn run(exact: &Exact) -> Result<()> {
     match exact {
-        Exact::Receive(receive) => print(&receive.run()?),
+        Exact::Receive(receive) => print(&receive::run(receive)?),
         Exact::Send(send) => send.run(),
         Exact::Echo(echo) => echo.run(),
         Exact::Pipeline(pipeline) => pipeline.run(),
@@ -75,20 +75,4 @@ pub fn command(words: &str) -> Result<String> {
 
 fn print(counts: &impl Serialize) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{}", serde_json::to_string(counts)?)?)
-}
-
-/// Pins the calling thread, and those it starts, to `cpu`.
-fn pin(cpu: usize) -> Result<()> {
-    ensure!(cpu < CpuSet::MAX_CPU, "cpu {cpu}: this program supports {} cpus", CpuSet::MAX_CPU);
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).with_context(|| format!("cannot run on cpu {cpu}"))
-}
-
-/// Whether the receiver of a datagram was not there yet, or its host has no route or address.
-fn is_not_there(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::ConnectionRefused
-    )
 }

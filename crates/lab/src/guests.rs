@@ -17,6 +17,10 @@ const VECTORS: &str = "for it in /sys/class/net/eth*; do \
                        echo ${it##*/} $(basename $(readlink $it/device)); done; \
                        grep -HE '^virtio[0-9]+-(in|out)put[.]' /sys/kernel/irq/*/actions";
 
+/// The CPUs of the servers: one thread of each core, two cores on each socket. They are not the
+/// first threads of all cores, where most rules put the first interrupts.
+pub(crate) const SERVER_CPUS: [u32; 4] = [1, 2, 5, 6];
+
 /// Entries of the flow table of RFS in all queues together: the size that the kernel's
 /// `Documentation/networking/scaling.rst` suggests for a moderately loaded server, and that
 /// perftune.py writes.

@@ -14,29 +14,18 @@ use anyhow::Result;
 use clap::ValueEnum;
 use netsilo_model::cost::assumed::Assumed;
 
-use crate::experiment::{self, Options, Study, Usual};
+use crate::experiment::run::records;
+use crate::experiment::study::{Options, Study, Usual};
+use crate::experiment::tables::print;
 use crate::outcome::guest::Placements;
 use crate::outcome::outcomes::Outcomes;
-use crate::outcome::shapes::Shape;
+use crate::outcome::shapes::{Part, Shape};
 use crate::outcome::veth::Veths;
 use crate::say::say;
 
 /// Odd rounds show which place is best, even ones by how much: with fewer than ten, the regret has
 /// no interval.
 const USUAL: Usual = Usual { rounds: 10, seconds: 0.5 };
-
-/// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Part {
-    /// Veths of this machine, at true speed
-    Veth,
-    /// A guest with 8 CPUs on two sockets: counts
-    Guest8,
-    /// A guest with 16 CPUs on two sockets: counts
-    Guest16,
-    /// A guest with 8 CPUs that forwards between two NICs: counts
-    Forward,
-}
 
 /// Arguments of `outcome`.
 #[derive(Debug, Clone, clap::Args)]
@@ -68,9 +57,9 @@ pub(crate) fn run(args: &Outcome) -> Result<()> {
     };
     let studies = Part::value_variants().iter().filter(wanted).map(study).collect();
     let mut all = Vec::new();
-    for (folder, recorded) in args.options.records(USUAL, studies, &temporary)? {
+    for (folder, recorded) in records(&args.options, USUAL, studies, &temporary)? {
         let outcomes = Outcomes::new(&folder, recorded)?;
-        experiment::print(&tables(&outcomes)?.join("\n\n"), &outcomes.recorded)?;
+        print(&tables(&outcomes)?.join("\n\n"), &outcomes.recorded)?;
         all.push((folder.file_name().unwrap_or_default().to_string_lossy().into_owned(), outcomes));
     }
     let rated: Vec<(&str, &Outcomes)> = (all.iter())

@@ -9,26 +9,22 @@ mod rules;
 mod setting;
 mod table;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use netsilo_lab::{Kernel, Nic, NicModel, Spec, Threads};
-use serde::{Deserialize, Serialize};
 
 use crate::experiment::record::{Load, Measured, Setting};
-use crate::experiment::{self, Options, Scene, Study, Usual};
-use crate::guests::{Guest, Guests};
+use crate::experiment::run::records;
+use crate::experiment::study::{Options, Scene, Study, Usual};
+use crate::experiment::tables::print;
+use crate::guests::{Guest, Guests, SERVER_CPUS};
 use crate::knobs::Knobs;
 use crate::peers::results::Results;
-use crate::peers::setting::PeerSetting;
+use crate::peers::setting::{PeerSetting, State};
 use crate::say::{progress, say};
 use crate::workload::{Kind, Workload, while_busy};
-
-/// The CPUs of the servers: one thread of each core, two cores on each socket. They are not the
-/// first threads of all cores, where most rules put the first interrupts.
-pub(crate) const SERVER_CPUS: [u32; 4] = [1, 2, 5, 6];
 
 const USUAL: Usual = Usual { rounds: 6, seconds: 1.0 };
 
@@ -51,16 +47,6 @@ pub(crate) struct Peers {
     /// and in batches that no real machine has
     #[arg(long, value_enum, default_value_t = Threads::Multi)]
     threads: Threads,
-}
-
-/// A state of the knobs.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct State {
-    /// The settings that lead to it.
-    settings: Vec<PeerSetting>,
-    /// What differs from the booted state, by file.
-    changes: BTreeMap<String, String>,
 }
 
 /// The guests in which netsilo is compared.
@@ -92,11 +78,11 @@ struct PeersScene<'a> {
 pub(crate) fn run(args: &Peers) -> Result<()> {
     let temporary = tempfile::tempdir()?;
     let study = Compared::new(args);
-    for (_, recorded) in args.options.records(USUAL, vec![Box::new(study)], &temporary)? {
+    for (_, recorded) in records(&args.options, USUAL, vec![Box::new(study)], &temporary)? {
         let show = |load: &Load| Ok(table::show(&Results::new(load)?));
         let tables: Vec<String> = recorded.loads.iter().map(show).collect::<Result<_>>()?;
         let title = format!("{}; seed {}", recorded.about, recorded.seed);
-        experiment::print(&format!("{title}\n{}", tables.join("\n")), &recorded)?;
+        print(&format!("{title}\n{}", tables.join("\n")), &recorded)?;
     }
     say("Of emulated CPUs, counts and shares of bytes hold anywhere, rates only side by side.")
 }

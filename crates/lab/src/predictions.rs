@@ -12,8 +12,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use crate::experiment::record::{Load, Measured, Setting, Start};
-use crate::experiment::{self, Options, Scene, Study, Usual};
-use crate::predictions::draw::{RandomLoad, VethSetting, draw};
+use crate::experiment::run::records;
+use crate::experiment::study::{Options, Scene, Study, Usual};
+use crate::experiment::tables::print;
+use crate::predictions::draw::{RandomLoad, VethSetting, draw, name};
 use crate::predictions::guest::Drawn;
 use crate::predictions::predicted::{PredictedSetting, Row};
 use crate::wire::{Kthread, Running, Wire, kernel};
@@ -46,7 +48,7 @@ pub(crate) fn run(args: &Predictions) -> Result<()> {
     } else {
         Box::new(Veths { seed, loads })
     };
-    for (folder, recorded) in args.options.records(USUAL, vec![study], &temporary)? {
+    for (folder, recorded) in records(&args.options, USUAL, vec![study], &temporary)? {
         let measured = recorded.loads.iter().filter(|load| load.complete_rounds() > 0);
         let table = if args.guest {
             guest::render(&measured.map(guest::GuestRow::new).collect::<Result<Vec<_>>>()?)
@@ -57,7 +59,7 @@ pub(crate) fn run(args: &Predictions) -> Result<()> {
             };
             table::render(&measured.map(row).collect::<Result<Vec<_>>>()?)
         };
-        experiment::print(&table, &recorded)?;
+        print(&table, &recorded)?;
     }
     Ok(())
 }
@@ -77,11 +79,6 @@ struct Veth {
     wire: Wire,
     kthread: Kthread,
     _server: Running,
-}
-
-/// The name of a load, with what draws it.
-fn name(seed: u64, number: usize, load: &str) -> String {
-    format!("{seed}-{number:03}: {load}")
 }
 
 impl Study for Veths {

@@ -8,10 +8,12 @@ mod score;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 
 use crate::experiment::record::{Load, Measured, Setting, Start};
-use crate::experiment::{self, Options, Scene, Study, Usual};
+use crate::experiment::run::records;
+use crate::experiment::study::{Options, Scene, Study, Usual};
+use crate::experiment::tables::print;
+use crate::verdicts::score::Rps;
 use crate::wire::{Running, Wire, cpus_of, kernel};
 
 /// Arguments of `verdicts`.
@@ -56,18 +58,11 @@ struct Veth {
     _server: Running,
 }
 
-/// What a setting writes.
-#[derive(Debug, Serialize, Deserialize)]
-struct Rps {
-    /// The CPUs of RPS, as a mask.
-    rps: u32,
-}
-
 /// Measures, or reads what was measured, and prints a table.
 pub(crate) fn run(args: &Verdicts) -> Result<()> {
     let temporary = tempfile::tempdir()?;
-    for (folder, recorded) in args.options.records(USUAL, vec![Box::new(Veths)], &temporary)? {
-        experiment::print(&score::table(&recorded, &folder)?, &recorded)?;
+    for (folder, recorded) in records(&args.options, USUAL, vec![Box::new(Veths)], &temporary)? {
+        print(&score::table(&recorded, &folder)?, &recorded)?;
     }
     Ok(())
 }

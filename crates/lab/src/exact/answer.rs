@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::exact::pin;
+use crate::exact::pin::pin;
 
 /// A request on its way from the first to the second process: address, port, first byte.
 const RECORD: usize = 7;

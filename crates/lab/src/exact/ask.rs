@@ -10,8 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::exact::is_not_there;
-use crate::exact::send::connect;
+use crate::exact::peer::{connect, is_not_there};
 
 /// A UDP request or its response counts as lost after this time.
 const LOST: Duration = Duration::from_millis(400);

@@ -11,8 +11,9 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recvfrom};
 
-use crate::exact::is_not_there;
-use crate::exact::receive::{Mode, Receive, ReceivedSocket, incoming_napi_id};
+use crate::exact::peer::is_not_there;
+use crate::exact::receive_args::{Mode, Receive};
+use crate::exact::received::{ReceivedSocket, incoming_napi_id};
 
 /// The most datagrams of a call of recvmmsg.
 const BATCH: usize = 16;

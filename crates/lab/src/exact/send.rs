@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 
-use crate::exact::{PATIENCE, is_not_there};
+use crate::exact::peer::{PATIENCE, connect, is_not_there};
 
 /// Send an exact number of bytes; fails unless all were sent
 #[derive(Debug, Clone, Args)]
@@ -125,24 +125,6 @@ impl Pace {
     fn wait(&mut self) {
         self.next += self.pause;
         sleep(self.next.saturating_duration_since(Instant::now()));
-    }
-}
-
-/// Connects; waits for a server that is not there yet.
-pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match TcpStream::connect_timeout(&to, Duration::from_secs(3)) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(error) if Instant::now() > deadline => {
-                return Err(error).with_context(|| format!("cannot connect to {to}"));
-            }
-            // Refused, or no route yet: the server is about to start.
-            Err(_) => sleep(Duration::from_millis(50)),
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Receives through `io_uring`, one request at a time.
 
-use crate::exact::receive::ReceivedSocket;
+use crate::exact::received::ReceivedSocket;
 use anyhow::{Context, Result};
 use io_uring::{IoUring, opcode, types};
 use std::net::TcpStream;

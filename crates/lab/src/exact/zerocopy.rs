@@ -1,6 +1,6 @@
 //! `TCP_ZEROCOPY_RECEIVE`: whole pages are mapped, other bytes are copied.
 
-use crate::exact::receive::ReceivedSocket;
+use crate::exact::received::ReceivedSocket;
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

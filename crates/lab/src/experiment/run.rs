@@ -7,7 +7,7 @@ use anyhow::{Context, Error, Result};
 use netsilo_trial::experiment::order;
 
 use crate::experiment::record::{Load, Recorded, Setting};
-use crate::experiment::{Options, Study, Usual};
+use crate::experiment::study::{Options, Study, Usual};
 use crate::say::{bar, progress};
 
 /// The most machines for one load, where each may hang.
@@ -25,8 +25,29 @@ struct Run<'a> {
     begun: Instant,
 }
 
+/// Measures these studies, or reads what was measured: each record with its folder.
+///
+/// A temporary folder lives as long as `temporary`.
+pub(crate) fn records(
+    options: &Options,
+    usual: Usual,
+    studies: Vec<Box<dyn Study + '_>>,
+    temporary: &tempfile::TempDir,
+) -> Result<Vec<(PathBuf, Recorded)>> {
+    let mut folders = options.from.clone();
+    if folders.is_empty() {
+        let keep = options.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
+        folders = run(options, usual, studies, &keep)?;
+    }
+    let read = |folder: PathBuf| {
+        let recorded = Recorded::read(&folder)?;
+        Ok((folder.clone(), recorded.with_context(|| format!("{folder:?} has no record"))?))
+    };
+    folders.into_iter().map(read).collect()
+}
+
 /// Measures what the folders of these studies lack; returns those that have a record.
-pub(super) fn run(
+fn run(
     options: &Options,
     usual: Usual,
     studies: Vec<Box<dyn Study + '_>>,
@@ -178,8 +199,8 @@ mod tests {
     use anyhow::bail;
 
     use super::*;
-    use crate::experiment::Scene;
     use crate::experiment::record::Measured;
+    use crate::experiment::study::Scene;
 
     /// Two settings under two loads; each machine lasts for a number of measurements.
     struct Fake {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use netsilo_model::cost::assumed::Assumed;
 
 use crate::experiment::record::{Load, Measured, Setting, Start};
-use crate::experiment::{Scene, Study};
+use crate::experiment::study::{Scene, Study};
 use crate::guests::{Guest, Guests};
 use crate::outcome::outcomes::choice;
 use crate::outcome::shapes::Shape;

@@ -2,8 +2,20 @@
 
 use netsilo_lab::{Kernel, Nic, NicModel, Spec, Threads};
 
-use crate::outcome::Part;
 use crate::workload::Kind;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Part {
+    /// Veths of this machine, at true speed
+    Veth,
+    /// A guest with 8 CPUs on two sockets: counts
+    Guest8,
+    /// A guest with 16 CPUs on two sockets: counts
+    Guest16,
+    /// A guest with 8 CPUs that forwards between two NICs: counts
+    Forward,
+}
 
 /// A guest and what is measured in it.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use netsilo_lab::exact::Asked;
 use netsilo_trial::traffic::LoadResult;
 
 use crate::experiment::record::{Load, Measured, Setting, Start};
-use crate::experiment::{Scene, Study};
+use crate::experiment::study::{Scene, Study};
 use crate::outcome::times::{Times, family, until_quiet};
 use crate::outcome::veth_loads::{LOADS, Server, VethLoad};
 use crate::wire::{CLIENT_CPU, Kthread, Running, SERVER_CPU, WARM_UP, Wire, cpus_of, kernel};

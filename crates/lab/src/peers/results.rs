@@ -4,8 +4,7 @@ use anyhow::Result;
 use netsilo_stats::Estimate;
 
 use crate::experiment::record::{self, Load, Setting, middle};
-use crate::peers::State;
-use crate::peers::setting::PeerSetting;
+use crate::peers::setting::{PeerSetting, State};
 use crate::workload::Kind;
 
 /// Share of the best peer's rate below which netsilo's interval must not reach.

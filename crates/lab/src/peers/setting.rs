@@ -1,5 +1,7 @@
 //! The settings that are compared.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// What users run, and netsilo. `evidence/peers.md` has the rule and the source of each.
@@ -58,6 +60,16 @@ impl PeerSetting {
     pub(crate) fn is_peer(self) -> bool {
         !matches!(self, Self::Netsilo | Self::NetsiloRun | Self::NetsiloTune)
     }
+}
+
+/// A state of the knobs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct State {
+    /// The settings that lead to it.
+    pub(crate) settings: Vec<PeerSetting>,
+    /// What differs from the booted state, by file.
+    pub(crate) changes: BTreeMap<String, String>,
 }
 
 #[cfg(test)]

@@ -64,6 +64,11 @@ impl VethSetting {
     }
 }
 
+/// The name of a load, with what draws it.
+pub(super) fn name(seed: u64, number: usize, load: &str) -> String {
+    format!("{seed}-{number:03}: {load}")
+}
+
 /// The load of this number, the present setting, and those to be predicted.
 pub(super) fn draw(seed: u64, number: usize) -> (RandomLoad, Vec<VethSetting>) {
     let mut rng = Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(number as u64));

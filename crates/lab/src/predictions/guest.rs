@@ -20,10 +20,9 @@ use netsilo_predict::parameters::Table;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::record::{Load, Measured, Setting};
-use crate::experiment::{Scene, Study};
-use crate::guests::{Guest, Guests};
-use crate::peers::SERVER_CPUS;
-use crate::predictions::name;
+use crate::experiment::study::{Scene, Study};
+use crate::guests::{Guest, Guests, SERVER_CPUS};
+use crate::predictions::draw::name;
 use crate::say::markdown;
 use crate::wire::cpus_of;
 use crate::workload::{Kind, Workload};

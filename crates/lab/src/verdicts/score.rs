@@ -9,14 +9,21 @@ use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_stats::Estimate;
+use serde::{Deserialize, Serialize};
 
 use crate::experiment::record::{Load, Recorded, Setting, middle};
 use crate::say::markdown;
-use crate::verdicts::Rps;
 use crate::wire::{NETDEV, cpus_of};
 
 /// Change of the rate within which "no clear change" is right.
 const SMALL: f64 = 0.05;
+
+/// What a setting writes.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Rps {
+    /// The CPUs of RPS, as a mask.
+    pub(super) rps: u32,
+}
 
 /// A setting of RPS, and the same load without.
 struct Pair<'a> {

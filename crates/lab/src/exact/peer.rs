@@ -1,0 +1,37 @@
+//! The other end: waiting until it is there.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// How long senders wait for their receiver.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Connects; waits for a server that is not there yet.
+pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match TcpStream::connect_timeout(&to, Duration::from_secs(3)) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) if Instant::now() > deadline => {
+                return Err(error).with_context(|| format!("cannot connect to {to}"));
+            }
+            // Refused, or no route yet: the server is about to start.
+            Err(_) => sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// Whether the receiver of a datagram was not there yet, or its host has no route or address.
+pub(crate) fn is_not_there(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::ConnectionRefused
+    )
+}
