@@ -28,6 +28,11 @@ pub fn skip() -> Result<bool> {
     Ok(true)
 }
 
+/// For tests: the path of `netsilo-bench`, built in the same folder as this `netsilo`.
+pub fn bench_of(netsilo: &str) -> String {
+    Path::new(netsilo).with_file_name("netsilo-bench").display().to_string()
+}
+
 /// For tests: calls `look` until its value `fits`; the error shows the last value.
 pub fn until<T: Debug>(
     what: &str,

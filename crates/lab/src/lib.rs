@@ -35,7 +35,7 @@ pub use apt::source as apt_source;
 pub use cable::Cable;
 pub use emulator::Accel;
 pub use example::example;
-pub use for_tests::{on_a_full_disk, output_of, skip, unread, until};
+pub use for_tests::{bench_of, on_a_full_disk, output_of, skip, unread, until};
 pub use guest::Job;
 pub use kernels::{Image, Kernel};
 pub use lab::Lab;

@@ -77,10 +77,10 @@ impl Site {
     }
 
     /// Starts netsilo in a namespace.
-    fn start(&mut self, namespace: &str, arguments: &str, log: &Path) {
+    fn start(&mut self, namespace: &str, program: &str, arguments: &str, log: &Path) {
         let log = std::fs::File::create(log).unwrap();
         let child = Command::new("ip")
-            .args(["netns", "exec", namespace, NETSILO])
+            .args(["netns", "exec", namespace, program])
             .args(arguments.split_whitespace())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -92,16 +92,17 @@ impl Site {
     /// Starts a server, and clients that send at a steady rate.
     fn start_load(&mut self) {
         let (client, server, log) = (self.client.clone(), self.server.clone(), self.path("load"));
-        self.start(&server, "bench serve --bind 0.0.0.0 --workers 2 --only-answer", &log);
+        let bench = netsilo_lab::bench_of(NETSILO);
+        self.start(&server, &bench, "serve --bind 0.0.0.0 --workers 2 --only-answer", &log);
         // The client asks once whether a server is there.
         let listens = || sh(&format!("ip netns exec {server} ss -Hltn sport = :12870"));
         until("the server listens", listens, |ports| !ports.is_empty()).unwrap();
         for (at, rate) in RATES.iter().enumerate() {
             let load = format!(
-                "bench run 10.79.{at}.2 --test UDP_STREAM --send-bytes 200 --rate {rate} \
+                "run 10.79.{at}.2 --test UDP_STREAM --send-bytes 200 --rate {rate} \
                  --instances 2 --duration 1h"
             );
-            self.start(&client, &load, &self.path(&format!("client-{at}")));
+            self.start(&client, &bench, &load, &self.path(&format!("client-{at}")));
         }
     }
 
@@ -112,7 +113,7 @@ impl Site {
         std::fs::write(config.join("netsilo.toml"), text).unwrap();
         let (config, state) = (config.display(), self.path("state"));
         let run = format!("run --config {config} --state-dir {}", state.display());
-        self.start(&server, &run, &log);
+        self.start(&server, NETSILO, &run, &log);
     }
 
     /// Ends the daemon, which leaves what it has placed.

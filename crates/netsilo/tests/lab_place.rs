@@ -171,12 +171,13 @@ fn successive_plans_under_a_steady_load_move_nothing_twice_on_igb_and_on_32_cpus
     for (spec, cpus, one_each) in [(igb, "1,2,5,6", false), (big, "1,9,17,25", true)] {
         let lab = Lab::boot(&spec).unwrap();
         let address = Lab::guest_address(0);
-        let server = format!("{NETSILO} bench serve --bind {address} --workers 4 --cpus {cpus}");
+        let bench = netsilo_lab::bench_of(NETSILO);
+        let server = format!("{bench} serve --bind {address} --workers 4 --cpus {cpus}");
         let server = lab.spawn(&format!("exec {server}")).unwrap();
         let peer = lab.peer(0).unwrap();
         peer.until_open(address, 12870..=12870).unwrap();
         let load = "-t TCP_RR -n 16 --instances-as multiplexed --duration 900s";
-        let client = peer.spawn(&format!("exec {NETSILO} bench run {address} {load}")).unwrap();
+        let client = peer.spawn(&format!("exec {bench} run {address} {load}")).unwrap();
         let received = || {
             let text = lab.sh("cat /sys/class/net/eth0/statistics/rx_packets").unwrap();
             text.trim().parse::<u64>().unwrap()

@@ -44,7 +44,8 @@ fn rps_on_a_busy_guest_has_the_verdict_hurts_and_adds_the_predicted_interrupts()
     let (peer, address) = (lab.peer(0).unwrap(), Lab::guest_address(0));
     peer.until_open(address, 12870..=12870).unwrap();
     let load = "-t TCP_RR -n 64 --instances-as multiplexed --duration 900s";
-    let client = peer.spawn(&format!("exec {NETSILO} bench run {address} {load}")).unwrap();
+    let bench = netsilo_lab::bench_of(NETSILO);
+    let client = peer.spawn(&format!("exec {bench} run {address} {load}")).unwrap();
 
     let goal = "--no-irqs --rps 0,2-3 --costs /tmp/costs.json";
     let plan =
@@ -131,6 +132,7 @@ fn rps_steers_what_a_bridge_delivers_and_nothing_of_a_bond_or_vlan() {
         Lab::boot(&Spec { cpus: 4, ..Spec::new(Kernel::V6_12, NicModel::VirtioNet) }).unwrap();
     lab.sh(SOFTWARE).unwrap();
     let server = serve(&lab, "1", "--workers 1");
+    let bench = netsilo_lab::bench_of(NETSILO);
     lab.peer(0).unwrap().until_open(Lab::guest_address(0), 12870..=12870).unwrap();
     // counted once for each IPI (`rps_trigger_softirq`)
     let steered = || {
@@ -140,7 +142,7 @@ fn rps_steers_what_a_bridge_delivers_and_nothing_of_a_bond_or_vlan() {
     let cpus = |netdev: &str| lab.sh(&format!("cat /sys/class/net/{netdev}/queues/rx-0/rps_cpus"));
     for (n, netdev, steers) in [(0, "bond0", false), (1, "near1.5", false), (2, "br0", true)] {
         let client = format!(
-            "exec ip netns exec far taskset -c 0 {NETSILO} bench run 10.80.{n}.1 -t UDP_RR -n 4 \
+            "exec ip netns exec far taskset -c 0 {bench} run 10.80.{n}.1 -t UDP_RR -n 4 \
              --instances-as multiplexed --workers 1 --resend --duration 300s"
         );
         let client = lab.spawn(&client).unwrap();
@@ -190,8 +192,8 @@ fn rps_steers_what_a_bridge_delivers_and_nothing_of_a_bond_or_vlan() {
 
 /// Starts a server whose threads run on these CPUs only.
 fn serve(lab: &Lab, cpus: &str, options: &str) -> Job {
-    lab.spawn(&format!("exec {NETSILO} bench serve --bind 0.0.0.0 --cpus {cpus} {options}"))
-        .unwrap()
+    let bench = netsilo_lab::bench_of(NETSILO);
+    lab.spawn(&format!("exec {bench} serve --bind 0.0.0.0 --cpus {cpus} {options}")).unwrap()
 }
 
 fn report(lab: &Lab) -> Report {

@@ -47,7 +47,7 @@ impl Client {
             Kind::Dns => env(dnsperf()?.command()),
             Kind::Stream => env(iperf3()?.command()),
             Kind::TcpRr | Kind::UdpRr | Kind::Forward => {
-                format!("'{}' bench run", built::netsilo()?.display())
+                format!("'{}' run", built::netsilo_bench()?.display())
             }
             Kind::Memcached | Kind::Pipeline => {
                 format!("'{}' exact ask", exact::program()?.display())

@@ -13,7 +13,7 @@ pub(crate) struct ClientReport {
     pub(crate) p99_ms: Option<f64>,
 }
 
-/// The report of `bench run`; its transactions are those of the whole run, its rate is without the
+/// The report of `netsilo-bench run`; its transactions are those of the whole run, its rate is without the
 /// warm-up.
 pub(crate) fn bench(text: &str) -> Option<ClientReport> {
     let report: LoadResult = serde_json::from_str(text).ok()?;

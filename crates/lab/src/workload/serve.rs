@@ -56,10 +56,10 @@ fn list(cpus: &[u32]) -> String {
 
 /// A server with a thread on each CPU.
 fn bench_server(address: Ipv4Addr, kind: Kind, cpus: &[u32]) -> Result<String> {
-    let (netsilo, port, threads) = (built::netsilo()?, kind.port(), cpus.len());
+    let (bench, port, threads) = (built::netsilo_bench()?, kind.port(), cpus.len());
     Ok(format!(
-        "exec '{}' bench serve --bind {address} --port {port} --workers {threads} --cpus {}",
-        netsilo.display(),
+        "exec '{}' serve --bind {address} --port {port} --workers {threads} --cpus {}",
+        bench.display(),
         list(cpus)
     ))
 }
