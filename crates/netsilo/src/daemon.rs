@@ -444,8 +444,8 @@ impl<'a> Daemon<'a> {
     fn update_status(&mut self, observation: &Observation, decision: Decision) {
         let Decision { plan, state, conflicts, held, trials, locality, .. } = decision;
         let status = &mut self.status;
-        status.unused_outcome = plan.unused_outcome().cloned();
-        let Plan { changes, refusals, advice, placements, measured, .. } = plan;
+        let Plan { changes, refusals, advice, placements, measured, unused_outcome, .. } = plan;
+        status.unused_outcome = unused_outcome;
         status.measured = measured;
         let attribution = &observation.attribution;
         status.windows += 1;

@@ -14,8 +14,8 @@ use crate::plan::Plan;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::Topology;
-use netsilo_model::snapshot::host::{IrqState, KnobOwner, NetSettings, Snapshot, Writable};
-use netsilo_model::snapshot::netdev::{Napi, Netdev, RxQueue, TxQueue};
+use netsilo_model::snapshot::host::{IrqState, Snapshot};
+use netsilo_model::snapshot::netdev::Netdev;
 
 /// A plan is reused for this many windows at most: five minutes.
 const WINDOWS: u32 = 30;
@@ -23,41 +23,13 @@ const WINDOWS: u32 = 30;
 /// The busy share of a CPU differs by this: less is noise of clock ticks and of measuring.
 const BUSY: f64 = 0.10;
 
-/// What a plan is made from, without the counters that grow in each window.
+/// What a plan is made from.
 #[derive(Debug, Clone)]
 struct Basis {
     pattern: Pattern,
     busy: BTreeMap<CpuId, f64>,
-    settings: Settings,
-}
-
-/// The settings, and what can be set.
-#[derive(Debug, Clone, PartialEq)]
-struct Settings {
-    apart: [CpuSet; 5],
-    irqs: Vec<IrqSettings>,
-    netdevs: Vec<NetdevSettings>,
-    net: NetSettings,
-    default_smp_affinity: Option<CpuSet>,
-    writers: Vec<KnobOwner>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct IrqSettings {
-    irq: Irq,
-    requested: Option<CpuSet>,
-    effective: Option<CpuSet>,
-    writable: Writable,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct NetdevSettings {
-    name: String,
-    ifindex: u32,
-    up: bool,
-    rx_queues: Vec<RxQueue>,
-    tx_queues: Vec<TxQueue>,
-    napis: Vec<Napi>,
+    /// The snapshot with the settings; its counters count for nothing.
+    snapshot: Snapshot,
 }
 
 /// A plan without a change that can be written, and its basis.
@@ -86,7 +58,7 @@ impl Rest {
     /// The rest goes on if this window looks like the first one.
     pub(super) fn goes_on(self, window: &Window<'_>) -> Option<Self> {
         let same = self.windows < WINDOWS
-            && self.basis.settings.are_those_of(window.after())
+            && have_same_settings(&self.basis.snapshot, window.after())
             && !window.pattern.differs(&self.basis.pattern)
             && !differ(&busy(window), &self.basis.busy);
         same.then_some(Self { windows: self.windows + 1, ..self })
@@ -99,8 +71,8 @@ impl Rest {
 
 impl Basis {
     fn new(window: &Window<'_>) -> Self {
-        let settings = Settings::new(window.after());
-        Self { pattern: window.pattern.clone(), busy: busy(window), settings }
+        let snapshot = window.after().clone();
+        Self { pattern: window.pattern.clone(), busy: busy(window), snapshot }
     }
 }
 
@@ -123,57 +95,31 @@ fn cpu_sets(topology: &Topology) -> [&CpuSet; 5] {
     [online, isolated, isolated_partitions, nohz_full, exclusive]
 }
 
-impl Settings {
-    fn new(snapshot: &Snapshot) -> Self {
-        let irq = |(irq, state): (&Irq, &IrqState)| IrqSettings {
-            irq: *irq,
-            requested: state.requested.clone(),
-            effective: state.effective.clone(),
-            writable: state.writable.clone(),
-        };
-        let netdev = |netdev: &Netdev| NetdevSettings {
-            name: netdev.name.clone(),
-            ifindex: netdev.ifindex,
-            up: netdev.up,
-            rx_queues: netdev.rx_queues.clone(),
-            tx_queues: netdev.tx_queues.clone(),
-            napis: netdev.napis.clone(),
-        };
-        let topology = &snapshot.topology;
-        Self {
-            apart: cpu_sets(topology).map(Clone::clone),
-            irqs: snapshot.irqs.iter().map(irq).collect(),
-            netdevs: snapshot.netdevs.iter().map(netdev).collect(),
-            net: snapshot.net.clone(),
-            default_smp_affinity: snapshot.default_smp_affinity.clone(),
-            writers: snapshot.writers.clone(),
-        }
-    }
-
-    /// Whether this snapshot has the same settings.
-    fn are_those_of(&self, snapshot: &Snapshot) -> bool {
-        let irq = |(then, (irq, now)): (&IrqSettings, (&Irq, &IrqState))| {
-            then.irq == *irq
-                && then.requested == now.requested
-                && then.effective == now.effective
-                && then.writable == now.writable
-        };
-        let netdev = |(then, now): (&NetdevSettings, &Netdev)| {
-            (&then.name, then.ifindex, then.up) == (&now.name, now.ifindex, now.up)
-                && then.rx_queues == now.rx_queues
-                && then.tx_queues == now.tx_queues
-                && then.napis == now.napis
-        };
-        let topology = &snapshot.topology;
-        self.apart.iter().eq(cpu_sets(topology))
-            && self.irqs.len() == snapshot.irqs.len()
-            && self.irqs.iter().zip(&snapshot.irqs).all(irq)
-            && self.netdevs.len() == snapshot.netdevs.len()
-            && self.netdevs.iter().zip(&snapshot.netdevs).all(netdev)
-            && self.net == snapshot.net
-            && self.default_smp_affinity == snapshot.default_smp_affinity
-            && self.writers == snapshot.writers
-    }
+/// Whether two snapshots of a machine have the same settings, and the same can be set.
+///
+/// What is compared must have no counters, which would end each rest. A test compares the snapshots
+/// of recorded machines.
+fn have_same_settings(then: &Snapshot, now: &Snapshot) -> bool {
+    let irq = |((then, before), (now, after)): ((&Irq, &IrqState), (&Irq, &IrqState))| {
+        then == now
+            && before.requested == after.requested
+            && before.effective == after.effective
+            && before.writable == after.writable
+    };
+    let netdev = |(then, now): (&Netdev, &Netdev)| {
+        (&then.name, then.ifindex, then.up) == (&now.name, now.ifindex, now.up)
+            && then.rx_queues == now.rx_queues
+            && then.tx_queues == now.tx_queues
+            && then.napis == now.napis
+    };
+    cpu_sets(&then.topology) == cpu_sets(&now.topology)
+        && then.irqs.len() == now.irqs.len()
+        && then.irqs.iter().zip(&now.irqs).all(irq)
+        && then.netdevs.len() == now.netdevs.len()
+        && then.netdevs.iter().zip(&now.netdevs).all(netdev)
+        && then.net == now.net
+        && then.default_smp_affinity == now.default_smp_affinity
+        && then.writers == now.writers
 }
 
 #[cfg(test)]
@@ -183,6 +129,7 @@ mod tests {
     use super::*;
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::derive::analysis::Analysis;
+    use netsilo_model::snapshot::observation::Observation;
     use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::{CpuLoad, Scene, SceneNetdev, SceneQueue};
 
@@ -230,5 +177,22 @@ mod tests {
         assert!(!changed(|it| it.isolated_partitions = CpuSet::from_cpu(CpuId(3))));
         assert!(!changed(|it| it.exclusive = CpuSet::from_cpu(CpuId(3))));
         assert!(!changed(|it| it.rps_sock_flow_entries = Some(4096)));
+    }
+    /// Counters of the kernel grow between the two snapshots of a recording, settings stay.
+    #[test]
+    fn counters_do_not_end_a_rest() {
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/outcomes");
+        let mut seen = 0;
+        for folder in std::fs::read_dir(fixtures).unwrap() {
+            let files = std::fs::read_dir(folder.unwrap().path()).into_iter().flatten();
+            let paths = files.map(|file| file.unwrap().path());
+            let bundle = paths.filter(|path| path.extension().is_some_and(|it| it == "zst")).min();
+            let Some(bundle) = bundle else { continue };
+            let Observation { before, after, .. } = netsilo_sys::bundle::open(&bundle).unwrap();
+            assert_ne!(before, after, "{}", bundle.display());
+            assert!(have_same_settings(&before, &after), "{}", bundle.display());
+            seen += 1;
+        }
+        assert!(seen > 3, "only {seen} recordings");
     }
 }

@@ -69,7 +69,7 @@ impl Memory {
             None if replace(&mut self.follows, false) => {
                 let none = || "no outcome of this machine is known any more".to_owned();
                 let of = |it: &Unchanged| format!("{}: {}", it.subject, it.reason);
-                let why = plan.unused_outcome().map_or_else(none, of);
+                let why = plan.unused_outcome.as_ref().map_or_else(none, of);
                 self.log(None, LogKind::Estimate, why);
             }
             None => {}
@@ -94,7 +94,7 @@ impl Memory {
         let held = |change: &&Change| {
             window.queue(&change.target).is_some_and(|queue| self.held_queues.contains(&queue))
         };
-        around.unchanged.extend(plan.unused_outcome().cloned());
+        around.unused_outcome = plan.unused_outcome;
         around.changes.retain(|change| !held(&change));
         around.changes.extend(plan.changes.into_iter().filter(|change| held(&change)));
         around.changes = ordered(around.changes);

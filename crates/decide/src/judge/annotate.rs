@@ -31,9 +31,7 @@ pub fn annotate(plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
         let note = notes
             .entry((identity.clone(), steering.clone()))
             .or_insert_with(|| steering.verdict(analysis, netdev).map_or_else(String::new, note));
-        // The first clause states the change; remarks follow after semicolons.
-        let mut reason = change.reason.clone();
-        reason.insert_str(reason.find(';').unwrap_or(reason.len()), note);
+        let reason = change.reason.clone() + note;
         change.because(reason)
     };
     Plan { changes: plan.changes.into_iter().map(annotated).collect(), ..plan }

@@ -12,9 +12,6 @@ use crate::place::AlgorithmName;
 use crate::place::parts::Parts;
 use crate::plan::learned::MeasuredBasis;
 
-/// Begins the subject of an outcome that is not used.
-const OUTCOME: &str = "measured outcome";
-
 /// What `apply` will write, and what it leaves unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -30,6 +27,9 @@ pub struct Plan {
     /// The measured outcome that it rests on; `None` if it rests on the cost model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<MeasuredBasis>,
+    /// The measured outcome that it does not use, with the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unused_outcome: Option<Unchanged>,
     /// What was examined and stays unchanged, with the reason.
     #[serde(default)]
     pub unchanged: Vec<Unchanged>,
@@ -64,13 +64,14 @@ impl Plan {
 
     /// Says why a plan by the model does not use a measured outcome.
     pub(crate) fn without_outcome(mut self, id: &str, why: &str) -> Self {
-        self.leave(&format!("{OUTCOME} {id}"), &format!("not used: {why}"));
+        let (subject, reason) = (format!("measured outcome {id}"), format!("not used: {why}"));
+        self.unused_outcome = Some(Unchanged { subject, reason });
         self
     }
 
-    /// The measured outcome that it does not use, with the reason.
-    pub fn unused_outcome(&self) -> Option<&Unchanged> {
-        self.unchanged.iter().find(|it| it.subject.starts_with(OUTCOME))
+    /// What the plan leaves as it is: a measured outcome first, then what was examined.
+    pub fn all_unchanged(&self) -> impl Iterator<Item = &Unchanged> {
+        self.unused_outcome.iter().chain(&self.unchanged)
     }
 
     /// Adds a refusal, unless the plan has the same one already.

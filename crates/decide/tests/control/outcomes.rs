@@ -125,7 +125,7 @@ fn an_outcome_that_needs_another_programs_knob_is_not_used() {
     by_someone_else(&mut world, 30, 3);
     let decision = world.steps(2);
     assert_eq!((decision.plan.measured.as_ref(), decision.conflicts.len()), (None, 1));
-    let why = &decision.plan.unused_outcome().unwrap().reason;
+    let why = &decision.plan.unused_outcome.as_ref().unwrap().reason;
     assert!(
         why.contains("irq 30") && why.ends_with("is left to another program (unknown)"),
         "{why}"

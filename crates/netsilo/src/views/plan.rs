@@ -33,7 +33,7 @@ pub(crate) fn render(plan: &Plan) -> Styled {
         text.push(Meaning::Fair, line);
         let _ = writeln!(text);
     }
-    let unchanged = plan.unchanged.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
+    let unchanged = plan.all_unchanged().map(|it| (it.subject.as_str(), it.reason.as_str()));
     text.append(&section(Styled::new(Meaning::Quiet, "left alone"), unchanged));
     let refused = plan.refusals.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
     text.append(&section(Styled::new(Meaning::Bad, "refused"), refused));

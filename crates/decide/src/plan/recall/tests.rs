@@ -94,7 +94,7 @@ fn recalled(learned: &Learned, observation: &Observation, goal: &Goal) -> Plan {
 fn why_not(learned: &Learned, observation: &Observation, goal: &Goal) -> String {
     let mut made = recalled(learned, observation, goal);
     let by_model = with_analysis(observation, |analysis| plan(analysis, goal));
-    let why = made.unchanged.pop().unwrap();
+    let why = made.unused_outcome.take().unwrap();
     assert_eq!((made, why.subject.as_str()), (by_model, "measured outcome 7"));
     why.reason.strip_prefix("not used: ").unwrap().to_owned()
 }
