@@ -9,6 +9,10 @@ use std::sync::atomic::Ordering;
 use std::thread::sleep;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use netsilo::args::look::STOP_CHECK_INTERVAL;
+use netsilo::tell::exit::{Exit, ExitError};
+use netsilo::tell::out;
+use netsilo::temporary_changes::complete;
 use netsilo_model::change::{Change, SYSCTLS, Target, Value, first_void, only_read, ordered};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_sys::files::root::Root;
@@ -21,10 +25,6 @@ use netsilo_sys::transaction::undo::{UndoScope, undo};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::setup::Setup;
-use netsilo::args::look::STOP_CHECK_INTERVAL;
-use netsilo::tell::exit::{Exit, ExitError};
-use netsilo::tell::out;
-use netsilo::temporary_changes::complete;
 
 /// Every value that is read from this machine.
 struct Settings {
@@ -34,7 +34,7 @@ struct Settings {
 
 /// Runs the command, reads what it changes, and undoes it. Meanwhile the journal holds the previous
 /// value of every knob, so `netsilo undo` can restore it in any case.
-pub(super) fn record(name: &str, command: &str, setup: &Setup<'_>) -> Result<Vec<Change>> {
+pub(crate) fn record(name: &str, command: &str, setup: &Setup<'_>) -> Result<Vec<Change>> {
     out::note(&format!("{name}: running its command once to read what it changes"));
     let (root, kernel) = (Root::live(), setup.state.kernel()?);
     let dir = setup.state.absolute()?;

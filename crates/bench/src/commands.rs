@@ -12,7 +12,7 @@ use crate::folder::{RunOptions, Sender};
 use crate::load_args::{address, run_command};
 
 /// Returns the commands that repeat the experiment by hand.
-pub(super) fn commands(
+pub(crate) fn commands(
     experiment: &Experiment,
     options: &RunOptions,
     here: Option<IpAddr>,

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use netsilo::args::file::read_configuration;
+use netsilo::args::parse;
 use netsilo_decide::plan::AlgorithmName;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_trial::experiment::Load;
@@ -13,8 +15,6 @@ use serde::{Deserialize, Deserializer};
 
 use crate::load_args::{TimeArgs, with_instances};
 use crate::offload::Offload;
-use netsilo::args::file::read_configuration;
-use netsilo::args::parse;
 
 /// The published experiments by name.
 const PUBLISHED: [(&str, &str); 5] = [
@@ -31,21 +31,21 @@ const MOST_WORK_USECS: u64 = 1_000_000;
 /// What an experiment compares.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Definition {
+pub(crate) struct Definition {
     /// What this machine does with the loads.
     #[serde(default)]
-    pub(super) this_machine: Role,
+    pub(crate) this_machine: Role,
     /// CPU time that this machine's server burns per request, in microseconds.
     #[serde(default)]
-    pub(super) work_usecs: u64,
+    pub(crate) work_usecs: u64,
     /// Whether to find the work per request that keeps the CPUs of this machine busy.
     #[serde(default)]
-    pub(super) work_until_busy: bool,
+    pub(crate) work_until_busy: bool,
     /// The CPU that this machine's server runs on; otherwise the scheduler places it.
-    pub(super) reader: Option<Cpus>,
+    pub(crate) reader: Option<Cpus>,
     /// The settings; the first is the reference.
     #[serde(rename = "setting")]
-    pub(super) settings: Vec<SettingKeys>,
+    pub(crate) settings: Vec<SettingKeys>,
     #[serde(rename = "load")]
     loads: Vec<LoadKeys>,
 }
@@ -53,7 +53,7 @@ pub(super) struct Definition {
 /// What the machine under test does with the loads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// Its server answers the loads of the peers.
     #[default]
     Receives,
@@ -66,31 +66,65 @@ pub(super) enum Role {
 /// A setting. One without further keys writes nothing.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct SettingKeys {
-    pub(super) name: String,
+pub(crate) struct SettingKeys {
+    pub(crate) name: String,
     /// One-line description.
-    pub(super) what: Option<String>,
+    pub(crate) what: Option<String>,
     /// The algorithm that places interrupts; without it they stay.
-    pub(super) irqs: Option<AlgorithmName>,
+    pub(crate) irqs: Option<AlgorithmName>,
     /// The CPUs that interrupts are placed on; without it those of the command line.
-    pub(super) cpus: Option<Cpus>,
+    pub(crate) cpus: Option<Cpus>,
     /// The CPUs of RPS for every rx queue.
-    pub(super) rps: Option<Cpus>,
+    pub(crate) rps: Option<Cpus>,
     /// Entries of the RFS flow table, where this network namespace has one.
-    pub(super) rfs: Option<u32>,
+    pub(crate) rfs: Option<u32>,
     /// Whether each netdev gets as many queues as it supports.
     #[serde(default)]
-    pub(super) most_queues: bool,
+    pub(crate) most_queues: bool,
     /// The offload that is switched to its other state.
-    pub(super) offload: Option<Offload>,
+    pub(crate) offload: Option<Offload>,
     /// A command for `sh`: what it changes is the setting.
-    pub(super) command: Option<String>,
+    pub(crate) command: Option<String>,
+}
+
+/// How a setting gets its changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way<'a> {
+    /// It has none.
+    Nothing,
+    /// `irqs`, `cpus`, `rps` and `rfs` are a goal.
+    Planned,
+    MostQueues,
+    Offload(Offload),
+    Command(&'a str),
+}
+
+impl SettingKeys {
+    /// How the setting gets its changes; an error if its keys exclude each other.
+    pub(crate) fn way(&self) -> Result<Way<'_>> {
+        let Self { name, irqs, cpus, rps, rfs, most_queues, offload, command, .. } = self;
+        ensure!(cpus.is_none() || irqs.is_some(), "setting {name}: cpus needs irqs");
+        let ways = [
+            (irqs.is_some() || rps.is_some() || rfs.is_some()).then_some(Way::Planned),
+            most_queues.then_some(Way::MostQueues),
+            offload.map(Way::Offload),
+            command.as_deref().map(Way::Command),
+        ];
+        let mut ways = ways.into_iter().flatten();
+        let way = ways.next().unwrap_or(Way::Nothing);
+        ensure!(
+            ways.next().is_none(),
+            "setting {name}: irqs, rps and rfs, most-queues, offload, and command exclude each \
+             other: make a setting of each"
+        );
+        Ok(way)
+    }
 }
 
 /// CPUs by name or number.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) enum Cpus {
+pub(crate) enum Cpus {
     /// All that receive work may run on.
     All,
     /// The first of them.
@@ -157,12 +191,12 @@ fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error
 }
 
 /// The names of the published experiments.
-pub(super) fn published() -> String {
+pub(crate) fn published() -> String {
     PUBLISHED.map(|(name, _)| name).join(", ")
 }
 
 /// Returns the name and the text of a definition: a published one by its name, or a file.
-pub(super) fn text(name_or_file: &str) -> Result<(String, String)> {
+pub(crate) fn text(name_or_file: &str) -> Result<(String, String)> {
     if let Some((name, text)) = PUBLISHED.iter().find(|(name, _)| *name == name_or_file) {
         return Ok(((*name).to_owned(), (*text).to_owned()));
     }
@@ -180,7 +214,7 @@ pub(super) fn text(name_or_file: &str) -> Result<(String, String)> {
 
 impl Definition {
     /// Reads and checks a definition.
-    pub(super) fn parse(name: &str, text: &str) -> Result<Self> {
+    pub(crate) fn parse(name: &str, text: &str) -> Result<Self> {
         let definition: Self = toml::from_str(text).with_context(|| name.to_owned())?;
         definition.check().with_context(|| name.to_owned())?;
         Ok(definition)
@@ -192,18 +226,7 @@ impl Definition {
             !self.work_until_busy || (self.work_usecs == 0 && self.this_machine == Role::Receives),
             "work-until-busy needs a machine that receives, and no work-usecs"
         );
-        for keys in &self.settings {
-            let SettingKeys { name, irqs, cpus, rps, rfs, most_queues, offload, command, .. } =
-                keys;
-            let plans = irqs.is_some() || rps.is_some() || rfs.is_some();
-            let ways = [plans, *most_queues, offload.is_some(), command.is_some()];
-            ensure!(
-                ways.into_iter().filter(|it| *it).count() <= 1,
-                "setting {name}: irqs, rps and rfs, most-queues, offload, and command exclude \
-                 each other: make a setting of each"
-            );
-            ensure!(cpus.is_none() || irqs.is_some(), "setting {name}: cpus needs irqs");
-        }
+        self.settings.iter().try_for_each(|keys| keys.way().map(drop))?;
         let forwards = self.this_machine == Role::Forwards;
         for load in &self.loads {
             if load.early_drop && !forwards {
@@ -218,7 +241,7 @@ impl Definition {
     }
 
     /// Returns all loads, each as long as asked for.
-    pub(super) fn loads(&self, times: &TimeArgs) -> Vec<Load> {
+    pub(crate) fn loads(&self, times: &TimeArgs) -> Vec<Load> {
         self.loads.iter().flat_map(|keys| keys.loads(times)).collect()
     }
 }
@@ -310,6 +333,14 @@ mod tests {
             ("forward", 5, 3),
         ];
         assert_eq!(numbers, expected);
+    }
+
+    #[test]
+    fn the_definition_in_the_documentation_is_valid() {
+        let page = include_str!("../../../docs/bench.md");
+        let text = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+        let definition = Definition::parse("docs/bench.md", text).unwrap();
+        assert_eq!((definition.settings.len(), definition.loads(&times()).len()), (5, 8));
     }
 
     #[test]

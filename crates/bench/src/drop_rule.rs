@@ -12,13 +12,13 @@ use crate::load_args::address;
 
 /// Drops a load's packets on arrival while the returned value lives; `None` for a load that is
 /// not dropped.
-pub(super) fn drop_early(options: &RunOptions, load: &Load) -> Result<Option<EarlyDrop>> {
+pub(crate) fn drop_early(options: &RunOptions, load: &Load) -> Result<Option<EarlyDrop>> {
     let flows = dropped_flows(options, load)?;
     Ok(if flows.is_empty() { None } else { Some(EarlyDrop::install(&Root::live(), &flows)?) })
 }
 
 /// Returns the nft command with the same effect, for running a load by hand; empty if none.
-pub(super) fn nft_command(options: &RunOptions, load: &Load) -> Result<String> {
+pub(crate) fn nft_command(options: &RunOptions, load: &Load) -> Result<String> {
     let mut text = String::new();
     for (from, to) in dropped_flows(options, load)? {
         let ip = if from.is_ipv4() { "ip" } else { "ip6" };

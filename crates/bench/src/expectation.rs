@@ -1,5 +1,6 @@
 //! What the model expects of an experiment's settings, before they are measured.
 
+use netsilo::forecast::quick_forecast;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
@@ -7,11 +8,9 @@ use netsilo_predict::live::forecast::Expected;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_trial::experiment::{Expectation, ExpectedChange, Experiment, Load};
 
-use netsilo::forecast::quick_forecast;
-
 /// Predicts what all settings but the first change, as `netsilo predict` does, from what was seen
 /// under this load with the first one.
-pub(super) fn expect(
+pub(crate) fn expect(
     experiment: &Experiment,
     load: &Load,
     seen: &Observation,

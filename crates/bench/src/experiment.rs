@@ -8,6 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
+use netsilo::args::look::wait_with_progress;
+use netsilo::args::state_dir::StateDir;
+use netsilo::runs::{as_found, machine, same_machine, writes};
+use netsilo::tell::consent::{self, confirmed_by_user};
+use netsilo::tell::exit::{Exit, ExitError};
+use netsilo::tell::out;
+use netsilo::tell::words::plural;
+use netsilo::verbs::capture;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::bundle::Addresses;
@@ -20,18 +28,9 @@ use crate::definition::{self, Definition, Role};
 use crate::folder::{RunOptions, Sender, create_run, open_run};
 use crate::load_args::{TimeArgs, address};
 use crate::runner::{self, Runner};
-use crate::settings::Maker;
+use crate::settings::settings;
 use crate::setup::Setup;
 use crate::tuning::TuningArgs;
-use netsilo::args::costs::costs_for;
-use netsilo::args::look::wait_with_progress;
-use netsilo::args::state_dir::StateDir;
-use netsilo::runs::{as_found, machine, same_machine, writes};
-use netsilo::tell::consent::{self, confirmed_by_user};
-use netsilo::tell::exit::{Exit, ExitError};
-use netsilo::tell::out;
-use netsilo::tell::words::plural;
-use netsilo::verbs::capture;
 
 /// Default number of rounds; with fewer there is no exact 95% interval.
 const ROUNDS: u32 = 6;
@@ -97,7 +96,7 @@ pub(crate) struct Args {
 }
 
 /// Runs or resumes an experiment.
-pub(super) fn run(args: &Args) -> Result<Exit> {
+pub(crate) fn run(args: &Args) -> Result<Exit> {
     let definition = args.definition.as_deref().map(definition::text).transpose()?;
     match (&args.resume, &definition) {
         (Some(dir), _) => args.go_on(dir, &Signals::await_them()?),
@@ -257,7 +256,7 @@ impl Args {
 /// Makes the settings and loads of a definition on this machine.
 fn define(
     definition: &Definition,
-    mut loads: Vec<Load>,
+    loads: Vec<Load>,
     setup: &mut Setup<'_>,
 ) -> Result<(Vec<Setting>, Vec<Load>)> {
     if let Some(word) = &definition.reader {
@@ -269,19 +268,14 @@ fn define(
     if definition.work_until_busy {
         setup.work_until_busy(load)?;
     }
-    let (setup, costs) = (&*setup, costs_for(false)?);
-    let mut maker = Maker::new(setup, load, &costs);
-    let mut settings = Vec::new();
-    for keys in &definition.settings {
-        settings.extend(maker.setting(keys)?);
-    }
+    let settings = settings(&definition.settings, setup, load)?;
     let mut possible = Vec::new();
-    for load in &loads {
-        possible.push(setup.is_possible(load)?);
+    for load in loads {
+        if setup.is_possible(&load)? {
+            possible.push(load);
+        }
     }
-    let mut possible = possible.into_iter();
-    loads.retain(|_| possible.next().unwrap_or(true));
-    Ok((without_twins(settings), loads))
+    Ok((without_twins(settings), possible))
 }
 
 /// Connects to each peer; returns this machine's address towards the last one.

@@ -17,22 +17,22 @@ const OPTIONS: &str = "how.json";
 /// The options that resuming a run needs besides the experiment itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RunOptions {
+pub(crate) struct RunOptions {
     /// Senders of the loads; a load with two senders uses the first two, or the only one twice.
-    pub(super) senders: Vec<Sender>,
+    pub(crate) senders: Vec<Sender>,
     /// Whether eBPF measures interrupt times.
-    pub(super) bpf: bool,
+    pub(crate) bpf: bool,
     /// Whether to map which CPUs process and read, once per setting and load.
-    pub(super) maps: bool,
+    pub(crate) maps: bool,
     /// CPU time that this machine's server burns per request, in microseconds.
-    pub(super) work_usecs: u64,
+    pub(crate) work_usecs: u64,
     /// The CPU that the server's workers are pinned to.
-    pub(super) pinned: Option<CpuId>,
+    pub(crate) pinned: Option<CpuId>,
 }
 
 impl RunOptions {
     /// Whether this machine is between the ends of the loads.
-    pub(super) fn forwards(&self) -> bool {
+    pub(crate) fn forwards(&self) -> bool {
         self.senders.iter().any(|sender| sender.agent.is_some() && sender.against.is_some())
     }
 }
@@ -40,11 +40,11 @@ impl RunOptions {
 /// A machine that generates a load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Sender {
+pub(crate) struct Sender {
     /// Address of its `netsilo-bench serve`; `None` for this machine.
-    pub(super) agent: Option<String>,
+    pub(crate) agent: Option<String>,
     /// Address of the receiver; `None` for this machine.
-    pub(super) against: Option<String>,
+    pub(crate) against: Option<String>,
 }
 
 /// Contents of a run's folder.
@@ -68,7 +68,7 @@ pub(crate) fn read(folder: &Path) -> Result<RunFolder> {
 }
 
 /// Creates the folder of an experiment.
-pub(super) fn create_run(
+pub(crate) fn create_run(
     path: &Path,
     experiment: &Experiment,
     options: &RunOptions,
@@ -85,7 +85,7 @@ pub(super) fn create_run(
 /// Opens a folder to resume its run; truncates an incomplete last record.
 ///
 /// Its commands run and its changes are written: unless trusted, it must be the user's own.
-pub(super) fn open_run(
+pub(crate) fn open_run(
     path: &Path,
     trust: bool,
 ) -> Result<(RecordsFile, Experiment, RunOptions, Vec<Record>)> {

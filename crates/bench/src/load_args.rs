@@ -11,7 +11,7 @@ use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
 /// How long a load runs.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct TimeArgs {
+pub(crate) struct TimeArgs {
     /// Time the load counts, in each trial of an experiment
     #[arg(
         short,
@@ -33,7 +33,7 @@ pub(super) struct TimeArgs {
 
 impl TimeArgs {
     /// The default load of a kind, for this time.
-    pub(super) fn spec(&self, test: Test) -> Spec {
+    pub(crate) fn spec(&self, test: Test) -> Spec {
         Spec { warm_up: self.warm_up, ..Spec::default_for(test, self.duration) }
     }
 }
@@ -97,7 +97,7 @@ pub(crate) struct LoadArgs {
 
 impl LoadArgs {
     /// Returns the load that the arguments describe.
-    pub(super) fn spec(&self) -> Spec {
+    pub(crate) fn spec(&self) -> Spec {
         let usual = self.times.spec(self.test);
         let spec = with_instances(
             usual.clone(),
@@ -120,7 +120,7 @@ impl LoadArgs {
 }
 
 /// Fills in `instances_as` when the user did not choose, and one worker per CPU.
-pub(super) fn with_instances(
+pub(crate) fn with_instances(
     spec: Spec,
     instances: usize,
     instances_as: Option<InstancesAs>,
@@ -136,7 +136,7 @@ pub(super) fn with_instances(
 }
 
 /// Returns the command that generates this load.
-pub(super) fn run_command(spec: &Spec, to: &str, bpf: bool) -> String {
+pub(crate) fn run_command(spec: &Spec, to: &str, bpf: bool) -> String {
     let Spec { test, instances, instances_as, workers, lost_after, warm_up, duration, .. } = spec;
     let mut words =
         format!("netsilo-bench run {to} -t {test} -n {instances} --instances-as {instances_as}");
@@ -176,11 +176,11 @@ pub(super) fn run_command(spec: &Spec, to: &str, bpf: bool) -> String {
     )
 }
 
-pub(super) fn cpus() -> usize {
+pub(crate) fn cpus() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
-pub(super) fn sizes(text: &str) -> Result<(usize, usize), String> {
+pub(crate) fn sizes(text: &str) -> Result<(usize, usize), String> {
     let (request, response) = text.split_once(',').unwrap_or((text, text));
     let bytes =
         |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is not a number of bytes"));
@@ -188,7 +188,7 @@ pub(super) fn sizes(text: &str) -> Result<(usize, usize), String> {
 }
 
 /// Resolves `host`, `host:port` or an address to its first socket address.
-pub(super) fn address(text: &str) -> Result<SocketAddr> {
+pub(crate) fn address(text: &str) -> Result<SocketAddr> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, PORT));
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// An offload by ethtool's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Offload {
+pub(crate) enum Offload {
     Tso,
     Gro,
     Lro,
@@ -30,7 +30,7 @@ impl Offload {
     }
 
     /// Switches it off where it is on anywhere, and otherwise on.
-    pub(super) fn switched<'a>(self, netdevs: impl Iterator<Item = &'a Netdev>) -> Vec<Change> {
+    pub(crate) fn switched<'a>(self, netdevs: impl Iterator<Item = &'a Netdev>) -> Vec<Change> {
         let mut changes = Vec::new();
         for netdev in netdevs {
             let of = |name: &&str| netdev.ethtool.as_ref()?.feature(name);

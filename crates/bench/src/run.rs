@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
+use netsilo::tell::exit::Exit;
+use netsilo::tell::out;
+use netsilo::views::units;
 use netsilo_load as load;
 use netsilo_load::{Options, Tick};
 use netsilo_trial::traffic::{Spec, Test};
 
 use crate::load_args::{LoadArgs, address};
 use crate::view;
-use netsilo::tell::exit::Exit;
-use netsilo::tell::out;
-use netsilo::views::units;
 
 /// Arguments of `netsilo-bench run`.
 #[derive(Debug, clap::Args)]

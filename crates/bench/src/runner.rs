@@ -10,6 +10,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use netsilo::args::costs::costs_for;
+use netsilo::args::look::wait_unless_stopped;
+use netsilo::args::state_dir::StateDir;
+use netsilo::runs::{RecordsFile, refused};
+use netsilo::tell::exit::{Exit, ExitError};
+use netsilo::tell::out;
+use netsilo::tell::words::plural;
+use netsilo::temporary_changes::TemporaryChanges;
 use netsilo_load as load;
 use netsilo_load::{Bind, LoadError, Options, Order, Server, StartCounters, Tick};
 use netsilo_model::derive::rates::rates;
@@ -28,14 +36,6 @@ use crate::drop_rule::drop_early;
 use crate::expectation::expect;
 use crate::folder::RunOptions;
 use crate::view;
-use netsilo::args::costs::costs_for;
-use netsilo::args::look::wait_unless_stopped;
-use netsilo::args::state_dir::StateDir;
-use netsilo::runs::{RecordsFile, refused};
-use netsilo::tell::exit::{Exit, ExitError};
-use netsilo::tell::out;
-use netsilo::tell::words::plural;
-use netsilo::temporary_changes::TemporaryChanges;
 
 /// A run ends after this many consecutive trials without a result.
 const FAILURES: usize = 5;
@@ -58,15 +58,15 @@ const AWAY: Duration = Duration::from_secs(60);
 const MARGIN: Duration = Duration::from_secs(60);
 
 /// What all trials of a run share.
-pub(super) struct Runner<'a> {
-    pub(super) experiment: &'a Experiment,
-    pub(super) options: &'a RunOptions,
-    pub(super) state: &'a StateDir,
-    pub(super) stop: &'a AtomicBool,
+pub(crate) struct Runner<'a> {
+    pub(crate) experiment: &'a Experiment,
+    pub(crate) options: &'a RunOptions,
+    pub(crate) state: &'a StateDir,
+    pub(crate) stop: &'a AtomicBool,
 }
 
 /// Estimates how long this many trials take.
-pub(super) fn time_of(experiment: &Experiment, trials: usize) -> Duration {
+pub(crate) fn time_of(experiment: &Experiment, trials: usize) -> Duration {
     let each = experiment.loads.iter().map(|load| time_of_one(experiment, load)).sum::<Duration>();
     let each = each / experiment.loads.len().max(1) as u32;
     Duration::from_secs((each * trials as u32).as_secs())
@@ -83,12 +83,12 @@ fn longest(load: &Load) -> Duration {
 }
 
 /// Observes the machine under a short load, with nothing changed.
-pub(super) fn observe(options: &RunOptions, load: &Load, stop: &AtomicBool) -> Result<Observation> {
+pub(crate) fn observe(options: &RunOptions, load: &Load, stop: &AtomicBool) -> Result<Observation> {
     while_serving(options, stop, |targets| targets.observe(load))
 }
 
 /// Measures the share of this machine's CPU time that a short load uses, with nothing changed.
-pub(super) fn busy(options: &RunOptions, load: &Load, stop: &AtomicBool) -> Result<f64> {
+pub(crate) fn busy(options: &RunOptions, load: &Load, stop: &AtomicBool) -> Result<f64> {
     let (runs, between) = while_serving(options, stop, |targets| {
         targets.make(load, &shortened(load, LOOK), &mut |_| {})
     })?;
@@ -102,7 +102,7 @@ pub(super) fn busy(options: &RunOptions, load: &Load, stop: &AtomicBool) -> Resu
 
 /// Checks in a short trial, with nothing changed, that all packets of a load are dropped early
 /// here.
-pub(super) fn is_dropped(options: &RunOptions, load: &Load, stop: &AtomicBool) -> Result<()> {
+pub(crate) fn is_dropped(options: &RunOptions, load: &Load, stop: &AtomicBool) -> Result<()> {
     let (runs, _) = while_serving(options, stop, |targets| {
         targets.make(load, &shortened(load, LOOK), &mut |_| {})
     })?;
@@ -326,7 +326,7 @@ impl LoadTargets<'_> {
 
 impl Runner<'_> {
     /// Runs these steps and records each result.
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         mut folder: RecordsFile,
         steps: Vec<Step>,

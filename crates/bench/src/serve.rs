@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result};
-use netsilo_load::{Bind, Event, MEMORY, PORT, Server};
-use netsilo_model::machine::cpuset::CpuSet;
-
-use crate::load_args::cpus;
 use netsilo::tell::exit::Exit;
 use netsilo::tell::out;
 use netsilo::tell::words::plural;
 use netsilo::views::units;
+use netsilo_load::{Bind, Event, MEMORY, PORT, Server};
+use netsilo_model::machine::cpuset::CpuSet;
+
+use crate::load_args::cpus;
 
 /// Arguments of `netsilo-bench serve`.
 #[derive(Debug, clap::Args)]

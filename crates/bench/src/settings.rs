@@ -1,6 +1,9 @@
 //! The settings of a definition on this machine, with their changes.
 
 use anyhow::Result;
+use netsilo::args::costs::costs_for;
+use netsilo::tell::exit::{Exit, ExitError};
+use netsilo::tell::out;
 use netsilo_decide::judge::annotate::plan_with_verdicts;
 use netsilo_decide::plan::{AlgorithmName, Goal, RefusalCause};
 use netsilo_model::change::{Change, knobs};
@@ -11,73 +14,76 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_trial::experiment::{Load, Setting};
 
 use crate::command_setting;
-use crate::definition::{Cpus, SettingKeys};
+use crate::definition::{Cpus, SettingKeys, Way};
 use crate::setup::Setup;
-use netsilo::tell::exit::{Exit, ExitError};
-use netsilo::tell::out;
 
-/// Makes settings; observes the machine under a load at most once, when a placement needs readers.
-pub(super) struct Maker<'a> {
-    setup: &'a Setup<'a>,
-    /// The load under which placements are planned.
-    load: &'a Load,
-    costs: &'a Costs,
-    under_load: Option<Observation>,
+/// Makes the settings of a definition. Placements that need readers are planned under a load.
+pub(crate) fn settings(
+    all: &[SettingKeys],
+    setup: &Setup<'_>,
+    load: &Load,
+) -> Result<Vec<Setting>> {
+    let costs = costs_for(false)?;
+    let observe = || setup.observe_under(load);
+    let under_load = all.iter().any(needs_readers).then(observe).transpose()?;
+    let mut settings = Vec::new();
+    for keys in all {
+        let seen = under_load.as_ref().filter(|_| needs_readers(keys));
+        settings.extend(setting(keys, setup, seen.unwrap_or(&setup.observation), &costs)?);
+    }
+    Ok(settings)
 }
 
-impl<'a> Maker<'a> {
-    pub(super) fn new(setup: &'a Setup<'a>, load: &'a Load, costs: &'a Costs) -> Self {
-        Self { setup, load, costs, under_load: None }
-    }
+/// Whether a setting is placed by an algorithm that looks at readers: all but `spread` do.
+fn needs_readers(keys: &SettingKeys) -> bool {
+    keys.irqs.is_some_and(|algorithm| algorithm != AlgorithmName::Spread)
+}
 
-    /// Makes a setting; `None`, with a note, if it changes nothing that it should change.
-    pub(super) fn setting(&mut self, keys: &SettingKeys) -> Result<Option<Setting>> {
-        let SettingKeys { name, irqs, rps, rfs, most_queues, offload, command, .. } = keys;
-        let netdevs = self.setup.tuning.netdevs(&self.setup.observation.after);
-        let changes = if let Some(command) = command {
-            command_setting::record(name, command, self.setup)?
-        } else if let Some(offload) = offload {
-            offload.switched(netdevs)
-        } else if *most_queues {
-            netdevs.filter_map(most_queues_of).collect()
-        } else if irqs.is_some() || rps.is_some() || rfs.is_some() {
-            self.planned(keys)?
-        } else {
-            return Ok(Some(setting(keys, Vec::new(), "nothing changed".into())));
-        };
-        if changes.is_empty() {
-            out::note(&format!("{name}: changes nothing here, so it is left out"));
-            return Ok(None);
-        }
-        let what = command.as_ref().map(|command| format!("what `{}` changes", command.trim()));
-        Ok(Some(setting(keys, changes, what.unwrap_or_else(|| name.clone()))))
+/// Makes one setting; `None`, with a note, if it should change something and does not.
+fn setting(
+    keys: &SettingKeys,
+    setup: &Setup<'_>,
+    seen: &Observation,
+    costs: &Costs,
+) -> Result<Option<Setting>> {
+    let name = &keys.name;
+    let netdevs = setup.tuning.netdevs(&setup.observation.after);
+    let changes = match keys.way()? {
+        Way::Nothing => Vec::new(),
+        Way::Planned => changes(name, &goal(keys, setup, costs)?, seen)?,
+        Way::MostQueues => netdevs.filter_map(most_queues_of).collect(),
+        Way::Offload(offload) => offload.switched(netdevs),
+        Way::Command(command) => command_setting::record(name, command, setup)?,
+    };
+    if changes.is_empty() && keys.way()? != Way::Nothing {
+        out::note(&format!("{name}: changes nothing here, so it is left out"));
+        return Ok(None);
     }
+    let usual = || match &keys.command {
+        Some(command) => format!("what `{}` changes", command.trim()),
+        None if changes.is_empty() => "nothing changed".to_owned(),
+        None => name.clone(),
+    };
+    let what = keys.what.clone().unwrap_or_else(usual);
+    Ok(Some(Setting { name: name.clone(), what, changes, command: keys.command.clone() }))
+}
 
-    /// Plans what a setting places and sets.
-    fn planned(&mut self, keys: &SettingKeys) -> Result<Vec<Change>> {
-        let Setup { tuning, observation, options, .. } = self.setup;
-        let after = &observation.after;
-        let cpus = |word: &Cpus| tuning.cpus(word, &after.topology, options.pinned);
-        let own = keys.cpus.as_ref().map(cpus).transpose()?;
-        let goal = Goal {
-            netdevs: tuning.netdev.clone(),
-            cpus: own.or_else(|| tuning.cpus.clone()),
-            even_if_owned: tuning.even_if_owned,
-            irqs: keys.irqs.is_some(),
-            algorithm: keys.irqs.unwrap_or_default(),
-            rps: keys.rps.as_ref().map(cpus).transpose()?,
-            rfs: keys.rfs.filter(|_| after.net.rps_sock_flow_entries.is_some()),
-            costs: self.costs.clone(),
-            ..Goal::default()
-        };
-        // of all algorithms only spread needs no reader
-        let needs_load = keys.irqs.is_some_and(|algorithm| algorithm != AlgorithmName::Spread);
-        if needs_load && self.under_load.is_none() {
-            self.under_load = Some(self.setup.observe_under(self.load)?);
-        }
-        let seen = self.under_load.as_ref().filter(|_| needs_load).unwrap_or(observation);
-        changes(&keys.name, &goal, seen)
-    }
+/// The goal of a setting that places and sets.
+fn goal(keys: &SettingKeys, setup: &Setup<'_>, costs: &Costs) -> Result<Goal> {
+    let (tuning, after) = (setup.tuning, &setup.observation.after);
+    let cpus = |word: &Cpus| tuning.cpus(word, &after.topology, setup.options.pinned);
+    let own = keys.cpus.as_ref().map(cpus).transpose()?;
+    Ok(Goal {
+        netdevs: tuning.netdev.clone(),
+        cpus: own.or_else(|| tuning.cpus.clone()),
+        even_if_owned: tuning.even_if_owned,
+        irqs: keys.irqs.is_some(),
+        algorithm: keys.irqs.unwrap_or_default(),
+        rps: keys.rps.as_ref().map(cpus).transpose()?,
+        rfs: keys.rfs.filter(|_| after.net.rps_sock_flow_entries.is_some()),
+        costs: costs.clone(),
+        ..Goal::default()
+    })
 }
 
 /// Plans a goal; notes tell what it cannot change.
@@ -98,11 +104,6 @@ fn changes(name: &str, goal: &Goal, observation: &Observation) -> Result<Vec<Cha
         }
     }
     Ok(plan.changes)
-}
-
-fn setting(keys: &SettingKeys, changes: Vec<Change>, what: String) -> Setting {
-    let what = keys.what.clone().unwrap_or(what);
-    Setting { name: keys.name.clone(), what, changes, command: keys.command.clone() }
 }
 
 /// The change to as many queues as the device supports.

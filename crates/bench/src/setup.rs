@@ -4,14 +4,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
+use netsilo::args::state_dir::StateDir;
+use netsilo::tell::out;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_trial::experiment::Load;
 
 use crate::folder::RunOptions;
 use crate::runner;
 use crate::tuning::TuningArgs;
-use netsilo::args::state_dir::StateDir;
-use netsilo::tell::out;
 
 /// Share of CPU time from which the CPUs count as busy.
 const BUSY: f64 = 0.9;
@@ -20,25 +20,25 @@ const BUSY: f64 = 0.9;
 const MOST_WORK_USECS: u64 = 5000;
 
 /// The inputs from which settings and loads are made.
-pub(super) struct Setup<'a> {
+pub(crate) struct Setup<'a> {
     /// The machine before anything was written.
-    pub(super) observation: Observation,
+    pub(crate) observation: Observation,
     /// How the trials are run.
-    pub(super) options: RunOptions,
-    pub(super) tuning: &'a TuningArgs,
-    pub(super) state: &'a StateDir,
-    pub(super) stop: &'a AtomicBool,
+    pub(crate) options: RunOptions,
+    pub(crate) tuning: &'a TuningArgs,
+    pub(crate) state: &'a StateDir,
+    pub(crate) stop: &'a AtomicBool,
 }
 
 impl Setup<'_> {
     /// Observes the machine under a load, before anything is written.
-    pub(super) fn observe_under(&self, load: &Load) -> Result<Observation> {
+    pub(crate) fn observe_under(&self, load: &Load) -> Result<Observation> {
         out::note(&format!("observing {} with nothing changed", load.name));
         runner::observe(&self.options, load, self.stop)
     }
 
     /// Finds the work per request that keeps the CPUs busy by doubling it.
-    pub(super) fn work_until_busy(&mut self, load: &Load) -> Result<()> {
+    pub(crate) fn work_until_busy(&mut self, load: &Load) -> Result<()> {
         loop {
             let usecs = self.options.work_usecs;
             let busy = runner::busy(&self.options, load, self.stop)?;
@@ -52,7 +52,7 @@ impl Setup<'_> {
     }
 
     /// Whether all packets of a load are dropped where that is wanted; a note if not.
-    pub(super) fn is_possible(&self, load: &Load) -> Result<bool> {
+    pub(crate) fn is_possible(&self, load: &Load) -> Result<bool> {
         if !load.early_drop {
             return Ok(true);
         }

@@ -12,22 +12,22 @@ use crate::definition::Cpus;
 
 /// Arguments that select what the settings may change.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct TuningArgs {
+pub(crate) struct TuningArgs {
     /// Change only these netdevs [default: all that are up and have queues with interrupts]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    pub(super) netdev: Vec<String>,
+    pub(crate) netdev: Vec<String>,
     /// Use only these CPUs for interrupts and RPS (list or mask) [default: all but isolated and
     /// nohz_full]
     #[arg(long, value_name = "CPUS", value_parser = netsilo::args::parse::some_cpus)]
-    pub(super) cpus: Option<CpuSet>,
+    pub(crate) cpus: Option<CpuSet>,
     /// Write even if another program (irqbalance) writes the same knobs
     #[arg(long)]
-    pub(super) even_if_owned: bool,
+    pub(crate) even_if_owned: bool,
 }
 
 impl TuningArgs {
     /// Returns the selected netdevs.
-    pub(super) fn netdevs<'a>(
+    pub(crate) fn netdevs<'a>(
         &'a self,
         snapshot: &'a Snapshot,
     ) -> impl Iterator<Item = &'a Netdev> {
@@ -43,7 +43,7 @@ impl TuningArgs {
     }
 
     /// Returns the CPUs that a word of a definition means here.
-    pub(super) fn cpus(
+    pub(crate) fn cpus(
         &self,
         word: &Cpus,
         topology: &Topology,
@@ -65,7 +65,7 @@ impl TuningArgs {
     }
 
     /// Returns the CPU that a definition names as the reader.
-    pub(super) fn reader(&self, word: &Cpus, topology: &Topology) -> Result<CpuId> {
+    pub(crate) fn reader(&self, word: &Cpus, topology: &Topology) -> Result<CpuId> {
         let cpu = self.cpus(word, topology, None)?.lowest().context("no cpu is available")?;
         let online = &topology.online;
         ensure!(online.contains(cpu), "cpu {cpu} is not online; online are {online}");

@@ -4,12 +4,11 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use comfy_table::{CellAlignment, Table, presets};
-use netsilo_model::derive::rates::CpuRates;
-use netsilo_trial::traffic::{EndMachine, Figures, Latency, LoadResult};
-
 use netsilo::tell::words::plural;
 use netsilo::views::table::{MEASURED, TICKS};
 use netsilo::views::units::{bytes_per_s, count, or_dash, percent};
+use netsilo_model::derive::rates::CpuRates;
+use netsilo_trial::traffic::{EndMachine, Figures, Latency, LoadResult};
 
 /// The rate of a trial's runs together, in its unit: transactions, packets or bytes per second.
 pub(crate) fn rate(figures: &[Figures]) -> String {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use netsilo::tell::words::plural;
+use netsilo::views::units::nanoseconds;
 use netsilo_trial::experiment::compared::{Cell, UnderLoad};
 use netsilo_trial::experiment::measure::TrialMeasure;
 use netsilo_trial::experiment::results::Results;
@@ -9,8 +11,6 @@ use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
 use crate::report::folder::ReportFolder;
 use crate::report::words;
-use netsilo::tell::words::plural;
-use netsilo::views::units::nanoseconds;
 
 /// Renders the verdicts, what weakens them, and all figures.
 pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {

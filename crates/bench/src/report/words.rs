@@ -1,5 +1,7 @@
 //! Figures and verdicts as text, shared by the page and Markdown.
 
+use netsilo::tell::words::plural;
+use netsilo::views::units;
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_stats::Estimate;
 use netsilo_trial::comparison::Scale;
@@ -8,9 +10,6 @@ use netsilo_trial::experiment::expected::{ExpectedBesideMeasured, ExpectedUnderL
 use netsilo_trial::experiment::measure::{TrialMeasure, WorkUnit};
 use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{Difference, Saving, StageCost, StageCosts};
-
-use netsilo::tell::words::plural;
-use netsilo::views::units;
 
 /// Measures that are counts, for machines whose times are not meaningful.
 const IN_COUNTS: [TrialMeasure; 4] =

@@ -10,7 +10,7 @@ pub(crate) const CONFIGURATION: u64 = 1 << 20;
 pub(crate) const PLAN: u64 = 16 << 20;
 
 /// Reads a regular file of at most `most` bytes.
-pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
     regular::read(path, most).with_context(|| format!("cannot read {}", path.display()))
 }
 
