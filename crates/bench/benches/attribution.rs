@@ -19,9 +19,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use netsilo_stats::{Estimate, median, signed_rank};
 use netsilo_sys::bpf::statistics::Statistics;
 use netsilo_sys::bpf::tracer::{Options, Tracer};
+use netsilo_trial::stats::{Estimate, median, signed_rank};
 use rustix::thread::UnshareFlags;
 
 /// Pairs of slices of each setting.

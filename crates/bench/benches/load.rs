@@ -13,7 +13,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use netsilo_stats::{median, signed_rank};
+use netsilo_trial::stats::{median, signed_rank};
 use netsilo_trial::traffic::LoadResult;
 
 /// Number of rounds; each program runs once per round.

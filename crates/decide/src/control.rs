@@ -5,9 +5,9 @@
 //! [`Decision`]. `docs/daemon.md` has the rules, the reasons for them, and what the tests show.
 //!
 //! **What lives here**: the memory from window to window, and the states of the knobs. It may use
-//! the model crate, `place`, `plan`, `judge::annotate` and `stats`. Another way to place or to
-//! judge must not come in: the controller decides when a planned change is written, not what is
-//! planned.
+//! the model crate, `place`, `plan`, `judge::annotate` and `netsilo_trial::stats`. Another way to
+//! place or to judge must not come in: the controller decides when a planned change is written, not
+//! what is planned.
 
 mod budget;
 mod candidate;

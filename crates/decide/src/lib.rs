@@ -9,8 +9,8 @@
 //! The rooms, in the order in which they may use each other: [`place`] (a CPU for each vector),
 //! [`plan`] (changes that reach a goal), [`judge`] (ledger, verdicts, findings, explanations),
 //! [`control`] (window after window), [`report`] (one value for all views). The crate may use
-//! `model` and `stats`. The kernel edge (`sys`), experiments (`trial`) and text for terminals must
-//! not come in.
+//! `model` and the statistics of `trial`. The kernel edge (`sys`), experiments and text for
+//! terminals must not come in.
 
 pub mod control;
 pub mod judge;

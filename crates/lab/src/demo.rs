@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets};
 use netsilo_lab::{Accel, Kernel, Lab, NicModel, Spec, Threads, irqbalance};
-use netsilo_stats::median;
+use netsilo_trial::stats::median;
 
 use crate::built;
 use crate::counters::Counters;

@@ -12,17 +12,16 @@ use netsilo_layers::circles::circles;
 use netsilo_layers::modules::{Reference, Sources, references};
 
 /// Each crate with the crates that it may use; tests may use more.
-const CRATES: [(&str, &str); 13] = [
-    ("stats", ""),
-    ("model", "stats"),
-    ("predict", "stats model"),
-    ("decide", "stats model"),
-    ("trial", "stats model"),
-    ("sys", "stats model"),
-    ("load", "stats model trial sys"),
-    ("netsilo", "stats model predict decide trial sys"),
-    ("bench", "stats model predict decide trial sys load netsilo"),
-    ("lab", "stats model decide predict trial sys"),
+const CRATES: [(&str, &str); 12] = [
+    ("model", ""),
+    ("predict", "model trial"),
+    ("decide", "model trial"),
+    ("trial", "model"),
+    ("sys", "model trial"),
+    ("load", "model trial sys"),
+    ("netsilo", "model predict decide trial sys"),
+    ("bench", "model predict decide trial sys load netsilo"),
+    ("lab", "model decide predict trial sys"),
     ("layers", ""),
     ("synth", "model sys"),
     ("package", "netsilo bench"),

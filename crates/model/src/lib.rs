@@ -6,7 +6,7 @@
 //! [`machine`], [`snapshot`], [`parse`], [`drivers`], [`change`], [`rss`], [`cost`], [`derive`];
 //! `synthetic` makes hosts for tests.
 //!
-//! May use `netsilo-stats`. Must not come in: decisions (`netsilo-decide`), files, the clock, the
+//! Must not come in: decisions (`netsilo-decide`), files, the clock, the
 //! environment, the network, random numbers; `clippy.toml` forbids the last five.
 
 pub mod change;

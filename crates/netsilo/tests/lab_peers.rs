@@ -90,7 +90,7 @@ fn settings(state: &Json) -> impl Iterator<Item = &str> {
 fn comparison(workload: &Json, figure: &str) -> (f64, f64) {
     let median = |state: &Json| {
         let rounds = array(&state["figures"][figure]).iter().map(|it| it.as_f64().unwrap());
-        netsilo_stats::median(&rounds.collect::<Vec<_>>()).unwrap()
+        netsilo_trial::stats::median(&rounds.collect::<Vec<_>>()).unwrap()
     };
     let of = |is_meant: fn(&str) -> bool| {
         let states = array(&workload["settings"]).iter();

@@ -1,6 +1,6 @@
 //! Settings beside each other, at one load or along a sweep of one key.
 
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 use serde::Serialize;
 
 use crate::file::{self, BadScenario, Described};

@@ -1,7 +1,7 @@
 //! How sure a prediction is: the same prediction for many draws of the parameters.
 
 use fastrand::Rng;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 
 use crate::parameters::{Table, Values};
 use crate::predict;

@@ -1,10 +1,10 @@
 //! Comparison of A with B: from pairs of numbers to a verdict and warnings. Measures and writes
 //! nothing.
 
-use netsilo_stats::bootstrap::{self, Draws};
-use netsilo_stats::sequential::{Look, Rules, Stop};
-use netsilo_stats::steadiness::{Steadiness, steadiness};
-use netsilo_stats::{Estimate, median, signed_rank};
+use crate::stats::bootstrap::{self, Draws};
+use crate::stats::sequential::{Look, Rules, Stop};
+use crate::stats::steadiness::{Steadiness, steadiness};
+use crate::stats::{Estimate, median, signed_rank};
 use serde::{Deserialize, Serialize};
 
 /// Which direction of a number is better.

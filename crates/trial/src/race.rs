@@ -2,7 +2,7 @@
 //!
 //! Candidate 0 is the present state. In each round every candidate that is still in is measured
 //! once, in random order, so that drift affects all alike; a candidate is compared only with what
-//! the same rounds measured. Intervals are those of [`netsilo_stats::sequential`]: valid whenever
+//! the same rounds measured. Intervals are those of [`crate::stats::sequential`]: valid whenever
 //! the race looks at them.
 //!
 //! - A candidate is dropped when the interval shows that it is worse than the present state or

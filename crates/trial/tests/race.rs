@@ -6,10 +6,10 @@
 )]
 
 use fastrand::Rng;
-use netsilo_stats::mean;
-use netsilo_stats::simulate::{Noise, normal};
 use netsilo_trial::race::rails::Peek;
 use netsilo_trial::race::{Race, RaceResult, RaceRules, TurnEnd};
+use netsilo_trial::stats::mean;
+use netsilo_trial::stats::simulate::{Noise, normal};
 
 /// Parts of a window at which the guard rails are looked at.
 const PEEKS: usize = 8;

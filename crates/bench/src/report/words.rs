@@ -3,13 +3,13 @@
 use netsilo::tell::words::plural;
 use netsilo::views::units;
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
-use netsilo_stats::Estimate;
 use netsilo_trial::comparison::Scale;
 use netsilo_trial::experiment::compared::{CellResult, Measured, ReferenceComparison, UnderLoad};
 use netsilo_trial::experiment::expected::{ExpectedBesideMeasured, ExpectedUnderLoad};
 use netsilo_trial::experiment::measure::{TrialMeasure, WorkUnit};
 use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{Difference, Saving, StageCost, StageCosts};
+use netsilo_trial::stats::Estimate;
 
 /// Measures that are counts, for machines whose times are not meaningful.
 const IN_COUNTS: [TrialMeasure; 4] =

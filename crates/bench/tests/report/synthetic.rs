@@ -16,12 +16,12 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::netdev::{Association, AssociationSource, Confidence};
 use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
-use netsilo_stats::Estimate;
 use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
     EXPERIMENT, Expectation, ExpectedChange, Experiment, Failed, Load, MachineSummary, RECORDS,
     Record, Setting, SiloMap, Step, Trial,
 };
+use netsilo_trial::stats::Estimate;
 use netsilo_trial::traffic::{EndMachine, Latency, LoadResult, ServerResult, Spec, Test, Totals};
 
 /// Names that would do harm if they were not escaped.

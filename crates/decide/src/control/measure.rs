@@ -5,7 +5,7 @@ use super::decision::{BeforeAfter, Effect};
 use super::expected::Expected;
 use super::sample::{Sample, WorkKind};
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_stats as stats;
+use netsilo_trial::stats;
 
 /// The probability of both tails of the interval together.
 const DOUBT: f64 = 0.01;

@@ -13,7 +13,7 @@ use netsilo_model::machine::words::plural;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NapiThread;
 use netsilo_model::snapshot::subject::Subject;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::places::present;

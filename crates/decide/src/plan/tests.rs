@@ -14,7 +14,7 @@ use netsilo_model::cost::calibration::MachineIdentity;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::signature::Signature;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::cpuset::CpuSet;

@@ -16,7 +16,7 @@ use netsilo_model::derive::signature::Signature;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::Snapshot;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 
 /// Two queues on CPU 0, each read on a CPU of the other socket.
 fn world() -> World {

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use netsilo_stats::{Estimate, median, signed_rank};
+use netsilo_trial::stats::{Estimate, median, signed_rank};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;

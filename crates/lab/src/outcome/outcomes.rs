@@ -11,7 +11,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::subject::Subject;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 
 use crate::experiment::record::{Load, Recorded, Start, middle};
 use crate::outcome::rank::tau;

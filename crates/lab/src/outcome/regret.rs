@@ -1,7 +1,7 @@
 //! Regret: how much worse a choice is than the placement that measured best.
 
-use netsilo_stats::bootstrap::{self, Draws};
-use netsilo_stats::{Estimate, median};
+use netsilo_trial::stats::bootstrap::{self, Draws};
+use netsilo_trial::stats::{Estimate, median};
 
 use crate::experiment::record::{Load, Setting, middle};
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use netsilo_model::cost::assumed::Assumed;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 
 use crate::experiment::record::{Load, Setting, middle};
 use crate::outcome::outcomes::Outcomes;

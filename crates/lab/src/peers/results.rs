@@ -1,7 +1,7 @@
 //! How netsilo compares with the best of its peers.
 
 use anyhow::Result;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 
 use crate::experiment::record::{self, Load, Setting, middle};
 use crate::peers::setting::{PeerSetting, State};

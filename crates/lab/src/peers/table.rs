@@ -1,7 +1,7 @@
 //! The results of a workload as text.
 
 use comfy_table::{CellAlignment, Table, presets};
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 
 use crate::peers::results::{Comparison, MeasuredState, Results};
 

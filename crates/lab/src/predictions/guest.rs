@@ -186,7 +186,11 @@ impl GuestRow {
 /// The mean of what was counted in all rounds.
 fn counted(setting: &Setting) -> Counts {
     let figure = |name: &str| {
-        setting.figures.get(name).and_then(|rounds| netsilo_stats::mean(rounds)).unwrap_or(0.0)
+        setting
+            .figures
+            .get(name)
+            .and_then(|rounds| netsilo_trial::stats::mean(rounds))
+            .unwrap_or(0.0)
     };
     let shares = |what: &str| {
         (0..CPUS).map(CpuId).map(|cpu| (cpu, figure(&format!("{what}{cpu}")))).collect()

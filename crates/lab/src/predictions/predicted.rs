@@ -12,7 +12,7 @@ use netsilo_predict::live::forecast::forecast;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::Work;
 use netsilo_predict::parameters::Table;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::record::{Load, middle};

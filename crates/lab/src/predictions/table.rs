@@ -1,6 +1,6 @@
 //! Predicted beside measured, as Markdown.
 
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 
 use crate::predictions::predicted::Row;
 use crate::say::markdown;
@@ -83,7 +83,7 @@ fn summary(rows: &[Row]) -> String {
         rows.len(),
         all.len(),
         100.0 * errors.iter().sum::<f64>() / errors.len().max(1) as f64,
-        100.0 * netsilo_stats::median(&errors).unwrap_or(f64::NAN),
+        100.0 * netsilo_trial::stats::median(&errors).unwrap_or(f64::NAN),
         100.0 * errors.iter().copied().fold(0.0, f64::max),
         all.len(),
         rows.len(),
@@ -105,12 +105,12 @@ fn root_mean_square(pairs: &[Pair]) -> f64 {
 fn noise(rows: &[Row]) -> f64 {
     let deviation = |rates: &Vec<f64>| {
         let logs: Vec<f64> = rates.iter().map(|rate| rate.ln()).collect();
-        let mean = netsilo_stats::mean(&logs).filter(|_| logs.len() > 1)?;
+        let mean = netsilo_trial::stats::mean(&logs).filter(|_| logs.len() > 1)?;
         let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
         Some((squares / (logs.len() - 1) as f64).sqrt())
     };
     let all: Vec<f64> = rows.iter().flat_map(|row| &row.rates).filter_map(deviation).collect();
-    netsilo_stats::median(&all).unwrap_or(f64::NAN)
+    netsilo_trial::stats::median(&all).unwrap_or(f64::NAN)
 }
 
 fn percent(share: f64) -> String {

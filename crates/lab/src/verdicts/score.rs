@@ -8,7 +8,7 @@ use netsilo_decide::judge::verdict::{Outcome, rps_onto};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::record::{Load, Recorded, Setting, middle};

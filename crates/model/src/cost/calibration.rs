@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_stats::quantile;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::weights::{CostSource, Costs};
@@ -42,16 +41,6 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Summarizes samples in nanoseconds, one per pair and round; `None` if there are none.
-    pub fn from_samples(samples: &[f64], pairs: usize) -> Option<Self> {
-        let mut sorted = samples.to_vec();
-        sorted.sort_unstable_by(f64::total_cmp);
-        let rounds = sorted.len() / pairs.max(1);
-        let (low, median_ns, high) =
-            (quantile(&sorted, 0.25)?, quantile(&sorted, 0.5)?, quantile(&sorted, 0.75)?);
-        Some(Self { median_ns, spread_ns: high - low, pairs, rounds })
-    }
-
     /// Whether it is noise: longer than it can be, or spread wider than its median.
     fn is_noise(&self, longest: f64) -> bool {
         self.median_ns > longest || self.spread_ns > self.median_ns
@@ -279,12 +268,11 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_sample_does_not_move_the_median() {
-        let quiet = Measured::from_samples(&[100.0, 102.0, 101.0, 99.0, 9000.0], 5).unwrap();
-        assert_eq!((quiet.median_ns, quiet.spread_ns, quiet.rounds), (101.0, 2.0, 1));
-        assert!(!quiet.is_wide());
-        assert!(Measured::from_samples(&[100.0, 200.0, 300.0, 400.0], 2).unwrap().is_wide());
-        assert_eq!(Measured::from_samples(&[], 0), None);
+    fn a_spread_is_wide_compared_with_its_median() {
+        let measured =
+            |median_ns, spread_ns| Measured { median_ns, spread_ns, pairs: 5, rounds: 1 };
+        assert!(!measured(101.0, 2.0).is_wide());
+        assert!(measured(250.0, 150.0).is_wide());
     }
 
     fn measured() -> Calibration {

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use netsilo_decide::control::ControllerState;
 use netsilo_model::machine::topology::Distance;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

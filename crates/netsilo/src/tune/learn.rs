@@ -7,11 +7,11 @@ use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::signature::Signature;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_stats::Estimate;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::machine::machine_identity;
 use netsilo_trial::comparison::{Better, Scale};
 use netsilo_trial::race::{OutReason, Race, RacePlan, RaceResult, Standing, Status};
+use netsilo_trial::stats::Estimate;
 
 use crate::args::outcomes::{OutcomesDir, signature, since_1970};
 use crate::tell::out;

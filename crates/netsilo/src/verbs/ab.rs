@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
-use netsilo_stats::sequential::Rules;
 use netsilo_trial::comparison::ComparisonSpec;
+use netsilo_trial::stats::sequential::Rules;
 use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::ab_setting::AbSetting;

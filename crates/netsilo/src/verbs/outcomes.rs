@@ -127,7 +127,7 @@ fn render(outcomes: &[ListedOutcome], now: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use netsilo_decide::plan::learned::{BestCandidate, MeasuredState, SCHEMA};
-    use netsilo_stats::Estimate;
+    use netsilo_trial::stats::Estimate;
 
     use super::*;
 

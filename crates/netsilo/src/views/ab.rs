@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use netsilo_stats::Estimate;
-use netsilo_stats::sequential::Stop;
-use netsilo_stats::steadiness::Steadiness;
 use netsilo_trial::comparison::{Comparison, ComparisonSpec, Conclusion, Scale};
+use netsilo_trial::stats::Estimate;
+use netsilo_trial::stats::sequential::Stop;
+use netsilo_trial::stats::steadiness::Steadiness;
 use serde::Serialize;
 
 use crate::args::ab_setting::AbSetting;
@@ -158,8 +158,8 @@ pub(crate) struct AbResult<'a> {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_stats::sequential::Rules;
     use netsilo_trial::comparison::{Better, ComparisonSpec, Pair};
+    use netsilo_trial::stats::sequential::Rules;
 
     use super::*;
 

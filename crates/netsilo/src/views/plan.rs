@@ -194,7 +194,7 @@ mod tests {
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::machine::ids::Irq;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
-    use netsilo_stats::Estimate;
+    use netsilo_trial::stats::Estimate;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use netsilo_predict::comparison::{Comparison, Predicted, Sweep};
 use netsilo_predict::prediction::CpuTime;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 
 use crate::tell::palette::Meaning;
 use crate::tell::presentation::Presentation;

@@ -272,8 +272,8 @@ mod tests {
 
     use netsilo_decide::judge::verdict::Outcome;
     use netsilo_decide::plan::Predicted;
-    use netsilo_stats::Estimate;
     use netsilo_trial::experiment::{MachineSummary, Setting};
+    use netsilo_trial::stats::Estimate;
 
     use super::*;
 

@@ -6,7 +6,7 @@ use netsilo_predict::parameters::Values;
 use netsilo_predict::predict;
 use netsilo_predict::prediction::Prediction;
 use netsilo_predict::scenario::{Scenario, Setting};
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 
 /// What a cell is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

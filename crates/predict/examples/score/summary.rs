@@ -2,7 +2,7 @@
 
 use netsilo_predict::interval::Draws;
 use netsilo_predict::parameters::Table;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 
 use crate::cells::{self, Cell, Kind};
 

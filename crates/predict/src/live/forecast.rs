@@ -8,7 +8,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::seen_costs::seen_ipis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
-use netsilo_stats::Estimate;
+use netsilo_trial::stats::Estimate;
 use serde::{Serialize, Serializer};
 
 use crate::interval::{Draws, estimate};

@@ -14,7 +14,7 @@ use std::{io, thread};
 use netsilo_model::cost::calibration::{self, Calibration, Measured, Wakeup, evenly};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{Distance, Topology};
-use netsilo_stats as stats;
+use netsilo_trial::stats;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -154,7 +154,7 @@ impl Samples {
 
     fn sum(&self, pairs: &BTreeMap<Distance, Vec<(CpuId, CpuId)>>) -> Calibration {
         let sum = |all: &BTreeMap<Distance, Vec<f64>>, distance: Distance| {
-            Measured::from_samples(all.get(&distance)?, pairs.get(&distance)?.len())
+            measured(all.get(&distance)?, pairs.get(&distance)?.len())
         };
         let transfer = |distance: &Distance| Some((*distance, sum(&self.transfer, *distance)?));
         let wakeup = |distance: &Distance| {
@@ -169,6 +169,16 @@ impl Samples {
             interrupted: pairs.keys().filter_map(interrupted).collect(),
         }
     }
+}
+
+/// Summarizes samples in nanoseconds, one per pair and round; `None` if there are none.
+fn measured(samples: &[f64], pairs: usize) -> Option<Measured> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let quartile = |share| stats::quantile(&sorted, share);
+    let (low, median_ns, high) = (quartile(0.25)?, quartile(0.5)?, quartile(0.75)?);
+    let rounds = sorted.len() / pairs.max(1);
+    Some(Measured { median_ns, spread_ns: high - low, pairs, rounds })
 }
 
 fn median(mut samples: Vec<f64>) -> Option<f64> {
@@ -424,6 +434,15 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 mod tests {
     use super::*;
     use crate::files::root::Root;
+
+    #[test]
+    fn one_slow_sample_does_not_move_the_median() {
+        let quiet = measured(&[100.0, 102.0, 101.0, 99.0, 9000.0], 5).unwrap();
+        assert_eq!((quiet.median_ns, quiet.spread_ns, quiet.rounds), (101.0, 2.0, 1));
+        let wide = measured(&[100.0, 200.0, 300.0, 400.0], 2).unwrap();
+        assert_eq!((wide.median_ns, wide.spread_ns, wide.rounds), (250.0, 150.0, 2));
+        assert_eq!(measured(&[], 0), None);
+    }
 
     #[test]
     fn only_the_distances_of_this_machine_are_measured() {

@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::stats::bootstrap::{self, Draws};
+use crate::stats::steadiness::{Steadiness, steadiness};
+use crate::stats::{Estimate, mean, median, signed_rank};
 use netsilo_model::derive::rates::Shares;
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_stats::bootstrap::{self, Draws};
-use netsilo_stats::steadiness::{Steadiness, steadiness};
-use netsilo_stats::{Estimate, mean, median, signed_rank};
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Better, Scale};
@@ -341,7 +341,7 @@ fn mean_shares(all: &[Shares]) -> Option<Shares> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_stats::simulate::{normal, share};
+    use crate::stats::simulate::{normal, share};
 
     #[test]
     fn settings_without_effect_differ_as_rarely_as_promised() {

@@ -1,6 +1,6 @@
 //! What the model expected of the settings under a load, beside what was measured.
 
-use netsilo_stats::Estimate;
+use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::Scale;

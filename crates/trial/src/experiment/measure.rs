@@ -192,7 +192,7 @@ impl TrialMeasure {
             // every packet is lost, and CpuReceived has the same time per packet received
             Self::Lost | Self::CpuTime if work == WorkUnit::Dropped => None,
             Self::Rate => Some(if work == WorkUnit::Megabyte { done * 1e6 } else { done }),
-            Self::Lost => netsilo_stats::mean(
+            Self::Lost => crate::stats::mean(
                 &trial.runs.iter().filter_map(|run| run.figures().lost).collect::<Vec<_>>(),
             ),
             Self::MedianLatency => latency(trial, "50"),
@@ -252,5 +252,5 @@ fn sum(side: &EndMachine, of: impl Fn(&CpuRates) -> Option<f64>) -> Option<f64> 
 fn latency(trial: &Trial, percent: &str) -> Option<f64> {
     let latencies =
         trial.runs.iter().filter_map(|run| run.latency.as_ref()?.percentiles_ns.get(percent));
-    netsilo_stats::mean(&latencies.map(|ns| *ns as f64).collect::<Vec<_>>())
+    crate::stats::mean(&latencies.map(|ns| *ns as f64).collect::<Vec<_>>())
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::stats::Estimate;
 use netsilo_model::derive::silo::Silos;
 use netsilo_model::derive::stages::Stages;
-use netsilo_stats::Estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::plan::{Experiment, Step};

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::stats::{Estimate, median, signed_rank};
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
-use netsilo_stats::{Estimate, median, signed_rank};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::compared::{Cell, ERROR_RATE, UnderLoad};

@@ -1,8 +1,8 @@
 //! [`Race`]: takes what was measured and says what to measure next.
 
+use crate::stats::sequential::{Look, Stop};
+use crate::stats::{Estimate, median, signed_rank};
 use fastrand::Rng;
-use netsilo_stats::sequential::{Look, Stop};
-use netsilo_stats::{Estimate, median, signed_rank};
 
 use crate::race::lane::{Lane, Looks, as_change};
 use crate::race::rails::{Breach, Limits, Peek, Rail};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_stats::Estimate;
-use netsilo_stats::sequential::{Look, Rules};
+use crate::stats::Estimate;
+use crate::stats::sequential::{Look, Rules};
 
 use crate::comparison::{Better, Scale};
 use crate::race::rules::RaceRules;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
+use crate::stats::{median, rank_below_quantile};
 use netsilo_model::derive::rates::{CpuRates, Rates, rates};
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::runqueue::RunqueueLatency;
-use netsilo_stats::{median, rank_below_quantile};
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::Better;

@@ -1,6 +1,6 @@
 //! The rules of a race, fixed before it starts.
 
-use netsilo_stats::sequential::Rules;
+use crate::stats::sequential::Rules;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Better, ComparisonSpec, Pair, Scale};

@@ -1,6 +1,6 @@
 //! Where a race stands: each candidate, why it is out, and the winner.
 
-use netsilo_stats::Estimate;
+use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::race::rails::Breach;

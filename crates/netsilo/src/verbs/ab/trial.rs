@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_decide::plan::Plan;
-use netsilo_stats::sequential::Rules;
 use netsilo_trial::comparison::{Comparison, ComparisonSpec, Conclusion, Pair, Scale};
+use netsilo_trial::stats::sequential::Rules;
 use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::look;

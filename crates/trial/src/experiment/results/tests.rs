@@ -8,13 +8,13 @@ use crate::experiment::compared::Measured;
 use crate::experiment::plan::{Load, MachineSummary, Setting};
 use crate::experiment::records::ExpectedChange;
 use crate::experiment::samples::latency;
+use crate::stats::Estimate;
 use crate::traffic::Spec;
 use crate::traffic::{EndMachine, Latency, LoadResult, ServerResult, Test, Totals};
 use netsilo_model::derive::rates::Shares;
 use netsilo_model::derive::rates::{CpuRates, Rates, SoftnetRates};
 use netsilo_model::derive::silo::Silos;
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_stats::Estimate;
 
 fn experiment(rounds: u32, emulated: bool) -> Experiment {
     let setting = |name: &str| Setting {

@@ -3,13 +3,13 @@
 //! BCa (bias-corrected and accelerated) instead of percentiles: measured times are skewed, and
 //! percentile intervals are off-centre for a biased statistic or one whose spread grows with it.
 //! BCa gives the same interval for a ratio and for its logarithm. Its coverage does not hold for a
-//! sample that was stopped by looking at the data; use [`crate::sequential`] for that.
+//! sample that was stopped by looking at the data; use [`crate::stats::sequential`] for that.
 
 use fastrand::Rng;
 
-use crate::estimate::Estimate;
-use crate::normal::{normal_cdf, normal_quantile};
-use crate::summary::{mean, quantile, sorted};
+use crate::stats::estimate::Estimate;
+use crate::stats::normal::{normal_cdf, normal_quantile};
+use crate::stats::summary::{mean, quantile, sorted};
 
 /// The fewest values that show a spread.
 pub const MIN_VALUES: usize = 5;

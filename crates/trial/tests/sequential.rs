@@ -1,7 +1,7 @@
 //! Error rates of a comparison that stops by looking at its data.
 
-use netsilo_stats::sequential::{Look, Rules, Stop};
-use netsilo_stats::simulate::{Noise, share};
+use netsilo_trial::stats::sequential::{Look, Rules, Stop};
+use netsilo_trial::stats::simulate::{Noise, share};
 
 /// Measures pairs in random order until a stop, with a drift and correlated neighbours.
 fn run(rules: Rules, noise: Noise, truth: f64, rng: &mut fastrand::Rng) -> Look {

@@ -5,9 +5,9 @@
 //! above or below the true one. The interval then has the promised coverage under drift, skew and
 //! tails of any kind (a finite variance is not needed).
 
-use crate::estimate::Estimate;
-use crate::normal::normal_quantile;
-use crate::summary::{quantile, sorted};
+use crate::stats::estimate::Estimate;
+use crate::stats::normal::normal_quantile;
+use crate::stats::summary::{quantile, sorted};
 
 /// Up to this number of differences the distribution of the rank sum is exact; above, it is
 /// approximated as normal.

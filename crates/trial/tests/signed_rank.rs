@@ -1,7 +1,7 @@
 //! Coverage of the signed-rank interval.
 
-use netsilo_stats::signed_rank::interval;
-use netsilo_stats::simulate::{Noise, share};
+use netsilo_trial::stats::signed_rank::interval;
+use netsilo_trial::stats::simulate::{Noise, share};
 
 /// A pair's difference: a coin decides which side runs first, and both drift.
 fn difference(noise: Noise, truth: f64, drift: f64, rng: &mut fastrand::Rng) -> f64 {

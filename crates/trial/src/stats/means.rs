@@ -2,8 +2,8 @@
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use crate::estimate::Estimate;
-use crate::summary::mean;
+use crate::stats::estimate::Estimate;
+use crate::stats::summary::mean;
 
 /// The difference between the means of two unpaired samples, by Student's interval.
 ///

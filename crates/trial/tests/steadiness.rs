@@ -1,7 +1,7 @@
 //! Error rate of the drift test.
 
-use netsilo_stats::simulate::{normal, share};
-use netsilo_stats::steadiness::steadiness;
+use netsilo_trial::stats::simulate::{normal, share};
+use netsilo_trial::stats::steadiness::steadiness;
 
 #[test]
 fn chance_rarely_looks_like_a_drift() {

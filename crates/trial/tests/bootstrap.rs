@@ -1,9 +1,9 @@
 //! Coverage of the bootstrap's intervals.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use netsilo_stats::bootstrap::{Draws, interval};
-use netsilo_stats::simulate::{Noise, share};
-use netsilo_stats::{mean, signed_rank};
+use netsilo_trial::stats::bootstrap::{Draws, interval};
+use netsilo_trial::stats::simulate::{Noise, share};
+use netsilo_trial::stats::{mean, signed_rank};
 
 fn covered(noise: Noise, n: usize, truth: f64, figure: fn(&[f64]) -> Option<f64>) -> f64 {
     share(250, |rng| {

@@ -1,7 +1,7 @@
 //! Coverage of Student's interval.
 
-use netsilo_stats::difference_of_means;
-use netsilo_stats::simulate::{normal, share};
+use netsilo_trial::stats::difference_of_means;
+use netsilo_trial::stats::simulate::{normal, share};
 
 #[test]
 fn difference_of_means_has_the_promised_coverage() {

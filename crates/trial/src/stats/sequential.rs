@@ -9,9 +9,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::estimate::Estimate;
-use crate::normal::normal_quantile;
-use crate::signed_rank;
+use crate::stats::estimate::Estimate;
+use crate::stats::normal::normal_quantile;
+use crate::stats::signed_rank;
 
 /// Growth factor of the number of pairs between two looks.
 const GROWTH: f64 = 1.45;

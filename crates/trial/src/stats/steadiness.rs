@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::normal::{normal_cdf, normal_quantile};
-use crate::summary::{mean, median};
+use crate::stats::normal::{normal_cdf, normal_quantile};
+use crate::stats::summary::{mean, median};
 
 /// A value more than this many deviations from the median is an outlier.
 const FAR: f64 = 5.0;
