@@ -133,13 +133,30 @@ pub(crate) fn restore_transaction(
 ) -> Undone {
     let keeps = keeps(kernel, journal, transaction);
     let mut knobs = Vec::new();
+    let mut done = |entry: &Entry, result| {
+        watch(&entry.target, &result);
+        knobs.push((entry.target.clone(), result));
+    };
+    let mut again = Vec::new();
     for (entry, written) in transaction.entries.iter().zip(&transaction.written).rev() {
         if stuck.contains(&entry.target) {
             continue;
         }
-        let result = restore(kernel, entry, written.as_deref());
-        watch(&entry.target, &result);
-        knobs.push((entry.target.clone(), result));
+        match restore(kernel, entry, written.as_deref()) {
+            RestoreResult::NotApplied(_) => again.push((entry, written)),
+            result => done(entry, result),
+        }
+    }
+    // A value may depend on one that has been restored since: the kernel keeps `tx-tcp-ecn-
+    // segmentation` off as long as `tx-tcp-segmentation` is off (`netdev_fix_features`).
+    for (entry, written) in again {
+        done(
+            entry,
+            match restore(kernel, entry, written.as_deref()) {
+                RestoreResult::AlreadyOld => RestoreResult::Restored,
+                result => result,
+            },
+        );
     }
     let failed: BTreeSet<Place> = knobs
         .iter()

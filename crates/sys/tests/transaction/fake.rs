@@ -62,6 +62,8 @@ pub(crate) struct Fake {
     lagging: RefCell<Option<(Place, String, u32)>>,
     clock: Cell<Duration>,
     written: RefCell<Vec<(String, String)>>,
+    /// Switches that stay off while another one is off, by their paths.
+    pub(crate) needs: RefCell<BTreeMap<String, String>>,
 }
 
 /// All knobs' bytes, by path.
@@ -173,6 +175,7 @@ impl Fake {
             lagging: RefCell::default(),
             clock: Cell::new(Duration::from_secs(1000)),
             written: RefCell::default(),
+            needs: RefCell::default(),
         }
     }
 
@@ -346,8 +349,11 @@ impl Kernel for Fake {
             self.lagging.replace(Some((place.clone(), before, self.lag.get())));
         }
         let place = Self::file_of(place);
-        self.live.set(&place, &Self::settle(&place, text)?)?;
         let Place::File(path) = &place else { unreachable!() };
+        let needed = self.needs.borrow().get(path).cloned().map(Place::File);
+        let is_off = |needed| self.live.get(needed).is_ok_and(|text| text.trim() == "off");
+        let text = if needed.as_ref().is_some_and(is_off) { "off\n" } else { text };
+        self.live.set(&place, &Self::settle(&place, text)?)?;
         self.written.borrow_mut().push((path.clone(), text.to_owned()));
         if self.resets.get() && remedies::resets_queues(path) {
             self.make_queues_anew();
