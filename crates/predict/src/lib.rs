@@ -7,8 +7,8 @@
 //!
 //! [`live`] does the same for a machine that was observed, and the load that it had.
 //!
-//! **What lives here**: the model alone. It may use the crates `trial` (its statistics) and `model`. Files, clock
-//! and printing must not come in, nor which settings are worth a look.
+//! **What lives here**: the model alone. It may use the crates `trial` (its statistics) and
+//! `model`. Files, clock and printing must not come in, nor which settings are worth a look.
 
 pub mod comparison;
 pub mod file;

@@ -13,8 +13,8 @@ pub(crate) struct ClientReport {
     pub(crate) p99_ms: Option<f64>,
 }
 
-/// The report of `netsilo-bench run`; its transactions are those of the whole run, its rate is without the
-/// warm-up.
+/// The report of `netsilo-bench run`; its transactions are those of the whole run, its rate is
+/// without the warm-up.
 pub(crate) fn bench(text: &str) -> Option<ClientReport> {
     let report: LoadResult = serde_json::from_str(text).ok()?;
     Some(ClientReport {
