@@ -14,6 +14,7 @@ mod predictions;
 mod say;
 mod tutorial;
 mod verdicts;
+mod veths;
 mod wire;
 mod workload;
 

@@ -6,7 +6,6 @@ mod rank;
 mod regret;
 mod shapes;
 mod table;
-mod times;
 mod veth;
 mod veth_loads;
 

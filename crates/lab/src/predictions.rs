@@ -15,10 +15,11 @@ use crate::experiment::record::{Load, Measured, Setting, Start};
 use crate::experiment::run::records;
 use crate::experiment::study::{Options, Scene, Study, Usual};
 use crate::experiment::tables::print;
-use crate::predictions::draw::{RandomLoad, VethSetting, draw, name};
+use crate::predictions::draw::{RandomLoad, draw, name, words};
 use crate::predictions::guest::Drawn;
 use crate::predictions::predicted::{PredictedSetting, Row};
-use crate::wire::{Kthread, Running, Wire, kernel};
+use crate::veths::{Server, Veth, VethSetting};
+use crate::wire::{Course, kernel};
 
 const USUAL: Usual = Usual { rounds: 4, seconds: 1.0 };
 
@@ -71,14 +72,12 @@ struct Veths {
 }
 
 /// A random load on a veth that a kthread polls.
-struct Veth {
+struct VethScene {
     number: usize,
     seed: u64,
     load: RandomLoad,
     settings: Vec<VethSetting>,
-    wire: Wire,
-    kthread: Kthread,
-    _server: Running,
+    veth: Veth,
 }
 
 impl Study for Veths {
@@ -98,26 +97,23 @@ impl Study for Veths {
     fn start(&mut self, load: &str) -> Result<Box<dyn Scene + '_>> {
         let number = self.loads().iter().position(|name| name == load).context("unknown load")?;
         let (load, settings) = draw(self.seed, number);
-        let wire = Wire::new()?;
-        let kthread = wire.threaded()?;
-        let server = wire.server(load.work_us)?;
-        let seed = self.seed;
-        Ok(Box::new(Veth { number, seed, load, settings, wire, kthread, _server: server }))
+        let veth = Veth::start(Course::One, Server::works(load.work_us), &load.arguments())?;
+        Ok(Box::new(VethScene { number, seed: self.seed, load, settings, veth }))
     }
 }
 
-impl Scene for Veth {
+impl Scene for VethScene {
     /// What netsilo sees of the load under the first setting, and the predictions for all.
     fn plan(&mut self, folder: &Path) -> Result<Load> {
-        let Self { seed, number, load, settings, wire, kthread, .. } = self;
-        settings[0].apply(wire, kthread)?;
+        let Self { seed, number, load, settings, veth } = self;
+        veth.set(&settings[0])?;
         let bundle = format!("{seed}-{number:03}.tar.zst");
-        wire.capture(&load.arguments(), &folder.join(&bundle))?;
+        veth.capture(&folder.join(&bundle))?;
         let predicted = predicted::predicted(settings, &folder.join(&bundle))?;
-        let setting = |it: &PredictedSetting| Setting::with(&it.setting.name(), it);
+        let setting = |it: &PredictedSetting| Setting::with(&words(&it.setting), it);
         Ok(Load {
             name: name(*seed, *number, &load.name()),
-            unit: if load.bytes == 0 { "byte" } else { "transaction" }.to_owned(),
+            unit: veth.unit(),
             settings: predicted.iter().map(setting).collect::<Result<_>>()?,
             starts: vec![Start { placement: 0, bundle }],
             ..Load::default()
@@ -125,10 +121,10 @@ impl Scene for Veth {
     }
 
     fn apply(&mut self, setting: &Setting) -> Result<()> {
-        setting.details::<PredictedSetting>()?.setting.apply(&self.wire, &self.kthread)
+        self.veth.set(&setting.details::<PredictedSetting>()?.setting)
     }
 
     fn measure(&mut self, seconds: f64) -> Result<Measured> {
-        Ok(Measured::new(self.wire.rate(&self.load.arguments(), seconds)?, Vec::new()))
+        self.veth.measure(seconds)
     }
 }

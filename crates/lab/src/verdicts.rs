@@ -14,7 +14,8 @@ use crate::experiment::run::records;
 use crate::experiment::study::{Options, Scene, Study, Usual};
 use crate::experiment::tables::print;
 use crate::verdicts::score::Rps;
-use crate::wire::{Running, Wire, cpus_of, kernel};
+use crate::veths::{Server, Veth};
+use crate::wire::{Course, cpus_of, kernel};
 
 /// Arguments of `verdicts`.
 #[derive(Debug, Clone, clap::Args)]
@@ -51,11 +52,10 @@ const MASKS: [u32; 3] = [0, 0b10, 0b11];
 /// The veths; each load has one of its own.
 struct Veths;
 
-/// A load on a veth.
-struct Veth {
+/// A load on a veth as the kernel makes it.
+struct VethScene {
     number: usize,
-    wire: Wire,
-    _server: Running,
+    veth: Veth,
 }
 
 /// Measures, or reads what was measured, and prints a table.
@@ -82,17 +82,17 @@ impl Study for Veths {
 
     fn start(&mut self, load: &str) -> Result<Box<dyn Scene + '_>> {
         let number = LOADS.iter().position(|(name, ..)| *name == load).context("unknown load")?;
-        let wire = Wire::new()?;
-        let server = wire.server(LOADS[number].2)?;
-        Ok(Box::new(Veth { number, wire, _server: server }))
+        let (_, client, work) = LOADS[number];
+        let veth = Veth::start(Course::One, Server::works(work), client)?;
+        Ok(Box::new(VethScene { number, veth }))
     }
 }
 
-impl Scene for Veth {
+impl Scene for VethScene {
     fn plan(&mut self, folder: &Path) -> Result<Load> {
-        let (name, client, _) = LOADS[self.number];
+        let name = LOADS[self.number].0;
         let bundle = format!("{:02}.tar.zst", self.number);
-        self.wire.capture(client, &folder.join(&bundle))?;
+        self.veth.capture(&folder.join(&bundle))?;
         let setting = |rps| {
             let name = match rps {
                 0 => "no RPS".to_owned(),
@@ -102,7 +102,7 @@ impl Scene for Veth {
         };
         Ok(Load {
             name: name.to_owned(),
-            unit: if client.contains("STREAM") { "byte" } else { "transaction" }.to_owned(),
+            unit: self.veth.unit(),
             settings: MASKS.into_iter().map(setting).collect::<Result<_>>()?,
             starts: vec![Start { placement: 0, bundle }],
             ..Load::default()
@@ -110,12 +110,11 @@ impl Scene for Veth {
     }
 
     fn apply(&mut self, setting: &Setting) -> Result<()> {
-        self.wire.set_rps(setting.details::<Rps>()?.rps)
+        self.veth.set_rps(setting.details::<Rps>()?.rps)
     }
 
     fn measure(&mut self, seconds: f64) -> Result<Measured> {
-        let rate = self.wire.rate(LOADS[self.number].1, seconds)?;
-        Ok(Measured::new(rate, Vec::new()))
+        self.veth.measure(seconds)
     }
 }
 

@@ -54,11 +54,6 @@ pub(crate) struct Wire {
 pub(crate) struct Kthread(u32);
 
 impl Wire {
-    /// A veth as the kernel makes it.
-    pub(crate) fn new() -> Result<Self> {
-        Self::along(Course::One)
-    }
-
     /// The veths of a course, as the kernel makes them.
     pub(crate) fn along(course: Course) -> Result<Self> {
         let (netsilo, bench) = (built::netsilo()?, built::netsilo_bench()?);
@@ -114,11 +109,6 @@ impl Wire {
         if self.course == Course::Routed { &self.router } else { &self.server }
     }
 
-    /// Lets a kthread poll the packets, as one may poll those of a NIC.
-    pub(crate) fn threaded(&self) -> Result<Kthread> {
-        self.kthreads()?.first().copied().context("no netdev")
-    }
-
     /// Lets NAPI poll the packets of each netdev, in softirqs on the CPUs that send.
     pub(crate) fn polled(&self) -> Result<()> {
         let Self { client, server, course, .. } = self;
@@ -167,11 +157,6 @@ impl Wire {
         })
     }
 
-    /// Starts the server and waits until it listens.
-    pub(crate) fn server(&self, work: u32) -> Result<Running> {
-        self.readers(work, 1, &SERVER_CPU.to_string())
-    }
-
     /// Starts a server with `threads` threads on these CPUs, and waits until it listens.
     pub(crate) fn readers(&self, work: u32, threads: u32, cpus: &str) -> Result<Running> {
         let bind = if self.course == Course::One { ADDRESS } else { "0.0.0.0" };
@@ -196,13 +181,12 @@ impl Wire {
         Ok(server)
     }
 
-    /// Starts a client for each address, which prints what `output` asks for; it warms up for
-    /// [`WARM_UP`].
-    fn clients(&self, load: &str, seconds: f64, output: &str) -> Result<Vec<Running>> {
+    /// Starts a client for each address, which prints JSON; it warms up for [`WARM_UP`].
+    pub(crate) fn load(&self, load: &str, seconds: f64) -> Result<Vec<Running>> {
         let client = |address: &&str| {
             let command = format!(
                 "{} run {address} {load} --workers 1 --instances-as multiplexed --duration \
-                 {:.0}ms --warm-up {:.0}ms {output}",
+                 {:.0}ms --warm-up {:.0}ms --json",
                 self.bench.display(),
                 seconds * 1e3,
                 WARM_UP.as_secs_f64() * 1e3
@@ -210,11 +194,6 @@ impl Wire {
             spawn(&self.client, &CLIENT_CPU.to_string(), &command)
         };
         self.addresses().iter().map(client).collect()
-    }
-
-    /// Starts a client for each address, which prints JSON.
-    pub(crate) fn load(&self, load: &str, seconds: f64) -> Result<Vec<Running>> {
-        self.clients(load, seconds, "--json")
     }
 
     /// Starts the client of a pipeline, which prints JSON and does not warm up.
@@ -225,20 +204,6 @@ impl Wire {
             exact::program()?.display()
         );
         Ok(vec![spawn(&self.client, &CLIENT_CPU.to_string(), &command)?])
-    }
-
-    /// The transactions, or bytes of a stream, per second.
-    pub(crate) fn rate(&self, load: &str, seconds: f64) -> Result<f64> {
-        let rate = |client: Running| -> Result<f64> {
-            let text = client.output()?;
-            text.trim().parse().with_context(|| format!("netsilo-bench run printed: {text}"))
-        };
-        self.clients(load, seconds, "--rate-only")?.into_iter().map(rate).sum()
-    }
-
-    /// Saves what netsilo sees under this load.
-    pub(crate) fn capture(&self, load: &str, bundle: &Path) -> Result<()> {
-        self.capture_during(self.load(load, 6.0)?, bundle)
     }
 
     /// Saves what netsilo sees while these clients run, which must be for six seconds.

@@ -1,5 +1,6 @@
 //! The loads on veths.
 
+use crate::veths::Server;
 use crate::wire::Course;
 
 /// A load and its server.
@@ -14,25 +15,16 @@ pub(super) struct VethLoad {
     pub(super) has_others: bool,
 }
 
-/// Who answers.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Server {
-    /// `netsilo-bench serve` with `count` threads on these CPUs, and `work` microseconds for each
-    /// request.
-    Threads { count: u32, cpus: &'static str, work: u32 },
-    /// Two processes; the second one is on this CPU and does the work.
-    Pipeline { second: u32, work: u32, connections: u32 },
-}
-
-const ONE: VethLoad =
-    VethLoad { name: "", course: Course::One, server: works(0), client: "", has_others: false };
-
-const fn works(work: u32) -> Server {
-    Server::Threads { count: 1, cpus: "1", work }
-}
+const ONE: VethLoad = VethLoad {
+    name: "",
+    course: Course::One,
+    server: Server::works(0),
+    client: "",
+    has_others: false,
+};
 
 const fn one(name: &'static str, client: &'static str, work: u32) -> VethLoad {
-    VethLoad { name, client, server: works(work), ..ONE }
+    VethLoad { name, client, server: Server::works(work), ..ONE }
 }
 
 /// The same with settings that are no placement.

@@ -1,10 +1,10 @@
 //! Random loads, and random settings for each.
 
-use anyhow::Result;
 use fastrand::Rng;
-use serde::{Deserialize, Serialize};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 
-use crate::wire::{CLIENT_CPU, Kthread, SERVER_CPU, Wire, cpus_of};
+use crate::veths::VethSetting;
+use crate::wire::{CLIENT_CPU, SERVER_CPU, cpus_of};
 
 /// Settings of each load, beside the present one.
 pub(super) const SETTINGS: usize = 5;
@@ -39,29 +39,12 @@ impl RandomLoad {
     }
 }
 
-/// Where the veth's kthread polls, and where RPS steers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct VethSetting {
-    /// The kthread's CPU.
-    pub(super) poll: u32,
-    /// `rps_cpus` as a mask; 0 is off.
-    pub(super) rps: u32,
-}
-
-impl VethSetting {
-    pub(super) fn name(self) -> String {
-        let rps = match self.rps {
-            0 => "off".to_owned(),
-            mask => cpus_of(mask).to_string(),
-        };
-        format!("polled on {}, RPS {rps}", self.poll)
-    }
-
-    pub(super) fn apply(self, wire: &Wire, kthread: &Kthread) -> Result<()> {
-        kthread.put(self.poll)?;
-        wire.set_rps(self.rps)
-    }
+/// A setting of a veth with one kthread, in words.
+pub(super) fn words(setting: &VethSetting) -> String {
+    let VethSetting { kthreads, rps } = setting;
+    let rps = if *rps == 0 { "off".to_owned() } else { cpus_of(*rps).to_string() };
+    let cpus: CpuSet = kthreads.iter().copied().map(CpuId).collect();
+    format!("polled on {cpus}, RPS {rps}")
 }
 
 /// The name of a load, with what draws it.
@@ -88,7 +71,7 @@ pub(super) fn draw(seed: u64, number: usize) -> (RandomLoad, Vec<VethSetting>) {
     };
     let mut settings: Vec<VethSetting> = Vec::new();
     for poll in [SERVER_CPU, CLIENT_CPU] {
-        settings.extend((0..4).map(|rps| VethSetting { poll, rps }));
+        settings.extend((0..4).map(|rps| VethSetting { kthreads: vec![poll], rps }));
     }
     rng.shuffle(&mut settings);
     settings.truncate(SETTINGS + 1);
@@ -106,7 +89,7 @@ mod tests {
         for number in 0..50 {
             let (load, settings) = draw(7, number);
             assert_eq!((&load, &settings), (&draw(7, number).0, &draw(7, number).1));
-            let names: BTreeSet<String> = settings.iter().map(|it| it.name()).collect();
+            let names: BTreeSet<String> = settings.iter().map(words).collect();
             assert_eq!(names.len(), SETTINGS + 1);
             assert!((1..=256).contains(&load.instances) && load.work_us < 300, "{load:?}");
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_predict::interval::Draws;
 use netsilo_predict::live::forecast::forecast;
@@ -16,7 +16,8 @@ use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::record::{Load, middle};
-use crate::predictions::draw::VethSetting;
+use crate::predictions::draw::words;
+use crate::veths::VethSetting;
 use crate::wire::{NETDEV, cpus_of};
 
 /// Draws of the parameters for each interval.
@@ -51,7 +52,8 @@ impl Row {
     /// The same with what the present model predicts.
     pub(super) fn predicted_again(self, load: &Load, folder: &Path) -> Result<Self> {
         let start = load.starts.first().context("no bundle")?;
-        let settings: Vec<VethSetting> = self.settings.iter().map(|it| it.setting).collect();
+        let settings: Vec<VethSetting> =
+            self.settings.iter().map(|it| it.setting.clone()).collect();
         Ok(Self { settings: predicted(&settings, &folder.join(&start.bundle))?, ..self })
     }
 
@@ -68,12 +70,12 @@ pub(super) fn predicted(settings: &[VethSetting], bundle: &Path) -> Result<Vec<P
     let analysis = Analysis::new(&observation, &costs);
     let work = Work::new(&analysis).context("cannot predict")?;
     let proposals: Vec<Proposal> =
-        settings[1..].iter().map(|it| proposal(*it, &observation.after)).collect();
+        settings[1..].iter().map(|it| proposal(it, &observation.after)).collect();
     let table = Table::built_in().map_err(anyhow::Error::msg)?;
     let forecast = forecast(&work, 1.0, &proposals, &Draws::new(&table, DRAWS, 1));
     let predicted =
         settings.iter().zip(&forecast.settings).map(|(setting, expected)| PredictedSetting {
-            setting: *setting,
+            setting: setting.clone(),
             gain: expected.gain.unwrap_or(Estimate { value: 0.0, low: 0.0, high: 0.0 }),
             limit: expected.limit.to_string(),
         });
@@ -81,12 +83,12 @@ pub(super) fn predicted(settings: &[VethSetting], bundle: &Path) -> Result<Vec<P
 }
 
 /// The machine with a setting.
-fn proposal(setting: VethSetting, before: &Snapshot) -> Proposal {
-    let mut proposal = Proposal::new(setting.name(), before, &[]);
+fn proposal(setting: &VethSetting, before: &Snapshot) -> Proposal {
+    let mut proposal = Proposal::new(words(setting), before, &[]);
     let netdevs = proposal.after.netdevs.iter_mut();
     for netdev in netdevs.filter(|netdev| netdev.name == NETDEV) {
         for thread in netdev.napis.iter_mut().filter_map(|napi| napi.thread.as_mut()) {
-            thread.cpus = CpuSet::from_cpu(CpuId(setting.poll));
+            thread.cpus = setting.kthreads.iter().copied().map(CpuId).collect();
         }
         for queue in &mut netdev.rx_queues {
             queue.rps_cpus = Some(cpus_of(setting.rps));

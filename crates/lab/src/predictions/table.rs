@@ -2,6 +2,7 @@
 
 use netsilo_trial::stats::Estimate;
 
+use crate::predictions::draw::words;
 use crate::predictions::predicted::Row;
 use crate::say::markdown;
 
@@ -28,12 +29,12 @@ impl Pair {
 pub(super) fn render(rows: &[Row]) -> String {
     let mut table = markdown(&["load", "from", "to", "predicted", "90 %", "measured", "limit"]);
     for row in rows {
-        let from = row.settings[0].setting.name();
+        let from = words(&row.settings[0].setting);
         for (setting, pair) in row.settings[1..].iter().zip(pairs(row)) {
             table.add_row([
                 row.load.clone(),
                 from.clone(),
-                setting.setting.name(),
+                words(&setting.setting),
                 percent(pair.gain.value),
                 format!("{} to {}", percent(pair.gain.low), percent(pair.gain.high)),
                 percent(pair.measured),
@@ -126,7 +127,7 @@ mod tests {
     fn row(gains: [f64; 3], rates: [f64; 3]) -> Row {
         let (load, settings) = draw(1, 0);
         let predicted = settings.iter().zip(gains).map(|(setting, value)| PredictedSetting {
-            setting: *setting,
+            setting: setting.clone(),
             gain: Estimate { value, low: value - 0.05, high: value + 0.05 },
             limit: "the CPUs".into(),
         });

@@ -10,7 +10,7 @@ const TICK_US: f64 = 10_000.0;
 
 /// Counters at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
+pub(crate) struct Times {
     at: Instant,
     busy_us: f64,
     waited_us: f64,
@@ -18,16 +18,16 @@ pub(super) struct Times {
 
 /// What passed between two moments, per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Passed {
+pub(crate) struct Passed {
     /// CPU time of all CPUs, in microseconds.
-    pub(super) busy_us: f64,
+    pub(crate) busy_us: f64,
     /// Time that the threads waited in run queues, in microseconds.
-    pub(super) waited_us: f64,
+    pub(crate) waited_us: f64,
 }
 
 impl Times {
     /// Reads the CPU time of the whole machine, and the waiting times of these processes' threads.
-    pub(super) fn read(pids: &[u32]) -> Result<Self> {
+    pub(crate) fn read(pids: &[u32]) -> Result<Self> {
         let stat = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
         let at = Instant::now();
         let busy_us = busy_ticks(&stat).context("/proc/stat has no row of all CPUs")? * TICK_US;
@@ -36,7 +36,7 @@ impl Times {
     }
 
     /// What has passed since an earlier moment.
-    pub(super) fn since(&self, before: &Self) -> Passed {
+    pub(crate) fn since(&self, before: &Self) -> Passed {
         let seconds = (self.at - before.at).max(Duration::from_millis(1)).as_secs_f64();
         Passed {
             busy_us: (self.busy_us - before.busy_us) / seconds,
@@ -53,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until this machine does nothing for a second; times measured beside other work mean
 /// nothing.
-pub(super) fn until_quiet() -> Result<()> {
+pub(crate) fn until_quiet() -> Result<()> {
     let begun = Instant::now();
     loop {
         let before = Times::read(&[])?;
@@ -71,7 +71,7 @@ pub(super) fn until_quiet() -> Result<()> {
 }
 
 /// A process and its children.
-pub(super) fn family(pid: u32) -> Vec<u32> {
+pub(crate) fn family(pid: u32) -> Vec<u32> {
     let children = format!("/proc/{pid}/task/{pid}/children");
     let children = std::fs::read_to_string(children).unwrap_or_default();
     let children = children.split_whitespace().filter_map(|child| child.parse().ok());
