@@ -496,7 +496,7 @@ fn a_peer_that_accepts_and_is_silent_ends_the_run_with_an_error() {
 #[test]
 fn a_client_that_was_stopped_and_continued_goes_on() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let run = format!("bench run {}", listener.local_addr().unwrap());
+    let run = format!("run {}", listener.local_addr().unwrap());
     let client = netsilo(None, &run).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (stream, _) = listener.accept().unwrap();
     BufReader::new(&stream).read_line(&mut String::new()).unwrap();

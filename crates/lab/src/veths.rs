@@ -28,7 +28,7 @@ const MARGIN: f64 = 0.05;
 pub(crate) struct Veth {
     wire: Wire,
     answers: Server,
-    /// Arguments of `bench run`.
+    /// Arguments of `netsilo-bench run`.
     client: String,
     server: Running,
     /// Those of the present setting.
@@ -38,7 +38,8 @@ pub(crate) struct Veth {
 /// Who answers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Server {
-    /// `bench serve` with `count` threads on these CPUs, and `work` microseconds for each request.
+    /// `netsilo-bench serve` with `count` threads on these CPUs, and `work` microseconds for each
+    /// request.
     Threads { count: u32, cpus: &'static str, work: u32 },
     /// Two processes; the second one is on this CPU and does the work.
     Pipeline { second: u32, work: u32, connections: u32 },
@@ -55,7 +56,7 @@ pub(crate) struct VethSetting {
 }
 
 impl Server {
-    /// `bench serve` with one thread, on the server's CPU.
+    /// `netsilo-bench serve` with one thread, on the server's CPU.
     pub(crate) const fn works(work: u32) -> Self {
         Self::Threads { count: 1, cpus: "1", work }
     }
@@ -152,7 +153,7 @@ struct ClientFigures {
 }
 
 impl ClientFigures {
-    /// Reads the report of `bench run`, or of the lab's own client.
+    /// Reads the report of `netsilo-bench run`, or of the lab's own client.
     fn new(report: &str) -> Result<Self> {
         if let Ok(own) = serde_json::from_str::<Asked>(report) {
             let Asked { transactions_per_second: rate, p50_us, p99_us, .. } = own;
