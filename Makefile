@@ -111,7 +111,7 @@ bench-matrix: setup
 install:
 	@scripts/setup --build
 	cargo build --release -p netsilo -p netsilo-bench
-	cargo build --quiet -p netsilo-package
+	cargo build --quiet -p netsilo-dev
 	target/debug/netsilo-package target/package $$(date -u +%F)
 	for program in netsilo netsilo-bench; do \
 		files=target/package/$$program; share=$(DESTDIR)$(PREFIX)/share; \

@@ -1,4 +1,4 @@
-//! The program `netsilo-bench`; all code is in the library, which `crates/package` uses too.
+//! The program `netsilo-bench`; all code is in the library, which `crates/dev` uses too.
 
 use std::process::ExitCode;
 

@@ -16,7 +16,7 @@
 mod exact;
 #[path = "../tests/placing/problems.rs"]
 mod problems;
-use netsilo_synth::hwloc;
+use netsilo_dev::synth::hwloc;
 #[path = "synthetic/ways.rs"]
 mod ways;
 

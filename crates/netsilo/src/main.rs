@@ -1,4 +1,4 @@
-//! The program `netsilo`; all code is in the library, which `crates/package` uses too.
+//! The program `netsilo`; all code is in the library, which `crates/dev` uses too.
 
 use std::process::ExitCode;
 

@@ -9,7 +9,7 @@ use std::fs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{Cpu, Distance, Topology};
 
-use netsilo_synth::hwloc::{fixtures, read};
+use netsilo_dev::synth::hwloc::{fixtures, read};
 
 /// Numbers of packages, last-level caches, L2 caches, cores, CPUs and nodes.
 #[derive(Debug, PartialEq)]

@@ -182,17 +182,17 @@ mod tests {
     #[test]
     fn counters_do_not_end_a_rest() {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/outcomes");
-        let mut seen = 0;
-        for folder in std::fs::read_dir(fixtures).unwrap() {
-            let files = std::fs::read_dir(folder.unwrap().path()).into_iter().flatten();
-            let paths = files.map(|file| file.unwrap().path());
-            let bundle = paths.filter(|path| path.extension().is_some_and(|it| it == "zst")).min();
-            let Some(bundle) = bundle else { continue };
-            let Observation { before, after, .. } = netsilo_sys::bundle::open(&bundle).unwrap();
-            assert_ne!(before, after, "{}", bundle.display());
-            assert!(have_same_settings(&before, &after), "{}", bundle.display());
-            seen += 1;
+        for name in [
+            "guest/booted",
+            "guest8/dns-from-0-0",
+            "veth/tcp-rr-x-16-from-0-0",
+            "veths-4/forwarded-tcp-rr-x-1-from-0-0-0",
+        ] {
+            let bundle = format!("{fixtures}/{name}.tar.zst");
+            let Observation { before, after, .. } =
+                netsilo_sys::bundle::open(bundle.as_ref()).unwrap();
+            assert_ne!(before, after, "{name}");
+            assert!(have_same_settings(&before, &after), "{name}");
         }
-        assert!(seen > 3, "only {seen} recordings");
     }
 }

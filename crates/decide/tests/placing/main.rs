@@ -10,7 +10,7 @@
 mod exact;
 mod generated;
 mod problems;
-use netsilo_synth::hwloc;
+use netsilo_dev::synth::hwloc;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

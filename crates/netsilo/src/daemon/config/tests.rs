@@ -62,7 +62,7 @@ fn keys(section: &str) -> Vec<String> {
 #[test]
 fn the_page_of_the_daemon_has_each_key() {
     let page = include_str!("../../../../../docs/daemon.md");
-    let sections = ["goal", "controller", "tune", "netdev", "queue"];
+    let sections = ["goal", "controller", "netdev", "queue"];
     for (section, above) in [
         ("", ""),
         ("[goal]", "goal."),

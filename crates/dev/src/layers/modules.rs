@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::source::{self, Path};
+use crate::layers::source::{self, Path};
 
 /// The files of a workspace by path (`crates/model/src/lib.rs`), with their text.
 pub type Sources = BTreeMap<String, String>;

@@ -8,11 +8,11 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use netsilo::cli::examples::Ending;
 
-use crate::markdown::{self, Level};
-use crate::program::Program;
+use crate::package::markdown::{self, Level};
+use crate::package::program::Program;
 
 /// Where the daemon's configuration is described.
-const DAEMON: &str = include_str!("../../../docs/daemon.md");
+const DAEMON: &str = include_str!("../../../../docs/daemon.md");
 
 /// The pages of a program by their path; `date` is that of the sources, like `2026-11-23`.
 ///

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use netsilo_package::program::PROGRAMS;
-use netsilo_package::{completions, manual};
+use netsilo_dev::package::program::PROGRAMS;
+use netsilo_dev::package::{completions, manual};
 
 fn write() -> Result<()> {
     let mut args = std::env::args().skip(1);

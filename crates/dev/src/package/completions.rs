@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap_complete::{Shell, generate};
 
-use crate::program::Program;
+use crate::package::program::Program;
 
 /// The scripts of a program by their path below `completions/`, under the names by which the
 /// shells find them.

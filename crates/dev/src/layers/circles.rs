@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::modules::Reference;
+use crate::layers::modules::Reference;
 
 /// The files of a circle, each of which refers to the next one and the last one to the first.
 pub type Circle<'a> = Vec<&'a str>;

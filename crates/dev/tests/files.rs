@@ -11,8 +11,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use netsilo_package::program::{PROGRAMS, Program};
-use netsilo_package::{completions, manual};
+use netsilo_dev::package::program::{PROGRAMS, Program};
+use netsilo_dev::package::{completions, manual};
 
 const DATE: &str = "2026-11-23";
 

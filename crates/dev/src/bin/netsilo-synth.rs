@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
+use netsilo_dev::synth::host::Host;
+use netsilo_dev::synth::machines::machines;
+use netsilo_dev::synth::tree::write_bundle;
 use netsilo_model::snapshot::observation::ObservationDocument;
-use netsilo_synth::host::Host;
-use netsilo_synth::machines::machines;
-use netsilo_synth::tree::write_bundle;
 
 /// Prints the observations of a fleet of synthetic hosts, one line of JSON each, for netsilo plan
 /// --ndjson and netsilo check --ndjson.

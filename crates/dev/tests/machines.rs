@@ -2,14 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
-use netsilo_synth::hwloc;
+use netsilo_dev::synth::hwloc;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use netsilo_dev::synth::host::Host;
+use netsilo_dev::synth::machines::machines;
 use netsilo_model::machine::topology::Topology;
-use netsilo_synth::host::Host;
-use netsilo_synth::machines::machines;
 
 /// `INSTA_UPDATE=always` writes the file, as it writes snapshots.
 #[test]

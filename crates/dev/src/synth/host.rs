@@ -10,7 +10,7 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
 use serde::{Deserialize, Serialize};
 
-use crate::machines::Machine;
+use crate::synth::machines::Machine;
 
 /// Drivers of the fleet, each with its share in percent.
 const DRIVERS: [(&str, u32); 8] = [
@@ -198,7 +198,7 @@ fn by_share<'a, T>(values: &'a [(T, u32)], rng: &mut Rng) -> &'a T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machines::machines;
+    use crate::synth::machines::machines;
 
     #[test]
     fn a_host_depends_on_seed_and_number_alone() {

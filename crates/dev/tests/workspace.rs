@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use netsilo_layers::circles::circles;
-use netsilo_layers::modules::{Reference, Sources, references};
+use netsilo_dev::layers::circles::circles;
+use netsilo_dev::layers::modules::{Reference, Sources, references};
 
 /// Each crate with the crates that it may use; tests may use more.
-const CRATES: [(&str, &str); 12] = [
+const CRATES: [(&str, &str); 10] = [
     ("model", ""),
     ("predict", "model trial"),
     ("decide", "model trial"),
@@ -22,9 +22,7 @@ const CRATES: [(&str, &str); 12] = [
     ("netsilo", "model predict decide trial sys"),
     ("bench", "model predict decide trial sys load netsilo"),
     ("lab", "model decide predict trial sys"),
-    ("layers", ""),
-    ("synth", "model sys"),
-    ("package", "netsilo bench"),
+    ("dev", "model sys netsilo bench"),
 ];
 
 /// The folders of each crate, and files outside folders, in order. Between commas: side by side,

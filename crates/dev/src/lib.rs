@@ -1,0 +1,7 @@
+//! What only developers use: the order of the [`layers`], synthetic fleets ([`synth`]), and the
+//! manual pages and completions of the packages (`package`). No other crate needs it, save tests.
+
+pub mod layers;
+#[cfg(feature = "package")]
+pub mod package;
+pub mod synth;
