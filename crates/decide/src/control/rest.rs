@@ -189,8 +189,7 @@ mod tests {
             "veths-4/forwarded-tcp-rr-x-1-from-0-0-0",
         ] {
             let bundle = format!("{fixtures}/{name}.tar.zst");
-            let Observation { before, after, .. } =
-                netsilo_sys::bundle::open(bundle.as_ref()).unwrap();
+            let Observation { before, after, .. } = netsilo_sys::bundle::open(&bundle).unwrap();
             assert_ne!(before, after, "{name}");
             assert!(have_same_settings(&before, &after), "{name}");
         }
