@@ -1,6 +1,7 @@
 //! The command line: arguments, and one match from verb to function.
 
 pub mod examples;
+mod groups;
 pub mod help;
 pub mod topics;
 
@@ -27,53 +28,53 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show which CPU processes each rx queue, and which threads read its data on which CPUs
+    /// Show which CPU polls each rx queue, and who reads its data where
     Show(show::Args),
-    /// Watch queues, CPUs and readers live in a full-screen view; plan, apply and undo from there
+    /// Watch queues, CPUs and readers live; plan, apply and undo there
     Top(Box<top::Args>),
-    /// Report what is wrong with the receive path, and what each remedy would gain or cost
+    /// Report what is wrong, and what each remedy would gain or cost
     Check(check::Args),
     /// Print the page of a finding, or list all findings
     Explain(explain::Args),
-    /// Predict which rx queue RSS selects for a flow, and show how evenly RSS spreads traffic
+    /// Predict which rx queue RSS selects for a flow; show its spread
     Rss(rss::Args),
     /// Print what apply would write, with reasons
     Plan(plan::Args),
-    /// Predict what settings would do to this machine, a bundle's or one that a file describes
+    /// Predict what settings would do to a machine under its load
     Predict(predict::Args),
-    /// Show the plan, ask, and write it as one transaction that undo restores
+    /// Show the plan, ask, and write it as one undoable transaction
     Apply(apply::Args),
-    /// Restrict a consumer to some CPUs: show the change, ask, write it so that undo restores it
+    /// Restrict a reader to some CPUs, as one undoable transaction
     Pin(pin::Args),
     /// Keep what apply --confirm-within wrote
     Confirm(confirm::Args),
-    /// Restore every value written since boot that nobody else has changed
+    /// Restore all values written since boot that nobody has changed
     Undo(undo::Args),
-    /// Save everything that netsilo reads as a bundle, to be examined elsewhere with --from
+    /// Save all that netsilo reads as a bundle, to examine elsewhere
     Capture(capture::Args),
-    /// Explain what put work on a CPU, or why a queue, netdev or interrupt is processed where it is
+    /// Explain what put work on a CPU, or a queue or interrupt there
     Why(why::Args),
-    /// Print the plan for another program: irqbalance, systemd, tuned, a shell script
+    /// Print the plan for irqbalance, systemd, tuned or a shell
     Export(export::Args),
-    /// Measure what a cache line and a wakeup cost between this machine's CPUs, for use by plan
+    /// Measure what a cache line and a wakeup cost between CPUs
     Calibrate(calibrate::Args),
-    /// Switch between two settings, measure both repeatedly, and report whether they differ
+    /// Switch between two settings repeatedly; report if they differ
     Ab(Box<ab::Args>),
-    /// Try placements and knobs on the live workload or under a load, and keep the best
+    /// Try placements and knobs under the live load; keep the best
     Tune(Box<tune::Args>),
     /// List or remove the outcomes of tune, which plan follows
     Outcomes(outcomes::Args),
     /// Write a page about an incident, to attach to a ticket
     Report(report::Args),
-    /// Run the daemon: observe, decide, place and verify in each cycle
+    /// Run the daemon: observe, decide, place, verify in each cycle
     Run(daemon::Args),
     /// Show what the daemon does, and why
     Status(status::Args),
-    /// Report what limits netsilo on this machine, and how to mend it
+    /// Report what limits netsilo on this machine, and how to fix it
     Doctor(doctor::Args),
     /// Check the daemon's configuration
     CheckConfig(check_config::Args),
-    /// Print the help of a verb, or a page on a topic: netsilo help topics lists them
+    /// Print the help of a verb, or a page on a topic
     Help(help::Args),
     #[command(hide = true)]
     Guard(guard::Args),
@@ -84,9 +85,10 @@ pub fn bare_command() -> Command {
     Args::command()
 }
 
-/// The command line, with examples and exit codes at the end of each verb's help.
+/// The command line, with its verbs in groups, and with examples and exit codes at the end of each
+/// verb's help.
 pub fn command() -> Command {
-    examples::with_endings(bare_command(), examples::ENDINGS)
+    groups::with_groups(examples::with_endings(bare_command(), examples::ENDINGS))
 }
 
 /// Runs the verb of the command line.
