@@ -28,7 +28,7 @@ mod view;
 
 use std::process::ExitCode;
 
-/// Runs the command line and returns the exit code (`docs/exit-codes.md`).
+/// Runs the command line and returns the exit code (`docs/topics/exit-codes.md`).
 pub fn main() -> ExitCode {
     netsilo::tell::exit::code(cli::run())
 }
