@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use netsilo_trial::experiment::results::Results;
-use netsilo_trial::experiment::{
-    Experiment, Failed, Kind, Load, MachineSummary, Record, Setting, Trial,
-};
+use netsilo_trial::experiment::{Experiment, Failed, Load, MachineSummary, Record, Setting, Trial};
 use netsilo_trial::traffic::{Spec, Test};
 
 /// Larger plans are checked, and take too long to compute here.
@@ -52,7 +50,7 @@ fn seeds() -> Vec<String> {
     };
     let experiment = Experiment {
         schema: 1,
-        kind: Kind::Matrix,
+        kind: "matrix".into(),
         netsilo: "0".into(),
         command: Vec::new(),
         started_s: 0,

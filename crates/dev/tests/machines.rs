@@ -21,11 +21,14 @@ fn the_embedded_topologies_are_what_netsilo_reads_in_the_fixtures() {
     let read: BTreeMap<String, Topology> =
         names.map(|name| (name.clone(), hwloc::read(&name).unwrap())).collect();
     let text = serde_json::to_string(&read).unwrap().replace("},\"", "},\n\"") + "\n";
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/machines.json");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/synth/machines.json");
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
         std::fs::write(&file, &text).unwrap();
     }
-    assert!(std::fs::read_to_string(file).unwrap() == text, "src/machines.json is not current");
+    assert!(
+        std::fs::read_to_string(file).unwrap() == text,
+        "src/synth/machines.json is not current"
+    );
 }
 
 #[test]
