@@ -67,7 +67,7 @@ pub fn fix(check: &Check, requests: &[FixRequest], after: &Snapshot, even_if_own
             plan.leave(&request.to_string(), "no such finding now: nothing to fix");
         }
         for finding in found {
-            fix_finding(&mut plan, finding);
+            plan = with_fix(plan, finding);
         }
     }
     let refused = plan.refused_on(after);
@@ -75,13 +75,12 @@ pub fn fix(check: &Check, requests: &[FixRequest], after: &Snapshot, even_if_own
         plan.changes.clear();
         plan.refusals.extend(refused);
     }
-    defer_voided(&mut plan);
-    plan
+    without_voided(plan)
 }
 
-/// Moves the changes that a change of channels would make void out of the plan: they need a new
-/// plan, made when the new queues exist.
-fn defer_voided(plan: &mut Plan) {
+/// The plan without the changes that a change of channels would make void: they need a new plan,
+/// made when the new queues exist.
+fn without_voided(mut plan: Plan) -> Plan {
     let (now, later) = held_back(std::mem::take(&mut plan.changes));
     for change in &now {
         let void = later.iter().filter(|other| change.target.voids(&other.target));
@@ -94,17 +93,19 @@ fn defer_voided(plan: &mut Plan) {
             plan.leave(&void.join(", "), &why);
         }
     }
-    plan.changes = ordered(now);
+    Plan { changes: ordered(now), ..plan }
 }
 
-fn fix_finding(plan: &mut Plan, finding: &Finding) {
+/// The plan with the fix of one more finding.
+fn with_fix(mut plan: Plan, finding: &Finding) -> Plan {
     let subject = FixRequest::of(finding).to_string();
     let Some(remedy) = finding.writable() else {
         let why = match finding.remedies.first() {
             Some(remedy) => format!("netsilo cannot write this remedy: {}", remedy.what),
             None => "this finding has no remedy".to_owned(),
         };
-        return plan.leave(&subject, &why);
+        plan.leave(&subject, &why);
+        return plan;
     };
     for change in &remedy.changes {
         match plan.changes.iter().find(|known| known.target == change.target) {
@@ -122,6 +123,7 @@ fn fix_finding(plan: &mut Plan, finding: &Finding) {
             }
         }
     }
+    plan
 }
 
 #[cfg(test)]

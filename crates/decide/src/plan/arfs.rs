@@ -8,7 +8,7 @@ use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
-use crate::plan::contents::{Advice, Plan, RefusalCause};
+use crate::plan::contents::{Advice, Placement, Plan, RefusalCause};
 use crate::plan::flow_rules::can_steer;
 use crate::plan::goal::Goal;
 
@@ -34,35 +34,36 @@ pub(crate) fn wants_arfs(snapshot: &Snapshot, netdev: &Netdev, goal: &Goal) -> b
     goal.arfs == Some(true) && has_arfs(netdev) && has_table(snapshot, goal)
 }
 
-/// Adds the offload (`rx-ntuple-filter`) that lets each driver steer flows by the RFS table.
-pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let Some(on) = goal.arfs else { return };
+/// Plans the offload (`rx-ntuple-filter`) that lets each driver steer flows by the RFS table.
+pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal) -> Plan {
+    let mut part = Plan::default();
+    let Some(on) = goal.arfs else { return part };
     for netdev in netdevs {
         let subject = format!("{} ntuple", netdev.name);
         let feature = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
         match feature {
             _ if on && !has_arfs(netdev) => {
                 let driver = netdev.driver.as_deref().unwrap_or("its driver");
-                plan.refuse(
+                part.refuse(
                     &subject,
                     RefusalCause::NoSuchKnob,
                     format!("{driver} has no aRFS; --rfs does the same in software"),
                 );
             }
-            None => plan.refuse(
+            None => part.refuse(
                 &subject,
                 RefusalCause::NoSuchKnob,
                 "its driver cannot steer flows".into(),
             ),
             Some(feature) if feature.fixed() && feature.active != on => {
-                plan.refuse(
+                part.refuse(
                     &subject,
                     RefusalCause::NoSuchKnob,
                     "its driver does not let this offload be changed".into(),
                 );
             }
             Some(_) if on && !has_table(snapshot, goal) => {
-                plan.refuse(
+                part.refuse(
                     &subject,
                     RefusalCause::NoSuchKnob,
                     "aRFS uses the RFS table, which is off: add --rfs".into(),
@@ -80,15 +81,22 @@ pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: 
                     netdev: NetdevIdentity::from_netdev(netdev),
                     feature: NTUPLE_FILTER.into(),
                 };
-                plan.set(knob, feature.active, on, reason);
+                part.set(knob, feature.active, on, reason);
             }
         }
     }
+    part
 }
 
-/// Adds advice where every queue feeds every worker: moving interrupts gains nothing there, moving
-/// flows might.
-pub(super) fn advise(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+/// Advice where every queue feeds every worker: moving interrupts gains nothing there, moving flows
+/// might. `placements` are those of the plan.
+pub(super) fn advise(
+    analysis: &Analysis<'_>,
+    netdevs: &[&Netdev],
+    goal: &Goal,
+    placements: &[Placement],
+) -> Plan {
+    let mut part = Plan::default();
     let (snapshot, silos) = (analysis.after(), &analysis.silos);
     let llcs = snapshot.topology.llc_groups().len();
     for netdev in netdevs {
@@ -109,13 +117,14 @@ pub(super) fn advise(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, 
             continue;
         };
         if spread_queues.iter().map(|silo| bytes(silo)).sum::<f64>() >= all * SPREAD_SHARE {
-            let moves = plan.placements.iter().any(|it| it.moves && it.netdev.is(netdev));
-            plan.advice.push(Advice {
+            let moves = placements.iter().any(|it| it.moves && it.netdev.is(netdev));
+            part.advice.push(Advice {
                 subject: netdev.name.clone(),
                 text: advice(snapshot, netdev, heaviest, at, goal, moves),
             });
         }
     }
+    part
 }
 
 fn advice(

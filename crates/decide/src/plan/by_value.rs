@@ -10,7 +10,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 
-use crate::plan::contents::{Plan, RefusalCause};
+use crate::plan::contents::{Plan, Refusal, RefusalCause};
 use crate::plan::goal::{Goal, Xps};
 use crate::plan::places::Places;
 use crate::plan::{owners, selection};
@@ -21,47 +21,50 @@ const MAX_FLOW_ENTRIES: u32 = 1 << 29;
 /// Why RPS leaves out CPUs that the kernel would accept: those of isolated partitions.
 const NO_WORK: &str = "nothing is placed on such cpus";
 
-/// Adds `default_smp_affinity` and `rps_default_mask`.
-pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
+/// Plans `default_smp_affinity` and `rps_default_mask`.
+pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal) -> Plan {
+    let mut part = Plan::default();
     if let Some(cpus) = &goal.default_smp_affinity {
+        let subject = "default_smp_affinity";
         match &snapshot.default_smp_affinity {
-            None => plan.refuse(
-                "default_smp_affinity",
-                RefusalCause::NoSuchKnob,
-                "this kernel does not have it".into(),
-            ),
-            Some(old)
-                if selection::usable(&snapshot.topology, "default_smp_affinity", cpus, plan) =>
-            {
-                let reason = format!("new interrupts start on cpus {cpus}; existing ones stay");
-                plan.set(knobs::DefaultSmpAffinity, old.clone(), cpus.clone(), reason);
+            None => {
+                let reason = "this kernel does not have it";
+                part.refuse(subject, RefusalCause::NoSuchKnob, reason.into());
             }
-            Some(_) => {}
+            Some(old) => {
+                let refusals = selection::unusable(&snapshot.topology, subject, cpus);
+                if refusals.is_empty() {
+                    let reason = format!("new interrupts start on cpus {cpus}; existing ones stay");
+                    part.set(knobs::DefaultSmpAffinity, old.clone(), cpus.clone(), reason);
+                }
+                part.refuse_all(refusals);
+            }
         }
     }
     if let Some(cpus) = &goal.rps_default_mask {
         let subject = "rps_default_mask";
-        match (&snapshot.net.rps_default_mask, steerable(snapshot, subject, cpus, plan)) {
-            (None, _) => {
-                let reason =
-                    "this kernel does not have it; set rps_cpus of each new device instead";
-                plan.refuse(subject, RefusalCause::NoSuchKnob, reason.into());
-            }
-            (Some(old), Some((new, note))) => {
+        match (&snapshot.net.rps_default_mask, steerable(snapshot, subject, cpus)) {
+            (_, Err(refusal)) => part.refuse_all([refusal]),
+            (None, _) => {}
+            (Some(old), Ok((new, note))) => {
                 let reason =
                     format!("queues of new devices start with RPS {}{note}", on_or_off(&new));
-                plan.set(knobs::RpsDefaultMask, old.clone(), new, reason);
+                part.set(knobs::RpsDefaultMask, old.clone(), new, reason);
             }
-            (Some(_), None) => {}
+        }
+        if snapshot.net.rps_default_mask.is_none() {
+            let reason = "this kernel does not have it; set rps_cpus of each new device instead";
+            part.refuse(subject, RefusalCause::NoSuchKnob, reason.into());
         }
     }
+    part
 }
 
 fn on_or_off(cpus: &CpuSet) -> String {
     if cpus.is_empty() { "off".into() } else { format!("on cpus {cpus}") }
 }
 
-/// Returns the RPS mask that the kernel will use, with a note on CPUs left out.
+/// Returns the RPS mask that the kernel will use, with a note on CPUs left out, or a refusal.
 ///
 /// The kernel silently drops CPUs that are set apart at boot (`Topology::dropped_from_rps`); the
 /// plan leaves them out, and those of isolated partitions, and says so.
@@ -69,42 +72,40 @@ fn steerable(
     snapshot: &Snapshot,
     subject: &str,
     cpus: &CpuSet,
-    plan: &mut Plan,
-) -> Option<(CpuSet, String)> {
+) -> Result<(CpuSet, String), Refusal> {
     let topology = &snapshot.topology;
-    if !selection::all_online(topology, subject, cpus, plan) {
-        return None;
+    if let Some(refusal) = selection::offline(topology, subject, cpus) {
+        return Err(refusal);
     }
     let dropped = cpus.and(&topology.isolated_or_tickless());
     let usable = cpus.minus(&dropped);
     if dropped.is_empty() {
-        return Some((usable, String::new()));
+        return Ok((usable, String::new()));
     }
     let are =
         format!("{} {}", selection::cpus_are(&dropped), selection::why_apart(topology, &dropped));
     let by_kernel = dropped.is_subset(&topology.dropped_from_rps());
     if usable.is_empty() {
         let who = if by_kernel { "the kernel drops such cpus from RPS" } else { NO_WORK };
-        plan.refuse(subject, RefusalCause::IsolatedCpu, format!("{are}; {who}"));
-        return None;
+        return Err(Refusal::new(subject, RefusalCause::IsolatedCpu, format!("{are}; {who}")));
     }
     let who = if by_kernel { "the kernel ignores such cpus" } else { NO_WORK };
-    Some((usable, format!("; {are}: left out, as {who}")))
+    Ok((usable, format!("; {are}: left out, as {who}")))
 }
 
-/// Adds `rps_cpus` of each rx queue.
-pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let Some((cpus, note)) =
-        goal.rps.as_ref().and_then(|cpus| steerable(snapshot, "rps", cpus, plan))
-    else {
-        return;
+/// Plans `rps_cpus` of each rx queue.
+pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal) -> Plan {
+    let (mut part, mut changes) = (Plan::default(), Plan::default());
+    let (cpus, note) = match goal.rps.as_ref().map(|cpus| steerable(snapshot, "rps", cpus)) {
+        None => return part,
+        Some(Err(refusal)) => return Plan { refusals: vec![refusal], ..part },
+        Some(Ok(steerable)) => steerable,
     };
-    let mut changes = Plan::default();
     for netdev in netdevs {
         if !cpus.is_empty()
             && let Some(why) = never_read(netdev, "rps_cpus")
         {
-            plan.leave(&format!("{} rps", netdev.name), &why);
+            part.leave(&format!("{} rps", netdev.name), &why);
             continue;
         }
         let reason = if cpus.is_empty() {
@@ -118,11 +119,12 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
         };
         for queue in &netdev.rx_queues {
             let label = format!("{} rx-{}", netdev.name, queue.index);
-            if !selection::unless_leased(queue.leased.as_deref(), &label, plan) {
+            if let Some(refusal) = selection::leased(queue.leased.as_deref(), &label) {
+                part.refuse_all([refusal]);
                 continue;
             }
             match &queue.rps_cpus {
-                None => plan.refuse(
+                None => part.refuse(
                     &label,
                     RefusalCause::NoSuchKnob,
                     "it has no rps_cpus: this kernel has no RPS".into(),
@@ -136,12 +138,13 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
         }
     }
     let advice = |_: &str| "stop it, or change RPS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, goal, changes.changes, advice, plan);
+    part.and(owners::unless_owned(snapshot, goal, changes.changes, advice))
 }
 
-/// Adds `rps_sock_flow_entries` and the `rps_flow_cnt` of each rx queue.
-pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let Some(wanted) = goal.rfs.filter(|_| !netdevs.is_empty()) else { return };
+/// Plans `rps_sock_flow_entries` and the `rps_flow_cnt` of each rx queue.
+pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal) -> Plan {
+    let refused = |refusal| Plan { refusals: vec![refusal], ..Plan::default() };
+    let Some(wanted) = goal.rfs.filter(|_| !netdevs.is_empty()) else { return Plan::default() };
     let Some(old) = snapshot.net.rps_sock_flow_entries else {
         let has_rps = netdevs.iter().flat_map(|it| &it.rx_queues).any(|it| it.rps_cpus.is_some());
         let reason = if has_rps {
@@ -149,10 +152,11 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
         } else {
             "this kernel has no RPS and no RFS"
         };
-        return plan.refuse("rps_sock_flow_entries", RefusalCause::NoSuchKnob, reason.into());
+        let subject = "rps_sock_flow_entries";
+        return refused(Refusal::new(subject, RefusalCause::NoSuchKnob, reason.into()));
     };
-    if !table_fits(wanted, plan) {
-        return;
+    if let Some(refusal) = table_too_large(wanted) {
+        return refused(refusal);
     }
     // The kernel rounds up (`roundup_pow_of_two`); the plan states the value that will be read
     // back.
@@ -167,24 +171,18 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
         ),
     };
     changes.set(knobs::RpsSockFlowEntries, old, entries, table);
-    for netdev in netdevs {
-        flow_counts(netdev, entries, &mut changes);
-    }
-    plan.refusals.append(&mut changes.refusals);
-    plan.unchanged.append(&mut changes.unchanged);
+    let counts = netdevs.iter().map(|netdev| flow_counts(netdev, entries));
+    let mut part = counts.fold(changes, Plan::and);
     let advice = |_: &str| "stop it, or change RFS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, goal, changes.changes, advice, plan);
+    let changes = std::mem::take(&mut part.changes);
+    part.and(owners::unless_owned(snapshot, goal, changes, advice))
 }
 
-/// Whether the kernel accepts an RFS table of this size; adds a refusal if not.
-pub(super) fn table_fits(entries: u32, plan: &mut Plan) -> bool {
-    let fits = entries <= MAX_FLOW_ENTRIES;
-    if !fits {
-        let reason =
-            format!("{entries} flow entries exceed the kernel's limit ({MAX_FLOW_ENTRIES})");
-        plan.refuse("rps_sock_flow_entries", RefusalCause::OutOfRange, reason);
-    }
-    fits
+/// A refusal if the kernel does not accept an RFS table of this size.
+pub(super) fn table_too_large(entries: u32) -> Option<Refusal> {
+    let reason = format!("{entries} flow entries exceed the kernel's limit ({MAX_FLOW_ENTRIES})");
+    let refusal = || Refusal::new("rps_sock_flow_entries", RefusalCause::OutOfRange, reason);
+    (entries > MAX_FLOW_ENTRIES).then(refusal)
 }
 
 /// Why a setting of a netdev without hardware would do nothing; `None` if the kernel reads it.
@@ -199,11 +197,13 @@ fn never_read(netdev: &Netdev, knob: &str) -> Option<String> {
     })
 }
 
-fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
+fn flow_counts(netdev: &Netdev, entries: u32) -> Plan {
+    let mut part = Plan::default();
     if entries > 0
         && let Some(why) = never_read(netdev, "rps_flow_cnt")
     {
-        return plan.leave(&format!("{} rfs", netdev.name), &why);
+        part.leave(&format!("{} rfs", netdev.name), &why);
+        return part;
     }
     let real = real_queues(netdev);
     let share = match entries / real {
@@ -212,11 +212,12 @@ fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
     };
     for queue in netdev.rx_queues.iter().filter(|queue| queue.index < real || entries == 0) {
         let label = format!("{} rx-{}", netdev.name, queue.index);
-        if !selection::unless_leased(queue.leased.as_deref(), &label, plan) {
+        if let Some(refusal) = selection::leased(queue.leased.as_deref(), &label) {
+            part.refuse_all([refusal]);
             continue;
         }
         match queue.rps_flow_cnt {
-            None => plan.refuse(
+            None => part.refuse(
                 &label,
                 RefusalCause::NoSuchKnob,
                 "it has no rps_flow_cnt: this kernel has no RFS".into(),
@@ -230,10 +231,11 @@ fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
                     }
                 };
                 let (netdev, queue) = (NetdevIdentity::from_netdev(netdev), queue.index);
-                plan.set(knobs::RpsFlowCnt { netdev, queue }, old, share, reason);
+                part.set(knobs::RpsFlowCnt { netdev, queue }, old, share, reason);
             }
         }
     }
+    part
 }
 
 /// Number of rx queues that the device uses; some drivers (mlx5) create sysfs folders for more.
@@ -248,21 +250,15 @@ fn real_queues(netdev: &Netdev) -> u32 {
     if (1..folders).contains(&reported) { reported } else { folders.max(1) }
 }
 
-/// Adds `xps_cpus` of each tx queue.
-pub(super) fn xps(
-    snapshot: &Snapshot,
-    netdevs: &[&Netdev],
-    places: &Places,
-    goal: &Goal,
-    plan: &mut Plan,
-) {
-    let Some(xps) = goal.xps else { return };
-    let mut changes = Plan::default();
+/// Plans `xps_cpus` of each tx queue.
+pub(super) fn xps(snapshot: &Snapshot, netdevs: &[&Netdev], places: &Places, goal: &Goal) -> Plan {
+    let (mut part, mut changes) = (Plan::default(), Plan::default());
+    let Some(xps) = goal.xps else { return part };
     for netdev in netdevs {
         let queues: Vec<(&TxQueue, &CpuSet)> =
             netdev.tx_queues.iter().filter_map(|tx| Some((tx, tx.xps_cpus.as_ref()?))).collect();
         if queues.is_empty() {
-            plan.leave(
+            part.leave(
                 &format!("{} xps", netdev.name),
                 "it has one tx queue, or this kernel has no XPS: nothing to choose",
             );
@@ -271,7 +267,7 @@ pub(super) fn xps(
         let near =
             if xps == Xps::Near { near(snapshot, &queues, places) } else { Some(BTreeMap::new()) };
         let Some(near) = near else {
-            plan.leave(
+            part.leave(
                 &format!("{} xps", netdev.name),
                 "the completion interrupts of its tx queues are not known",
             );
@@ -299,7 +295,7 @@ pub(super) fn xps(
         }
     }
     let advice = |_: &str| "stop it, or change XPS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, goal, changes.changes, advice, plan);
+    part.and(owners::unless_owned(snapshot, goal, changes.changes, advice))
 }
 
 /// Assigns each online CPU to the tx queue whose completions arrive nearest; among equals, to the
@@ -361,9 +357,7 @@ mod tests {
         let netdevs: Vec<&Netdev> = after.netdevs.iter().collect();
         let planned = |cpus: &str| {
             let rps = Some(CpuSet::parse_list(cpus).unwrap());
-            let mut plan = Plan::default();
-            super::rps(after, &netdevs, &Goal { rps, ..Goal::default() }, &mut plan);
-            plan
+            super::rps(after, &netdevs, &Goal { rps, ..Goal::default() })
         };
         let plan = planned("1");
         let left: Vec<&str> = plan.unchanged.iter().map(|it| it.subject.as_str()).collect();
@@ -376,18 +370,14 @@ mod tests {
                 && reasons[1].ends_with("over cpus 1"),
             "{reasons:?}"
         );
-        let mut plan = Plan::default();
         let goal = Goal { rfs: Some(1024), ..Goal::default() };
-        super::rfs(after, &netdevs, &goal, &mut plan);
+        let plan = super::rfs(after, &netdevs, &goal);
         let left: Vec<&str> = plan.unchanged.iter().map(|it| it.subject.as_str()).collect();
         assert_eq!(left, ["bond0 rfs", "eth0.5 rfs"]);
         let mut namespace = after.clone();
         namespace.net.rps_sock_flow_entries = None;
-        let refused = |netdevs: &[&Netdev]| {
-            let mut plan = Plan::default();
-            super::rfs(&namespace, netdevs, &goal, &mut plan);
-            plan.refusals[0].reason.clone()
-        };
+        let refused =
+            |netdevs: &[&Netdev]| super::rfs(&namespace, netdevs, &goal).refusals[0].reason.clone();
         assert!(refused(&netdevs).contains("network namespace"), "{}", refused(&netdevs));
         let mut old = namespace.netdevs[3].clone();
         old.rx_queues[0].rps_cpus = None;

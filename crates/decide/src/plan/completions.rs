@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netsilo_model::change::Change;
 use netsilo_model::cost::assumed::Assumed;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::forwarding::ForwardShare;
@@ -186,19 +185,20 @@ pub(super) fn senders(
 }
 
 /// Places the interrupts of tx queues that have their own: each follows the rx queue of the same
-/// number, or if that one has no place, the CPU that sends most through it.
+/// number, or if that one has no place, the CPU that sends most through it. `placements` are those
+/// of the rx queues.
 pub(super) fn follow(
     snapshot: &Snapshot,
     netdevs: &[&Netdev],
     senders: &BTreeMap<Irq, (CpuId, Subject)>,
-    plan: &mut Plan,
-) -> Vec<Change> {
+    placements: &[Placement],
+) -> Plan {
+    let mut part = Plan::default();
     let rx_queues = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
     let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
     let placed = |it: &Placement| Some((it.irq?, (it.cpus.single()?, it.algorithm)));
     let placed: BTreeMap<Irq, (CpuId, AlgorithmName)> =
-        plan.placements.iter().filter_map(placed).collect();
-    let mut changes = Vec::new();
+        placements.iter().filter_map(placed).collect();
     for netdev in netdevs.iter().filter(|netdev| netdev.up) {
         let rx = |rx: &RxQueue| Some((rx.index, *placed.get(&rx.irq.as_ref()?.to)?));
         let rx: BTreeMap<u32, (CpuId, AlgorithmName)> =
@@ -222,14 +222,14 @@ pub(super) fn follow(
             let state = snapshot.irqs.get(&irq);
             let moves = present(snapshot, irq) != Some(cpu);
             if let Some((cause, reason)) = refusal(snapshot, irq).filter(|_| moves) {
-                plan.refuse(&format!("{label} (irq {irq})"), cause, reason);
+                part.refuse(&format!("{label} (irq {irq})"), cause, reason);
                 continue;
             }
             if moves {
                 let reason = format!("{label}: {basis}");
-                changes.extend(affinity(snapshot, irq, netdev, cpu, reason));
+                part.changes.extend(affinity(snapshot, irq, netdev, cpu, reason));
             }
-            plan.placements.push(Placement {
+            part.placements.push(Placement {
                 label,
                 netdev: NetdevIdentity::from_netdev(netdev),
                 irq: Some(irq),
@@ -244,7 +244,7 @@ pub(super) fn follow(
             });
         }
     }
-    changes
+    part
 }
 
 /// Through which tx queues a group's packets leave, from each CPU that may forward them; not known

@@ -45,6 +45,17 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// This plan and then another part of it.
+    pub(crate) fn and(mut self, part: Self) -> Self {
+        self.changes.extend(part.changes);
+        self.placements.extend(part.placements);
+        self.unchanged.extend(part.unchanged);
+        self.advice.extend(part.advice);
+        self.refuse_all(part.refusals);
+        self.predicted = part.predicted.or(self.predicted);
+        self
+    }
+
     /// Adds a change, if the new value differs from the old one.
     pub(crate) fn set<K: Knob + Into<Target>>(
         &mut self,
@@ -76,9 +87,15 @@ impl Plan {
 
     /// Adds a refusal, unless the plan has the same one already.
     pub(crate) fn refuse(&mut self, subject: &str, cause: RefusalCause, reason: String) {
-        let refusal = Refusal { subject: subject.to_owned(), cause, reason };
-        if !self.refusals.contains(&refusal) {
-            self.refusals.push(refusal);
+        self.refuse_all([Refusal::new(subject, cause, reason)]);
+    }
+
+    /// Adds refusals, except those that the plan has already.
+    pub(crate) fn refuse_all(&mut self, refusals: impl IntoIterator<Item = Refusal>) {
+        for refusal in refusals {
+            if !self.refusals.contains(&refusal) {
+                self.refusals.push(refusal);
+            }
         }
     }
 }
@@ -185,6 +202,12 @@ pub struct Refusal {
     pub cause: RefusalCause,
     /// The reason and what to do instead, for people.
     pub reason: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(subject: &str, cause: RefusalCause, reason: String) -> Self {
+        Self { subject: subject.to_owned(), cause, reason }
+    }
 }
 
 /// Why something was refused.

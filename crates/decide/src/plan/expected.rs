@@ -6,7 +6,6 @@ use netsilo_model::snapshot::subject::Subject;
 
 use crate::place::model::Model;
 use crate::place::parts::Parts;
-use crate::plan::contents::Plan;
 use crate::plan::goal::Goal;
 use crate::plan::placement::{Prepared, prepare};
 use crate::plan::selection;
@@ -18,10 +17,9 @@ pub fn expected_cost(
     goal: &Goal,
     on: impl Fn(&Subject) -> Option<CpuId>,
 ) -> Option<Parts> {
-    let mut plan = Plan::default();
-    let netdevs = selection::netdevs(analysis.after(), goal, &mut plan);
-    let pool = selection::pool(&analysis.after().topology, goal, &mut plan)?;
-    let Prepared { vectors, capacity, .. } = prepare(analysis, &netdevs, pool, goal, &mut plan);
+    let (netdevs, _) = selection::netdevs(analysis.after(), goal);
+    let pool = selection::pool(&analysis.after().topology, goal).0?;
+    let Prepared { vectors, capacity, .. } = prepare(analysis, &netdevs, pool, goal);
     let at: Vec<Option<CpuId>> =
         vectors.iter().map(|vector| on(&vector.label).or(vector.present)).collect();
     Some(Model::new(&capacity, &vectors).placed(&at).cost())

@@ -3,11 +3,11 @@
 //!
 //! The operator names each worker's port: the eBPF counters do not record ports.
 
-use netsilo_model::change::{FlowRule, Knob, NTUPLE_FILTER, Steer, Target, knobs};
+use netsilo_model::change::{Change, FlowRule, Knob, NTUPLE_FILTER, Steer, Target, knobs};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
-use crate::plan::contents::{Plan, RefusalCause};
+use crate::plan::contents::{Plan, Refusal, RefusalCause};
 use crate::plan::goal::Goal;
 use crate::plan::port_steering::PortSteering;
 
@@ -17,35 +17,44 @@ pub(super) fn can_steer(netdev: &Netdev) -> bool {
     feature.is_some_and(|feature| feature.active || !feature.fixed())
 }
 
-/// Adds the flow rules, the RSS contexts that they lead to, and the offload that enables them.
-pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+/// Plans the flow rules, the RSS contexts that they lead to, and the offload that enables them.
+pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal) -> Plan {
+    let mut part = Plan::default();
     for netdev in netdevs {
         for steering in &goal.steer {
             let subject = format!("{} {steering}", netdev.name);
-            if takes(netdev, &steering.queues, &subject, plan) {
-                rules(netdev, steering, plan);
+            match cannot_steer(netdev, &steering.queues, &subject) {
+                Some(refusal) => part.refuse_all([refusal]),
+                None => {
+                    let rules = rules(netdev, steering);
+                    let is_new = |it: &Change| !part.changes.iter().any(|k| k.target == it.target);
+                    let new: Vec<Change> = rules.into_iter().filter(is_new).collect();
+                    part.changes.extend(new);
+                }
             }
         }
     }
+    part
 }
 
-/// Whether a netdev can steer flows to these queues; adds a refusal if not.
-pub(super) fn takes(netdev: &Netdev, queues: &CpuSet, subject: &str, plan: &mut Plan) -> bool {
+/// Why a netdev cannot steer flows to these queues.
+pub(super) fn cannot_steer(netdev: &Netdev, queues: &CpuSet, subject: &str) -> Option<Refusal> {
     let count = netdev.rx_queues.len();
     if !can_steer(netdev) {
         let driver = netdev.driver.as_deref().unwrap_or("its driver");
         let reason = format!("{driver} supports no flow rules; --rfs moves flows in software");
-        plan.refuse(subject, RefusalCause::NoSuchKnob, reason);
+        Some(Refusal::new(subject, RefusalCause::NoSuchKnob, reason))
     } else if queues.highest().is_some_and(|queue| queue.0 as usize >= count) {
         let reason = format!("it has {count} rx queues: choose from 0 to {}", count.max(1) - 1);
-        plan.refuse(subject, RefusalCause::OutOfRange, reason);
+        Some(Refusal::new(subject, RefusalCause::OutOfRange, reason))
     } else {
-        return true;
+        None
     }
-    false
 }
 
-fn rules(netdev: &Netdev, steering: &PortSteering, plan: &mut Plan) {
+/// The switches to turn on for the flows of a port; some may be on already.
+fn rules(netdev: &Netdev, steering: &PortSteering) -> Vec<Change> {
+    let mut changes = Vec::new();
     let identity = || NetdevIdentity::from_netdev(netdev);
     let active = netdev
         .ethtool
@@ -53,17 +62,13 @@ fn rules(netdev: &Netdev, steering: &PortSteering, plan: &mut Plan) {
         .and_then(|ethtool| ethtool.feature(NTUPLE_FILTER))
         .is_some_and(|it| it.active);
     let offload = knobs::Offload { netdev: identity(), feature: NTUPLE_FILTER.into() };
-    switch_on(plan, offload, active, "flow rules need it".into());
+    changes.extend(switch_on(offload, active, "flow rules need it".into()));
     let to = match steering.queues.single() {
         Some(queue) => Steer::Queue(queue.0),
         None => {
             let context = knobs::RssContext { netdev: identity(), queues: steering.queues.clone() };
-            switch_on(
-                plan,
-                context,
-                false,
-                format!("spreads flows over queues {} only", steering.queues),
-            );
+            let reason = format!("spreads flows over queues {} only", steering.queues);
+            changes.extend(switch_on(context, false, reason));
             Steer::Queues(steering.queues.clone())
         }
     };
@@ -73,21 +78,19 @@ fn rules(netdev: &Netdev, steering: &PortSteering, plan: &mut Plan) {
             "flows to port {} arrive on rx queues {}, as requested",
             steering.port, steering.queues
         );
-        switch_on(plan, knobs::NtupleRule { netdev: identity(), rule }, false, reason);
+        let knob = knobs::NtupleRule { netdev: identity(), rule };
+        changes.extend(switch_on(knob, false, reason));
     }
+    changes
 }
 
-/// Adds the change of a switch to on, unless the plan already has a change of it.
+/// The change of a switch to on; `None` if it is on.
 fn switch_on(
-    plan: &mut Plan,
     knob: impl Knob<Value = bool> + Into<Target>,
     old: bool,
     reason: String,
-) {
-    let target: Target = knob.clone().into();
-    if !plan.changes.iter().any(|change| change.target == target) {
-        plan.set(knob, old, true, reason);
-    }
+) -> Option<Change> {
+    (!old).then(|| Change::new(knob, old, true, reason))
 }
 
 #[cfg(test)]
@@ -140,8 +143,7 @@ mod tests {
             steer: texts.iter().map(|steering| steering.parse().unwrap()).collect(),
             ..Goal::default()
         };
-        let mut plan = Plan::default();
-        steer(&[netdev], &goal, &mut plan);
+        let plan = steer(&[netdev], &goal);
         Plan { changes: ordered(plan.changes), ..plan }
     }
 

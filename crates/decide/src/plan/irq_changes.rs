@@ -47,17 +47,10 @@ pub(super) fn affinity(
 /// Most `--banirq` arguments that are listed one by one.
 pub(super) const MOST_BANS: usize = 8;
 
-/// Adds the changes to the plan, except those of knobs that another program owns; returns the added
-/// interrupt changes.
-pub(super) fn accept(
-    snapshot: &Snapshot,
-    goal: &Goal,
-    changes: Vec<Change>,
-    plan: &mut Plan,
-) -> Vec<Change> {
+/// The part of a plan with these changes, except those of interrupts that another program owns.
+pub(super) fn accept(snapshot: &Snapshot, goal: &Goal, changes: Vec<Change>) -> Plan {
     let (irqs, threads): (Vec<Change>, Vec<Change>) =
         changes.into_iter().partition(|change| matches!(change.target, Target::IrqAffinity(_)));
-    plan.changes.extend(threads);
     let bans = irqs.iter().filter_map(|change| match &change.target {
         Target::IrqAffinity(knob) => Some(format!("--banirq={}", knob.irq)),
         _ => None,
@@ -74,6 +67,6 @@ pub(super) fn accept(
         }
         _ => "stop it, or exclude these interrupts in its configuration".into(),
     };
-    let refused = owners::add_unless_owned(snapshot, goal, irqs.clone(), advice, plan);
-    if refused { Vec::new() } else { irqs }
+    let threads = Plan { changes: threads, ..Plan::default() };
+    threads.and(owners::unless_owned(snapshot, goal, irqs, advice))
 }

@@ -16,20 +16,22 @@ use crate::plan::{arfs, by_value, flow_rules, placement, selection};
 /// the cost model are those of the analysis.
 pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     let after = analysis.after();
-    let mut plan = Plan::default();
-    let netdevs = selection::netdevs(after, goal, &mut plan);
-    let pool = selection::pool(&after.topology, goal, &mut plan);
-    by_value::defaults(after, goal, &mut plan);
-    let places = placement::place(analysis, &netdevs, pool, goal, None, &mut plan);
-    by_value::xps(after, &netdevs, &places, goal, &mut plan);
-    by_value::rps(after, &netdevs, goal, &mut plan);
-    by_value::rfs(after, &netdevs, goal, &mut plan);
-    arfs::arfs(after, &netdevs, goal, &mut plan);
-    flow_rules::steer(&netdevs, goal, &mut plan);
-    arfs::advise(analysis, &netdevs, goal, &mut plan);
-    plan.changes = ordered(plan.changes);
-    plan.even_if_owned = goal.even_if_owned;
-    plan
+    let (netdevs, found) = selection::netdevs(after, goal);
+    let (pool, allowed) = selection::pool(&after.topology, goal);
+    let defaults = by_value::defaults(after, goal);
+    let (places, placed) = placement::place(analysis, &netdevs, pool, goal, None);
+    let advised = arfs::advise(analysis, &netdevs, goal, &placed.placements);
+    let plan = found
+        .and(allowed)
+        .and(defaults)
+        .and(placed)
+        .and(by_value::xps(after, &netdevs, &places, goal))
+        .and(by_value::rps(after, &netdevs, goal))
+        .and(by_value::rfs(after, &netdevs, goal))
+        .and(arfs::arfs(after, &netdevs, goal))
+        .and(flow_rules::steer(&netdevs, goal))
+        .and(advised);
+    Plan { changes: ordered(plan.changes), even_if_owned: goal.even_if_owned, ..plan }
 }
 
 /// Plans the state that a search measured as the best one, for a goal that only limits netdevs and
@@ -42,28 +44,29 @@ pub fn plan_recalled(analysis: &Analysis<'_>, goal: &Goal, recalled: &Recalled<'
 /// The plan of a measured state; an error if it is not exactly that state.
 fn measured(analysis: &Analysis<'_>, goal: &Goal, recalled: &Recalled<'_>) -> Result<Plan, String> {
     let after = analysis.after();
-    let mut plan = Plan::default();
-    let netdevs = selection::netdevs(after, goal, &mut plan);
-    let pool = selection::pool(&after.topology, goal, &mut plan).ok_or("no cpu is allowed")?;
+    let (netdevs, found) = selection::netdevs(after, goal);
+    let (pool, allowed) = selection::pool(&after.topology, goal);
+    let pool = pool.ok_or("no cpu is allowed")?;
     recalled.check_present(analysis, &pool)?;
     let knobs = recalled.knobs(after, &settable(after, goal), &pool)?;
     let cpus = Some(pool.clone());
-    let places = placement::place(analysis, &netdevs, cpus, goal, Some(recalled), &mut plan);
+    let (places, placed) = placement::place(analysis, &netdevs, cpus, goal, Some(recalled));
+    let plan = found.and(allowed).and(placed);
     recalled.check_places(analysis, &pool, &places, &plan.changes)?;
-    plan.changes.extend(knobs);
-    plan.changes = ordered(plan.changes);
-    plan.even_if_owned = goal.even_if_owned;
+    let plan = Plan {
+        changes: ordered([plan.changes, knobs].concat()),
+        even_if_owned: goal.even_if_owned,
+        measured: Some(recalled.basis.clone()),
+        ..plan
+    };
     if let [Refusal { subject, reason, .. }, ..] = plan.refused_on(after).as_slice() {
         return Err(format!("{subject}: {reason}"));
     }
-    plan.measured = Some(recalled.basis.clone());
     Ok(plan)
 }
 
 /// Plans XPS alone, for the present placement of the interrupts.
 pub(crate) fn plan_xps(after: &Snapshot, goal: &Goal) -> Vec<Change> {
-    let mut plan = Plan::default();
-    let netdevs = selection::netdevs(after, goal, &mut plan);
-    by_value::xps(after, &netdevs, &present_places(after), goal, &mut plan);
-    plan.changes
+    let (netdevs, _) = selection::netdevs(after, goal);
+    by_value::xps(after, &netdevs, &present_places(after), goal).changes
 }

@@ -20,23 +20,21 @@ impl Plan {
     }
 }
 
-/// Adds changes of knobs with the same owners to the plan, unless another program owns them;
-/// returns `true` if they were refused.
-pub(super) fn add_unless_owned(
+/// The part of a plan with changes of knobs that have the same owners; without them, and with
+/// refusals, if another program owns the knobs.
+pub(super) fn unless_owned(
     snapshot: &Snapshot,
     goal: &Goal,
     changes: Vec<Change>,
     advice: impl Fn(&str) -> String,
-    plan: &mut Plan,
-) -> bool {
+) -> Plan {
     let owners: Vec<&KnobOwner> = snapshot
         .writers
         .iter()
         .filter(|it| changes.iter().any(|change| change.target.is_owned_by(it)))
         .collect();
     if changes.is_empty() || owners.is_empty() {
-        plan.changes.extend(changes);
-        return false;
+        return Plan { changes, ..Plan::default() };
     }
     let names: Vec<String> =
         owners.iter().map(|writer| format!("{} (pid {})", writer.name, writer.pid)).collect();
@@ -45,9 +43,9 @@ pub(super) fn add_unless_owned(
             let reason = format!("{}; {} may revert it", change.reason, names.join(", "));
             change.because(reason)
         };
-        plan.changes.extend(changes.into_iter().map(warned));
-        return false;
+        return Plan { changes: changes.into_iter().map(warned).collect(), ..Plan::default() };
     }
+    let mut part = Plan::default();
     for (writer, name) in owners.iter().zip(&names) {
         let advice_text = advice(&writer.name);
         let count = plural(changes.len(), "change");
@@ -55,9 +53,9 @@ pub(super) fn add_unless_owned(
             "it is running and would revert {count}: {advice_text}, or override with \
              --even-if-owned"
         );
-        plan.refuse(name, RefusalCause::OtherOwner, reason);
+        part.refuse(name, RefusalCause::OtherOwner, reason);
     }
-    true
+    part
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
 //! Plans which CPUs a consumer may run on, when the operator restricts it: from the observed
 //! threads or cgroup to a [`Plan`].
 
-use netsilo_model::change::{Change, Knob, Target, knobs};
+use netsilo_model::change::{Knob, Target, knobs};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::consumer::{Cgroup, Thread};
 
-use crate::plan::contents::{Plan, Refusal, RefusalCause, Unchanged};
+use crate::plan::contents::{Plan, Refusal, RefusalCause};
 
 /// Restricts threads to these CPUs.
 pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Plan {
     let mut plan = Plan::default();
-    if refuse_offline(topology, cpus, &mut plan) {
-        return plan;
+    if let Some(refusal) = offline(topology, cpus) {
+        return Plan { refusals: vec![refusal], ..plan };
     }
     for thread in threads {
         let Thread { pid, tid, ref comm, start_time, .. } = *thread;
@@ -26,7 +26,7 @@ pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Pl
                 reason,
             });
         } else {
-            pin(&mut plan, knob, &thread.cpus, cpus);
+            plan = plan.and(pin(knob, &thread.cpus, cpus));
         }
     }
     plan
@@ -34,54 +34,37 @@ pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Pl
 
 /// Restricts a cgroup to these CPUs.
 pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
-    let mut plan = Plan::default();
-    if refuse_offline(topology, cpus, &mut plan) {
-        return plan;
+    if let Some(refusal) = offline(topology, cpus) {
+        return Plan { refusals: vec![refusal], ..Plan::default() };
     }
     let knob = knobs::CgroupCpuset { path: cgroup.path.clone() };
     let closed = cpus.minus(&cgroup.open);
     if closed.is_empty() {
-        pin(&mut plan, knob, &cgroup.cpus, cpus);
-    } else {
-        let reason =
-            format!("its parent has cpus {} and not {closed}; choose among these", cgroup.open);
-        plan.refusals.push(Refusal {
-            subject: knob.name(),
-            cause: RefusalCause::EmptyMask,
-            reason,
-        });
+        return pin(knob, &cgroup.cpus, cpus);
     }
-    plan
+    let reason =
+        format!("its parent has cpus {} and not {closed}; choose among these", cgroup.open);
+    let refusal = Refusal::new(&knob.name(), RefusalCause::EmptyMask, reason);
+    Plan { refusals: vec![refusal], ..Plan::default() }
 }
 
-fn pin(
-    plan: &mut Plan,
-    knob: impl Knob<Value = CpuSet> + Into<Target>,
-    old: &CpuSet,
-    new: &CpuSet,
-) {
+fn pin(knob: impl Knob<Value = CpuSet> + Into<Target>, old: &CpuSet, new: &CpuSet) -> Plan {
+    let mut part = Plan::default();
     if old == new {
-        let reason = "it already has these cpus".into();
-        plan.unchanged.push(Unchanged { subject: knob.name(), reason });
+        part.leave(&knob.name(), "it already has these cpus");
     } else {
         let reason = format!("requested: it runs only on cpus {new}");
-        plan.changes.push(Change::new(knob, old.clone(), new.clone(), reason));
+        part.set(knob, old.clone(), new.clone(), reason);
     }
+    part
 }
 
 /// Refuses the whole request if any of its CPUs is offline.
-fn refuse_offline(topology: &Topology, cpus: &CpuSet, plan: &mut Plan) -> bool {
+fn offline(topology: &Topology, cpus: &CpuSet) -> Option<Refusal> {
     let offline = cpus.minus(&topology.online);
-    if offline.is_empty() {
-        return false;
-    }
     let reason = format!("not online; online are {}", topology.online);
-    plan.refusals.push(Refusal {
-        subject: format!("cpus {offline}"),
-        cause: RefusalCause::OfflineCpu,
-        reason,
-    });
-    true
+    let refusal = || Refusal::new(&format!("cpus {offline}"), RefusalCause::OfflineCpu, reason);
+    (!offline.is_empty()).then(refusal)
 }
 
 #[cfg(test)]

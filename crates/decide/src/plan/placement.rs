@@ -16,20 +16,19 @@ use crate::plan::predict::predict;
 use crate::plan::recall::Recalled;
 use crate::plan::vectors::{Group, VectorRules, groups};
 
-/// Adds the changes that move interrupts and kthreads where the algorithm wants them, or where a
-/// measured outcome had them; returns the CPU of each interrupt afterwards.
+/// Plans the changes that move interrupts and kthreads where the algorithm wants them, or where a
+/// measured outcome had them; also returns the CPU of each interrupt afterwards.
 pub(super) fn place(
     analysis: &Analysis<'_>,
     netdevs: &[&Netdev],
     pool: Option<CpuSet>,
     goal: &Goal,
     recalled: Option<&Recalled<'_>>,
-    plan: &mut Plan,
-) -> Places {
+) -> (Places, Plan) {
     let after = analysis.after();
     let mut places = present_places(after);
-    let Some(pool) = pool.filter(|_| goal.irqs) else { return places };
-    let Prepared { groups, vectors, capacity } = prepare(analysis, netdevs, pool, goal, plan);
+    let Some(pool) = pool.filter(|_| goal.irqs) else { return (places, Plan::default()) };
+    let Prepared { groups, vectors, capacity, mut part } = prepare(analysis, netdevs, pool, goal);
     let algorithms: Vec<AlgorithmName> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
     let measured = |recalled: &Recalled<'_>| {
         let pairs = groups.iter().zip(&vectors);
@@ -37,7 +36,8 @@ pub(super) fn place(
     };
     let suggestions =
         recalled.map_or_else(|| suggest_each(&capacity, &vectors, &algorithms), measured);
-    let judged = predict(&capacity, &vectors, &suggestions, plan);
+    let (judged, predicted) = predict(&capacity, &vectors, &suggestions);
+    part.predicted = predicted;
     let assumed = &capacity.costs.assumed;
     let senders = senders(analysis, goal, &groups, &vectors, &suggestions, assumed);
     let mut changes = Vec::new();
@@ -46,7 +46,7 @@ pub(super) fn place(
     {
         let (cpu, basis, moves) = match suggestion {
             Suggestion::Leave(reason) => {
-                plan.leave(&vector.label, &reason);
+                part.leave(&vector.label, &reason);
                 continue;
             }
             Suggestion::Move(cpu, reason) => (cpu, reason, true),
@@ -55,24 +55,26 @@ pub(super) fn place(
         if moves {
             changes.extend(group.changes(after, cpu, &vector.label, &basis));
         } else {
-            plan.leave(&vector.label, &basis);
+            part.leave(&vector.label, &basis);
             // A kthread that stays put still wants its interrupt on its CPU.
             let threaded = group.kthread().is_some();
             changes
                 .extend(group.interrupt_to_kthread(after, cpu, &vector.label).filter(|_| threaded));
         }
-        plan.placements.push(group.placement(after, vector, *algorithm, cpu, basis, judged));
+        part.placements.push(group.placement(after, vector, *algorithm, cpu, basis, judged));
     }
-    changes.extend(match recalled {
-        Some(recalled) => recalled.completions(after, netdevs),
-        None => follow(after, netdevs, &senders, plan),
-    });
-    for change in accept(after, goal, changes, plan) {
+    let mut completions = match recalled {
+        Some(recalled) => Plan { changes: recalled.completions(after, netdevs), ..Plan::default() },
+        None => follow(after, netdevs, &senders, &part.placements),
+    };
+    changes.append(&mut completions.changes);
+    let accepted = accept(after, goal, changes);
+    for change in &accepted.changes {
         if let (Target::IrqAffinity(knob), Value::Cpus(cpus)) = (&change.target, &change.new) {
             places.extend(cpus.single().map(|cpu| (knob.irq, cpu)));
         }
     }
-    places
+    (places, part.and(completions).and(accepted))
 }
 
 /// What an algorithm places, and the CPUs for it.
@@ -81,29 +83,38 @@ pub(super) struct Prepared<'a> {
     groups: Vec<(Group<'a>, AlgorithmName)>,
     pub(super) vectors: Vec<Vector>,
     pub(super) capacity: Capacity<'a>,
+    /// The part of the plan that says what cannot be placed.
+    part: Plan,
 }
 
-/// Makes the vectors of some netdevs; what cannot be placed is told in the plan.
+/// Makes the vectors of some netdevs.
 pub(super) fn prepare<'a>(
     analysis: &'a Analysis<'a>,
     netdevs: &[&'a Netdev],
     pool: CpuSet,
     goal: &Goal,
-    plan: &mut Plan,
 ) -> Prepared<'a> {
     let after = analysis.after();
-    let mut groups = groups(after, &analysis.silos, netdevs, plan);
-    groups.retain(|group| group.movable(after, plan));
-    let rules = VectorRules::new(after, goal, pool, plan);
-    let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
-        groups.into_iter().filter_map(|group| rules.vector(group, after, plan)).collect();
+    let (groups, mut part) = groups(after, &analysis.silos, netdevs);
+    let (immovable, groups): (Vec<_>, Vec<_>) =
+        groups.into_iter().partition(|group| group.immovable(after).is_some());
+    part.refuse_all(immovable.iter().filter_map(|group| group.immovable(after)));
+    let (rules, left_out) = VectorRules::new(after, goal, pool);
+    part = part.and(left_out);
+    let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> = Vec::new();
+    for group in groups {
+        match rules.vector(group, after) {
+            Ok(vector) => vectors.push(vector),
+            Err(left) => part = part.and(*left),
+        }
+    }
     add_completed_by(after, &analysis.silos, goal, &mut vectors);
     let placed: Vec<&Silo> =
         vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
     let capacity = Capacity::new(analysis, &placed);
     let split_group = |(group, vector, algorithm)| ((group, algorithm), vector);
     let (groups, vectors) = vectors.into_iter().map(split_group).unzip();
-    Prepared { groups, vectors, capacity }
+    Prepared { groups, vectors, capacity, part }
 }
 
 /// Asks each vector's own algorithm for a suggestion.

@@ -9,7 +9,7 @@ use netsilo_model::machine::topology::{Distance, Topology};
 use crate::place::model::Model;
 use crate::place::parts::Parts;
 use crate::place::{Capacity, Suggestion, Vector};
-use crate::plan::contents::{Alternative, Plan, Predicted};
+use crate::plan::contents::{Alternative, Predicted};
 
 /// What the model says of a vector where the plan puts it.
 pub(super) struct Judged {
@@ -19,14 +19,12 @@ pub(super) struct Judged {
     pub(super) alternatives: Vec<Alternative>,
 }
 
-/// Returns what the model says of each vector, and adds the predicted cost to the plan if anything
-/// moves.
+/// Returns what the model says of each vector, and the predicted cost if anything moves.
 pub(super) fn predict(
     capacity: &Capacity<'_>,
     vectors: &[Vector],
     suggestions: &[Suggestion],
-    plan: &mut Plan,
-) -> Vec<Judged> {
+) -> (Vec<Judged>, Option<Predicted>) {
     let model = Model::new(capacity, vectors);
     let after: Vec<Option<CpuId>> = vectors
         .iter()
@@ -36,16 +34,17 @@ pub(super) fn predict(
     let before: Vec<Option<CpuId>> =
         vectors.iter().zip(&after).map(|(vector, after)| vector.present.or(*after)).collect();
     let placed = model.placed(&after);
-    if suggestions.iter().any(|suggestion| matches!(suggestion, Suggestion::Move(..))) {
+    let moves = suggestions.iter().any(|suggestion| matches!(suggestion, Suggestion::Move(..)));
+    let predicted = moves.then(|| {
         let (old, new) = (model.placed(&before).cost(), placed.cost());
-        plan.predicted = Some(Predicted {
+        Predicted {
             before_ns_per_s: old.total().round() as u64,
             after_ns_per_s: new.total().round() as u64,
             before_cpu_ns_per_s: old.cpu_time().round() as u64,
             after_cpu_ns_per_s: new.cpu_time().round() as u64,
             distances: capacity.source.clone(),
-        });
-    }
+        }
+    });
     let judged = |(index, vector): (usize, &Vector)| {
         let parts = placed.parts(index);
         let on = |cpu: Option<CpuId>| Some(parts[model.place(&cpu?)?]);
@@ -57,7 +56,7 @@ pub(super) fn predict(
         };
         Judged { gain, cost: there.unwrap_or_default().rounded(), alternatives }
     };
-    vectors.iter().enumerate().map(judged).collect()
+    (vectors.iter().enumerate().map(judged).collect(), predicted)
 }
 
 /// The present CPU, and the cheapest one at each distance from the main reader, without the chosen

@@ -27,7 +27,7 @@ impl Plan {
                         format!("the plan sets it to {}, and again to {}", other.new, change.new);
                     refused.refuse(&subject, RefusalCause::Contradicted, reason);
                 }
-                None => refuse(snapshot, change, &subject, &mut refused),
+                None => refused.refuse_all(refusals(snapshot, change, &subject)),
             }
         }
         for owner in self.knob_owners(&snapshot.writers) {
@@ -43,52 +43,57 @@ impl Plan {
     }
 }
 
-/// Adds what planning would refuse of one change.
-fn refuse(snapshot: &Snapshot, change: &Change, subject: &str, plan: &mut Plan) {
+/// What planning would refuse of one change.
+fn refusals(snapshot: &Snapshot, change: &Change, subject: &str) -> Vec<Refusal> {
     let topology = &snapshot.topology;
     match (&change.target, &change.new) {
         (Target::IrqAffinity(knob), Value::Cpus(cpus)) => {
             if let Some((cause, reason)) = irq_changes::refusal(snapshot, knob.irq) {
-                return plan.refuse(subject, cause, reason);
+                return vec![Refusal::new(subject, cause, reason)];
             }
             let is_announced = |rx: &&RxQueue| rx.irq.as_ref().is_some_and(|it| it.to == knob.irq);
             let mut queues = snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
             let holder = queues.find(is_announced).and_then(|rx| rx.leased.as_deref());
-            selection::unless_leased(holder, subject, plan);
-            if selection::usable(topology, subject, cpus, plan) {
-                vectors_left(snapshot, knob.irq, cpus, subject, plan);
-            }
+            let unusable = selection::unusable(topology, subject, cpus);
+            let full = if unusable.is_empty() {
+                no_vector_left(snapshot, knob.irq, cpus, subject)
+            } else {
+                None
+            };
+            selection::leased(holder, subject).into_iter().chain(unusable).chain(full).collect()
         }
         (Target::NapiThread(_) | Target::DefaultSmpAffinity(_), Value::Cpus(cpus)) => {
-            selection::usable(topology, subject, cpus, plan);
+            selection::unusable(topology, subject, cpus)
         }
         (Target::RpsCpus(knob), Value::Cpus(cpus)) => {
-            selection::unless_leased(holder(snapshot, &knob.netdev, knob.queue), subject, plan);
-            selection::all_open(topology, subject, cpus, plan);
+            let holder = holder(snapshot, &knob.netdev, knob.queue);
+            let leased = selection::leased(holder, subject).into_iter();
+            leased.chain(selection::closed(topology, subject, cpus)).collect()
         }
         (Target::RpsDefaultMask(_), Value::Cpus(cpus)) => {
-            selection::all_open(topology, subject, cpus, plan);
+            selection::closed(topology, subject, cpus)
         }
         (Target::RpsFlowCnt(knob), _) => {
-            selection::unless_leased(holder(snapshot, &knob.netdev, knob.queue), subject, plan);
+            let holder = holder(snapshot, &knob.netdev, knob.queue);
+            selection::leased(holder, subject).into_iter().collect()
         }
         (Target::RpsSockFlowEntries(_), Value::Count(entries)) => {
-            by_value::table_fits(*entries, plan);
+            by_value::table_too_large(*entries).into_iter().collect()
         }
         // The operator may run consumers on isolated CPUs.
         (Target::ThreadAffinity(_) | Target::CgroupCpuset(_), Value::Cpus(cpus)) => {
-            selection::all_online(topology, subject, cpus, plan);
+            selection::offline(topology, subject, cpus).into_iter().collect()
         }
         (Target::NtupleRule(knob), Value::Switch(true)) => {
             let queues = match &knob.rule.to {
                 Steer::Queue(queue) => CpuSet::from_cpu(CpuId(*queue)),
                 Steer::Queues(queues) => queues.clone(),
             };
-            if let Some(netdev) = knob.netdev.find(snapshot) {
-                flow_rules::takes(netdev, &queues, subject, plan);
-            }
+            let netdev = knob.netdev.find(snapshot);
+            let refusal = |it| flow_rules::cannot_steer(it, &queues, subject);
+            netdev.and_then(refusal).into_iter().collect()
         }
-        _ => {}
+        _ => Vec::new(),
     }
 }
 
@@ -100,13 +105,12 @@ fn holder<'a>(snapshot: &'a Snapshot, netdev: &NetdevIdentity, queue: u32) -> Op
 
 /// Refuses an interrupt's move to CPUs that all lack a free vector; the one that it has stays its
 /// own.
-fn vectors_left(snapshot: &Snapshot, irq: Irq, cpus: &CpuSet, subject: &str, plan: &mut Plan) {
+fn no_vector_left(snapshot: &Snapshot, irq: Irq, cpus: &CpuSet, subject: &str) -> Option<Refusal> {
     let present = snapshot.irqs.get(&irq).and_then(|state| state.effective.clone());
     let full = full_of_vectors(snapshot).minus(&present.unwrap_or_default());
-    if cpus.is_subset(&full) {
-        let reason = format!("{} without a free interrupt vector", selection::cpus_are(cpus));
-        plan.refuse(subject, RefusalCause::NoFreeVector, reason);
-    }
+    let reason = format!("{} without a free interrupt vector", selection::cpus_are(cpus));
+    let refusal = || Refusal::new(subject, RefusalCause::NoFreeVector, reason);
+    cpus.is_subset(&full).then(refusal)
 }
 
 #[cfg(test)]

@@ -6,29 +6,30 @@ use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::plan::contents::{Plan, RefusalCause};
+use crate::plan::contents::{Plan, Refusal, RefusalCause};
 use crate::plan::goal::Goal;
 
 /// Returns the netdevs that the goal names, or all that are up and have rx queues with interrupts
-/// or kthreads.
-pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal, plan: &mut Plan) -> Vec<&'a Netdev> {
+/// or kthreads; and the part of the plan that says which are missing.
+pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netdev>, Plan) {
+    let mut part = Plan::default();
     if goal.netdevs.is_empty() {
         let chosen: Vec<_> =
             snapshot.netdevs.iter().filter(|netdev| netdev.up && placeable(netdev)).collect();
         if chosen.is_empty() {
-            plan.leave("netdevs", "no netdev that is up has an rx queue with a known interrupt");
+            part.leave("netdevs", "no netdev that is up has an rx queue with a known interrupt");
         }
-        return chosen;
+        return (chosen, part);
     }
     let mut chosen: Vec<&Netdev> = Vec::new();
     for name in &goal.netdevs {
         match snapshot.netdevs.iter().find(|netdev| netdev.name == *name) {
             Some(netdev) if chosen.iter().any(|other| other.ifindex == netdev.ifindex) => {}
             Some(netdev) => chosen.push(netdev),
-            None => plan.refuse(name, RefusalCause::NoSuchNetdev, no_such_netdev(name, snapshot)),
+            None => part.refuse(name, RefusalCause::NoSuchNetdev, no_such_netdev(name, snapshot)),
         }
     }
-    chosen
+    (chosen, part)
 }
 
 fn placeable(netdev: &Netdev) -> bool {
@@ -68,64 +69,52 @@ fn edits(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// Returns the CPUs that the goal may use; `None`, with refusals, if it names CPUs that it may not
-/// use.
-pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<CpuSet> {
+/// Returns the CPUs that the goal may use, `None` if it names CPUs that it may not use; and the
+/// part of the plan that says which are left out or refused.
+pub(super) fn pool(topology: &Topology, goal: &Goal) -> (Option<CpuSet>, Plan) {
+    let mut part = Plan::default();
     let Some(cpus) = &goal.cpus else {
         let cpus = topology.housekeeping().minus(&goal.exclude);
         let exclusive = topology.online.and(&topology.exclusive);
         if !exclusive.is_empty() {
             let why = "exclusive to containers: nothing is placed there unless --cpus names them";
-            plan.leave("cpus", &format!("{} {why}", cpus_are(&exclusive)));
+            part.leave("cpus", &format!("{} {why}", cpus_are(&exclusive)));
         }
         let apart = topology.online.and(&topology.isolated_or_tickless());
         if !apart.is_empty() {
-            plan.leave(
-                "cpus",
-                &format!(
-                    "{} {}: nothing is placed there",
-                    cpus_are(&apart),
-                    why_apart(topology, &apart)
-                ),
-            );
+            let why = why_apart(topology, &apart);
+            part.leave("cpus", &format!("{} {why}: nothing is placed there", cpus_are(&apart)));
         }
         if cpus.is_empty() {
-            plan.refuse(
-                "cpus",
-                RefusalCause::EmptyMask,
-                "all online cpus are isolated, tickless, exclusive to containers or excluded; \
-                 choose cpus with --cpus"
-                    .into(),
-            );
+            let reason = "all online cpus are isolated, tickless, exclusive to containers or \
+                          excluded; choose cpus with --cpus";
+            part.refuse("cpus", RefusalCause::EmptyMask, reason.into());
         }
-        return (!cpus.is_empty()).then_some(cpus);
+        return ((!cpus.is_empty()).then_some(cpus), part);
     };
-    if !usable(topology, "cpus", cpus, plan) {
-        return None;
+    part.refuse_all(unusable(topology, "cpus", cpus));
+    if !part.refusals.is_empty() {
+        return (None, part);
     }
     let allowed = cpus.minus(&goal.exclude);
     if allowed.is_empty() {
-        plan.refuse("cpus", RefusalCause::EmptyMask, format!("all of {cpus} are excluded"));
+        part.refuse("cpus", RefusalCause::EmptyMask, format!("all of {cpus} are excluded"));
     }
-    (!allowed.is_empty()).then_some(allowed)
+    ((!allowed.is_empty()).then_some(allowed), part)
 }
 
-/// Whether these CPUs may be used for a knob; adds refusals with the reasons if not.
-pub(super) fn usable(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &mut Plan) -> bool {
+/// Why these CPUs may not be used for a knob.
+pub(super) fn unusable(topology: &Topology, subject: &str, cpus: &CpuSet) -> Vec<Refusal> {
     if cpus.is_empty() {
-        plan.refuse(
-            subject,
-            RefusalCause::EmptyMask,
-            "the set of cpus is empty; the kernel refuses an empty set".into(),
-        );
-        return false;
+        let reason = "the set of cpus is empty; the kernel refuses an empty set";
+        return vec![Refusal::new(subject, RefusalCause::EmptyMask, reason.into())];
     }
-    all_open(topology, subject, cpus, plan)
+    closed(topology, subject, cpus)
 }
 
-/// Whether all CPUs are online and take work; adds refusals that name the others.
-pub(super) fn all_open(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &mut Plan) -> bool {
-    let online = all_online(topology, subject, cpus, plan);
+/// Refusals that name the CPUs that are not online or take no work.
+pub(super) fn closed(topology: &Topology, subject: &str, cpus: &CpuSet) -> Vec<Refusal> {
+    let mut refusals: Vec<Refusal> = offline(topology, subject, cpus).into_iter().collect();
     let apart = cpus.and(&topology.isolated_or_tickless());
     if !apart.is_empty() {
         let why = why_apart(topology, &apart);
@@ -134,38 +123,27 @@ pub(super) fn all_open(topology: &Topology, subject: &str, cpus: &CpuSet, plan: 
             cpus_are(&apart),
             topology.housekeeping()
         );
-        plan.refuse(subject, RefusalCause::IsolatedCpu, reason);
+        refusals.push(Refusal::new(subject, RefusalCause::IsolatedCpu, reason));
     }
-    online && apart.is_empty()
+    refusals
 }
 
-/// Whether all CPUs are online; adds a refusal that names the others.
-pub(super) fn all_online(
-    topology: &Topology,
-    subject: &str,
-    cpus: &CpuSet,
-    plan: &mut Plan,
-) -> bool {
+/// A refusal that names the CPUs that are not online.
+pub(super) fn offline(topology: &Topology, subject: &str, cpus: &CpuSet) -> Option<Refusal> {
     let offline = cpus.minus(&topology.online);
-    if !offline.is_empty() {
-        let possible = offline.minus(&topology.possible).is_empty();
-        let what = if possible { "not online" } else { "not present" };
-        plan.refuse(
-            subject,
-            RefusalCause::OfflineCpu,
-            format!("{} {what}; online are {}", cpus_are(&offline), topology.online),
-        );
+    if offline.is_empty() {
+        return None;
     }
-    offline.is_empty()
+    let possible = offline.minus(&topology.possible).is_empty();
+    let what = if possible { "not online" } else { "not present" };
+    let reason = format!("{} {what}; online are {}", cpus_are(&offline), topology.online);
+    Some(Refusal::new(subject, RefusalCause::OfflineCpu, reason))
 }
 
-/// Whether no one else holds a queue; adds a refusal that names the holder.
-pub(super) fn unless_leased(holder: Option<&str>, subject: &str, plan: &mut Plan) -> bool {
-    if let Some(holder) = holder {
-        let reason = format!("in use by {holder}: end that use first");
-        plan.refuse(subject, RefusalCause::LeasedQueue, reason);
-    }
-    holder.is_none()
+/// A refusal that names who else holds a queue.
+pub(super) fn leased(holder: Option<&str>, subject: &str) -> Option<Refusal> {
+    let reason = format!("in use by {}: end that use first", holder?);
+    Some(Refusal::new(subject, RefusalCause::LeasedQueue, reason))
 }
 
 /// `cpu 3 is`, `cpus 3-5 are`.

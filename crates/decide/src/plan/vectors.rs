@@ -12,7 +12,7 @@ use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::place::{AlgorithmName, Vector};
-use crate::plan::contents::{Placement, Plan};
+use crate::plan::contents::{Placement, Plan, Refusal};
 use crate::plan::goal::{Goal, Override};
 use crate::plan::irq_changes::{affinity, refusal};
 use crate::plan::predict::Judged;
@@ -32,45 +32,45 @@ pub(super) struct VectorRules<'a> {
 }
 
 impl<'a> VectorRules<'a> {
-    pub(super) fn new(snapshot: &Snapshot, goal: &'a Goal, pool: CpuSet, plan: &mut Plan) -> Self {
+    /// The rules, and the part of the plan that says which CPUs are left out.
+    pub(super) fn new(snapshot: &Snapshot, goal: &'a Goal, pool: CpuSet) -> (Self, Plan) {
+        let mut part = Plan::default();
         let full = full_of_vectors(snapshot).and(&pool);
         if !full.is_empty() {
             let reason = format!(
                 "{} without a free interrupt vector: nothing is placed there",
                 selection::cpus_are(&full)
             );
-            plan.leave("cpus", &reason);
+            part.leave("cpus", &reason);
         }
-        Self { goal, pool: pool.minus(&full) }
+        (Self { goal, pool: pool.minus(&full) }, part)
     }
 
-    /// Returns the group's vector and algorithm; `None`, with the reason in the plan, if the group
-    /// is to be left alone.
+    /// Returns the group's vector and algorithm. If the group is to be left alone, the error is the
+    /// part of the plan that says why.
     pub(super) fn vector<'g>(
         &self,
         group: Group<'g>,
         snapshot: &Snapshot,
-        plan: &mut Plan,
-    ) -> Option<(Group<'g>, Vector, AlgorithmName)> {
+    ) -> Result<(Group<'g>, Vector, AlgorithmName), Box<Plan>> {
+        let mut part = Plan::default();
         let state = group.irq.and_then(|irq| snapshot.irqs.get(&irq));
-        let mut vector = Vector::new(&group.silos, group.netdev.node, group.kthread())?;
+        let vector = Vector::new(&group.silos, group.netdev.node, group.kthread());
+        let Some(mut vector) = vector else { return Err(part.into()) };
         let other = self.goal.overrides.iter().find(|other| group.is_of(other));
         if other.is_some_and(|other| other.leave) {
-            plan.leave(&vector.label, "left alone, as configured");
-            return None;
+            part.leave(&vector.label, "left alone, as configured");
+            return Err(part.into());
         }
         vector.pool = match other.and_then(|other| other.cpus.as_ref()) {
-            Some(cpus)
-                if !selection::usable(
-                    &snapshot.topology,
-                    &vector.label.to_string(),
-                    cpus,
-                    plan,
-                ) =>
-            {
-                return None;
+            Some(cpus) => {
+                let label = vector.label.to_string();
+                part.refuse_all(selection::unusable(&snapshot.topology, &label, cpus));
+                if !part.refusals.is_empty() {
+                    return Err(part.into());
+                }
+                cpus.minus(&self.goal.exclude)
             }
-            Some(cpus) => cpus.minus(&self.goal.exclude),
             None => self.pool.clone(),
         };
         if state.is_some_and(|state| state.writable == Writable::Yes) {
@@ -80,7 +80,7 @@ impl<'a> VectorRules<'a> {
         vector.hint = state.and_then(|state| state.hint.clone());
         vector.rps_targets = self.rps_targets(&group, snapshot);
         let algorithm = other.and_then(|other| other.algorithm).unwrap_or(self.goal.algorithm);
-        Some((group, vector, algorithm))
+        Ok((group, vector, algorithm))
     }
 
     /// CPUs that RPS will hand the group's packets to; none where RFS sends them to their readers.
@@ -115,19 +115,19 @@ pub(super) fn full_of_vectors(snapshot: &Snapshot) -> CpuSet {
     taken.into_iter().filter(|(_, count)| *count >= VECTORS_PER_CPU).map(|(cpu, _)| cpu).collect()
 }
 
-/// Groups the queues of the netdevs by shared interrupt; queues without a known interrupt or
-/// kthread are left alone.
+/// Groups the queues of the netdevs by shared interrupt. Queues without a known interrupt or
+/// kthread are left alone, as the part of the plan says.
 pub(super) fn groups<'a>(
     snapshot: &'a Snapshot,
     silos: &'a Silos,
     netdevs: &[&'a Netdev],
-    plan: &mut Plan,
-) -> Vec<Group<'a>> {
+) -> (Vec<Group<'a>>, Plan) {
+    let mut part = Plan::default();
     let mut groups: Vec<Group<'a>> = Vec::new();
     let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
     for netdev in netdevs {
         if !netdev.up {
-            plan.leave(
+            part.leave(
                 &netdev.name,
                 "it is down; its driver sets its interrupts up again when it comes up",
             );
@@ -138,17 +138,20 @@ pub(super) fn groups<'a>(
         {
             let irq =
                 silo.irq.as_ref().map(|edge| edge.to).filter(|irq| snapshot.irqs.contains_key(irq));
+            if let Some(refusal) = selection::leased(silo.leased.as_deref(), &silo.label()) {
+                part.refuse_all([refusal]);
+                continue;
+            }
             let known = irq.and_then(|irq| by_irq.get(&irq).copied());
             match known.and_then(|at| groups.get_mut(at)) {
-                _ if !selection::unless_leased(silo.leased.as_deref(), &silo.label(), plan) => {}
                 Some(group) => group.silos.push(silo),
                 None if irq.is_none() && silo.kthread.is_none() => {
-                    plan.leave(&silo.label(), "its interrupt is not known");
+                    part.leave(&silo.label(), "its interrupt is not known");
                 }
                 None if silos.may_receive_nothing(silo) => {
                     let reason = "data arrives, and the queue of most of it was not found: this \
                                   queue's interrupts may announce nothing but completions";
-                    plan.leave(&silo.label(), reason);
+                    part.leave(&silo.label(), reason);
                 }
                 None => {
                     by_irq.extend(irq.map(|irq| (irq, groups.len())));
@@ -157,7 +160,7 @@ pub(super) fn groups<'a>(
             }
         }
     }
-    groups
+    (groups, part)
 }
 
 impl Group<'_> {
@@ -178,21 +181,11 @@ impl Group<'_> {
         self.silos.iter().map(|silo| silo.label()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether the group can be moved; adds a refusal with the reason if not.
-    ///
-    /// A kthread can always be moved, even if its interrupt cannot.
-    pub(super) fn movable(&self, snapshot: &Snapshot, plan: &mut Plan) -> bool {
-        let threaded = self.kthread().is_some();
-        let refused = self.irq.and_then(|irq| refusal(snapshot, irq));
-        let Some((cause, reason)) = refused else { return true };
-        if !threaded {
-            plan.refuse(
-                &format!("{} (irq {})", self.label(), self.irq.unwrap_or_default()),
-                cause,
-                reason,
-            );
-        }
-        threaded
+    /// Why the group cannot be moved. A kthread can always be moved, even if its interrupt cannot.
+    pub(super) fn immovable(&self, snapshot: &Snapshot) -> Option<Refusal> {
+        let irq = self.irq.filter(|_| self.kthread().is_none())?;
+        let (cause, reason) = refusal(snapshot, irq)?;
+        Some(Refusal::new(&format!("{} (irq {irq})", self.label()), cause, reason))
     }
 
     /// The planned place, for reports and programs.
