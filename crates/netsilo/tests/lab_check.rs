@@ -115,7 +115,7 @@ fn all_interrupts_on_one_cpu(lab: &Lab) {
         "eth0 rx-",
         "is requested on cpu 0: somebody wrote this value",
         "NET_RX runs on cpu 0",
-        "read by c-udp-unconnec",
+        "read by netsilo-lab",
     ] {
         assert!(why.contains(step), "{step:?} is not in\n{why}\n{check:#}");
     }
@@ -133,7 +133,7 @@ fn a_reader_that_stopped(lab: &Lab, reader: &Job) {
     let finding = findings(&check, "socket-buffer-overflow")
         .find(|it| it["subject"] == "udp port 7003")
         .unwrap();
-    assert!(finding["title"].as_str().unwrap().starts_with("c-udp-unconnec"), "{finding:#}");
+    assert!(finding["title"].as_str().unwrap().starts_with("netsilo-lab"), "{finding:#}");
     let before = lab.sh(SETTINGS).unwrap();
     fix(lab, &["socket-buffer-overflow:udp/port/7003"], &["sysctl"]);
     let numbers = |text: &str| {
