@@ -49,6 +49,15 @@ pub enum RestoreResult {
 }
 
 impl RestoreResult {
+    /// Whether the kernel may take the value once others are restored.
+    fn may_succeed_later(&self) -> bool {
+        match self {
+            Self::NotApplied(_) => true,
+            Self::Failed(error) => error.is_not_followed(),
+            _ => false,
+        }
+    }
+
     /// Whether a value of ours is still in the kernel.
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::NotApplied(_))
@@ -143,20 +152,18 @@ pub(crate) fn restore_transaction(
             continue;
         }
         match restore(kernel, entry, written.as_deref()) {
-            RestoreResult::NotApplied(_) => again.push((entry, written)),
+            result if result.may_succeed_later() => again.push((entry, written)),
             result => done(entry, result),
         }
     }
-    // A value may depend on one that has been restored since: the kernel keeps `tx-tcp-ecn-
-    // segmentation` off as long as `tx-tcp-segmentation` is off (`netdev_fix_features`).
+    // A value may depend on one that has been restored since: the kernel keeps
+    // `tx-tcp-mangleid-segmentation` off while `tx-tcp-segmentation` is (`netdev_fix_features`).
     for (entry, written) in again {
-        done(
-            entry,
-            match restore(kernel, entry, written.as_deref()) {
-                RestoreResult::AlreadyOld => RestoreResult::Restored,
-                result => result,
-            },
-        );
+        let result = match restore(kernel, entry, written.as_deref()) {
+            RestoreResult::AlreadyOld => RestoreResult::Restored,
+            result => result,
+        };
+        done(entry, result);
     }
     let failed: BTreeSet<Place> = knobs
         .iter()

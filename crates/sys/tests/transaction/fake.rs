@@ -62,8 +62,9 @@ pub(crate) struct Fake {
     lagging: RefCell<Option<(Place, String, u32)>>,
     clock: Cell<Duration>,
     written: RefCell<Vec<(String, String)>>,
-    /// Switches that stay off while another one is off, by their paths.
-    pub(crate) needs: RefCell<BTreeMap<String, String>>,
+    /// Switches that stay off while another one is off, by their paths, and whether a write then
+    /// reports it.
+    pub(crate) needs: RefCell<BTreeMap<String, (String, bool)>>,
 }
 
 /// All knobs' bytes, by path.
@@ -350,9 +351,20 @@ impl Kernel for Fake {
         }
         let place = Self::file_of(place);
         let Place::File(path) = &place else { unreachable!() };
-        let needed = self.needs.borrow().get(path).cloned().map(Place::File);
-        let is_off = |needed| self.live.get(needed).is_ok_and(|text| text.trim() == "off");
-        let text = if needed.as_ref().is_some_and(is_off) { "off\n" } else { text };
+        let needed = self.needs.borrow().get(path).cloned();
+        let is_off = |path: &str| {
+            let text = self.live.get(&Place::File(path.to_owned()));
+            text.is_ok_and(|text| text.trim() == "off")
+        };
+        let text = match &needed {
+            Some((needed, reports)) if text.trim() != "off" && is_off(needed) => {
+                if *reports {
+                    return Err(io::Error::other("the driver did not follow"));
+                }
+                "off\n"
+            }
+            _ => text,
+        };
         self.live.set(&place, &Self::settle(&place, text)?)?;
         self.written.borrow_mut().push((path.clone(), text.to_owned()));
         if self.resets.get() && remedies::resets_queues(path) {

@@ -449,20 +449,22 @@ fn a_reused_thread_id_is_not_touched() {
 
 #[test]
 fn a_switch_that_depends_on_another_one_is_restored_with_it() {
-    let dir = tempdir();
-    let kernel = Fake::new(dir.path());
-    let switch = |feature: &str| {
-        let place = format!("/sys/class/net/eth0.Offload{}", feature.replace('-', ""));
-        std::fs::write(dir.path().join(&place[1..]), "on\n").unwrap();
-        (Target::Offload(knobs::Offload { netdev: eth0(), feature: feature.into() }), place)
-    };
-    let ((first, needed), (second, dependent)) = (switch("rx-ntuple-filter"), switch("rx-lro"));
-    kernel.needs.borrow_mut().insert(dependent, needed);
-    let before = kernel.knobs();
-    let off = |target: &Target| change(&kernel, target.clone(), Value::Switch(false));
-    apply(&kernel, &[off(&first), off(&second)]).unwrap();
-    let undone = undo(&kernel, UndoScope::All).unwrap();
-    let restored = |it: &(Target, RestoreResult)| matches!(it.1, RestoreResult::Restored);
-    assert!(undone[0].is_complete() && undone[0].knobs.iter().all(restored), "{undone:?}");
-    assert_eq!((undone[0].knobs.len(), kernel.knobs()), (2, before));
+    for reports in [false, true] {
+        let dir = tempdir();
+        let kernel = Fake::new(dir.path());
+        let switch = |feature: &str| {
+            let place = format!("/sys/class/net/eth0.Offload{}", feature.replace('-', ""));
+            std::fs::write(dir.path().join(&place[1..]), "on\n").unwrap();
+            (Target::Offload(knobs::Offload { netdev: eth0(), feature: feature.into() }), place)
+        };
+        let ((first, needed), (second, dependent)) = (switch("rx-ntuple-filter"), switch("rx-lro"));
+        kernel.needs.borrow_mut().insert(dependent, (needed, reports));
+        let before = kernel.knobs();
+        let off = |target: &Target| change(&kernel, target.clone(), Value::Switch(false));
+        apply(&kernel, &[off(&first), off(&second)]).unwrap();
+        let undone = undo(&kernel, UndoScope::All).unwrap();
+        let restored = |it: &(Target, RestoreResult)| matches!(it.1, RestoreResult::Restored);
+        assert!(undone[0].is_complete() && undone[0].knobs.iter().all(restored), "{undone:?}");
+        assert_eq!((undone[0].knobs.len(), kernel.knobs()), (2, before));
+    }
 }

@@ -85,6 +85,13 @@ impl KnobError {
         }
     }
 
+    /// Whether the kernel took the value, but the setting did not follow: what it depends on stands
+    /// against it. There is no errno then.
+    pub fn is_not_followed(&self) -> bool {
+        matches!(self, Self::Refused { source, .. }
+            if source.raw_os_error().is_none() && !NoAnswer::is(source))
+    }
+
     /// Whether the kernel did not answer in time, and may still do what it was asked for.
     pub fn is_no_answer(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if NoAnswer::is(source))
