@@ -29,8 +29,14 @@ pub fn skip() -> Result<bool> {
 }
 
 /// For tests: the path of `netsilo-bench`, built in the same folder as this `netsilo`.
+///
+/// # Panics
+///
+/// If it is not built.
 pub fn bench_of(netsilo: &str) -> String {
-    Path::new(netsilo).with_file_name("netsilo-bench").display().to_string()
+    let path = Path::new(netsilo).with_file_name("netsilo-bench");
+    assert!(path.is_file(), "not built: run `cargo build -p netsilo-bench`");
+    path.display().to_string()
 }
 
 /// For tests: calls `look` until its value `fits`; the error shows the last value.

@@ -10,7 +10,7 @@
 mod conforms;
 
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -47,8 +47,7 @@ impl Bench {
 
     /// Returns a command of the other program, built in the same folder.
     fn bench(&self, end: usize, arguments: &[&str]) -> Command {
-        let path = Path::new(env!("CARGO_BIN_EXE_netsilo")).with_file_name("netsilo-bench");
-        assert!(path.is_file(), "not built: run `cargo build -p netsilo-bench`");
+        let path = netsilo_lab::bench_of(env!("CARGO_BIN_EXE_netsilo"));
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.cable.0[end]]).arg(path);
         command.args(arguments).stdin(Stdio::null());

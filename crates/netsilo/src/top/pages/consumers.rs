@@ -11,7 +11,7 @@ use crate::tell::palette::{Meaning, Palette};
 use crate::top::listing::{Cell, Column, Listing, Row, left, number};
 use crate::top::map::Mark;
 use crate::top::window::Window;
-use crate::views::show::group_queues;
+use crate::views::show::cpus::group_queues;
 use crate::views::units::{bytes_per_s, percent};
 
 const COLUMNS: &[Column] = &[

@@ -8,7 +8,7 @@ use crate::top::listing::{Cell, Column, Listing, Row, left, number};
 use crate::top::map::{busy, softirq};
 use crate::top::state::State;
 use crate::top::window::Window;
-use crate::views::show::{group_queues, summed_up};
+use crate::views::show::cpus::{group_queues, summed_up};
 use crate::views::units::{count, percent};
 
 const COLUMNS: &[Column] = &[
