@@ -6,13 +6,12 @@
 //! is a folder: [`EXPERIMENT`] is an [`Experiment`]; [`RECORDS`] has one [`Record`] per line in
 //! order of completion.
 //!
-//! Files, each using only those before it: `folder`, `plan`, `records`; from a record `measure`,
-//! `latency` and `flow_map`; from all rounds of a load `compared` and `stage_costs`; from these
-//! `expected`; then `results`. Running a trial, files and rendering must not come in.
+//! Files, each using only those before it: `folder`, `plan`, `records`; from a record `measure`
+//! and `latency`; from all rounds of a load `compared` and `stage_costs`; from these `expected`;
+//! then `results`. Running a trial, files and rendering must not come in.
 
 pub mod compared;
 pub mod expected;
-pub mod flow_map;
 mod folder;
 pub mod latency;
 pub mod measure;

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::compared::{CellResult, ERROR_RATE, UnderLoad, under};
 use crate::experiment::expected::ExpectedUnderLoad;
-use crate::experiment::flow_map::FlowMap;
 use crate::experiment::measure::TrialMeasure;
 use crate::experiment::plan::{Experiment, Step};
 use crate::experiment::records::{Expectation, Failed, Record, SiloMap, Trial};
@@ -43,9 +42,7 @@ pub struct Results {
     /// left out.
     #[serde(default)]
     pub expected: Vec<ExpectedUnderLoad>,
-    /// Paths of packets, by load, then setting, in the experiment's order.
-    pub maps: Vec<FlowMap>,
-    /// Time of receive work by stage, in the same order.
+    /// Time of receive work by stage, by load, then setting, in the experiment's order.
     pub stages: Vec<StageCosts>,
     /// Each load compared with the same load dropped early.
     pub early_drops: Vec<EarlyDrop>,
@@ -122,7 +119,6 @@ impl Results {
             early_drops: early_drops(experiment, &loads, &stages),
             expected: expected.collect(),
             loads,
-            maps: last_maps(experiment, records).map(FlowMap::from_map).collect(),
             stages,
             failed: failed.into_values().cloned().collect(),
             unknown_records,
