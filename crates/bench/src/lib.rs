@@ -30,5 +30,6 @@ use std::process::ExitCode;
 
 /// Runs the command line and returns the exit code (`docs/topics/exit-codes.md`).
 pub fn main() -> ExitCode {
+    netsilo::tell::out::set_program("netsilo-bench");
     netsilo::tell::exit::code(cli::run())
 }

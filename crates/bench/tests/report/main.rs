@@ -117,7 +117,7 @@ fn an_incomplete_last_line_is_left_out_with_a_note() {
     let note = stderr(&output).replace(&folder.path().display().to_string(), "RUN");
     assert_eq!(
         note,
-        format!("netsilo: RUN/records.jsonl:{lines}: incomplete last line, left out\n")
+        format!("netsilo-bench: RUN/records.jsonl:{lines}: incomplete last line, left out\n")
     );
     assert!(stdout(&output).contains("1 trial missing"), "{}", stdout(&output));
 }
@@ -127,30 +127,30 @@ fn a_file_that_is_missing_or_wrong_is_refused_with_its_place() {
     let experiment = serde_json::to_string_pretty(&synthetic::experiment(None)).unwrap();
     insta::assert_snapshot!(
         refusal(EXPERIMENT, None),
-        @"netsilo: RUN/experiment.json does not exist: name the folder of a run"
+        @"netsilo-bench: RUN/experiment.json does not exist: name the folder of a run"
     );
     insta::assert_snapshot!(
         refusal(EXPERIMENT, Some(&experiment.replacen("\"schema\"", "\"scheme\"", 1))),
-        @"netsilo: RUN/experiment.json: unknown field `scheme`, expected one of `schema`, \
+        @"netsilo-bench: RUN/experiment.json: unknown field `scheme`, expected one of `schema`, \
          `kind`, `netsilo`, `command`, `started_s`, `settings`, `loads`, `rounds`, `pause`, \
          `seed`, `machine` at line 2 column 10"
     );
     insta::assert_snapshot!(
         refusal(EXPERIMENT, Some(&experiment.replacen("\"schema\": 1", "\"schema\": 9", 1))),
-        @"netsilo: RUN/experiment.json: unknown schema 9: this netsilo reads schema 1"
+        @"netsilo-bench: RUN/experiment.json: unknown schema 9: this netsilo reads schema 1"
     );
     insta::assert_snapshot!(
         refusal(RECORDS, None),
-        @"netsilo: RUN/records.jsonl does not exist: nothing has been measured yet"
+        @"netsilo-bench: RUN/records.jsonl does not exist: nothing has been measured yet"
     );
     insta::assert_snapshot!(
         refusal(RECORDS, Some("\n{\"failed\":7}\n{}\n")),
-        @"netsilo: RUN/records.jsonl:2:11: not a record: \
+        @"netsilo-bench: RUN/records.jsonl:2:11: not a record: \
          invalid type: integer `7`, expected struct Failed"
     );
     insta::assert_snapshot!(
         refusal(RECORDS, Some("{\"weather\":{}}\n")),
-        @"netsilo: RUN/records.jsonl:1:10: not a record: \
+        @"netsilo-bench: RUN/records.jsonl:1:10: not a record: \
          unknown variant `weather`, expected one of `trial`, `map`, `expected`, `failed`"
     );
 }
@@ -165,7 +165,7 @@ fn a_report_goes_to_the_named_file() {
     let nowhere = report(folder.path(), &["-o", "/nonexistent/report.md"]);
     assert_eq!(nowhere.status.code(), Some(1));
     assert!(
-        stderr(&nowhere).starts_with("netsilo: cannot write /nonexistent/report.md: "),
+        stderr(&nowhere).starts_with("netsilo-bench: cannot write /nonexistent/report.md: "),
         "{}",
         stderr(&nowhere)
     );

@@ -19,6 +19,9 @@ use crate::tell::styled::Styled;
 /// Why standard output takes no more results; a process has one standard output.
 static LOST: OnceLock<io::Error> = OnceLock::new();
 
+/// The name that messages begin with; see [`set_program`].
+static PROGRAM: OnceLock<&'static str> = OnceLock::new();
+
 /// The device number of `/dev/null` (`Documentation/admin-guide/devices.txt`).
 const NULL: (u32, u32) = (1, 3);
 
@@ -98,9 +101,14 @@ pub(crate) fn line(value: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string(value).context("cannot serialize JSON")? + "\n")
 }
 
+/// Begins all later messages with the name of another program than `netsilo`.
+pub fn set_program(name: &'static str) {
+    PROGRAM.get_or_init(|| name);
+}
+
 /// Prints a message on stderr and ignores failure.
 pub fn note(message: &str) {
-    eprint_line(format_args!("netsilo: {message}"));
+    eprint_line(format_args!("{}: {message}", PROGRAM.get().unwrap_or(&"netsilo")));
 }
 
 /// Prints a line on stderr and ignores failure: the terminal may be gone.
