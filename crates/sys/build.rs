@@ -9,6 +9,9 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
+#[path = "src/bpf/layout.rs"]
+mod layout;
+
 const PROGRAMS: [&str; 10] =
     ["arrive", "flows", "forward", "polls", "runqueue", "stages", "tcp", "time", "udp", "wakeups"];
 
@@ -32,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let status = Command::new(&clang)
             .args(["-g", "-O2", "-Wall", "-Werror", "-target", target, "-mcpu=v3"])
             .args(["-I", &include, &format!("-D__TARGET_ARCH_{arch}"), "-c"])
+            .args(layout::DEFINES.iter().map(|(name, value)| format!("-DLAYOUT_{name}={value}")))
             .arg(format!("src/bpf/{program}.bpf.c"))
             .arg("-o")
             .arg(&object)

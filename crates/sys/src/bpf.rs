@@ -6,6 +6,7 @@
 pub mod arrived;
 pub mod cgroup;
 pub mod decode;
+pub(crate) mod layout;
 pub mod load;
 mod own_cost;
 pub mod runqueue;

@@ -8,12 +8,14 @@
  *
  * `hash` comes from the NIC only if the stack has not computed its own (sw_hash). RPS computes one
  * when the NIC's hash does not include ports.
+ *
+ * Decoded in arrived.rs; its row is in docs/kernel.md.
  */
 #include "kernel.h"
 #include <bpf/bpf_tracing.h>
 
 enum { IPPROTO_FRAGMENT = 44, IPPROTO_SCTP = 132 };
-enum { FRAGMENT = 1 << 0, IPV6 = 1 << 1, IP = 1 << 2 };
+enum { FRAGMENT = LAYOUT_FRAGMENT, IPV6 = LAYOUT_IPV6, IP = LAYOUT_IP };
 
 struct arrived {
 	u32 source[4], target[4]; /* IPv4 in the first word; network byte order, as the ports. */
@@ -25,10 +27,25 @@ struct arrived {
 	u8 protocol, flags;
 	u16 unused;
 };
+AT_BYTE(struct arrived, source, LAYOUT_SOURCE);
+AT_BYTE(struct arrived, target, LAYOUT_TARGET);
+AT_BYTE(struct arrived, source_port, LAYOUT_SOURCE_PORT);
+AT_BYTE(struct arrived, target_port, LAYOUT_TARGET_PORT);
+AT_BYTE(struct arrived, hash, LAYOUT_HASH);
+AT_BYTE(struct arrived, ifindex, LAYOUT_IFINDEX);
+AT_BYTE(struct arrived, netns, LAYOUT_NETNS);
+AT_BYTE(struct arrived, queue, LAYOUT_QUEUE);
+AT_BYTE(struct arrived, ethertype, LAYOUT_ETHERTYPE);
+AT_BYTE(struct arrived, protocol, LAYOUT_PROTOCOL);
+AT_BYTE(struct arrived, flags, LAYOUT_FLAGS);
+SIZE_OF(struct arrived, LAYOUT_ARRIVED_BYTES);
 
 struct traffic {
 	u64 packets, bytes;
 };
+AT_BYTE(struct traffic, packets, LAYOUT_PACKETS);
+AT_BYTE(struct traffic, bytes, LAYOUT_BYTES);
+SIZE_OF(struct traffic, LAYOUT_TRAFFIC_BYTES);
 
 /* Created by user space. */
 struct {

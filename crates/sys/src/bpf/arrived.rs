@@ -6,20 +6,13 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use netsilo_model::snapshot::attribution::Poll;
 use netsilo_model::snapshot::flow::{Ends, Flow, Outer, assign_numbers};
 
+use crate::bpf::layout;
 use crate::bpf::table::{create_options, mappable_array};
 
 /// Capacity in flows. An entry is 72 bytes, 128 with the kernel's overhead: 2 MB in total.
 const FLOWS: u32 = 16384;
-/// `struct arrived` and `struct traffic`.
-const KEY_BYTES: u32 = 56;
-const VALUE_BYTES: u32 = 16;
 /// Entries per batch lookup; the kernel refuses a batch smaller than a hash bucket (`ENOSPC`).
 const BATCH: u32 = 4096;
-
-/// Flags of `struct arrived`.
-const FRAGMENT: u8 = 1 << 0;
-const IPV6: u8 = 1 << 1;
-const IP: u8 = 1 << 2;
 
 /// Flows, and the number of packets whose flow did not fit.
 pub(crate) struct Arrived {
@@ -36,8 +29,8 @@ impl Arrived {
         let flows = MapHandle::create(
             MapType::Hash,
             name,
-            KEY_BYTES,
-            VALUE_BYTES,
+            layout::ARRIVED_BYTES as u32,
+            layout::TRAFFIC_BYTES as u32,
             entries,
             &create_options(),
         )?;
@@ -73,8 +66,9 @@ fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
     let word = |at| bytes(at).map(u32::from_ne_bytes);
     let half = |at: usize| Some(*key.get(at..)?.first_chunk::<2>()?);
     let sum = |at: usize| Some(u64::from_ne_bytes(*value.get(at..)?.first_chunk::<8>()?));
-    let [protocol, flags] = half(52)?;
-    let (v6, fragments) = (flags & IPV6 != 0, flags & FRAGMENT != 0);
+    let [protocol, flags] = half(layout::PROTOCOL)?;
+    let has = |flag| usize::from(flags) & flag != 0;
+    let (v6, fragments) = (has(layout::IPV6), has(layout::FRAGMENT));
     let address = |at: usize| {
         Some(if !v6 {
             IpAddr::V4(Ipv4Addr::from(bytes(at)?))
@@ -84,18 +78,19 @@ fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
     };
     let port = |at| half(at).map(u16::from_be_bytes);
     let ends = Ends {
-        source: SocketAddr::new(address(0)?, port(32)?),
-        target: SocketAddr::new(address(16)?, port(34)?),
+        source: SocketAddr::new(address(layout::SOURCE)?, port(layout::SOURCE_PORT)?),
+        target: SocketAddr::new(address(layout::TARGET)?, port(layout::TARGET_PORT)?),
     };
-    let (hash, ifindex, netns) = (word(36)?, word(40)?, word(44)?);
-    let ethertype = half(50).map(u16::from_ne_bytes)?;
-    let is_ip = flags & IP != 0;
+    let (hash, ifindex, netns) =
+        (word(layout::HASH)?, word(layout::IFINDEX)?, word(layout::NETNS)?);
+    let ethertype = half(layout::ETHERTYPE).map(u16::from_ne_bytes)?;
+    let is_ip = has(layout::IP);
     let named = polls.iter().find(|poll| poll.ifindex == ifindex && poll.netns == netns);
     Some(Flow {
         netdev: named.map_or_else(String::new, |poll| poll.netdev.clone()),
         ifindex,
         netns,
-        queue: u32::from(half(48).map(u16::from_ne_bytes)?).checked_sub(1),
+        queue: u32::from(half(layout::QUEUE).map(u16::from_ne_bytes)?).checked_sub(1),
         hash: (hash != 0).then_some(hash),
         outer: if is_ip {
             Outer::of_ip(protocol, ends.target.port())
@@ -105,8 +100,8 @@ fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
         v6,
         fragments,
         ends: is_ip.then_some(ends),
-        packets: sum(0)?,
-        bytes: sum(8)?,
+        packets: sum(layout::PACKETS)?,
+        bytes: sum(layout::BYTES)?,
         ..Flow::default()
     })
 }
@@ -130,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_flow_is_read_from_the_programs_struct() {
-        let mut key = vec![0; KEY_BYTES as usize];
+        let mut key = vec![0; layout::ARRIVED_BYTES];
         key[..4].copy_from_slice(&[10, 0, 0, 1]);
         key[16..20].copy_from_slice(&[10, 0, 0, 2]);
         key[32..36].copy_from_slice(&[0x9c, 0x40, 0x12, 0xb5]);
@@ -138,7 +133,7 @@ mod tests {
         key[40..44].copy_from_slice(&2_u32.to_ne_bytes());
         key[48..50].copy_from_slice(&4_u16.to_ne_bytes());
         key[50..52].copy_from_slice(&0x0800_u16.to_ne_bytes());
-        key[52..54].copy_from_slice(&[17, IP]);
+        key[52..54].copy_from_slice(&[17, layout::IP as u8]);
         let value: Vec<u8> = [7_u64, 700].iter().flat_map(|sum| sum.to_ne_bytes()).collect();
         let flow = flow(&key, &value, &[]).unwrap();
         assert_eq!(flow.ends.unwrap().to_string(), "10.0.0.1:40000-10.0.0.2:4789");

@@ -8,7 +8,7 @@
  * never freed: each table is one of a pair, and user space turns to the other one of every pair at
  * once (`turn` below), waits until no program uses the full ones, and reads and clears these.
  *
- * A slot has SLOT_WORDS words: tag (0: free), key, label, three sums. Only one CPU writes it, but
+ * A slot has a tag (0: free), key, label and sums. Only one CPU writes it, but
  * another program may interrupt the writer (fentry can be preempted, TCP and UDP share a table),
  * hence the atomic claim and sums.
  *
@@ -17,23 +17,28 @@
 #pragma once
 #include "machine.h"
 
-enum { PROBES = 4, KEY_WORDS = 5, LABEL_WORDS = 2, SLOT_WORDS = 1 + KEY_WORDS + LABEL_WORDS + 3 };
+enum { PROBES = 4 };
 
 struct key {
-	u64 word[KEY_WORDS];
+	u64 word[LAYOUT_KEY_WORDS];
 };
 
 struct slot {
 	u64 tag;
 	struct key key;
-	u64 label[LABEL_WORDS];
-	u64 sum[3];
+	u64 label[LAYOUT_LABEL_WORDS];
+	u64 sum[LAYOUT_SUMS];
 };
+AT_WORD(struct slot, tag, LAYOUT_SLOT_TAG);
+AT_WORD(struct slot, key, LAYOUT_SLOT_KEY);
+AT_WORD(struct slot, label, LAYOUT_SLOT_LABEL);
+AT_WORD(struct slot, sum, LAYOUT_SLOT_SUM);
+SIZE_OF(struct slot, 8 * LAYOUT_SLOT_WORDS);
 
 /* The pair. The real size of a table is that of those set before loading. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 2);
+	__uint(max_entries, LAYOUT_HALVES);
 	__type(key, u32);
 	__array(values, struct {
 		__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -75,7 +80,7 @@ static __always_inline u64 tag_of(const struct key *key)
 	u64 tag = 0;
 
 #pragma unroll
-	for (int i = 0; i < KEY_WORDS; i++) {
+	for (int i = 0; i < LAYOUT_KEY_WORDS; i++) {
 		tag = (tag ^ key->word[i]) * 0x9e3779b97f4a7c15ull;
 		tag ^= tag >> 32;
 	}
@@ -87,7 +92,7 @@ static __always_inline bool same_key(const struct key *a, const struct key *b)
 	u64 differ = 0;
 
 #pragma unroll
-	for (int i = 0; i < KEY_WORDS; i++)
+	for (int i = 0; i < LAYOUT_KEY_WORDS; i++)
 		differ |= a->word[i] ^ b->word[i];
 	return !differ;
 }

@@ -12,25 +12,26 @@ use netsilo_model::snapshot::attribution::{
 };
 
 use crate::bpf::cgroup::Cgroups;
+use crate::bpf::layout::{self, KEY_WORDS, TIME_WORDS};
 use crate::bpf::table::{Entry, Mapped};
 
-/// Words of `struct cpu_time` in `bpf/time.h`.
-pub(crate) const TIME_WORDS: usize = 32;
-/// The first words are sums, the last of them of wakeups.
-const TIME_WAKEUPS: usize = 10;
-/// These hold what runs now, and the starts of open intervals.
-pub(crate) const TIME_OPEN: Range<usize> = 11..17;
-/// Then one `struct sample` of `bpf/sample.h` for each kind of event.
-const SAMPLE_WORDS: usize = 5;
+/// The words of a CPU in `bpf/time.bpf.c` that hold what runs now, and the starts of open
+/// intervals.
+pub(crate) const TIME_OPEN: Range<usize> = layout::IRQ_SINCE..layout::READS;
 
 /// The two halves of a word, upper half first.
 fn halves(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
+/// The byte of a word that starts at a bit.
+fn field(word: u64, bit: usize) -> usize {
+    usize::from((word >> bit) as u8)
+}
+
 /// Merges duplicates: a key is in two slots if a program was interrupted while claiming the first.
 fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
-    let mut merged: BTreeMap<(CpuId, [u64; 5]), Entry> = BTreeMap::new();
+    let mut merged: BTreeMap<(CpuId, [u64; KEY_WORDS]), Entry> = BTreeMap::new();
     for entry in entries {
         match merged.get_mut(&(entry.cpu, entry.key)) {
             Some(earlier) => {
@@ -46,12 +47,12 @@ fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
 /// Decodes entries of the table of `bpf/polls.bpf.c`.
 pub(crate) fn polls(entries: Vec<Entry>) -> Vec<Poll> {
     let poll = |entry: Entry| {
-        let (napi, ifindex) = halves(entry.key[0]);
+        let (napi, ifindex) = halves(entry.key[layout::POLL_NAPI_IFINDEX]);
         Poll {
             napi: NapiId(napi),
             netdev: entry.label,
             ifindex,
-            netns: entry.key[1] as u32,
+            netns: entry.key[layout::POLL_NETNS] as u32,
             cpu: entry.cpu,
             polls: entry.sums[0],
             packets: entry.sums[1],
@@ -66,7 +67,7 @@ pub(crate) fn polls(entries: Vec<Entry>) -> Vec<Poll> {
 /// Decodes entries of the table of `bpf/wakeups.bpf.c`.
 pub(crate) fn wakeups(entries: Vec<Entry>) -> Vec<Wakeup> {
     let wakeup = |entry: Entry| {
-        let (tgid, sleeper_cpu) = halves(entry.key[0]);
+        let (tgid, sleeper_cpu) = halves(entry.key[layout::WAKEUP_TGID_CPU]);
         let [count, idle, unknown] = entry.sums;
         Wakeup {
             tgid,
@@ -84,9 +85,9 @@ pub(crate) fn wakeups(entries: Vec<Entry>) -> Vec<Wakeup> {
 /// Decodes entries of the table of `bpf/forward.bpf.c`.
 pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
     let forwarded = |entry: Entry| {
-        let (napi, queue) = halves(entry.key[0]);
-        let (egress_ifindex, egress_netns) = halves(entry.key[1]);
-        let (tx_queue, poll_cpu) = halves(entry.key[2]);
+        let (napi, queue) = halves(entry.key[layout::FORWARD_NAPI_QUEUE]);
+        let (egress_ifindex, egress_netns) = halves(entry.key[layout::FORWARD_IFINDEX_NETNS]);
+        let (tx_queue, poll_cpu) = halves(entry.key[layout::FORWARD_QUEUE_CPU]);
         Forwarded {
             napi: (napi != 0).then_some(NapiId(napi)),
             rx_queue: queue.checked_sub(1),
@@ -105,7 +106,7 @@ pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
     rows
 }
 
-/// Decodes entries of the table of `bpf/reads.h`.
+/// Decodes entries of the table that `bpf/tcp.bpf.c` and `bpf/udp.bpf.c` fill (`bpf/reads.h`).
 ///
 /// Data of a NAPI that a single CPU polled is attributed to that CPU.
 pub(crate) fn consumption(
@@ -141,25 +142,25 @@ struct Read {
 impl Read {
     /// `None` for values that our programs never write.
     fn of(entry: Entry) -> Option<Self> {
-        let [_, resolved, protocol, ..] = entry.key[4].to_le_bytes();
-        let protocol = match protocol {
-            1 => Protocol::Tcp,
-            2 => Protocol::Udp,
+        let kinds = entry.key[layout::READ_KINDS];
+        let protocol = match field(kinds, layout::PROTOCOL_BIT) {
+            layout::TCP => Protocol::Tcp,
+            layout::UDP => Protocol::Udp,
             _ => return None,
         };
-        let resolved = match resolved {
-            1 => QueueResolution::Direct,
-            2 => QueueResolution::FlowHash,
-            3 => QueueResolution::FiveTuple,
-            4 => QueueResolution::Local,
-            5 => QueueResolution::Unresolved,
+        let resolved = match field(kinds, layout::RESOLVED_BIT) {
+            layout::DIRECT => QueueResolution::Direct,
+            layout::FLOW_HASH => QueueResolution::FlowHash,
+            layout::FIVE_TUPLE => QueueResolution::FiveTuple,
+            layout::LOCAL => QueueResolution::Local,
+            layout::UNRESOLVED => QueueResolution::Unresolved,
             _ => return None,
         };
-        Some(Self { cgroup: entry.key[0], protocol, resolved, entry })
+        Some(Self { cgroup: entry.key[layout::READ_CGROUP], protocol, resolved, entry })
     }
 
     fn tgid(&self) -> u32 {
-        halves(self.entry.key[1]).0
+        halves(self.entry.key[layout::READ_TGID_NETNS]).0
     }
 
     fn consumption(
@@ -167,10 +168,11 @@ impl Read {
         cgroup: Option<String>,
         only_poller: impl Fn(NapiId) -> Option<CpuId>,
     ) -> Consumption {
-        let (tgid, netns) = halves(self.entry.key[1]);
-        let (napi, queue) = halves(self.entry.key[2]);
-        let (protocol_cpu, poll_cpu) = halves(self.entry.key[3]);
+        let (tgid, netns) = halves(self.entry.key[layout::READ_TGID_NETNS]);
+        let (napi, queue) = halves(self.entry.key[layout::READ_NAPI_QUEUE]);
+        let (protocol_cpu, poll_cpu) = halves(self.entry.key[layout::READ_CPUS]);
         let napi = (napi != 0).then_some(NapiId(napi));
+        let kinds = self.entry.key[layout::READ_KINDS];
         Consumption {
             napi,
             rx_queue: queue.checked_sub(1),
@@ -182,10 +184,10 @@ impl Read {
             protocol: self.protocol,
             bytes: self.entry.sums[0],
             events: self.entry.sums[1],
-            approximate: self.entry.key[4] & 1 == 1,
-            connected: match self.entry.key[4].to_le_bytes()[3] {
-                1 => Some(false),
-                2 => Some(true),
+            approximate: field(kinds, layout::APPROXIMATE_BIT) & 1 == 1,
+            connected: match field(kinds, layout::CONNECTED_BIT) {
+                layout::UNCONNECTED => Some(false),
+                layout::CONNECTED => Some(true),
                 _ => None,
             },
         }
@@ -203,17 +205,18 @@ pub(crate) fn cpu_times(times: &Mapped, counts_reschedules: bool) -> BTreeMap<Cp
     let time = |(cpu, words): (usize, &[std::sync::atomic::AtomicU64])| {
         let word = |i: usize| words[i].load(Ordering::Relaxed);
         let time = CpuTime {
-            net_rx_ns: word(0),
-            net_tx_ns: word(1),
-            other_softirq_ns: word(2),
-            hardirq_ns: word(3),
-            ipi_ns: word(4),
-            net_rx_runs: word(6),
-            hardirqs: word(7),
-            ipis: word(8),
+            net_rx_ns: word(layout::NET_RX_NS),
+            net_tx_ns: word(layout::NET_TX_NS),
+            other_softirq_ns: word(layout::OTHER_SOFTIRQ_NS),
+            hardirq_ns: word(layout::HARDIRQ_NS),
+            ipi_ns: word(layout::IPI_NS),
+            net_rx_runs: word(layout::NET_RX_RUNS),
+            hardirqs: word(layout::HARDIRQS),
+            ipis: word(layout::IPIS),
             reschedules: None,
         };
-        let reschedules = Reschedules { ns: word(5), count: word(9) };
+        let reschedules =
+            Reschedules { ns: word(layout::RESCHEDULE_NS), count: word(layout::RESCHEDULES) };
         if time == CpuTime::default() && reschedules == Reschedules::default() {
             return None;
         }
@@ -228,12 +231,15 @@ pub(crate) fn sampled(times: &Mapped) -> (Sampling, u64) {
     let (mut sampling, mut wakeups) = (Sampling::default(), 0);
     for words in times.words().chunks_exact(TIME_WORDS) {
         let word = |i: usize| words[i].load(Ordering::Relaxed);
-        wakeups += word(TIME_WAKEUPS);
-        let kinds = [&mut sampling.reads, &mut sampling.softirqs, &mut sampling.other_polls];
-        for (kind, all) in kinds.into_iter().enumerate() {
-            let first = TIME_OPEN.end + kind * SAMPLE_WORDS;
-            all.events += word(first);
-            all.examined += word(first + 1);
+        wakeups += word(layout::WAKEUPS);
+        let kinds = [
+            (layout::READS, &mut sampling.reads),
+            (layout::SOFTIRQS, &mut sampling.softirqs),
+            (layout::OTHER_POLLS, &mut sampling.other_polls),
+        ];
+        for (first, all) in kinds {
+            all.events += word(first + layout::EVENTS);
+            all.examined += word(first + layout::EXAMINED);
         }
     }
     (sampling, wakeups)

@@ -11,12 +11,19 @@
 #pragma once
 #include "kernel.h"
 
-enum resolved { DIRECT = 1, FLOW_HASH = 2, FIVE_TUPLE = 3, LOCAL = 4, UNRESOLVED = 5 };
+enum resolved {
+	DIRECT = LAYOUT_DIRECT,
+	FLOW_HASH = LAYOUT_FLOW_HASH,
+	FIVE_TUPLE = LAYOUT_FIVE_TUPLE,
+	LOCAL = LAYOUT_LOCAL,
+	UNRESOLVED = LAYOUT_UNRESOLVED,
+};
 
 struct origin {
 	u32 napi_id; /* 0: sent by a socket of this machine. */
 	u32 queue;   /* rx queue + 1; 0: not recorded. */
 };
+SIZE_OF(struct origin, LAYOUT_ORIGIN_BYTES);
 
 /*
  * From the receiver's view: source is the peer. IPv4 addresses are mapped into IPv6
@@ -29,18 +36,19 @@ struct tuple {
 	u16 target_port;
 	u32 protocol;
 };
+SIZE_OF(struct tuple, LAYOUT_TUPLE_BYTES);
 
 /* Shared by all objects, like the next two maps. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, LAYOUT_FLOWS_RECORDED);
 	__type(key, u32);
 	__type(value, struct origin);
 } flows_by_hash SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, LAYOUT_FLOWS_RECORDED);
 	__type(key, struct tuple);
 	__type(value, struct origin);
 } flows_by_tuple SEC(".maps");
@@ -49,6 +57,9 @@ struct demand {
 	u64 asked;  /* A consumer wanted to know. User space puts it back at each read. */
 	u64 noting; /* Record flows. User space clears it after some time without requests. */
 };
+AT_WORD(struct demand, asked, LAYOUT_ASKED);
+AT_WORD(struct demand, noting, LAYOUT_NOTING);
+SIZE_OF(struct demand, 8 * LAYOUT_DEMAND_WORDS);
 
 /* One entry. */
 struct {

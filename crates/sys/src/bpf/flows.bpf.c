@@ -7,6 +7,8 @@
  * belong to the sending socket never passed a NIC. Others that a virtual device's NAPI polled (a
  * veth with GRO, on its way to a router or bridge) give that NAPI, unless one of the two is known:
  * the last such NAPI is the nearest to the consumer. Records nothing while no consumer needs it.
+ *
+ * Attached in tracer.rs; its row is in docs/kernel.md.
  */
 #include "flow.h"
 #include "machine.h"

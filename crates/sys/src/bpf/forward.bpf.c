@@ -13,13 +13,13 @@
  * counts only if ingress recorded it. Devices without hardware count only where packets leave the
  * kernel (tun, tap); all others lead to a second device or to a reader. Not seen: XDP_REDIRECT,
  * macvtap, flow offload in hardware.
+ *
+ * Decoded in decode.rs; its row is in docs/kernel.md.
  */
 #define TABLE forwards
 #include "count.h"
 #include "napi.h"
 #include <bpf/bpf_tracing.h>
-
-enum { ARRIVALS_BITS = 6 };
 
 struct arrival {
 	u64 skb;
@@ -29,13 +29,15 @@ struct arrival {
 	u32 ifindex;
 	u32 poll_cpu;
 };
+SIZE_OF(struct arrival, LAYOUT_ARRIVAL_BYTES);
 
 /* The last packets that entered on a CPU, each in the slot of its address. */
 struct arrivals {
 	u64 address; /* See address_of(). */
 	struct arrival last;
-	struct arrival by_skb[1 << ARRIVALS_BITS];
+	struct arrival by_skb[1 << LAYOUT_ARRIVALS_BITS];
 };
+SIZE_OF(struct arrivals, LAYOUT_ARRIVALS_BYTES);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -65,7 +67,7 @@ static __always_inline u64 address_of(struct arrivals *here, const struct sk_buf
 
 static __always_inline struct arrival *place_of(struct arrivals *here, u64 skb)
 {
-	return &here->by_skb[skb * 0x9e3779b97f4a7c15ull >> (64 - ARRIVALS_BITS)];
+	return &here->by_skb[skb * 0x9e3779b97f4a7c15ull >> (64 - LAYOUT_ARRIVALS_BITS)];
 }
 
 SEC("tp_btf/netif_receive_skb")
@@ -145,13 +147,13 @@ static __always_inline void count_forwarded(const struct sk_buff *skb, const str
 	u32 pieces;
 	bool fresh;
 
-	key.word[1] = (u64)dev->ifindex << 32 | dev->nd_net.net->ns.inum;
-	key.word[2] = (u64)skb->queue_mapping << 32;
+	key.word[LAYOUT_FORWARD_IFINDEX_NETNS] = (u64)dev->ifindex << 32 | dev->nd_net.net->ns.inum;
+	key.word[LAYOUT_FORWARD_QUEUE_CPU] = (u64)skb->queue_mapping << 32;
 	if (from) {
-		key.word[0] = (u64)from->napi_id << 32 | from->queue;
-		key.word[2] |= from->poll_cpu;
+		key.word[LAYOUT_FORWARD_NAPI_QUEUE] = (u64)from->napi_id << 32 | from->queue;
+		key.word[LAYOUT_FORWARD_QUEUE_CPU] |= from->poll_cpu;
 	} else {
-		key.word[2] |= bpf_get_smp_processor_id();
+		key.word[LAYOUT_FORWARD_QUEUE_CPU] |= bpf_get_smp_processor_id();
 	}
 	slot = slot_of(&key, &fresh);
 	if (!slot)

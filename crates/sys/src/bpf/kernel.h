@@ -70,6 +70,12 @@ enum { LOOPBACK_IFINDEX = 1 };
 
 #define KERNEL __attribute__((preserve_access_index))
 
+/* What user space knows of a structure, from layout.rs. */
+#define AT_BYTE(type, field, byte) \
+	_Static_assert(__builtin_offsetof(type, field) == (byte), #type "." #field " is elsewhere in layout.rs")
+#define AT_WORD(type, field, word) AT_BYTE(type, field, 8 * (word))
+#define SIZE_OF(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " has another size in layout.rs")
+
 struct ns_common {
 	u32 inum;
 } KERNEL;

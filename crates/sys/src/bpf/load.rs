@@ -9,6 +9,8 @@ use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::runqueue;
 
+use crate::bpf::layout;
+
 macro_rules! object {
     ($name:literal) => {
         include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o.zst"))
@@ -361,9 +363,12 @@ fn try_load(source: &Source, programs: &[&str], context: &LoadContext) -> Result
         {
             let slots = if source.half { context.slots / 2 } else { context.slots };
             let marks = u32::from(context.maps.contains_key(READERS));
-            // bpf/machine.h
-            let machine =
-                [context.cpus, slots, marks, context.quota].map(u32::to_ne_bytes).concat();
+            let mut machine = [0; layout::MACHINE_WORDS];
+            machine[layout::MACHINE_CPUS] = context.cpus;
+            machine[layout::MACHINE_SLOTS] = slots;
+            machine[layout::MACHINE_MARKS] = marks;
+            machine[layout::MACHINE_QUOTA] = context.quota;
+            let machine = machine.map(u32::to_ne_bytes).concat();
             constants.iter_mut().zip(machine).for_each(|(to, from)| *to = from);
         }
     }

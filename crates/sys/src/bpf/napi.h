@@ -13,7 +13,7 @@
 /* Shared by all objects. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, LAYOUT_VIRTUAL_NAPIS);
 	__type(key, u32);
 	__type(value, u8);
 } virtual_napis SEC(".maps");

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Which CPU polls which NAPI instance, and how many packets does each poll find? */
+/*
+ * Which CPU polls which NAPI instance, and how many packets does each poll find?
+ *
+ * Decoded in decode.rs; its row is in docs/kernel.md.
+ */
 #define TABLE polls
 #include "count.h"
 #include "napi.h"
@@ -43,8 +47,8 @@ int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 		ifindex = dev->ifindex;
 		netns = dev->nd_net.net->ns.inum;
 	}
-	key.word[0] = (u64)id << 32 | ifindex;
-	key.word[1] = netns;
+	key.word[LAYOUT_POLL_NAPI_IFINDEX] = (u64)id << 32 | ifindex;
+	key.word[LAYOUT_POLL_NETNS] = netns;
 	slot = slot_of(&key, &fresh);
 	if (!slot)
 		return 0;

@@ -8,8 +8,12 @@
 #include "readers.h"
 #include "time.h"
 
-enum protocol { TCP = 1, UDP = 2 };
-enum connected { NOT_KNOWN = 0, UNCONNECTED = 1, CONNECTED = 2 };
+enum protocol { TCP = LAYOUT_TCP, UDP = LAYOUT_UDP };
+enum connected {
+	NOT_KNOWN = LAYOUT_NOT_KNOWN,
+	UNCONNECTED = LAYOUT_UNCONNECTED,
+	CONNECTED = LAYOUT_CONNECTED,
+};
 
 struct read {
 	u32 napi_id;
@@ -56,13 +60,15 @@ static __always_inline void count_read(const struct read *read, u64 bytes, u64 r
 
 	if (!read->in_kernel) {
 		mark_reader();
-		key.word[0] = bpf_get_current_cgroup_id();
-		key.word[1] = bpf_get_current_pid_tgid() >> 32 << 32;
+		key.word[LAYOUT_READ_CGROUP] = bpf_get_current_cgroup_id();
+		key.word[LAYOUT_READ_TGID_NETNS] = bpf_get_current_pid_tgid() >> 32 << 32;
 	}
-	key.word[1] |= read->netns;
-	key.word[2] = (u64)read->napi_id << 32 | read->queue;
-	key.word[3] = (u64)(u32)read->protocol_cpu << 32 | (u32)read->poll_cpu;
-	key.word[4] = read->connected << 24 | read->protocol << 16 | read->resolved << 8 | read->approximate;
+	key.word[LAYOUT_READ_TGID_NETNS] |= read->netns;
+	key.word[LAYOUT_READ_NAPI_QUEUE] = (u64)read->napi_id << 32 | read->queue;
+	key.word[LAYOUT_READ_CPUS] = (u64)(u32)read->protocol_cpu << 32 | (u32)read->poll_cpu;
+	key.word[LAYOUT_READ_KINDS] = read->connected << LAYOUT_CONNECTED_BIT | read->protocol << LAYOUT_PROTOCOL_BIT |
+				      read->resolved << LAYOUT_RESOLVED_BIT |
+				      read->approximate << LAYOUT_APPROXIMATE_BIT;
 	slot = slot_of(&key, &fresh);
 	if (!slot)
 		return;

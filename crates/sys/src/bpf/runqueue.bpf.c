@@ -7,13 +7,15 @@
  * queue, so their order is exact. sched_waking comes earlier, but may come before the switch that
  * starts the very sleep it ends. The wakeup's IPI and the exit from idle come before sched_wakeup
  * and are not included. Threads that have not read yet have no storage and exit at the first test.
+ *
+ * Decoded in runqueue.rs; its row is in docs/kernel.md.
  */
 #include "readers.h"
 #include "window.h"
 #include <bpf/bpf_tracing.h>
 
-/* As in runqueue.rs: one bucket per nanosecond up to STEPS, then STEPS buckets per octave. */
-enum { STEPS_BITS = 5, BUCKETS = 1024 };
+/* One bucket per nanosecond up to STEPS, then STEPS buckets per octave. */
+enum { STEPS_BITS = LAYOUT_STEPS_BITS, BUCKETS = LAYOUT_BUCKETS };
 
 /* BUCKETS entries per CPU: set before loading. */
 struct {

@@ -4,9 +4,12 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use libbpf_rs::MapHandle;
-use netsilo_model::snapshot::runqueue::{BUCKETS, RunqueueLatency};
+use netsilo_model::snapshot::runqueue::{BUCKETS, RunqueueLatency, STEPS};
 
+use crate::bpf::layout;
 use crate::bpf::table::{Mapped, mappable_array};
+
+const _: () = assert!(layout::BUCKETS == BUCKETS && 1 << layout::STEPS_BITS == STEPS);
 
 /// One histogram of monotonic counts per CPU, 8 KB each.
 pub(crate) struct Waits {

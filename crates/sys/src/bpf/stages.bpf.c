@@ -6,6 +6,8 @@
  * NAPI kthread, the program records the kernel stack. Equal stacks of a CPU are counted together;
  * user space classifies them by their functions. The timer cannot fire while interrupts are off:
  * that time is attributed to the code that enables them again.
+ *
+ * Decoded in stages.rs; its row is in docs/kernel.md.
  */
 #include "time.h"
 
@@ -22,6 +24,9 @@ struct where {
 	u32 cpu;
 	u32 stack;
 };
+AT_BYTE(struct where, cpu, LAYOUT_CPU);
+AT_BYTE(struct where, stack, LAYOUT_STACK);
+SIZE_OF(struct where, LAYOUT_WHERE_BYTES);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -1,5 +1,5 @@
-//! Samples where receive work spends its time, with perf's cpu-clock on each CPU and kallsyms
-//! names.
+//! The counts of `bpf/stages.bpf.c`: where receive work spends its time, sampled with
+//! perf's cpu-clock on each CPU and named with kallsyms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::{fs, io};
@@ -11,6 +11,7 @@ use netsilo_model::parse::kallsyms;
 use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 
+use crate::bpf::layout;
 use crate::bpf::load::{LoadContext, Source, loaded_object, reason};
 
 /// Not a divisor of timers that tick at 100, 250 or 1000 Hz.
@@ -124,7 +125,9 @@ fn taken(samples: &MapHandle) -> libbpf_rs::Result<Vec<((u32, u32), u64)>> {
             .lookup_and_delete(&key)?
             .and_then(|bytes| bytes.try_into().ok())
             .map(u64::from_ne_bytes);
-        if let (Some(cpu), Some(stack), Some(count)) = (word(0), word(4), count) {
+        if let (Some(cpu), Some(stack), Some(count)) =
+            (word(layout::CPU), word(layout::STACK), count)
+        {
             counts.push(((cpu, stack), count));
         }
     }

@@ -11,10 +11,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use netsilo_model::machine::cpuset::CpuId;
 use rustix::mm::{MapFlags as MmapFlags, ProtFlags};
 
-/// `KEY_WORDS` of `bpf/count.h`.
-const KEY_WORDS: usize = 5;
-/// `SLOT_WORDS` of `bpf/count.h`: tag, key, two words of label, three sums.
-const SLOT_WORDS: usize = 1 + KEY_WORDS + 2 + 3;
+use crate::bpf::layout::{
+    HALVES, KEY_WORDS, LABEL_WORDS, SLOT_KEY, SLOT_LABEL, SLOT_SUM, SLOT_TAG, SLOT_WORDS, SUMS,
+};
 
 /// One slot in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,12 +22,12 @@ pub(crate) struct Entry {
     pub(crate) key: [u64; KEY_WORDS],
     /// A name of up to 15 bytes: the netdev's or the thread group's.
     pub(crate) label: String,
-    pub(crate) sums: [u64; 3],
+    pub(crate) sums: [u64; SUMS],
 }
 
 /// Two arrays of slots: the kernel writes one while user space reads the other.
 pub(crate) struct Table {
-    halves: [(MapHandle, Mapped); 2],
+    halves: [(MapHandle, Mapped); HALVES],
     /// The array of both, through which the programs find them.
     pair: MapHandle,
     slots: u32,
@@ -46,8 +45,8 @@ impl Table {
         let halves = [half()?, half()?];
         let mut options = create_options();
         options.inner_map_fd = halves[0].0.as_fd().as_raw_fd() as u32;
-        let pair =
-            MapHandle::create(MapType::ArrayOfMaps, Some("netsilo_pair"), 4, 4, 2, &options)?;
+        let (name, halves_of_pair) = (Some("netsilo_pair"), HALVES as u32);
+        let pair = MapHandle::create(MapType::ArrayOfMaps, name, 4, 4, halves_of_pair, &options)?;
         let table = Self { halves, pair, slots };
         table.set(0)?;
         table.set(1)?;
@@ -64,17 +63,17 @@ impl Table {
         let words = self.halves[half].1.words();
         let mut entries = Vec::new();
         for (index, slot) in words.chunks_exact(SLOT_WORDS).enumerate() {
-            if slot[0].load(Ordering::Relaxed) == 0 {
+            if slot[SLOT_TAG].load(Ordering::Relaxed) == 0 {
                 continue;
             }
             let word = |i: usize| slot[i].swap(0, Ordering::Relaxed);
             entries.push(Entry {
                 cpu: CpuId(index as u32 / self.slots),
-                key: std::array::from_fn(|i| word(1 + i)),
-                label: text([word(1 + KEY_WORDS), word(2 + KEY_WORDS)]),
-                sums: std::array::from_fn(|i| word(3 + KEY_WORDS + i)),
+                key: std::array::from_fn(|i| word(SLOT_KEY + i)),
+                label: text(std::array::from_fn(|i| word(SLOT_LABEL + i))),
+                sums: std::array::from_fn(|i| word(SLOT_SUM + i)),
             });
-            slot[0].store(0, Ordering::Relaxed);
+            slot[SLOT_TAG].store(0, Ordering::Relaxed);
         }
         entries
     }
@@ -138,7 +137,7 @@ pub(crate) fn create_options() -> libbpf_sys::bpf_map_create_opts {
 }
 
 /// Decodes a NUL-terminated name in two words.
-fn text(words: [u64; 2]) -> String {
+fn text(words: [u64; LABEL_WORDS]) -> String {
     let bytes = words.map(u64::to_ne_bytes).concat();
     let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(name).into_owned()

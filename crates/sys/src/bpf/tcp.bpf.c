@@ -7,6 +7,8 @@
  * lost between two calls that are examined (sample.h), and a peek counts nothing. The last call of
  * a connection is always examined. Not seen: MPTCP (it moves data without that call), AF_XDP,
  * devmem.
+ *
+ * Decoded in decode.rs; its row is in docs/kernel.md.
  */
 #include "reads.h"
 #include "window.h"

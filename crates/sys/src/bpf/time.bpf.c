@@ -6,6 +6,8 @@
  * or IPI during a softirq is subtracted from the softirq's time. Timer interrupts are not hooked:
  * their few microseconds count for the interrupted code. On PREEMPT_RT a softirq can be preempted;
  * its time then includes the preempting task.
+ *
+ * Decoded in decode.rs; its row is in docs/kernel.md.
  */
 #include "time.h"
 #include <bpf/bpf_tracing.h>

@@ -19,8 +19,9 @@ use rustix::time::{ClockId, clock_getres};
 use crate::bpf::arrived::Arrived;
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
-    TIME_OPEN, TIME_WORDS, consumption, cpu_times, forwarded, polls, sampled, since, wakeups,
+    TIME_OPEN, consumption, cpu_times, forwarded, polls, sampled, since, wakeups,
 };
+use crate::bpf::layout::{self, DEMAND_WORDS, TIME_WORDS};
 use crate::bpf::load::{LoadContext, Loaded, READERS, Source, load, load_first, reason};
 use crate::bpf::own_cost::{self, Unlisted};
 use crate::bpf::runqueue::Waits;
@@ -197,6 +198,7 @@ impl Tracer {
         self.count().map(drop)
     }
 
+    /// Loads `bpf/flows.bpf.c`.
     fn load_flows(&mut self) {
         if self.options.containers && self.flows.is_none() {
             self.flows = self.load_later(&Source::flows());
@@ -430,13 +432,13 @@ impl Tables {
         let wakeups = Table::new(cpus, slots / 2)?;
         let forwards = Table::new(cpus, slots / 2)?;
         let times = mappable_array("netsilo_times", (TIME_WORDS * 8) as u32, cpus)?;
-        let demand = mappable_array("netsilo_demand", 16, 1)?;
+        let demand = mappable_array("netsilo_demand", (DEMAND_WORDS * 8) as u32, 1)?;
         let window = mappable_array("netsilo_window", 8, 1)?;
         let quota = options.examined_per_s.map_or(u32::MAX, per_tick);
         let tables = Self {
             window: Mapped::new(window.as_fd(), 8)?,
             record_until: None,
-            demand: Mapped::new(demand.as_fd(), 16)?,
+            demand: Mapped::new(demand.as_fd(), DEMAND_WORDS * 8)?,
             times: Mapped::new(times.as_fd(), cpus as usize * TIME_WORDS * 8)?,
             lost: mappable_array("netsilo_lost", 8, 1)?,
             polls,
@@ -452,12 +454,23 @@ impl Tables {
             ("reads", tables.reads.pair()?),
             ("wakeups", tables.wakeups.pair()?),
             ("forwards", tables.forwards.pair()?),
-            ("arrivals", array("netsilo_arrivals", ARRIVALS_BYTES, cpus)?),
+            ("arrivals", array("netsilo_arrivals", layout::ARRIVALS_BYTES, cpus)?),
             ("cpu_times", times),
             ("lost", MapHandle::try_from(&tables.lost)?),
-            ("virtual_napis", lru("netsilo_virtual", 4, 1, 4096)?),
-            ("flows_by_hash", lru("netsilo_hashes", 4, 8, 65536)?),
-            ("flows_by_tuple", lru("netsilo_tuples", 40, 8, 65536)?),
+            ("virtual_napis", lru("netsilo_virtual", 4, 1, layout::VIRTUAL_NAPIS)?),
+            (
+                "flows_by_hash",
+                lru("netsilo_hashes", 4, layout::ORIGIN_BYTES, layout::FLOWS_RECORDED)?,
+            ),
+            (
+                "flows_by_tuple",
+                lru(
+                    "netsilo_tuples",
+                    layout::TUPLE_BYTES,
+                    layout::ORIGIN_BYTES,
+                    layout::FLOWS_RECORDED,
+                )?,
+            ),
             ("flow_demand", demand),
             ("window", window),
         ]);
@@ -465,7 +478,7 @@ impl Tables {
         maps.extend(tables.arrived.maps()?);
         maps.extend(tables.waits.as_ref().map(Waits::map).transpose()?);
         tables.begin_window();
-        tables.demand.words()[1].store(1, Ordering::Relaxed);
+        tables.demand.words()[layout::NOTING].store(1, Ordering::Relaxed);
         Ok((tables, LoadContext { maps, cpus, slots, quota }))
     }
 
@@ -480,7 +493,8 @@ impl Tables {
     /// Extends flow recording if a consumer requested its flow since the last call; recording ends
     /// [`DEMAND_LASTS`] after the last request.
     fn renew_demand(&mut self) -> bool {
-        let [asked, noting] = self.demand.words() else { return false };
+        let demand = self.demand.words();
+        let (asked, noting) = (&demand[layout::ASKED], &demand[layout::NOTING]);
         let (asked, now) = (asked.swap(0, Ordering::Relaxed) != 0, Instant::now());
         let until = if asked { now + DEMAND_LASTS } else { self.record_until.unwrap_or(now) };
         self.record_until = Some(until);
@@ -489,7 +503,7 @@ impl Tables {
     }
 
     fn records_flows(&self) -> bool {
-        self.demand.words()[1].load(Ordering::Relaxed) != 0
+        self.demand.words()[layout::NOTING].load(Ordering::Relaxed) != 0
     }
 
     fn lost(&self) -> libbpf_rs::Result<u64> {
@@ -498,14 +512,12 @@ impl Tables {
     }
 }
 
-/// `struct arrivals` of `bpf/forward.bpf.c`.
-const ARRIVALS_BYTES: u32 = 8 + 32 * (1 + 64);
-
-fn array(name: &str, value: u32, entries: u32) -> libbpf_rs::Result<MapHandle> {
-    MapHandle::create(MapType::Array, Some(name), 4, value, entries, &create_options())
+fn array(name: &str, value: usize, entries: u32) -> libbpf_rs::Result<MapHandle> {
+    MapHandle::create(MapType::Array, Some(name), 4, value as u32, entries, &create_options())
 }
 
-fn lru(name: &str, key: u32, value: u32, entries: u32) -> libbpf_rs::Result<MapHandle> {
+fn lru(name: &str, key: usize, value: usize, entries: usize) -> libbpf_rs::Result<MapHandle> {
+    let [key, value, entries] = [key, value, entries].map(|number| number as u32);
     MapHandle::create(MapType::LruHash, Some(name), key, value, entries, &create_options())
 }
 

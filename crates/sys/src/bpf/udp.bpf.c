@@ -15,6 +15,8 @@
  * second hook, where the packet is queued to the socket, records that CPU if it differs from the
  * polling CPU. It differs under RPS, which chooses the CPU from the upper bits of the packet's hash
  * and its queue, and after a veth.
+ *
+ * Decoded in decode.rs; its row is in docs/kernel.md.
  */
 #include "reads.h"
 #include <bpf/bpf_tracing.h>

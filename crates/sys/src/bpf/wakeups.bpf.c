@@ -11,6 +11,8 @@
  * Also counts how often that CPU runs its idle task, as the scheduler sees it (idle_cpu()): then
  * nothing else runs there that the woken thread would have to preempt. A softirq that interrupts
  * the idle task counts as idle.
+ *
+ * Decoded in decode.rs; its row is in docs/kernel.md.
  */
 #define TABLE wakeups
 #include "count.h"
@@ -62,7 +64,7 @@ static __always_inline int count_waking(struct task_struct *sleeper, bool knows_
 		return 0;
 	cpu = sleeper->thread_info.cpu;
 	state = knows_idle ? state_of(cpu) : UNKNOWN;
-	key.word[0] = (u64)sleeper->tgid << 32 | cpu;
+	key.word[LAYOUT_WAKEUP_TGID_CPU] = (u64)sleeper->tgid << 32 | cpu;
 	slot = slot_of(&key, &fresh);
 	if (!slot)
 		return 0;

@@ -1,0 +1,81 @@
+//! An eBPF program, the file that decodes its counts and its rows in `docs/kernel.md` name each
+//! other.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::path::Path;
+
+const PAGE: &str = include_str!("../../../docs/kernel.md");
+
+#[test]
+fn a_program_and_its_decoder_name_each_other_and_have_a_row() {
+    for question in questions() {
+        let decoder = decoder_of(&question);
+        let code = source(&decoder);
+        assert!(code.contains(&format!("`bpf/{question}.bpf.c`")), "{decoder} names {question}");
+        let row = format!("| `bpf/{question}.bpf.c` | `bpf/{decoder}` |");
+        assert!(PAGE.contains(&row), "docs/kernel.md has no row that starts with {row}");
+    }
+}
+
+#[test]
+fn every_row_of_a_program_has_its_program() {
+    let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `bpf/"));
+    let named = rows.filter_map(|row| row.split_once(".bpf.c` | ")).map(|(name, _)| name);
+    let mut named: Vec<String> = named.map(str::to_owned).collect();
+    named.sort_unstable();
+    assert_eq!(named, questions());
+}
+
+#[test]
+fn every_hook_is_documented() {
+    let section = PAGE.split("## Tracepoints and functions (eBPF)").nth(1).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    for question in questions() {
+        let code = source(&format!("{question}.bpf.c"));
+        let sections = code.split("SEC(\"").skip(1).filter_map(|rest| rest.split('"').next());
+        for hook in sections.filter_map(|section| section.split_once('/')).map(|(_, hook)| hook) {
+            assert!(is_named(section, hook), "docs/kernel.md has no row of {hook} ({question})");
+        }
+    }
+}
+
+/// Whether the page has a hook's name, which a table cell may shorten: `softirq_entry/exit`.
+fn is_named(section: &str, hook: &str) -> bool {
+    let (stem, end) = hook.rsplit_once('_').unwrap_or((hook, ""));
+    let pair = ["entry", "exit"].contains(&end);
+    let shortened = stem.trim_end_matches("_single");
+    section.contains(hook)
+        || pair
+            && [format!("{shortened}_entry/exit"), format!("{shortened}*_entry/exit")]
+                .iter()
+                .any(|name| section.contains(name.as_str()))
+}
+
+/// The file that the program's first comment names.
+fn decoder_of(question: &str) -> String {
+    let code = source(&format!("{question}.bpf.c"));
+    let head = code.split("*/").next().unwrap();
+    let line = head.lines().find(|line| line.ends_with("; its row is in docs/kernel.md."));
+    let line = line.unwrap_or_else(|| panic!("{question}.bpf.c names no decoder and page"));
+    let words = line.split_whitespace().map(|word| word.trim_end_matches(';'));
+    words.into_iter().find(|word| word.ends_with(".rs")).unwrap().to_owned()
+}
+
+fn questions() -> Vec<String> {
+    let files = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name());
+    let names = files.filter_map(|name| name.into_string().ok());
+    let mut questions: Vec<String> =
+        names.filter_map(|name| name.strip_suffix(".bpf.c").map(str::to_owned)).collect();
+    questions.sort_unstable();
+    questions
+}
+
+fn source(name: &str) -> String {
+    fs::read_to_string(folder().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn folder() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bpf")
+}
