@@ -38,7 +38,7 @@ const LISTS: [List; 9] = [
     },
     List {
         file: "crates/netsilo/src/verbs/export.rs",
-        start: "enum Format {",
+        start: "pub(crate) enum Format {",
         names: |list| variants(list, '-'),
         page: "docs/export.md",
     },
