@@ -92,7 +92,9 @@ fn the_page_of_the_daemon_has_each_key() {
 #[test]
 fn the_installed_file_has_each_key_with_a_valid_value() {
     let lines = include_str!("../../../../../dist/netsilo.toml").lines();
-    let lines = lines.map(|line| line.strip_prefix('#').unwrap_or(line));
+    // Examples are indented.
+    let lines =
+        lines.map(|line| line.strip_prefix("#   ").or(line.strip_prefix('#')).unwrap_or(line));
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with(' ')).collect();
     assert!(parse(&lines.join("\n")).is_ok(), "{:?}", parse(&lines.join("\n")));
     let (mut section, mut present) = (String::new(), Vec::new());
@@ -105,7 +107,11 @@ fn the_installed_file_has_each_key_with_a_valid_value() {
     }
     let all = all_keys().into_iter().map(|(above, key)| format!("{above}{key}"));
     let missing: Vec<String> = all.filter(|key| !present.contains(key)).collect();
-    assert!(missing.is_empty(), "write a line for each in dist/netsilo.toml: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "write a line for each in dist/netsilo.toml, `#key = default` or `#   key = example`: \
+         {missing:?}"
+    );
 }
 
 #[test]
