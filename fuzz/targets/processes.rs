@@ -1,9 +1,11 @@
-//! Files of one process or thread: `stat`, `status`, `schedstat`, `cgroup`, links of `fd` and `ns`.
+//! Files of one process or thread: `stat`, `status`, `schedstat`, `cgroup`, links of `fd` and `ns`;
+//! containers as cgroups and log files name them.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use netsilo_fuzz::{is_one_line, points_into};
+use netsilo_model::parse::container::{Container, log_file};
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::pid_status::cpus_allowed;
 use netsilo_model::parse::schedstat::{cgroup_path, link_inode, processor, run_ns};
@@ -32,6 +34,14 @@ fuzz_target!(|text: &str| {
     let _ = run_ns(text);
     if let Some(path) = cgroup_path(text) {
         assert!(text.contains(path) && !path.contains('\n'));
+    }
+    if let Some(container) = Container::from_path(text) {
+        let again = format!("docker-{}.scope", container.id);
+        assert_eq!(Container::from_path(&again).map(|it| it.id), Some(container.id));
+        let _ = container.label();
+    }
+    if let Some((id, name)) = log_file(text) {
+        assert!(text.contains(id) && name.matches('/').count() >= 2);
     }
     for kind in ["socket", "net"] {
         if let Some(inode) = link_inode(text, kind) {

@@ -7,6 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use netsilo_fuzz::is_one_line;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::parse::ParseError;
+use netsilo_model::parse::cpuset_partition::is_isolated;
 use netsilo_model::parse::node_distance::node_distance;
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
 use netsilo_model::parse::sanitize::{escaped, is_control};
@@ -42,6 +43,7 @@ fuzz_target!(|text: &str| {
     assert_eq!(uevent(&again.concat()), pairs);
     assert_eq!(scalar::word(text).as_deref(), Ok(text.trim()));
     pcie_links(text);
+    assert!(!is_isolated(text) || text.contains("isolated"));
     let shown = escaped(text);
     assert!(!shown.contains(is_control) && escaped(&shown) == shown);
 });

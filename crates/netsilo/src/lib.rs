@@ -25,6 +25,8 @@ mod cases;
 mod current;
 #[cfg(test)]
 mod schema;
+#[cfg(test)]
+mod tables;
 
 use std::process::ExitCode;
 

@@ -321,6 +321,27 @@ mod tests {
     }
 
     #[test]
+    fn each_pattern_finds_the_vectors_of_its_queues() {
+        for Pattern { drivers, name, serves } in PATTERNS {
+            let filled = name.replace("{dev}", "eth0").replace("{virtio}", "virtio1");
+            let number = |n: u32| filled.replace("{any}", "any").replace("{n}", &n.to_string());
+            let names: Vec<String> = (0..4).map(number).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let (rx, tx) = match serves {
+                Serves::Rx | Serves::RxInOrder => ("rx 30 31 ", ""),
+                Serves::Tx | Serves::TxInOrder => ("rx", " tx 30 31"),
+                Serves::Both | Serves::BothInOrder => ("rx 30 31 ", " tx 30 31"),
+                Serves::TxThenRx => ("rx 32 33 ", " tx 30 31"),
+                Serves::All => ("rx 30 30 ", " tx 30 30"),
+            };
+            for driver in *drivers {
+                let found = shown(driver, "eth0", (2, 2), &names);
+                assert!(found.starts_with(rx) && found.ends_with(tx), "{driver} {name}: {found}");
+            }
+        }
+    }
+
+    #[test]
     fn virtio_has_separate_input_and_output_names() {
         let names = [
             "virtio1-config",

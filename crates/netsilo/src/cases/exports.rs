@@ -3,8 +3,23 @@
 use std::fs;
 use std::path::Path;
 
+use clap::ValueEnum;
 use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::export::{self, ExportedFile};
+
+use crate::verbs::export::Format;
+
+/// The order of the formats in golden texts.
+const FORMATS: [Format; 4] =
+    [Format::Script, Format::IrqbalancePolicy, Format::Tuned, Format::SystemdLink];
+
+/// The plan in each format, and lines about what no format can express.
+fn exported(plan: &Plan) -> (Vec<ExportedFile>, String) {
+    let all = FORMATS.map(|format| format.export(plan));
+    let beyond = all.iter().flat_map(|(_, beyond)| beyond);
+    let beyond = beyond.map(|what| format!("not in .link files: {what}\n")).collect();
+    (all.into_iter().flat_map(|(files, _)| files).collect(), beyond)
+}
 
 /// All formats of a plan as golden text.
 ///
@@ -13,32 +28,22 @@ pub(super) fn all(plan: &Plan) -> String {
     let mut plan = plan.clone();
     plan.placements.iter_mut().for_each(|it| it.basis = "because".into());
     plan.changes.iter_mut().for_each(|it| *it = it.clone().because("because"));
-    let (links, beyond) = export::systemd_link(&plan);
-    let files = [export::script(&plan), export::irqbalance_policy(&plan), export::tuned(&plan)];
-    let beyond: String =
-        beyond.iter().map(|what| format!("not in .link files: {what}\n")).collect();
-    beyond
-        + &files
-            .into_iter()
-            .chain(links)
-            .map(|file| format!("==== {}\n{}", file.name, own_lines(&file.text)))
-            .collect::<String>()
+    let (files, beyond) = exported(&plan);
+    let text = |file: &ExportedFile| format!("==== {}\n{}", file.name, own_lines(&file.text));
+    beyond + &files.iter().map(text).collect::<String>()
 }
 
 /// The lines that a change adds to each format.
 pub(super) fn of_knob(plan: &Plan) -> String {
-    let (links, beyond) = export::systemd_link(plan);
-    let lines = |file: &export::ExportedFile, without: &str| {
-        let common: Vec<&str> = without.lines().collect();
+    let ((files, beyond), (without, _)) = (exported(plan), exported(&Plan::default()));
+    let lines = |file: &ExportedFile| {
+        let same = without.iter().find(|it| it.name == file.name);
+        let common: Vec<&str> = same.iter().flat_map(|it| it.text.lines()).collect();
         let own =
             own_lines(&file.text).lines().filter(|line| !line.is_empty() && !common.contains(line));
         own.map(|line| format!("{}: {line}\n", file.name)).collect::<String>()
     };
-    let nothing = Plan::default();
-    lines(&export::script(plan), &export::script(&nothing).text)
-        + &lines(&export::tuned(plan), &export::tuned(&nothing).text)
-        + &links.iter().map(|link| lines(link, "")).collect::<String>()
-        + &beyond.iter().map(|what| format!("not in .link files: {what}\n")).collect::<String>()
+    files.iter().map(lines).collect::<String>() + &beyond
 }
 
 /// Cuts off the script's functions, which are the same in every script.
@@ -109,24 +114,38 @@ fn hostile(file: &Path) -> Plan {
     Plan { changes, ..Plan::default() }
 }
 
+/// Runs a script with its functions replaced, so that nothing on this machine is written.
+fn runs_nothing(script: &ExportedFile, made: &Path) {
+    let path = made.with_file_name(&script.name);
+    let own = own_lines(&script.text);
+    let stubs = "put() { :; }; interrupt() { :; }; queue() { :; }; setting() { :; }\n\
+        device() { :; }; kthread() { :; }; failed=0\n";
+    fs::write(&path, format!("{stubs}{own}")).unwrap();
+    let ran = std::process::Command::new("sh").arg(&path).arg("").arg("0").status().unwrap();
+    assert!(ran.success() && !made.exists(), "{own}");
+}
+
 #[test]
 fn no_name_of_a_plan_becomes_code_in_any_format() {
     let dir = tempfile::tempdir().unwrap();
     let made = dir.path().join("made");
     let plan = hostile(&made);
-    let script = export::script(&plan);
-    for file in [&script, &export::irqbalance_policy(&plan)] {
-        let path = dir.path().join(&file.name);
-        // its functions are replaced: nothing on this machine is written
-        let own = own_lines(&file.text);
-        let stubs = "put() { :; }; interrupt() { :; }; queue() { :; }; setting() { :; }\n\
-            device() { :; }; kthread() { :; }; failed=0\n";
-        fs::write(&path, format!("{stubs}{own}")).unwrap();
-        let ran = std::process::Command::new("sh").arg(&path).arg("").arg("0").status().unwrap();
-        assert!(ran.success() && !made.exists(), "{own}");
+    for format in Format::value_variants() {
+        let (files, _) = format.export(&plan);
+        match format {
+            Format::Script | Format::IrqbalancePolicy => runs_nothing(&files[0], &made),
+            Format::SystemdLink => assert_eq!(files, []),
+            Format::Tuned => {
+                let is_code = |line: &&str| !line.starts_with('#') && line.contains("touch");
+                let text = &files[0].text;
+                assert_eq!(text.lines().find(is_code), None, "{text}");
+            }
+        }
     }
-    assert_eq!(export::systemd_link(&plan).0, []);
-    let tuned = export::tuned(&plan).text;
-    let is_code = |line: &&str| !line.starts_with('#') && line.contains("touch");
-    assert_eq!(tuned.lines().find(is_code), None, "{tuned}");
+}
+
+#[test]
+fn golden_texts_have_each_format() {
+    let missing = Format::value_variants().iter().find(|it| !FORMATS.contains(it));
+    assert_eq!(missing, None, "add it to FORMATS, and to `checked` if it is a script");
 }

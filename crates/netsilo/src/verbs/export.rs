@@ -33,7 +33,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
+pub(crate) enum Format {
     /// Policy script for irqbalance --policyscript
     IrqbalancePolicy,
     /// Files for /etc/systemd/network
@@ -75,19 +75,22 @@ fn plan(args: &Args) -> Result<Plan> {
     }
 }
 
-fn render(format: Format, plan: &Plan) -> Vec<ExportedFile> {
-    match format {
-        Format::IrqbalancePolicy => vec![export::irqbalance_policy(plan)],
-        Format::SystemdLink => {
-            let (files, beyond) = export::systemd_link(plan);
-            beyond
-                .iter()
-                .for_each(|what| out::note(&format!("not possible in .link files: {what}")));
-            files
+impl Format {
+    /// The files of a plan, and what the format cannot express where no file says so.
+    pub(crate) fn export(self, plan: &Plan) -> (Vec<ExportedFile>, Vec<String>) {
+        match self {
+            Self::IrqbalancePolicy => (vec![export::irqbalance_policy(plan)], Vec::new()),
+            Self::SystemdLink => export::systemd_link(plan),
+            Self::Tuned => (vec![export::tuned(plan)], Vec::new()),
+            Self::Script => (vec![export::script(plan)], Vec::new()),
         }
-        Format::Tuned => vec![export::tuned(plan)],
-        Format::Script => vec![export::script(plan)],
     }
+}
+
+fn render(format: Format, plan: &Plan) -> Vec<ExportedFile> {
+    let (files, beyond) = format.export(plan);
+    beyond.iter().for_each(|what| out::note(&format!("not possible in .link files: {what}")));
+    files
 }
 
 /// Joins the files; with their names if there is more than one.

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::{Target, Value, knobs};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_sys::transaction::journal;
 use netsilo_sys::transaction::record::Transaction;
@@ -52,6 +52,16 @@ enum Mishap {
     DieAfter(usize),
     /// After the write, while appending its record.
     DieInRecord(usize),
+}
+
+#[test]
+fn the_fake_host_has_each_kind_of_knob() {
+    let targets = targets();
+    let missing: Vec<&str> = knobs::kinds()
+        .into_iter()
+        .filter(|kind| !targets.iter().any(|target| target.row().kind == *kind))
+        .collect();
+    assert!(missing.is_empty(), "write a row for each in all() of remedies.rs: {missing:?}");
 }
 
 fn mishap() -> impl Strategy<Value = Mishap> {

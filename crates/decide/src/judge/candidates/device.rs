@@ -4,6 +4,8 @@
 //! What a driver reports through ethtool, and the driver table where a query cannot show it, decide
 //! which knobs there are.
 
+use std::fmt;
+
 use netsilo_model::change::{Change, Settings, Table, knobs};
 use netsilo_model::drivers::table::{Drivers, Knob};
 use netsilo_model::snapshot::ethtool::FlowType;
@@ -22,10 +24,39 @@ const EMPTY_POLLS: u32 = 2;
 /// Flow types whose packets have ports.
 const WITH_PORTS: [FlowType; 4] = [FlowType::Tcp4, FlowType::Tcp6, FlowType::Udp4, FlowType::Udp6];
 
+/// The names of the settings, without the netdev.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum DeviceSetting {
+    ThreadedNapi,
+    SoftirqNapi,
+    CoalescingAdaptive,
+    CoalescingOff,
+    CoalescingLonger,
+    IrqDeferral,
+    TableEqual,
+    HashPorts,
+    RingMax,
+}
+
+impl fmt::Display for DeviceSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ThreadedNapi => "threaded-napi",
+            Self::SoftirqNapi => "softirq-napi",
+            Self::CoalescingAdaptive => "coalescing-adaptive",
+            Self::CoalescingOff => "coalescing-off",
+            Self::CoalescingLonger => "coalescing-longer",
+            Self::IrqDeferral => "irq-deferral",
+            Self::TableEqual => "table-equal",
+            Self::HashPorts => "hash-ports",
+            Self::RingMax => "ring-max",
+        })
+    }
+}
+
 /// A setting of a netdev to try.
 pub(super) struct DeviceKnob {
-    /// Its name, without the netdev.
-    pub(super) name: &'static str,
+    pub(super) name: DeviceSetting,
     /// The remedy whose verdict says what to expect.
     pub(super) remedy: Option<RemedyName>,
     /// What it writes.
@@ -63,12 +94,17 @@ impl Host<'_> {
         let knob = knobs::Threaded { netdev: self.identity() };
         let (name, remedy, to, reason) = match self.netdev.threaded {
             Some(0) => (
-                "threaded-napi",
+                DeviceSetting::ThreadedNapi,
                 Some(RemedyName::ThreadedNapi),
                 1,
                 "kthreads poll: the scheduler shares their cpus with other threads",
             ),
-            _ => ("softirq-napi", None, 0, "softirqs poll: no context switch for each poll"),
+            _ => (
+                DeviceSetting::SoftirqNapi,
+                None,
+                0,
+                "softirqs poll: no context switch for each poll",
+            ),
         };
         let changes = Change::of(self.snapshot, knob, to, reason).into_iter().collect();
         DeviceKnob { name, remedy, changes }
@@ -101,14 +137,24 @@ impl Host<'_> {
         if supports("adaptive-rx") {
             let reason = "the driver waits longer as packets arrive faster";
             let remedy = Some(RemedyName::Coalescing);
-            add("coalescing-adaptive", remedy, &[("adaptive-rx", 1)], reason.into());
+            add(DeviceSetting::CoalescingAdaptive, remedy, &[("adaptive-rx", 1)], reason.into());
         }
         if takes_usecs {
             let off = [("adaptive-rx", 0), ("rx-usecs", 0)];
-            add("coalescing-off", None, &off, "each packet raises an interrupt at once".into());
+            add(
+                DeviceSetting::CoalescingOff,
+                None,
+                &off,
+                "each packet raises an interrupt at once".into(),
+            );
             let fixed = [("adaptive-rx", 0), ("rx-usecs", longer)];
             let remedy = Some(RemedyName::Coalescing).filter(|_| !adaptive);
-            add("coalescing-longer", remedy, &fixed, format!("an interrupt waits {longer} us"));
+            add(
+                DeviceSetting::CoalescingLonger,
+                remedy,
+                &fixed,
+                format!("an interrupt waits {longer} us"),
+            );
         }
         all
     }
@@ -126,13 +172,17 @@ impl Host<'_> {
             Change::of(self.snapshot, empty, EMPTY_POLLS, reason),
         ];
         let changes = changes.into_iter().flatten().filter(|_| is_off && !can_wait).collect();
-        DeviceKnob { name: "irq-deferral", remedy: Some(RemedyName::IrqDeferral), changes }
+        DeviceKnob {
+            name: DeviceSetting::IrqDeferral,
+            remedy: Some(RemedyName::IrqDeferral),
+            changes,
+        }
     }
 
     /// The same number of buckets for each queue.
     fn table(&self) -> DeviceKnob {
         let changes = self.equal_table().into_iter().collect();
-        DeviceKnob { name: "table-equal", remedy: None, changes }
+        DeviceKnob { name: DeviceSetting::TableEqual, remedy: None, changes }
     }
 
     fn equal_table(&self) -> Option<Change> {
@@ -155,7 +205,7 @@ impl Host<'_> {
         let flow_types = WITH_PORTS.into_iter().filter(|_| spreads);
         let reason = "flows of two hosts spread over the queues by their ports";
         let changes = flow_types.filter_map(|it| hash_ports(self.netdev, it, reason)).collect();
-        DeviceKnob { name: "hash-ports", remedy: None, changes }
+        DeviceKnob { name: DeviceSetting::HashPorts, remedy: None, changes }
     }
 
     /// The largest receive ring.
@@ -168,6 +218,6 @@ impl Host<'_> {
             Change::of(self.snapshot, knob, rings.settings().with("rx", most), reason)
         });
         let changes = most.into_iter().collect();
-        DeviceKnob { name: "ring-max", remedy: Some(RemedyName::BiggerRing), changes }
+        DeviceKnob { name: DeviceSetting::RingMax, remedy: Some(RemedyName::BiggerRing), changes }
     }
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::*;
 use crate::change::{
-    Change, Interruption, Key, Settings, Table, Value, apply_to, held_back, knobs, ordered,
+    Change, Interruption, Key, Settings, Table, Value, apply_to, held_back, ordered,
 };
 use crate::machine::cpuset::CpuSet;
 use crate::machine::ids::{Irq, NapiId};
@@ -309,13 +309,6 @@ fn some_changes_stop_traffic_and_channels_make_others_void() {
         "napi_thread",
     ];
     assert_eq!(void, expected);
-}
-
-#[test]
-fn the_page_has_the_table() {
-    let page = include_str!("../../../../../docs/knobs.md");
-    let table = knobs::as_markdown();
-    assert!(page.contains(&format!("\n{table}\n")), "docs/knobs.md must have the table:\n{table}");
 }
 
 #[test]

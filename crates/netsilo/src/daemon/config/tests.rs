@@ -59,26 +59,59 @@ fn keys(section: &str) -> Vec<String> {
     known.split(", ").map(str::to_owned).collect()
 }
 
-#[test]
-fn the_page_of_the_daemon_has_each_key() {
-    let page = include_str!("../../../../../docs/daemon.md");
-    let sections = ["goal", "controller", "netdev", "queue"];
-    for (section, above) in [
+/// All keys, with the names of the sections above them: `("goal.", "cpus")`.
+fn all_keys() -> Vec<(&'static str, String)> {
+    let queue = "[[netdev]]\nname = \"a\"\n[[netdev.queue]]\nqueues = \"1\"";
+    let sections = [
         ("", ""),
         ("[goal]", "goal."),
         ("[controller]", "controller."),
         ("[[netdev]]", "netdev."),
-        ("[[netdev]]\nname = \"a\"\n[[netdev.queue]]\nqueues = \"1\"", "netdev.queue."),
-    ] {
-        for key in keys(section).iter().filter(|key| !sections.contains(&key.as_str())) {
-            // Of the keys of a netdev, only the first one of a row names its section.
-            let names = [format!("`{above}{key}`"), format!("`.{key}`")];
-            let has = page.lines().any(|line| {
-                line.starts_with(&format!("| `{above}")) && names.iter().any(|it| line.contains(it))
-            });
-            assert!(has, "docs/daemon.md has no row for {above}{key}");
+        (queue, "netdev.queue."),
+    ];
+    let all = sections
+        .into_iter()
+        .flat_map(|(section, above)| keys(section).into_iter().map(move |key| (above, key)));
+    all.filter(|(_, key)| !["goal", "controller", "netdev", "queue"].contains(&key.as_str()))
+        .collect()
+}
+
+#[test]
+fn the_page_of_the_daemon_has_each_key() {
+    let page = include_str!("../../../../../docs/daemon.md");
+    for (above, key) in all_keys() {
+        // Of the keys of a netdev, only the first one of a row names its section.
+        let names = [format!("`{above}{key}`"), format!("`.{key}`")];
+        let has = page.lines().any(|line| {
+            line.starts_with(&format!("| `{above}")) && names.iter().any(|it| line.contains(it))
+        });
+        assert!(has, "docs/daemon.md has no row for {above}{key}");
+    }
+}
+
+#[test]
+fn the_installed_file_has_each_key_with_a_valid_value() {
+    let lines = include_str!("../../../../../dist/netsilo.toml").lines();
+    // Examples are indented.
+    let lines =
+        lines.map(|line| line.strip_prefix("#   ").or(line.strip_prefix('#')).unwrap_or(line));
+    let lines: Vec<&str> = lines.filter(|line| !line.starts_with(' ')).collect();
+    assert!(parse(&lines.join("\n")).is_ok(), "{:?}", parse(&lines.join("\n")));
+    let (mut section, mut present) = (String::new(), Vec::new());
+    for line in lines {
+        if line.starts_with('[') {
+            section = format!("{}.", line.trim_matches(['[', ']']));
+        } else if let Some((key, _)) = line.split_once(" = ") {
+            present.push(format!("{section}{key}"));
         }
     }
+    let all = all_keys().into_iter().map(|(above, key)| format!("{above}{key}"));
+    let missing: Vec<String> = all.filter(|key| !present.contains(key)).collect();
+    assert!(
+        missing.is_empty(),
+        "write a line for each in dist/netsilo.toml, `#key = default` or `#   key = example`: \
+         {missing:?}"
+    );
 }
 
 #[test]
