@@ -6,13 +6,20 @@ use std::path::Path;
 use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::export::{self, ExportedFile};
 
-/// All formats of a plan as golden text.
-///
-/// Without reasons, which belong to the algorithms and change with them.
-pub(super) fn all(plan: &Plan) -> String {
+/// The reason of each change in golden text.
+const REASON: &str = "because";
+
+/// A plan whose reasons, which belong to the algorithms and change with them, are all alike.
+fn with_one_reason(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
-    plan.placements.iter_mut().for_each(|it| it.basis = "because".into());
-    plan.changes.iter_mut().for_each(|it| *it = it.clone().because("because"));
+    plan.placements.iter_mut().for_each(|it| it.basis = REASON.into());
+    plan.changes.iter_mut().for_each(|it| *it = it.clone().because(REASON));
+    plan
+}
+
+/// All formats of a plan as golden text, without comments.
+pub(super) fn all(plan: &Plan) -> String {
+    let plan = with_one_reason(plan);
     let (links, beyond) = export::systemd_link(&plan);
     let files = [export::script(&plan), export::irqbalance_policy(&plan), export::tuned(&plan)];
     let beyond: String =
@@ -21,24 +28,40 @@ pub(super) fn all(plan: &Plan) -> String {
         + &files
             .into_iter()
             .chain(links)
-            .map(|file| format!("==== {}\n{}", file.name, own_lines(&file.text)))
+            .map(|file| format!("==== {}\n{}", file.name, without_comments(own_lines(&file.text))))
             .collect::<String>()
+}
+
+/// The lines that another program reads, and the reasons, which are all [`REASON`].
+fn without_comments(text: &str) -> String {
+    let is_read =
+        |line: &&str| !line.is_empty() && (!line.starts_with('#') || line.ends_with(REASON));
+    text.lines().filter(is_read).map(|line| format!("{line}\n")).collect()
 }
 
 /// The lines that a change adds to each format.
 pub(super) fn of_knob(plan: &Plan) -> String {
+    let plan = &with_one_reason(plan);
     let (links, beyond) = export::systemd_link(plan);
     let lines = |file: &export::ExportedFile, without: &str| {
         let common: Vec<&str> = without.lines().collect();
-        let own =
-            own_lines(&file.text).lines().filter(|line| !line.is_empty() && !common.contains(line));
+        let own = without_comments(own_lines(&file.text));
+        let own = own.lines().filter(|line| !common.contains(line));
         own.map(|line| format!("{}: {line}\n", file.name)).collect::<String>()
     };
     let nothing = Plan::default();
     lines(&export::script(plan), &export::script(&nothing).text)
         + &lines(&export::tuned(plan), &export::tuned(&nothing).text)
         + &links.iter().map(|link| lines(link, "")).collect::<String>()
-        + &beyond.iter().map(|what| format!("not in .link files: {what}\n")).collect::<String>()
+        + &beyond
+            .iter()
+            .map(|what| format!("not in .link files: {}\n", subject(what)))
+            .collect::<String>()
+}
+
+/// The part of a sentence before its colon.
+fn subject(sentence: &str) -> &str {
+    sentence.split_once(": ").map_or(sentence, |(subject, _)| subject)
 }
 
 /// Cuts off the script's functions, which are the same in every script.
@@ -63,8 +86,13 @@ fn accepts(program: &str, arguments: &[&str], file: &ExportedFile) {
     }
 }
 
-/// Checks that dash accepts the scripts and shellcheck has no complaint.
+/// Checks that dash accepts the scripts, that shellcheck has no complaint, and that each file names
+/// the command that writes it.
 pub(super) fn checked(plan: &Plan) {
+    let files = [export::irqbalance_policy(plan), export::tuned(plan)];
+    for file in files.iter().chain(&export::systemd_link(plan).0) {
+        assert!(file.text.contains("# Written by `netsilo export "), "{}", file.text);
+    }
     for file in
         [export::script(plan), export::irqbalance_policy(plan), export::irqbalance_suggest()]
     {
