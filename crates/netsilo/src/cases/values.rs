@@ -9,7 +9,7 @@ use netsilo_decide::judge::findings::{Check, Finding};
 use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::judge::ledger::Ledger;
 use netsilo_decide::plan::{Placement, Plan};
-use netsilo_model::change::{Change, Interruption};
+use netsilo_model::change::{self, Change, Interruption};
 use netsilo_model::snapshot::observation::Observation;
 use serde::Serialize;
 use serde_json::Value;
@@ -115,7 +115,12 @@ fn change(change: &Change, names: &Names) -> String {
         Some(Interruption::Sometimes) => " sometimes interrupts traffic",
         Some(Interruption::Always) => " always interrupts traffic",
     };
-    format!("{}: {old} -> {new}{interrupts} {figures}", change.target)
+    let mut text = format!("{}: {old} -> {new}{interrupts} {figures}", change.target);
+    if let change::Value::Table(table) = &change.new {
+        // Its words give only how many buckets each queue has.
+        let _ = write!(text, "\n    table {}", key(table));
+    }
+    text
 }
 
 fn placement(it: &Placement, names: &Names) -> String {
