@@ -1,11 +1,12 @@
 # demo: the main job on real traffic in a small virtual machine.
 # check: the tests that boot no guest.   test: all that continuous integration runs.
 # test-long: before a release, what is too slow for test.
+# generate: writes snapshots of tests, docs/schema.json and all else that the code generates.
 # package: packages to install elsewhere.
 # Each installs what it needs (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo docs package test check test-long mutants bench bench-irqbalance bench-load
+.PHONY: demo docs generate package test check test-long mutants bench bench-irqbalance bench-load
 .PHONY: bench-attribution bench-matrix bench-outcome bench-peers bench-smoke fuzz-long install
 .PHONY: bench-verdicts predict-blind predict-score setup soak
 
@@ -20,6 +21,10 @@ test:
 check:
 	@scripts/setup --check
 	scripts/test --quick
+
+# Afterwards look at `git diff`: it shows what changed in behaviour or output.
+generate:
+	scripts/generate
 
 # the documentation as a site (target/docs)
 docs:

@@ -15,12 +15,19 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn the_help_of_each_verb_stays_as_it_is() {
-    for verb in ["", "serve", "run", "experiment", "report"] {
-        let words: Vec<&str> = verb.split_whitespace().chain(["--help"]).collect();
-        let output = run(&words);
-        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{verb}");
-        insta::assert_snapshot!(format!("help-{verb}"), text(&output.stdout));
+fn help_lists_the_verbs_as_recorded_and_each_verb_has_its_examples() {
+    let help = |verb: &[&str]| {
+        let output = run(&[verb, &["--help"]].concat());
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{verb:?}");
+        text(&output.stdout).to_owned()
+    };
+    insta::assert_snapshot!("help-", help(&[]));
+    for ending in netsilo_bench::cli::ENDINGS {
+        let help = help(&[ending.verb]);
+        let (_, end) = help.split_once("\nExamples:\n").expect(ending.verb);
+        for (example, does) in ending.examples {
+            assert!(end.contains(example) && end.contains(does), "{end}");
+        }
     }
 }
 

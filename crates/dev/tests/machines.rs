@@ -11,7 +11,7 @@ use netsilo_dev::synth::host::Host;
 use netsilo_dev::synth::machines::machines;
 use netsilo_model::machine::topology::Topology;
 
-/// `INSTA_UPDATE=always` writes the file, as it writes snapshots.
+/// `make generate` writes the file.
 #[test]
 fn the_embedded_topologies_are_what_netsilo_reads_in_the_fixtures() {
     let names = std::fs::read_dir(hwloc::fixtures())
@@ -27,7 +27,7 @@ fn the_embedded_topologies_are_what_netsilo_reads_in_the_fixtures() {
     }
     assert!(
         std::fs::read_to_string(file).unwrap() == text,
-        "src/synth/machines.json is not current"
+        "src/synth/machines.json is not current: it is written by `make generate`"
     );
 }
 

@@ -1,30 +1,39 @@
 //! Golden cases: each folder of `cases/` holds a host (`before.json`, a [`Scene`], or
-//! `before.tar.zst`, a bundle), a `goal.json`, and the plan as printed (`plan.snap`). To add a
-//! case, add a folder with the first two files; `cargo insta review` writes the third.
+//! `before.tar.zst`, a bundle), a `goal.json`, and the values of the plan (`plan.snap`). To add a
+//! case, add a folder with the first two files; `make generate` writes the third.
 //!
 //! `cases/check/<id>/` belongs to a finding: `fires.json` and `almost.json` each hold a [`Scene`]
 //! and, for what a scene cannot express, a JSON Patch (RFC 6902) on its observation. The finding
-//! appears in the first, as printed in `fires.snap`, and narrowly not in the second.
+//! appears in the first, with the values of `fires.snap`, and narrowly not in the second.
 //!
 //! `cases/knobs/<kind>/` belongs to a knob: `knob.json` holds a change of it and the kernel's text
 //! of the old value; `knob.snap` shows the change as a plan and in all export formats.
+//!
+//! Cases record values, and of sentences only figures and names ([`values`]); the views test how
+//! values are printed. `cases/reasons.snap` has the words with which plans leave something alone or
+//! give advice, each with its cases: the reason has no other form that a case can record.
 //!
 //! Each algorithm has a case, each finding and each knob a folder, and no folder lacks a file or
 //! has another one.
 
 mod exports;
 mod remedies;
+mod values;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::current::assert_current;
+use crate::cases::values::Names;
+use crate::current::{GENERATED, assert_current};
+use crate::tell::words::plural;
 use crate::verbs::explain::first_sentence;
 use crate::views;
 use netsilo_decide::judge::annotate::plan_with_verdicts;
-use netsilo_decide::judge::findings::{Check, FindingId, Severity, check};
+use netsilo_decide::judge::evidence::Gain;
+use netsilo_decide::judge::findings::{Check, Finding, FindingId, Severity, check};
+use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::place::AlgorithmName;
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::change::{Change, apply_to, knobs};
@@ -85,7 +94,7 @@ fn cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases")
 }
 
-/// The entries of a folder, by name, without files that `cargo insta review` still has to accept.
+/// The entries of a folder, by name, without snapshots that nobody has accepted yet.
 fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder)
         .unwrap_or_else(|error| panic!("cannot read {}: {error}", folder.display()));
@@ -95,11 +104,23 @@ fn names(folder: &Path) -> BTreeSet<String> {
     names
 }
 
+/// Compares values with the snapshot of this name in a folder.
+fn assert_recorded(folder: &Path, name: &str, text: &str) {
+    insta::with_settings!({
+        snapshot_path => folder,
+        prepend_module_to_snapshot => false,
+        omit_expression => true,
+        description => GENERATED,
+    }, {
+        insta::assert_snapshot!(name, text);
+    });
+}
+
 /// The folders of plans: all but those of findings, knobs and predictions.
 fn plans() -> Vec<PathBuf> {
     let names = names(&cases())
         .into_iter()
-        .filter(|name| !["check", "knobs", "predict"].contains(&name.as_str()));
+        .filter(|name| !["check", "knobs", "predict", "reasons.snap"].contains(&name.as_str()));
     names.map(|name| cases().join(name)).collect()
 }
 
@@ -127,7 +148,7 @@ fn no_case_lacks_a_file_or_has_another_one() {
         expect(&cases().join("knobs").join(kind), &["knob.json", "knob.snap"]);
     }
     for id in ids {
-        let files = ["almost.json", "fires.json", "fires.snap", "fires-json.snap"];
+        let files = ["almost.json", "fires.json", "fires.snap"];
         expect(&cases().join("check").join(id), &files);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -146,23 +167,51 @@ fn every_algorithm_has_a_case() {
 
 #[test]
 fn every_case_plans_as_recorded() {
+    let mut reasons: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for case in plans() {
         let before = Before::read(&case);
         let goal: Goal = read(&case.join("goal.json"));
-        let first = planned(&before.observation(), &goal);
-        insta::with_settings!({
-            snapshot_path => &case,
-            prepend_module_to_snapshot => false,
-            omit_expression => true,
-        }, {
-            insta::assert_snapshot!("plan", views::plan::render(&first));
-        });
+        let observation = before.observation();
+        let first = planned(&observation, &goal);
+        let names = Names::of_threads(&observation);
+        assert_recorded(&case, "plan", &values::plan(&first, &names));
+        assert_is_printed(&case, &first);
+        let left_alone = first.all_unchanged().map(|it| (&it.subject, &it.reason));
+        let advised = first.advice.iter().map(|it| (&it.subject, &it.text));
+        for (subject, reason) in left_alone.chain(advised) {
+            let name = case.file_name().unwrap().to_str().unwrap();
+            let of_case = format!("{name}: {subject}");
+            reasons.entry(names.wording(reason)).or_default().insert(of_case);
+        }
         assert_eq!(
             planned(&before.after(&first.changes), &goal).changes,
             [],
             "{}: after its plan, another plan has changes",
             case.display()
         );
+    }
+    let reasons = reasons.into_iter().map(|(reason, cases)| {
+        let cases: String = cases.iter().map(|case| format!("  {case}\n")).collect();
+        format!("{reason}\n{cases}")
+    });
+    assert_recorded(&cases(), "reasons", &reasons.collect::<String>());
+}
+
+/// Checks that the text of a plan has all its values.
+fn assert_is_printed(case: &Path, plan: &Plan) {
+    let text = views::plan::render(plan).to_string();
+    let mut parts: Vec<String> = Vec::new();
+    for change in &plan.changes {
+        let (old, new) = change.from_to();
+        parts.extend([format!("  {}: {old} -> {new} ", change.target), change.reason.clone()]);
+    }
+    let refused = plan.refusals.iter().flat_map(|it| [&it.subject, &it.reason]);
+    let unchanged = plan.all_unchanged().flat_map(|it| [&it.subject, &it.reason]);
+    let advice = plan.advice.iter().flat_map(|it| [&it.subject, &it.text]);
+    parts.extend(refused.chain(unchanged).chain(advice).cloned());
+    for part in parts {
+        let is_sentence = !part.is_empty() && !part.contains('\n') && !part.ends_with('.');
+        assert!(is_sentence && text.contains(&part), "{}: {part:?} in {text}", case.display());
     }
 }
 
@@ -177,13 +226,7 @@ fn every_export_is_as_recorded() {
         let scene: Scene = read(&case.join("before.json"));
         let goal: Goal = read(&case.join("goal.json"));
         let plan = planned(&scene.observation(), &goal);
-        insta::with_settings!({
-            snapshot_path => &case,
-            prepend_module_to_snapshot => false,
-            omit_expression => true,
-        }, {
-            insta::assert_snapshot!("export", exports::all(&plan));
-        });
+        assert_recorded(&case, "export", &exports::all(&plan));
         exports::checked(&plan);
     }
 }
@@ -200,12 +243,9 @@ fn every_knob_is_shown_and_exported_as_it_was() {
         let case = cases().join("knobs").join(kind);
         let KnobCase { change } = read(&case.join("knob.json"));
         let plan = Plan { changes: vec![change], ..Plan::default() };
-        let text = views::plan::render(&plan).to_string() + &exports::of_knob(&plan);
-        insta::with_settings!({
-            snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true
-        }, {
-            insta::assert_snapshot!("knob", text);
-        });
+        let text = values::plan(&plan, &Names::none()) + &exports::of_knob(&plan);
+        assert_recorded(&case, "knob", &text);
+        assert_is_printed(&case, &plan);
         exports::checked(&plan);
     }
 }
@@ -232,8 +272,11 @@ impl Host {
 
     /// Runs `check` on a host and keeps the findings with this id.
     fn found(path: &Path, id: FindingId) -> Check {
-        let observation = Self::observation(path);
-        let mut check = check(&Analysis::new(&observation, &Costs::default()));
+        Self::found_in(&Self::observation(path), id)
+    }
+
+    fn found_in(observation: &Observation, id: FindingId) -> Check {
+        let mut check = check(&Analysis::new(observation, &Costs::default()));
         check.findings.retain(|finding| finding.id == id);
         check.verdicts.clear();
         check
@@ -244,18 +287,46 @@ impl Host {
 fn every_finding_fires_and_almost_does_not() {
     for id in FindingId::ALL {
         let case = cases().join("check").join(id.as_str());
-        let found = Host::found(&case.join("fires.json"), *id);
+        let observation = Host::observation(&case.join("fires.json"));
+        let found = Host::found_in(&observation, *id);
         assert!(!found.findings.is_empty(), "{id}: not found in fires.json");
-        insta::with_settings!({
-            snapshot_path => &case,
-            prepend_module_to_snapshot => false,
-            omit_expression => true,
-        }, {
-            insta::assert_snapshot!("fires", views::check::render(&found, true));
-            insta::assert_json_snapshot!("fires-json", found.findings);
-        });
+        let names = Names::of_threads(&observation);
+        assert_recorded(&case, "fires", &values::check(&found, &names));
+        assert_is_told(&found);
         let almost = Host::found(&case.join("almost.json"), *id);
         assert_eq!(almost.findings, [], "{id}: found in almost.json too");
+    }
+}
+
+/// Checks that the text about findings has each part of them.
+fn assert_is_told(check: &Check) {
+    let text = views::check::render(check, true).to_string();
+    for finding in &check.findings {
+        let Finding { id, severity, subject, title, evidence, remedies } = finding;
+        let mut parts = vec![format!("{subject}: {title}"), severity.as_str().into()];
+        parts.push(format!("[{id}]\n"));
+        for it in evidence {
+            let measure = views::check::measure(&it.measure);
+            parts.extend([it.quantity.clone(), format!("  {measure} ({})", it.source)]);
+        }
+        for it in remedies {
+            parts.push(format!("do: {}", it.what));
+            parts.extend(it.cost.clone().into_iter().chain(it.not_when.clone()));
+            match &it.gain {
+                Gain::AtMost { of, basis, .. } => parts.push(format!(" of {of}: {basis}")),
+                Gain::Unknown(why) | Gain::Nothing(why) => parts.push(why.clone()),
+            }
+        }
+        if let Some(remedy) = finding.writable() {
+            let fix = FixRequest::of(finding);
+            let settings = plural(remedy.changes.len(), "setting");
+            parts.push(format!("netsilo plan --fix {fix} ({settings}"));
+        }
+        let has_empty = |it: &String| it.trim().is_empty() || it.ends_with(": ");
+        assert!(!parts.iter().any(has_empty) && !title.contains('\n'), "{id}: {parts:?}");
+        for part in parts {
+            assert!(text.contains(&part), "{id}: {part:?} in {text}");
+        }
     }
 }
 

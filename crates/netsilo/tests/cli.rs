@@ -18,6 +18,7 @@ use std::process::{Command, Output, Stdio};
 
 use bundles::{OWNED, VIRTIO};
 use conforms::conforming;
+use netsilo::cli::examples::ENDINGS;
 use predict::{outcome, scenario};
 
 fn netsilo(arguments: &[&str]) -> Command {
@@ -50,39 +51,29 @@ fn refusal(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn every_verb_has_the_recorded_help() {
-    let verbs = [
-        "",
-        "show",
-        "top",
-        "check",
-        "explain",
-        "rss",
-        "plan",
-        "apply",
-        "pin",
-        "confirm",
-        "undo",
-        "capture",
-        "export",
-        "calibrate",
-        "ab",
-        "run",
-        "status",
-        "check-config",
-        "why",
-        "report",
-        "tune",
-        "predict",
-        "outcomes",
-        "doctor",
-        "help",
-    ];
-    for verb in verbs {
-        let words: Vec<&str> = verb.split_whitespace().chain(["--help"]).collect();
+fn help_lists_the_verbs_as_recorded() {
+    let output = run(&["--help"]);
+    assert_eq!((code(&output), stderr(&output)), (0, ""));
+    insta::assert_snapshot!("help-", stdout(&output));
+}
+
+#[test]
+fn the_help_of_every_verb_fits_100_columns_and_ends_with_examples_and_exit_codes() {
+    for ending in ENDINGS {
+        let words: Vec<&str> = ending.verb.split(' ').chain(["--help"]).collect();
         let output = run(&words);
-        assert_eq!((code(&output), stderr(&output)), (0, ""), "{verb}");
-        insta::assert_snapshot!(format!("help-{}", verb.replace(' ', "-")), stdout(&output));
+        let help = stdout(&output);
+        assert_eq!((code(&output), stderr(&output)), (0, ""), "{words:?}");
+        assert!(help.contains(&format!("Usage: netsilo {}", ending.verb)), "{help}");
+        assert_eq!(help.lines().find(|line| line.chars().count() > 100), None, "{words:?}");
+        let (_, end) = help.split_once("\nExamples:\n").expect(ending.verb);
+        let (examples, exits) = end.split_once("\nExit codes:\n").expect(ending.verb);
+        let examples = examples.split_whitespace().collect::<Vec<_>>().join(" ");
+        let expected = ending.examples.map(|(example, does)| format!("{example} {does}"));
+        assert_eq!(examples, expected.join(" "));
+        for (number, meaning) in ending.exits() {
+            assert!(exits.contains(&format!("  {number:<2}  {meaning}")), "{exits}");
+        }
     }
 }
 

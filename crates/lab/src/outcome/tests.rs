@@ -74,8 +74,8 @@ fn a_stream_does_not_move_again() {
     }
 }
 
-/// Each block of the page is between `<!-- outcome NAME -->` and `<!-- end -->`. With
-/// `INSTA_UPDATE=always` the page is written anew.
+/// Each block of the page is between `<!-- outcome NAME -->` and `<!-- end -->`. `make generate`
+/// writes the page.
 #[test]
 fn the_tables_are_as_documented() {
     let page = root().join("evidence/outcomes.md");
@@ -94,7 +94,7 @@ fn the_tables_are_as_documented() {
         if update {
             text = format!("{before}{start}{block}<!-- end -->{after}");
         } else {
-            assert_eq!(documented, block, "of {name}: INSTA_UPDATE=always writes the page");
+            assert_eq!(documented, block, "of {name}: the page is written by `make generate`");
         }
     }
     if update {

@@ -13,37 +13,59 @@ use crate::verbs::export::Format;
 const FORMATS: [Format; 4] =
     [Format::Script, Format::IrqbalancePolicy, Format::Tuned, Format::SystemdLink];
 
-/// The plan in each format, and lines about what no format can express.
-fn exported(plan: &Plan) -> (Vec<ExportedFile>, String) {
-    let all = FORMATS.map(|format| format.export(plan));
-    let beyond = all.iter().flat_map(|(_, beyond)| beyond);
-    let beyond = beyond.map(|what| format!("not in .link files: {what}\n")).collect();
-    (all.into_iter().flat_map(|(files, _)| files).collect(), beyond)
+/// The reason of each change in golden text.
+const REASON: &str = "because";
+
+/// A plan whose reasons, which belong to the algorithms and change with them, are all alike.
+fn with_one_reason(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    plan.placements.iter_mut().for_each(|it| it.basis = REASON.into());
+    plan.changes.iter_mut().for_each(|it| *it = it.clone().because(REASON));
+    plan
 }
 
-/// All formats of a plan as golden text.
-///
-/// Without reasons, which belong to the algorithms and change with them.
+/// The plan in each format, and what no format can express.
+fn exported(plan: &Plan) -> (Vec<ExportedFile>, Vec<String>) {
+    let (files, beyond): (Vec<_>, Vec<_>) =
+        FORMATS.iter().map(|format| format.export(plan)).unzip();
+    (files.into_iter().flatten().collect(), beyond.into_iter().flatten().collect())
+}
+
+/// All formats of a plan as golden text, without comments.
 pub(super) fn all(plan: &Plan) -> String {
-    let mut plan = plan.clone();
-    plan.placements.iter_mut().for_each(|it| it.basis = "because".into());
-    plan.changes.iter_mut().for_each(|it| *it = it.clone().because("because"));
-    let (files, beyond) = exported(&plan);
-    let text = |file: &ExportedFile| format!("==== {}\n{}", file.name, own_lines(&file.text));
-    beyond + &files.iter().map(text).collect::<String>()
+    let (files, beyond) = exported(&with_one_reason(plan));
+    let beyond = beyond.iter().map(|what| format!("not in .link files: {what}\n"));
+    let text = |file: &ExportedFile| {
+        format!("==== {}\n{}", file.name, without_comments(own_lines(&file.text)))
+    };
+    beyond.chain(files.iter().map(text)).collect()
+}
+
+/// The lines that another program reads, and the reasons, which are all [`REASON`].
+fn without_comments(text: &str) -> String {
+    let is_read =
+        |line: &&str| !line.is_empty() && (!line.starts_with('#') || line.ends_with(REASON));
+    text.lines().filter(is_read).map(|line| format!("{line}\n")).collect()
 }
 
 /// The lines that a change adds to each format.
 pub(super) fn of_knob(plan: &Plan) -> String {
-    let ((files, beyond), (without, _)) = (exported(plan), exported(&Plan::default()));
+    let ((files, beyond), (without, _)) =
+        (exported(&with_one_reason(plan)), exported(&Plan::default()));
     let lines = |file: &ExportedFile| {
         let same = without.iter().find(|it| it.name == file.name);
         let common: Vec<&str> = same.iter().flat_map(|it| it.text.lines()).collect();
-        let own =
-            own_lines(&file.text).lines().filter(|line| !line.is_empty() && !common.contains(line));
+        let own = without_comments(own_lines(&file.text));
+        let own = own.lines().filter(|line| !common.contains(line));
         own.map(|line| format!("{}: {line}\n", file.name)).collect::<String>()
     };
-    files.iter().map(lines).collect::<String>() + &beyond
+    let beyond = beyond.iter().map(|what| format!("not in .link files: {}\n", subject(what)));
+    files.iter().map(lines).chain(beyond).collect()
+}
+
+/// The part of a sentence before its colon.
+fn subject(sentence: &str) -> &str {
+    sentence.split_once(": ").map_or(sentence, |(subject, _)| subject)
 }
 
 /// Cuts off the script's functions, which are the same in every script.
@@ -68,8 +90,13 @@ fn accepts(program: &str, arguments: &[&str], file: &ExportedFile) {
     }
 }
 
-/// Checks that dash accepts the scripts and shellcheck has no complaint.
+/// Checks that dash accepts the scripts, that shellcheck has no complaint, and that each file names
+/// the command that writes it.
 pub(super) fn checked(plan: &Plan) {
+    let files = [export::irqbalance_policy(plan), export::tuned(plan)];
+    for file in files.iter().chain(&export::systemd_link(plan).0) {
+        assert!(file.text.contains("# Written by `netsilo export "), "{}", file.text);
+    }
     for file in
         [export::script(plan), export::irqbalance_policy(plan), export::irqbalance_suggest()]
     {

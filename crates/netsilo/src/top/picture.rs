@@ -1,6 +1,6 @@
 //! The picture of the README: the map page on a machine whose queues are placed badly, as SVG.
 //!
-//! `INSTA_UPDATE=always cargo test -p netsilo --lib picture` draws it again.
+//! `make generate` draws it again.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -67,6 +67,33 @@ fn screen(state: &State, (width, height): (u16, u16)) -> String {
     lines.join("\n") + "\n"
 }
 
+/// The lines of the frame around each page, above and below.
+const FRAME: (usize, usize) = (2, 1);
+
+/// What a page shows inside the frame.
+fn page(state: &State, size: (u16, u16)) -> String {
+    let screen = screen(state, size);
+    let lines: Vec<&str> = screen.lines().collect();
+    assert_eq!(lines.len(), usize::from(size.1), "{screen}");
+    let page = lines[FRAME.0..lines.len() - FRAME.1].join("\n");
+    format!("{}x{}\n{}\n", size.0, size.1, page.trim_end())
+}
+
+/// The frame at three sizes.
+fn frame(state: &State) -> String {
+    let frame = |size: (u16, u16)| {
+        let screen = screen(state, size);
+        let lines: Vec<&str> = screen.lines().collect();
+        let (above, below) = (&lines[..FRAME.0], &lines[lines.len() - FRAME.1..]);
+        format!("{}x{}\n{}\n{}\n", size.0, size.1, above.join("\n"), below.join("\n"))
+    };
+    SIZES.map(frame).concat()
+}
+
+fn at_three_sizes(state: &State) -> String {
+    SIZES.map(|size| page(state, size)).join("\n")
+}
+
 /// Two sockets; the queues of the first are read on the second, as after a boot.
 fn bad() -> Scene {
     scene("virtio-all-on-cpu0/before.json")
@@ -77,10 +104,21 @@ fn each_page_has_the_recorded_look_at_three_sizes() {
     let state = state_of(&bad());
     for (digit, page) in ('1'..).zip(Page::ALL) {
         let (state, _) = press(state.clone(), &digit.to_string());
-        for size in SIZES {
-            let name = format!("{}-{}x{}", page.name(), size.0, size.1);
-            insta::assert_snapshot!(name, screen(&state, size));
-        }
+        insta::assert_snapshot!(page.name(), at_three_sizes(&state));
+    }
+}
+
+#[test]
+fn the_frame_of_each_page_has_the_recorded_look_and_marks_the_page() {
+    let state = state_of(&bad());
+    insta::assert_snapshot!("frame", frame(&state));
+    let of_map = frame(&state);
+    for (digit, page) in ('1'..).zip(Page::ALL) {
+        let (state, _) = press(state.clone(), &digit.to_string());
+        let frame = frame(&state);
+        assert_eq!(frame.matches(&format!("[{digit} {}", page.name())).count(), 3, "{frame}");
+        let unmarked = |frame: &str| frame.replace(['[', ']'], " ").replace(" \n", "\n");
+        assert_eq!(unmarked(&frame), unmarked(&of_map));
     }
 }
 
@@ -120,9 +158,7 @@ fn the_decisions_of_a_daemon_have_the_recorded_look_the_newest_first() {
     let state = State::new(COLOUR, Source::Live, None);
     let (state, _) = update(state, Event::Window(Arc::new(window)));
     let (state, _) = press(state, "6");
-    for size in SIZES {
-        insta::assert_snapshot!(format!("decisions-of-a-daemon-{}", size.0), screen(&state, size));
-    }
+    insta::assert_snapshot!("decisions-of-a-daemon", at_three_sizes(&state));
     let (state, _) = press(state, "/irq\n");
     let text = screen(&state, (120, 40));
     assert!(text.contains("in force") && !text.contains("another program"), "{text}");
@@ -168,37 +204,44 @@ fn steered() -> Scene {
 #[test]
 fn the_map_shows_many_machines() {
     let proxy = scene("auto-proxy-every-queue-feeds-every-worker/before.json");
-    for (name, scene, size) in [
-        ("proxy", proxy.clone(), (80, 24)),
-        ("proxy-wide", proxy, (120, 24)),
-        ("steered", steered(), (100, 24)),
-    ] {
-        insta::assert_snapshot!(format!("map-{name}"), screen(&state_of(&scene), size));
-    }
+    let proxy = state_of(&proxy);
+    let maps = [
+        page(&proxy, (80, 24)),
+        page(&proxy, (120, 24)),
+        page(&state_of(&steered()), (100, 24)),
+        page(&in_ascii(), (80, 24)),
+    ];
+    insta::assert_snapshot!("maps", maps.join("\n"));
 }
 
 #[test]
 fn a_large_machine_is_summed_up() {
     let state = state_of(&large());
-    for size in [(80, 24), (200, 60)] {
-        insta::assert_snapshot!(format!("map-512-cpus-{}", size.0), screen(&state, size));
-    }
     let (zoomed, _) = press(state.clone(), "zz");
-    insta::assert_snapshot!("map-512-cpus-by-core", screen(&zoomed, (80, 24)));
-    let (cpus, _) = press(state, "3");
-    insta::assert_snapshot!("cpus-512", screen(&cpus, (120, 40)));
+    let (cpus, _) = press(state.clone(), "3");
+    let pages = [
+        page(&state, (80, 24)),
+        page(&state, (200, 60)),
+        page(&zoomed, (80, 24)),
+        page(&cpus, (120, 40)),
+    ];
+    insta::assert_snapshot!("512-cpus", pages.join("\n"));
+}
+
+/// A terminal without UTF-8.
+fn in_ascii() -> State {
+    let ascii = Palette { depth: Depth::None, unicode: false };
+    State { palette: ascii, ..state_of(&bad()) }
 }
 
 #[test]
 fn a_terminal_without_utf8_gets_ascii() {
-    let ascii = Palette { depth: Depth::None, unicode: false };
-    let state = State { palette: ascii, ..state_of(&bad()) };
+    let state = in_ascii();
     for keys in ["1", "3", "4", "5", "p"] {
         let (state, _) = press(state.clone(), keys);
         let screen = screen(&state, (100, 30));
         assert!(screen.is_ascii(), "{screen}");
     }
-    insta::assert_snapshot!("map-ascii", screen(&state, (80, 24)));
 }
 
 #[test]
@@ -330,10 +373,10 @@ fn enter_explains_the_selected_row() {
     assert_eq!(request("↓\n"), Some(Request::Why("eth0 rx-1".parse().unwrap())));
     assert_eq!(request("3↓\n"), Some(Request::Why("cpu1".parse().unwrap())));
     let (state, _) = press(state_of(&bad()), "5↓\n");
-    insta::assert_snapshot!("finding", screen(&state, (100, 30)));
+    insta::assert_snapshot!("finding", page(&state, (100, 30)));
     assert!(press(state, "\u{1b}").0.overlay.is_none());
     let (help, _) = press(state_of(&bad()), "?");
-    insta::assert_snapshot!("help", screen(&help, (80, 40)));
+    insta::assert_snapshot!("help", page(&help, (80, 40)));
 }
 
 fn plan() -> Plan {
@@ -355,7 +398,7 @@ fn pending(deadline: u64) -> Pending {
 #[test]
 fn a_plan_is_shown_asked_about_written_and_confirmed() {
     let state = planned(state_of(&bad()));
-    insta::assert_snapshot!("plan", screen(&state, (100, 24)));
+    insta::assert_snapshot!("plan", page(&state, (100, 24)));
     let (state, request) = press(state, "a");
     assert_eq!(request, None);
     let text = screen(&state, (100, 24));
@@ -367,7 +410,7 @@ fn a_plan_is_shown_asked_about_written_and_confirmed() {
     assert!(press(state.clone(), "q\u{1b}").1.is_none(), "keys wait while settings are written");
     let (state, _) = update(state, Event::Applied(Ok(pending(100))));
     let (state, _) = update(state, Event::Now(Duration::from_secs(58)));
-    insta::assert_snapshot!("applied", screen(&state, (100, 24)));
+    insta::assert_snapshot!("applied", page(&state, (100, 24)));
     let (state, request) = press(state, "\u{1b}c");
     assert_eq!(request, Some(Request::Confirm(3)));
     let (state, _) = update(state, Event::Settled("transaction 3 is kept".into()));

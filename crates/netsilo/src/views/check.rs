@@ -340,7 +340,10 @@ pub(crate) fn measure(measure: &Measure) -> String {
 mod tests {
     use netsilo_decide::judge::evidence::Evidence;
     use netsilo_decide::judge::findings::FindingId;
+    use netsilo_model::change::{Change, knobs};
+    use netsilo_model::derive::coverage::StageCoverage;
     use netsilo_model::machine::cpuset::CpuId;
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
 
     use super::*;
 
@@ -369,6 +372,76 @@ mod tests {
             verdicts: Vec::new(),
             distances: String::new(),
         }
+    }
+
+    fn remedy_of(what: &str, gain: Gain) -> Remedy {
+        let (cost, not_when, changes) = (None, None, Vec::new());
+        Remedy { what: what.into(), gain, cost, not_when, changes, interrupts_traffic: false }
+    }
+
+    /// A finding with each kind of measure, gain and caveat, and a ledger with a stage that loses.
+    fn of_every_kind() -> Check {
+        let mut check = check_of(vec![Subject::Netdev("eth0".into()), Subject::Cpu(CpuId(3))]);
+        let measures = [
+            ("busy", Measure::Share(0.25)),
+            ("wakeups", Measure::PerSecond(1200.0)),
+            ("queues", Measure::Count(4)),
+            ("longest poll", Measure::Nanoseconds(1_500_000.0)),
+            ("buffer", Measure::Bytes(65_536)),
+            ("read", Measure::BytesPerSecond(2_000_000.0)),
+            ("offload", Measure::Text("off".into())),
+        ];
+        let evidence = measures.map(|(what, measure)| Evidence::new(what, measure, "/proc/stat"));
+        check.findings[0].evidence = evidence.into();
+        check.findings[0].severity = Severity::Critical;
+        let share = |share| Gain::AtMost {
+            measure: Measure::Share(share),
+            of: "cpu3's time".into(),
+            basis: "all its polling".into(),
+        };
+        let netdev = NetdevIdentity { name: "eth0".into(), device_path: None, ifindex: None };
+        let lro = knobs::Offload { netdev, feature: "rx-lro".into() };
+        let change = Change::new(lro, true, false, "it forwards");
+        check.findings[0].remedies = vec![
+            Remedy {
+                cost: Some("more wakeups".into()),
+                not_when: Some("it is idle".into()),
+                changes: vec![change],
+                interrupts_traffic: true,
+                ..remedy_of("turn LRO off", share(0.0312))
+            },
+            remedy_of("read on more cpus", share(0.25)),
+            remedy_of("wait", Gain::Nothing("it is over".into())),
+            remedy_of("buy memory", Gain::Unknown("not measured".into())),
+        ];
+        let counter = |counter: &str, count, since_boot| LossCounter {
+            subject: Subject::Netdev("eth0".into()),
+            counter: counter.into(),
+            count: Some(count),
+            since_boot,
+            aside: None,
+            source: "ethtool".into(),
+        };
+        let lines = vec![counter("rx_missed", 0, 9), counter("rx_dropped", 30, 40)];
+        let (place, count, per_s, since_boot) = (LossStage::Nic, 30, 30.0, 49);
+        let not_counted = |stage: &str, why: Option<&str>| StageCoverage {
+            stage: stage.into(),
+            name: stage.into(),
+            not_counted: why.map(str::to_owned),
+        };
+        check.ledger = Ledger {
+            stages: vec![StageLosses { place, count, per_s, since_boot, lines }],
+            coverage: vec![not_counted("NIC", None), not_counted("wire", Some("it was not read"))],
+            next: Some("eth0: see netsilo explain nic-drops".into()),
+        };
+        check
+    }
+
+    #[test]
+    fn every_kind_of_measure_gain_and_loss_is_printed_in_short_and_in_full() {
+        let check = of_every_kind();
+        insta::assert_snapshot!("in-short", render(&check, false).with_meanings());
+        insta::assert_snapshot!("in-full", render(&check, true));
     }
 
     #[test]

@@ -186,14 +186,16 @@ pub(crate) fn section<'a>(title: Styled, rows: impl Iterator<Item = (&'a str, &'
 
 #[cfg(test)]
 mod tests {
+    use netsilo_decide::place::AlgorithmName;
     use netsilo_decide::plan::learned::BestCandidate;
-    use netsilo_decide::plan::{Refusal, RefusalCause, Unchanged};
+    use netsilo_decide::plan::{Advice, Placement, Predicted, Refusal, RefusalCause, Unchanged};
 
     use netsilo_model::change::knobs;
 
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::machine::ids::Irq;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
+    use netsilo_model::snapshot::subject::Subject;
     use netsilo_trial::stats::Estimate;
 
     use super::*;
@@ -259,6 +261,43 @@ mod tests {
         let none = text(&measured);
         let words = "no candidate was better; the best, auto: cpu-per-megabyte no interval, as it";
         assert!(none.contains(words), "{none}");
+    }
+
+    #[test]
+    fn advice_and_what_a_plan_is_expected_to_cost_are_printed() {
+        let placement = Placement {
+            label: Subject::Queue("eth0".into(), 0),
+            netdev: NetdevIdentity { name: "eth0".into(), device_path: None, ifindex: None },
+            irq: Some(Irq(30)),
+            action: "eth0-rx-0".into(),
+            cpus: CpuSet::first(1),
+            algorithm: AlgorithmName::Auto,
+            basis: String::new(),
+            moves: true,
+            gain_ns_per_s: 0,
+            cost: Parts::default(),
+            alternatives: Vec::new(),
+        };
+        let predicted = Predicted {
+            before_ns_per_s: 293_000_000,
+            after_ns_per_s: 182_000_000,
+            before_cpu_ns_per_s: 29_000_000,
+            after_cpu_ns_per_s: 32_000_000,
+            distances: "default costs (see netsilo calibrate)".into(),
+        };
+        let advice = Advice { subject: "eth0".into(), text: "give it 4 queues".into() };
+        let plan = Plan {
+            placements: vec![placement],
+            predicted: Some(predicted),
+            advice: vec![advice],
+            ..Plan::default()
+        };
+        insta::assert_snapshot!(render(&plan), @"
+        nothing to do
+        advice
+          eth0: give it 4 queues
+        expected: 2.9% -> 3.2% of a cpu for wakeups and cache lines, work waits 26.4% -> 15.0%; default costs (see netsilo calibrate)
+        ");
     }
 
     #[test]
