@@ -114,7 +114,7 @@ fn changes_make_sense(after: &Snapshot, plan: &Plan) {
 
 fn owners_are_left_alone(after: &Snapshot, plan: &Plan) {
     let irqs_owned =
-        after.writers.iter().any(|writer| writer.writes.contains(&OwnedKnob::IrqAffinity));
+        after.knob_owners.iter().any(|writer| writer.writes.contains(&OwnedKnob::IrqAffinity));
     let moves = plan.changes.iter().any(|change| matches!(change.target, Target::IrqAffinity(_)));
     assert!(!(irqs_owned && moves), "the plan moves interrupts that another program owns");
 }

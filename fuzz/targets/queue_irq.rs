@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_model::drivers::vectors::{Device, edges};
+use netsilo_model::drivers::irq_names::{Device, edges};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::Confidence;
 

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use big_host::BigHost;
 use divan::{Bencher, black_box};
-use netsilo_decide::control::{Controller, Policy, WINDOW, WriteOutcome};
-use netsilo_decide::plan::outcomes::Recall;
+use netsilo_decide::control::{Controller, Policy, WINDOW, WriteResult};
+use netsilo_decide::plan::find_outcome::FoundOutcome;
 use netsilo_decide::plan::{AlgorithmName, Goal, Xps, plan};
 use netsilo_decide::report::Report;
 use netsilo_model::change::apply_to;
@@ -150,14 +150,15 @@ fn h_tick_of_a_settled_controller(bencher: Bencher<'_, '_>) {
         Controller::new(Policy { changes_per_minute: u32::MAX, ..Policy::default() });
     let mut settled = OBSERVED.clone();
     for window in 1..4 {
-        let writes = controller.tick(now(window), &settled, &|_| Recall::Nothing).writes.changes;
+        let writes =
+            controller.tick(now(window), &settled, &|_| FoundOutcome::Nothing).writes.changes;
         settled.after = apply_to(&settled.after, &writes);
         let in_force = writes
             .into_iter()
-            .map(|change| (change.target.clone(), WriteOutcome::InForce(change.new.clone())));
+            .map(|change| (change.target.clone(), WriteResult::InForce(change.new.clone())));
         controller.wrote(now(window), &in_force.collect::<Vec<_>>());
     }
     bencher.with_inputs(|| controller.clone()).bench_refs(|controller| {
-        controller.tick(now(4), black_box(&settled), &|_| Recall::Nothing)
+        controller.tick(now(4), black_box(&settled), &|_| FoundOutcome::Nothing)
     });
 }

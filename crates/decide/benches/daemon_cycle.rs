@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use big_host::BigHost;
 use netsilo_decide::control::{Controller, Policy};
 use netsilo_decide::plan::Placement;
-use netsilo_decide::plan::outcomes::Recall;
+use netsilo_decide::plan::find_outcome::FoundOutcome;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::host::Snapshot;
@@ -206,7 +206,7 @@ fn cycles(tree: &Path) -> Cost {
         let before = noise.a_window_earlier(last, &after);
         let observation = Observation { before, after, attribution };
         let (decision, deciding) =
-            measured(|| controller.tick(now, &observation, &|_| Recall::Nothing));
+            measured(|| controller.tick(now, &observation, &|_| FoundOutcome::Nothing));
         settle(tree, &decision.plan.placements);
         // the observer keeps the start of the next observation
         last = observation.after;

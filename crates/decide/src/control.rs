@@ -10,7 +10,6 @@
 //! what is planned.
 
 mod budget;
-mod candidate;
 mod controller;
 mod decision;
 mod demand;
@@ -30,15 +29,16 @@ mod reconcile;
 mod release;
 mod rest;
 mod sample;
-mod trial;
+mod verification;
 mod verify;
 mod view;
 mod wanted;
+mod wanted_change;
 mod write;
 
 pub use self::controller::Controller;
 pub use self::decision::{
-    BeforeAfter, Conflict, ControllerState, Decision, Effect, Held, LogEntry, LogKind, TrialResult,
-    WriteOutcome,
+    BeforeAfter, Conflict, ControllerState, Decision, Held, LogEntry, LogKind, MeasuredEffect,
+    VerificationResult, WriteResult,
 };
 pub use self::policy::{Policy, WINDOW};

@@ -1,5 +1,5 @@
 //! Turns a [`Goal`] and an analysis into a [`Plan`]: every change with its reason, and everything
-//! left unchanged with its reason. A measured outcome ([`learned`]) beats the cost model.
+//! left unchanged with its reason. A measured outcome ([`measured_outcome`]) beats the cost model.
 //!
 //! **What lives here**: goals, plans, the making of plans ([`plan()`]), pinning of consumers
 //! ([`pin`]), and plans as files of other programs ([`export`]). It may use the model crate and
@@ -12,33 +12,33 @@ mod completions;
 mod contents;
 mod expected;
 pub mod export;
+pub mod find_outcome;
 mod flow_rules;
 mod goal;
 pub mod goal_text;
 mod irq_changes;
-pub mod learned;
 mod make;
-pub mod outcomes;
+mod matching_outcome;
+pub mod measured_outcome;
 mod owners;
 pub mod pin;
 mod placement;
+mod placement_cost;
 mod places;
 mod port_steering;
-mod predict;
-mod recall;
 mod refused;
 pub mod selection;
 mod vectors;
 
 pub use contents::{
-    Advice, Alternative, Placement, Plan, Predicted, Refusal, RefusalCause, Unchanged,
+    Advice, Alternative, Placement, PlacementCost, Plan, Refusal, RefusalCause, Unchanged,
 };
 pub use expected::expected_cost;
 pub use goal::{Goal, Override, Xps};
 pub(crate) use make::plan_xps;
-pub use make::{plan, plan_recalled};
+pub use make::{plan, plan_as_measured};
+pub use matching_outcome::MatchingOutcome;
 pub use port_steering::{PortSteering, PortSteeringError};
-pub use recall::Recalled;
 
 pub use crate::place::AlgorithmName;
 

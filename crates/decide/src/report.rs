@@ -51,7 +51,7 @@ pub struct Report {
     /// Online CPUs.
     pub cpus: Vec<CpuLine>,
     /// The host as a whole.
-    pub totals: Totals,
+    pub totals: HostTotals,
     /// Where receive work spends its time; `None` when not requested.
     #[serde(default)]
     pub stages: Option<Stages>,
@@ -60,7 +60,7 @@ pub struct Report {
     /// Where `check` counts losses in this observation, and where not.
     pub loss_coverage: Vec<StageCoverage>,
     /// Other programs that write the same knobs.
-    pub writers: Vec<KnobOwner>,
+    pub knob_owners: Vec<KnobOwner>,
     /// Reads that failed, with the reason.
     pub gaps: Vec<Gap>,
     /// Notes for the user, as sentences.
@@ -219,7 +219,7 @@ pub struct CpuLine {
 /// The host as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Totals {
+pub struct HostTotals {
     /// Payload bytes read per second, from all sources; `None` when consumers were not counted.
     pub bytes_per_s: Option<f64>,
     /// Packets polled from queues per second; `None` when polls were not counted.
@@ -286,7 +286,7 @@ impl Report {
                 rps_default_mask: after.net.rps_default_mask.clone(),
             },
             loss_coverage: coverage(analysis),
-            writers: after.writers.clone(),
+            knob_owners: after.knob_owners.clone(),
             gaps: after.gaps.clone(),
             notes: netsilo_model::derive::notes::notes(observation, rates, silos),
             netdevs: after
@@ -431,7 +431,7 @@ fn heaviest_first(readers: BTreeMap<&str, f64>) -> Vec<String> {
     readers.into_iter().map(|(comm, _)| comm.to_owned()).collect()
 }
 
-fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
+fn totals(silos: &Silos, attribution: &Attribution) -> HostTotals {
     let by_queue: f64 = silos.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
     let elsewhere = [&silos.local, &silos.foreign, &silos.unresolved]
         .map(|e| e.bytes_per_s)
@@ -443,7 +443,7 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
     let mut seen = BTreeSet::new();
     let interrupts =
         silos.queues.iter().filter(|silo| silo.irq.as_ref().is_some_and(|irq| seen.insert(irq.to)));
-    Totals {
+    HostTotals {
         bytes_per_s: bytes,
         packets_per_s: (polled.clone().count() > 0).then(|| polled.sum()),
         interrupts_per_s: interrupts
@@ -535,9 +535,9 @@ mod tests {
 
     #[test]
     fn other_writers_and_missing_attribution_are_notes() {
-        let writer =
+        let owner =
             KnobOwner { name: "irqbalance".into(), pid: 812, writes: vec![OwnedKnob::IrqAffinity] };
-        let scene = Scene { writers: vec![writer], without_bpf: true, ..scene() };
+        let scene = Scene { knob_owners: vec![owner], without_bpf: true, ..scene() };
         let report = report(&scene.observation());
         let expected = [
             "consumers unknown: nothing was counted",

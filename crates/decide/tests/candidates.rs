@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use netsilo_decide::judge::candidates::{
-    Candidate, CandidateOptions, Candidates, Expected, Ranking, UnknownCandidate, candidates,
+    Candidate, CandidateEstimate, CandidateOptions, Candidates, Ranking, UnknownCandidate,
+    candidates,
 };
 use netsilo_decide::plan::{Goal, Unchanged};
 use netsilo_model::change::{Target, Value};
@@ -82,7 +83,9 @@ fn placements_knobs_and_the_best_placement_with_each_knob_are_tried_once_each() 
     let different: BTreeSet<_> = (0..made.tried.len()).map(written).collect();
     assert_eq!(different.len(), made.tried.len(), "{names:?}");
     assert!(made.tried.iter().all(|it| !it.plan.changes.is_empty()));
-    let Expected::Cost(cost) = &made.tried[0].expected else { unreachable!("auto has a cost") };
+    let CandidateEstimate::Cost(cost) = &made.tried[0].expected else {
+        unreachable!("auto has a cost")
+    };
     assert!(cost.after_ns_per_s < cost.before_ns_per_s);
     // every name has one fate
     let left_out: BTreeSet<_> = made.left_out.iter().map(|it| it.subject.as_str()).collect();

@@ -12,7 +12,7 @@ pub(crate) mod tables;
 use anyhow::Result;
 use clap::Subcommand;
 
-use crate::outcome::{self, Outcome};
+use crate::outcome::{self, OutcomeArgs};
 use crate::peers::{self, Peers};
 use crate::predictions::{self, Predictions};
 use crate::verdicts::{self, Verdicts};
@@ -22,7 +22,7 @@ use crate::verdicts::{self, Verdicts};
 pub(crate) enum Experiment {
     /// Check the default's choices against what measures best: over veths of this machine's kernel,
     /// and in guests
-    Outcome(Outcome),
+    Outcome(OutcomeArgs),
     /// Measure netsilo beside irqbalance, tuned, perftune and others, under servers that readers
     /// know
     Peers(Peers),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use netsilo_lab::Lab;
 
-use crate::experiment::record::Setting;
+use crate::experiment::record::SettingRecord;
 
 /// Shares of the bytes by the distance from the CPU that ran the protocol to the reader's.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,7 +30,7 @@ impl Shares {
     }
 
     /// Adds them to the figures of a setting.
-    pub(crate) fn record(self, setting: &mut Setting) {
+    pub(crate) fn record(self, setting: &mut SettingRecord) {
         let Self { same_cpu, same_llc, remote } = self;
         for (name, share) in [("same_cpu", same_cpu), ("same_llc", same_llc), ("remote", remote)] {
             let rounded = (share * 1e3).round() / 1e3;

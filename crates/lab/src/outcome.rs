@@ -17,7 +17,7 @@ use crate::experiment::run::records;
 use crate::experiment::study::{Options, Study, Usual};
 use crate::experiment::tables::print;
 use crate::outcome::guest::Placements;
-use crate::outcome::outcomes::Outcomes;
+use crate::outcome::outcomes::RecordedOutcomes;
 use crate::outcome::shapes::{Part, Shape};
 use crate::outcome::veth::Veths;
 use crate::say::say;
@@ -28,7 +28,7 @@ const USUAL: Usual = Usual { rounds: 10, seconds: 0.5 };
 
 /// Arguments of `outcome`.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Outcome {
+pub(crate) struct OutcomeArgs {
     #[command(flatten)]
     options: Options,
     /// Measure only this; may be repeated [default: everything]
@@ -45,7 +45,7 @@ pub(crate) struct Outcome {
 }
 
 /// Measures, or reads what was measured, and prints tables.
-pub(crate) fn run(args: &Outcome) -> Result<()> {
+pub(crate) fn run(args: &OutcomeArgs) -> Result<()> {
     let temporary = tempfile::tempdir()?;
     let wanted = |part: &&Part| args.parts.is_empty() || args.parts.contains(part);
     let study = |part: &Part| -> Box<dyn Study> {
@@ -57,11 +57,11 @@ pub(crate) fn run(args: &Outcome) -> Result<()> {
     let studies = Part::value_variants().iter().filter(wanted).map(study).collect();
     let mut all = Vec::new();
     for (folder, recorded) in records(&args.options, USUAL, studies, &temporary)? {
-        let outcomes = Outcomes::new(&folder, recorded)?;
+        let outcomes = RecordedOutcomes::new(&folder, recorded)?;
         print(&tables(&outcomes)?.join("\n\n"), &outcomes.recorded)?;
         all.push((folder.file_name().unwrap_or_default().to_string_lossy().into_owned(), outcomes));
     }
-    let rated: Vec<(&str, &Outcomes)> = (all.iter())
+    let rated: Vec<(&str, &RecordedOutcomes)> = (all.iter())
         .filter(|(_, outcomes)| outcomes.counted().is_none())
         .map(|(name, outcomes)| (name.as_str(), outcomes))
         .collect();
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Outcome) -> Result<()> {
 }
 
 /// What was measured in one part, and what the default chooses there.
-fn tables(outcomes: &Outcomes) -> Result<Vec<String>> {
+fn tables(outcomes: &RecordedOutcomes) -> Result<Vec<String>> {
     let choices = table::choices(outcomes, Assumed::default())?;
     let measured = table::measured(outcomes, Assumed::default());
     Ok([choices].into_iter().chain(measured).collect())

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use netsilo_lab::{Kernel, Nic, NicModel, Spec, Threads};
 
-use crate::experiment::record::{Load, Measured, Setting};
+use crate::experiment::record::{LoadRecord, RoundResult, SettingRecord};
 use crate::experiment::run::records;
 use crate::experiment::study::{Options, Scene, Study, Usual};
 use crate::experiment::tables::print;
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Peers) -> Result<()> {
     let temporary = tempfile::tempdir()?;
     let study = Compared::new(args);
     for (_, recorded) in records(&args.options, USUAL, vec![Box::new(study)], &temporary)? {
-        let show = |load: &Load| Ok(table::show(&Results::new(load)?));
+        let show = |load: &LoadRecord| Ok(table::show(&Results::new(load)?));
         let tables: Vec<String> = recorded.loads.iter().map(show).collect::<Result<_>>()?;
         let title = format!("{}; seed {}", recorded.about, recorded.seed);
         print(&format!("{title}\n{}", tables.join("\n")), &recorded)?;
@@ -132,7 +132,7 @@ impl Study for Compared<'_> {
 
 impl Scene for PeersScene<'_> {
     /// Finds the states that the settings lead to under this workload, and where they let it read.
-    fn plan(&mut self, folder: &Path) -> Result<Load> {
+    fn plan(&mut self, folder: &Path) -> Result<LoadRecord> {
         let Self { args, guest, workload, attempt } = self;
         let name = workload.kind().name();
         let mut states: Vec<(Knobs, Vec<PeerSetting>)> = Vec::new();
@@ -161,7 +161,7 @@ impl Scene for PeersScene<'_> {
             let changes = knobs.beside(guest.booted());
             let words: Vec<&str> = names.iter().map(|setting| setting.name()).collect();
             let mut setting =
-                Setting::with(&words.join(" = "), &State { settings: names, changes })?;
+                SettingRecord::with(&words.join(" = "), &State { settings: names, changes })?;
             knobs.write(guest.lab())?;
             if let Some(shares) = guest.shares(workload)? {
                 shares.record(&mut setting);
@@ -172,16 +172,16 @@ impl Scene for PeersScene<'_> {
         let lost = attempt.without.iter();
         let lost = lost.map(|(setting, why)| format!("{}: {why}", setting.name())).collect();
         let (name, unit) = (name.to_owned(), "transaction".to_owned());
-        Ok(Load { name, unit, settings, lost, ..Load::default() })
+        Ok(LoadRecord { name, unit, settings, lost, ..LoadRecord::default() })
     }
 
-    fn apply(&mut self, setting: &Setting) -> Result<()> {
+    fn apply(&mut self, setting: &SettingRecord) -> Result<()> {
         let mut knobs = self.guest.booted().clone();
         knobs.change(&setting.details::<State>()?.changes);
         knobs.write(self.guest.lab())
     }
 
-    fn measure(&mut self, seconds: f64) -> Result<Measured> {
+    fn measure(&mut self, seconds: f64) -> Result<RoundResult> {
         Ok(self.workload.measure(seconds.ceil() as u32)?.per_transaction())
     }
 

@@ -11,13 +11,13 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use crate::experiment::record::{Load, Measured, Setting, Start};
+use crate::experiment::record::{LoadRecord, RoundResult, SettingRecord, Start};
 use crate::experiment::run::records;
 use crate::experiment::study::{Options, Scene, Study, Usual};
 use crate::experiment::tables::print;
 use crate::predictions::draw::{RandomLoad, draw, name, words};
 use crate::predictions::guest::Drawn;
-use crate::predictions::predicted::{PredictedSetting, Row};
+use crate::predictions::predicted::{PredictedLoad, PredictedSetting};
 use crate::veths::{Server, Veth, VethSetting};
 use crate::wire::{Course, kernel};
 
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Predictions) -> Result<()> {
             guest::render(&measured.map(guest::GuestRow::new).collect::<Result<Vec<_>>>()?)
         } else {
             let row = |load| {
-                let row = Row::new(load)?;
+                let row = PredictedLoad::new(load)?;
                 if args.again { row.predicted_again(load, &folder) } else { Ok(row) }
             };
             table::render(&measured.map(row).collect::<Result<Vec<_>>>()?)
@@ -104,27 +104,27 @@ impl Study for Veths {
 
 impl Scene for VethScene {
     /// What netsilo sees of the load under the first setting, and the predictions for all.
-    fn plan(&mut self, folder: &Path) -> Result<Load> {
+    fn plan(&mut self, folder: &Path) -> Result<LoadRecord> {
         let Self { seed, number, load, settings, veth } = self;
         veth.set(&settings[0])?;
         let bundle = format!("{seed}-{number:03}.tar.zst");
         veth.capture(&folder.join(&bundle))?;
         let predicted = predicted::predicted(settings, &folder.join(&bundle))?;
-        let setting = |it: &PredictedSetting| Setting::with(&words(&it.setting), it);
-        Ok(Load {
+        let setting = |it: &PredictedSetting| SettingRecord::with(&words(&it.setting), it);
+        Ok(LoadRecord {
             name: name(*seed, *number, &load.name()),
             unit: veth.unit(),
             settings: predicted.iter().map(setting).collect::<Result<_>>()?,
             starts: vec![Start { placement: 0, bundle }],
-            ..Load::default()
+            ..LoadRecord::default()
         })
     }
 
-    fn apply(&mut self, setting: &Setting) -> Result<()> {
+    fn apply(&mut self, setting: &SettingRecord) -> Result<()> {
         self.veth.set(&setting.details::<PredictedSetting>()?.setting)
     }
 
-    fn measure(&mut self, seconds: f64) -> Result<Measured> {
+    fn measure(&mut self, seconds: f64) -> Result<RoundResult> {
         self.veth.measure(seconds)
     }
 }

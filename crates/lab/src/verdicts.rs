@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::experiment::record::{Load, Measured, Setting, Start};
+use crate::experiment::record::{LoadRecord, RoundResult, SettingRecord, Start};
 use crate::experiment::run::records;
 use crate::experiment::study::{Options, Scene, Study, Usual};
 use crate::experiment::tables::print;
@@ -89,7 +89,7 @@ impl Study for Veths {
 }
 
 impl Scene for VethScene {
-    fn plan(&mut self, folder: &Path) -> Result<Load> {
+    fn plan(&mut self, folder: &Path) -> Result<LoadRecord> {
         let name = LOADS[self.number].0;
         let bundle = format!("{:02}.tar.zst", self.number);
         self.veth.capture(&folder.join(&bundle))?;
@@ -98,22 +98,22 @@ impl Scene for VethScene {
                 0 => "no RPS".to_owned(),
                 _ => format!("RPS onto {}", cpus_of(rps)),
             };
-            Setting::with(&name, &Rps { rps })
+            SettingRecord::with(&name, &Rps { rps })
         };
-        Ok(Load {
+        Ok(LoadRecord {
             name: name.to_owned(),
             unit: self.veth.unit(),
             settings: MASKS.into_iter().map(setting).collect::<Result<_>>()?,
             starts: vec![Start { placement: 0, bundle }],
-            ..Load::default()
+            ..LoadRecord::default()
         })
     }
 
-    fn apply(&mut self, setting: &Setting) -> Result<()> {
+    fn apply(&mut self, setting: &SettingRecord) -> Result<()> {
         self.veth.set_rps(setting.details::<Rps>()?.rps)
     }
 
-    fn measure(&mut self, seconds: f64) -> Result<Measured> {
+    fn measure(&mut self, seconds: f64) -> Result<RoundResult> {
         self.veth.measure(seconds)
     }
 }

@@ -15,7 +15,7 @@ use netsilo_lab::exact::Asked;
 use netsilo_trial::traffic::LoadResult;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::record::Measured;
+use crate::experiment::record::RoundResult;
 pub(crate) use crate::veths::times::until_quiet;
 use crate::veths::times::{Times, family};
 use crate::wire::{Course, Kthread, Running, WARM_UP, Wire};
@@ -116,7 +116,7 @@ impl Veth {
     }
 
     /// Lets the clients run, and reads CPU and waiting times while they count.
-    pub(crate) fn measure(&self, seconds: f64) -> Result<Measured> {
+    pub(crate) fn measure(&self, seconds: f64) -> Result<RoundResult> {
         let mut pids = family(self.server.pid().context("the server has ended")?);
         pids.extend(self.kthreads.iter().map(|kthread| kthread.pid()));
         let clients = self.clients(seconds)?;
@@ -140,7 +140,7 @@ impl Veth {
         if p50_us > 0.0 {
             figures.extend([("p50_us", p50_us), ("p99_us", p99_us)]);
         }
-        Ok(Measured::new(rate, figures))
+        Ok(RoundResult::new(rate, figures))
     }
 }
 

@@ -13,7 +13,7 @@ use netsilo_lab::{Lab, PeerJob};
 use rustix::process::Signal;
 
 use crate::counters::Counters;
-use crate::experiment::record::Measured;
+use crate::experiment::record::RoundResult;
 use crate::workload::client::Client;
 pub(crate) use crate::workload::kind::Kind;
 use crate::workload::reports::ClientReport;
@@ -45,7 +45,7 @@ pub(crate) struct WorkloadMeasured {
 
 impl WorkloadMeasured {
     /// The rate, and what the kernel counted for each transaction.
-    pub(crate) fn per_transaction(&self) -> Measured {
+    pub(crate) fn per_transaction(&self) -> RoundResult {
         let each = |count: u64| count as f64 / self.clients.transactions.max(1.0);
         let Counters { net_rx, calls, reschedules, switches } = self.spent;
         // Function-call and rescheduling interrupts: wakeups of other CPUs, mostly.
@@ -54,7 +54,7 @@ impl WorkloadMeasured {
             ("softirqs", each(net_rx)),
             ("switches", each(switches)),
         ];
-        Measured::new(self.clients.per_second, figures)
+        RoundResult::new(self.clients.per_second, figures)
     }
 }
 

@@ -10,7 +10,7 @@ use netsilo_trial::traffic::{Spec, Test};
 use rustix::event::epoll::EventFlags;
 use rustix::net::{RecvFlags, SendFlags, recvfrom, sendto};
 
-use crate::shared_counters::{Row, SharedCounters, add};
+use crate::shared_counters::{SharedCounters, ThreadCounters, add};
 use crate::socket::{PATIENCE, Poll, is_later};
 use crate::work::Work;
 
@@ -30,7 +30,7 @@ const LISTENER: usize = usize::MAX;
 #[derive(Clone, Copy)]
 pub(super) struct Job<'a> {
     pub(super) counters: &'a SharedCounters,
-    pub(super) row: &'a Row,
+    pub(super) row: &'a ThreadCounters,
     /// Only this client is served.
     pub(super) client: IpAddr,
     work: Work,
@@ -48,7 +48,7 @@ impl<'a> Job<'a> {
         work: Work,
         client: IpAddr,
         counters: &'a SharedCounters,
-        row: &'a Row,
+        row: &'a ThreadCounters,
     ) -> Self {
         let (request, response) = if spec.test.has_responses() {
             (spec.request_bytes, spec.response_bytes)

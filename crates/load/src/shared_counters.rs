@@ -15,7 +15,7 @@ use rustix::thread::futex;
 /// One counter for each field of [`Totals`]; only one thread writes to a row.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(super) struct Row {
+pub(super) struct ThreadCounters {
     pub(super) requests: AtomicU64,
     pub(super) responses: AtomicU64,
     pub(super) lost: AtomicU64,
@@ -35,7 +35,7 @@ pub(super) fn add(counter: &AtomicU64, more: usize) {
     counter.store(counter.load(Ordering::Relaxed) + more as u64, Ordering::Relaxed);
 }
 
-impl Row {
+impl ThreadCounters {
     fn totals(&self) -> Totals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Totals {
@@ -120,12 +120,15 @@ impl SharedCounters {
         }
     }
 
-    pub(super) fn rows(&self) -> &[Row] {
+    pub(super) fn rows(&self) -> &[ThreadCounters] {
         // SAFETY: `rows` rows follow the phase, with its alignment; all-zero bits are valid rows,
         // only written through atomics.
         #[allow(unsafe_code)]
         unsafe {
-            std::slice::from_raw_parts(self.start.cast::<Phase>().add(1).cast::<Row>(), self.rows)
+            std::slice::from_raw_parts(
+                self.start.cast::<Phase>().add(1).cast::<ThreadCounters>(),
+                self.rows,
+            )
         }
     }
 
@@ -171,7 +174,7 @@ impl Drop for SharedCounters {
 }
 
 fn length(rows: usize) -> usize {
-    size_of::<Phase>() + rows * size_of::<Row>()
+    size_of::<Phase>() + rows * size_of::<ThreadCounters>()
 }
 
 #[cfg(test)]

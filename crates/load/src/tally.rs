@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
 use netsilo_trial::traffic::Latency;
 
-use crate::shared_counters::{Row, SharedCounters, add};
+use crate::shared_counters::{SharedCounters, ThreadCounters, add};
 
 /// Latencies buffered before they are added to the histogram under one lock.
 const BATCH: usize = 256;
@@ -81,7 +81,7 @@ mod base64 {
 /// The counters of one worker.
 pub(super) struct Tally<'a> {
     counters: &'a SharedCounters,
-    pub(super) row: &'a Row,
+    pub(super) row: &'a ThreadCounters,
     latencies: &'a Latencies,
     batch: Vec<u64>,
 }
@@ -89,7 +89,7 @@ pub(super) struct Tally<'a> {
 impl<'a> Tally<'a> {
     pub(super) fn new(
         counters: &'a SharedCounters,
-        row: &'a Row,
+        row: &'a ThreadCounters,
         latencies: &'a Latencies,
     ) -> Self {
         Self { counters, row, latencies, batch: Vec::new() }

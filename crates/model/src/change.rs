@@ -19,10 +19,10 @@ mod value;
 
 pub use in_snapshot::apply_to;
 pub use inventory::only_read;
-pub use knob::{Capability, Errno, Knob, Row, WrongValue, quoted};
+pub use knob::{Capability, Errno, Knob, KnobFacts, WrongValue, quoted};
 pub use knobs::{NTUPLE_FILTER, Target};
-pub use location::{Location, Setting};
-pub use one_change::{Change, ChangeFields, Outcome};
+pub use location::{EthtoolSetting, Location};
+pub use one_change::{Change, ChangeFields};
 pub use order::{first_void, held_back, ordered};
 pub use rule::{FlowRule, Steer};
 pub use step::{Interruption, Step, Traffic};

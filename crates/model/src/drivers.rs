@@ -5,7 +5,7 @@
 //! and [`crate::snapshot`]; no advice.
 
 pub mod counters;
+pub mod irq_names;
 pub mod loss_stage;
 pub mod software;
 pub mod table;
-pub mod vectors;

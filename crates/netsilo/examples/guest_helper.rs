@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::transaction::kernel::{Kernel as _, Live, Place};
+use netsilo_sys::transaction::kernel::{Kernel as _, KnobAddress, Live};
 use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, bind, listen, sendto, socket};
 
 /// A protocol number for experiments, which the guest does not handle.
@@ -142,12 +142,12 @@ fn pin_queues() {
             write(format!("{folder}/queues/{queue}/xps_cpus"), cpu.mask());
         }
         for pid in kthreads(&netdev) {
-            kernel.set(&Place::Thread(pid), &cpu.mask()).unwrap();
+            kernel.set(&KnobAddress::Thread(pid), &cpu.mask()).unwrap();
             let scheduler = match cpu.0 % 3 {
                 0 => format!("policy=1 nice=0 priority={}", cpu.0 + 1),
                 _ => format!("policy=0 nice=-{} priority=0", cpu.0),
             };
-            kernel.set(&Place::Scheduler(pid), &scheduler).unwrap();
+            kernel.set(&KnobAddress::Scheduler(pid), &scheduler).unwrap();
         }
     }
     for (_, irq) in interrupts() {

@@ -4,7 +4,6 @@
 //! This shell decides nothing: `netsilo-decide` decides, `netsilo-sys` writes. It may use `tell`,
 //! `args` and `views`; `config` reads the configuration, `publish` serves status and metrics.
 
-mod advice;
 mod budget;
 pub(crate) mod config;
 mod heartbeat;
@@ -13,6 +12,7 @@ mod listeners;
 mod metrics;
 mod outcomes;
 mod publish;
+mod published_placements;
 mod reconcile;
 mod write;
 
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::control::{Controller, Decision, LogEntry, LogKind, WriteOutcome};
+use netsilo_decide::control::{Controller, Decision, LogEntry, LogKind, WriteResult};
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::change::Change;
 use netsilo_model::cost::weights::Costs;
@@ -42,7 +42,6 @@ use sd_notify::NotifyState;
 
 use crate::args::outcomes::OutcomesDir;
 use crate::args::state_dir::StateDir;
-use crate::daemon::advice::Advice;
 use crate::daemon::budget::{Budget, Cycle};
 use crate::daemon::config::Config;
 use crate::daemon::heartbeat::{Heartbeat, tell_systemd};
@@ -50,6 +49,7 @@ use crate::daemon::journald::Journald;
 use crate::daemon::listeners::Listeners;
 use crate::daemon::metrics::ReadBytes;
 use crate::daemon::outcomes::FollowedOutcomes;
+use crate::daemon::published_placements::PublishedPlacements;
 use crate::daemon::reconcile::Reconcile;
 use crate::daemon::write::Stopped;
 use crate::tell::exit::{Exit, ExitError};
@@ -150,7 +150,7 @@ struct Daemon<'a> {
     beat: Heartbeat,
     reconcile: Reconcile,
     budget: Budget,
-    advice: Advice,
+    advice: PublishedPlacements,
     hints: Option<Hints>,
     journald: Option<Journald>,
     status: Status,
@@ -213,7 +213,7 @@ impl<'a> Daemon<'a> {
             beat: Heartbeat::new(),
             reconcile: Reconcile::default(),
             budget: Budget::default(),
-            advice: Advice::default(),
+            advice: PublishedPlacements::default(),
             hints: None,
             journald: Journald::connect(&args.journald_socket),
             log: VecDeque::new(),
@@ -352,7 +352,7 @@ impl<'a> Daemon<'a> {
         self.reconcile.remember_netdevs(&observation.after.netdevs);
         let now = self.kernel.now();
         let Self { controller, outcomes, .. } = self;
-        let decision = controller.tick(now, observation, &|analysis| outcomes.recall(analysis));
+        let decision = controller.tick(now, observation, &|analysis| outcomes.find(analysis));
         for entry in &decision.log {
             self.decided(entry.clone());
         }
@@ -394,9 +394,9 @@ impl<'a> Daemon<'a> {
         let batch = write::write(&self.kernel, &self.dir, changes);
         // Settings are read once a minute: their old values would look like another's writes.
         self.observer.invalidate();
-        let done = |outcome: &WriteOutcome| matches!(outcome, WriteOutcome::InForce(_));
+        let done = |outcome: &WriteResult| matches!(outcome, WriteResult::InForce(_));
         self.status.totals.changes +=
-            batch.outcomes.iter().filter(|(_, outcome)| done(outcome)).count() as u64;
+            batch.results.iter().filter(|(_, outcome)| done(outcome)).count() as u64;
         match batch.stopped {
             Some(Stopped::NoPermission(why)) => {
                 self.note(format!("only observing from now on: {why}"));
@@ -405,7 +405,7 @@ impl<'a> Daemon<'a> {
             Some(Stopped::NotNow(why)) => self.note(format!("not written now: {why}")),
             None => {}
         }
-        self.controller.wrote(now, &batch.outcomes);
+        self.controller.wrote(now, &batch.results);
     }
 
     /// Records a decision in the log and the totals, and sends it to the journal or prints it.
@@ -442,7 +442,7 @@ impl<'a> Daemon<'a> {
 
     /// Updates the status with a window.
     fn update_status(&mut self, observation: &Observation, decision: Decision) {
-        let Decision { plan, state, conflicts, held, trials, locality, .. } = decision;
+        let Decision { plan, state, conflicts, held, verifications, locality, .. } = decision;
         let status = &mut self.status;
         let Plan { changes, refusals, advice, placements, measured, unused_outcome, .. } = plan;
         status.unused_outcome = unused_outcome;
@@ -463,7 +463,7 @@ impl<'a> Daemon<'a> {
         (status.state, status.conflicts, status.held, status.refusals) =
             (state, conflicts, held, refusals);
         status.pending = changes;
-        if let Some(result) = trials.into_iter().next_back() {
+        if let Some(result) = verifications.into_iter().next_back() {
             status.verification = Some(result);
         }
     }

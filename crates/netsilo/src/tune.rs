@@ -2,13 +2,13 @@
 //!
 //! `args` are its arguments; `candidates` observes the machine and makes what is tried; `meter`
 //! measures one window; `search` runs the race, which `netsilo-trial` decides; `folder` keeps its
-//! records, and `learn` its outcome for `plan`. May use `verbs`, for the measurement that it shares
-//! with `ab`, and `runs`. No figure is computed here.
+//! records; `keep_outcome` keeps its outcome for `plan`. May use `verbs`, for the measurement
+//! that it shares with `ab`, and `runs`. No figure is computed here.
 
 mod args;
 mod candidates;
 mod folder;
-mod learn;
+mod keep_outcome;
 mod meter;
 mod search;
 
@@ -152,7 +152,7 @@ fn search(
         out::text(&render(&result))
     }
     if !interrupted {
-        learn::keep_outcome(&args.outcomes, plan, &race);
+        keep_outcome::keep_outcome(&args.outcomes, plan, &race);
     }
     // a winner that is not kept was in force for the outcome
     temporary.restore()?;

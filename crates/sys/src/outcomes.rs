@@ -25,7 +25,7 @@ const SUFFIX: &str = ".json";
 
 /// One file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredOutcome {
+pub struct OutcomeFile {
     /// Its name without the suffix; later ones are greater.
     pub id: String,
     /// Its contents.
@@ -34,9 +34,9 @@ pub struct StoredOutcome {
 
 /// The files of a folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LoadedOutcomes {
+pub struct OutcomeFiles {
     /// The files that can be trusted, the newest first.
-    pub outcomes: Vec<StoredOutcome>,
+    pub outcomes: Vec<OutcomeFile>,
     /// What was not read, and why.
     pub notes: Vec<String>,
 }
@@ -62,8 +62,8 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Outcome
 }
 
 /// Reads the newest files of a folder; a folder that does not exist has none.
-pub fn load(dir: &Path) -> LoadedOutcomes {
-    let mut loaded = LoadedOutcomes::default();
+pub fn load(dir: &Path) -> OutcomeFiles {
+    let mut loaded = OutcomeFiles::default();
     let note = |path: &Path, error: io::Error| format!("{} is not used: {error}", path.display());
     let ids = match ids(dir) {
         Ok(ids) => ids,
@@ -75,7 +75,7 @@ pub fn load(dir: &Path) -> LoadedOutcomes {
     for id in ids.into_iter().rev().take(MOST_FILES) {
         let path = file_of(dir, &id);
         match read(&path) {
-            Ok(text) => loaded.outcomes.push(StoredOutcome { id, text }),
+            Ok(text) => loaded.outcomes.push(OutcomeFile { id, text }),
             Err(error) => loaded.notes.push(note(&path, error)),
         }
     }
@@ -167,17 +167,17 @@ mod tests {
     #[test]
     fn outcomes_are_read_newest_first_and_are_private() {
         let (_above, dir) = folder();
-        assert_eq!(load(&dir), LoadedOutcomes::default());
+        assert_eq!(load(&dir), OutcomeFiles::default());
         store(&dir, "2026-01-01", b"a").unwrap();
         store(&dir, "2026-01-02", b"b").unwrap();
         assert_eq!(store(&dir, "2026-01-02", b"c").unwrap(), "2026-01-02-2");
-        let outcome = |id: &str, text: &[u8]| StoredOutcome { id: id.into(), text: text.into() };
+        let outcome = |id: &str, text: &[u8]| OutcomeFile { id: id.into(), text: text.into() };
         let all = [
             outcome("2026-01-02-2", b"c"),
             outcome("2026-01-02", b"b"),
             outcome("2026-01-01", b"a"),
         ];
-        assert_eq!(load(&dir), LoadedOutcomes { outcomes: all.into(), notes: vec![] });
+        assert_eq!(load(&dir), OutcomeFiles { outcomes: all.into(), notes: vec![] });
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
         assert_eq!((mode(&dir), mode(&dir.join("2026-01-01.json"))), (0o700, 0o600));
         forget(&dir, "2026-01-02").unwrap();

@@ -31,13 +31,13 @@ fn host(processes: &[(u32, &str, &str)], files: &[(&str, &str)]) -> Snapshot {
     let (root, recorder) = Root::at(dir.path()).unwrap().recording(saved.path()).unwrap();
     let read = snapshot(&root).unwrap();
     recorder.finish().unwrap();
-    assert_eq!(snapshot(&Root::at(saved.path()).unwrap()).unwrap().writers, read.writers);
+    assert_eq!(snapshot(&Root::at(saved.path()).unwrap()).unwrap().knob_owners, read.knob_owners);
     read
 }
 
 fn found(processes: &[(u32, &str, &str)]) -> Vec<(String, u32, Vec<OwnedKnob>)> {
     host(processes, &[])
-        .writers
+        .knob_owners
         .into_iter()
         .map(|writer| (writer.name, writer.pid, writer.writes))
         .collect()
@@ -96,11 +96,11 @@ fn udev_writes_the_settings_of_link_files() {
     );
     let other = ("usr/lib/systemd/network/99-default.link", "[Link]\nNamePolicy=keep\n");
     let udev = (300, "systemd-udevd", "/usr/lib/systemd/systemd-udevd");
-    let writers = host(&[udev], &[link, other]).writers;
-    assert_eq!(writers.len(), 1);
-    assert_eq!((writers[0].pid, &writers[0].writes[..]), (300, &[LaterDevices][..]));
-    assert!(writers[0].name.contains("10-rps.link"));
-    assert_eq!(host(&[], &[link]).writers, []);
+    let knob_owners = host(&[udev], &[link, other]).knob_owners;
+    assert_eq!(knob_owners.len(), 1);
+    assert_eq!((knob_owners[0].pid, &knob_owners[0].writes[..]), (300, &[LaterDevices][..]));
+    assert!(knob_owners[0].name.contains("10-rps.link"));
+    assert_eq!(host(&[], &[link]).knob_owners, []);
 }
 
 #[test]

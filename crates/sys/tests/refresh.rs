@@ -276,11 +276,11 @@ fn a_program_that_moves_interrupts_is_reported_at_once() {
     host.put("proc/77/comm", "irqbalance\n");
     host.put("proc/77/cmdline", "irqbalance\0");
     let unmoved = refresher.next(&host.root, &first).unwrap();
-    assert!(unmoved.writers.is_empty());
+    assert!(unmoved.knob_owners.is_empty());
     host.put("proc/irq/31/smp_affinity_list", "9\n");
     let moved = refresher.next(&host.root, &unmoved).unwrap();
     assert_eq!(
-        moved.writers.iter().map(|it| (it.name.as_str(), it.pid)).collect::<Vec<_>>(),
+        moved.knob_owners.iter().map(|it| (it.name.as_str(), it.pid)).collect::<Vec<_>>(),
         [("irqbalance", 77)]
     );
 }

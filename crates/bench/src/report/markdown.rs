@@ -86,7 +86,7 @@ fn figures(load: &UnderLoad) -> String {
         if measured.iter().all(Option::is_none) {
             continue;
         }
-        let cell = |it: &Option<&netsilo_trial::experiment::compared::Measured>| {
+        let cell = |it: &Option<&netsilo_trial::experiment::compared::MeasureResult>| {
             let Some(it) = it else { return "-".to_owned() };
             let against = it
                 .against

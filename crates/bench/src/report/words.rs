@@ -4,7 +4,9 @@ use netsilo::tell::words::plural;
 use netsilo::views::units;
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_trial::comparison::Scale;
-use netsilo_trial::experiment::compared::{CellResult, Measured, ReferenceComparison, UnderLoad};
+use netsilo_trial::experiment::compared::{
+    CellResult, MeasureResult, ReferenceComparison, UnderLoad,
+};
 use netsilo_trial::experiment::expected::{ExpectedBesideMeasured, ExpectedUnderLoad};
 use netsilo_trial::experiment::measure::{TrialMeasure, WorkUnit};
 use netsilo_trial::experiment::results::Results;
@@ -31,7 +33,7 @@ pub(super) fn value(measure: TrialMeasure, work: WorkUnit, value: f64) -> String
 }
 
 /// Formats the median with its interval: `12.3k/s (12.1k/s .. 12.6k/s)`.
-pub(super) fn level(measured: &Measured, work: WorkUnit) -> String {
+pub(super) fn level(measured: &MeasureResult, work: WorkUnit) -> String {
     let shown = |it: f64| value(measured.measure, work, it);
     let interval =
         measured.interval.map(|it| format!(" ({} .. {})", shown(it.low), shown(it.high)));

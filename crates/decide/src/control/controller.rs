@@ -3,8 +3,7 @@
 use std::mem::take;
 use std::time::Duration;
 
-use super::candidate::Candidate;
-use super::decision::{ControllerState, Decision, WriteOutcome};
+use super::decision::{ControllerState, Decision, WriteResult};
 use super::events::{covers, is_of};
 use super::hold::Hold;
 use super::knob_state::Input;
@@ -12,7 +11,8 @@ use super::memory::Memory;
 use super::policy::Policy;
 use super::rest::Rest;
 use super::view::{Window, is_xps};
-use crate::plan::outcomes::Outcomes;
+use super::wanted_change::WantedChange;
+use crate::plan::find_outcome::FindOutcome;
 use crate::plan::{Goal, Plan};
 use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
@@ -84,35 +84,35 @@ impl Controller {
         &mut self,
         now: Duration,
         observation: &Observation,
-        outcomes: &Outcomes<'_>,
+        outcomes: &FindOutcome<'_>,
     ) -> Decision {
         let costs = self.memory.policy.goal.costs.clone();
         let analysis = Analysis::new(observation, &costs);
         let window = Window::new(now, &analysis);
         self.observe(&window);
         self.memory.reconcile(&window);
-        let trials = self.memory.judge_trials(&window);
+        let verifications = self.memory.judge_verifications(&window);
         let plan = self.memory.want(&window, outcomes);
         let revert = self.memory.revert(&window);
         let plan = self.track_wants(&window, plan, &revert);
-        let candidates = self.memory.candidates(&window, &plan);
-        let state = self.state(&plan, &candidates, &revert);
-        self.remember(&window, &plan, &candidates, &revert);
-        let (writes, held) = self.memory.write(&window, &plan, &candidates);
+        let wanted_changes = self.memory.wanted_changes(&window, &plan);
+        let state = self.state(&plan, &wanted_changes, &revert);
+        self.remember(&window, &plan, &wanted_changes, &revert);
+        let (writes, held) = self.memory.write(&window, &plan, &wanted_changes);
         let (conflicts, log) = (self.memory.conflicts(), take(&mut self.memory.log));
         let locality = analysis.silos.locality();
-        Decision { plan, writes, revert, log, state, conflicts, held, trials, locality }
+        Decision { plan, writes, revert, log, state, conflicts, held, verifications, locality }
     }
 
-    /// The outcomes of the last decision's writes and reverts; due before the next window.
-    pub fn wrote(&mut self, now: Duration, outcomes: &[(Target, WriteOutcome)]) {
-        self.memory.wrote(now, outcomes);
+    /// The results of the last decision's writes and reverts; due before the next window.
+    pub fn wrote(&mut self, now: Duration, results: &[(Target, WriteResult)]) {
+        self.memory.wrote(now, results);
     }
 
     /// Phase one: takes what later phases compare the knobs with.
     fn observe(&mut self, window: &Window<'_>) {
         self.memory.now = window.now;
-        self.memory.owners.clone_from(&window.after().writers);
+        self.memory.owners.clone_from(&window.after().knob_owners);
         self.memory.existing.observe(window.now, window.after());
         self.memory.requests.clear();
         self.memory.workload.observe(window.now, &window.pattern, self.memory.policy.calm);
@@ -134,17 +134,18 @@ impl Controller {
     fn state(
         &self,
         plan: &Plan,
-        candidates: &[Candidate<'_>],
+        wanted_changes: &[WantedChange<'_>],
         revert: &[Change],
     ) -> ControllerState {
-        let any = |is: fn(Option<&Hold>) -> bool| candidates.iter().any(|it| is(it.hold.as_ref()));
+        let any =
+            |is: fn(Option<&Hold>) -> bool| wanted_changes.iter().any(|it| is(it.hold.as_ref()));
         if plan.placements.is_empty() && plan.changes.is_empty() {
             ControllerState::Observing
         } else if !revert.is_empty() || any(|hold| hold.is_none_or(Hold::is_short)) {
             ControllerState::Settling
         } else if any(|hold| hold.is_some_and(Hold::is_timed)) {
             ControllerState::HoldOff
-        } else if self.memory.trials.is_open() {
+        } else if self.memory.verifications.is_open() {
             ControllerState::Verifying
         } else {
             ControllerState::Settled
@@ -156,14 +157,15 @@ impl Controller {
         &mut self,
         window: &Window<'_>,
         plan: &Plan,
-        candidates: &[Candidate<'_>],
+        wanted_changes: &[WantedChange<'_>],
         revert: &[Change],
     ) {
         self.memory.placed = plan.placements.iter().map(|it| it.netdev.name.clone()).collect();
-        let held = candidates.iter().filter(|it| it.hold.as_ref().is_some_and(|it| !it.is_short()));
+        let held =
+            wanted_changes.iter().filter(|it| it.hold.as_ref().is_some_and(|it| !it.is_short()));
         self.memory.held_queues = held.filter_map(|it| window.queue(&it.change.target)).collect();
         if self.memory.rest.is_none() && revert.is_empty() {
-            self.memory.rest = Rest::begin(plan, candidates, window);
+            self.memory.rest = Rest::begin(plan, wanted_changes, window);
         }
     }
 }

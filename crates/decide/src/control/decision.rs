@@ -26,7 +26,7 @@ pub struct Decision {
     /// Wanted changes that are held, with the reason.
     pub held: Vec<Held>,
     /// The batches of writes that were judged in this window.
-    pub trials: Vec<TrialResult>,
+    pub verifications: Vec<VerificationResult>,
     /// The distance between protocol and reader of the data of this window.
     #[serde(default)]
     pub locality: Locality,
@@ -125,7 +125,7 @@ pub struct Conflict {
     /// The other program's value.
     pub theirs: Value,
     /// The program that likely wrote it; `unknown` if none is known to run.
-    pub writer: String,
+    pub owner: String,
     /// When it was noticed, since boot.
     pub since: Duration,
 }
@@ -146,7 +146,7 @@ pub struct Held {
 /// The outcome of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WriteOutcome {
+pub enum WriteResult {
     /// In force; the knob reports this value since (the kernel rounds counts).
     InForce(Value),
     /// Failed for this reason; the knob has its old value.
@@ -160,13 +160,13 @@ pub enum WriteOutcome {
 /// The measured effect of a batch of writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct TrialResult {
+pub struct VerificationResult {
     /// When it was written, since boot.
     pub written_at: Duration,
     /// The knobs.
     pub targets: Vec<Target>,
     /// Better or worse.
-    pub result: Effect,
+    pub result: MeasuredEffect,
     /// CPU time per received megabyte, or per thousand forwarded packets, before and after.
     pub cost: Option<BeforeAfter>,
     /// Wakeups of threads that slept on another CPU than the waker's, for the same amount of work.
@@ -190,7 +190,7 @@ pub struct TrialResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Effect {
+pub enum MeasuredEffect {
     /// A megabyte, or a forwarded packet, costs less CPU time or fewer wakeups across CPUs.
     Better,
     /// No difference shown.

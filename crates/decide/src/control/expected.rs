@@ -37,7 +37,7 @@ pub(super) struct Moves {
 
 /// What a window of the load before would show after the batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Expected {
+pub(super) struct ExpectedWindow {
     /// Share of the work that stays under one last-level cache.
     pub(super) locality: f64,
     /// Wakeups across CPUs per second.
@@ -79,7 +79,7 @@ impl Moves {
         sample: &Sample,
         work: WorkKind,
         cpus: &CpuSet,
-    ) -> Option<Expected> {
+    ) -> Option<ExpectedWindow> {
         if self.others {
             return None;
         }
@@ -94,7 +94,7 @@ impl Moves {
             Some(remote(*cpu) - remote(it.waker))
         });
         let wakeups = (sample.remote_wakeups(cpus) + changes.sum::<f64>()).max(0.0);
-        (all > 0.0).then(|| Expected { locality: near / all, wakeups })
+        (all > 0.0).then(|| ExpectedWindow { locality: near / all, wakeups })
     }
 
     /// Whether this work stays under one last-level cache; `None` if it takes another way then.

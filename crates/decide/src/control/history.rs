@@ -39,7 +39,7 @@ pub(super) struct History {
     pub(super) abandoned: u32,
     pub(super) followers: Followers,
     /// Since the last write.
-    pub(super) refusal: Option<Refusal>,
+    pub(super) refusal: Option<WriteRefusal>,
     /// The reason to hold it that was last logged.
     pub(super) logged: Option<Discriminant<Hold>>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Followers {
 
 /// The kernel refused to write it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Refusal {
+pub(super) struct WriteRefusal {
     times: u32,
     pub(super) until: Duration,
     pub(super) why: String,
@@ -105,7 +105,7 @@ impl History {
         let wait = RETRY.saturating_mul(1 << times.min(16)).min(policy.hold_off_most);
         let until = now.saturating_add(wait);
         let (times, why) = (times.saturating_add(1), why.to_owned());
-        self.refusal = Some(Refusal { times, until, why });
+        self.refusal = Some(WriteRefusal { times, until, why });
         until
     }
 

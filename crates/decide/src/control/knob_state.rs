@@ -1,14 +1,14 @@
 //! One knob as a state machine: whose value it has, whether the plan wants another value, and the
 //! history that decides how soon a wanted change may be written.
 //!
-//! [`Knob::step`] is pure: knob and input give the next knob and the actions of the controller.
-//! What several knobs share (the budget, the silo, the trials) is not decided here.
+//! [`TrackedKnob::step`] is pure: knob and input give the next knob and the controller's actions.
+//! What several knobs share (the budget, the silo, the verifications) is not decided here.
 
 use netsilo_model::change::{Change, Target, Value};
 use std::mem::{discriminant, take};
 use std::time::Duration;
 
-use super::decision::{LogKind, WriteOutcome};
+use super::decision::{LogKind, WriteResult};
 use super::demand::{Demand, WINDOWS_WANTED, Want};
 use super::events::{GRACE, MEMORY, describe};
 use super::history::History;
@@ -23,7 +23,7 @@ use netsilo_model::snapshot::host::KnobOwner;
 
 /// One knob.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Knob {
+pub(super) struct TrackedKnob {
     state: KnobState,
     demand: Demand,
     history: History,
@@ -118,12 +118,12 @@ pub(super) enum Input<'a> {
     Held(&'a Hold),
     /// A wanted change is requested to be written.
     Requested(&'a Change),
-    /// The outcome of a request.
+    /// The result of a request.
     Written {
         request: WriteKind,
         change: &'a Change,
         read_there: Option<f64>,
-        outcome: &'a WriteOutcome,
+        result: &'a WriteResult,
     },
 }
 
@@ -139,17 +139,17 @@ pub(super) enum WriteKind {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Action {
     Log(LogKind, String),
-    /// End the trials of this knob: its value has changed.
-    EndTrials,
+    /// End the verifications of this knob: its value has changed.
+    EndVerifications,
     /// Make a new plan in the next window.
     Replan,
     /// Remove the knob: it no longer exists.
     Forget,
 }
 
-type Step = (Knob, Vec<Action>);
+type Step = (TrackedKnob, Vec<Action>);
 
-impl Knob {
+impl TrackedKnob {
     /// A knob that is first seen now; `reset` if a kernel event may have created it.
     pub(super) fn new(now: Duration, reset: bool) -> Self {
         let state = if reset { KnobState::Reset(Reset::new(now, None)) } else { KnobState::Free };
@@ -167,16 +167,16 @@ impl Knob {
             Input::Planned(planned) => (self.planned(context, &planned), Vec::new()),
             Input::Held(hold) => self.held(hold),
             Input::Requested(change) => self.requested(change),
-            Input::Written { request, change, read_there, outcome } => match outcome {
-                WriteOutcome::InForce(value) => {
+            Input::Written { request, change, read_there, result } => match result {
+                WriteResult::InForce(value) => {
                     self.in_force(context, request, change, value, read_there)
                 }
-                WriteOutcome::Refused(why) => self.refused(context, why),
-                WriteOutcome::Overwritten(theirs) => {
+                WriteResult::Refused(why) => self.refused(context, why),
+                WriteResult::Overwritten(theirs) => {
                     let ours = self.ours().unwrap_or(&change.old).clone();
                     self.yielded(context, ours, theirs)
                 }
-                WriteOutcome::Gone => {
+                WriteResult::Gone => {
                     let why = "it no longer existed when it was to be written".to_owned();
                     (Self::default(), vec![Action::Forget, Action::Log(LogKind::Gone, why)])
                 }
@@ -207,7 +207,7 @@ impl Knob {
                     }
                     None => self.yielded(context, ours, value),
                 };
-                actions.insert(0, Action::EndTrials);
+                actions.insert(0, Action::EndVerifications);
                 (knob, actions)
             }
             KnobState::Reset(reset) => {
@@ -237,7 +237,7 @@ impl Knob {
     }
 
     fn gone(self) -> Step {
-        let mut actions = vec![Action::Forget, Action::EndTrials];
+        let mut actions = vec![Action::Forget, Action::EndVerifications];
         if self.ours().is_some() {
             actions.push(Action::Log(LogKind::Gone, "the knob no longer exists".to_owned()));
         }

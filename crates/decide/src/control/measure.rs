@@ -1,8 +1,8 @@
-//! The measures of a trial: cost, wakeups and locality before and after, what was expected of
-//! them, and what the counts prove.
+//! The measures of a verification: cost, wakeups and locality before and after, what was
+//! expected of them, and what the counts prove.
 
-use super::decision::{BeforeAfter, Effect};
-use super::expected::Expected;
+use super::decision::{BeforeAfter, MeasuredEffect};
+use super::expected::ExpectedWindow;
 use super::sample::{Sample, WorkKind};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_trial::stats;
@@ -23,29 +23,29 @@ const WAKEUPS: f64 = 1.25;
 /// Readers that read this share of the data on other CPUs than before have moved.
 pub(super) const READERS_MOVED: f64 = 0.2;
 
-/// The measures of a trial, before and after.
+/// The measures of a verification, before and after.
 pub(super) struct Measures {
     pub(super) cost: BeforeAfter,
     pub(super) wakeups: Option<BeforeAfter>,
     pub(super) locality: Option<BeforeAfter>,
-    pub(super) expectation: Option<Expectation>,
+    pub(super) expectation: Option<ExpectedAndMeasured>,
 }
 
 /// What the plan expected, beside what came: `before` is the expected value.
-pub(super) struct Expectation {
+pub(super) struct ExpectedAndMeasured {
     pub(super) wakeups: BeforeAfter,
     pub(super) locality: BeforeAfter,
 }
 
-impl Expectation {
+impl ExpectedAndMeasured {
     /// The expected values of the windows before, beside the windows after.
     pub(super) fn new(
-        expected: Option<Vec<Expected>>,
+        expected: Option<Vec<ExpectedWindow>>,
         before: &[WindowMeasure],
         after: &[WindowMeasure],
     ) -> Option<Self> {
         let expected = expected?;
-        let measure = |(it, before): (&Expected, &WindowMeasure)| WindowMeasure {
+        let measure = |(it, before): (&ExpectedWindow, &WindowMeasure)| WindowMeasure {
             wakeups: wakeups_per_unit(it.wakeups, before.units),
             locality: it.locality,
             ..*before
@@ -60,14 +60,14 @@ impl Expectation {
 
 impl Measures {
     /// What the counts prove, whatever the CPU time is; `None` if nothing.
-    pub(super) fn by_counts(&self) -> Option<Effect> {
+    pub(super) fn by_counts(&self) -> Option<MeasuredEffect> {
         if self.is_locality_lost() {
-            return Some(Effect::Worse);
+            return Some(MeasuredEffect::Worse);
         }
         match self.wakeups {
-            Some(BeforeAfter { low, .. }) if low > WAKEUPS => Some(Effect::Worse),
-            Some(BeforeAfter { high, .. }) if high < 1.0 / WAKEUPS => Some(Effect::Better),
-            _ => self.is_missed().then_some(Effect::Worse),
+            Some(BeforeAfter { low, .. }) if low > WAKEUPS => Some(MeasuredEffect::Worse),
+            Some(BeforeAfter { high, .. }) if high < 1.0 / WAKEUPS => Some(MeasuredEffect::Better),
+            _ => self.is_missed().then_some(MeasuredEffect::Worse),
         }
     }
 
@@ -79,7 +79,9 @@ impl Measures {
     /// of neither count. Fewer than [`READERS_MOVED`] of the readers may have moved: what they can
     /// take away proves nothing.
     fn is_missed(&self) -> bool {
-        let Some(Expectation { wakeups, locality }) = &self.expectation else { return false };
+        let Some(ExpectedAndMeasured { wakeups, locality }) = &self.expectation else {
+            return false;
+        };
         let near = self.locality.map(|it| locality.before - it.before);
         let near = near.filter(|expected| *expected > LOST_LOCALITY);
         let near = near.map(|expected| locality.high < -(expected / 2.0).max(READERS_MOVED));
@@ -93,7 +95,7 @@ impl Measures {
     }
 }
 
-/// A window's measures on the CPUs of a trial.
+/// A window's measures on the CPUs of a verification.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WindowMeasure {
     /// CPU-nanoseconds per unit of work.
@@ -150,30 +152,30 @@ impl BeforeAfter {
     }
 }
 
-pub(super) fn in_words(effect: Effect, work: WorkKind, measures: &Measures) -> String {
+pub(super) fn in_words(effect: MeasuredEffect, work: WorkKind, measures: &Measures) -> String {
     let Measures { cost, wakeups, locality, expectation } = measures;
     let unit = work.unit_costs();
     let by_cost = cost.low > 1.0 || cost.high < 1.0;
     let change = match effect {
-        Effect::Better if by_cost => format!("{unit} less"),
-        Effect::Better => "fewer wakeups across cpus".to_owned(),
-        Effect::Worse if by_cost => format!("{unit} more"),
-        Effect::Worse if measures.is_locality_lost() && work == WorkKind::Read => {
+        MeasuredEffect::Better if by_cost => format!("{unit} less"),
+        MeasuredEffect::Better => "fewer wakeups across cpus".to_owned(),
+        MeasuredEffect::Worse if by_cost => format!("{unit} more"),
+        MeasuredEffect::Worse if measures.is_locality_lost() && work == WorkKind::Read => {
             "data is no longer read under the cache where it arrives, and nothing is gained".into()
         }
-        Effect::Worse if measures.is_locality_lost() => {
+        MeasuredEffect::Worse if measures.is_locality_lost() => {
             "transmissions are no longer completed under the cache where packets arrive, and \
              nothing is gained"
                 .into()
         }
-        Effect::Worse if wakeups.is_some_and(|it| it.low > WAKEUPS) => {
+        MeasuredEffect::Worse if wakeups.is_some_and(|it| it.low > WAKEUPS) => {
             "more wakeups across cpus, and nothing is gained".to_owned()
         }
-        Effect::Worse => "what was expected did not come, and nothing is gained".to_owned(),
-        Effect::NoDifference | Effect::Unknown if work == WorkKind::Read => {
+        MeasuredEffect::Worse => "what was expected did not come, and nothing is gained".to_owned(),
+        MeasuredEffect::NoDifference | MeasuredEffect::Unknown if work == WorkKind::Read => {
             "no difference shown".to_owned()
         }
-        Effect::NoDifference | Effect::Unknown => {
+        MeasuredEffect::NoDifference | MeasuredEffect::Unknown => {
             format!("no difference shown in what {unit}")
         }
     };

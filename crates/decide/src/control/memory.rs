@@ -11,11 +11,11 @@ use super::decision::{LogEntry, LogKind};
 use super::events::Events;
 use super::existing::Existing;
 use super::expected::Moved;
-use super::knob_state::{Action, Context, Input, Knob, WriteKind};
+use super::knob_state::{Action, Context, Input, TrackedKnob, WriteKind};
 use super::pattern::WorkloadHistory;
 use super::policy::Policy;
 use super::rest::Rest;
-use super::trial::{Trial, Trials};
+use super::verification::{Verification, Verifications};
 use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::host::KnobOwner;
@@ -26,15 +26,15 @@ pub(super) struct Memory {
     pub(super) policy: Policy,
     /// The newest time that was given.
     pub(super) now: Duration,
-    pub(super) knobs: BTreeMap<Target, Knob>,
+    pub(super) knobs: BTreeMap<Target, TrackedKnob>,
     pub(super) events: Events,
     pub(super) existing: Existing,
     /// The netdevs that the last plan placed.
     pub(super) placed: BTreeSet<String>,
     pub(super) workload: WorkloadHistory,
-    pub(super) trials: Trials,
-    /// Trials that have ended since the last window, not yet judged.
-    pub(super) ended: Vec<Trial>,
+    pub(super) verifications: Verifications,
+    /// Verifications that have ended since the last window, not yet judged.
+    pub(super) ended: Vec<Verification>,
     /// Changes that made it worse, inverted, until the budget allows them.
     pub(super) to_revert: Vec<Change>,
     pub(super) budget: Budget,
@@ -76,7 +76,7 @@ impl Memory {
             existing: Existing::default(),
             placed: BTreeSet::new(),
             workload: WorkloadHistory::default(),
-            trials: Trials::default(),
+            verifications: Verifications::default(),
             ended: Vec::new(),
             to_revert: Vec::new(),
             budget: Budget::default(),
@@ -105,7 +105,7 @@ impl Memory {
         for action in actions {
             match action {
                 Action::Log(kind, why) => self.log(Some(target), kind, why),
-                Action::EndTrials => self.ended.extend(self.trials.end_of(target)),
+                Action::EndVerifications => self.ended.extend(self.verifications.end_of(target)),
                 Action::Replan => self.rest = None,
                 Action::Forget => drop(self.knobs.remove(target)),
             }

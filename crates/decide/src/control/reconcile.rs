@@ -29,7 +29,7 @@ impl Memory {
                 target: target.clone(),
                 ours,
                 theirs,
-                writer: owner,
+                owner,
                 since,
             })
             .collect()

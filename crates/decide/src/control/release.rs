@@ -3,13 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::candidate::Candidate;
 use super::demand::WINDOWS_WANTED;
 use super::hold::Hold;
-use super::knob_state::{Input, Knob};
+use super::knob_state::{Input, TrackedKnob};
 use super::memory::Memory;
 use super::planned::Planned;
 use super::view::{self, Window};
+use super::wanted_change::WantedChange;
 use crate::plan::Plan;
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::cost::problem::SECOND_NS;
@@ -27,7 +27,7 @@ impl Memory {
             changes.map(|change| (&change.target, change)).collect();
         for target in wanted.keys().copied() {
             if !self.knobs.contains_key(target) {
-                let knob = Knob::new(window.now, self.is_new(target));
+                let knob = TrackedKnob::new(window.now, self.is_new(target));
                 self.knobs.insert(target.clone(), knob);
             }
         }
@@ -46,24 +46,29 @@ impl Memory {
     ) -> Planned<'p> {
         let workload = self.workload.seen_from(window.subject(target).as_ref());
         let knob = self.knobs.get(target);
-        let before = knob.and_then(Knob::wanted).zip(change);
+        let before = knob.and_then(TrackedKnob::wanted).zip(change);
         let same =
             before.is_some_and(|(before, now)| window.is_same_want(target, &before.new, &now.new));
-        let cpu = knob.filter(|_| change.is_some()).and_then(Knob::ours).and_then(view::cpu_of);
+        let cpu =
+            knob.filter(|_| change.is_some()).and_then(TrackedKnob::ours).and_then(view::cpu_of);
         let read_there = cpu.and_then(|cpu| window.read_on_core_of(target, cpu));
         Planned { change, same, workload, read_there }
     }
 
     /// The wanted changes, each with the reason if it is held. What belongs to one silo is held or
     /// released together.
-    pub(super) fn candidates<'p>(&self, window: &Window<'_>, plan: &'p Plan) -> Vec<Candidate<'p>> {
-        let hold = |change| Candidate { change, hold: self.hold(window, plan, change, false) };
-        let mut candidates: Vec<Candidate<'p>> = plan.changes.iter().map(hold).collect();
-        hold_whole_silos(window, &mut candidates);
-        self.let_small_gains_go_along(window, plan, &mut candidates);
-        wait_for_interrupts(window, &mut candidates);
-        self.keep_to_budget(window, plan, &mut candidates);
-        candidates
+    pub(super) fn wanted_changes<'p>(
+        &self,
+        window: &Window<'_>,
+        plan: &'p Plan,
+    ) -> Vec<WantedChange<'p>> {
+        let hold = |change| WantedChange { change, hold: self.hold(window, plan, change, false) };
+        let mut wanted_changes: Vec<WantedChange<'p>> = plan.changes.iter().map(hold).collect();
+        hold_whole_silos(window, &mut wanted_changes);
+        self.let_small_gains_go_along(window, plan, &mut wanted_changes);
+        wait_for_interrupts(window, &mut wanted_changes);
+        self.keep_to_budget(window, plan, &mut wanted_changes);
+        wanted_changes
     }
 
     /// Beside a move that gains enough, a part of the least gain suffices, as in the plan itself.
@@ -71,19 +76,19 @@ impl Memory {
         &self,
         window: &Window<'_>,
         plan: &Plan,
-        candidates: &mut [Candidate<'_>],
+        wanted_changes: &mut [WantedChange<'_>],
     ) {
         let gains = |change| gain(window, plan, change).unwrap_or(0) as f64;
         let least = self.policy.min_gain * SECOND_NS;
-        if !candidates.iter().any(|it| it.hold.is_none() && gains(it.change) >= least) {
+        if !wanted_changes.iter().any(|it| it.hold.is_none() && gains(it.change) >= least) {
             return;
         }
-        for Candidate { change, hold } in candidates.iter_mut() {
+        for WantedChange { change, hold } in wanted_changes.iter_mut() {
             if matches!(hold, Some(Hold::SmallGain(_))) {
                 *hold = self.hold(window, plan, change, true);
             }
         }
-        hold_whole_silos(window, candidates);
+        hold_whole_silos(window, wanted_changes);
     }
 
     fn hold(
@@ -106,13 +111,18 @@ impl Memory {
     }
 
     /// Holds what the budget has no room for; the largest gains come first.
-    fn keep_to_budget(&self, window: &Window<'_>, plan: &Plan, candidates: &mut [Candidate<'_>]) {
+    fn keep_to_budget(
+        &self,
+        window: &Window<'_>,
+        plan: &Plan,
+        wanted_changes: &mut [WantedChange<'_>],
+    ) {
         let most = self.policy.changes_per_minute;
         let mut left = self.budget.left(window.now, most);
         // By silo, or by position without one: the largest gain and the members.
         let mut groups: BTreeMap<Result<usize, usize>, (i64, Vec<usize>)> = BTreeMap::new();
-        for (at, Candidate { change, .. }) in
-            candidates.iter().enumerate().filter(|(_, it)| it.hold.is_none())
+        for (at, WantedChange { change, .. }) in
+            wanted_changes.iter().enumerate().filter(|(_, it)| it.hold.is_none())
         {
             let silo = window.silo_of(&change.target).ok_or(at);
             let (largest, members) = groups.entry(silo).or_default();
@@ -130,32 +140,32 @@ impl Memory {
             };
             left -= room;
             for at in members.into_iter().skip(room) {
-                candidates[at].hold = Some(Hold::Budget(most));
+                wanted_changes[at].hold = Some(Hold::Budget(most));
             }
         }
     }
 }
 
 /// Holds all changes of a silo for the first reason that one of them has.
-fn hold_whole_silos(window: &Window<'_>, candidates: &mut [Candidate<'_>]) {
+fn hold_whole_silos(window: &Window<'_>, wanted_changes: &mut [WantedChange<'_>]) {
     let mut reasons: BTreeMap<usize, Hold> = BTreeMap::new();
-    for Candidate { change, hold } in candidates.iter() {
+    for WantedChange { change, hold } in wanted_changes.iter() {
         if let Some((silo, hold)) = window.silo_of(&change.target).zip(hold.clone()) {
             reasons.entry(silo).or_insert(hold);
         }
     }
-    for Candidate { change, hold } in candidates {
+    for WantedChange { change, hold } in wanted_changes {
         let reason = window.silo_of(&change.target).and_then(|silo| reasons.get(&silo));
         *hold = hold.take().or_else(|| reason.cloned());
     }
 }
 
 /// Holds XPS until the interrupts of its netdev are where it was planned for.
-fn wait_for_interrupts(window: &Window<'_>, candidates: &mut [Candidate<'_>]) {
-    let moving = candidates.iter().filter(|it| it.hold.as_ref().is_some_and(Hold::is_short));
+fn wait_for_interrupts(window: &Window<'_>, wanted_changes: &mut [WantedChange<'_>]) {
+    let moving = wanted_changes.iter().filter(|it| it.hold.as_ref().is_some_and(Hold::is_short));
     let queues = moving.filter_map(|it| window.queue(&it.change.target));
     let netdevs: BTreeSet<String> = queues.map(|(netdev, _)| netdev).collect();
-    for Candidate { change, hold } in candidates.iter_mut().filter(|it| it.hold.is_none()) {
+    for WantedChange { change, hold } in wanted_changes.iter_mut().filter(|it| it.hold.is_none()) {
         if let Target::XpsCpus(knob) = &change.target {
             *hold = netdevs.contains(&knob.netdev.name).then_some(Hold::WaitsForInterrupts);
         }

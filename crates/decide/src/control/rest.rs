@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use super::candidate::Candidate;
 use super::hold::Hold;
 use super::pattern::Pattern;
 use super::view::Window;
+use super::wanted_change::WantedChange;
 use crate::place::Capacity;
 use crate::plan::Plan;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -44,11 +44,11 @@ impl Rest {
     /// A rest begins if every wanted change is held, and not only for a time.
     pub(super) fn begin(
         plan: &Plan,
-        candidates: &[Candidate<'_>],
+        wanted_changes: &[WantedChange<'_>],
         window: &Window<'_>,
     ) -> Option<Self> {
-        let lasting = |it: &Candidate<'_>| it.hold.as_ref().is_some_and(Hold::is_lasting);
-        candidates.iter().all(lasting).then(|| Self {
+        let lasting = |it: &WantedChange<'_>| it.hold.as_ref().is_some_and(Hold::is_lasting);
+        wanted_changes.iter().all(lasting).then(|| Self {
             plan: plan.clone(),
             basis: Basis::new(window),
             windows: 0,
@@ -119,7 +119,7 @@ fn have_same_settings(then: &Snapshot, now: &Snapshot) -> bool {
         && then.netdevs.iter().zip(&now.netdevs).all(netdev)
         && then.net == now.net
         && then.default_smp_affinity == now.default_smp_affinity
-        && then.writers == now.writers
+        && then.knob_owners == now.knob_owners
 }
 
 #[cfg(test)]

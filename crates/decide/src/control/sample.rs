@@ -1,4 +1,4 @@
-//! What one window shows of costs and counts, as far as trials compare it.
+//! What one window shows of costs and counts, as far as verifications compare it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) struct Woken {
     pub(super) per_s: f64,
 }
 
-/// The kind of work by whose unit a trial counts.
+/// The kind of work by whose unit a verification counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkKind {
     Read,

@@ -9,7 +9,7 @@ use super::hold::Hold;
 use super::memory::Memory;
 use super::view::{Window, is_xps};
 use crate::judge::annotate::{plan_by_outcome, plan_with_verdicts};
-use crate::plan::outcomes::{Outcomes, Recall};
+use crate::plan::find_outcome::{FindOutcome, FoundOutcome};
 use crate::plan::{Override, Plan, Unchanged, plan, plan_xps};
 use netsilo_model::change::{Change, Target, apply_to, ordered};
 use netsilo_model::derive::analysis::Analysis;
@@ -19,7 +19,7 @@ use netsilo_model::snapshot::observation::Observation;
 
 impl Memory {
     /// All that is wanted: the plan of the rest if it goes on, else a new one.
-    pub(super) fn want(&mut self, window: &Window<'_>, outcomes: &Outcomes<'_>) -> Plan {
+    pub(super) fn want(&mut self, window: &Window<'_>, outcomes: &FindOutcome<'_>) -> Plan {
         let rest = self.rest.take().filter(|_| self.to_revert.is_empty());
         self.rest = rest.and_then(|rest| rest.goes_on(window));
         if let Some(rest) = &self.rest {
@@ -35,9 +35,9 @@ impl Memory {
 
     /// The plan by a measured outcome, if each of its changes may be written one day; else by the
     /// model.
-    fn plan_by_outcome(&self, window: &Window<'_>, recall: &Recall<'_>) -> Plan {
+    fn plan_by_outcome(&self, window: &Window<'_>, found: &FoundOutcome<'_>) -> Plan {
         let goal = &self.policy.goal;
-        let plan = plan_by_outcome(window.analysis, goal, recall);
+        let plan = plan_by_outcome(window.analysis, goal, found);
         let Some(basis) = &plan.measured else { return plan };
         let obstacle = plan.changes.iter().find_map(|change| {
             let why = self.knobs.get(&change.target)?.obstacle()?;
@@ -147,9 +147,10 @@ impl Memory {
         if self.policy.goal.xps.is_none() {
             return plan;
         }
-        let candidates = self.candidates(window, &plan).into_iter();
-        let moving =
-            candidates.filter(|it| it.hold.as_ref().is_none_or(Hold::is_short)).map(|it| it.change);
+        let wanted_changes = self.wanted_changes(window, &plan).into_iter();
+        let moving = wanted_changes
+            .filter(|it| it.hold.as_ref().is_none_or(Hold::is_short))
+            .map(|it| it.change);
         let moves: Vec<Change> =
             revert.iter().chain(moving).filter(|it| !is_xps(&it.target)).cloned().collect();
         let xps = plan_xps(&apply_to(window.after(), &moves), &self.policy.goal);

@@ -1,16 +1,16 @@
-//! Phase six: requests reverts and writes, and takes their outcomes.
+//! Phase six: requests reverts and writes, and takes their results.
 
 use std::collections::BTreeSet;
 use std::mem::take;
 use std::time::Duration;
 
-use super::candidate::Candidate;
-use super::decision::{Held, WriteOutcome};
+use super::decision::{Held, WriteResult};
 use super::expected::Moved;
-use super::knob_state::{Input, Knob, WriteKind};
+use super::knob_state::{Input, TrackedKnob, WriteKind};
 use super::memory::{Memory, Request};
-use super::trial::Batch;
+use super::verification::Batch;
 use super::view::{self, Window};
+use super::wanted_change::WantedChange;
 use crate::plan::Plan;
 use netsilo_model::change::{Change, Target};
 
@@ -41,11 +41,11 @@ impl Memory {
         &mut self,
         window: &Window<'_>,
         plan: &Plan,
-        candidates: &[Candidate<'_>],
+        wanted_changes: &[WantedChange<'_>],
     ) -> (Plan, Vec<Held>) {
         let mut writes = Plan { even_if_owned: plan.even_if_owned, ..Plan::default() };
         let mut held = Vec::new();
-        for Candidate { change, hold } in candidates {
+        for WantedChange { change, hold } in wanted_changes {
             let target = &change.target;
             if let Some(hold) = hold {
                 self.step(target, Input::Held(hold));
@@ -57,7 +57,7 @@ impl Memory {
                 continue;
             }
             self.step(target, Input::Requested(change));
-            let reset = self.knobs.get(target).is_some_and(Knob::is_reset);
+            let reset = self.knobs.get(target).is_some_and(TrackedKnob::is_reset);
             let request = Request {
                 kind: if reset { WriteKind::Reapply } else { WriteKind::Write },
                 change: (*change).clone(),
@@ -73,20 +73,20 @@ impl Memory {
         (writes, held)
     }
 
-    /// The outcomes of the last decision's writes and reverts.
-    pub(super) fn wrote(&mut self, now: Duration, outcomes: &[(Target, WriteOutcome)]) {
+    /// The results of the last decision's writes and reverts.
+    pub(super) fn wrote(&mut self, now: Duration, results: &[(Target, WriteResult)]) {
         self.now = now;
         let (mut batch, mut since) = (Batch::default(), now);
-        for (target, outcome) in outcomes {
+        for (target, result) in results {
             let Some(request) = self.requests.remove(target) else { continue };
             let Request { kind, change, read_there, napis, moved } = request;
-            let wanted_since = self.knobs.get(target).and_then(Knob::wanted_since);
-            self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(now, false));
+            let wanted_since = self.knobs.get(target).and_then(TrackedKnob::wanted_since);
+            self.knobs.entry(target.clone()).or_insert_with(|| TrackedKnob::new(now, false));
             self.step(
                 target,
-                Input::Written { request: kind, change: &change, read_there, outcome },
+                Input::Written { request: kind, change: &change, read_there, result },
             );
-            if matches!(outcome, WriteOutcome::InForce(_)) && kind == WriteKind::Write {
+            if matches!(result, WriteResult::InForce(_)) && kind == WriteKind::Write {
                 since = since.min(wanted_since.unwrap_or(now));
                 batch.napis.extend(napis);
                 batch.moves.add(&change, moved);
@@ -94,7 +94,7 @@ impl Memory {
             }
         }
         if !batch.changes.is_empty() {
-            self.ended.extend(self.trials.begin(now, since, batch, &self.policy));
+            self.ended.extend(self.verifications.begin(now, since, batch, &self.policy));
         }
     }
 }

@@ -14,8 +14,8 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use crate::judge::verdict;
 use crate::judge::verdict::{Proposal, RemedyVerdict, proposals};
 use crate::plan::arfs::wants_arfs;
-use crate::plan::outcomes::Recall;
-use crate::plan::{Goal, Plan, plan, plan_recalled};
+use crate::plan::find_outcome::FoundOutcome;
+use crate::plan::{Goal, Plan, plan, plan_as_measured};
 
 /// Adds the verdict on each change of RPS, RFS and aRFS to its reason; the plan is of this goal.
 ///
@@ -44,11 +44,13 @@ pub fn plan_with_verdicts(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
 
 /// Plans by what was measured on this workload, else by the model, with the reason if an outcome
 /// was measured on another one.
-pub fn plan_by_outcome(analysis: &Analysis<'_>, goal: &Goal, recall: &Recall<'_>) -> Plan {
-    match recall {
-        Recall::Matches(recalled) => plan_recalled(analysis, goal, recalled),
-        Recall::Nothing => plan_with_verdicts(analysis, goal),
-        Recall::Differs { id, why } => plan_with_verdicts(analysis, goal).without_outcome(id, why),
+pub fn plan_by_outcome(analysis: &Analysis<'_>, goal: &Goal, found: &FoundOutcome<'_>) -> Plan {
+    match found {
+        FoundOutcome::Matches(matching) => plan_as_measured(analysis, goal, matching),
+        FoundOutcome::Nothing => plan_with_verdicts(analysis, goal),
+        FoundOutcome::Differs { id, why } => {
+            plan_with_verdicts(analysis, goal).without_outcome(id, why)
+        }
     }
 }
 

@@ -8,7 +8,7 @@ mod candidate;
 mod combined;
 mod device;
 
-pub use candidate::{Candidate, Expected, Ranking};
+pub use candidate::{Candidate, CandidateEstimate, Ranking};
 
 use netsilo_model::change::{Change, Value};
 use netsilo_model::derive::analysis::Analysis;
@@ -19,7 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::judge::annotate::plan_with_verdicts;
 use crate::judge::candidates::candidate::rank;
-use crate::judge::candidates::combined::{Best, COMBINED, Remedy, interrupts, placing, ranked};
+use crate::judge::candidates::combined::{
+    Best, COMBINED, KnobCandidate, interrupts, placing, ranked,
+};
 use crate::judge::candidates::device::{DeviceKnob, device_knobs};
 use crate::judge::findings::check;
 use crate::judge::fix::{FixRequest, fix};
@@ -70,7 +72,8 @@ pub fn candidates(
     let mut placements = Vec::new();
     for algorithm in AlgorithmName::ALL.iter().filter(|it| it.algorithm().tried_by_tune) {
         let plan = plan_with_verdicts(analysis, &placing(options.goal.clone(), *algorithm));
-        let expected = plan.predicted.clone().map_or(Expected::NotEstimated, Expected::Cost);
+        let expected =
+            plan.predicted.clone().map_or(CandidateEstimate::NotEstimated, CandidateEstimate::Cost);
         // also one that was not requested, as a part of what was
         if made.why_not(&plan, &expected).is_none() {
             placements.push((*algorithm, plan.clone(), expected.clone()));
@@ -98,19 +101,21 @@ pub fn candidates(
 }
 
 /// The placement of which the model expects the least cost.
-fn least_cost(placements: Vec<(AlgorithmName, Plan, Expected)>) -> Option<(AlgorithmName, Plan)> {
-    let cost = |(_, _, expected): &(AlgorithmName, Plan, Expected)| match expected {
-        Expected::Cost(predicted) => predicted.after_ns_per_s,
+fn least_cost(
+    placements: Vec<(AlgorithmName, Plan, CandidateEstimate)>,
+) -> Option<(AlgorithmName, Plan)> {
+    let cost = |(_, _, expected): &(AlgorithmName, Plan, CandidateEstimate)| match expected {
+        CandidateEstimate::Cost(predicted) => predicted.after_ns_per_s,
         _ => u64::MAX,
     };
     placements.into_iter().min_by_key(cost).map(|(algorithm, plan, _)| (algorithm, plan))
 }
 
 /// All knobs that `check` judges and that the driver of a netdev can set, as plans.
-fn remedies(analysis: &Analysis<'_>, base: &Goal) -> Vec<Remedy> {
+fn remedies(analysis: &Analysis<'_>, base: &Goal) -> Vec<KnobCandidate> {
     let check = check(analysis);
     let plan = |changes| Plan { changes, even_if_owned: base.even_if_owned, ..Plan::default() };
-    let judged = check.verdicts.iter().filter(|it| !is_steering(it)).map(|verdict| Remedy {
+    let judged = check.verdicts.iter().filter(|it| !is_steering(it)).map(|verdict| KnobCandidate {
         name: format!("{}:{}", verdict.remedy.to_string().replace(' ', "-"), verdict.subject)
             .to_lowercase(),
         goal: None,
@@ -120,18 +125,18 @@ fn remedies(analysis: &Analysis<'_>, base: &Goal) -> Vec<Remedy> {
     });
     let fixed = check.findings.iter().map(|finding| {
         let request = FixRequest::of(finding);
-        Remedy {
+        KnobCandidate {
             name: request.to_string(),
             goal: None,
             plan: fix(&check, &[request], analysis.after(), base.even_if_owned),
-            expected: Expected::NotEstimated,
+            expected: CandidateEstimate::NotEstimated,
             may_gain: false,
         }
     });
     let devices = analysis.after().netdevs.iter().filter(|it| may_be_set(it, base));
     let set = devices.flat_map(|netdev| {
         let knobs = device_knobs(analysis.after(), netdev);
-        knobs.into_iter().map(|DeviceKnob { name, remedy, changes }| Remedy {
+        knobs.into_iter().map(|DeviceKnob { name, remedy, changes }| KnobCandidate {
             name: format!("{name}:{}", netdev.name),
             goal: None,
             plan: plan(changes),
@@ -139,7 +144,7 @@ fn remedies(analysis: &Analysis<'_>, base: &Goal) -> Vec<Remedy> {
             may_gain: false,
         })
     });
-    let allowed = |it: &Remedy| {
+    let allowed = |it: &KnobCandidate| {
         let mut changes = it.plan.changes.iter();
         let is_empty = it.plan.changes.is_empty() && it.plan.refusals.is_empty();
         !is_empty && changes.all(|change| is_within(change, base, analysis))
@@ -158,11 +163,15 @@ fn may_be_set(netdev: &Netdev, goal: &Goal) -> bool {
 }
 
 /// The verdict on a remedy of one netdev.
-fn verdict_of(verdicts: &[RemedyVerdict], remedy: Option<RemedyName>, netdev: &Netdev) -> Expected {
+fn verdict_of(
+    verdicts: &[RemedyVerdict],
+    remedy: Option<RemedyName>,
+    netdev: &Netdev,
+) -> CandidateEstimate {
     let of = |it: &&RemedyVerdict| {
         Some(it.remedy) == remedy && it.subject == Subject::Netdev(netdev.name.clone())
     };
-    verdicts.iter().find(of).map_or(Expected::NotEstimated, expected_of)
+    verdicts.iter().find(of).map_or(CandidateEstimate::NotEstimated, expected_of)
 }
 
 /// Whether a change is of the goal's netdevs, and onto its CPUs.
@@ -183,7 +192,11 @@ fn allowed_cpus(goal: &Goal, analysis: &Analysis<'_>) -> CpuSet {
 }
 
 /// Packet steering by the kernel and the device, on all netdevs of the goal.
-fn steering(analysis: &Analysis<'_>, base: &Goal, verdicts: &[RemedyVerdict]) -> Vec<Remedy> {
+fn steering(
+    analysis: &Analysis<'_>,
+    base: &Goal,
+    verdicts: &[RemedyVerdict],
+) -> Vec<KnobCandidate> {
     let cpus = allowed_cpus(base, analysis);
     let base = Goal { irqs: false, ..base.clone() };
     let rps = Goal { rps: Some(cpus), ..base.clone() };
@@ -200,7 +213,7 @@ fn steering(analysis: &Analysis<'_>, base: &Goal, verdicts: &[RemedyVerdict]) ->
         ("rps-off", None, off),
         ("xps", None, xps),
     ];
-    let remedy = |(name, remedy, goal): (&str, Option<RemedyName>, Goal)| Remedy {
+    let remedy = |(name, remedy, goal): (&str, Option<RemedyName>, Goal)| KnobCandidate {
         name: name.into(),
         plan: plan_with_verdicts(analysis, &goal),
         expected: verdict_on(remedy, &goal, verdicts),
@@ -211,17 +224,21 @@ fn steering(analysis: &Analysis<'_>, base: &Goal, verdicts: &[RemedyVerdict]) ->
 }
 
 /// The verdict on a remedy of the goal's netdevs: the best one, as a knob of one of them may help.
-fn verdict_on(remedy: Option<RemedyName>, goal: &Goal, verdicts: &[RemedyVerdict]) -> Expected {
+fn verdict_on(
+    remedy: Option<RemedyName>,
+    goal: &Goal,
+    verdicts: &[RemedyVerdict],
+) -> CandidateEstimate {
     let is_of_goal = |verdict: &&RemedyVerdict| {
         let of = |name: &String| verdict.subject.to_string() == *name;
         Some(verdict.remedy) == remedy && (goal.netdevs.is_empty() || goal.netdevs.iter().any(of))
     };
     let best = verdicts.iter().filter(is_of_goal).min_by_key(|it| rank(it.outcome));
-    best.map_or(Expected::NotEstimated, expected_of)
+    best.map_or(CandidateEstimate::NotEstimated, expected_of)
 }
 
-fn expected_of(verdict: &RemedyVerdict) -> Expected {
-    Expected::Verdict(verdict.outcome, verdict.reason.clone())
+fn expected_of(verdict: &RemedyVerdict) -> CandidateEstimate {
+    CandidateEstimate::Verdict(verdict.outcome, verdict.reason.clone())
 }
 
 /// Whether [`steering`] makes the candidates of this remedy, or an algorithm does.
@@ -245,7 +262,7 @@ struct Collector<'a> {
 }
 
 impl Collector<'_> {
-    fn consider(&mut self, name: &str, plan: Plan, expected: Expected) {
+    fn consider(&mut self, name: &str, plan: Plan, expected: CandidateEstimate) {
         if self.names.iter().any(|known| known == name) {
             return;
         }
@@ -262,7 +279,7 @@ impl Collector<'_> {
     }
 
     /// Considers a combination, if its knob ranks high enough or its name was requested.
-    fn combine(&mut self, name: &str, rank: usize, plan: Plan, expected: Expected) {
+    fn combine(&mut self, name: &str, rank: usize, plan: Plan, expected: CandidateEstimate) {
         let requested = self.options.only.iter().any(|it| is_named(name, it));
         if rank < COMBINED || requested || self.names.iter().any(|known| known == name) {
             return self.consider(name, plan, expected);
@@ -276,7 +293,7 @@ impl Collector<'_> {
     }
 
     /// Why a requested candidate is not tried.
-    fn why_not(&self, plan: &Plan, expected: &Expected) -> Option<String> {
+    fn why_not(&self, plan: &Plan, expected: &CandidateEstimate) -> Option<String> {
         let CandidateOptions { only, allow_interruption, .. } = self.options;
         if plan.changes.is_empty() {
             let refusal = plan.refusals.first().map(|it| format!("{}: {}", it.subject, it.reason));
@@ -320,10 +337,10 @@ fn writes_the_same(a: &Plan, b: &Plan) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Predicted;
+    use crate::plan::PlacementCost;
 
-    fn cost(before_ns_per_s: u64, after_ns_per_s: u64) -> Expected {
-        Expected::Cost(Predicted {
+    fn cost(before_ns_per_s: u64, after_ns_per_s: u64) -> CandidateEstimate {
+        CandidateEstimate::Cost(PlacementCost {
             before_ns_per_s,
             after_ns_per_s,
             before_cpu_ns_per_s: 0,

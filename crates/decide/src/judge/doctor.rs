@@ -1,4 +1,4 @@
-//! What limits netsilo on a machine: what is degraded by what is missing, and how to mend it.
+//! What limits netsilo on a machine: what is degraded by what is missing, and how to fix it.
 
 use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
@@ -72,8 +72,8 @@ pub struct Problem {
     pub what: String,
     /// What netsilo cannot do, or does worse.
     pub degraded: String,
-    /// How to mend it.
-    pub mend: String,
+    /// How to fix it.
+    pub fix: String,
 }
 
 impl Diagnosis {
@@ -107,9 +107,9 @@ fn problem(
     severity: Severity,
     what: impl Into<String>,
     degraded: impl Into<String>,
-    mend: impl Into<String>,
+    fix: impl Into<String>,
 ) -> Problem {
-    Problem { severity, what: what.into(), degraded: degraded.into(), mend: mend.into() }
+    Problem { severity, what: what.into(), degraded: degraded.into(), fix: fix.into() }
 }
 
 fn kernel(machine: &Prerequisites) -> Area {
@@ -273,7 +273,7 @@ fn readings(snapshot: &Snapshot) -> Area {
 }
 
 fn other_programs(snapshot: &Snapshot) -> Area {
-    let problems = snapshot.writers.iter().map(|program| {
+    let problems = snapshot.knob_owners.iter().map(|program| {
         let now = |knob: &&OwnedKnob| !matches!(knob, OwnedKnob::LaterDevices | OwnedKnob::Sysctls);
         let contended = program.writes.iter().any(|knob| now(&knob));
         let severity = if contended { Severity::Warning } else { Severity::Info };
@@ -285,8 +285,8 @@ fn other_programs(snapshot: &Snapshot) -> Area {
             "it may write them again when devices or containers appear".to_owned()
         };
         let what = format!("{} (pid {}) writes {}", program.name, program.pid, knobs.join(", "));
-        let mend = "stop it, or give it netsilo's placement: netsilo help export";
-        problem(severity, what, degraded, mend)
+        let fix = "stop it, or give it netsilo's placement: netsilo help export";
+        problem(severity, what, degraded, fix)
     });
     let problems: Vec<Problem> = problems.collect();
     let found = match problems.len() {
@@ -307,8 +307,8 @@ fn daemon(daemon: &DaemonFacts) -> Area {
         ));
     }
     if let Some(why) = &daemon.hindered {
-        let mend = "netsilo status has the details; journalctl -u netsilo has the log";
-        problems.push(problem(Severity::Warning, why, "the daemon does less than it should", mend));
+        let fix = "netsilo status has the details; journalctl -u netsilo has the log";
+        problems.push(problem(Severity::Warning, why, "the daemon does less than it should", fix));
     }
     let found = daemon.running.clone().unwrap_or_else(|| "not running".to_owned());
     area("daemon", found, problems)

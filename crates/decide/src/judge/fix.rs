@@ -251,8 +251,8 @@ mod tests {
 
     #[test]
     fn knobs_of_another_program_are_left_unless_overridden() {
-        let writer = KnobOwner { name: "balancer".into(), pid: 7, writes: vec![OwnedKnob::Rps] };
-        let after = Snapshot { writers: vec![writer], ..Snapshot::default() };
+        let owner = KnobOwner { name: "balancer".into(), pid: 7, writes: vec![OwnedKnob::Rps] };
+        let after = Snapshot { knob_owners: vec![owner], ..Snapshot::default() };
         let check = check_with(vec![finding("eth0", vec![to(1)])]);
         let plan = |even| fix(&check, &[request("far-from-consumers")], &after, even);
         assert_eq!((plan(false).changes.len(), plan(false).refusals.len()), (0, 1));

@@ -12,7 +12,7 @@ mod software;
 
 pub(crate) use cpu::ksoftirqd;
 pub use explain::why;
-pub use explanation::{CpuWhy, LoadCause, Step, SubjectError, Why};
+pub use explanation::{CpuWhy, Fact, LoadCause, SubjectError, Why};
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::place::AlgorithmName;
 use crate::place::parts::Parts;
-use crate::plan::learned::MeasuredBasis;
+use crate::plan::measured_outcome::MeasuredBasis;
 
 /// What `apply` will write, and what it leaves unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct Plan {
     pub placements: Vec<Placement>,
     /// The cost of the placement by the model; `None` if nothing moves.
     #[serde(default)]
-    pub predicted: Option<Predicted>,
+    pub predicted: Option<PlacementCost>,
     /// The measured outcome that it rests on; `None` if it rests on the cost model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<MeasuredBasis>,
@@ -157,7 +157,7 @@ pub struct Alternative {
 /// Costs that are the same on every CPU are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Predicted {
+pub struct PlacementCost {
     /// Cost of the present placement.
     pub before_ns_per_s: u64,
     /// Cost of the planned placement.

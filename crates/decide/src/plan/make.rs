@@ -6,8 +6,8 @@ use netsilo_model::snapshot::host::Snapshot;
 
 use crate::plan::contents::{Plan, Refusal};
 use crate::plan::goal::Goal;
+use crate::plan::matching_outcome::{MatchingOutcome, settable};
 use crate::plan::places::present_places;
-use crate::plan::recall::{Recalled, settable};
 use crate::plan::{arfs, by_value, flow_rules, placement, selection};
 
 /// Plans the changes that reach a goal.
@@ -36,27 +36,35 @@ pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
 
 /// Plans the state that a search measured as the best one, for a goal that only limits netdevs and
 /// CPUs; plans by the model if that state cannot be reached, with the reason.
-pub fn plan_recalled(analysis: &Analysis<'_>, goal: &Goal, recalled: &Recalled<'_>) -> Plan {
-    measured(analysis, goal, recalled)
-        .unwrap_or_else(|why| plan(analysis, goal).without_outcome(&recalled.basis.outcome, &why))
+pub fn plan_as_measured(
+    analysis: &Analysis<'_>,
+    goal: &Goal,
+    matching: &MatchingOutcome<'_>,
+) -> Plan {
+    measured(analysis, goal, matching)
+        .unwrap_or_else(|why| plan(analysis, goal).without_outcome(&matching.basis.outcome, &why))
 }
 
 /// The plan of a measured state; an error if it is not exactly that state.
-fn measured(analysis: &Analysis<'_>, goal: &Goal, recalled: &Recalled<'_>) -> Result<Plan, String> {
+fn measured(
+    analysis: &Analysis<'_>,
+    goal: &Goal,
+    matching: &MatchingOutcome<'_>,
+) -> Result<Plan, String> {
     let after = analysis.after();
     let (netdevs, found) = selection::netdevs(after, goal);
     let (pool, allowed) = selection::pool(&after.topology, goal);
     let pool = pool.ok_or("no cpu is allowed")?;
-    recalled.check_present(analysis, &pool)?;
-    let knobs = recalled.knobs(after, &settable(after, goal), &pool)?;
+    matching.check_present(analysis, &pool)?;
+    let knobs = matching.knobs(after, &settable(after, goal), &pool)?;
     let cpus = Some(pool.clone());
-    let (places, placed) = placement::place(analysis, &netdevs, cpus, goal, Some(recalled));
+    let (places, placed) = placement::place(analysis, &netdevs, cpus, goal, Some(matching));
     let plan = found.and(allowed).and(placed);
-    recalled.check_places(analysis, &pool, &places, &plan.changes)?;
+    matching.check_places(analysis, &pool, &places, &plan.changes)?;
     let plan = Plan {
         changes: ordered([plan.changes, knobs].concat()),
         even_if_owned: goal.even_if_owned,
-        measured: Some(recalled.basis.clone()),
+        measured: Some(matching.basis.clone()),
         ..plan
     };
     if let [Refusal { subject, reason, .. }, ..] = plan.refused_on(after).as_slice() {

@@ -12,11 +12,11 @@ impl Plan {
     /// (`even_if_owned`).
     ///
     /// Used for a saved plan: another program may have started since.
-    pub(super) fn knob_owners<'w>(&self, writers: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
-        let owns = |writer: &&KnobOwner| {
-            !self.even_if_owned && self.changes.iter().any(|it| it.target.is_owned_by(writer))
+    pub(super) fn knob_owners<'w>(&self, knob_owners: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
+        let owns = |owner: &&KnobOwner| {
+            !self.even_if_owned && self.changes.iter().any(|it| it.target.is_owned_by(owner))
         };
-        writers.iter().filter(owns).collect()
+        knob_owners.iter().filter(owns).collect()
     }
 }
 
@@ -29,7 +29,7 @@ pub(super) fn unless_owned(
     advice: impl Fn(&str) -> String,
 ) -> Plan {
     let owners: Vec<&KnobOwner> = snapshot
-        .writers
+        .knob_owners
         .iter()
         .filter(|it| changes.iter().any(|change| change.target.is_owned_by(it)))
         .collect();
@@ -37,7 +37,7 @@ pub(super) fn unless_owned(
         return Plan { changes, ..Plan::default() };
     }
     let names: Vec<String> =
-        owners.iter().map(|writer| format!("{} (pid {})", writer.name, writer.pid)).collect();
+        owners.iter().map(|owner| format!("{} (pid {})", owner.name, owner.pid)).collect();
     if goal.even_if_owned {
         let warned = |change: Change| {
             let reason = format!("{}; {} may revert it", change.reason, names.join(", "));
@@ -46,8 +46,8 @@ pub(super) fn unless_owned(
         return Plan { changes: changes.into_iter().map(warned).collect(), ..Plan::default() };
     }
     let mut part = Plan::default();
-    for (writer, name) in owners.iter().zip(&names) {
-        let advice_text = advice(&writer.name);
+    for (owner, name) in owners.iter().zip(&names) {
+        let advice_text = advice(&owner.name);
         let count = plural(changes.len(), "change");
         let reason = format!(
             "it is running and would revert {count}: {advice_text}, or override with \
@@ -68,10 +68,10 @@ mod tests {
 
     #[test]
     fn a_saved_plan_lists_the_owners_of_the_knobs_it_writes() {
-        let writer =
+        let owner =
             |name: &str, knob| KnobOwner { name: name.into(), pid: 812, writes: vec![knob] };
-        let writers =
-            [writer("irqbalance", OwnedKnob::IrqAffinity), writer("other", OwnedKnob::Xps)];
+        let knob_owners =
+            [owner("irqbalance", OwnedKnob::IrqAffinity), owner("other", OwnedKnob::Xps)];
         let (none, two) = (CpuSet::new, || CpuSet::first(2));
         let irq = knobs::IrqAffinity { irq: Irq(27), action: "x".into(), netdev: None };
         let default = Change::new(knobs::DefaultSmpAffinity, none(), two(), "");
@@ -79,10 +79,10 @@ mod tests {
             changes: vec![Change::new(irq, none(), two(), ""), default.clone()],
             ..Plan::default()
         };
-        assert_eq!(plan.knob_owners(&writers), [&writers[0]]);
+        assert_eq!(plan.knob_owners(&knob_owners), [&knob_owners[0]]);
         plan.even_if_owned = true;
-        assert!(plan.knob_owners(&writers).is_empty());
+        assert!(plan.knob_owners(&knob_owners).is_empty());
         plan = Plan { changes: vec![default], ..Plan::default() };
-        assert!(plan.knob_owners(&writers).is_empty());
+        assert!(plan.knob_owners(&knob_owners).is_empty());
     }
 }

@@ -11,9 +11,9 @@ use crate::plan::completions::{add_completed_by, follow, senders};
 use crate::plan::contents::Plan;
 use crate::plan::goal::Goal;
 use crate::plan::irq_changes::accept;
+use crate::plan::matching_outcome::MatchingOutcome;
+use crate::plan::placement_cost::placement_cost;
 use crate::plan::places::{Places, present_places};
-use crate::plan::predict::predict;
-use crate::plan::recall::Recalled;
 use crate::plan::vectors::{Group, VectorRules, groups};
 
 /// Plans the changes that move interrupts and kthreads where the algorithm wants them, or where a
@@ -23,20 +23,20 @@ pub(super) fn place(
     netdevs: &[&Netdev],
     pool: Option<CpuSet>,
     goal: &Goal,
-    recalled: Option<&Recalled<'_>>,
+    matching: Option<&MatchingOutcome<'_>>,
 ) -> (Places, Plan) {
     let after = analysis.after();
     let mut places = present_places(after);
     let Some(pool) = pool.filter(|_| goal.irqs) else { return (places, Plan::default()) };
     let Prepared { groups, vectors, capacity, mut part } = prepare(analysis, netdevs, pool, goal);
     let algorithms: Vec<AlgorithmName> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
-    let measured = |recalled: &Recalled<'_>| {
+    let measured = |matching: &MatchingOutcome<'_>| {
         let pairs = groups.iter().zip(&vectors);
-        pairs.map(|((group, _), vector)| recalled.suggest(group, vector)).collect()
+        pairs.map(|((group, _), vector)| matching.suggest(group, vector)).collect()
     };
     let suggestions =
-        recalled.map_or_else(|| suggest_each(&capacity, &vectors, &algorithms), measured);
-    let (judged, predicted) = predict(&capacity, &vectors, &suggestions);
+        matching.map_or_else(|| suggest_each(&capacity, &vectors, &algorithms), measured);
+    let (judged, predicted) = placement_cost(&capacity, &vectors, &suggestions);
     part.predicted = predicted;
     let assumed = &capacity.costs.assumed;
     let senders = senders(analysis, goal, &groups, &vectors, &suggestions, assumed);
@@ -63,8 +63,8 @@ pub(super) fn place(
         }
         part.placements.push(group.placement(after, vector, *algorithm, cpu, basis, judged));
     }
-    let mut completions = match recalled {
-        Some(recalled) => Plan { changes: recalled.completions(after, netdevs), ..Plan::default() },
+    let mut completions = match matching {
+        Some(matching) => Plan { changes: matching.completions(after, netdevs), ..Plan::default() },
         None => follow(after, netdevs, &senders, &part.placements),
     };
     changes.append(&mut completions.changes);

@@ -30,7 +30,7 @@ impl Plan {
                 None => refused.refuse_all(refusals(snapshot, change, &subject)),
             }
         }
-        for owner in self.knob_owners(&snapshot.writers) {
+        for owner in self.knob_owners(&snapshot.knob_owners) {
             let reason = format!(
                 "it is running and writes these settings too: stop {}, or override with \
                  --even-if-owned",
@@ -160,12 +160,12 @@ mod tests {
         };
         let rx_queues = vec![queue(0, None), queue(1, Some("AF_XDP"))];
         let netdev = Netdev { name: "eth0".into(), rx_queues, ..Netdev::default() };
-        let writer = KnobOwner { name: "tuner".into(), pid: 9, writes: vec![OwnedKnob::Sysctls] };
+        let owner = KnobOwner { name: "tuner".into(), pid: 9, writes: vec![OwnedKnob::Sysctls] };
         let mut host = Snapshot {
             topology: topology.into(),
             irqs: irqs.into(),
             netdevs: vec![netdev],
-            writers: vec![writer],
+            knob_owners: vec![owner],
             ..Snapshot::default()
         };
         host.arch_interrupts.insert("LOC".into(), [].into());

@@ -8,7 +8,7 @@ use proptest::sample::{select, subsequence};
 
 use super::*;
 use crate::place::IDLE_BELOW;
-use crate::plan::learned::{BestCandidate, Learned, MeasuredState, SCHEMA};
+use crate::plan::measured_outcome::{BestCandidate, MeasuredOutcome, MeasuredState, SCHEMA};
 use netsilo_model::change::{Change, Target, Value, apply_to, knobs};
 use netsilo_model::cost::calibration::MachineIdentity;
 use netsilo_model::cost::weights::Costs;
@@ -383,8 +383,8 @@ proptest! {
 }
 
 /// An outcome that says nothing yet of a workload or state.
-pub(super) fn an_outcome() -> Learned {
-    Learned {
+pub(super) fn an_outcome() -> MeasuredOutcome {
+    MeasuredOutcome {
         schema: SCHEMA,
         netsilo: "0".into(),
         ended_s: 0,
@@ -428,11 +428,11 @@ proptest! {
         let Some(workload) = Signature::new(&analysis, &BTreeMap::new()) else { return Ok(()) };
         let state = MeasuredState::new(&analysis, &workload, &changes, &changes);
         prop_assert_eq!(&state.changes, &vec![]);
-        let learned = Learned { workloads: vec![workload], state, ..an_outcome() };
-        let recalled = Recalled::new("1", &learned, std::time::Duration::ZERO);
+        let outcome = MeasuredOutcome { workloads: vec![workload], state, ..an_outcome() };
+        let matching = MatchingOutcome::new("1", &outcome, std::time::Duration::ZERO);
         let made = |settings| {
             let observation = scene.observe(settings);
-            plan_recalled(&Analysis::new(&observation, &costs), &Goal::default(), &recalled)
+            plan_as_measured(&Analysis::new(&observation, &costs), &Goal::default(), &matching)
         };
         let first = made(&present);
         let is_refused = first.measured.is_none();
@@ -440,7 +440,7 @@ proptest! {
         // an isolated CPU
         let threaded = scene.netdevs.iter().any(|netdev| netdev.threaded);
         let is_apart = |cpu: CpuId| scene.isolated.or(&scene.isolated_partitions).contains(cpu);
-        let apart = learned.state.places.iter().any(|it| it.irq.is_some_and(is_apart));
+        let apart = outcome.state.places.iter().any(|it| it.irq.is_some_and(is_apart));
         prop_assert!(!is_refused || threaded || apart, "{:?}", first.unchanged);
         if !is_refused {
             let again = made(&apply_to(&present, &first.changes));

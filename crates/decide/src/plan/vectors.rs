@@ -15,7 +15,7 @@ use crate::place::{AlgorithmName, Vector};
 use crate::plan::contents::{Placement, Plan, Refusal};
 use crate::plan::goal::{Goal, Override};
 use crate::plan::irq_changes::{affinity, refusal};
-use crate::plan::predict::Judged;
+use crate::plan::placement_cost::PlacedCost;
 use crate::plan::selection;
 
 /// Queues that are placed together: they share an interrupt, or have a kthread and no interrupt.
@@ -196,7 +196,7 @@ impl Group<'_> {
         algorithm: AlgorithmName,
         cpu: CpuId,
         basis: String,
-        judged: Judged,
+        judged: PlacedCost,
     ) -> Placement {
         let state = self.irq.and_then(|irq| snapshot.irqs.get(&irq));
         Placement {

@@ -6,7 +6,7 @@
 mod other_programs;
 mod outcomes;
 mod stability;
-mod trials;
+mod verifications;
 mod world;
 
 use netsilo_decide::control::{LogEntry, LogKind, Policy};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::world::World;
 use super::{HOUR, by_someone_else, has, policy, scene, small};
-use netsilo_decide::control::{Decision, LogKind, Policy, WriteOutcome};
+use netsilo_decide::control::{Decision, LogKind, Policy, WriteResult};
 use netsilo_decide::plan::AlgorithmName;
 use netsilo_model::change::{Change, Target, Value, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -19,16 +19,16 @@ fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
     world.steps(10);
     let made = world.made.len();
     let tuned = KnobOwner { name: "tuned".into(), pid: 7, writes: vec![OwnedKnob::IrqAffinity] };
-    world.settings.writers = vec![tuned];
+    world.settings.knob_owners = vec![tuned];
     by_someone_else(&mut world, 30, 1);
     let decision = world.step();
     assert!(has(&decision.log, LogKind::Yield));
     let [conflict] = decision.conflicts.as_slice() else { panic!("{:?}", decision.conflicts) };
     assert_eq!(
-        (conflict.writer.as_str(), &conflict.theirs),
+        (conflict.owner.as_str(), &conflict.theirs),
         ("tuned", &Value::Cpus(CpuSet::from_cpu(CpuId(1))))
     );
-    world.settings.writers = Vec::new();
+    world.settings.knob_owners = Vec::new();
     world.steps(HOUR);
     world.shift();
     let decision = world.steps(HOUR);
@@ -53,7 +53,7 @@ fn what_was_yielded_for_a_time_is_taken_back_after_it() {
         World::new(scene(1), Policy { yield_for, ..policy(AlgorithmName::NearConsumer) }, 5);
     world.steps(10);
     by_someone_else(&mut world, 30, 1);
-    assert_eq!(world.step().conflicts[0].writer, "unknown");
+    assert_eq!(world.step().conflicts[0].owner, "unknown");
     assert_eq!(world.steps(59).conflicts.len(), 1);
     assert!(has(&world.step().log, LogKind::Regain));
 }
@@ -166,13 +166,13 @@ fn a_cpu_explains_nothing_where_a_program_runs_that_writes_interrupts() {
     let mut world = World::new(scene(2), policy, 5);
     world.steps(10);
     let made = world.made.len();
-    world.settings.writers = vec![irqbalance()];
+    world.settings.knob_owners = vec![irqbalance()];
     world.step();
     by_someone_else(&mut world, 30, 0);
     world.controller.note_event(world.now, &Event::CpuOnline(CpuId(3)));
     let decision = world.step();
     let [conflict] = decision.conflicts.as_slice() else { panic!("{decision:?}") };
-    assert_eq!(conflict.writer, "irqbalance");
+    assert_eq!(conflict.owner, "irqbalance");
     // Announced after its effect was seen, it takes nothing back either.
     by_someone_else(&mut world, 31, 0);
     assert_eq!(world.step().conflicts.len(), 2);
@@ -180,11 +180,11 @@ fn a_cpu_explains_nothing_where_a_program_runs_that_writes_interrupts() {
     assert_eq!(world.steps(HOUR).conflicts.len(), 2);
     assert_eq!(world.made.len(), made, "nothing is written against it");
     // What only the driver resets is no matter of irqbalance.
-    world.settings.writers.clear();
+    world.settings.knob_owners.clear();
     let policy = world.controller.policy().clone();
     world.controller.reconfigure(policy);
     world.steps(10);
-    world.settings.writers = vec![irqbalance()];
+    world.settings.knob_owners = vec![irqbalance()];
     world.step();
     by_someone_else(&mut world, 30, 0);
     world.controller.note_event(world.now, &Event::Reset("eth0".into()));
@@ -270,8 +270,7 @@ fn a_refused_knob_is_tried_again_ever_more_rarely() {
     let mut tries = Vec::new();
     for _ in 0..HOUR {
         let decision = world.look();
-        let refused =
-            |change: &Change| (change.target.clone(), WriteOutcome::Refused("EIO".into()));
+        let refused = |change: &Change| (change.target.clone(), WriteResult::Refused("EIO".into()));
         let outcomes: Vec<_> = decision.writes.changes.iter().map(refused).collect();
         if !outcomes.is_empty() {
             tries.push(world.now);

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::world::World;
 use super::{HOUR, by_someone_else, has, policy, scene};
 use netsilo_decide::control::LogKind;
-use netsilo_decide::plan::learned::{BestCandidate, Learned, MeasuredState, SCHEMA};
-use netsilo_decide::plan::outcomes::KeptOutcome;
+use netsilo_decide::plan::find_outcome::KeptOutcome;
+use netsilo_decide::plan::measured_outcome::{
+    BestCandidate, MeasuredOutcome, MeasuredState, SCHEMA,
+};
 use netsilo_decide::plan::{AlgorithmName, Goal, plan};
 use netsilo_model::change::{Change, apply_to};
 use netsilo_model::cost::calibration::MachineIdentity;
@@ -37,7 +39,7 @@ fn measured(world: &World, id: &str, winner: &[Change]) -> KeptOutcome {
     let end = world.scene.observe(&apply_to(&world.settings, winner));
     let analysis = Analysis::new(&end, &costs);
     let workload = Signature::new(&analysis, &BTreeMap::new()).unwrap();
-    let learned = Learned {
+    let outcome = MeasuredOutcome {
         schema: SCHEMA,
         netsilo: "0".into(),
         ended_s: 0,
@@ -60,7 +62,7 @@ fn measured(world: &World, id: &str, winner: &[Change]) -> KeptOutcome {
         state: MeasuredState::new(&analysis, &workload, winner, &[]),
         workloads: vec![workload],
     };
-    KeptOutcome { id: id.into(), learned }
+    KeptOutcome { id: id.into(), outcome }
 }
 
 /// The CPUs of the interrupts.

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use netsilo_decide::control::{Controller, Decision, Policy, WINDOW, WriteOutcome};
-use netsilo_decide::plan::outcomes::{KeptOutcome, Recall};
+use netsilo_decide::control::{Controller, Decision, Policy, WINDOW, WriteResult};
+use netsilo_decide::plan::find_outcome::{FoundOutcome, KeptOutcome};
 use netsilo_decide::plan::plan;
 use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::derive::analysis::Analysis;
@@ -214,7 +214,7 @@ impl World {
             decision.revert.iter().chain(&decision.writes.changes).cloned().collect();
         self.write(&changes);
         let in_force =
-            |change: &Change| (change.target.clone(), WriteOutcome::InForce(change.new.clone()));
+            |change: &Change| (change.target.clone(), WriteResult::InForce(change.new.clone()));
         self.controller.wrote(self.now, &changes.iter().map(in_force).collect::<Vec<_>>());
         decision
     }
@@ -230,7 +230,7 @@ impl World {
         let kept = &self.outcomes;
         self.controller.tick(self.now, &observation, &|analysis| {
             let now = Signature::new(analysis, &BTreeMap::new());
-            Recall::newest(kept, now.as_ref(), Duration::from_secs(60))
+            FoundOutcome::newest(kept, now.as_ref(), Duration::from_secs(60))
         })
     }
 

@@ -107,7 +107,7 @@ impl Host {
         let scene = Scene {
             netdevs: vec![netdev(&truth, &machine.topology, &mut rng)],
             topology: Some(machine.topology),
-            writers: irqbalance(truth.fault),
+            knob_owners: irqbalance(truth.fault),
             ..Scene::default()
         };
         Self { truth, scene, uptime: Duration::from_secs(rng.u64(600..10_000_000)) }

@@ -28,7 +28,7 @@ pub(crate) fn receive(
     buffer: &mut [u8],
     counts: &mut ReceivedSocket,
 ) -> Result<()> {
-    let window = Window::new(stream)?;
+    let window = Mapping::new(stream)?;
     let mut stream = stream;
     loop {
         poll(&mut [PollFd::new(&stream, PollFlags::IN)], None)?;
@@ -52,10 +52,10 @@ pub(crate) fn receive(
 }
 
 /// An address range that belongs to a socket.
-struct Window(*mut c_void);
+struct Mapping(*mut c_void);
 
 #[allow(unsafe_code)]
-impl Window {
+impl Mapping {
     fn new(stream: impl AsFd) -> Result<Self> {
         let null = std::ptr::null_mut();
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -96,7 +96,7 @@ impl Window {
 }
 
 #[allow(unsafe_code)]
-impl Drop for Window {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this mapping is our own, and no reference into it exists.
         let _ = unsafe { munmap(self.0, WINDOW_BYTES) };

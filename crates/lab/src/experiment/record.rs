@@ -28,13 +28,13 @@ pub(crate) struct Recorded {
     #[serde(default)]
     pub(crate) seed: u64,
     /// The loads.
-    pub(crate) loads: Vec<Load>,
+    pub(crate) loads: Vec<LoadRecord>,
 }
 
 /// What came of each setting under one load.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Load {
+pub(crate) struct LoadRecord {
     /// Its name.
     pub(crate) name: String,
     /// The unit of its rates, per second: `transaction` or `byte`.
@@ -43,11 +43,11 @@ pub(crate) struct Load {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) netdevs: Vec<String>,
     /// What was measured; placements first.
-    pub(crate) settings: Vec<Setting>,
+    pub(crate) settings: Vec<SettingRecord>,
     /// The first setting, measured once more in each round: what a difference of nothing looks
     /// like. Old records have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) again: Option<Setting>,
+    pub(crate) again: Option<SettingRecord>,
     /// States in which netsilo is asked, each several times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) starts: Vec<Start>,
@@ -62,7 +62,7 @@ pub(crate) struct Load {
 /// What one setting gave.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Setting {
+pub(crate) struct SettingRecord {
     /// Its name beside the CPUs.
     pub(crate) name: String,
     /// The CPU of each rx queue, netdev by netdev; empty for a setting that is no placement, and
@@ -91,14 +91,14 @@ pub(crate) struct Start {
 
 /// One measurement.
 #[derive(Debug, Clone)]
-pub(crate) struct Measured {
+pub(crate) struct RoundResult {
     /// The rate, in the load's unit.
     pub(crate) rate: f64,
     /// Other figures by name.
     pub(crate) figures: Vec<(String, f64)>,
 }
 
-impl Measured {
+impl RoundResult {
     pub(crate) fn new(rate: f64, figures: Vec<(&str, f64)>) -> Self {
         let named = figures.into_iter().map(|(name, figure)| (name.to_owned(), figure));
         Self { rate, figures: named.collect() }
@@ -131,7 +131,7 @@ impl Recorded {
     }
 }
 
-impl Load {
+impl LoadRecord {
     /// Number of rounds in which every setting was measured.
     pub(crate) fn complete_rounds(&self) -> usize {
         let all = self.settings.iter().chain(&self.again);
@@ -163,7 +163,7 @@ fn rows(pretty: &str) -> String {
     text + "\n"
 }
 
-impl Setting {
+impl SettingRecord {
     /// A setting of which nothing is measured yet.
     pub(crate) fn new(name: &str, cpus: &[String]) -> Self {
         Self { name: name.to_owned(), cpus: cpus.to_vec(), ..Self::default() }
@@ -187,7 +187,7 @@ impl Setting {
     }
 
     /// Adds a measurement.
-    pub(crate) fn push(&mut self, measured: &Measured) {
+    pub(crate) fn push(&mut self, measured: &RoundResult) {
         self.rates.push(rounded(measured.rate));
         for (name, value) in &measured.figures {
             self.figures.entry(name.clone()).or_default().push(rounded(*value));
@@ -233,21 +233,21 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again_with_short_lists() {
-        let mut setting = Setting::new("same CPU", &["1".to_owned(), "2".to_owned()]);
+        let mut setting = SettingRecord::new("same CPU", &["1".to_owned(), "2".to_owned()]);
         for rate in [123_456.0, 0.001_234_56] {
-            setting.push(&Measured {
+            setting.push(&RoundResult {
                 rate,
                 figures: vec![("p50_us".into(), rate), ("p99_us".into(), 1.0)],
             });
         }
         assert_eq!(setting.label(), "1,2 (same CPU)");
-        let load = Load {
+        let load = LoadRecord {
             name: "x".to_owned(),
             unit: "transaction".to_owned(),
             netdevs: vec!["eth0".to_owned()],
             settings: vec![setting],
             starts: vec![Start { placement: 0, bundle: "b".to_owned() }],
-            ..Load::default()
+            ..LoadRecord::default()
         };
         let folder = tempfile::tempdir().unwrap();
         assert!(Recorded::read(folder.path()).unwrap().is_none());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, Result};
 use netsilo_trial::experiment::order;
 
-use crate::experiment::record::{Load, Recorded, Setting};
+use crate::experiment::record::{LoadRecord, Recorded, SettingRecord};
 use crate::experiment::study::{Options, Study, Usual};
 use crate::say::{bar, progress};
 
@@ -118,7 +118,9 @@ impl Run<'_> {
                 progress("a fresh machine goes on");
             } else {
                 let at = position(&mut recorded, name).unwrap_or_else(|| {
-                    recorded.loads.push(Load { name: name.to_owned(), ..Load::default() });
+                    recorded
+                        .loads
+                        .push(LoadRecord { name: name.to_owned(), ..LoadRecord::default() });
                     recorded.loads.len() - 1
                 });
                 let done = recorded.loads[at].complete_rounds();
@@ -138,7 +140,7 @@ impl Run<'_> {
                 Some(at) => at,
                 None => {
                     let mut load = scene.plan(&self.folder)?;
-                    load.again = load.settings.first().map(|it| Setting { ..it.clone() });
+                    load.again = load.settings.first().map(|it| SettingRecord { ..it.clone() });
                     recorded.loads.retain(|known| known.name != name);
                     recorded.loads.push(load);
                     // What is predicted is on the disk before anything is measured.
@@ -179,7 +181,7 @@ fn position(recorded: &mut Recorded, name: &str) -> Option<usize> {
 }
 
 /// A setting by its number; the one after the last is the first one again.
-fn nth(load: &mut Load, setting: usize) -> &mut Setting {
+fn nth(load: &mut LoadRecord, setting: usize) -> &mut SettingRecord {
     match &mut load.again {
         Some(again) if setting == load.settings.len() => again,
         _ => &mut load.settings[setting],
@@ -199,7 +201,7 @@ mod tests {
     use anyhow::bail;
 
     use super::*;
-    use crate::experiment::record::Measured;
+    use crate::experiment::record::RoundResult;
     use crate::experiment::study::Scene;
 
     /// Two settings under two loads; each machine lasts for a number of measurements.
@@ -234,24 +236,24 @@ mod tests {
     struct FakeScene<'a>(&'a mut Fake);
 
     impl Scene for FakeScene<'_> {
-        fn plan(&mut self, _folder: &Path) -> Result<Load> {
+        fn plan(&mut self, _folder: &Path) -> Result<LoadRecord> {
             self.0.plans += 1;
-            let settings = ["a", "b"].map(|name| Setting::new(name, &[])).to_vec();
+            let settings = ["a", "b"].map(|name| SettingRecord::new(name, &[])).to_vec();
             let name = if self.0.plans == 1 { "one" } else { "two" };
-            Ok(Load { name: name.to_owned(), settings, ..Load::default() })
+            Ok(LoadRecord { name: name.to_owned(), settings, ..LoadRecord::default() })
         }
 
-        fn apply(&mut self, _setting: &Setting) -> Result<()> {
+        fn apply(&mut self, _setting: &SettingRecord) -> Result<()> {
             Ok(())
         }
 
-        fn measure(&mut self, seconds: f64) -> Result<Measured> {
+        fn measure(&mut self, seconds: f64) -> Result<RoundResult> {
             let life = &mut self.0.lives[0];
             if *life == 0 {
                 bail!("no end after 3 minutes\nits output: ...");
             }
             *life -= 1;
-            Ok(Measured { rate: seconds, figures: Vec::new() })
+            Ok(RoundResult { rate: seconds, figures: Vec::new() })
         }
     }
 
@@ -275,7 +277,7 @@ mod tests {
     }
 
     fn rounds(recorded: &Recorded) -> Vec<usize> {
-        recorded.loads.iter().map(Load::complete_rounds).collect()
+        recorded.loads.iter().map(LoadRecord::complete_rounds).collect()
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::experiment::record::{Load, Measured, Setting};
+use crate::experiment::record::{LoadRecord, RoundResult, SettingRecord};
 
 /// Arguments of all experiments.
 #[derive(Debug, Clone, clap::Args)]
@@ -65,13 +65,13 @@ pub(crate) trait Study {
 /// A load that is running, or that can be.
 pub(crate) trait Scene {
     /// Looks at the load, saves bundles in the folder, and says what to measure.
-    fn plan(&mut self, folder: &Path) -> Result<Load>;
+    fn plan(&mut self, folder: &Path) -> Result<LoadRecord>;
 
     /// Makes a setting of the plan.
-    fn apply(&mut self, setting: &Setting) -> Result<()>;
+    fn apply(&mut self, setting: &SettingRecord) -> Result<()>;
 
     /// Measures the setting that was made last.
-    fn measure(&mut self, seconds: f64) -> Result<Measured>;
+    fn measure(&mut self, seconds: f64) -> Result<RoundResult>;
 
     /// Ends the load; an error if something has disturbed it.
     fn finish(&mut self) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::experiment::record::{Load, Recorded};
+use crate::experiment::record::{LoadRecord, Recorded};
 use crate::say::{markdown, say};
 
 /// Prints the tables of a record, and what differs where nothing does.
@@ -20,7 +20,7 @@ pub(crate) fn print(tables: &str, recorded: &Recorded) -> Result<()> {
 
 /// A line for each thing that is missing.
 fn lost(recorded: &Recorded) -> Vec<String> {
-    let of = |load: &Load| {
+    let of = |load: &LoadRecord| {
         let all = load.lost.iter().chain(&load.failed);
         all.map(|why| format!("LOST of {}: {why}", load.name)).collect::<Vec<_>>()
     };
@@ -44,18 +44,18 @@ fn same_twice(recorded: &Recorded) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::record::Setting;
+    use crate::experiment::record::SettingRecord;
 
-    fn load(rates: [f64; 6]) -> Load {
-        let first = Setting { rates: vec![100.0; 6], ..Setting::new("a", &[]) };
-        let again = Setting { rates: rates.to_vec(), ..first.clone() };
+    fn load(rates: [f64; 6]) -> LoadRecord {
+        let first = SettingRecord { rates: vec![100.0; 6], ..SettingRecord::new("a", &[]) };
+        let again = SettingRecord { rates: rates.to_vec(), ..first.clone() };
         let settings = vec![first];
-        Load { name: "tcp-rr".into(), settings, again: Some(again), ..Load::default() }
+        LoadRecord { name: "tcp-rr".into(), settings, again: Some(again), ..LoadRecord::default() }
     }
 
     #[test]
     fn what_was_lost_is_marked_with_the_reason() {
-        let loads = vec![Load {
+        let loads = vec![LoadRecord {
             lost: vec!["netsilo-tune: the guest has hung".into()],
             failed: Some("2 of 6 rounds: the guest has hung".into()),
             ..load([1.0; 6])
@@ -72,7 +72,7 @@ mod tests {
         let loads = vec![load([98.0, 99.0, 100.0, 101.0, 102.0, 103.0])];
         let table = same_twice(&Recorded { loads, ..Recorded::default() }).unwrap();
         assert!(table.contains("1.005 (0.980 to 1.030)"), "{table}");
-        let old = vec![Load { again: None, ..load([1.0; 6]) }];
+        let old = vec![LoadRecord { again: None, ..load([1.0; 6]) }];
         assert_eq!(same_twice(&Recorded { loads: old, ..Recorded::default() }), None);
     }
 }

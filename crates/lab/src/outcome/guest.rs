@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use netsilo_model::cost::assumed::Assumed;
 
-use crate::experiment::record::{Load, Measured, Setting, Start};
+use crate::experiment::record::{LoadRecord, RoundResult, SettingRecord, Start};
 use crate::experiment::study::{Scene, Study};
 use crate::guests::{Guest, Guests};
 use crate::outcome::outcomes::choice;
@@ -72,20 +72,20 @@ impl Study for Placements {
 
 impl Scene for GuestScene<'_> {
     /// Asks the default from each start; all placements that it chooses are measured too.
-    fn plan(&mut self, folder: &Path) -> Result<Load> {
+    fn plan(&mut self, folder: &Path) -> Result<LoadRecord> {
         let Self { shape, guest, workload, .. } = &*self;
         let name = workload.kind().name();
-        let mut settings: Vec<Setting> = (shape.placements.iter())
-            .map(|(name, cpus)| Setting::new(name, &in_words(cpus)))
+        let mut settings: Vec<SettingRecord> = (shape.placements.iter())
+            .map(|(name, cpus)| SettingRecord::new(name, &in_words(cpus)))
             .collect();
         let (starts, choices) = self.ask(folder)?;
         progress(&format!("{name}: asked from each start"));
         let measured = |cpus: &Vec<String>| settings.iter().any(|setting| setting.cpus == *cpus);
         let new: Vec<_> = choices.into_iter().filter(|cpus| !measured(cpus)).collect();
-        settings.extend(new.iter().map(|cpus| Setting::new("chosen", cpus)));
+        settings.extend(new.iter().map(|cpus| SettingRecord::new("chosen", cpus)));
         if shape.reads() {
-            settings.push(Setting::new(RPS, &[]));
-            settings.push(Setting::new(RPS_RFS, &[]));
+            settings.push(SettingRecord::new(RPS, &[]));
+            settings.push(SettingRecord::new(RPS_RFS, &[]));
         }
         for setting in settings.iter_mut().filter(|_| shape.reads()) {
             set(shape, guest, setting)?;
@@ -94,21 +94,21 @@ impl Scene for GuestScene<'_> {
             }
         }
         progress(&format!("{name}: bytes by distance observed"));
-        Ok(Load {
+        Ok(LoadRecord {
             name: name.to_owned(),
             unit: "transaction".to_owned(),
             netdevs: shape.netdevs(),
             settings,
             starts,
-            ..Load::default()
+            ..LoadRecord::default()
         })
     }
 
-    fn apply(&mut self, setting: &Setting) -> Result<()> {
+    fn apply(&mut self, setting: &SettingRecord) -> Result<()> {
         set(self.shape, &self.guest, setting)
     }
 
-    fn measure(&mut self, seconds: f64) -> Result<Measured> {
+    fn measure(&mut self, seconds: f64) -> Result<RoundResult> {
         Ok(self.workload.measure(seconds.ceil() as u32)?.per_transaction())
     }
 
@@ -142,7 +142,7 @@ impl GuestScene<'_> {
 }
 
 /// Makes a setting.
-fn set(shape: &Shape, guest: &Guest<'_>, setting: &Setting) -> Result<()> {
+fn set(shape: &Shape, guest: &Guest<'_>, setting: &SettingRecord) -> Result<()> {
     let cpus = setting.cpus.iter().map(|cpu| cpu.parse().with_context(|| format!("CPU {cpu}")));
     let cpus: Vec<u32> = cpus.collect::<Result<_>>()?;
     let mut knobs =

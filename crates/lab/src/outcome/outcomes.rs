@@ -13,11 +13,11 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::subject::Subject;
 use netsilo_trial::stats::Estimate;
 
-use crate::experiment::record::{Load, Recorded, Start, middle};
+use crate::experiment::record::{LoadRecord, Recorded, Start, middle};
 use crate::outcome::rank::tau;
 
 /// Recorded outcomes with their bundles read.
-pub(super) struct Outcomes {
+pub(super) struct RecordedOutcomes {
     /// What was measured.
     pub(super) recorded: Recorded,
     observations: HashMap<String, Observation>,
@@ -34,7 +34,7 @@ pub(super) struct Order {
     pub(super) tau: f64,
 }
 
-impl Outcomes {
+impl RecordedOutcomes {
     /// Reads the bundles in the folder of a record; a load that was never measured is left out.
     pub(super) fn new(folder: &Path, mut recorded: Recorded) -> Result<Self> {
         recorded.loads.retain(|load| load.complete_rounds() > 0);
@@ -58,11 +58,11 @@ impl Outcomes {
     }
 
     /// The placements that the default chooses with these assumptions, one for each start.
-    pub(super) fn chosen(&self, load: &Load, assumed: Assumed) -> Result<Vec<usize>> {
+    pub(super) fn chosen(&self, load: &LoadRecord, assumed: Assumed) -> Result<Vec<usize>> {
         load.starts.iter().map(|start| self.chosen_from(load, start, assumed)).collect()
     }
 
-    fn chosen_from(&self, load: &Load, start: &Start, assumed: Assumed) -> Result<usize> {
+    fn chosen_from(&self, load: &LoadRecord, start: &Start, assumed: Assumed) -> Result<usize> {
         let present = &load.settings[start.placement].cpus;
         let cpus = choice(&self.observations[&start.bundle], &load.netdevs, present, assumed);
         let known = load.settings.iter().position(|setting| setting.cpus == cpus);
@@ -71,7 +71,7 @@ impl Outcomes {
 
     /// The regret of the default for each load with these assumptions, from its worst start.
     pub(super) fn regrets(&self, assumed: Assumed) -> Result<Vec<Estimate>> {
-        let worst = |load: &Load| -> Result<Estimate> {
+        let worst = |load: &LoadRecord| -> Result<Estimate> {
             let chosen = self.chosen(load, assumed)?.into_iter();
             let regrets = chosen.map(|chosen| load.regret(chosen));
             let worst = regrets.max_by(|a, b| a.value.total_cmp(&b.value));
@@ -82,7 +82,7 @@ impl Outcomes {
 
     /// The count by which settings compare; `None`: by their rates.
     pub(super) fn counted(&self) -> Option<&'static str> {
-        self.recorded.loads.iter().find_map(Load::counted)
+        self.recorded.loads.iter().find_map(LoadRecord::counted)
     }
 
     /// How well the model orders the placements.
@@ -109,7 +109,7 @@ impl Outcomes {
 
     /// The cost that the model expects of each placement, in shares of a CPU: the median over the
     /// starts.
-    pub(super) fn expected(&self, load: &Load, assumed: Assumed) -> Vec<(usize, f64)> {
+    pub(super) fn expected(&self, load: &LoadRecord, assumed: Assumed) -> Vec<(usize, f64)> {
         let placements: Vec<usize> = load.placements().collect();
         let by_start: Vec<Vec<f64>> =
             load.starts.iter().map(|it| self.costs(load, it, &placements, assumed)).collect();
@@ -120,7 +120,7 @@ impl Outcomes {
     /// The cost that the model expects of each of these placements, as seen from a start.
     fn costs(
         &self,
-        load: &Load,
+        load: &LoadRecord,
         start: &Start,
         placements: &[usize],
         assumed: Assumed,

@@ -3,7 +3,7 @@
 use netsilo_trial::stats::bootstrap::{self, Draws};
 use netsilo_trial::stats::{Estimate, median};
 
-use crate::experiment::record::{Load, Setting, middle};
+use crate::experiment::record::{LoadRecord, SettingRecord, middle};
 
 /// What is counted in guests, where rates are the emulator's: by the first one settings compare if
 /// a program of the guest reads the data, else by the second one.
@@ -13,7 +13,7 @@ const SOFTIRQS: &str = "softirqs";
 /// The figure that tells that somebody reads.
 const READ: &str = "bytes_same_cpu";
 
-impl Load {
+impl LoadRecord {
     /// The placements among the settings, by their index.
     pub(super) fn placements(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.settings.len()).filter(|setting| self.settings[*setting].is_placement())
@@ -62,7 +62,7 @@ impl Load {
         })
     }
 
-    fn scores(&self, setting: &Setting) -> Vec<f64> {
+    fn scores(&self, setting: &SettingRecord) -> Vec<f64> {
         match self.counted().and_then(|figure| setting.figures.get(figure)) {
             Some(counts) => counts.iter().map(|count| -count).collect(),
             None => setting.rates.clone(),
@@ -89,13 +89,16 @@ fn even(rounds: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    fn load(rates: &[&[f64]]) -> Load {
+    fn load(rates: &[&[f64]]) -> LoadRecord {
         let setting = |(cpu, rates): (usize, &&[f64])| {
-            let mut setting = Setting::new("", &[cpu.to_string()]);
+            let mut setting = SettingRecord::new("", &[cpu.to_string()]);
             setting.rates = rates.to_vec();
             setting
         };
-        Load { settings: rates.iter().enumerate().map(setting).collect(), ..Load::default() }
+        LoadRecord {
+            settings: rates.iter().enumerate().map(setting).collect(),
+            ..LoadRecord::default()
+        }
     }
 
     #[test]

@@ -4,8 +4,8 @@ use anyhow::Result;
 use netsilo_model::cost::assumed::Assumed;
 use netsilo_trial::stats::Estimate;
 
-use crate::experiment::record::{Load, Setting, middle};
-use crate::outcome::outcomes::Outcomes;
+use crate::experiment::record::{LoadRecord, SettingRecord, middle};
+use crate::outcome::outcomes::RecordedOutcomes;
 use crate::say::markdown;
 
 /// A column: its head, the figure, and how to print its median.
@@ -27,7 +27,7 @@ const COLUMNS: [Column; 10] = [
 ];
 
 /// What the default chooses under each load, and its regret.
-pub(super) fn choices(outcomes: &Outcomes, assumed: Assumed) -> Result<String> {
+pub(super) fn choices(outcomes: &RecordedOutcomes, assumed: Assumed) -> Result<String> {
     // The names of the counts are those of their columns.
     let counted = outcomes.counted().and_then(|figure| COLUMNS.iter().find(|it| it.1 == figure));
     let mut table = match counted {
@@ -71,7 +71,7 @@ pub(super) fn choices(outcomes: &Outcomes, assumed: Assumed) -> Result<String> {
 }
 
 /// What each setting gave, beside what the model expects; `None` if only rates were recorded.
-pub(super) fn measured(outcomes: &Outcomes, assumed: Assumed) -> Option<String> {
+pub(super) fn measured(outcomes: &RecordedOutcomes, assumed: Assumed) -> Option<String> {
     let loads = &outcomes.recorded.loads;
     let has = |(_, figure, _): &Column| {
         loads.iter().flat_map(|load| &load.settings).any(|it| it.figures.contains_key(*figure))
@@ -99,7 +99,7 @@ pub(super) fn measured(outcomes: &Outcomes, assumed: Assumed) -> Option<String> 
 }
 
 /// The regret of each recording, by its name, and the load that loses most.
-pub(super) fn recordings(all: &[(&str, &Outcomes)], assumed: Assumed) -> Result<String> {
+pub(super) fn recordings(all: &[(&str, &RecordedOutcomes)], assumed: Assumed) -> Result<String> {
     let mut table =
         markdown(&["recording", "loads", "regret on average", "at most", "there", "correlation"]);
     for (name, outcomes) in all {
@@ -119,13 +119,15 @@ pub(super) fn recordings(all: &[(&str, &Outcomes)], assumed: Assumed) -> Result<
     Ok(table.to_string())
 }
 
-fn cell(setting: &Setting, (_, figure, print): &Column) -> String {
+fn cell(setting: &SettingRecord, (_, figure, print): &Column) -> String {
     setting.figures.get(*figure).map_or_else(String::new, |rounds| print(middle(rounds)))
 }
 
 /// The regret over all recorded rates when each assumed parameter is half or double as large.
-pub(super) fn sensitivity<'a>(all: impl IntoIterator<Item = &'a Outcomes>) -> Result<String> {
-    let rated: Vec<&Outcomes> =
+pub(super) fn sensitivity<'a>(
+    all: impl IntoIterator<Item = &'a RecordedOutcomes>,
+) -> Result<String> {
+    let rated: Vec<&RecordedOutcomes> =
         all.into_iter().filter(|outcomes| outcomes.counted().is_none()).collect();
     let regret = |assumed: Assumed| -> Result<String> {
         let each: Vec<Vec<Estimate>> =
@@ -141,7 +143,7 @@ pub(super) fn sensitivity<'a>(all: impl IntoIterator<Item = &'a Outcomes>) -> Re
     Ok(table.to_string())
 }
 
-fn rate(load: &Load, rate: f64) -> String {
+fn rate(load: &LoadRecord, rate: f64) -> String {
     if load.unit == "byte" {
         return format!("{:.0} MB/s", rate / 1e6);
     }

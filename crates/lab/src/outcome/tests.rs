@@ -18,16 +18,16 @@ fn root() -> PathBuf {
 }
 
 /// All recordings, read once: each bundle is some 2000 files to unpack.
-static RECORDED: LazyLock<BTreeMap<&str, Outcomes>> = LazyLock::new(|| {
+static RECORDED: LazyLock<BTreeMap<&str, RecordedOutcomes>> = LazyLock::new(|| {
     let names: BTreeSet<&str> = SHOWN.into_iter().chain(VETHS).collect();
     let read = |name| {
         let folder = root().join("fixtures/outcomes").join(name);
-        Outcomes::new(&folder, Recorded::read(&folder).unwrap().unwrap()).unwrap()
+        RecordedOutcomes::new(&folder, Recorded::read(&folder).unwrap().unwrap()).unwrap()
     };
     names.into_iter().map(|name| (name, read(name))).collect()
 });
 
-fn recorded(name: &str) -> &'static Outcomes {
+fn recorded(name: &str) -> &'static RecordedOutcomes {
     &RECORDED[name]
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::experiment::record::{Load, Measured, Setting, Start};
+use crate::experiment::record::{LoadRecord, RoundResult, SettingRecord, Start};
 use crate::experiment::study::{Scene, Study};
 use crate::outcome::veth_loads::{LOADS, VethLoad};
 use crate::veths::{Veth, VethSetting, until_quiet};
@@ -53,9 +53,9 @@ impl Study for Veths {
 }
 
 impl Scene for VethScene {
-    fn plan(&mut self, folder: &Path) -> Result<Load> {
+    fn plan(&mut self, folder: &Path) -> Result<LoadRecord> {
         let ways = self.ways();
-        let settings: Vec<Setting> = ways.iter().map(setting).collect();
+        let settings: Vec<SettingRecord> = ways.iter().map(setting).collect();
         let mut starts = Vec::new();
         for look in 0..self.looks {
             let placements = settings.iter().enumerate().filter(|(_, it)| it.is_placement());
@@ -70,23 +70,23 @@ impl Scene for VethScene {
                 starts.push(Start { placement, bundle });
             }
         }
-        Ok(Load {
+        Ok(LoadRecord {
             name: self.load.name.to_owned(),
             unit: self.veth.unit(),
             netdevs: self.veth.netdevs().iter().map(|it| (*it).to_owned()).collect(),
             settings,
             starts,
-            ..Load::default()
+            ..LoadRecord::default()
         })
     }
 
-    fn apply(&mut self, wanted: &Setting) -> Result<()> {
+    fn apply(&mut self, wanted: &SettingRecord) -> Result<()> {
         let ways = self.ways();
         let way = ways.iter().find(|way| setting(way).label() == wanted.label());
         self.veth.set(way.context("not a setting of this load")?)
     }
 
-    fn measure(&mut self, seconds: f64) -> Result<Measured> {
+    fn measure(&mut self, seconds: f64) -> Result<RoundResult> {
         self.veth.measure(seconds)
     }
 
@@ -114,14 +114,16 @@ fn ways(kthreads: usize, has_others: bool) -> Vec<VethSetting> {
 }
 
 /// A setting as it is recorded.
-fn setting(way: &VethSetting) -> Setting {
+fn setting(way: &VethSetting) -> SettingRecord {
     match way {
-        VethSetting { kthreads, rps: 0 } if kthreads.is_empty() => Setting::new("softirq", &[]),
+        VethSetting { kthreads, rps: 0 } if kthreads.is_empty() => {
+            SettingRecord::new("softirq", &[])
+        }
         VethSetting { kthreads, rps } if kthreads.is_empty() => {
-            Setting::new(&format!("softirq, RPS onto {}", cpus_of(*rps)), &[])
+            SettingRecord::new(&format!("softirq, RPS onto {}", cpus_of(*rps)), &[])
         }
         VethSetting { kthreads, .. } => {
-            Setting::new("", &kthreads.iter().map(u32::to_string).collect::<Vec<_>>())
+            SettingRecord::new("", &kthreads.iter().map(u32::to_string).collect::<Vec<_>>())
         }
     }
 }

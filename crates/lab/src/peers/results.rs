@@ -3,7 +3,7 @@
 use anyhow::Result;
 use netsilo_trial::stats::Estimate;
 
-use crate::experiment::record::{self, Load, Setting, middle};
+use crate::experiment::record::{self, LoadRecord, SettingRecord, middle};
 use crate::peers::setting::{PeerSetting, State};
 use crate::workload::Kind;
 
@@ -22,21 +22,21 @@ const REMOTE: &str = "bytes_remote";
 /// The results of one workload.
 #[derive(Debug)]
 pub(crate) struct Results<'a> {
-    pub(crate) load: &'a Load,
-    pub(crate) states: Vec<MeasuredState<'a>>,
+    pub(crate) load: &'a LoadRecord,
+    pub(crate) states: Vec<PeerState<'a>>,
 }
 
 /// What was measured in one state of the knobs; counts per transaction.
 #[derive(Debug)]
-pub(crate) struct MeasuredState<'a> {
+pub(crate) struct PeerState<'a> {
     /// The settings that lead to this state.
     settings: Vec<PeerSetting>,
-    pub(crate) measured: &'a Setting,
+    pub(crate) measured: &'a SettingRecord,
 }
 
 /// netsilo's default beside one peer.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Comparison {
+pub(crate) struct PeerComparison {
     pub(crate) quantity: &'static str,
     pub(crate) peer: PeerSetting,
     /// The medians.
@@ -54,7 +54,7 @@ const RATE: &str = "per_second";
 
 const QUANTITIES: [&str; 4] = [RATE, "ipis", "softirqs", "switches"];
 
-impl MeasuredState<'_> {
+impl PeerState<'_> {
     /// A figure by round: the rate, or a count.
     fn figures(&self, quantity: &str) -> &[f64] {
         match quantity {
@@ -75,25 +75,25 @@ impl MeasuredState<'_> {
 }
 
 impl<'a> Results<'a> {
-    pub(crate) fn new(load: &'a Load) -> Result<Self> {
-        let state = |measured: &'a Setting| {
+    pub(crate) fn new(load: &'a LoadRecord) -> Result<Self> {
+        let state = |measured: &'a SettingRecord| {
             let State { settings, .. } = measured.details()?;
-            Ok(MeasuredState { settings, measured })
+            Ok(PeerState { settings, measured })
         };
         Ok(Self { load, states: load.settings.iter().map(state).collect::<Result<_>>()? })
     }
 
-    fn state(&self, wanted: PeerSetting) -> Option<&MeasuredState<'a>> {
+    fn state(&self, wanted: PeerSetting) -> Option<&PeerState<'a>> {
         self.states.iter().find(|state| state.settings.contains(&wanted))
     }
 
     /// netsilo's default beside the best peer of each quantity; empty without one of both.
-    pub(crate) fn comparisons(&self) -> Vec<Comparison> {
+    pub(crate) fn comparisons(&self) -> Vec<PeerComparison> {
         let Some(netsilo) = self.state(PeerSetting::Netsilo) else { return Vec::new() };
         let peers = self.states.iter().filter_map(|state| Some((state, state.peer()?)));
         let best = |quantity: &str| {
             let sign = if quantity == RATE { -1.0 } else { 1.0 };
-            let of = |state: &MeasuredState<'_>| sign * state.median(quantity);
+            let of = |state: &PeerState<'_>| sign * state.median(quantity);
             let measured = peers.clone().filter(|(state, _)| !of(state).is_nan());
             measured.min_by(|(a, _), (b, _)| of(a).total_cmp(&of(b)))
         };
@@ -105,7 +105,7 @@ impl<'a> Results<'a> {
             let (netsilo, other) = (netsilo.median(REMOTE), state.median(REMOTE));
             let falls_short = netsilo > other + VISIBLE_SHARE;
             let comparison =
-                Comparison { quantity: REMOTE, peer, netsilo, other, ratio: None, falls_short };
+                PeerComparison { quantity: REMOTE, peer, netsilo, other, ratio: None, falls_short };
             (!netsilo.is_nan()).then_some(comparison)
         });
         counted.chain(remote).collect()
@@ -113,14 +113,14 @@ impl<'a> Results<'a> {
 
     /// netsilo's rate over irqbalance's; it also falls short if it is less than half as much again
     /// where requests and responses are light.
-    pub(crate) fn over_irqbalance(&self) -> Option<Comparison> {
+    pub(crate) fn over_irqbalance(&self) -> Option<PeerComparison> {
         let netsilo = self.state(PeerSetting::Netsilo)?;
         let irqbalance = self.state(PeerSetting::Irqbalance)?;
         let compared = compare(RATE, netsilo, irqbalance, PeerSetting::Irqbalance);
         let is_light = [Kind::TcpRr, Kind::UdpRr].iter().any(|it| it.name() == self.load.name);
         let misses = |ratio: Estimate| is_light && ratio.value < LEAST_OVER_IRQBALANCE;
         let falls_short = compared.falls_short || compared.ratio.is_some_and(misses);
-        Some(Comparison { falls_short, ..compared })
+        Some(PeerComparison { falls_short, ..compared })
     }
 }
 
@@ -128,15 +128,15 @@ impl<'a> Results<'a> {
 /// is 1.
 fn compare(
     quantity: &'static str,
-    netsilo: &MeasuredState<'_>,
-    other: &MeasuredState<'_>,
+    netsilo: &PeerState<'_>,
+    other: &PeerState<'_>,
     peer: PeerSetting,
-) -> Comparison {
+) -> PeerComparison {
     let ratio = record::ratio(netsilo.figures(quantity), other.figures(quantity));
     let misses = |ratio: Estimate| {
         if quantity == RATE { ratio.low < LEAST_RATE } else { ratio.low > 1.0 }
     };
-    Comparison {
+    PeerComparison {
         quantity,
         peer,
         netsilo: netsilo.median(quantity),
@@ -152,10 +152,10 @@ mod tests {
 
     /// A load whose states have these settings, transactions per second, and, per transaction,
     /// interrupts and bytes across sockets.
-    fn load(kind: Kind, states: &[(&[PeerSetting], f64, f64, f64)]) -> Load {
+    fn load(kind: Kind, states: &[(&[PeerSetting], f64, f64, f64)]) -> LoadRecord {
         let state = |(settings, per_second, ipis, remote): &(&[PeerSetting], f64, f64, f64)| {
             let state = State { settings: settings.to_vec(), changes: [].into() };
-            let mut setting = Setting::with("", &state).unwrap();
+            let mut setting = SettingRecord::with("", &state).unwrap();
             setting.rates = (0..6).map(|n| per_second * (1.0 + 0.001 * f64::from(n))).collect();
             for (name, figure) in [("ipis", *ipis), ("softirqs", 1.0), ("switches", 2.0)] {
                 setting.figures.insert(name.to_owned(), vec![figure; 6]);
@@ -164,14 +164,14 @@ mod tests {
             setting
         };
         let settings = states.iter().map(state).collect();
-        Load { name: kind.name().to_owned(), settings, ..Load::default() }
+        LoadRecord { name: kind.name().to_owned(), settings, ..LoadRecord::default() }
     }
 
-    fn comparisons(states: &[(&[PeerSetting], f64, f64, f64)]) -> Vec<Comparison> {
+    fn comparisons(states: &[(&[PeerSetting], f64, f64, f64)]) -> Vec<PeerComparison> {
         Results::new(&load(Kind::Redis, states)).unwrap().comparisons()
     }
 
-    fn named<'a>(comparisons: &'a [Comparison], quantity: &str) -> &'a Comparison {
+    fn named<'a>(comparisons: &'a [PeerComparison], quantity: &str) -> &'a PeerComparison {
         comparisons.iter().find(|it| it.quantity == quantity).unwrap()
     }
 

@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 use netsilo_trial::stats::Estimate;
 
-use crate::peers::results::{Comparison, MeasuredState, Results};
+use crate::peers::results::{PeerComparison, PeerState, Results};
 
 /// A table with one row per state, and one with a row per quantity.
 pub(crate) fn show(results: &Results<'_>) -> String {
@@ -30,7 +30,7 @@ pub(crate) fn show(results: &Results<'_>) -> String {
     text
 }
 
-fn row(state: &MeasuredState<'_>) -> [String; 8] {
+fn row(state: &PeerState<'_>) -> [String; 8] {
     let count = |name: &str| format!("{:.3}", state.median(name));
     let percent = |name: &str| match state.median(name) {
         share if share.is_nan() => "-".to_owned(),
@@ -48,7 +48,7 @@ fn row(state: &MeasuredState<'_>) -> [String; 8] {
     ]
 }
 
-fn comparison(it: &Comparison, quantity: &str) -> [String; 6] {
+fn comparison(it: &PeerComparison, quantity: &str) -> [String; 6] {
     let ratio = |Estimate { value, low, high }| format!("{value:.2} ({low:.2} to {high:.2})");
     let digits = if it.quantity == "per_second" { 0 } else { 3 };
     [

@@ -19,7 +19,7 @@ use netsilo_predict::live::work::Work;
 use netsilo_predict::parameters::Table;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::record::{Load, Measured, Setting};
+use crate::experiment::record::{LoadRecord, RoundResult, SettingRecord};
 use crate::experiment::study::{Scene, Study};
 use crate::guests::{Guest, Guests, SERVER_CPUS};
 use crate::predictions::draw::name;
@@ -126,7 +126,7 @@ impl Study for Drawn {
 
 impl Scene for GuestScene<'_> {
     /// What netsilo sees of the load under the first setting, and the predictions for the others.
-    fn plan(&mut self, _folder: &Path) -> Result<Load> {
+    fn plan(&mut self, _folder: &Path) -> Result<LoadRecord> {
         let drawn = draw(self.seed, self.number);
         drawn[0].apply(&self.guest)?;
         let observation = observe(&self.guest, &self.workload)?;
@@ -141,22 +141,22 @@ impl Scene for GuestScene<'_> {
                 _ => Counts::forecast(&work, &setting.put(&observation.after), &values),
             };
             let name = setting.name();
-            settings.push(Setting::with(&name, &Details { setting, expected })?);
+            settings.push(SettingRecord::with(&name, &Details { setting, expected })?);
         }
-        Ok(Load {
+        Ok(LoadRecord {
             name: name(self.seed, self.number, kind(self.number).name()),
             unit: "packet".to_owned(),
             settings,
-            ..Load::default()
+            ..LoadRecord::default()
         })
     }
 
-    fn apply(&mut self, setting: &Setting) -> Result<()> {
+    fn apply(&mut self, setting: &SettingRecord) -> Result<()> {
         setting.details::<Details>()?.setting.apply(&self.guest)
     }
 
     /// Observes for three seconds, however long a measurement is.
-    fn measure(&mut self, _seconds: f64) -> Result<Measured> {
+    fn measure(&mut self, _seconds: f64) -> Result<RoundResult> {
         let observation = observe(&self.guest, &self.workload)?;
         let costs = Costs::default();
         let analysis = Analysis::new(&observation, &costs);
@@ -168,7 +168,7 @@ impl Scene for GuestScene<'_> {
             figures.push((format!("{POLLED}{cpu}"), share(&polled)));
             figures.push((format!("{PROCESSED}{cpu}"), share(&processed)));
         }
-        Ok(Measured { rate: work.packets_per_s(), figures })
+        Ok(RoundResult { rate: work.packets_per_s(), figures })
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -177,14 +177,14 @@ impl Scene for GuestScene<'_> {
 }
 
 impl GuestRow {
-    pub(super) fn new(load: &Load) -> Result<Self> {
+    pub(super) fn new(load: &LoadRecord) -> Result<Self> {
         let settings = load.settings.iter().map(|it| Ok((it.details()?, counted(it))));
         Ok(Self { load: load.name.clone(), settings: settings.collect::<Result<_>>()? })
     }
 }
 
 /// The mean of what was counted in all rounds.
-fn counted(setting: &Setting) -> Counts {
+fn counted(setting: &SettingRecord) -> Counts {
     let figure = |name: &str| {
         setting
             .figures
@@ -373,10 +373,10 @@ mod tests {
 
     #[test]
     fn counts_are_the_means_of_the_rounds() {
-        let mut setting = Setting::default();
+        let mut setting = SettingRecord::default();
         for polled in [1.0, 0.5] {
             let figures = vec![("polled by 3", polled), ("ipis", 2.0 * polled)];
-            setting.push(&Measured::new(100.0, figures));
+            setting.push(&RoundResult::new(100.0, figures));
         }
         let counts = counted(&setting);
         assert_eq!((counts.polled[&CpuId(3)], counts.polled[&CpuId(2)]), (0.75, 0.0));

@@ -15,7 +15,7 @@ use netsilo_predict::parameters::Table;
 use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::record::{Load, middle};
+use crate::experiment::record::{LoadRecord, middle};
 use crate::predictions::draw::words;
 use crate::veths::VethSetting;
 use crate::wire::{NETDEV, cpus_of};
@@ -36,21 +36,21 @@ pub(super) struct PredictedSetting {
 
 /// A load with its settings, and the rates of each by round; the first is the present one.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct PredictedLoad {
     pub(super) load: String,
     pub(super) settings: Vec<PredictedSetting>,
     pub(super) rates: Vec<Vec<f64>>,
 }
 
-impl Row {
-    pub(super) fn new(load: &Load) -> Result<Self> {
+impl PredictedLoad {
+    pub(super) fn new(load: &LoadRecord) -> Result<Self> {
         let settings = load.settings.iter().map(|it| it.details()).collect::<Result<_>>()?;
         let rates = load.settings.iter().map(|it| it.rates.clone()).collect();
         Ok(Self { load: load.name.clone(), settings, rates })
     }
 
     /// The same with what the present model predicts.
-    pub(super) fn predicted_again(self, load: &Load, folder: &Path) -> Result<Self> {
+    pub(super) fn predicted_again(self, load: &LoadRecord, folder: &Path) -> Result<Self> {
         let start = load.starts.first().context("no bundle")?;
         let settings: Vec<VethSetting> =
             self.settings.iter().map(|it| it.setting.clone()).collect();

@@ -3,7 +3,7 @@
 use netsilo_trial::stats::Estimate;
 
 use crate::predictions::draw::words;
-use crate::predictions::predicted::Row;
+use crate::predictions::predicted::PredictedLoad;
 use crate::say::markdown;
 
 /// Settings within this share of the best one are as good.
@@ -26,7 +26,7 @@ impl Pair {
 }
 
 /// A row for each pair, and the summary.
-pub(super) fn render(rows: &[Row]) -> String {
+pub(super) fn render(rows: &[PredictedLoad]) -> String {
     let mut table = markdown(&["load", "from", "to", "predicted", "90 %", "measured", "limit"]);
     for row in rows {
         let from = words(&row.settings[0].setting);
@@ -46,7 +46,7 @@ pub(super) fn render(rows: &[Row]) -> String {
 }
 
 /// The pairs of a load.
-fn pairs(row: &Row) -> Vec<Pair> {
+fn pairs(row: &PredictedLoad) -> Vec<Pair> {
     let rates = row.medians();
     let settings = row.settings.iter().zip(&rates).skip(1);
     settings
@@ -55,7 +55,7 @@ fn pairs(row: &Row) -> Vec<Pair> {
 }
 
 /// What the setting that was predicted best gives, as a share of what the best one gives.
-fn share_of_best(row: &Row) -> f64 {
+fn share_of_best(row: &PredictedLoad) -> f64 {
     let rates = row.medians();
     let by_gain =
         |a: &usize, b: &usize| row.settings[*a].gain.value.total_cmp(&row.settings[*b].gain.value);
@@ -64,7 +64,7 @@ fn share_of_best(row: &Row) -> f64 {
     rates[chosen] / rates.iter().copied().fold(f64::NAN, f64::max)
 }
 
-fn summary(rows: &[Row]) -> String {
+fn summary(rows: &[PredictedLoad]) -> String {
     let all: Vec<Pair> = rows.iter().flat_map(pairs).collect();
     let count = |is: &dyn Fn(&&Pair) -> bool| all.iter().filter(is).count();
     let errors: Vec<f64> = all.iter().map(Pair::error).collect();
@@ -103,7 +103,7 @@ fn root_mean_square(pairs: &[Pair]) -> f64 {
 
 /// The standard deviation of the logarithms of a setting's rates over the rounds; the median of all
 /// settings.
-fn noise(rows: &[Row]) -> f64 {
+fn noise(rows: &[PredictedLoad]) -> f64 {
     let deviation = |rates: &Vec<f64>| {
         let logs: Vec<f64> = rates.iter().map(|rate| rate.ln()).collect();
         let mean = netsilo_trial::stats::mean(&logs).filter(|_| logs.len() > 1)?;
@@ -124,7 +124,7 @@ mod tests {
     use crate::predictions::draw::draw;
     use crate::predictions::predicted::PredictedSetting;
 
-    fn row(gains: [f64; 3], rates: [f64; 3]) -> Row {
+    fn row(gains: [f64; 3], rates: [f64; 3]) -> PredictedLoad {
         let (load, settings) = draw(1, 0);
         let predicted = settings.iter().zip(gains).map(|(setting, value)| PredictedSetting {
             setting: setting.clone(),
@@ -132,7 +132,7 @@ mod tests {
             limit: "the CPUs".into(),
         });
         let rates = rates.map(|rate| vec![0.9 * rate, 1.1 * rate]).to_vec();
-        Row { load: load.name(), settings: predicted.collect(), rates }
+        PredictedLoad { load: load.name(), settings: predicted.collect(), rates }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::record::{Load, Recorded, Setting, middle};
+use crate::experiment::record::{LoadRecord, Recorded, SettingRecord, middle};
 use crate::say::markdown;
 use crate::wire::{NETDEV, cpus_of};
 
@@ -27,9 +27,9 @@ pub(super) struct Rps {
 
 /// A setting of RPS, and the same load without.
 struct Pair<'a> {
-    load: &'a Load,
-    off: &'a Setting,
-    on: &'a Setting,
+    load: &'a LoadRecord,
+    off: &'a SettingRecord,
+    on: &'a SettingRecord,
     cpus: CpuSet,
 }
 
@@ -159,8 +159,9 @@ mod tests {
 
     #[test]
     fn a_verdict_is_held_to_the_interval_of_the_change() {
-        let load = Load::default();
-        let setting = |rates: [f64; 6]| Setting { rates: rates.to_vec(), ..Setting::default() };
+        let load = LoadRecord::default();
+        let setting =
+            |rates: [f64; 6]| SettingRecord { rates: rates.to_vec(), ..SettingRecord::default() };
         let off = setting([100.0; 6]);
         let score = |on: [f64; 6], verdict| {
             let on = setting(on);

@@ -4,7 +4,7 @@
 //! A knob that is not in this table cannot be written: it is no [`Target`](crate::change::Target).
 //! What is true of a knob, wherever it is asked, is a fact of its row or a method of [`Knob`].
 
-use crate::change::location::{Location, Setting};
+use crate::change::location::{EthtoolSetting, Location};
 use crate::change::step::{Step, Traffic};
 use crate::change::value::{Kind, Value};
 use crate::machine::cpuset::CpuSet;
@@ -22,14 +22,14 @@ pub trait Knob: Clone {
     type Value: Kind;
 
     /// The facts that are the same for each knob of this type.
-    const ROW: &'static Row;
+    const FACTS: &'static KnobFacts;
 
     /// Where it lies.
     fn location(&self) -> Location<'_>;
 
     /// The name for people (`eth0 rx-3 rps_cpus`, `eth0 rss key`).
     fn name(&self) -> String {
-        let kind = Self::ROW.kind;
+        let kind = Self::FACTS.kind;
         match self.location() {
             Location::Netdev { netdev, file } => {
                 let file = file.trim_start_matches("queues/").replace('/', " ");
@@ -58,7 +58,7 @@ pub trait Knob: Clone {
 
     /// The step in which a change is made; `off` means that the new value switches the knob off.
     fn step(&self, _off: bool) -> Step {
-        Self::ROW.step
+        Self::FACTS.step
     }
 
     /// Whether the knob belongs to the netdev of this name.
@@ -72,8 +72,10 @@ pub trait Knob: Clone {
     /// After a change of channels the driver sets up queues, interrupts and their threads anew, and
     /// chooses their settings itself.
     fn is_void_after(&self, other: &Location<'_>) -> bool {
-        let Location::Ethtool { netdev, setting: Setting::Channels } = other else { return false };
-        Self::ROW.effect.names_queues && self.is_of(&netdev.name)
+        let Location::Ethtool { netdev, setting: EthtoolSetting::Channels } = other else {
+            return false;
+        };
+        Self::FACTS.effect.names_queues && self.is_of(&netdev.name)
     }
 
     /// The value that the kernel's text means.
@@ -119,7 +121,7 @@ pub struct Effect {
 
 /// Facts about all knobs of one type.
 #[derive(Debug, Clone, Copy)]
-pub struct Row {
+pub struct KnobFacts {
     /// The value of `knob` in JSON (`rps_cpus`).
     pub kind: &'static str,
     /// The other fields of the target in JSON, for `docs/knobs.md`.
@@ -146,7 +148,7 @@ pub struct Row {
     pub refusals: &'static [(Errno, &'static str)],
 }
 
-impl Row {
+impl KnobFacts {
     /// What most rows have in common; each row sets the other facts itself.
     pub(super) const fn usual(effect: Effect) -> Self {
         Self {
@@ -210,7 +212,7 @@ pub struct WrongValue {
 /// A [`Knob`] whose type is known only at run time, as in a journal: its values are [`Value`]s, and
 /// a value of another type is `None`.
 pub(super) trait AnyKnob {
-    fn row(&self) -> &'static Row;
+    fn facts(&self) -> &'static KnobFacts;
     fn name(&self) -> String;
     fn location(&self) -> Location<'_>;
     fn value_in(&self, snapshot: &Snapshot) -> Option<Value>;
@@ -227,8 +229,8 @@ pub(super) trait AnyKnob {
 }
 
 impl<K: Knob> AnyKnob for K {
-    fn row(&self) -> &'static Row {
-        K::ROW
+    fn facts(&self) -> &'static KnobFacts {
+        K::FACTS
     }
 
     fn name(&self) -> String {
@@ -265,7 +267,7 @@ impl<K: Knob> AnyKnob for K {
     fn check(&self, value: &Value) -> Result<(), WrongValue> {
         let wrong = || WrongValue {
             name: Knob::name(self),
-            knob: K::ROW.kind,
+            knob: K::FACTS.kind,
             wanted: K::Value::NAME,
             found: value.kind(),
         };

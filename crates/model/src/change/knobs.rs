@@ -63,14 +63,14 @@ macro_rules! knobs {
 
         /// The names of all types of knobs in JSON.
         pub fn kinds() -> Vec<&'static str> {
-            vec![$($knob::ROW.kind),*]
+            vec![$($knob::FACTS.kind),*]
         }
 
         /// The table of `docs/knobs.md`.
         pub fn as_markdown() -> String {
             let mut text = "| `knob` | more fields | value | where | traffic | what undo does |\n\
                             |---|---|---|---|---|---|\n".to_owned();
-            $(text += &$knob::ROW.as_markdown(<$knob as Knob>::Value::NAME);)*
+            $(text += &$knob::FACTS.as_markdown(<$knob as Knob>::Value::NAME);)*
             text
         }
     };

@@ -32,7 +32,7 @@ pub enum Location<'a> {
         /// The device.
         netdev: &'a NetdevIdentity,
         /// The setting.
-        setting: Setting,
+        setting: EthtoolSetting,
     },
     /// The CPUs of a thread (`sched_setaffinity`).
     Thread {
@@ -63,7 +63,7 @@ impl<'a> Location<'a> {
 
 /// A setting of a netdev that only ethtool's ioctl reaches, with an example of its text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Setting {
+pub enum EthtoolSetting {
     /// `combined=8 other=1`.
     Channels,
     /// The most that the driver accepts of each; never written.
@@ -74,7 +74,7 @@ pub enum Setting {
     MostRings,
     /// `rx-usecs=3`.
     Coalesce,
-    /// One number of [`Setting::Coalesce`] by its name there; a write keeps the others.
+    /// One number of [`EthtoolSetting::Coalesce`] by its name there; a write keeps the others.
     CoalesceNumber(&'static str),
     /// An offload by the kernel's name: `on`, `off`, `off [requested on]`.
     Offload(String),

@@ -52,20 +52,6 @@ impl TryFrom<ChangeFields> for Change {
     }
 }
 
-/// The state of a change in a later snapshot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// The knob has the new value; an interrupt also arrives there.
-    InForce,
-    /// The new affinity is set, but the interrupt still arrives where it did: the kernel moves it
-    /// when the next one comes.
-    Pending(CpuSet),
-    /// The knob has another value.
-    Differs(Value),
-    /// The knob is gone, or belongs to another device now.
-    Gone,
-}
-
 impl Change {
     /// A change of a knob whose type is known.
     ///
@@ -120,25 +106,6 @@ impl Change {
     #[must_use]
     pub fn because(self, reason: impl Into<String>) -> Self {
         Self(ChangeFields { reason: reason.into(), ..self.0 })
-    }
-
-    /// The state of this change in a snapshot taken after it was made.
-    pub fn outcome(&self, after: &Snapshot) -> Outcome {
-        let Some(value) = self.target.value_in(after) else { return Outcome::Gone };
-        if value != self.new {
-            return Outcome::Differs(value);
-        }
-        let Target::IrqAffinity(knob) = &self.target else { return Outcome::InForce };
-        match after
-            .irqs
-            .get(&knob.irq)
-            .and_then(|state| Some((state.requested.as_ref()?, state.effective.as_ref()?)))
-        {
-            Some((requested, effective)) if !effective.is_subset(requested) => {
-                Outcome::Pending(effective.clone())
-            }
-            _ => Outcome::InForce,
-        }
     }
 
     /// The old and the new value for people: of settings only those that differ, of a table also
@@ -226,23 +193,16 @@ mod tests {
     fn applied_and_taken_back_leaves_what_was_asked_for() {
         let (snapshot, change) = host();
         let after = apply_to(&snapshot, std::slice::from_ref(&change));
-        assert_eq!(change.outcome(&after), Outcome::InForce);
+        assert_eq!(change.target.value_in(&after), Some(change.new.clone()));
         let back = apply_to(&after, &[change.inverse()]);
         assert_eq!(change.target.value_in(&back), Some(change.old.clone()));
-    }
-
-    #[test]
-    fn an_interrupt_that_has_not_moved_yet_is_pending() {
-        let (mut snapshot, change) = host();
-        snapshot.irqs.get_mut(&Irq(30)).unwrap().requested = Some(set("2"));
-        assert_eq!(change.outcome(&snapshot), Outcome::Pending(set("0")));
     }
 
     #[test]
     fn a_number_that_another_interrupt_has_now_is_gone() {
         let (mut snapshot, change) = host();
         snapshot.irqs.get_mut(&Irq(30)).unwrap().actions = vec!["nvme0q3".into()];
-        assert_eq!(change.outcome(&snapshot), Outcome::Gone);
+        assert_eq!(change.target.value_in(&snapshot), None);
         assert_eq!(apply_to(&snapshot, &[change]), snapshot);
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::change::knob::{Row, WrongValue};
+use crate::change::knob::{KnobFacts, WrongValue};
 use crate::change::knobs::Target;
 use crate::change::location::Location;
 use crate::change::step::{Interruption, Step, Traffic};
@@ -12,8 +12,8 @@ use crate::snapshot::netdev::NetdevIdentity;
 
 impl Target {
     /// What is the same for all knobs of this type.
-    pub fn row(&self) -> &'static Row {
-        self.knob().row()
+    pub fn facts(&self) -> &'static KnobFacts {
+        self.knob().facts()
     }
 
     /// Where it lies.
@@ -49,12 +49,12 @@ impl Target {
 
     /// Whether another program writes such a knob while it runs.
     pub fn is_owned_by(&self, program: &KnobOwner) -> bool {
-        self.row().effect.owner.is_some_and(|knob| program.writes.contains(&knob))
+        self.facts().effect.owner.is_some_and(|knob| program.writes.contains(&knob))
     }
 
     /// Whether writing it stops the traffic of its device for a moment; `None` where it does not.
     pub fn interrupts_traffic(&self) -> Option<Interruption> {
-        match self.row().effect.traffic {
+        match self.facts().effect.traffic {
             Traffic::Stops(interruption) => Some(interruption),
             Traffic::Unchanged | Traffic::FlowsMove => None,
         }
@@ -63,7 +63,7 @@ impl Target {
     /// Whether the driver may make queues, interrupts or NAPIs of its device anew when it is
     /// written, and so choose their settings itself.
     pub fn may_reset_queues(&self) -> bool {
-        self.interrupts_traffic().is_some() || self.row().waits_for_napis
+        self.interrupts_traffic().is_some() || self.facts().waits_for_napis
     }
 
     /// The device that it belongs to, if it has one.

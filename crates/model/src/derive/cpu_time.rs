@@ -26,13 +26,13 @@ pub struct CpuTimeShares {
     /// idle.
     pub uncounted: Option<f64>,
     /// Measured at entry and exit (eBPF).
-    pub measured: Option<Measured>,
+    pub measured: Option<MeasuredShares>,
 }
 
 /// Shares of the time, measured at entry and exit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Measured {
+pub struct MeasuredShares {
     /// In the NET_RX softirq.
     pub net_rx: f64,
     /// In the NET_TX softirq.
@@ -48,7 +48,7 @@ pub struct Measured {
     pub reschedule: Option<f64>,
 }
 
-impl Measured {
+impl MeasuredShares {
     /// All softirqs.
     pub fn softirq(&self) -> f64 {
         self.net_rx + self.net_tx + self.other_softirq
@@ -132,12 +132,12 @@ impl CpuTimeShares {
     }
 }
 
-fn measured(observation: &Observation, cpu: CpuId) -> Option<Measured> {
+fn measured(observation: &Observation, cpu: CpuId) -> Option<MeasuredShares> {
     let attribution = &observation.attribution;
     let elapsed = attribution.elapsed.as_secs_f64();
     let time = attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0)?;
     let share = |nanoseconds: u64| (nanoseconds as f64 / 1e9 / elapsed).min(1.0);
-    Some(Measured {
+    Some(MeasuredShares {
         net_rx: share(time.net_rx_ns),
         net_tx: share(time.net_tx_ns),
         other_softirq: share(time.other_softirq_ns),
@@ -160,7 +160,7 @@ mod tests {
             }),
             idle: Some(0.3),
             uncounted: Some(uncounted),
-            measured: Some(Measured { net_rx: measured, ..Measured::default() }),
+            measured: Some(MeasuredShares { net_rx: measured, ..MeasuredShares::default() }),
         }
     }
 

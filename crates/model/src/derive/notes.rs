@@ -23,7 +23,7 @@ pub fn notes(observation: &Observation, rates: &Rates, silos: &Silos) -> Vec<Str
     notes.extend(unresolved(silos));
     notes.extend(after.netdevs.iter().filter_map(unknown_interrupts));
     notes.extend(redirecting(after));
-    notes.extend(after.writers.iter().map(|writer| {
+    notes.extend(after.knob_owners.iter().map(|writer| {
         let knobs: Vec<&str> = writer.writes.iter().map(|knob| knob_name(*knob)).collect();
         format!("{} (pid {}) is running and changes {}", writer.name, writer.pid, knobs.join(", "))
     }));

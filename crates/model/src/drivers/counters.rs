@@ -6,7 +6,7 @@
 use crate::drivers::loss_stage::LossStage;
 
 /// One counter of one or more drivers.
-pub struct Row {
+pub struct DropCounter {
     drivers: &'static [&'static str],
     name: &'static str,
     /// The stage of the ledger that it counts.
@@ -15,8 +15,12 @@ pub struct Row {
     pub aside: &'static str,
 }
 
-const fn lost(drivers: &'static [&'static str], name: &'static str, place: LossStage) -> Row {
-    Row { drivers, name, place, aside: "" }
+const fn lost(
+    drivers: &'static [&'static str],
+    name: &'static str,
+    place: LossStage,
+) -> DropCounter {
+    DropCounter { drivers, name, place, aside: "" }
 }
 
 const fn shown(
@@ -24,14 +28,14 @@ const fn shown(
     name: &'static str,
     place: LossStage,
     aside: &'static str,
-) -> Row {
-    Row { drivers, name, place, aside }
+) -> DropCounter {
+    DropCounter { drivers, name, place, aside }
 }
 
 const NO_MEMORY: &str = "no memory for a buffer; the driver retries";
 const LIMIT: &str = "a limit of the instance: the provider queues or drops packets";
 
-const ROWS: &[Row] = &[
+const ROWS: &[DropCounter] = &[
     lost(&["igb", "igc", "e1000e", "e1000", "ixgbe"], "rx_missed_errors", LossStage::Nic),
     lost(&["igb", "igc"], "rx_queue_{n}_drops", LossStage::Ring),
     shown(
@@ -122,11 +126,11 @@ pub fn ring_apart(driver: &str) -> bool {
 }
 
 /// The row of a driver's counter. Ignores spaces around the name.
-pub fn row(driver: &str, name: &str) -> Option<&'static Row> {
+pub fn row(driver: &str, name: &str) -> Option<&'static DropCounter> {
     ROWS.iter().find(|row| row.drivers.contains(&driver) && row.fits(name.trim()))
 }
 
-impl Row {
+impl DropCounter {
     /// The name with `*` in place of the number, for the sum over all numbers.
     pub fn name(&self) -> String {
         self.name.replace("{n}", "*")

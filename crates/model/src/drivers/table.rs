@@ -33,7 +33,7 @@ pub struct DriverEntry {
     pub udp_source: Option<String>,
     /// Knobs by kernel version, oldest first; an examined version without an entry equals the
     /// previous one.
-    pub kernel: Vec<Knobs>,
+    pub kernel: Vec<DriverKnobs>,
 }
 
 /// Whether a driver's RSS hash includes UDP ports.
@@ -50,11 +50,11 @@ pub enum UdpPorts {
 
 /// The knobs of a driver from one kernel version on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Knobs {
+pub struct DriverKnobs {
     /// The oldest examined version with these knobs.
     pub since: String,
     /// The supported knobs.
-    pub knobs: BTreeSet<Knob>,
+    pub knobs: BTreeSet<DriverKnob>,
     /// The supported parameters of `ethtool -C`.
     pub coalesce: BTreeSet<String>,
 }
@@ -62,7 +62,7 @@ pub struct Knobs {
 /// A knob that a driver may support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Knob {
+pub enum DriverKnob {
     /// Number of channels (`ethtool -L`).
     Channels,
     /// Ring sizes (`ethtool -G`).
@@ -95,7 +95,7 @@ pub enum Knob {
     NapiIrq,
 }
 
-impl Knob {
+impl DriverKnob {
     /// All knobs.
     pub const ALL: [Self; 15] = [
         Self::Channels,
@@ -152,7 +152,7 @@ impl Drivers {
 
     /// The knobs of a driver on a kernel release (`6.12.48+deb12-amd64`); `None` on a kernel older
     /// than all examined ones.
-    pub fn knobs(&self, driver: &str, release: &str) -> Option<&Knobs> {
+    pub fn knobs(&self, driver: &str, release: &str) -> Option<&DriverKnobs> {
         let running = version(release)?;
         self.find(driver)?
             .kernel
@@ -161,7 +161,7 @@ impl Drivers {
     }
 
     /// Whether a driver is known to lack a knob on this kernel; false when unknown.
-    pub fn lacks(&self, driver: &str, release: &str, knob: Knob) -> bool {
+    pub fn lacks(&self, driver: &str, release: &str, knob: DriverKnob) -> bool {
         self.knobs(driver, release).is_some_and(|knobs| !knobs.knobs.contains(&knob))
     }
 
@@ -172,11 +172,14 @@ impl Drivers {
 
     /// The tables of `docs/drivers.md`, as markdown.
     pub fn tables(&self) -> String {
-        let mut text =
-            format!("| driver | kernel | {} |\n", Knob::ALL.map(Knob::label).join(" | "));
-        let _ = writeln!(text, "|---|---|{}", "---|".repeat(Knob::ALL.len()));
+        let mut text = format!(
+            "| driver | kernel | {} |\n",
+            DriverKnob::ALL.map(DriverKnob::label).join(" | ")
+        );
+        let _ = writeln!(text, "|---|---|{}", "---|".repeat(DriverKnob::ALL.len()));
         for (driver, knobs) in self.rows() {
-            let marks = Knob::ALL.map(|knob| if knobs.knobs.contains(&knob) { "yes" } else { "" });
+            let marks =
+                DriverKnob::ALL.map(|knob| if knobs.knobs.contains(&knob) { "yes" } else { "" });
             let _ = writeln!(text, "| {} | {} | {} |", driver.name, knobs.since, marks.join(" | "));
         }
         let _ = writeln!(
@@ -209,7 +212,7 @@ impl Drivers {
         text
     }
 
-    fn rows(&self) -> impl Iterator<Item = (&DriverEntry, &Knobs)> {
+    fn rows(&self) -> impl Iterator<Item = (&DriverEntry, &DriverKnobs)> {
         self.driver.iter().flat_map(|driver| driver.kernel.iter().map(move |knobs| (driver, knobs)))
     }
 }
@@ -243,13 +246,13 @@ mod tests {
     fn the_newest_entry_up_to_the_kernel_counts() {
         let drivers = Drivers::shipped();
         let knobs = |driver, release| &drivers.knobs(driver, release).unwrap().knobs;
-        assert!(!knobs("bnxt_en", "6.1.0-40-amd64").contains(&Knob::RssContexts));
-        assert!(knobs("bnxt_en", "6.12.48+deb12-amd64").contains(&Knob::RssContexts));
+        assert!(!knobs("bnxt_en", "6.1.0-40-amd64").contains(&DriverKnob::RssContexts));
+        assert!(knobs("bnxt_en", "6.12.48+deb12-amd64").contains(&DriverKnob::RssContexts));
         assert!(
-            knobs("igb", "6.18.3").contains(&Knob::FlowHash)
-                && !knobs("igb", "6.18.3").contains(&Knob::NapiIrq)
+            knobs("igb", "6.18.3").contains(&DriverKnob::FlowHash)
+                && !knobs("igb", "6.18.3").contains(&DriverKnob::NapiIrq)
         );
-        assert!(knobs("igb", "7.3-rc1").contains(&Knob::NapiIrq));
+        assert!(knobs("igb", "7.3-rc1").contains(&DriverKnob::NapiIrq));
     }
 
     #[test]
@@ -257,11 +260,12 @@ mod tests {
         let drivers = Drivers::shipped();
         assert_eq!(drivers.knobs("igb", "5.10.0"), None);
         assert!(
-            !drivers.lacks("igb", "5.10.0", Knob::Lro)
-                && !drivers.lacks("no_such", "6.12", Knob::Lro)
+            !drivers.lacks("igb", "5.10.0", DriverKnob::Lro)
+                && !drivers.lacks("no_such", "6.12", DriverKnob::Lro)
         );
         assert!(
-            drivers.lacks("igb", "6.12", Knob::Lro) && !drivers.lacks("vmxnet3", "6.12", Knob::Lro)
+            drivers.lacks("igb", "6.12", DriverKnob::Lro)
+                && !drivers.lacks("vmxnet3", "6.12", DriverKnob::Lro)
         );
         assert!(
             drivers.supports_coalesce("mlx5_core", "6.1", "adaptive-rx")

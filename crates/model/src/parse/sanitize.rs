@@ -60,7 +60,7 @@ impl Snapshot {
             escape_all(state.actions.iter_mut().chain([&mut state.chip]));
         }
         self.netdevs.iter_mut().for_each(escape_netdev);
-        escape_all(self.writers.iter_mut().map(|writer| &mut writer.name));
+        escape_all(self.knob_owners.iter_mut().map(|writer| &mut writer.name));
         let sockets = self.losing_sockets.iter_mut().flatten();
         escape_all(sockets.filter_map(|socket| Some(&mut socket.holder.as_mut()?.comm)));
         escape_all(self.gaps.iter_mut().flat_map(|gap| [&mut gap.what, &mut gap.why]));
@@ -158,7 +158,7 @@ mod tests {
                 "readers": [{ "comm": "evil\nok: machine", "cpu": 1, "bytes_per_s": 9000 }],
                 "forwards": [{ "to": "tap\u009b2J", "queue": 0, "packets_per_s": 60,
                     "bytes_per_s": 900 }] }] }],
-            "writers": [{ "name": "irq\u001bbalance", "pid": 7, "writes": [] }] }"#;
+            "knob_owners": [{ "name": "irq\u001bbalance", "pid": 7, "writes": [] }] }"#;
         let scene: Scene = serde_json::from_str(scene).unwrap();
         let mut observation = scene.observation();
         observation.attribution.consumption[0].consumer.cgroup = Some("/a\r/b".into());

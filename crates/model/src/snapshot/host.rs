@@ -40,7 +40,7 @@ pub struct Snapshot {
     /// Settings of the network stack as a whole.
     pub net: NetSettings,
     /// Other programs that write the same knobs and run now.
-    pub writers: Vec<KnobOwner>,
+    pub knob_owners: Vec<KnobOwner>,
     /// Protocol counters of netsilo's own network namespace since its creation, with the names of
     /// `nstat`; empty when not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -56,7 +56,7 @@ pub struct Scene {
     /// Network devices.
     pub netdevs: Vec<SceneNetdev>,
     /// Other programs that write the same knobs.
-    pub writers: Vec<KnobOwner>,
+    pub knob_owners: Vec<KnobOwner>,
     /// `rps_sock_flow_entries`.
     pub rps_sock_flow_entries: Option<u32>,
     /// `rps_default_mask`.
@@ -194,7 +194,8 @@ impl Scene {
     /// Returns the settings, with all counters 0.
     pub fn settings(&self) -> Snapshot {
         let topology = self.topology();
-        let mut snapshot = Snapshot { writers: self.writers.clone(), ..Snapshot::default() };
+        let mut snapshot =
+            Snapshot { knob_owners: self.knob_owners.clone(), ..Snapshot::default() };
         snapshot.machine.hostname = "scene".into();
         snapshot.machine.netns = NETNS;
         snapshot.machine.virtual_machine = self.virtual_machine;

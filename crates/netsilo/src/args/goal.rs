@@ -100,7 +100,7 @@ impl GoalArgs {
         }
         let (outcomes, notes) = self.outcomes.known(Root::live())?;
         notes.iter().for_each(|note| out::note(note));
-        Ok(plan_by_outcome(analysis, goal, &outcomes.recall(analysis)))
+        Ok(plan_by_outcome(analysis, goal, &outcomes.find(analysis)))
     }
 
     /// Plans the fixes of findings, or the placement by the cost model.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::plan::learned::Learned;
-use netsilo_decide::plan::outcomes::{KeptOutcome, Recall};
+use netsilo_decide::plan::find_outcome::{FoundOutcome, KeptOutcome};
+use netsilo_decide::plan::measured_outcome::MeasuredOutcome;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::signature::Signature;
 use netsilo_sys::consumer::pinned;
@@ -43,7 +43,7 @@ impl OutcomesDir {
         let (mut kept, mut notes) = (Vec::new(), loaded.notes);
         for stored in loaded.outcomes {
             match parse(&stored.text) {
-                Ok(learned) => kept.push(KeptOutcome { id: stored.id, learned }),
+                Ok(outcome) => kept.push(KeptOutcome { id: stored.id, outcome }),
                 Err(why) => {
                     let (id, dir) = (&stored.id, self.outcomes_dir.display());
                     notes.push(format!(
@@ -59,18 +59,18 @@ impl OutcomesDir {
     /// Reads the outcomes that plans of this machine may follow, with notes like [`Self::load`].
     pub(crate) fn known(&self, root: Root) -> Result<(KnownOutcomes, Vec<String>)> {
         let (mut kept, notes) = self.load();
-        kept.retain(|it| guides_plans(&it.learned.objective));
+        kept.retain(|it| guides_plans(&it.outcome.objective));
         if !kept.is_empty() {
             let machine = machine_identity(&root).context("cannot identify this machine")?;
-            kept.retain(|it| it.learned.differs_in_machine(&machine).is_none());
+            kept.retain(|it| it.outcome.differs_in_machine(&machine).is_none());
         }
         Ok((KnownOutcomes { root, kept }, notes))
     }
 
     /// Keeps an outcome; returns its id.
-    pub(crate) fn keep(&self, learned: &Learned) -> Result<String> {
-        let text = out::indented(learned)?;
-        let at = UNIX_EPOCH + Duration::from_secs(learned.ended_s);
+    pub(crate) fn keep(&self, outcome: &MeasuredOutcome) -> Result<String> {
+        let text = out::indented(outcome)?;
+        let at = UNIX_EPOCH + Duration::from_secs(outcome.ended_s);
         let when = humantime::format_rfc3339_seconds(at).to_string().replace([':', '-'], "");
         Ok(outcomes::store(&self.outcomes_dir, &when, text.as_bytes())?)
     }
@@ -78,12 +78,12 @@ impl OutcomesDir {
 
 impl KnownOutcomes {
     /// The newest outcome that was measured on the workload of an observation.
-    pub(crate) fn recall(&self, analysis: &Analysis<'_>) -> Recall<'_> {
+    pub(crate) fn find(&self, analysis: &Analysis<'_>) -> FoundOutcome<'_> {
         if self.kept.is_empty() {
-            return Recall::Nothing;
+            return FoundOutcome::Nothing;
         }
         let now = signature(analysis, &self.root);
-        Recall::newest(&self.kept, now.as_ref(), since_1970())
+        FoundOutcome::newest(&self.kept, now.as_ref(), since_1970())
     }
 }
 
@@ -107,17 +107,17 @@ pub(crate) fn guides_plans(objective: &str) -> bool {
 }
 
 /// Parses and checks the contents of a file.
-fn parse(text: &[u8]) -> Result<Learned, String> {
+fn parse(text: &[u8]) -> Result<MeasuredOutcome, String> {
     // the schema first: the other fields of another schema may have any form
     #[derive(serde::Deserialize)]
     struct Versioned {
         schema: u32,
     }
     let Versioned { schema } = serde_json::from_slice(text).map_err(|why| why.to_string())?;
-    if schema != netsilo_decide::plan::learned::SCHEMA {
+    if schema != netsilo_decide::plan::measured_outcome::SCHEMA {
         return Err(format!("it has schema {schema}, which this netsilo does not read"));
     }
-    let learned: Learned = serde_json::from_slice(text).map_err(|why| why.to_string())?;
-    learned.check()?;
-    Ok(learned)
+    let outcome: MeasuredOutcome = serde_json::from_slice(text).map_err(|why| why.to_string())?;
+    outcome.check()?;
+    Ok(outcome)
 }

@@ -19,7 +19,7 @@ use netsilo_sys::observe::CountingMode;
 
 use crate::args::file::{read_configuration, refuse_foreign};
 use file::Yield;
-pub(crate) use file::{Budget, Metrics, Window};
+pub(crate) use file::{BpfWindow, Budget, Metrics};
 
 /// Default folder of the configuration.
 pub(crate) const CONFIG_DIR: &str = "/etc/netsilo";
@@ -30,7 +30,7 @@ pub(crate) struct Config {
     /// Length of a cycle.
     pub(crate) interval: Duration,
     /// The part of each cycle in which eBPF is attached.
-    pub(crate) window: Window,
+    pub(crate) window: BpfWindow,
     /// Share of the machine's CPU time that the daemon may take; it shortens its windows.
     pub(crate) budget: Budget,
     /// Whether eBPF is used at all.
@@ -58,7 +58,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             interval: Duration::from_secs(10),
-            window: Window::Last(Duration::from_secs(1)),
+            window: BpfWindow::Last(Duration::from_secs(1)),
             budget: Budget::Share(0.003),
             bpf: true,
             hints: true,
@@ -163,7 +163,7 @@ impl Config {
 
     /// Checks what involves more than one key.
     fn check(&self) -> Result<()> {
-        if let Window::Last(window) = self.window {
+        if let BpfWindow::Last(window) = self.window {
             let shown = humantime::format_duration;
             anyhow::ensure!(
                 window <= self.interval,
@@ -191,8 +191,8 @@ impl Config {
     pub(crate) fn counting(&self) -> CountingMode {
         match self.window {
             _ if !self.bpf => CountingMode::WithoutBpf,
-            Window::Always => CountingMode::Continuous,
-            Window::Last(length) => CountingMode::Windows(length),
+            BpfWindow::Always => CountingMode::Continuous,
+            BpfWindow::Last(length) => CountingMode::Windows(length),
         }
     }
 
@@ -200,8 +200,8 @@ impl Config {
     /// CPU time that bounds it; with `window = "always"` nothing does.
     pub(crate) fn window_and_budget(&self) -> (Duration, Option<f64>) {
         match self.window {
-            Window::Always => (self.interval, None),
-            Window::Last(length) => (length, self.budget.limit()),
+            BpfWindow::Always => (self.interval, None),
+            BpfWindow::Last(length) => (length, self.budget.limit()),
         }
     }
 

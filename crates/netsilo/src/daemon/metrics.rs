@@ -231,7 +231,7 @@ fn plain(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_decide::plan::learned::{BestCandidate, MeasuredBasis};
+    use netsilo_decide::plan::measured_outcome::{BestCandidate, MeasuredBasis};
 
     use super::*;
 

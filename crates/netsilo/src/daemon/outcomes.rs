@@ -1,6 +1,6 @@
 //! The measured outcomes that the daemon follows, read again whenever some come or go.
 
-use netsilo_decide::plan::outcomes::Recall;
+use netsilo_decide::plan::find_outcome::FoundOutcome;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::outcomes::ids;
@@ -40,7 +40,7 @@ impl FollowedOutcomes {
     }
 
     /// What the outcomes say of an observation.
-    pub(crate) fn recall(&self, analysis: &Analysis<'_>) -> Recall<'_> {
-        self.known.as_ref().map_or(Recall::Nothing, |known| known.recall(analysis))
+    pub(crate) fn find(&self, analysis: &Analysis<'_>) -> FoundOutcome<'_> {
+        self.known.as_ref().map_or(FoundOutcome::Nothing, |known| known.find(analysis))
     }
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use netsilo_decide::control::WriteOutcome;
+use netsilo_decide::control::WriteResult;
 use netsilo_model::change::{Change, Target};
 use netsilo_sys::transaction::apply::{
     ApplyError, Drift, TransactionOptions, WriteError, apply_for,
@@ -17,9 +17,9 @@ use netsilo_sys::transaction::undo::{UndoScope, undo};
 
 /// The results of a batch of writes.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub(crate) struct BatchResult {
     /// Result of each knob; a knob without a result was not tried.
-    pub(crate) outcomes: Vec<(Target, WriteOutcome)>,
+    pub(crate) results: Vec<(Target, WriteResult)>,
     /// Why the batch ended early.
     pub(crate) stopped: Option<Stopped>,
 }
@@ -35,10 +35,10 @@ pub(crate) enum Stopped {
 
 /// Writes changes as one transaction of the daemon; as more than one if some knobs fail and the
 /// others must be written without them.
-pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -> Batch {
-    let mut batch = Batch::default();
+pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -> BatchResult {
+    let mut batch = BatchResult::default();
     while !changes.is_empty() {
-        let before = batch.outcomes.len();
+        let before = batch.results.len();
         let mut options = TransactionOptions {
             confirm_within: None,
             start_guard: &mut |_| Ok(()),
@@ -51,21 +51,21 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
                 };
                 for change in &changes {
                     let value = settled(&change.target).unwrap_or(&change.new).clone();
-                    batch.outcomes.push((change.target.clone(), WriteOutcome::InForce(value)));
+                    batch.results.push((change.target.clone(), WriteResult::InForce(value)));
                 }
                 for (target, now) in applied.overwritten {
-                    batch.outcomes.retain(|(it, _)| *it != target);
-                    batch.outcomes.push((target, WriteOutcome::Overwritten(now)));
+                    batch.results.retain(|(it, _)| *it != target);
+                    batch.results.push((target, WriteResult::Overwritten(now)));
                 }
                 return batch;
             }
             Err(ApplyError::Drifted(drifts)) => {
-                batch.outcomes.extend(drifts.into_iter().map(drifted))
+                batch.results.extend(drifts.into_iter().map(drifted))
             }
             Err(
                 ApplyError::Restored { why: WriteError::Knob(error), .. }
                 | ApplyError::Waiting(error),
-            ) => batch.outcomes.push(refused(&error)),
+            ) => batch.results.push(refused(&error)),
             Err(error) => {
                 batch.stopped = Some(stopped(&error));
                 return batch;
@@ -73,25 +73,25 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
         }
         // Retry without the failed knobs; each round drops at least one.
         changes.retain(|change| {
-            !batch.outcomes[before..].iter().any(|(target, _)| *target == change.target)
+            !batch.results[before..].iter().any(|(target, _)| *target == change.target)
         });
-        if batch.outcomes.len() == before {
+        if batch.results.len() == before {
             return batch;
         }
     }
     batch
 }
 
-fn drifted(drift: Drift) -> (Target, WriteOutcome) {
+fn drifted(drift: Drift) -> (Target, WriteResult) {
     match drift {
-        Drift::Changed { target, now, .. } => (target, WriteOutcome::Overwritten(now)),
+        Drift::Changed { target, now, .. } => (target, WriteResult::Overwritten(now)),
         Drift::Unreadable(error) => refused(&error),
     }
 }
 
-fn refused(error: &KnobError) -> (Target, WriteOutcome) {
+fn refused(error: &KnobError) -> (Target, WriteResult) {
     let written =
-        if error.is_gone() { WriteOutcome::Gone } else { WriteOutcome::Refused(error.to_string()) };
+        if error.is_gone() { WriteResult::Gone } else { WriteResult::Refused(error.to_string()) };
     (error.target().clone(), written)
 }
 

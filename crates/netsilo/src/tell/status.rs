@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netsilo_decide::control::{Conflict, ControllerState, Held, LogEntry, TrialResult};
-use netsilo_decide::plan::learned::MeasuredBasis;
+use netsilo_decide::control::{Conflict, ControllerState, Held, LogEntry, VerificationResult};
+use netsilo_decide::plan::measured_outcome::MeasuredBasis;
 use netsilo_decide::plan::{Advice, Placement, Refusal, Unchanged};
 use netsilo_model::change::Change;
 use netsilo_model::derive::locality::Locality;
@@ -57,12 +57,12 @@ pub(crate) struct Status {
     /// Advice that netsilo does not act on itself.
     pub(crate) advice: Vec<Advice>,
     /// Result of the last writes that could be verified.
-    pub(crate) verification: Option<TrialResult>,
+    pub(crate) verification: Option<VerificationResult>,
     /// The last decisions, oldest first.
     pub(crate) log: Vec<LogEntry>,
     /// Failures of the daemon itself, and their reasons.
     pub(crate) notes: Vec<String>,
-    pub(crate) totals: Totals,
+    pub(crate) totals: DaemonTotals,
     pub(crate) own: SelfCost,
 }
 
@@ -93,7 +93,7 @@ impl Status {
             verification: None,
             log: Vec::new(),
             notes,
-            totals: Totals::default(),
+            totals: DaemonTotals::default(),
             own: self_cost(),
         }
     }
@@ -150,7 +150,7 @@ pub(crate) struct CountingStatus {
 /// Counts since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Totals {
+pub(crate) struct DaemonTotals {
     /// Knobs written, including reverts and reapplied changes.
     pub(crate) changes: u64,
     /// Changes reverted because they made it worse.

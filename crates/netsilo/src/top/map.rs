@@ -42,12 +42,12 @@ pub(crate) struct Column {
     pub(crate) cpus: CpuSet,
     /// Its first character.
     pub(crate) x: usize,
-    pub(crate) place: Place,
+    pub(crate) place: CpuPosition,
 }
 
 /// Where a CPU is: columns are sorted by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct CpuPosition {
     /// `None` sorts first: CPUs in no node.
     pub(crate) node: Option<NodeId>,
     /// Lowest CPU under the last-level cache.
@@ -107,7 +107,7 @@ impl Grid {
         last.unwrap_or(Self { level: Level::Cpu, columns: Vec::new(), width: 1, total: 0 })
     }
 
-    fn spaced(places: &[Place], level: Level, (width, gaps): Spacing) -> Self {
+    fn spaced(places: &[CpuPosition], level: Level, (width, gaps): Spacing) -> Self {
         let mut columns: Vec<Column> = Vec::new();
         for place in places {
             let x = match columns.last_mut() {
@@ -125,7 +125,10 @@ impl Grid {
     }
 
     /// The first and last column of each run of columns that share `what`.
-    pub(crate) fn runs<T: PartialEq>(&self, what: impl Fn(&Place) -> T) -> Vec<(usize, usize)> {
+    pub(crate) fn runs<T: PartialEq>(
+        &self,
+        what: impl Fn(&CpuPosition) -> T,
+    ) -> Vec<(usize, usize)> {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         for (at, column) in self.columns.iter().enumerate() {
             match runs.last_mut() {
@@ -139,7 +142,7 @@ impl Grid {
     }
 }
 
-impl Place {
+impl CpuPosition {
     /// Whether both are in one column.
     fn shares(&self, other: &Self, level: Level) -> bool {
         match level {
@@ -165,17 +168,17 @@ impl Place {
 }
 
 /// The online CPUs in the order of the columns.
-fn places(topology: &Topology) -> Vec<Place> {
+fn places(topology: &Topology) -> Vec<CpuPosition> {
     let place = |cpu: CpuId| {
         let lowest = |cpus: CpuSet| cpus.lowest().unwrap_or(cpu);
-        Place {
+        CpuPosition {
             node: topology.cpus.get(&cpu).and_then(|cpu| cpu.node),
             llc: lowest(topology.llc_of(cpu)),
             core: lowest(topology.core_of(cpu)),
             cpu,
         }
     };
-    let mut places: Vec<Place> = topology.online.iter().map(place).collect();
+    let mut places: Vec<CpuPosition> = topology.online.iter().map(place).collect();
     places.sort_unstable();
     places
 }

@@ -254,7 +254,7 @@ pub(super) fn is_this_machine(plan: &RacePlan) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_decide::judge::candidates::Expected;
+    use netsilo_decide::judge::candidates::CandidateEstimate;
     use netsilo_decide::plan::Plan;
 
     use super::*;
@@ -264,7 +264,7 @@ mod tests {
         let candidate = |name: &str| Candidate {
             name: name.into(),
             plan: Plan::default(),
-            expected: Expected::NotEstimated,
+            expected: CandidateEstimate::NotEstimated,
         };
         let tried = ["spread", "rps", "xps", "auto"].map(candidate).to_vec();
         let mut candidates = Candidates { tried, left_out: Vec::new() };

@@ -30,12 +30,12 @@ const MARGIN: Duration = Duration::from_secs(30);
 pub(super) type Watch<'a> = &'a mut dyn FnMut(&Peek) -> Option<Breach>;
 
 /// What a window showed.
-pub(super) struct Window {
+pub(super) struct WindowResult {
     pub(super) peeks: Vec<Peek>,
     pub(super) end: TurnEnd,
 }
 
-impl Window {
+impl WindowResult {
     /// A window that ended early.
     pub(super) fn ended(peeks: Vec<Peek>, end: TurnEnd) -> Self {
         Self { peeks, end }
@@ -80,7 +80,7 @@ impl<'a> Meter<'a> {
     }
 
     /// Measures one window; `None` when it was interrupted.
-    pub(super) fn measure(&mut self, watch: Watch<'_>) -> Result<Option<Window>> {
+    pub(super) fn measure(&mut self, watch: Watch<'_>) -> Result<Option<WindowResult>> {
         let stop = self.stop;
         self.part(self.plan.settle, stop)?;
         let window = match self.measure {
@@ -95,7 +95,7 @@ impl<'a> Meter<'a> {
         Ok(self.observer.next(&self.root, time, |time| wait_unless_stopped(time, end))?)
     }
 
-    fn live(&mut self, measure: WorkloadMeasure, watch: Watch<'_>) -> Result<Option<Window>> {
+    fn live(&mut self, measure: WorkloadMeasure, watch: Watch<'_>) -> Result<Option<WindowResult>> {
         let (mut peeks, mut whole) = (Vec::new(), None::<Observation>);
         let mut waits = Waits::default();
         let mut left = self.plan.window;
@@ -109,7 +109,7 @@ impl<'a> Meter<'a> {
             let peek = Peek::from_observation(&observation, Some(measure), &mut waits);
             peeks.push(peek);
             if let Some(breach) = watch(&peek) {
-                return Ok(Some(Window::ended(peeks, TurnEnd::Broke(breach))));
+                return Ok(Some(WindowResult::ended(peeks, TurnEnd::Broke(breach))));
             }
             match &mut whole {
                 Some(whole) => whole.append(observation),
@@ -121,10 +121,10 @@ impl<'a> Meter<'a> {
             Ok(value) => TurnEnd::Value(value),
             Err(why) => TurnEnd::Lost(format!("no {measure}: {why}")),
         };
-        Ok(Some(Window { peeks, end }))
+        Ok(Some(WindowResult { peeks, end }))
     }
 
-    fn command(&mut self, watch: Watch<'_>) -> Result<Option<Window>> {
+    fn command(&mut self, watch: Watch<'_>) -> Result<Option<WindowResult>> {
         let (plan, stop) = (self.plan, self.stop);
         let (mut peeks, mut waits) = (Vec::new(), Waits::default());
         let ran = while_running(&plan.load, |running| {
@@ -153,7 +153,7 @@ impl<'a> Meter<'a> {
                 watch(&peek).map_or(TurnEnd::Value(value), TurnEnd::Broke)
             }
         };
-        Ok(Some(Window { peeks, end }))
+        Ok(Some(WindowResult { peeks, end }))
     }
 }
 

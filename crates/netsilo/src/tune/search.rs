@@ -12,7 +12,7 @@ use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::temporary_changes::{Restored, TemporaryChanges};
 use crate::tune::folder::Folder;
-use crate::tune::meter::{Meter, Window};
+use crate::tune::meter::{Meter, WindowResult};
 use crate::views::tune::{newly_out, so_far};
 
 /// A search ends after this many consecutive windows without a value.
@@ -68,11 +68,11 @@ impl Search<'_> {
         let started_ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
         let candidate = turn.candidate;
-        let record = |Window { peeks, end }| RaceRecord { candidate, started_ms, peeks, end };
+        let record = |WindowResult { peeks, end }| RaceRecord { candidate, started_ms, peeks, end };
         let changes = &self.plan.candidates[candidate].changes;
         if let Err(error) = temporary.replace(changes) {
             let end = TurnEnd::Failed(refused(error)?);
-            return Ok(Some(record(Window::ended(Vec::new(), end))));
+            return Ok(Some(record(WindowResult::ended(Vec::new(), end))));
         }
         let race = &mut self.race;
         let measured = self.meter.measure(&mut |peek| race.peek(peek))?;
@@ -80,12 +80,12 @@ impl Search<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let as_measured = |window: Window| {
+        let as_measured = |window: WindowResult| {
             if was_in_force {
                 window
             } else {
                 let why = "its guard restored the present state before the window ended";
-                Window::ended(window.peeks, TurnEnd::Lost(why.into()))
+                WindowResult::ended(window.peeks, TurnEnd::Lost(why.into()))
             }
         };
         Ok(measured.map(as_measured).map(record))

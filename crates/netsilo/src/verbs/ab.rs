@@ -1,9 +1,9 @@
 //! `netsilo ab`: switches between two settings, measures both repeatedly, and reports whether they
 //! differ.
 
+pub(crate) mod comparison_run;
 pub(crate) mod measurement;
 mod sides;
-pub(crate) mod trial;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +24,8 @@ use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::styled::Styled;
 use crate::tell::words::plural;
+use crate::verbs::ab::comparison_run::{ComparisonRun, clock};
 use crate::verbs::ab::measurement::Measurement;
-use crate::verbs::ab::trial::{Trial, clock};
 use crate::views;
 use crate::views::ab::AbResult;
 
@@ -143,7 +143,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         better: measurement.better(args.lower_is_better),
         seed: args.seed.unwrap_or_else(clock),
     };
-    let trial = Trial { question, warm_up: args.warm_up.into(), settle: args.settle, stop: &stop };
+    let trial =
+        ComparisonRun { question, warm_up: args.warm_up.into(), settle: args.settle, stop: &stop };
     let comparison = trial.run(plans, &args.state, &mut measurement)?;
     let interrupted = stop.load(Ordering::Relaxed);
     let (a, b, measured, unit) = (&args.a, &args.b, measurement.to_string(), measurement.unit());

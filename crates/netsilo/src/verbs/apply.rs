@@ -21,7 +21,7 @@ use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::{self, eprint_line};
 use crate::tell::versioned::Versioned;
 use crate::tell::words::plural;
-use crate::verbs::ab::trial;
+use crate::verbs::ab::comparison_run;
 use crate::views;
 use crate::views::applied::ApplyResult;
 use crate::views::undone::restore_result;
@@ -183,8 +183,8 @@ pub(crate) fn write(
 
 /// Tries a plan under the live workload and restores everything; `false` if it made it worse.
 fn is_no_worse(plan: &Plan, options: &ApplyOptions, window: Duration) -> Result<bool> {
-    let comparison = trial::verify(plan, &options.state, window)?;
-    let (words, may_stay) = trial::verification_line(comparison.as_ref());
+    let comparison = comparison_run::verify(plan, &options.state, window)?;
+    let (words, may_stay) = comparison_run::verification_line(comparison.as_ref());
     eprint_line(words);
     if !may_stay {
         eprint_line("netsilo: the plan is worse and is not applied");

@@ -1,4 +1,4 @@
-//! `netsilo doctor`: what limits netsilo on this machine, and how to mend it.
+//! `netsilo doctor`: what limits netsilo on this machine, and how to fix it.
 
 use std::path::PathBuf;
 

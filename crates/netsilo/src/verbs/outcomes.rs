@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::plan::learned::{Learned, MeasuredBasis, age_in_words};
+use netsilo_decide::plan::measured_outcome::{MeasuredBasis, MeasuredOutcome, age_in_words};
 use netsilo_model::cost::calibration::MachineIdentity;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::outcomes;
@@ -37,7 +37,7 @@ struct ListedOutcome {
     /// Why `plan` never follows it here; `None` if it does, for the same workload.
     not_followed: Option<String>,
     #[serde(flatten)]
-    learned: Learned,
+    outcome: MeasuredOutcome,
 }
 
 /// All outcomes.
@@ -58,8 +58,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     notes.iter().for_each(|note| out::note(note));
     let listed = kept.into_iter().map(|kept| ListedOutcome {
         id: kept.id,
-        not_followed: not_followed(&kept.learned, &machine),
-        learned: kept.learned,
+        not_followed: not_followed(&kept.outcome, &machine),
+        outcome: kept.outcome,
     });
     let list = OutcomeList { schema: 1, outcomes: listed.collect() };
     if args.json {
@@ -71,13 +71,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 }
 
 /// Why plans on this machine never follow an outcome.
-fn not_followed(learned: &Learned, machine: &MachineIdentity) -> Option<String> {
-    let objective = &learned.objective;
+fn not_followed(outcome: &MeasuredOutcome, machine: &MachineIdentity) -> Option<String> {
+    let objective = &outcome.objective;
     let of_objective = || {
         let why = format!("plan does not improve {objective} alone");
         (!guides_plans(objective)).then_some(why)
     };
-    let of_machine = learned.differs_in_machine(machine);
+    let of_machine = outcome.differs_in_machine(machine);
     of_machine.map(|why| format!("another machine: {why}")).or_else(of_objective)
 }
 
@@ -108,13 +108,13 @@ fn render(outcomes: &[ListedOutcome], now: Duration) -> String {
     let mut rows = table(&["id", "age", "objective", "windows", "result", "change", ""], |name| {
         name == "windows"
     });
-    for ListedOutcome { id, not_followed, learned } in outcomes {
-        let MeasuredBasis { age_s, best, won, windows, .. } = learned.basis(id, learned.age(now));
+    for ListedOutcome { id, not_followed, outcome } in outcomes {
+        let MeasuredBasis { age_s, best, won, windows, .. } = outcome.basis(id, outcome.age(now));
         let result = if won { best.name.clone() } else { format!("present; next: {}", best.name) };
         rows.add_row([
             id.as_str(),
             &age_in_words(age_s),
-            &learned.objective,
+            &outcome.objective,
             &windows.to_string(),
             &result,
             &best.change_in_words(),
@@ -126,7 +126,7 @@ fn render(outcomes: &[ListedOutcome], now: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_decide::plan::learned::{BestCandidate, MeasuredState, SCHEMA};
+    use netsilo_decide::plan::measured_outcome::{BestCandidate, MeasuredState, SCHEMA};
     use netsilo_trial::stats::Estimate;
 
     use super::*;
@@ -141,9 +141,9 @@ mod tests {
         }
     }
 
-    fn learned(hostname: &str, objective: &str, won: bool) -> Learned {
+    fn measured_outcome(hostname: &str, objective: &str, won: bool) -> MeasuredOutcome {
         let value = if won { -0.12 } else { 0.12 };
-        Learned {
+        MeasuredOutcome {
             schema: SCHEMA,
             netsilo: "0".into(),
             ended_s: 1_000,
@@ -164,16 +164,16 @@ mod tests {
 
     #[test]
     fn each_outcome_has_its_age_its_result_and_why_plan_does_not_follow_it() {
-        let listed = |(at, learned): (usize, Learned)| ListedOutcome {
+        let listed = |(at, outcome): (usize, MeasuredOutcome)| ListedOutcome {
             id: format!("20260102T03040{at}Z"),
-            not_followed: not_followed(&learned, &machine("db1")),
-            learned,
+            not_followed: not_followed(&outcome, &machine("db1")),
+            outcome,
         };
         let all = [
-            learned("db1", "cpu-per-megabyte", true),
-            learned("db1", "latency", false),
-            learned("db1", "ipis-per-packet", true),
-            learned("db2", "cpu-per-megabyte", true),
+            measured_outcome("db1", "cpu-per-megabyte", true),
+            measured_outcome("db1", "latency", false),
+            measured_outcome("db1", "ipis-per-packet", true),
+            measured_outcome("db2", "cpu-per-megabyte", true),
         ];
         let all: Vec<ListedOutcome> = all.into_iter().enumerate().map(listed).collect();
         insta::assert_snapshot!(render(&all, Duration::from_secs(1_000 + 3 * 3600 + 5)));

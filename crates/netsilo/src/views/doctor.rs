@@ -29,8 +29,8 @@ pub(crate) fn render(diagnosis: &Diagnosis) -> String {
 }
 
 fn problem(text: &mut String, problem: &Problem) {
-    let Problem { what, degraded, mend, .. } = problem;
-    let _ = writeln!(text, "{0:9}- {what}\n{0:11}{degraded}\n{0:11}do: {mend}", "");
+    let Problem { what, degraded, fix, .. } = problem;
+    let _ = writeln!(text, "{0:9}- {what}\n{0:11}{degraded}\n{0:11}do: {fix}", "");
 }
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ mod tests {
             severity: Severity::Warning,
             what: format!("fact {at}"),
             degraded: "less is seen".into(),
-            mend: "run netsilo as root".into(),
+            fix: "run netsilo as root".into(),
         };
         let severity = if problems > 0 { Severity::Warning } else { Severity::Ok };
         Area { name, severity, found: "6.12.1".into(), problems: (0..problems).map(one).collect() }

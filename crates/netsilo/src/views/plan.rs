@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use netsilo_decide::place::parts::Parts;
 use netsilo_decide::plan::Plan;
-use netsilo_decide::plan::learned::MeasuredBasis;
+use netsilo_decide::plan::measured_outcome::MeasuredBasis;
 use netsilo_model::change::{Change, Interruption, Target};
 
 use crate::tell::palette::Meaning;
@@ -187,8 +187,10 @@ pub(crate) fn section<'a>(title: Styled, rows: impl Iterator<Item = (&'a str, &'
 #[cfg(test)]
 mod tests {
     use netsilo_decide::place::AlgorithmName;
-    use netsilo_decide::plan::learned::BestCandidate;
-    use netsilo_decide::plan::{Advice, Placement, Predicted, Refusal, RefusalCause, Unchanged};
+    use netsilo_decide::plan::measured_outcome::BestCandidate;
+    use netsilo_decide::plan::{
+        Advice, Placement, PlacementCost, Refusal, RefusalCause, Unchanged,
+    };
 
     use netsilo_model::change::knobs;
 
@@ -278,7 +280,7 @@ mod tests {
             cost: Parts::default(),
             alternatives: Vec::new(),
         };
-        let predicted = Predicted {
+        let predicted = PlacementCost {
             before_ns_per_s: 293_000_000,
             after_ns_per_s: 182_000_000,
             before_cpu_ns_per_s: 29_000_000,

@@ -34,7 +34,7 @@ pub(crate) fn render(status: &Status) -> String {
             it.target,
             it.ours,
             it.theirs,
-            it.writer,
+            it.owner,
             ago(status, it.since)
         )
     });

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use netsilo_decide::judge::candidates::{self, Candidate, Expected};
+use netsilo_decide::judge::candidates::{self, Candidate, CandidateEstimate};
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_trial::comparison::Scale;
 use netsilo_trial::race::rails::{Breach, Rail};
@@ -181,9 +181,9 @@ pub(crate) fn expected(candidate: &Candidate, forecast: Option<&Forecast>) -> St
 }
 
 /// What the cost model or a verdict expects, in words.
-fn expected_cost(expected: &Expected) -> String {
+fn expected_cost(expected: &CandidateEstimate) -> String {
     match expected {
-        Expected::Cost(cost) => {
+        CandidateEstimate::Cost(cost) => {
             let percent = |ns: u64| format!("{:.1}%", ns as f64 / 1e7);
             format!(
                 "expected cost {} -> {} of a cpu",
@@ -191,8 +191,8 @@ fn expected_cost(expected: &Expected) -> String {
                 percent(cost.after_ns_per_s)
             )
         }
-        Expected::Verdict(outcome, reason) => format!("{outcome}: {reason}"),
-        Expected::NotEstimated => "the model gives no estimate".into(),
+        CandidateEstimate::Verdict(outcome, reason) => format!("{outcome}: {reason}"),
+        CandidateEstimate::NotEstimated => "the model gives no estimate".into(),
     }
 }
 
@@ -271,7 +271,7 @@ mod tests {
     use std::time::Duration;
 
     use netsilo_decide::judge::verdict::Outcome;
-    use netsilo_decide::plan::Predicted;
+    use netsilo_decide::plan::PlacementCost;
     use netsilo_trial::experiment::{MachineSummary, Setting};
     use netsilo_trial::stats::Estimate;
 
@@ -373,16 +373,16 @@ mod tests {
 
     #[test]
     fn the_list_of_candidates_has_expectations_and_what_is_left_out() {
-        let predicted = Predicted {
+        let predicted = PlacementCost {
             before_ns_per_s: 474_000_000,
             after_ns_per_s: 169_000_000,
             before_cpu_ns_per_s: 0,
             after_cpu_ns_per_s: 0,
             distances: String::new(),
         };
-        let cost = expected_cost(&Expected::Cost(predicted));
+        let cost = expected_cost(&CandidateEstimate::Cost(predicted));
         assert_eq!(cost, "expected cost 47.4% -> 16.9% of a cpu");
-        let verdict = Expected::Verdict(Outcome::Help, "two queues share a cpu".into());
+        let verdict = CandidateEstimate::Verdict(Outcome::Help, "two queues share a cpu".into());
         assert_eq!(expected_cost(&verdict), "helps: two queues share a cpu");
         let left_out = |subject: &str, reason: &str| netsilo_decide::plan::Unchanged {
             subject: subject.into(),

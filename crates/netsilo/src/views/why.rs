@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use netsilo_decide::judge::why::{CpuWhy, LoadCause, Step, Why};
-use netsilo_model::derive::cpu_time::{CpuTimeShares, Measured};
+use netsilo_decide::judge::why::{CpuWhy, Fact, LoadCause, Why};
+use netsilo_model::derive::cpu_time::{CpuTimeShares, MeasuredShares};
 use netsilo_model::derive::rates::Shares;
 
 use crate::tell::palette::Meaning;
@@ -76,7 +76,7 @@ fn time(text: &mut Styled, cpu: &CpuWhy) {
     }
 }
 
-fn measured(it: &Measured) -> String {
+fn measured(it: &MeasuredShares) -> String {
     let reschedule =
         it.reschedule.map_or_else(String::new, |it| format!(", reschedule IPIs {}", percent(it)));
     format!(
@@ -110,7 +110,7 @@ fn cause(text: &mut Styled, cause: &LoadCause, on: Presentation) {
     }
     let _ = writeln!(text);
     evidence(text, &cause.evidence, true);
-    for Step { text: step, source } in &cause.steps {
+    for Fact { text: step, source } in &cause.steps {
         let _ = writeln!(text, "  - {step} ({source})");
     }
 }

@@ -9,7 +9,7 @@ use netsilo_model::change::ethtool::encode;
 use netsilo_model::change::ethtool::encode::RssPart;
 use netsilo_model::change::ethtool::rule as rules;
 use netsilo_model::change::ethtool::rule::Installed;
-use netsilo_model::change::{FlowRule, Key, Setting, Settings, Steer, Table};
+use netsilo_model::change::{EthtoolSetting, FlowRule, Key, Settings, Steer, Table};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::parse::ethtool_decode as decode;
 use netsilo_model::snapshot::ethtool::{Feature, HashFields, Rss};
@@ -62,74 +62,76 @@ fn open(netdev: &str) -> io::Result<Device> {
 }
 
 /// The text of a setting, with the line end that a file would have.
-pub(crate) fn get(netdev: &str, setting: &Setting) -> io::Result<String> {
+pub(crate) fn get(netdev: &str, setting: &EthtoolSetting) -> io::Result<String> {
     let device = open(netdev)?;
     let text = match setting {
-        Setting::Channels => device.channels()?.settings().to_string(),
-        Setting::MostChannels => device.channels()?.most().to_string(),
-        Setting::Rings => device.rings()?.settings().to_string(),
-        Setting::MostRings => device.rings()?.most().to_string(),
-        Setting::Coalesce => device.coalesce()?.to_string(),
-        Setting::CoalesceNumber(name) => device.coalesce()?.get(name).to_string(),
-        Setting::Offload(name) => offload_text(&device.offload(name)?.0),
-        Setting::FlowHash(flow) => match device.flow_hash(*flow)? {
+        EthtoolSetting::Channels => device.channels()?.settings().to_string(),
+        EthtoolSetting::MostChannels => device.channels()?.most().to_string(),
+        EthtoolSetting::Rings => device.rings()?.settings().to_string(),
+        EthtoolSetting::MostRings => device.rings()?.most().to_string(),
+        EthtoolSetting::Coalesce => device.coalesce()?.to_string(),
+        EthtoolSetting::CoalesceNumber(name) => device.coalesce()?.get(name).to_string(),
+        EthtoolSetting::Offload(name) => offload_text(&device.offload(name)?.0),
+        EthtoolSetting::FlowHash(flow) => match device.flow_hash(*flow)? {
             fields if fields.is_empty() => "none".to_owned(),
             fields => fields.to_string(),
         },
-        Setting::RssTable(context) => {
+        EthtoolSetting::RssTable(context) => {
             let table = device.rss_of(*context)?.indirection;
             if table.is_empty() {
                 return Err(unsupported());
             }
             table.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         }
-        Setting::RssKey => Key(device.rss_of(0)?.key.ok_or_else(unsupported)?).to_string(),
-        Setting::RssHash => device.rss_of(0)?.hash_words().ok_or_else(unsupported)?.to_string(),
-        Setting::RssContext(queues) => there(device.context_over(queues)?),
-        Setting::Rule(rule) => there(device.location_of(rule)?),
+        EthtoolSetting::RssKey => Key(device.rss_of(0)?.key.ok_or_else(unsupported)?).to_string(),
+        EthtoolSetting::RssHash => {
+            device.rss_of(0)?.hash_words().ok_or_else(unsupported)?.to_string()
+        }
+        EthtoolSetting::RssContext(queues) => there(device.context_over(queues)?),
+        EthtoolSetting::Rule(rule) => there(device.location_of(rule)?),
     };
     Ok(text + "\n")
 }
 
 /// Writes a setting; the text has the form that [`get`] returns.
-pub(crate) fn set(netdev: &str, setting: &Setting, text: &str) -> io::Result<()> {
+pub(crate) fn set(netdev: &str, setting: &EthtoolSetting, text: &str) -> io::Result<()> {
     let device = open(netdev)?;
     let text = text.trim();
     let settings = || text.parse::<Settings>().map_err(invalid);
     match setting {
-        Setting::MostChannels | Setting::MostRings => Err(unsupported()),
-        Setting::Channels => {
+        EthtoolSetting::MostChannels | EthtoolSetting::MostRings => Err(unsupported()),
+        EthtoolSetting::Channels => {
             device.send(ETHTOOL_SCHANNELS, &encode::channels(&settings()?).map_err(invalid)?)
         }
-        Setting::Rings => {
+        EthtoolSetting::Rings => {
             device.send(ETHTOOL_SRINGPARAM, &encode::rings(&settings()?).map_err(invalid)?)
         }
-        Setting::Coalesce => device.set_coalesce(&settings()?),
-        Setting::CoalesceNumber(name) => {
+        EthtoolSetting::Coalesce => device.set_coalesce(&settings()?),
+        EthtoolSetting::CoalesceNumber(name) => {
             let number = text.parse().map_err(invalid)?;
             device.set_coalesce(&device.coalesce()?.with(name, number))
         }
-        Setting::Offload(name) => device.switch(name, text),
-        Setting::FlowHash(flow) => {
+        EthtoolSetting::Offload(name) => device.switch(name, text),
+        EthtoolSetting::FlowHash(flow) => {
             let letters = if text == "none" { "" } else { text };
             let fields: HashFields = letters.parse().map_err(invalid)?;
             device.get(ETHTOOL_SRXFH, &encode::flow_hash(*flow, fields), decode::RXNFC_LEN)?;
             Ok(())
         }
-        Setting::RssTable(0) if text == DEFAULT => device.set_rss(0, RssPart::DefaultTable),
-        Setting::RssTable(context) => {
+        EthtoolSetting::RssTable(0) if text == DEFAULT => device.set_rss(0, RssPart::DefaultTable),
+        EthtoolSetting::RssTable(context) => {
             let table: Table = text.parse().map_err(invalid)?;
             device.set_rss(*context, RssPart::Table(&table))
         }
-        Setting::RssKey => device.set_rss(0, RssPart::Key(&text.parse().map_err(invalid)?)),
-        Setting::RssHash => {
+        EthtoolSetting::RssKey => device.set_rss(0, RssPart::Key(&text.parse().map_err(invalid)?)),
+        EthtoolSetting::RssHash => {
             let (function, input_xfrm) =
                 Rss::hash_of_words(text).ok_or_else(|| invalid("no such hash function"))?;
             device
                 .send(ETHTOOL_SRSSH, &encode::rss(0, RssPart::Function(function.bit()), input_xfrm))
         }
-        Setting::RssContext(queues) => device.set_context(queues, switch(text)?.is_some()),
-        Setting::Rule(rule) => device.set_rule(rule, switch(text)?),
+        EthtoolSetting::RssContext(queues) => device.set_context(queues, switch(text)?.is_some()),
+        EthtoolSetting::Rule(rule) => device.set_rule(rule, switch(text)?),
     }
 }
 
@@ -389,13 +391,13 @@ mod tests {
 
     #[test]
     fn loopback_tells_its_offloads_and_refuses_what_it_does_not_have() {
-        assert_eq!(get("lo", &Setting::Offload("loopback".into())).unwrap(), "on\n");
+        assert_eq!(get("lo", &EthtoolSetting::Offload("loopback".into())).unwrap(), "on\n");
         let errno = |setting| get("lo", &setting).unwrap_err().raw_os_error();
-        assert_eq!(errno(Setting::Channels), Some(libc::EOPNOTSUPP));
-        assert_eq!(errno(Setting::RssTable(0)), Some(libc::EOPNOTSUPP));
-        assert_eq!(errno(Setting::CoalesceNumber("rx-usecs")), Some(libc::EOPNOTSUPP));
-        assert_eq!(errno(Setting::Offload("no-such".into())), Some(libc::ENOENT));
-        let fixed = set("lo", &Setting::Offload("loopback".into()), "off").unwrap_err();
+        assert_eq!(errno(EthtoolSetting::Channels), Some(libc::EOPNOTSUPP));
+        assert_eq!(errno(EthtoolSetting::RssTable(0)), Some(libc::EOPNOTSUPP));
+        assert_eq!(errno(EthtoolSetting::CoalesceNumber("rx-usecs")), Some(libc::EOPNOTSUPP));
+        assert_eq!(errno(EthtoolSetting::Offload("no-such".into())), Some(libc::ENOENT));
+        let fixed = set("lo", &EthtoolSetting::Offload("loopback".into()), "off").unwrap_err();
         assert_eq!(fixed.raw_os_error(), Some(libc::EOPNOTSUPP));
     }
 }

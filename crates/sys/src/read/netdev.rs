@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::drivers::vectors::{self, Device};
+use netsilo_model::drivers::irq_names::{self, Device};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::machine::reading::Reading;
@@ -382,7 +382,7 @@ fn edges_from_names(
         tx_queues: count(netdev.tx_queues.last().map(|queue| queue.index)),
         others,
     };
-    let edges = vectors::edges(&device, &actions, owned);
+    let edges = irq_names::edges(&device, &actions, owned);
     for rx in netdev.rx_queues.iter_mut().filter(|queue| queue.irq.is_none()) {
         rx.irq = edges.rx.get(&rx.index).cloned();
     }

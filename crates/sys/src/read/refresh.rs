@@ -298,7 +298,7 @@ impl Opened {
             cpus,
             netdevs: last.netdevs.clone(),
             net: last.net.clone(),
-            writers: last.writers.clone(),
+            knob_owners: last.knob_owners.clone(),
             gaps: last.gaps.clone(),
             ..Snapshot::default()
         };
@@ -414,7 +414,7 @@ impl Opened {
         }
         // unreadable values are recorded as gaps by the full read
         let notes = Notes::new(root);
-        snapshot.writers = knob_owners::knob_owners(&notes, &processes(&notes));
+        snapshot.knob_owners = knob_owners::knob_owners(&notes, &processes(&notes));
         if due {
             self.slow = snapshot.at;
             snapshot.net = snapshot::net_settings(&notes);

@@ -15,7 +15,7 @@ use netsilo_model::machine::ids::Irq;
 
 use crate::transaction::attached::{self, AttachedRow};
 use crate::transaction::journal::{Journal, JournalError};
-use crate::transaction::kernel::{Kernel, Place};
+use crate::transaction::kernel::{Kernel, KnobAddress};
 use crate::transaction::knob::{self, KnobError, Reading};
 use crate::transaction::queues::Finder;
 use crate::transaction::record::{Entry, Origin, RestoredBy};
@@ -299,7 +299,7 @@ fn refuse_on_top(journal: &Journal) -> Result<(), ApplyError> {
 struct Write<'a> {
     index: usize,
     change: &'a Change,
-    place: Place,
+    place: KnobAddress,
     entry: Entry,
 }
 

@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use netsilo_model::change::{Location, Setting, Target};
+use netsilo_model::change::{EthtoolSetting, Location, Target};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::transaction::kernel::{Kernel, Place};
+use crate::transaction::kernel::{Kernel, KnobAddress};
 use crate::transaction::knob;
 use crate::transaction::queues::{Finder, QueueSetting};
 
@@ -113,12 +113,12 @@ pub(crate) fn before<'a>(
 }
 
 fn is_channels(target: &Target) -> bool {
-    matches!(target.location(), Location::Ethtool { setting: Setting::Channels, .. })
+    matches!(target.location(), Location::Ethtool { setting: EthtoolSetting::Channels, .. })
 }
 
 fn texts(
     kernel: &dyn Kernel,
-    places: BTreeMap<QueueSetting, Place>,
+    places: BTreeMap<QueueSetting, KnobAddress>,
     is_wanted: &dyn Fn(&QueueSetting) -> bool,
 ) -> Texts {
     let wanted = places.into_iter().filter(|(setting, _)| is_wanted(setting));
@@ -132,12 +132,12 @@ pub(crate) fn keep(
     kernel: &dyn Kernel,
     before: &[Attached],
     targets: &[&Target],
-    written: &BTreeMap<Place, String>,
+    written: &BTreeMap<KnobAddress, String>,
 ) -> Vec<AttachedRow> {
     let sets = |netdev: &NetdevIdentity, is: &dyn Fn(&Target) -> bool| {
         targets.iter().any(|target| target.netdev() == Some(netdev) && is(target))
     };
-    let is_threaded = |target: &Target| target.row().waits_for_napis;
+    let is_threaded = |target: &Target| target.facts().waits_for_napis;
     let mut rows = Vec::new();
     for attached in before.iter().filter(|it| !sets(&it.netdev, &is_channels)) {
         let threaded = sets(&attached.netdev, &is_threaded);
@@ -173,11 +173,11 @@ fn changed_of(
     kernel: &dyn Kernel,
     finder: &Finder<'_>,
     attached: &Attached,
-    is_wanted: &dyn Fn(&Place) -> bool,
+    is_wanted: &dyn Fn(&KnobAddress) -> bool,
 ) -> Option<Attached> {
     let (name, _) = knob::present_netdev(kernel, &attached.netdev)?;
     let then: Texts = attached.settings.iter().cloned().collect();
-    let now = |(setting, place): (QueueSetting, Place)| {
+    let now = |(setting, place): (QueueSetting, KnobAddress)| {
         let old = then.get(&setting)?;
         let text = kernel.get(&place).ok()?;
         (text != *old && is_wanted(&place)).then_some((setting, text))
@@ -193,7 +193,7 @@ pub(crate) fn foreign(
     kernel: &dyn Kernel,
     before: &[Attached],
     after: Option<&[Attached]>,
-    is_ours: &dyn Fn(&Place) -> Option<bool>,
+    is_ours: &dyn Fn(&KnobAddress) -> Option<bool>,
 ) -> Vec<Attached> {
     let finder = Finder::new(kernel);
     let changed = |attached: &Attached| {
@@ -218,7 +218,7 @@ pub(crate) fn restore(
     kernel: &dyn Kernel,
     before: &[Attached],
     kept: &[Attached],
-    wish: &dyn Fn(&Place) -> Wish,
+    wish: &dyn Fn(&KnobAddress) -> Wish,
 ) -> Vec<AttachedRow> {
     let mut rows = Vec::new();
     for attached in before {
@@ -240,7 +240,7 @@ fn restore_netdev(
     netdev: &str,
     attached: &Attached,
     kept: &Texts,
-    wish: &dyn Fn(&Place) -> Wish,
+    wish: &dyn Fn(&KnobAddress) -> Wish,
     rows: &mut Vec<AttachedRow>,
 ) {
     let mut places = Finder::new(kernel).places(netdev);
@@ -284,7 +284,7 @@ fn restore_netdev(
 fn back(
     kernel: &dyn Kernel,
     netdev: &str,
-    place: &Place,
+    place: &KnobAddress,
     text: &str,
     kept: Option<&String>,
 ) -> Option<AttachedResult> {
@@ -303,7 +303,7 @@ const LOOKS: u32 = 10;
 fn write(
     kernel: &dyn Kernel,
     netdev: &str,
-    place: &Place,
+    place: &KnobAddress,
     text: &str,
 ) -> Result<bool, AttachedResult> {
     let failed = |e: &dyn fmt::Display| AttachedResult::Failed(e.to_string());
@@ -316,11 +316,11 @@ fn write(
         Err(e) if gone(&e) => return Err(AttachedResult::Gone),
         Err(e) => return Err(failed(&e)),
     }
-    if matches!(place, Place::NapiThreaded(_)) {
+    if matches!(place, KnobAddress::NapiThreaded(_)) {
         knob::napis_enabled(kernel, netdev).map_err(|e| failed(&e))?;
     }
     if let Err(e) = knob::put_back(kernel, place, text) {
-        let is_irq = matches!(place, Place::File(path) if path.starts_with("/proc/irq/"));
+        let is_irq = matches!(place, KnobAddress::File(path) if path.starts_with("/proc/irq/"));
         return Err(match Errno::from_io_error(&e) {
             Some(Errno::IO | Errno::PERM) if is_irq => AttachedResult::PlacedByKernel,
             _ if gone(&e) => AttachedResult::Gone,

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use netsilo_model::change::{Capability, Setting};
+pub use netsilo_model::change::{Capability, EthtoolSetting};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev_genl::Napi;
 use rustix::fs::Access;
@@ -25,7 +25,7 @@ use crate::transaction::scheduler;
 
 /// Where a knob lies now: the transports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum KnobAddress {
     /// A file, by its absolute path on a running system (`/proc/irq/27/smp_affinity`).
     File(String),
     /// The CPUs that the thread of this id may run on; its text is a kernel mask.
@@ -36,10 +36,10 @@ pub enum Place {
     /// Whether the NAPI of this id is polled in a kthread of its own (netlink, 6.17): 0, 1 or 2.
     NapiThreaded(u32),
     /// A setting that only an ioctl reaches, of the netdev of this name.
-    Ethtool(String, Setting),
+    Ethtool(String, EthtoolSetting),
 }
 
-impl Place {
+impl KnobAddress {
     /// The name of the netdev that it belongs to, if it belongs to one.
     pub(crate) fn netdev(&self) -> Option<&str> {
         match self {
@@ -72,14 +72,14 @@ pub trait Kernel {
     /// The inode number of what a path leads to, symbolic links followed.
     fn inode(&self, path: &str) -> io::Result<u64>;
     /// A knob's text, byte for byte.
-    fn get(&self, place: &Place) -> io::Result<String>;
+    fn get(&self, place: &KnobAddress) -> io::Result<String>;
     /// The NAPIs of a netdev that have an id, by id; an error before 6.8.
     fn napis(&self, ifindex: u32) -> io::Result<Vec<Napi>>;
     /// Writes a knob, in one write; [`NoAnswer`](super::bounded::NoAnswer) if the kernel does not
     /// answer in time.
-    fn set(&self, place: &Place, text: &str) -> io::Result<()>;
+    fn set(&self, place: &KnobAddress, text: &str) -> io::Result<()>;
     /// Checks whether this process may write a knob; changes nothing.
-    fn may_set(&self, place: &Place, needs: Capability) -> io::Result<()>;
+    fn may_set(&self, place: &KnobAddress, needs: Capability) -> io::Result<()>;
     /// Time since boot, suspended time included (CLOCK_BOOTTIME): the clock of deadlines.
     fn now(&self) -> Duration;
     /// Waits for this time.
@@ -103,10 +103,10 @@ impl Live {
         self.root.is_live()
     }
 
-    fn put(&self, place: &Place, text: &str) -> io::Result<()> {
+    fn put(&self, place: &KnobAddress, text: &str) -> io::Result<()> {
         match place {
             // A missing file is not created. One write: a pseudo-file takes each write as a value.
-            Place::File(path) => {
+            KnobAddress::File(path) => {
                 let path = self.root.path(path);
                 let mut options = std::fs::OpenOptions::new();
                 let mut file = options.write(true).truncate(true).open(path)?;
@@ -114,33 +114,33 @@ impl Live {
                 if written == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
             }
             _ if !self.runs() => Err(not_here(place)),
-            Place::Ethtool(netdev, setting) => set::set(netdev, setting, text),
-            Place::NapiThreaded(napi) => {
+            KnobAddress::Ethtool(netdev, setting) => set::set(netdev, setting, text),
+            KnobAddress::NapiThreaded(napi) => {
                 netdev_genl::set_threaded(*napi, text.trim().parse().map_err(io::Error::other)?)
             }
-            Place::Scheduler(tid) => scheduler::set(*tid, text),
-            Place::Thread(tid) => {
+            KnobAddress::Scheduler(tid) => scheduler::set(*tid, text),
+            KnobAddress::Thread(tid) => {
                 let cpus = CpuSet::parse_mask(text).map_err(io::Error::other)?;
                 set_thread_cpus(*tid, &cpus)
             }
         }
     }
 
-    fn look_up(&self, place: &Place) -> io::Result<String> {
+    fn look_up(&self, place: &KnobAddress) -> io::Result<String> {
         match place {
-            Place::File(path) => self.read(path),
+            KnobAddress::File(path) => self.read(path),
             _ if !self.runs() => Err(not_here(place)),
-            Place::Ethtool(netdev, setting) => set::get(netdev, setting),
-            Place::NapiThreaded(napi) => netdev_genl::threaded(*napi),
-            Place::Scheduler(tid) => scheduler::get(*tid),
-            Place::Thread(tid) => allowed_cpus(&self.read(&format!("/proc/{tid}/status"))?),
+            KnobAddress::Ethtool(netdev, setting) => set::get(netdev, setting),
+            KnobAddress::NapiThreaded(napi) => netdev_genl::threaded(*napi),
+            KnobAddress::Scheduler(tid) => scheduler::get(*tid),
+            KnobAddress::Thread(tid) => allowed_cpus(&self.read(&format!("/proc/{tid}/status"))?),
         }
     }
 
     /// Does what may block in a child process, for a limited time.
     fn bounded(
         &self,
-        place: &Place,
+        place: &KnobAddress,
         work: impl FnOnce() -> io::Result<String>,
     ) -> io::Result<String> {
         if self.runs() && place.may_block() { self.bounded.call(work) } else { work() }
@@ -148,9 +148,9 @@ impl Live {
 }
 
 /// What a directory tree lacks.
-fn not_here(place: &Place) -> io::Error {
+fn not_here(place: &KnobAddress) -> io::Error {
     let what = match place {
-        Place::Thread(_) | Place::Scheduler(_) => "no thread runs under a directory",
+        KnobAddress::Thread(_) | KnobAddress::Scheduler(_) => "no thread runs under a directory",
         _ => "no driver answers under a directory",
     };
     io::Error::new(io::ErrorKind::Unsupported, what)
@@ -175,7 +175,7 @@ impl Kernel for Live {
         Ok(std::fs::metadata(self.root.path(path))?.ino())
     }
 
-    fn get(&self, place: &Place) -> io::Result<String> {
+    fn get(&self, place: &KnobAddress) -> io::Result<String> {
         self.bounded(place, || self.look_up(place))
     }
 
@@ -183,7 +183,7 @@ impl Kernel for Live {
         if self.runs() { netdev_genl::napis_of(ifindex) } else { Ok(Vec::new()) }
     }
 
-    fn set(&self, place: &Place, text: &str) -> io::Result<()> {
+    fn set(&self, place: &KnobAddress, text: &str) -> io::Result<()> {
         let done = self.bounded(place, || self.put(place, text).map(|()| String::new())).map(drop);
         if self.runs() {
             writes::add_one();
@@ -191,8 +191,8 @@ impl Kernel for Live {
         done
     }
 
-    fn may_set(&self, place: &Place, needs: Capability) -> io::Result<()> {
-        if let Place::File(path) = place {
+    fn may_set(&self, place: &KnobAddress, needs: Capability) -> io::Result<()> {
+        if let KnobAddress::File(path) = place {
             rustix::fs::access(self.root.path(path), Access::WRITE_OK)?;
         }
         let wanted = match needs {
@@ -263,7 +263,8 @@ mod tests {
     #[test]
     fn a_thread_of_our_own_moves_and_comes_back_byte_for_byte() {
         let kernel = Live::new(Root::live());
-        let place = Place::Thread(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+        let place =
+            KnobAddress::Thread(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
         let before = kernel.get(&place).unwrap();
         let first = CpuSet::parse_mask(&before).unwrap().lowest().unwrap();
         kernel.set(&place, &CpuSet::from_cpu(first).to_mask(1)).unwrap();
@@ -281,7 +282,8 @@ mod tests {
     fn a_missing_knob_is_not_created() {
         let dir = tempfile::tempdir().unwrap();
         let kernel = Live::new(Root::at(dir.path()).unwrap());
-        let error = kernel.set(&Place::File("/proc/irq/1/smp_affinity".into()), "1").unwrap_err();
+        let error =
+            kernel.set(&KnobAddress::File("/proc/irq/1/smp_affinity".into()), "1").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

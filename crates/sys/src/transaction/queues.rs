@@ -4,12 +4,12 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use netsilo_model::change::Setting;
+use netsilo_model::change::EthtoolSetting;
 use netsilo_model::parse::pid_stat::pid_stat;
 use serde::{Deserialize, Serialize};
 
 use crate::read::process::napi_id;
-use crate::transaction::kernel::{Kernel, Place};
+use crate::transaction::kernel::{Kernel, KnobAddress};
 
 /// A setting of a netdev's queues. Restored in this order: a NAPI's kthread comes before its CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -82,24 +82,25 @@ impl<'a> Finder<'a> {
     }
 
     /// All settings of the queues of the netdev with this name.
-    pub(crate) fn places(&self, netdev: &str) -> BTreeMap<QueueSetting, Place> {
+    pub(crate) fn places(&self, netdev: &str) -> BTreeMap<QueueSetting, KnobAddress> {
         let mut places = BTreeMap::new();
         for (napi, place) in self.napis(netdev) {
             match place {
-                Place::Thread(tid) => {
+                KnobAddress::Thread(tid) => {
                     places.insert(QueueSetting::KthreadCpus(napi), place);
-                    places.insert(QueueSetting::KthreadScheduler(napi), Place::Scheduler(tid));
+                    places
+                        .insert(QueueSetting::KthreadScheduler(napi), KnobAddress::Scheduler(tid));
                 }
                 place => drop(places.insert(QueueSetting::NapiThreaded(napi), place)),
             }
         }
         for (action, index, irq) in self.irqs(netdev) {
-            let place = Place::File(format!("/proc/irq/{irq}/smp_affinity"));
+            let place = KnobAddress::File(format!("/proc/irq/{irq}/smp_affinity"));
             places.insert(QueueSetting::IrqCpus { action, index }, place);
         }
         places.insert(
             QueueSetting::RssTable,
-            Place::Ethtool(netdev.to_owned(), Setting::RssTable(0)),
+            KnobAddress::Ethtool(netdev.to_owned(), EthtoolSetting::RssTable(0)),
         );
         let queues = format!("/sys/class/net/{netdev}/queues");
         for queue in self.kernel.names(&queues).unwrap_or_default() {
@@ -109,7 +110,7 @@ impl<'a> Finder<'a> {
                 _ => &[],
             };
             for file in files {
-                let place = Place::File(format!("{queues}/{queue}/{file}"));
+                let place = KnobAddress::File(format!("{queues}/{queue}/{file}"));
                 places.insert(QueueSetting::File(format!("{queue}/{file}")), place);
             }
         }
@@ -117,15 +118,16 @@ impl<'a> Finder<'a> {
     }
 
     /// The kthreads of a netdev's NAPIs, and the NAPIs whose kthreads can be switched.
-    fn napis(&self, netdev: &str) -> Vec<(NapiIndex, Place)> {
+    fn napis(&self, netdev: &str) -> Vec<(NapiIndex, KnobAddress)> {
         let mut found = Vec::new();
         let listed = self.listed_napis(netdev);
         for (index, napi) in listed.iter().enumerate() {
             let at = NapiIndex { index, has_id: true };
-            found.extend(napi.threaded.map(|_| (at, Place::NapiThreaded(napi.id))));
+            found.extend(napi.threaded.map(|_| (at, KnobAddress::NapiThreaded(napi.id))));
         }
-        found
-            .extend(self.kthreads_of(netdev).into_iter().map(|(at, tid)| (at, Place::Thread(tid))));
+        found.extend(
+            self.kthreads_of(netdev).into_iter().map(|(at, tid)| (at, KnobAddress::Thread(tid))),
+        );
         found
     }
 

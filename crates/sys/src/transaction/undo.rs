@@ -9,7 +9,7 @@ use netsilo_model::change::{Target, Value};
 
 use crate::transaction::attached::{self, Attached, AttachedRow, Wish};
 use crate::transaction::journal::{Journal, JournalError};
-use crate::transaction::kernel::{Kernel, Place};
+use crate::transaction::kernel::{Kernel, KnobAddress};
 use crate::transaction::knob::{self, KnobError};
 use crate::transaction::record::{Entry, Origin, RestoredBy, State, Transaction};
 
@@ -165,12 +165,13 @@ pub(crate) fn restore_transaction(
         };
         done(entry, result);
     }
-    let failed: BTreeSet<Place> = knobs
+    let failed: BTreeSet<KnobAddress> = knobs
         .iter()
         .filter(|(_, result)| result.is_failure())
         .filter_map(|(target, _)| Some(knob::read(kernel, target).ok()?.place))
         .collect();
-    let wish = |place: &Place| if failed.contains(place) { Wish::Nothing } else { Wish::Recorded };
+    let wish =
+        |place: &KnobAddress| if failed.contains(place) { Wish::Nothing } else { Wish::Recorded };
     let attached = keeps.as_ref().map_or_else(Vec::new, |keeps| {
         attached::restore(kernel, &transaction.attached, keeps, &wish)
     });
@@ -228,7 +229,7 @@ fn keeps(
         return None;
     }
     let after = transaction.attached_after.as_deref();
-    let is_ours = |place: &Place| own.get(place).copied();
+    let is_ours = |place: &KnobAddress| own.get(place).copied();
     let keeps = attached::foreign(kernel, &transaction.attached, after, &is_ours);
     // A journal that cannot be appended to must not prevent restoring.
     let _ = journal.keeps(transaction.id, keeps.clone());

@@ -15,7 +15,7 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::apply::{self, Applied, ApplyError, TransactionOptions};
 use netsilo_sys::transaction::bounded::NoAnswer;
 use netsilo_sys::transaction::journal::{Journal, JournalError};
-use netsilo_sys::transaction::kernel::{Capability, Kernel, Live, Place};
+use netsilo_sys::transaction::kernel::{Capability, Kernel, KnobAddress, Live};
 use netsilo_sys::transaction::record::{Origin, RestoredBy};
 use netsilo_sys::transaction::undo::{self, UndoScope, Undone};
 
@@ -59,7 +59,7 @@ pub(crate) struct Fake {
     /// How many reads after a write still return the old value, as for an interrupt that is being
     /// moved.
     pub(crate) lag: Cell<u32>,
-    lagging: RefCell<Option<(Place, String, u32)>>,
+    lagging: RefCell<Option<(KnobAddress, String, u32)>>,
     clock: Cell<Duration>,
     written: RefCell<Vec<(String, String)>>,
     /// Switches that stay off while another one is off, by their paths, and whether a write then
@@ -211,19 +211,21 @@ impl Fake {
         self.written.take()
     }
 
-    fn file_of(place: &Place) -> Place {
+    fn file_of(place: &KnobAddress) -> KnobAddress {
         match place {
-            Place::Thread(tid) => Place::File(format!("/proc/{tid}/cpus")),
-            Place::Scheduler(tid) => Place::File(format!("/proc/{tid}/scheduler")),
-            Place::NapiThreaded(napi) => Place::File(format!("/napis/{napi}/threaded")),
-            Place::Ethtool(netdev, setting) => Place::File(remedies::file_of(netdev, setting)),
+            KnobAddress::Thread(tid) => KnobAddress::File(format!("/proc/{tid}/cpus")),
+            KnobAddress::Scheduler(tid) => KnobAddress::File(format!("/proc/{tid}/scheduler")),
+            KnobAddress::NapiThreaded(napi) => KnobAddress::File(format!("/napis/{napi}/threaded")),
+            KnobAddress::Ethtool(netdev, setting) => {
+                KnobAddress::File(remedies::file_of(netdev, setting))
+            }
             file => file.clone(),
         }
     }
 
     /// The text of a knob after a write.
-    fn settle(place: &Place, text: &str) -> io::Result<String> {
-        let Place::File(path) = place else { return Ok(text.to_owned()) };
+    fn settle(place: &KnobAddress, text: &str) -> io::Result<String> {
+        let KnobAddress::File(path) = place else { return Ok(text.to_owned()) };
         let name = path.rsplit_once('/').unwrap().1;
         if name == "scheduler" {
             return Ok(text.to_owned());
@@ -317,7 +319,7 @@ impl Kernel for Fake {
         self.live.inode(path)
     }
 
-    fn get(&self, place: &Place) -> io::Result<String> {
+    fn get(&self, place: &KnobAddress) -> io::Result<String> {
         match &mut *self.lagging.borrow_mut() {
             Some((lagging, before, reads)) if lagging == place && *reads > 0 => {
                 *reads -= 1;
@@ -331,7 +333,7 @@ impl Kernel for Fake {
         self.live.napis(ifindex)
     }
 
-    fn set(&self, place: &Place, text: &str) -> io::Result<()> {
+    fn set(&self, place: &KnobAddress, text: &str) -> io::Result<()> {
         let number = self.writes.get();
         self.writes.set(number + 1);
         if self.recording.get() {
@@ -350,10 +352,10 @@ impl Kernel for Fake {
             self.lagging.replace(Some((place.clone(), before, self.lag.get())));
         }
         let place = Self::file_of(place);
-        let Place::File(path) = &place else { unreachable!() };
+        let KnobAddress::File(path) = &place else { unreachable!() };
         let needed = self.needs.borrow().get(path).cloned();
         let is_off = |path: &str| {
-            let text = self.live.get(&Place::File(path.to_owned()));
+            let text = self.live.get(&KnobAddress::File(path.to_owned()));
             text.is_ok_and(|text| text.trim() == "off")
         };
         let text = match &needed {
@@ -375,7 +377,7 @@ impl Kernel for Fake {
         Ok(())
     }
 
-    fn may_set(&self, place: &Place, needs: Capability) -> io::Result<()> {
+    fn may_set(&self, place: &KnobAddress, needs: Capability) -> io::Result<()> {
         self.live.may_set(&Self::file_of(place), needs)
     }
 

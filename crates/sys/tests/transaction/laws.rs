@@ -59,7 +59,7 @@ fn the_fake_host_has_each_kind_of_knob() {
     let targets = targets();
     let missing: Vec<&str> = knobs::kinds()
         .into_iter()
-        .filter(|kind| !targets.iter().any(|target| target.row().kind == *kind))
+        .filter(|kind| !targets.iter().any(|target| target.facts().kind == *kind))
         .collect();
     assert!(missing.is_empty(), "write a row for each in all() of remedies.rs: {missing:?}");
 }
@@ -119,12 +119,14 @@ fn now(kernel: &Fake, target: &Target) -> Target {
 }
 
 fn file(kernel: &Fake, target: &Target) -> std::path::PathBuf {
-    use netsilo_sys::transaction::kernel::Place;
+    use netsilo_sys::transaction::kernel::KnobAddress;
     match netsilo_sys::transaction::knob::read(kernel, target).unwrap().place {
-        Place::File(path) => kernel.root.join(path.trim_start_matches('/')),
-        Place::Thread(pid) => kernel.root.join(format!("proc/{pid}/cpus")),
-        place @ (Place::Scheduler(_) | Place::NapiThreaded(_)) => unreachable!("{place:?}"),
-        Place::Ethtool(netdev, setting) => {
+        KnobAddress::File(path) => kernel.root.join(path.trim_start_matches('/')),
+        KnobAddress::Thread(pid) => kernel.root.join(format!("proc/{pid}/cpus")),
+        place @ (KnobAddress::Scheduler(_) | KnobAddress::NapiThreaded(_)) => {
+            unreachable!("{place:?}")
+        }
+        KnobAddress::Ethtool(netdev, setting) => {
             kernel.root.join(remedies::file_of(&netdev, &setting).trim_start_matches('/'))
         }
     }

@@ -3,7 +3,9 @@
 
 use std::io;
 
-use netsilo_model::change::{Key, Knob, Location, Setting, Settings, Table, Target, Value, knobs};
+use netsilo_model::change::{
+    EthtoolSetting, Key, Knob, Location, Settings, Table, Target, Value, knobs,
+};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::ethtool::FlowType;
 use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
@@ -253,7 +255,7 @@ pub(crate) fn targets() -> Vec<Target> {
 }
 
 /// The file of a setting, in the netdev's folder.
-pub(crate) fn file_of(netdev: &str, setting: &Setting) -> String {
+pub(crate) fn file_of(netdev: &str, setting: &EthtoolSetting) -> String {
     let name: String = format!("{setting:?}").chars().filter(char::is_ascii_alphanumeric).collect();
     format!("/sys/class/net/{netdev}.{name}")
 }
@@ -386,7 +388,7 @@ fn an_existing_rule_is_not_deleted() {
     let kernel = Fake::new(dir.path());
     let target =
         Target::NtupleRule(knobs::NtupleRule { netdev: eth0(), rule: RULE.parse().unwrap() });
-    let path = file_of("eth0", &Setting::Rule(RULE.parse().unwrap()));
+    let path = file_of("eth0", &EthtoolSetting::Rule(RULE.parse().unwrap()));
     let path = path.trim_start_matches('/');
     put(&kernel, path, "on 5\n");
     assert_eq!(

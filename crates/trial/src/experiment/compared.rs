@@ -49,7 +49,7 @@ pub struct Cell {
     /// Name of the setting.
     pub setting: String,
     /// The measured values, in the order of [`TrialMeasure::ALL`]; missing ones are left out.
-    pub measures: Vec<Measured>,
+    pub measures: Vec<MeasureResult>,
     /// Latencies of all rounds, merged.
     pub latency: Option<MergedLatency>,
     /// The CPUs of the machine under test: means over the rounds.
@@ -61,7 +61,7 @@ pub struct Cell {
 /// One measure of a setting under a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Measured {
+pub struct MeasureResult {
     /// The measure.
     pub measure: TrialMeasure,
     /// Display name.
@@ -166,7 +166,7 @@ impl UnderLoad {
 
 impl Cell {
     /// The value of a measure.
-    pub fn measured(&self, measure: TrialMeasure) -> Option<&Measured> {
+    pub fn measured(&self, measure: TrialMeasure) -> Option<&MeasureResult> {
         self.measures.iter().find(|it| it.measure == measure)
     }
 }
@@ -235,11 +235,11 @@ fn measured(
     rounds: BTreeMap<u32, f64>,
     base: Option<&BTreeMap<u32, f64>>,
     seed: u64,
-) -> Option<Measured> {
+) -> Option<MeasureResult> {
     let values: Vec<f64> = rounds.values().copied().collect();
     let draws = Draws { error_rate: ERROR_RATE, seed, ..Draws::default() };
     let against = base.and_then(|base| against(measure, time_invalid, base, &rounds, draws));
-    Some(Measured {
+    Some(MeasureResult {
         measure,
         name: measure.name(work),
         unit: measure.unit(work).into(),

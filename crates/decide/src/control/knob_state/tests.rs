@@ -20,7 +20,7 @@ enum Given {
     Planned(Option<u32>, bool, Workload, Option<f64>),
     Held(Hold),
     Requested(u32),
-    Written(WriteKind, Option<f64>, WriteOutcome),
+    Written(WriteKind, Option<f64>, WriteResult),
 }
 
 fn cpu(cpu: u32) -> Value {
@@ -44,11 +44,11 @@ fn given() -> impl Strategy<Value = Given> {
     let some_cpu = || 0..3u32;
     let workloads = [Workload::Changed, Workload::JustChanged, Workload::Same, Workload::Unrest];
     let share = || proptest::option::of(0.0..1.0f64);
-    let outcome = prop_oneof![
-        4 => some_cpu().prop_map(|it| WriteOutcome::InForce(cpu(it))),
-        2 => Just(WriteOutcome::Refused("EIO".into())),
-        2 => some_cpu().prop_map(|it| WriteOutcome::Overwritten(cpu(it))),
-        1 => Just(WriteOutcome::Gone),
+    let result = prop_oneof![
+        4 => some_cpu().prop_map(|it| WriteResult::InForce(cpu(it))),
+        2 => Just(WriteResult::Refused("EIO".into())),
+        2 => some_cpu().prop_map(|it| WriteResult::Overwritten(cpu(it))),
+        1 => Just(WriteResult::Gone),
     ];
     let kinds = [WriteKind::Write, WriteKind::Reapply, WriteKind::Revert];
     prop_oneof![
@@ -61,8 +61,8 @@ fn given() -> impl Strategy<Value = Given> {
         1 => select(vec![Hold::Noise, Hold::SmallGain(1), Hold::Followed, Hold::Budget(1)])
             .prop_map(Given::Held),
         2 => some_cpu().prop_map(Given::Requested),
-        3 => (select(kinds.to_vec()), share(), outcome)
-            .prop_map(|(kind, share, outcome)| Given::Written(kind, share, outcome)),
+        3 => (select(kinds.to_vec()), share(), result)
+            .prop_map(|(kind, share, result)| Given::Written(kind, share, result)),
     ]
 }
 
@@ -78,7 +78,7 @@ fn policies() -> impl Strategy<Value = Policy> {
     )
 }
 
-fn step(knob: Knob, now: Duration, policy: &Policy, given: &Given) -> Step {
+fn step(knob: TrackedKnob, now: Duration, policy: &Policy, given: &Given) -> Step {
     let target = irq();
     let context = Context { now, target: &target, policy, owners: &[] };
     match given {
@@ -97,9 +97,9 @@ fn step(knob: Knob, now: Duration, policy: &Policy, given: &Given) -> Step {
         }
         Given::Held(hold) => knob.step(&context, Input::Held(hold)),
         Given::Requested(new) => knob.step(&context, Input::Requested(&to(*new))),
-        Given::Written(request, read_there, outcome) => {
+        Given::Written(request, read_there, result) => {
             let (request, read_there) = (*request, *read_there);
-            knob.step(&context, Input::Written { request, change: &to(1), read_there, outcome })
+            knob.step(&context, Input::Written { request, change: &to(1), read_there, result })
         }
     }
 }
@@ -114,33 +114,33 @@ proptest! {
         reset: bool,
         inputs in vec((time(), given()), 1..60),
     ) {
-        let mut knob = Knob::new(Duration::ZERO, reset);
+        let mut knob = TrackedKnob::new(Duration::ZERO, reset);
         for (now, given) in &inputs {
             let (was, before) = (knob.clone(), knob.state.clone());
             let (next, actions) = step(knob, *now, &policy, given);
             prop_assert_eq!(&step(was, *now, &policy, given), &(next.clone(), actions.clone()));
             match given {
-                Given::Written(_, _, WriteOutcome::InForce(value)) => {
+                Given::Written(_, _, WriteResult::InForce(value)) => {
                     prop_assert_eq!(next.ours(), Some(value));
                     prop_assert!(next.wanted().is_none());
                 }
-                Given::Written(_, _, WriteOutcome::Overwritten(value)) => {
+                Given::Written(_, _, WriteResult::Overwritten(value)) => {
                     prop_assert_eq!(next.as_yielded().map(|it| &it.theirs), Some(value));
                 }
-                Given::Written(_, _, WriteOutcome::Gone) | Given::Gone => {
+                Given::Written(_, _, WriteResult::Gone) | Given::Gone => {
                     prop_assert!(next.is_blank() && actions.contains(&Action::Forget));
                 }
                 Given::Shows(value, _) => {
                     prop_assert!(next.ours().is_none_or(|ours| *ours == cpu(*value)));
                     let lost = matches!(before, KnobState::Ours(_)) && next.ours().is_none();
-                    prop_assert_eq!(actions.contains(&Action::EndTrials), lost);
+                    prop_assert_eq!(actions.contains(&Action::EndVerifications), lost);
                 }
                 Given::Return => prop_assert!(next.as_yielded().is_none()),
                 Given::Planned(want, ..) => {
                     prop_assert_eq!(next.wanted().cloned(), want.map(to));
                 }
                 Given::Announced | Given::Held(_) | Given::Requested(_)
-                | Given::Written(_, _, WriteOutcome::Refused(_)) => {}
+                | Given::Written(_, _, WriteResult::Refused(_)) => {}
             }
             let hold = next.hold(*now, true, Some(0), false, &policy);
             prop_assert!(next.as_yielded().is_none() || hold.is_some(), "{:?}", next);
@@ -152,9 +152,9 @@ proptest! {
 #[test]
 fn a_refusal_is_kept_in_each_state_and_ends_with_a_write() {
     let (policy, now) = (Policy::default(), Duration::from_secs(1000));
-    let refused = Given::Written(WriteKind::Write, None, WriteOutcome::Refused("EIO".into()));
+    let refused = Given::Written(WriteKind::Write, None, WriteResult::Refused("EIO".into()));
     let planned = Given::Planned(Some(1), true, Workload::Changed, None);
-    let (knob, _) = step(Knob::new(now, true), now, &policy, &planned);
+    let (knob, _) = step(TrackedKnob::new(now, true), now, &policy, &planned);
     assert_eq!(
         knob.hold(now, false, None, false, &policy),
         None,
@@ -167,16 +167,16 @@ fn a_refusal_is_kept_in_each_state_and_ends_with_a_write() {
     let hold = knob.hold(now, false, None, false, &policy);
     assert_eq!(hold, Some(Hold::Refused(until, "EIO".into())));
     assert_eq!(knob.hold(until, false, None, false, &policy), None);
-    let in_force = Given::Written(WriteKind::Reapply, None, WriteOutcome::InForce(cpu(1)));
+    let in_force = Given::Written(WriteKind::Reapply, None, WriteResult::InForce(cpu(1)));
     let (knob, _) = step(knob, until, &policy, &in_force);
     assert_eq!(knob.ours(), Some(&cpu(1)));
     assert_eq!(knob.history.refusal, None);
 }
 
 /// A knob with this want, planned twice under a changed workload.
-fn wanting(now: Duration, policy: &Policy) -> Knob {
+fn wanting(now: Duration, policy: &Policy) -> TrackedKnob {
     let planned = Given::Planned(Some(1), true, Workload::Changed, None);
-    let (knob, _) = step(Knob::new(now, false), now, policy, &planned);
+    let (knob, _) = step(TrackedKnob::new(now, false), now, policy, &planned);
     step(knob, now, policy, &planned).0
 }
 
@@ -194,7 +194,7 @@ fn a_gain_below_the_least_one_holds_a_change() {
 #[test]
 fn an_event_announced_long_after_another_programs_write_does_not_explain_it() {
     let (policy, then) = (Policy::default(), Duration::from_secs(1000));
-    let in_force = Given::Written(WriteKind::Write, None, WriteOutcome::InForce(cpu(1)));
+    let in_force = Given::Written(WriteKind::Write, None, WriteResult::InForce(cpu(1)));
     let (knob, _) = step(wanting(then, &policy), then, &policy, &in_force);
     let (knob, _) = step(knob, then, &policy, &Given::Shows(2, None));
     assert!(knob.as_yielded().is_some());
@@ -210,7 +210,7 @@ fn readers_follow_if_they_come_to_the_knobs_core_after_a_move() {
     let moved_twice = |read_there_after: f64| {
         let mut knob = wanting(now, &policy);
         for _ in 0..2 {
-            let in_force = WriteOutcome::InForce(cpu(1));
+            let in_force = WriteResult::InForce(cpu(1));
             let written = Given::Written(WriteKind::Write, Some(0.2), in_force);
             let planned = Given::Planned(Some(2), true, Workload::Changed, Some(read_there_after));
             knob = step(knob, now, &policy, &written).0;
@@ -225,12 +225,13 @@ fn readers_follow_if_they_come_to_the_knobs_core_after_a_move() {
 #[test]
 fn what_gains_too_little_is_held_until_the_workload_changes_and_may_go_along() {
     let (now, policy) = (Duration::from_secs(1000), Policy::default());
-    let want = |knob: Knob, workload| {
+    let want = |knob: TrackedKnob, workload| {
         step(knob, now, &policy, &Given::Planned(Some(1), true, workload, None)).0
     };
-    let knob = want(want(Knob::default(), Workload::Changed), Workload::JustChanged);
+    let knob = want(want(TrackedKnob::default(), Workload::Changed), Workload::JustChanged);
     let (small, large) = (Some(1), Some(1_000_000_000));
-    let hold = |knob: &Knob, gain, goes_along| knob.hold(now, false, gain, goes_along, &policy);
+    let hold =
+        |knob: &TrackedKnob, gain, goes_along| knob.hold(now, false, gain, goes_along, &policy);
     assert_eq!(hold(&knob, small, false), Some(Hold::SmallGain(1)));
     assert_eq!(hold(&knob, large, false), None);
     let knob = step(knob, now, &policy, &Given::Held(Hold::SmallGain(1))).0;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::judge::verdict::Outcome;
-use crate::plan::{Plan, Predicted};
+use crate::plan::{PlacementCost, Plan};
 
 /// A placement is left out if the model expects this many times the present cost. Distances differ
 /// between machines by a factor of two (`docs/costs.md`), so a smaller factor proves nothing.
@@ -18,16 +18,16 @@ pub struct Candidate {
     /// What it writes.
     pub plan: Plan,
     /// What the model expects.
-    pub expected: Expected,
+    pub expected: CandidateEstimate,
 }
 
 /// What the model expects of a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Expected {
+pub enum CandidateEstimate {
     /// The cost of the placement.
-    Cost(Predicted),
+    Cost(PlacementCost),
     /// The verdict on the remedy, with its reason.
     Verdict(Outcome, String),
     /// The model says nothing.
@@ -47,7 +47,7 @@ pub(super) fn rank(outcome: Outcome) -> u8 {
     }
 }
 
-impl Expected {
+impl CandidateEstimate {
     /// The place of a candidate among others by its verdict; one without a verdict is as good as
     /// one of no clear change.
     pub(super) fn rank(&self) -> u8 {
@@ -60,9 +60,9 @@ impl Expected {
     /// Why the model excludes a candidate.
     pub(super) fn excluded(&self) -> Option<String> {
         match self {
-            Self::Cost(Predicted { before_ns_per_s: before, after_ns_per_s: after, .. })
-                if *after > before.saturating_mul(HOPELESS_COST) =>
-            {
+            Self::Cost(PlacementCost {
+                before_ns_per_s: before, after_ns_per_s: after, ..
+            }) if *after > before.saturating_mul(HOPELESS_COST) => {
                 let percent = |ns: u64| ns as f64 / 1e7;
                 Some(format!(
                     "the model expects it to cost {:.1}% of a cpu instead of {:.1}%",

@@ -4,7 +4,7 @@ use netsilo_model::change::{Change, ordered};
 use netsilo_model::derive::analysis::Analysis;
 
 use crate::judge::annotate::plan_with_verdicts;
-use crate::judge::candidates::candidate::{Candidate, Expected, Ranking};
+use crate::judge::candidates::candidate::{Candidate, CandidateEstimate, Ranking};
 use crate::judge::verdict::Outcome;
 use crate::plan::{AlgorithmName, Goal, Plan};
 
@@ -13,12 +13,12 @@ pub(super) const COMBINED: usize = 4;
 
 /// A knob, and what the model expects of it.
 #[derive(Clone)]
-pub(super) struct Remedy {
+pub(super) struct KnobCandidate {
     pub(super) name: String,
     /// The goal whose plan sets the knob; `None` if `plan` is made otherwise.
     pub(super) goal: Option<Goal>,
     pub(super) plan: Plan,
-    pub(super) expected: Expected,
+    pub(super) expected: CandidateEstimate,
     /// Whether a gain is expected, as far as the ranking knows.
     pub(super) may_gain: bool,
 }
@@ -26,29 +26,30 @@ pub(super) struct Remedy {
 /// The knobs that change something, those of which the model expects most first; those that need
 /// a permission that was not given come last.
 pub(super) fn ranked(
-    remedies: Vec<Remedy>,
+    remedies: Vec<KnobCandidate>,
     allow_interruption: bool,
     ranking: Ranking<'_>,
-) -> Vec<Remedy> {
-    let changes = |it: &Remedy| !it.plan.changes.is_empty();
-    let remedies: Vec<Remedy> = remedies.into_iter().filter(changes).collect();
-    let candidate = |it: &Remedy| Candidate {
+) -> Vec<KnobCandidate> {
+    let changes = |it: &KnobCandidate| !it.plan.changes.is_empty();
+    let remedies: Vec<KnobCandidate> = remedies.into_iter().filter(changes).collect();
+    let candidate = |it: &KnobCandidate| Candidate {
         name: it.name.clone(),
         plan: it.plan.clone(),
         expected: it.expected.clone(),
     };
     let gains = ranking(&remedies.iter().map(candidate).collect::<Vec<_>>());
     let gain = |at: usize| gains.get(at).copied().flatten().unwrap_or(0.0);
-    let mut all: Vec<(f64, Remedy)> =
+    let mut all: Vec<(f64, KnobCandidate)> =
         remedies.into_iter().enumerate().map(|(at, remedy)| (gain(at), remedy)).collect();
     all.sort_by(|(a, of_a), (b, of_b)| {
-        let is_refused = |it: &Remedy| !allow_interruption && interrupts(&it.plan).is_some();
+        let is_refused = |it: &KnobCandidate| !allow_interruption && interrupts(&it.plan).is_some();
         is_refused(of_a)
             .cmp(&is_refused(of_b))
             .then(b.total_cmp(a))
             .then(of_a.expected.rank().cmp(&of_b.expected.rank()))
     });
-    let with_gain = |(gain, remedy): (f64, Remedy)| Remedy { may_gain: gain > 0.0, ..remedy };
+    let with_gain =
+        |(gain, remedy): (f64, KnobCandidate)| KnobCandidate { may_gain: gain > 0.0, ..remedy };
     all.into_iter().map(with_gain).collect()
 }
 
@@ -71,7 +72,7 @@ pub(super) struct Best<'a> {
 
 impl Best<'_> {
     /// Placement and knob in one plan; `None` where one of them undoes the other.
-    pub(super) fn with(&self, remedy: &Remedy) -> Option<Plan> {
+    pub(super) fn with(&self, remedy: &KnobCandidate) -> Option<Plan> {
         match &remedy.goal {
             Some(goal) => {
                 let goal = placing(goal.clone(), self.algorithm);
@@ -82,11 +83,14 @@ impl Best<'_> {
     }
 
     /// The placement with the first two knobs that fit together, of those that may gain.
-    pub(super) fn with_two(&self, ranked: &[Remedy]) -> Option<(String, Plan, Expected)> {
-        let is_good = |it: &&Remedy| {
-            it.may_gain || matches!(it.expected, Expected::Verdict(Outcome::Help, _))
+    pub(super) fn with_two(
+        &self,
+        ranked: &[KnobCandidate],
+    ) -> Option<(String, Plan, CandidateEstimate)> {
+        let is_good = |it: &&KnobCandidate| {
+            it.may_gain || matches!(it.expected, CandidateEstimate::Verdict(Outcome::Help, _))
         };
-        let good: Vec<&Remedy> = ranked.iter().take(COMBINED).filter(is_good).collect();
+        let good: Vec<&KnobCandidate> = ranked.iter().take(COMBINED).filter(is_good).collect();
         let pairs = good
             .iter()
             .enumerate()

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use netsilo_model::change::{Change, Settings, Table, knobs};
-use netsilo_model::drivers::table::{Drivers, Knob};
+use netsilo_model::drivers::table::{DriverKnob, Drivers};
 use netsilo_model::snapshot::ethtool::FlowType;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
@@ -84,7 +84,7 @@ impl Host<'_> {
         NetdevIdentity::from_netdev(self.netdev)
     }
 
-    fn lacks(&self, knob: Knob) -> bool {
+    fn lacks(&self, knob: DriverKnob) -> bool {
         let driver = self.netdev.driver.as_deref().unwrap_or_default();
         Drivers::shipped().lacks(driver, &self.snapshot.machine.release, knob)
     }
@@ -113,7 +113,7 @@ impl Host<'_> {
     /// No wait before an interrupt, a longer one, and one that the driver adapts.
     fn coalescing(&self) -> Vec<DeviceKnob> {
         let coalesce = self.netdev.ethtool.as_ref().and_then(|it| it.coalesce.value());
-        let Some(now) = coalesce.filter(|_| !self.lacks(Knob::Coalesce)) else {
+        let Some(now) = coalesce.filter(|_| !self.lacks(DriverKnob::Coalesce)) else {
             return Vec::new();
         };
         let (usecs, adaptive) = (now.rx_coalesce_usecs, now.use_adaptive_rx_coalesce);
@@ -190,7 +190,7 @@ impl Host<'_> {
         let now = &ethtool.rss.value()?.indirection;
         let rings = ethtool.rx_rings.value().copied();
         let queues = rings.unwrap_or(self.netdev.rx_queues.len() as u32);
-        if queues < 2 || self.lacks(Knob::RssTable) {
+        if queues < 2 || self.lacks(DriverKnob::RssTable) {
             return None;
         }
         let equal = (0..now.len() as u32).map(|bucket| bucket % queues).collect();
@@ -201,7 +201,7 @@ impl Host<'_> {
 
     /// Ports in the hash of all flows that have ports.
     fn hash(&self) -> DeviceKnob {
-        let spreads = spread_over(self.netdev) > 1 && !self.lacks(Knob::FlowHash);
+        let spreads = spread_over(self.netdev) > 1 && !self.lacks(DriverKnob::FlowHash);
         let flow_types = WITH_PORTS.into_iter().filter(|_| spreads);
         let reason = "flows of two hosts spread over the queues by their ports";
         let changes = flow_types.filter_map(|it| hash_ports(self.netdev, it, reason)).collect();
@@ -211,7 +211,7 @@ impl Host<'_> {
     /// The largest receive ring.
     fn ring(&self) -> DeviceKnob {
         let rings = self.netdev.ethtool.as_ref().and_then(|it| it.rings.value());
-        let most = rings.filter(|_| !self.lacks(Knob::Rings)).and_then(|rings| {
+        let most = rings.filter(|_| !self.lacks(DriverKnob::Rings)).and_then(|rings| {
             let most = rings.rx.filter(|rx| rx.current < rx.max)?.max;
             let knob = knobs::Rings { netdev: self.identity() };
             let reason = format!("a ring of {most} descriptors holds longer bursts");

@@ -60,7 +60,7 @@ fn each_lack_names_what_is_degraded_and_how_to_mend_it() {
     };
     let owner = |name: &str, knob| KnobOwner { name: name.into(), pid: 7, writes: vec![knob] };
     let snapshot = Snapshot {
-        writers: vec![
+        knob_owners: vec![
             owner("irqbalance", OwnedKnob::IrqAffinity),
             owner("bpftune", OwnedKnob::Sysctls),
         ],
@@ -87,7 +87,7 @@ fn each_lack_names_what_is_degraded_and_how_to_mend_it() {
     let programs: Vec<_> = programs.iter().map(of_program).collect();
     assert_eq!(programs, [(warning, "irqbalance".to_owned()), (info, "bpftune".to_owned())]);
     for problem in diagnosis.areas.iter().flat_map(|area| &area.problems) {
-        assert!(!problem.degraded.is_empty() && !problem.mend.is_empty(), "{problem:?}");
+        assert!(!problem.degraded.is_empty() && !problem.fix.is_empty(), "{problem:?}");
     }
     let sorted = |area: &Area| area.problems.is_sorted_by(|a, b| a.severity >= b.severity);
     assert!(diagnosis.areas.iter().all(sorted), "{diagnosis:#?}");

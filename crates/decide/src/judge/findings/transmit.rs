@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use netsilo_model::change::{Settings, knobs};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::drivers::table::{Drivers, Knob};
+use netsilo_model::drivers::table::{DriverKnob, Drivers};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::{Qdisc, TxLimits};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
@@ -334,7 +334,7 @@ fn ring_stops(analysis: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Op
             Measure::Bytes(limit),
             "byte_queue_limits",
         )),
-        None if drivers.lacks(driver, release, Knob::Bql) => {
+        None if drivers.lacks(driver, release, DriverKnob::Bql) => {
             let none = format!("{driver} does not support them: packets queue in the ring");
             evidence.push(setting("byte queue limits", none, "docs/drivers.md"));
         }

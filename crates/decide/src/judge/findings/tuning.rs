@@ -289,9 +289,9 @@ fn peer_window(analysis: &Analysis<'_>) -> Option<Finding> {
 /// Different programs that write the same knob.
 fn several_writers(analysis: &Analysis<'_>) -> Vec<Finding> {
     let mut by_knob: BTreeMap<OwnedKnob, Vec<(&str, u32)>> = BTreeMap::new();
-    for writer in &analysis.after().writers {
-        for knob in writer.writes.iter().filter(|knob| **knob != OwnedKnob::LaterDevices) {
-            by_knob.entry(*knob).or_default().push((&writer.name, writer.pid));
+    for owner in &analysis.after().knob_owners {
+        for knob in owner.writes.iter().filter(|knob| **knob != OwnedKnob::LaterDevices) {
+            by_knob.entry(*knob).or_default().push((&owner.name, owner.pid));
         }
     }
     let several = by_knob

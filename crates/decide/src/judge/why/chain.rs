@@ -10,7 +10,7 @@ use netsilo_model::snapshot::host::{IrqState, Writable};
 use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::why::explanation::{LoadCause, Step};
+use crate::judge::why::explanation::{Fact, LoadCause};
 
 /// The cause of a queue on one CPU.
 pub(super) fn queue(analysis: &Analysis<'_>, silo: &Silo, cpu: CpuId) -> LoadCause {
@@ -107,7 +107,7 @@ fn evidence(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evi
     evidence
 }
 
-fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Step> {
+fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Fact> {
     let mut because = Vec::new();
     match silo
         .irq
@@ -128,17 +128,17 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Step> 
 }
 
 /// Explains why an interrupt arrives on its CPU.
-fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Vec<Step> {
+fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Vec<Fact> {
     let file = |name: &str| format!("/proc/irq/{irq}/{name}");
     let mut because = Vec::new();
     let name = format!("its interrupt, irq {irq} ({}),", state.actions.join(", "));
     let Some(requested) = &state.requested else {
-        return vec![Step::new(
+        return vec![Fact::new(
             format!("{name} has no readable affinity"),
             file("smp_affinity_list"),
         )];
     };
-    because.push(Step::new(
+    because.push(Fact::new(
         format!(
             "{name} is requested on {}: {}",
             cpus(requested),
@@ -152,7 +152,7 @@ fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId
         analysis.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&cpu))
     };
     if !effective.is_empty() && !effective.intersects(requested) {
-        because.push(Step::new(
+        because.push(Fact::new(
             format!(
                 "its effective affinity is still {}: it moves when the next interrupt arrives",
                 cpus(effective)
@@ -160,12 +160,12 @@ fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId
             in_force,
         ));
     } else if requested.len() > 1 && effective.len() == 1 {
-        because.push(Step::new(
+        because.push(Fact::new(
             format!("the interrupt controller delivers it to one of these: {}", cpus(effective)),
             in_force,
         ));
     } else if let Some(cpu) = cpu.filter(|cpu| !effective.contains(*cpu) && came(*cpu)) {
-        because.push(Step::new(
+        because.push(Fact::new(
             format!(
                 "it arrived on cpu {cpu} in this interval, but its effective affinity is now {}: \
                  it was moved meanwhile",
@@ -195,23 +195,23 @@ fn origin_of_affinity(
     "somebody wrote this value"
 }
 
-fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Step {
+fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Fact {
     let of_queue =
         analysis.observation.after.netdevs.iter().filter(|netdev| silo.netdev.is(netdev));
     let channel = of_queue.flat_map(|dev| &dev.rx_queues).filter(|rx| Some(rx.index) == silo.queue);
     match channel.filter_map(|rx| rx.vmbus_cpu).next() {
-        Some(cpu) => Step::new(
+        Some(cpu) => Fact::new(
             format!("it has no interrupt of its own: its VMBus channel is bound to cpu {cpu}"),
             "/sys/bus/vmbus/devices/*/channels",
         ),
-        None => Step::new("its interrupt is not known", "netdev netlink, /proc/interrupts"),
+        None => Fact::new("its interrupt is not known", "netdev netlink, /proc/interrupts"),
     }
 }
 
 /// Explains who polls the queue, and why on this CPU.
-fn polled(silo: &Silo, cpu: Option<CpuId>) -> Step {
+fn polled(silo: &Silo, cpu: Option<CpuId>) -> Fact {
     match &silo.kthread {
-        Some(thread) => Step::new(
+        Some(thread) => Fact::new(
             format!(
                 "threaded NAPI: its kthread {} (pid {}) polls on the cpu that the scheduler \
                  chooses; it may run on {}{}",
@@ -226,7 +226,7 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Step {
             ),
             format!("/proc/{0}/status, /proc/{0}/schedstat", thread.pid),
         ),
-        None => Step::new(
+        None => Fact::new(
             match cpu {
                 Some(cpu) => format!(
                     "the cpu that takes the interrupt adds the NAPI to its own poll list: NET_RX \
@@ -242,7 +242,7 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Step {
 }
 
 /// Explains why a queue is polled on this CPU although no interrupt arrived here.
-fn not_interrupted_here(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Option<Step> {
+fn not_interrupted_here(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Option<Fact> {
     let cpu = cpu.filter(|cpu| {
         silo.kthread.is_none() && silo.polls.get(cpu).is_some_and(|rate| rate.polls_per_s > 0.0)
     })?;
@@ -269,15 +269,15 @@ fn not_interrupted_here(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>
              poll list with its interrupt off"
         }
     };
-    Some(Step::new(text, "/proc/interrupts, tp_btf/napi_poll"))
+    Some(Fact::new(text, "/proc/interrupts, tp_btf/napi_poll"))
 }
 
 /// Explains where RPS and RFS move the protocol work.
-fn steered(analysis: &Analysis<'_>, silo: &Silo) -> Vec<Step> {
+fn steered(analysis: &Analysis<'_>, silo: &Silo) -> Vec<Fact> {
     let mut because = Vec::new();
     let rps = silo.rps_cpus.as_ref().filter(|cpus| !cpus.is_empty());
     if let Some(targets) = rps {
-        because.push(Step::new(
+        because.push(Fact::new(
             format!(
                 "RPS steers its packets to {} by their hash: driver and GRO run here, IP and above \
                  run there",
@@ -289,13 +289,13 @@ fn steered(analysis: &Analysis<'_>, silo: &Silo) -> Vec<Step> {
     let entries = analysis.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
     if silo.rps_flow_cnt.is_some_and(|count| count > 0) && entries > 0 {
         because
-            .push(Step::new("RFS steers each flow to the cpu that read it last", "rps_flow_cnt"));
+            .push(Fact::new("RFS steers each flow to the cpu that read it last", "rps_flow_cnt"));
     }
     because
 }
 
 /// Explains that a bridge, bond or team takes the packets that a netdev receives.
-pub(super) fn handed_up(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Step> {
+pub(super) fn handed_up(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Fact> {
     let master = netdev.master.as_ref()?;
     let master = analysis.after().netdevs.iter().find(|it| it.name == *master)?;
     let kind = SoftwareNetdev::from_netdev(master)?;
@@ -304,14 +304,14 @@ pub(super) fn handed_up(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Step
         SoftwareReceive::SamePass => (&master.name, "takes"),
         SoftwareReceive::Backlog | SoftwareReceive::Writer => return None,
     };
-    Some(Step::new(
+    Some(Fact::new(
         format!("{name} {verb} its packets on the same cpu, in the same pass"),
         kind.function,
     ))
 }
 
 /// Explains where packets polled on this CPU are forwarded to.
-fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Step> {
+fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Fact> {
     let here = silo.forwards.iter().filter(|to| cpu.is_none_or(|cpu| to.cpu == cpu));
     let to: Vec<String> =
         here.take(3).map(|to| format!("{:.0}% by {}", to.share * 100.0, to.label())).collect();
@@ -320,12 +320,12 @@ fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Step> {
             "it forwards: {}; bridging or routing, netfilter and sending run in the same softirq",
             to.join(", ")
         );
-        Step::new(text, "net:netif_receive_skb, net:net_dev_queue")
+        Fact::new(text, "net:netif_receive_skb, net:net_dev_queue")
     })
 }
 
 /// Lists the main readers of a queue and their CPUs.
-fn read(silo: &Silo) -> Option<Step> {
+fn read(silo: &Silo) -> Option<Fact> {
     let reader = |consumer: &netsilo_model::derive::silo::ConsumerShare| {
         let cpus: CpuSet = consumer.cpus.keys().copied().collect();
         format!(
@@ -340,7 +340,7 @@ fn read(silo: &Silo) -> Option<Step> {
         readers.push(format!("a reader that is not known ({:.0}%)", silo.unknown_share * 100.0));
     }
     (!readers.is_empty())
-        .then(|| Step::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
+        .then(|| Fact::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
 }
 
 /// Formats CPUs as `cpu 3`, `cpus 0-3` or `no cpu`.

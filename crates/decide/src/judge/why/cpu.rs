@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::cpu_time::{CpuTimeShares, Measured};
+use netsilo_model::derive::cpu_time::{CpuTimeShares, MeasuredShares};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::thread_share::ThreadShare;
 use netsilo_model::machine::cpuset::CpuId;
@@ -15,7 +15,7 @@ use netsilo_model::snapshot::host::Snapshot;
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::chain;
 use crate::judge::why::chain::cpus;
-use crate::judge::why::explanation::{CpuWhy, LoadCause, Step, heaviest_first};
+use crate::judge::why::explanation::{CpuWhy, Fact, LoadCause, heaviest_first};
 
 /// Maximum number of interrupts that are listed.
 const IRQS_NAMED: usize = 5;
@@ -144,7 +144,7 @@ fn backlog(
             "/proc/net/softnet_stat",
         )
     }));
-    let mut steps: Vec<Step> = sources
+    let mut steps: Vec<Fact> = sources
         .iter()
         .map(|silo| {
             let targets = silo.rps_cpus.as_ref().map(cpus).unwrap_or_default();
@@ -152,11 +152,11 @@ fn backlog(
                 "rps_cpus of {} is {targets}: the flow's hash selects one of them",
                 silo.label()
             );
-            Step::new(text, format!("queues/rx-{}/rps_cpus", silo.queue.unwrap_or(0)))
+            Fact::new(text, format!("queues/rx-{}/rps_cpus", silo.queue.unwrap_or(0)))
         })
         .collect();
     if rps_wakeups.is_none() || sources.is_empty() {
-        steps.push(Step::new(
+        steps.push(Fact::new(
             "packets sent through loopback or a veth without GRO are received on the sender's cpu, \
              through its backlog",
             "net/core/dev.c:enqueue_to_backlog",
@@ -187,14 +187,14 @@ fn other_poll(
             let text = "it is in another network namespace: run netsilo there to see its queues";
             (
                 format!("{} of network namespace {}", poll.netdev, poll.netns),
-                vec![Step::new(text, "tp_btf/napi_poll")],
+                vec![Fact::new(text, "tp_btf/napi_poll")],
             )
         }
         _ => {
             let text = "a virtual device is polled on the cpu that sends to it";
             (
                 format!("{} napi {}", poll.netdev, poll.napi),
-                vec![Step::new(text, "net/core/dev.c:napi_schedule")],
+                vec![Fact::new(text, "net/core/dev.c:napi_schedule")],
             )
         }
     };
@@ -216,7 +216,7 @@ fn other_poll(
 }
 
 /// Explains transmit completions by the completion interrupts that arrive on this CPU.
-fn transmit(analysis: &Analysis<'_>, poll: &Poll) -> Vec<Step> {
+fn transmit(analysis: &Analysis<'_>, poll: &Poll) -> Vec<Fact> {
     let netdev =
         analysis.observation.after.netdevs.iter().find(|netdev| netdev.name == poll.netdev);
     let mut steps = Vec::new();
@@ -227,11 +227,11 @@ fn transmit(analysis: &Analysis<'_>, poll: &Poll) -> Vec<Step> {
         if came {
             let text =
                 format!("the completion interrupt of tx-{}, irq {irq}, arrives here", tx.index);
-            steps.push(Step::new(text, format!("/proc/irq/{irq}/effective_affinity_list")));
+            steps.push(Fact::new(text, format!("/proc/irq/{irq}/effective_affinity_list")));
         }
     }
     if steps.is_empty() {
-        steps.push(Step::new(
+        steps.push(Fact::new(
             "sent packets are freed on the cpu that polls their completion",
             "net/core/dev.c:napi_schedule",
         ));
@@ -240,7 +240,7 @@ fn transmit(analysis: &Analysis<'_>, poll: &Poll) -> Vec<Step> {
 }
 
 /// The cause of NET_TX softirqs.
-fn net_tx(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<LoadCause> {
+fn net_tx(analysis: &Analysis<'_>, cpu: CpuId, measured: MeasuredShares) -> Option<LoadCause> {
     let rate = analysis.rates.cpus.get(&cpu)?.net_tx_per_s.filter(|rate| *rate > 0.0)?;
     Some(LoadCause {
         name: "NET_TX".into(),
@@ -251,7 +251,7 @@ fn net_tx(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Loa
             Measure::PerSecond(rate),
             "/proc/softirqs",
         )],
-        steps: vec![Step::new(
+        steps: vec![Fact::new(
             "delayed qdiscs send, and sent packets are freed, on the cpu that rescheduled the \
              qdisc or ran the completion",
             "net/core/dev.c:net_tx_action",
@@ -260,7 +260,11 @@ fn net_tx(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Loa
 }
 
 /// The cause of softirqs other than NET_RX and NET_TX.
-fn other_softirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<LoadCause> {
+fn other_softirqs(
+    analysis: &Analysis<'_>,
+    cpu: CpuId,
+    measured: MeasuredShares,
+) -> Option<LoadCause> {
     let (old, new) =
         (analysis.observation.before.cpus.get(&cpu)?, analysis.observation.after.cpus.get(&cpu)?);
     let seconds = analysis.rates.elapsed.as_secs_f64();
@@ -301,7 +305,7 @@ fn other_softirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Op
     let steps = rates
         .iter()
         .filter_map(|(name, _)| reason(name))
-        .map(|(text, source)| Step::new(text, source));
+        .map(|(text, source)| Fact::new(text, source));
     (!rates.is_empty() || measured.other_softirq > 0.0).then(|| LoadCause {
         name: "other softirqs".into(),
         share: Some(measured.other_softirq),
@@ -317,7 +321,11 @@ fn other_softirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Op
 }
 
 /// The cause of device interrupt handlers that run on this CPU.
-fn hardirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<LoadCause> {
+fn hardirqs(
+    analysis: &Analysis<'_>,
+    cpu: CpuId,
+    measured: Option<MeasuredShares>,
+) -> Option<LoadCause> {
     let rate = |(irq, rates): (&Irq, &netsilo_model::derive::rates::IrqRates)| {
         Some((*irq, *rates.per_s.get(&cpu)?))
     };
@@ -347,10 +355,10 @@ fn hardirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Option<Measured>) -> 
             "{wide} of these interrupts are requested on several cpus; the interrupt controller \
              chose this one"
         );
-        steps.push(Step::new(text, "/proc/irq/*/effective_affinity_list"));
+        steps.push(Fact::new(text, "/proc/irq/*/effective_affinity_list"));
     }
     if let Some(one) = spread.get(&false) {
-        steps.push(Step::new(
+        steps.push(Fact::new(
             format!("{one} of these interrupts are requested on one cpu"),
             "/proc/irq/*/smp_affinity_list",
         ));
@@ -375,7 +383,7 @@ fn hardirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Option<Measured>) -> 
 }
 
 /// The cause of call-function inter-processor interrupts.
-fn ipis(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<LoadCause> {
+fn ipis(analysis: &Analysis<'_>, cpu: CpuId, measured: MeasuredShares) -> Option<LoadCause> {
     let seconds = analysis.observation.attribution.elapsed.as_secs_f64();
     let count = analysis.observation.attribution.cpu_time.get(&cpu)?.ipis;
     let rates = analysis.rates.cpus.get(&cpu).cloned().unwrap_or_default();
@@ -397,12 +405,12 @@ fn ipis(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<LoadC
     );
     let mut steps = Vec::new();
     if rps > 0.0 {
-        steps.push(Step::new(
+        steps.push(Fact::new(
             "another cpu queued packets on this cpu's backlog (RPS)",
             "net/core/dev.c:net_rps_send_ipi",
         ));
     }
-    steps.push(Step::new(
+    steps.push(Fact::new(
         "another cpu woke a thread on this cpu, or unmapped memory",
         "kernel/smp.c:smp_call_function_many_cond",
     ));

@@ -59,20 +59,20 @@ pub struct LoadCause {
     pub evidence: Vec<Evidence>,
     /// Why the work runs on this CPU.
     #[serde(rename = "because")]
-    pub steps: Vec<Step>,
+    pub steps: Vec<Fact>,
 }
 
 /// One step of an explanation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Step {
+pub struct Fact {
     /// The fact.
     pub text: String,
     /// Its source: a file, a hook, or a kernel function.
     pub source: String,
 }
 
-impl Step {
+impl Fact {
     pub(super) fn new(text: impl Into<String>, source: impl Into<String>) -> Self {
         Self { text: text.into(), source: source.into() }
     }

@@ -8,7 +8,7 @@ use netsilo_model::snapshot::netdev::Netdev;
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::verdict::{BacklogWork, below};
 use crate::judge::why::chain::{cpus, handed_up};
-use crate::judge::why::explanation::{LoadCause, Step};
+use crate::judge::why::explanation::{Fact, LoadCause};
 
 /// Least share of a CPU's time that is a cause of its own.
 const LEAST_SHARE: f64 = 0.001;
@@ -47,7 +47,7 @@ pub(super) fn causes(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<Loa
 }
 
 /// Explains where its packets are processed.
-fn received(analysis: &Analysis<'_>, netdev: &Netdev, kind: SoftwareNetdev) -> Step {
+fn received(analysis: &Analysis<'_>, netdev: &Netdev, kind: SoftwareNetdev) -> Fact {
     let below = || below(analysis, netdev);
     let text = match kind.receive {
         SoftwareReceive::Backlog => {
@@ -71,11 +71,11 @@ fn received(analysis: &Analysis<'_>, netdev: &Netdev, kind: SoftwareNetdev) -> S
             below()
         ),
     };
-    Step::new(text, kind.function)
+    Fact::new(text, kind.function)
 }
 
 /// Explains what its RPS masks do.
-fn steered(netdev: &Netdev, kind: SoftwareNetdev) -> Option<Step> {
+fn steered(netdev: &Netdev, kind: SoftwareNetdev) -> Option<Fact> {
     let masks = netdev.rx_queues.iter().filter_map(|queue| queue.rps_cpus.as_ref());
     let all = masks.fold(CpuSet::new(), |all, mask| all.or(mask));
     let on = (!all.is_empty()).then(|| cpus(&all));
@@ -94,5 +94,5 @@ fn steered(netdev: &Netdev, kind: SoftwareNetdev) -> Option<Step> {
         ),
         (_, Some(on)) => format!("RPS steers its packets to {on} by their hash"),
     };
-    Some(Step::new(text, "rps_cpus"))
+    Some(Fact::new(text, "rps_cpus"))
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Capability, Effect, Errno, Knob, Row};
+use crate::change::knob::{Capability, Effect, Errno, Knob, KnobFacts};
 use crate::change::location::Location;
 use crate::change::step::{Step, Traffic};
 use crate::machine::cpuset::CpuSet;
@@ -24,7 +24,7 @@ pub struct ThreadAffinity {
 impl Knob for ThreadAffinity {
     type Value = CpuSet;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "thread_affinity",
         fields: "`pid`, `tid`, `comm`, `start_time` (clock ticks after boot)",
         place: "`sched_setaffinity`",
@@ -34,7 +34,7 @@ impl Knob for ThreadAffinity {
             Errno::Inval,
             "the kernel binds this thread, or its cgroup has none of these cpus; choose others",
         )],
-        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn name(&self) -> String {
@@ -62,7 +62,7 @@ pub struct CgroupCpuset {
 impl Knob for CgroupCpuset {
     type Value = CpuSet;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "cgroup_cpuset",
         fields: "`path` below `/sys/fs/cgroup`",
         value: "the empty set means the CPUs of the parent",
@@ -72,7 +72,7 @@ impl Knob for CgroupCpuset {
         step: Step::Cgroups,
         needs: Capability::None,
         absent: Some("no such cgroup, or its parent does not enable the cpuset controller"),
-        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn name(&self) -> String {

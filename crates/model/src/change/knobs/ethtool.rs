@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Effect, Errno, Knob, Row, put, quoted};
+use crate::change::knob::{Effect, Errno, Knob, KnobFacts, put, quoted};
 use crate::change::knobs::netdev::{ethtool, ethtool_mut, ethtools, netdevs};
-use crate::change::location::{Location, Setting};
+use crate::change::location::{EthtoolSetting, Location};
 use crate::change::step::{Interruption, Step, Traffic};
 use crate::change::value::Settings;
 use crate::machine::reading::Reading;
@@ -24,7 +24,7 @@ pub struct Channels {
 impl Knob for Channels {
     type Value = Settings;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "channels",
         value: "`combined=4 other=1` (counts)",
         place: "`ethtool -L`",
@@ -35,7 +35,7 @@ impl Knob for Channels {
             "too few where its RSS table names a queue that would be gone (`ethtool -X DEV \
              default` first), or where a queue is in use (AF_XDP)",
         )],
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Stops(Interruption::Always),
             names_queues: false,
             owner: None,
@@ -43,7 +43,7 @@ impl Knob for Channels {
     };
 
     fn location(&self) -> Location<'_> {
-        Location::Ethtool { netdev: &self.netdev, setting: Setting::Channels }
+        Location::Ethtool { netdev: &self.netdev, setting: EthtoolSetting::Channels }
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<Settings> {
@@ -78,7 +78,7 @@ pub struct Rings {
 impl Knob for Rings {
     type Value = Settings;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "rings",
         value: "`rx=4096 tx=512` (descriptors)",
         place: "`ethtool -G`",
@@ -86,7 +86,7 @@ impl Knob for Rings {
                ours",
         step: Step::Rings,
         refusals: &[(Errno::Inval, "more than that, or fewer than it needs, is refused")],
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Stops(Interruption::Always),
             names_queues: false,
             owner: None,
@@ -94,7 +94,7 @@ impl Knob for Rings {
     };
 
     fn location(&self) -> Location<'_> {
-        Location::Ethtool { netdev: &self.netdev, setting: Setting::Rings }
+        Location::Ethtool { netdev: &self.netdev, setting: EthtoolSetting::Rings }
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<Settings> {
@@ -139,7 +139,7 @@ pub struct Mtu {
 impl Knob for Mtu {
     type Value = u32;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "mtu",
         value: "bytes behind the link header",
         place: "`/sys/class/net/DEV/`",
@@ -151,7 +151,7 @@ impl Knob for Mtu {
             "outside of what its driver takes (`ip -d link` shows minmtu and maxmtu), or too large \
              for its XDP program",
         )],
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Stops(Interruption::Sometimes),
             names_queues: false,
             owner: None,
@@ -186,7 +186,7 @@ pub struct Coalesce {
 impl Knob for Coalesce {
     type Value = Settings;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "coalesce",
         value: "`rx-usecs=50 adaptive-rx=on`; an absent name means 0",
         place: "`ethtool -C`",
@@ -199,7 +199,7 @@ impl Knob for Coalesce {
             ),
             (Errno::Inval, "its driver does not take these numbers, or not together"),
         ],
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Stops(Interruption::Sometimes),
             names_queues: false,
             owner: None,
@@ -207,7 +207,7 @@ impl Knob for Coalesce {
     };
 
     fn location(&self) -> Location<'_> {
-        Location::Ethtool { netdev: &self.netdev, setting: Setting::Coalesce }
+        Location::Ethtool { netdev: &self.netdev, setting: EthtoolSetting::Coalesce }
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<Settings> {
@@ -242,12 +242,12 @@ pub struct TxUsecs {
 impl Knob for TxUsecs {
     type Value = u32;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "tx_usecs",
         value: "microseconds; not together with `coalesce`, which sets it too",
         place: "`ethtool -C DEV tx-usecs`",
         undo: "writes back; the other numbers stay as they are",
-        ..*Coalesce::ROW
+        ..*Coalesce::FACTS
     };
 
     fn name(&self) -> String {
@@ -255,7 +255,10 @@ impl Knob for TxUsecs {
     }
 
     fn location(&self) -> Location<'_> {
-        Location::Ethtool { netdev: &self.netdev, setting: Setting::CoalesceNumber("tx-usecs") }
+        Location::Ethtool {
+            netdev: &self.netdev,
+            setting: EthtoolSetting::CoalesceNumber("tx-usecs"),
+        }
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<u32> {
@@ -271,7 +274,9 @@ impl Knob for TxUsecs {
     }
 
     fn is_void_after(&self, other: &Location<'_>) -> bool {
-        let Location::Ethtool { netdev, setting: Setting::Coalesce } = other else { return false };
+        let Location::Ethtool { netdev, setting: EthtoolSetting::Coalesce } = other else {
+            return false;
+        };
         **netdev == self.netdev
     }
 
@@ -304,7 +309,7 @@ fn ntuple_filter() -> String {
 impl Knob for Offload {
     type Value = bool;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "offload",
         fields: "`feature` (`rx-lro`, the kernel's name)",
         place: "`ethtool -K`",
@@ -315,7 +320,7 @@ impl Knob for Offload {
             Errno::OpNotSupp,
             "its driver does not let it be changed ([fixed] in `ethtool -k`)",
         )],
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Stops(Interruption::Sometimes),
             names_queues: false,
             owner: None,
@@ -327,7 +332,7 @@ impl Knob for Offload {
     }
 
     fn location(&self) -> Location<'_> {
-        let setting = Setting::Offload(self.feature.clone());
+        let setting = EthtoolSetting::Offload(self.feature.clone());
         Location::Ethtool { netdev: &self.netdev, setting }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Capability, Effect, Errno, Knob, Row, put};
+use crate::change::knob::{Capability, Effect, Errno, Knob, KnobFacts, put};
 use crate::change::location::Location;
 use crate::change::step::{Step, Traffic};
 use crate::machine::cpuset::CpuSet;
@@ -25,7 +25,7 @@ pub struct IrqAffinity {
 impl Knob for IrqAffinity {
     type Value = CpuSet;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "irq_affinity",
         fields: "`irq`, `action` (its names), `netdev` or `null`",
         place: "`/proc/irq/IRQ/smp_affinity`",
@@ -37,7 +37,7 @@ impl Knob for IrqAffinity {
             (Errno::Perm, PLACED_BY_KERNEL),
             (Errno::NoSpc, NO_VECTOR),
         ],
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Unchanged,
             names_queues: true,
             owner: Some(OwnedKnob::IrqAffinity),
@@ -90,13 +90,13 @@ pub struct DefaultSmpAffinity;
 impl Knob for DefaultSmpAffinity {
     type Value = CpuSet;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "default_smp_affinity",
         value: "for interrupts that appear later",
         place: "`/proc/irq/default_smp_affinity`",
         step: Step::DefaultAffinity,
         needs: Capability::None,
-        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Capability, Effect, Errno, Knob, Row, put};
+use crate::change::knob::{Capability, Effect, Errno, Knob, KnobFacts, put};
 use crate::change::knobs::netdev::netdevs;
-use crate::change::location::{Location, Setting};
+use crate::change::location::{EthtoolSetting, Location};
 use crate::change::step::{Step, Traffic};
 use crate::machine::cpuset::CpuSet;
 use crate::snapshot::host::Snapshot;
@@ -21,12 +21,12 @@ pub struct NapiDeferHardIrqs {
 impl Knob for NapiDeferHardIrqs {
     type Value = u32;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "napi_defer_hard_irqs",
         value: "empty polls",
         place: "`/sys/class/net/DEV/`",
         step: Step::Moderation,
-        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {
@@ -58,12 +58,12 @@ pub struct GroFlushTimeout {
 impl Knob for GroFlushTimeout {
     type Value = u32;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "gro_flush_timeout",
         value: "nanoseconds",
         place: "`/sys/class/net/DEV/`",
         step: Step::Moderation,
-        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {
@@ -97,7 +97,7 @@ const NO_KTHREADS: &str = "its driver cannot poll in kthreads";
 impl Knob for Threaded {
     type Value = u32;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "threaded",
         value: "0 or 1",
         place: "`/sys/class/net/DEV/`",
@@ -106,7 +106,7 @@ impl Knob for Threaded {
         // `napi_stop_kthread` (6.17) polls a bit that a disabled NAPI never clears, under rtnl.
         waits_for_napis: true,
         refusals: &[(Errno::OpNotSupp, NO_KTHREADS), (Errno::Inval, NO_KTHREADS)],
-        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {
@@ -142,7 +142,7 @@ pub struct NapiThread {
 impl Knob for NapiThread {
     type Value = CpuSet;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "napi_thread",
         fields: "`pid`, `comm`, `start_time` (clock ticks after boot)",
         place: "`sched_setaffinity`",
@@ -152,7 +152,7 @@ impl Knob for NapiThread {
             Errno::Inval,
             "none of these cpus is online and open to this thread; choose others",
         )],
-        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: true, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::Unchanged, names_queues: true, owner: None })
     };
 
     fn name(&self) -> String {
@@ -197,8 +197,8 @@ impl Knob for NapiThread {
         let ends = match other {
             Location::Netdev { file, .. } => ["threaded", "mtu"].contains(&file.as_str()),
             Location::Ethtool { setting, .. } => match setting {
-                Setting::Channels | Setting::Rings => true,
-                Setting::Offload(feature) => feature == "rx-gro",
+                EthtoolSetting::Channels | EthtoolSetting::Rings => true,
+                EthtoolSetting::Offload(feature) => feature == "rx-gro",
                 _ => false,
             },
             _ => false,

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Effect, Errno, Knob, Row, quoted};
+use crate::change::knob::{Effect, Errno, Knob, KnobFacts, quoted};
 use crate::change::knobs::netdev::{ethtool, ethtool_mut, ethtools};
-use crate::change::location::{Location, Setting};
+use crate::change::location::{EthtoolSetting, Location};
 use crate::change::rule::FlowRule;
 use crate::change::step::{Interruption, Step, Traffic};
 use crate::change::value::{Key, Table, Words};
@@ -27,7 +27,7 @@ pub struct FlowHash {
 impl Knob for FlowHash {
     type Value = HashFields;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "flow_hash",
         fields: "`flow_type` (`tcp4`, `udp6`, ...)",
         value: "`sdfn`",
@@ -37,7 +37,7 @@ impl Knob for FlowHash {
             (Errno::OpNotSupp, "its driver cannot choose what is hashed for these flows"),
             (Errno::Inval, "its driver cannot hash just these fields (many know sd and sdfn only)"),
         ],
-        ..Row::usual(Effect { traffic: Traffic::FlowsMove, names_queues: false, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::FlowsMove, names_queues: false, owner: None })
     };
 
     fn name(&self) -> String {
@@ -45,7 +45,10 @@ impl Knob for FlowHash {
     }
 
     fn location(&self) -> Location<'_> {
-        Location::Ethtool { netdev: &self.netdev, setting: Setting::FlowHash(self.flow_type) }
+        Location::Ethtool {
+            netdev: &self.netdev,
+            setting: EthtoolSetting::FlowHash(self.flow_type),
+        }
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<HashFields> {
@@ -87,7 +90,7 @@ pub struct RssTable {
 impl Knob for RssTable {
     type Value = Table;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "rss_table",
         fields: "`context` (0)",
         value: "the queue of each bucket",
@@ -99,7 +102,7 @@ impl Knob for RssTable {
             Errno::Inval,
             "it names a queue beyond those in use, or has another length than the netdev's table",
         )],
-        ..Row::usual(Effect { traffic: Traffic::FlowsMove, names_queues: true, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::FlowsMove, names_queues: true, owner: None })
     };
 
     fn name(&self) -> String {
@@ -110,7 +113,7 @@ impl Knob for RssTable {
     }
 
     fn location(&self) -> Location<'_> {
-        Location::Ethtool { netdev: &self.netdev, setting: Setting::RssTable(self.context) }
+        Location::Ethtool { netdev: &self.netdev, setting: EthtoolSetting::RssTable(self.context) }
     }
 
     /// A snapshot has the table of context 0 only.
@@ -146,7 +149,7 @@ pub struct RssKey {
 impl Knob for RssKey {
     type Value = Key;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "rss_key",
         value: "`6d:5a:...`",
         place: "`ethtool -X DEV hkey`",
@@ -155,11 +158,11 @@ impl Knob for RssKey {
             Errno::Inval,
             "the key has another length than the netdev's, or its driver does not take it",
         )],
-        ..Row::usual(Effect { traffic: Traffic::FlowsMove, names_queues: false, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::FlowsMove, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {
-        Location::Ethtool { netdev: &self.netdev, setting: Setting::RssKey }
+        Location::Ethtool { netdev: &self.netdev, setting: EthtoolSetting::RssKey }
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<Key> {
@@ -192,12 +195,12 @@ pub struct RssHash {
 impl Knob for RssHash {
     type Value = Words;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "rss_hash",
         value: "`toeplitz symmetric-xor`",
         place: "`ethtool -X DEV hfunc`, `xfrm`",
         step: Step::Hash,
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Stops(Interruption::Sometimes),
             names_queues: false,
             owner: None,
@@ -205,7 +208,7 @@ impl Knob for RssHash {
     };
 
     fn location(&self) -> Location<'_> {
-        Location::Ethtool { netdev: &self.netdev, setting: Setting::RssHash }
+        Location::Ethtool { netdev: &self.netdev, setting: EthtoolSetting::RssHash }
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<Words> {
@@ -248,7 +251,7 @@ pub struct RssContext {
 impl Knob for RssContext {
     type Value = bool;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "rss_context",
         fields: "`queues` (`2-3`)",
         value: "exists or not",
@@ -256,7 +259,7 @@ impl Knob for RssContext {
         undo: "deletes the context that spreads over just these queues",
         step: Step::ContextsOn,
         refusals: &[(Errno::NoSpc, "no free RSS context")],
-        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: true, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::Unchanged, names_queues: true, owner: None })
     };
 
     fn name(&self) -> String {
@@ -264,7 +267,7 @@ impl Knob for RssContext {
     }
 
     fn location(&self) -> Location<'_> {
-        let setting = Setting::RssContext(self.queues.clone());
+        let setting = EthtoolSetting::RssContext(self.queues.clone());
         Location::Ethtool { netdev: &self.netdev, setting }
     }
 
@@ -287,7 +290,7 @@ pub struct NtupleRule {
 impl Knob for NtupleRule {
     type Value = bool;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "ntuple_rule",
         fields: "`rule` (`tcp4 dst-port 443 action 3`, `... queues 2-3`)",
         value: "exists or not",
@@ -303,7 +306,7 @@ impl Knob for NtupleRule {
             ),
             (Errno::NoSpc, "no free place among its rules (`ethtool -n DEV` lists them)"),
         ],
-        ..Row::usual(Effect { traffic: Traffic::FlowsMove, names_queues: true, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::FlowsMove, names_queues: true, owner: None })
     };
 
     fn name(&self) -> String {
@@ -311,7 +314,7 @@ impl Knob for NtupleRule {
     }
 
     fn location(&self) -> Location<'_> {
-        Location::Ethtool { netdev: &self.netdev, setting: Setting::Rule(self.rule.clone()) }
+        Location::Ethtool { netdev: &self.netdev, setting: EthtoolSetting::Rule(self.rule.clone()) }
     }
 
     fn step(&self, off: bool) -> Step {

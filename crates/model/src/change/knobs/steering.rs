@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Capability, Effect, Errno, Knob, Row, put};
+use crate::change::knob::{Capability, Effect, Errno, Knob, KnobFacts, put};
 use crate::change::location::Location;
 use crate::change::step::{Step, Traffic};
 use crate::machine::cpuset::CpuSet;
@@ -28,14 +28,14 @@ pub struct RpsCpus {
 impl Knob for RpsCpus {
     type Value = CpuSet;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "rps_cpus",
         fields: "`queue`",
         value: "the empty set switches RPS off",
         place: "`/sys/class/net/DEV/queues/rx-N/`",
         step: Step::Rps,
         refusals: &[NO_NETWORK_WORK],
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Unchanged,
             names_queues: true,
             owner: Some(OwnedKnob::Rps),
@@ -80,14 +80,14 @@ pub struct RpsFlowCnt {
 impl Knob for RpsFlowCnt {
     type Value = u32;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "rps_flow_cnt",
         fields: "`queue`",
         value: "flows; the kernel rounds up to a power of two",
         place: "`/sys/class/net/DEV/queues/rx-N/`",
         step: Step::FlowCounts,
         refusals: &[TOO_LARGE],
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Unchanged,
             names_queues: true,
             owner: Some(OwnedKnob::Rps),
@@ -127,14 +127,14 @@ pub struct RpsSockFlowEntries;
 impl Knob for RpsSockFlowEntries {
     type Value = u32;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "rps_sock_flow_entries",
         value: "flows; the kernel rounds up to a power of two",
         place: "`/proc/sys/net/core/`",
         step: Step::FlowTable,
         needs: Capability::None,
         refusals: &[TOO_LARGE],
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Unchanged,
             names_queues: false,
             owner: Some(OwnedKnob::Rps),
@@ -174,14 +174,14 @@ pub struct RpsDefaultMask;
 impl Knob for RpsDefaultMask {
     type Value = CpuSet;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "rps_default_mask",
         value: "RPS of devices that appear later",
         place: "`/proc/sys/net/core/`",
         step: Step::Rps,
         needs: Capability::None,
         refusals: &[NO_NETWORK_WORK],
-        ..Row::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
+        ..KnobFacts::usual(Effect { traffic: Traffic::Unchanged, names_queues: false, owner: None })
     };
 
     fn location(&self) -> Location<'_> {
@@ -218,14 +218,14 @@ pub struct XpsCpus {
 impl Knob for XpsCpus {
     type Value = CpuSet;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "xps_cpus",
         fields: "`queue`",
         value: "the empty set switches XPS off",
         place: "`/sys/class/net/DEV/queues/tx-N/`",
         step: Step::Xps,
         absent: Some("a netdev with one tx queue has no XPS"),
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Unchanged,
             names_queues: true,
             owner: Some(OwnedKnob::Xps),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::knob::{Capability, Effect, Knob, Row};
+use crate::change::knob::{Capability, Effect, Knob, KnobFacts};
 use crate::change::location::Location;
 use crate::change::step::{Step, Traffic};
 use crate::change::sysctl::{SYSCTLS, sysctl_path};
@@ -20,14 +20,14 @@ pub struct Sysctl {
 impl Knob for Sysctl {
     type Value = Words;
 
-    const ROW: &'static Row = &Row {
+    const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "sysctl",
         fields: "`name`",
         value: "words with one space between them",
         place: "`/proc/sys/net`",
         step: Step::Sysctls,
         needs: Capability::None,
-        ..Row::usual(Effect {
+        ..KnobFacts::usual(Effect {
             traffic: Traffic::Unchanged,
             names_queues: false,
             owner: Some(OwnedKnob::Sysctls),

@@ -165,7 +165,7 @@ fn host() -> Snapshot {
 fn the_json_of_a_target_names_its_row() {
     for Case { change, .. } in cases() {
         let json = serde_json::to_value(&change).unwrap();
-        assert_eq!(json["target"]["knob"], change.target.row().kind);
+        assert_eq!(json["target"]["knob"], change.target.facts().kind);
         assert_eq!(serde_json::from_value::<Change>(json).unwrap(), change);
     }
 }
@@ -191,7 +191,7 @@ fn a_change_is_tried_out_in_a_snapshot_and_taken_back() {
         let target = &change.target;
         let Some(old) = target.value_in(&before) else {
             let unlisted = ["rss_context", "ntuple_rule", "thread_affinity", "cgroup_cpuset"];
-            assert!(unlisted.contains(&target.row().kind), "{target} has no value");
+            assert!(unlisted.contains(&target.facts().kind), "{target} has no value");
             assert_eq!(apply_to(&before, &[change]), before);
             continue;
         };
@@ -249,7 +249,7 @@ fn a_value_of_another_type_is_refused() {
 #[test]
 fn changes_are_made_in_the_order_of_the_steps() {
     let changes = ordered(cases().into_iter().map(|case| case.change).collect());
-    let kinds: Vec<&str> = changes.iter().map(|change| change.target.row().kind).collect();
+    let kinds: Vec<&str> = changes.iter().map(|change| change.target.facts().kind).collect();
     assert_eq!(
         kinds,
         [
@@ -288,7 +288,7 @@ fn some_changes_stop_traffic_and_channels_make_others_void() {
     let cases = cases();
     let stops = |wanted| {
         let those = cases.iter().filter(|it| it.change.target.interrupts_traffic() == wanted);
-        those.map(|it| it.change.target.row().kind).collect::<Vec<_>>()
+        those.map(|it| it.change.target.facts().kind).collect::<Vec<_>>()
     };
     assert_eq!(stops(Some(Interruption::Always)), ["channels", "rings"]);
     assert_eq!(
@@ -296,7 +296,7 @@ fn some_changes_stop_traffic_and_channels_make_others_void() {
         ["offload", "mtu", "coalesce", "tx_usecs", "rss_hash"]
     );
     let (_, void) = held_back(cases.iter().map(|case| case.change.clone()).collect());
-    let void: Vec<&str> = void.iter().map(|change| change.target.row().kind).collect();
+    let void: Vec<&str> = void.iter().map(|change| change.target.facts().kind).collect();
     let expected = [
         "irq_affinity",
         "rps_cpus",

@@ -23,7 +23,7 @@ pub(crate) struct File {
     #[serde(deserialize_with = "cycle")]
     pub(crate) interval: Option<Duration>,
     #[serde(deserialize_with = "window")]
-    pub(crate) window: Option<Window>,
+    pub(crate) window: Option<BpfWindow>,
     #[serde(deserialize_with = "budget")]
     pub(crate) budget: Option<Budget>,
     pub(crate) bpf: Option<bool>,
@@ -98,7 +98,7 @@ pub(crate) struct Queue {
 
 /// The part of each cycle in which eBPF is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Window {
+pub(crate) enum BpfWindow {
     /// The whole cycle.
     Always,
     /// This long at the end of each cycle.
@@ -268,10 +268,12 @@ fn some_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Err
     }
 }
 
-fn window<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Window>, D::Error> {
+fn window<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BpfWindow>, D::Error> {
     some(from, |text| match text {
-        "always" => Ok(Window::Always),
-        _ => between(text, Duration::from_millis(10), Duration::from_secs(3600)).map(Window::Last),
+        "always" => Ok(BpfWindow::Always),
+        _ => {
+            between(text, Duration::from_millis(10), Duration::from_secs(3600)).map(BpfWindow::Last)
+        }
     })
 }
 

@@ -10,7 +10,7 @@ use crate::tell::palette::{Meaning, Palette};
 use crate::top::draw::pen::Pen;
 use crate::top::draw::table::first_row;
 use crate::top::map::{
-    Column, Grid, Level, Line, Mark, Marks, Place, busy, hottest, lines, marks, softirq,
+    Column, CpuPosition, Grid, Level, Line, Mark, Marks, busy, hottest, lines, marks, softirq,
 };
 use crate::top::state::State;
 use crate::top::window::Window;
@@ -163,7 +163,7 @@ fn band(
     y: usize,
     title: &str,
     runs: &[(usize, usize)],
-    name: impl Fn(&Place) -> String,
+    name: impl Fn(&CpuPosition) -> String,
 ) {
     let columns = &shown.grid.columns;
     for (first, last) in runs {

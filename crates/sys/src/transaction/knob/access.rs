@@ -7,7 +7,7 @@ use netsilo_model::change::{Change, Kind as _, Location, Table, Target, Value};
 use rustix::io::Errno;
 
 use crate::ethtool::set::DEFAULT;
-use crate::transaction::kernel::{Kernel, Place, Setting};
+use crate::transaction::kernel::{EthtoolSetting, Kernel, KnobAddress};
 use crate::transaction::knob::error::KnobError;
 use crate::transaction::knob::find::{CGROUPS, NapiOf, find};
 use crate::transaction::knob::napis;
@@ -18,7 +18,7 @@ use crate::transaction::knob::text::parse;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
     /// Where it lives.
-    pub place: Place,
+    pub place: KnobAddress,
     /// Its text, byte for byte.
     pub raw: String,
     /// What the text means.
@@ -62,9 +62,9 @@ pub(crate) fn read_now(
 pub(crate) fn refuse_waiting(
     kernel: &dyn Kernel,
     target: &Target,
-    place: &Place,
+    place: &KnobAddress,
 ) -> Result<(), KnobError> {
-    match place.netdev().filter(|_| target.row().waits_for_napis) {
+    match place.netdev().filter(|_| target.facts().waits_for_napis) {
         Some(netdev) => napis::enabled(kernel, netdev)
             .map_err(|source| KnobError::Waiting { target: Box::new(target.clone()), source }),
         None => Ok(()),
@@ -72,7 +72,7 @@ pub(crate) fn refuse_waiting(
 }
 
 /// Writes the new value of a change in the kernel's own format.
-pub fn write(kernel: &dyn Kernel, change: &Change, place: &Place) -> Result<(), KnobError> {
+pub fn write(kernel: &dyn Kernel, change: &Change, place: &KnobAddress) -> Result<(), KnobError> {
     refuse_waiting(kernel, &change.target, place)?;
     let result = kernel.set(place, &change.text());
     result.map_err(|source| {
@@ -85,8 +85,8 @@ pub fn write(kernel: &dyn Kernel, change: &Change, place: &Place) -> Result<(), 
 ///
 /// An RSS table that looks like the driver's default is restored by the driver: only then the
 /// driver makes a new table when its channels change again (`netif_is_rxfh_configured`).
-pub(crate) fn put_back(kernel: &dyn Kernel, place: &Place, raw: &str) -> io::Result<()> {
-    let own = matches!(place, Place::Ethtool(_, Setting::RssTable(0)))
+pub(crate) fn put_back(kernel: &dyn Kernel, place: &KnobAddress, raw: &str) -> io::Result<()> {
+    let own = matches!(place, KnobAddress::Ethtool(_, EthtoolSetting::RssTable(0)))
         && Table::parse(raw).is_ok_and(|table| table.looks_like_default());
     if own && kernel.set(place, DEFAULT).is_ok() && kernel.get(place).is_ok_and(|now| now == raw) {
         return Ok(());
@@ -99,7 +99,7 @@ pub(crate) fn put_back(kernel: &dyn Kernel, place: &Place, raw: &str) -> io::Res
 pub fn write_back(
     kernel: &dyn Kernel,
     target: &Target,
-    place: &Place,
+    place: &KnobAddress,
     raw: &str,
 ) -> Result<(), KnobError> {
     refuse_waiting(kernel, target, place)?;
@@ -129,8 +129,12 @@ fn open_cpus(kernel: &dyn Kernel, target: &Target) -> Option<String> {
 }
 
 /// Checks whether this process may make a change; changes nothing.
-pub fn may_write(kernel: &dyn Kernel, change: &Change, place: &Place) -> Result<(), KnobError> {
-    let result = kernel.may_set(place, change.target.row().needs);
+pub fn may_write(
+    kernel: &dyn Kernel,
+    change: &Change,
+    place: &KnobAddress,
+) -> Result<(), KnobError> {
+    let result = kernel.may_set(place, change.target.facts().needs);
     result.map_err(|source| {
         KnobError::refused(&change.target, Doing::Write(change.new.clone()), source)
     })
@@ -241,7 +245,10 @@ mod tests {
         let (_dir, kernel) = tree(&[(device, "0\n")], &[link]);
         let path = Some("/devices/pci0000:00/0000:00:03.0");
         let reading = read(&kernel, &rps("eth0", path)).unwrap();
-        assert_eq!(reading.place, Place::File("/sys/class/net/ens3/queues/rx-0/rps_cpus".into()));
+        assert_eq!(
+            reading.place,
+            KnobAddress::File("/sys/class/net/ens3/queues/rx-0/rps_cpus".into())
+        );
         let message = |target| read(&kernel, &target).unwrap_err().to_string();
         assert_eq!(
             message(rps("ens3", None)),

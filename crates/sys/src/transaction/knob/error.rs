@@ -7,7 +7,7 @@ use netsilo_model::change::Target;
 use rustix::io::Errno;
 
 use crate::transaction::bounded::NoAnswer;
-use crate::transaction::kernel::{Kernel, Place, Setting};
+use crate::transaction::kernel::{EthtoolSetting, Kernel, KnobAddress};
 use crate::transaction::knob::napis::NapisDisabled;
 use crate::transaction::knob::refusal::{Doing, hint};
 
@@ -105,7 +105,7 @@ impl KnobError {
     /// The same, with the limits that the driver reports.
     pub(super) fn refused_at(
         kernel: &dyn Kernel,
-        place: &Place,
+        place: &KnobAddress,
         target: &Target,
         doing: Doing,
         source: io::Error,
@@ -137,12 +137,12 @@ impl fmt::Display for Hint {
 }
 
 /// The most that the driver takes, where it reports limits.
-fn most(kernel: &dyn Kernel, place: &Place) -> Option<String> {
-    let Place::Ethtool(netdev, setting) = place else { return None };
+fn most(kernel: &dyn Kernel, place: &KnobAddress) -> Option<String> {
+    let KnobAddress::Ethtool(netdev, setting) = place else { return None };
     let most = match setting {
-        Setting::Channels => Setting::MostChannels,
-        Setting::Rings => Setting::MostRings,
+        EthtoolSetting::Channels => EthtoolSetting::MostChannels,
+        EthtoolSetting::Rings => EthtoolSetting::MostRings,
         _ => return None,
     };
-    kernel.get(&Place::Ethtool(netdev.clone(), most)).ok()
+    kernel.get(&KnobAddress::Ethtool(netdev.clone(), most)).ok()
 }

@@ -7,7 +7,7 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::transaction::kernel::{Kernel, Place};
+use crate::transaction::kernel::{Kernel, KnobAddress};
 use crate::transaction::knob::error::KnobError;
 use crate::transaction::knob::refusal::Doing;
 use crate::transaction::queues::{Finder, NapiIndex};
@@ -20,29 +20,29 @@ pub(super) fn find(
     kernel: &dyn Kernel,
     target: &Target,
     kthread: Option<&NapiOf>,
-) -> Result<(Place, Option<u64>), KnobError> {
+) -> Result<(KnobAddress, Option<u64>), KnobError> {
     let place = match target.location() {
         Location::Irq { irq, action, netdev } => {
             let renumbered = || renumbered_irq(kernel, netdev?, action);
             find_irq(kernel, target, irq.0, action).or_else(|e| renumbered().ok_or(e))?
         }
-        Location::File(path) => Place::File(path),
+        Location::File(path) => KnobAddress::File(path),
         Location::Netdev { netdev, file } => {
             let name = find_netdev(kernel, target, netdev)?;
-            let place = Place::File(format!("{}/{file}", netdev_dir(&name)));
+            let place = KnobAddress::File(format!("{}/{file}", netdev_dir(&name)));
             return Ok((place, creation(kernel, netdev, &name)));
         }
         Location::Ethtool { netdev, setting } => {
             let name = find_netdev(kernel, target, netdev)?;
             let created = creation(kernel, netdev, &name);
-            return Ok((Place::Ethtool(name, setting), created));
+            return Ok((KnobAddress::Ethtool(name, setting), created));
         }
         Location::Thread { id, comm, start_time } => {
             let replaced = || replaced_kthread(kernel, kthread?);
             find_thread(kernel, target, id, comm, start_time)
                 .or_else(|e| if e.is_gone() { replaced().ok_or(e) } else { Err(e) })?
         }
-        Location::Cgroup(path) => Place::File(format!("{CGROUPS}{path}/cpuset.cpus")),
+        Location::Cgroup(path) => KnobAddress::File(format!("{CGROUPS}{path}/cpuset.cpus")),
         Location::Refused(why) => return Err(KnobError::gone(target, why)),
     };
     Ok((place, None))
@@ -65,10 +65,12 @@ fn find_irq(
     target: &Target,
     irq: u32,
     action: &str,
-) -> Result<Place, KnobError> {
+) -> Result<KnobAddress, KnobError> {
     let now = irq_actions(kernel, irq).map_err(|e| KnobError::refused(target, Doing::Read, e))?;
     match now {
-        Some(now) if now == action => Ok(Place::File(format!("/proc/irq/{irq}/smp_affinity"))),
+        Some(now) if now == action => {
+            Ok(KnobAddress::File(format!("/proc/irq/{irq}/smp_affinity")))
+        }
         Some(now) if now.is_empty() => Err(KnobError::gone(target, "its driver has released it")),
         Some(now) => Err(KnobError::gone(target, format!("this number now belongs to {now}"))),
         None => Err(KnobError::gone(target, "no such interrupt any more")),
@@ -77,12 +79,16 @@ fn find_irq(
 
 /// The interrupt of a netdev's device that has these action names now, if it is only one: a driver
 /// that makes its queues anew gets other numbers.
-fn renumbered_irq(kernel: &dyn Kernel, netdev: &NetdevIdentity, action: &str) -> Option<Place> {
+fn renumbered_irq(
+    kernel: &dyn Kernel,
+    netdev: &NetdevIdentity,
+    action: &str,
+) -> Option<KnobAddress> {
     let name = name_now(kernel, netdev).ok()?;
     let irqs = Finder::new(kernel).irqs(&name);
     let mut same = irqs.into_iter().filter(|(now, ..)| now == action);
     match (same.next(), same.next()) {
-        (Some((.., irq)), None) => Some(Place::File(format!("/proc/irq/{irq}/smp_affinity"))),
+        (Some((.., irq)), None) => Some(KnobAddress::File(format!("/proc/irq/{irq}/smp_affinity"))),
         _ => None,
     }
 }
@@ -97,10 +103,10 @@ pub struct NapiOf {
 }
 
 /// The kthread that polls a NAPI now.
-fn replaced_kthread(kernel: &dyn Kernel, NapiOf { netdev, napi }: &NapiOf) -> Option<Place> {
+fn replaced_kthread(kernel: &dyn Kernel, NapiOf { netdev, napi }: &NapiOf) -> Option<KnobAddress> {
     let name = name_now(kernel, netdev).ok()?;
     let kthreads = Finder::new(kernel).kthreads_of(&name);
-    kthreads.into_iter().find(|(now, _)| now == napi).map(|(_, tid)| Place::Thread(tid))
+    kthreads.into_iter().find(|(now, _)| now == napi).map(|(_, tid)| KnobAddress::Thread(tid))
 }
 
 /// The NAPI that a kthread polls; `None` if that is unknown, or the knob is not one of a kthread.
@@ -129,10 +135,10 @@ fn find_thread(
     tid: u32,
     comm: Option<&str>,
     start_time: u64,
-) -> Result<Place, KnobError> {
+) -> Result<KnobAddress, KnobError> {
     match thread_identity(kernel, tid) {
         Ok((now, started)) if started == start_time && comm.is_none_or(|comm| now == comm) => {
-            Ok(Place::Thread(tid))
+            Ok(KnobAddress::Thread(tid))
         }
         Ok((now, _)) => {
             Err(KnobError::gone(target, format!("this pid now belongs to {now}, another thread")))

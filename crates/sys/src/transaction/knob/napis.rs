@@ -2,10 +2,10 @@
 
 use std::io;
 
-use netsilo_model::change::{Setting, Settings};
+use netsilo_model::change::{EthtoolSetting, Settings};
 use netsilo_model::machine::cpuset::CpuSet;
 
-use crate::transaction::kernel::{Kernel, Place};
+use crate::transaction::kernel::{Kernel, KnobAddress};
 
 /// Why NAPIs of a netdev are disabled, or may be.
 #[derive(Debug, thiserror::Error)]
@@ -51,11 +51,11 @@ pub(crate) fn enabled(kernel: &dyn Kernel, netdev: &str) -> Result<(), NapisDisa
         return Ok(());
     }
     let combined = |setting| -> io::Result<u32> {
-        let text = kernel.get(&Place::Ethtool(netdev.to_owned(), setting))?;
+        let text = kernel.get(&KnobAddress::Ethtool(netdev.to_owned(), setting))?;
         Ok(text.trim().parse::<Settings>().map_err(io::Error::other)?.get("combined"))
     };
-    let now = combined(Setting::Channels).map_err(unknown)?;
-    let most = combined(Setting::MostChannels).map_err(unknown)?;
+    let now = combined(EthtoolSetting::Channels).map_err(unknown)?;
+    let most = combined(EthtoolSetting::MostChannels).map_err(unknown)?;
     let online = kernel.read("/sys/devices/system/cpu/online").map_err(unknown)?;
     let online = CpuSet::parse_list(&online).map_err(|e| unknown(io::Error::other(e)))?;
     // `i40e_determine_queue_usage`: as many as there are CPUs online, if the device has them.

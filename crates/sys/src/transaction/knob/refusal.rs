@@ -37,7 +37,7 @@ pub(super) fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<
     if *doing == Doing::Read {
         return match errno {
             Errno::NOENT => {
-                Some(target.row().absent.unwrap_or("this kernel or netdev has no such setting"))
+                Some(target.facts().absent.unwrap_or("this kernel or netdev has no such setting"))
             }
             Errno::OPNOTSUPP => Some("its driver has no such setting"),
             Errno::ACCESS | Errno::PERM => Some("run as root"),
@@ -45,7 +45,7 @@ pub(super) fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<
         };
     }
     let known = |errno| {
-        let mut refusals = target.row().refusals.iter();
+        let mut refusals = target.facts().refusals.iter();
         refusals.find(|(it, _)| *it == errno).map(|(_, hint)| *hint)
     };
     let special = named(errno).and_then(known);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::comparison::Scale;
-use crate::experiment::compared::Measured;
+use crate::experiment::compared::MeasureResult;
 use crate::experiment::plan::{Load, MachineSummary, Setting};
 use crate::experiment::records::ExpectedChange;
 use crate::experiment::samples::latency;
@@ -140,7 +140,12 @@ fn rounds(n: u32) -> Vec<Record> {
         .collect()
 }
 
-fn of<'a>(results: &'a Results, load: &str, setting: &str, measure: TrialMeasure) -> &'a Measured {
+fn of<'a>(
+    results: &'a Results,
+    load: &str,
+    setting: &str,
+    measure: TrialMeasure,
+) -> &'a MeasureResult {
     let load = results.loads.iter().find(|it| it.load == load).unwrap();
     load.setting(setting).unwrap().measured(measure).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Trials: whether a batch of writes made it better or worse.
+//! Verifications: whether a batch of writes made it better or worse.
 //!
 //! Compared are the cost of a received megabyte (of forwarded packets, where these are more), the
 //! wakeups across CPUs for it, and the locality, in the windows before the batch and after it, on
@@ -14,10 +14,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::decision::{BeforeAfter, Effect, TrialResult};
-use super::expected::{Expected, Moves};
+use super::decision::{BeforeAfter, MeasuredEffect, VerificationResult};
+use super::expected::{ExpectedWindow, Moves};
 use super::measure::{
-    Expectation, Measures, READERS_MOVED, WindowMeasure, compare, in_words, interval_in_words,
+    ExpectedAndMeasured, Measures, READERS_MOVED, WindowMeasure, compare, in_words,
+    interval_in_words,
 };
 use super::policy::Policy;
 use super::sample::{DataPath, Sample, WorkKind};
@@ -46,7 +47,7 @@ pub(super) struct Batch {
 
 /// A batch of writes whose effect is being measured.
 #[derive(Debug, Clone)]
-pub(super) struct Trial {
+pub(super) struct Verification {
     written_at: Duration,
     pub(super) changes: Vec<Change>,
     napis: BTreeSet<NapiId>,
@@ -58,37 +59,37 @@ pub(super) struct Trial {
 
 /// The batches being measured, and the windows before the next one.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Trials {
+pub(super) struct Verifications {
     recent: VecDeque<Arc<Sample>>,
-    open: Vec<Trial>,
+    open: Vec<Verification>,
     /// Windows that ended up to here are of no use: knobs have changed since.
     fresh_from: Duration,
 }
 
-impl Trials {
-    /// Adds a window; returns the trials that have all their windows.
-    pub(super) fn sample(&mut self, window: &Window<'_>, policy: &Policy) -> Vec<Trial> {
+impl Verifications {
+    /// Adds a window; returns the verifications that have all their windows.
+    pub(super) fn sample(&mut self, window: &Window<'_>, policy: &Policy) -> Vec<Verification> {
         let sample = Arc::new(Sample::new(window));
-        for trial in &mut self.open {
-            trial.after.push(sample.clone());
+        for verification in &mut self.open {
+            verification.after.push(sample.clone());
         }
         self.recent.push_back(sample);
         let windows = policy.verify_windows.max(1) as usize;
         while self.recent.len() > windows {
             self.recent.pop_front();
         }
-        self.end(|trial| trial.after.len() >= windows)
+        self.end(|verification| verification.after.len() >= windows)
     }
 
-    /// Begins the trial of a batch that is written now; its windows before are those from `since`.
-    /// Returns the trials on the same CPUs, which end.
+    /// Begins the verification of a batch that is written now; its windows before are those
+    /// from `since`. Returns the verifications on the same CPUs, which end.
     pub(super) fn begin(
         &mut self,
         now: Duration,
         since: Duration,
         batch: Batch,
         policy: &Policy,
-    ) -> Vec<Trial> {
+    ) -> Vec<Verification> {
         let Batch { changes, napis, moves } = batch;
         let of_use = |it: &&Arc<Sample>| it.ended >= since && it.ended > self.fresh_from;
         let before: Vec<Arc<Sample>> = self.recent.iter().filter(of_use).cloned().collect();
@@ -97,22 +98,30 @@ impl Trials {
         for sample in &before {
             cpus = cpus.or(&sample.cpus_of(&napis));
         }
-        let ended = self.end(|trial| trial.cpus.intersects(&cpus));
+        let ended = self.end(|verification| verification.cpus.intersects(&cpus));
         self.fresh_from = now;
         if policy.verify_windows > 0 && !napis.is_empty() {
             let after = Vec::new();
-            self.open.push(Trial { written_at: now, changes, napis, moves, cpus, before, after });
+            self.open.push(Verification {
+                written_at: now,
+                changes,
+                napis,
+                moves,
+                cpus,
+                before,
+                after,
+            });
         }
         ended
     }
 
-    /// Ends the trials of a knob, whose value has changed.
-    pub(super) fn end_of(&mut self, target: &Target) -> Vec<Trial> {
-        self.end(|trial| trial.changes.iter().any(|change| change.target == *target))
+    /// Ends the verifications of a knob, whose value has changed.
+    pub(super) fn end_of(&mut self, target: &Target) -> Vec<Verification> {
+        self.end(|verification| verification.changes.iter().any(|change| change.target == *target))
     }
 
-    fn end(&mut self, concerns: impl Fn(&Trial) -> bool) -> Vec<Trial> {
-        let (ended, open) = self.open.drain(..).partition(|trial| concerns(trial));
+    fn end(&mut self, concerns: impl Fn(&Verification) -> bool) -> Vec<Verification> {
+        let (ended, open) = self.open.drain(..).partition(|verification| concerns(verification));
         self.open = open;
         ended
     }
@@ -122,10 +131,10 @@ impl Trials {
     }
 }
 
-impl Trial {
+impl Verification {
     /// What its windows show.
-    pub(super) fn result(&self, policy: &Policy) -> TrialResult {
-        let unknown = |why: String| self.as_result(Effect::Unknown, None, why);
+    pub(super) fn result(&self, policy: &Policy) -> VerificationResult {
+        let unknown = |why: String| self.as_result(MeasuredEffect::Unknown, None, why);
         let all = || self.before.iter().chain(&self.after);
         let cpus =
             all().fold(self.cpus.clone(), |cpus, sample| cpus.or(&sample.cpus_of(&self.napis)));
@@ -158,13 +167,13 @@ impl Trial {
         let wakeups = each(|measure| measure.wakeups.ln()).map(BeforeAfter::exp);
         let of_use = |sample: &&Arc<Sample>| WindowMeasure::new(sample, work, &cpus).is_some();
         let of_use = self.before.iter().filter(of_use);
-        let expected: Option<Vec<Expected>> =
+        let expected: Option<Vec<ExpectedWindow>> =
             of_use.map(|sample| self.moves.expected(sample, work, &cpus)).collect();
-        let expectation = Expectation::new(expected, &before, &after);
+        let expectation = ExpectedAndMeasured::new(expected, &before, &after);
         let measures = Measures { cost, wakeups, locality, expectation };
         let effect = match cost {
-            BeforeAfter { low, .. } if low > 1.0 + policy.worse_by => Effect::Worse,
-            BeforeAfter { high, .. } if high < 1.0 => Effect::Better,
+            BeforeAfter { low, .. } if low > 1.0 + policy.worse_by => MeasuredEffect::Worse,
+            BeforeAfter { high, .. } if high < 1.0 => MeasuredEffect::Better,
             _ => match measures.by_counts().filter(|_| self.is_judged_by_counts(policy)) {
                 Some(effect) => effect,
                 None if cost.high > cost.low * TELLS_NOTHING => {
@@ -173,7 +182,7 @@ impl Trial {
                         interval_in_words(&cost)
                     ));
                 }
-                None => Effect::NoDifference,
+                None => MeasuredEffect::NoDifference,
             },
         };
         let words = in_words(effect, work, &measures);
@@ -205,11 +214,16 @@ impl Trial {
         after.iter().map(came).sum::<f64>() > READERS_MOVED
     }
 
-    fn as_result(&self, result: Effect, measures: Option<Measures>, words: String) -> TrialResult {
-        let expected = |value: fn(&Expectation) -> f64| {
+    fn as_result(
+        &self,
+        result: MeasuredEffect,
+        measures: Option<Measures>,
+        words: String,
+    ) -> VerificationResult {
+        let expected = |value: fn(&ExpectedAndMeasured) -> f64| {
             measures.as_ref().and_then(|it| it.expectation.as_ref()).map(value)
         };
-        TrialResult {
+        VerificationResult {
             written_at: self.written_at,
             targets: self.changes.iter().map(|change| change.target.clone()).collect(),
             result,

@@ -1,4 +1,4 @@
-//! Tests of trials, on scenes.
+//! Tests of verifications, on scenes.
 
 use super::super::expected::Moved;
 use super::*;
@@ -45,20 +45,20 @@ fn to(irq: u32, action: &str, old: &CpuSet, new: &CpuSet) -> Change {
     Change::untyped(target, cpus(old), cpus(new), "a test").unwrap()
 }
 
-/// What a trial of a move between the two scenes shows under this algorithm.
-fn trial(before: &Scene, after: &Scene, algorithm: AlgorithmName) -> TrialResult {
+/// What the verification of a move between the two scenes shows under this algorithm.
+fn verification(before: &Scene, after: &Scene, algorithm: AlgorithmName) -> VerificationResult {
     let cpus = |scene: &Scene| scene.netdevs[0].queues[0].cpus.clone();
     let changes = vec![to(30, "eth0-TxRx-0", &cpus(before), &cpus(after))];
     let observations = [before.observation(), after.observation()];
     trial_of(&observations, changes, algorithm)
 }
 
-/// What a trial of these changes shows, with what was observed before and after.
+/// What a verification of these changes shows, with what was observed before and after.
 fn trial_of(
     observations: &[Observation; 2],
     changes: Vec<Change>,
     algorithm: AlgorithmName,
-) -> TrialResult {
+) -> VerificationResult {
     let policy = Policy { goal: Goal { algorithm, ..Goal::default() }, ..Policy::default() };
     let costs = Costs::default();
     let [old, new] = observations.each_ref().map(|it| Analysis::new(it, &costs));
@@ -67,15 +67,15 @@ fn trial_of(
     batch.napis = window.napis(changes.iter().map(|change| &change.target));
     changes.iter().for_each(|change| batch.moves.add(change, Moved::new(&window, change)));
     batch.changes = changes;
-    let mut trials = Trials::default();
+    let mut verifications = Verifications::default();
     for second in 1..4 {
-        trials.sample(&Window::new(Duration::from_secs(second), &old), &policy);
+        verifications.sample(&Window::new(Duration::from_secs(second), &old), &policy);
     }
-    trials.begin(Duration::from_secs(3), Duration::ZERO, batch, &policy);
+    verifications.begin(Duration::from_secs(3), Duration::ZERO, batch, &policy);
     (4..20)
         .find_map(|second| {
             let window = Window::new(Duration::from_secs(second), &new);
-            trials.sample(&window, &policy).pop()
+            verifications.sample(&window, &policy).pop()
         })
         .unwrap()
         .result(&policy)
@@ -84,21 +84,21 @@ fn trial_of(
 #[test]
 fn data_that_is_read_on_another_socket_for_no_gain_is_a_reason_to_go_back() {
     let (near, far) = (scene(4, 5), scene(0, 5));
-    let result = trial(&near, &far, AlgorithmName::Auto);
-    assert_eq!(result.result, Effect::Worse, "{}", result.words);
+    let result = verification(&near, &far, AlgorithmName::Auto);
+    assert_eq!(result.result, MeasuredEffect::Worse, "{}", result.words);
     assert!(result.words.starts_with("data is no longer read under"), "{}", result.words);
-    let back = trial(&far, &near, AlgorithmName::Auto);
-    assert_ne!(back.result, Effect::Worse, "{}", back.words);
-    let wanted = trial(&near, &far, AlgorithmName::LeastLoaded);
-    assert_eq!(wanted.result, Effect::NoDifference, "{}", wanted.words);
+    let back = verification(&far, &near, AlgorithmName::Auto);
+    assert_ne!(back.result, MeasuredEffect::Worse, "{}", back.words);
+    let wanted = verification(&near, &far, AlgorithmName::LeastLoaded);
+    assert_eq!(wanted.result, MeasuredEffect::NoDifference, "{}", wanted.words);
 }
 
 #[test]
 fn a_cost_that_fell_is_shown_with_its_interval_in_percent() {
     let (before, mut after) = (scene(4, 5), scene(6, 5));
     after.netdevs[0].queues[0].load = 0.1;
-    let result = trial(&before, &after, AlgorithmName::Auto);
-    assert_eq!(result.result, Effect::Better);
+    let result = verification(&before, &after, AlgorithmName::Auto);
+    assert_eq!(result.result, MeasuredEffect::Better);
     let words = "a received megabyte costs less: 10.00 -> 5.00 ms of cpu time, -51% to -49% (99%, ";
     assert!(result.words.starts_with(words), "{}", result.words);
 }
@@ -107,27 +107,27 @@ fn a_cost_that_fell_is_shown_with_its_interval_in_percent() {
 fn another_load_is_not_compared() {
     let (before, mut after) = (scene(4, 5), scene(4, 5));
     after.netdevs[0].queues[0].readers[0].bytes_per_s *= 3;
-    let result = trial(&before, &after, AlgorithmName::Auto);
-    assert_eq!(result.result, Effect::Unknown);
+    let result = verification(&before, &after, AlgorithmName::Auto);
+    assert_eq!(result.result, MeasuredEffect::Unknown);
     assert_eq!(result.words, "not verified: the load changed, 20.0 to 60.0 MB/s");
 }
 
 #[test]
 fn readers_that_moved_themselves_prove_nothing() {
-    let result = trial(&scene(4, 5), &scene(6, 1), AlgorithmName::Auto);
-    assert_eq!(result.result, Effect::NoDifference, "{}", result.words);
+    let result = verification(&scene(4, 5), &scene(6, 1), AlgorithmName::Auto);
+    assert_eq!(result.result, MeasuredEffect::NoDifference, "{}", result.words);
 }
 
 #[test]
 fn wakeups_across_cpus_tell_what_cpu_time_does_not() {
     let (apart, same) = (scene(4, 5), scene(5, 5));
-    let result = trial(&apart, &same, AlgorithmName::Auto);
-    assert_eq!(result.result, Effect::Better, "{}", result.words);
+    let result = verification(&apart, &same, AlgorithmName::Auto);
+    assert_eq!(result.result, MeasuredEffect::Better, "{}", result.words);
     assert!(result.words.starts_with("fewer wakeups across cpus"), "{}", result.words);
-    let back = trial(&same, &apart, AlgorithmName::Auto);
-    assert_eq!(back.result, Effect::Worse, "{}", back.words);
-    let accepted = trial(&same, &apart, AlgorithmName::NearConsumer);
-    assert_eq!(accepted.result, Effect::NoDifference, "{}", accepted.words);
+    let back = verification(&same, &apart, AlgorithmName::Auto);
+    assert_eq!(back.result, MeasuredEffect::Worse, "{}", back.words);
+    let accepted = verification(&same, &apart, AlgorithmName::NearConsumer);
+    assert_eq!(accepted.result, MeasuredEffect::NoDifference, "{}", accepted.words);
 }
 
 /// What was observed, but with the protocol of all packets on this CPU, wherever they are polled.
@@ -141,8 +141,8 @@ fn processed_on(mut observation: Observation, cpu: u32) -> Observation {
 
 #[test]
 fn a_move_gives_what_was_expected_of_it() {
-    let result = trial(&scene(0, 5), &scene(5, 5), AlgorithmName::Auto);
-    assert_eq!(result.result, Effect::Better, "{}", result.words);
+    let result = verification(&scene(0, 5), &scene(5, 5), AlgorithmName::Auto);
+    assert_eq!(result.result, MeasuredEffect::Better, "{}", result.words);
     assert_eq!(result.expected_locality, Some(1.0));
     assert!(result.words.contains("wakeups across cpus (expected 0)"), "{}", result.words);
     let words = "0% -> 100% of it on one llc (expected 100%)";
@@ -165,16 +165,16 @@ fn what_was_expected_and_did_not_come_is_a_reason_to_go_back() {
     };
     let elsewhere = || [far.observation(), processed_on(near.observation(), 1)];
     let result = moves(elsewhere(), AlgorithmName::Auto);
-    assert_eq!(result.result, Effect::Worse, "{}", result.words);
+    assert_eq!(result.result, MeasuredEffect::Worse, "{}", result.words);
     assert!(result.words.starts_with("what was expected did not come"), "{}", result.words);
     assert!(result.words.ends_with("0% -> 0% of it on one llc (expected 100%)"));
     let accepted = moves(elsewhere(), AlgorithmName::NearConsumer);
-    assert_eq!(accepted.result, Effect::NoDifference, "{}", accepted.words);
+    assert_eq!(accepted.result, MeasuredEffect::NoDifference, "{}", accepted.words);
     // less CPU time is a gain, whatever brought it
     let mut cheaper = near.clone();
     cheaper.netdevs[0].queues[0].load = 0.1;
     let cheaper = [far.observation(), processed_on(cheaper.observation(), 1)];
-    assert_eq!(moves(cheaper, AlgorithmName::Auto).result, Effect::Better);
+    assert_eq!(moves(cheaper, AlgorithmName::Auto).result, MeasuredEffect::Better);
     // more than half of it came
     let mut mixed = scene(5, 5);
     let far_reader = Reader {
@@ -184,7 +184,7 @@ fn what_was_expected_and_did_not_come_is_a_reason_to_go_back() {
     };
     mixed.netdevs[0].queues[0].readers.push(far_reader);
     let mostly = moves([far.observation(), mixed.observation()], AlgorithmName::Auto);
-    assert_ne!(mostly.result, Effect::Worse, "{}", mostly.words);
+    assert_ne!(mostly.result, MeasuredEffect::Worse, "{}", mostly.words);
 }
 
 #[test]
@@ -194,8 +194,8 @@ fn nothing_is_expected_under_rps_or_of_knobs_that_no_count_estimates() {
         scene.netdevs[0].queues[0].rps_cpus = Some(CpuSet::from_cpu(CpuId(1)));
         scene
     };
-    let result = trial(&rps(0), &rps(5), AlgorithmName::Auto);
-    assert_eq!(result.result, Effect::NoDifference, "{}", result.words);
+    let result = verification(&rps(0), &rps(5), AlgorithmName::Auto);
+    assert_eq!(result.result, MeasuredEffect::NoDifference, "{}", result.words);
     assert_eq!(result.expected_locality, Some(0.0), "RPS decides: {}", result.words);
     let flows = Target::from(knobs::RpsSockFlowEntries);
     let flows = Change::untyped(flows, Value::from(0u32), Value::from(4096u32), "a test").unwrap();
@@ -233,12 +233,12 @@ fn forwarding_is_judged_by_the_cpu_of_the_completions() {
     let near = moves(&router(0, 4), &router(4, 4), to_completions.clone());
     assert!(near.words.ends_with("0% -> 100% of it on one llc (expected 100%)"), "{}", near.words);
     let away = moves(&router(4, 4), &router(0, 4), to(30, "eth0-TxRx-0", &cpu(4), &cpu(0)));
-    assert_eq!(away.result, Effect::Worse, "{}", away.words);
+    assert_eq!(away.result, MeasuredEffect::Worse, "{}", away.words);
     let words = "transmissions are no longer completed under the cache where packets arrive";
     assert!(away.words.starts_with(words), "{}", away.words);
     // What was moved there sends through another queue, whose completions are on the old socket.
     let flipped = moves(&router(0, 4), &router(4, 0), to_completions);
-    assert_eq!(flipped.result, Effect::Worse, "{}", flipped.words);
+    assert_eq!(flipped.result, MeasuredEffect::Worse, "{}", flipped.words);
     let words = "what was expected did not come, and nothing is gained";
     assert!(flipped.words.starts_with(words), "{}", flipped.words);
     // Completions that are moved to the packets.

@@ -26,14 +26,14 @@ pub(super) fn clock() -> u64 {
 }
 
 /// One comparison of two settings.
-pub(super) struct Trial<'a> {
+pub(super) struct ComparisonRun<'a> {
     pub(super) question: ComparisonSpec,
     pub(super) warm_up: usize,
     pub(super) settle: Duration,
     pub(super) stop: &'a AtomicBool,
 }
 
-impl Trial<'_> {
+impl ComparisonRun<'_> {
     /// Measures pairs until the question is answered or `stop` is set, then restores everything
     /// that it wrote.
     pub(super) fn run(
@@ -123,7 +123,7 @@ pub(crate) fn verify(
     let rules = Rules { max_pairs: 12, smallest_relevant: 0.02, ..Rules::default() };
     let question =
         ComparisonSpec { rules, scale: measure.scale(), better: measure.better(), seed: clock() };
-    let trial = Trial { question, warm_up: 0, settle: window / 4, stop: &stop };
+    let trial = ComparisonRun { question, warm_up: 0, settle: window / 4, stop: &stop };
     let comparison = match trial.run([None, Some(plan.clone())], state, &mut measurement) {
         Err(error) if error.downcast_ref().is_some_and(NoValue::because_nothing_was_received) => {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! [`Learned`]: what a search measured, kept for plans of the same workload on the same machine.
+//! [`MeasuredOutcome`]: what a search measured, for plans of the same workload and machine.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::places::present;
 
-/// The schema of [`Learned`] that this netsilo writes and reads.
+/// The schema of [`MeasuredOutcome`] that this netsilo writes and reads.
 pub const SCHEMA: u32 = 1;
 
 /// The outcome of a search: the best state measured, and how it compares.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Learned {
+pub struct MeasuredOutcome {
     /// [`SCHEMA`].
     pub schema: u32,
     /// Version of netsilo.
@@ -121,7 +121,7 @@ pub struct MeasuredBasis {
     pub best: BestCandidate,
 }
 
-impl Learned {
+impl MeasuredOutcome {
     /// How the workload differs from one; `None` if it is the same.
     pub fn differs_in_workload(&self, now: &Signature) -> Option<String> {
         let mut why = self.workloads.iter().map(|then| then.differs_from(now));

@@ -14,9 +14,9 @@ use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
 
 use super::*;
-use crate::plan::learned::MeasuredState;
+use crate::plan::measured_outcome::MeasuredState;
 use crate::plan::tests::an_outcome;
-use crate::plan::{AlgorithmName, Override, Plan, plan, plan_recalled};
+use crate::plan::{AlgorithmName, Override, Plan, plan, plan_as_measured};
 
 const AGE: Duration = Duration::from_secs(3 * 3600 + 7);
 
@@ -71,28 +71,28 @@ fn signature(analysis: &Analysis<'_>) -> Signature {
 }
 
 /// The outcome of a search from the scene's own settings that these changes won, or nothing.
-fn outcome(scene: &Scene, winner: &[Change], tried: &[Change]) -> Learned {
+fn an_outcome_of(scene: &Scene, winner: &[Change], tried: &[Change]) -> MeasuredOutcome {
     let end = scene.observe(&apply_to(&scene.settings(), winner));
     let (workload, state) = with_analysis(&end, |analysis| {
         let workload = signature(analysis);
         let tried = [winner, tried].concat();
         (workload.clone(), MeasuredState::new(analysis, &workload, winner, &tried))
     });
-    Learned { won: !winner.is_empty(), workloads: vec![workload], state, ..an_outcome() }
+    MeasuredOutcome { won: !winner.is_empty(), workloads: vec![workload], state, ..an_outcome() }
 }
 
-fn recalled(learned: &Learned, observation: &Observation, goal: &Goal) -> Plan {
+fn planned(outcome: &MeasuredOutcome, observation: &Observation, goal: &Goal) -> Plan {
     // what is kept goes through a file
-    let text = serde_json::to_string(learned).unwrap();
-    let read: Learned = serde_json::from_str(&text).unwrap();
-    assert_eq!((&read, read.check()), (learned, Ok(())));
-    let recalled = Recalled::new("7", &read, AGE);
-    with_analysis(observation, |analysis| plan_recalled(analysis, goal, &recalled))
+    let text = serde_json::to_string(outcome).unwrap();
+    let read: MeasuredOutcome = serde_json::from_str(&text).unwrap();
+    assert_eq!((&read, read.check()), (outcome, Ok(())));
+    let matching = MatchingOutcome::new("7", &read, AGE);
+    with_analysis(observation, |analysis| plan_as_measured(analysis, goal, &matching))
 }
 
 /// Why a plan does not use the outcome; it is the model's plan then.
-fn why_not(learned: &Learned, observation: &Observation, goal: &Goal) -> String {
-    let mut made = recalled(learned, observation, goal);
+fn why_not(outcome: &MeasuredOutcome, observation: &Observation, goal: &Goal) -> String {
+    let mut made = planned(outcome, observation, goal);
     let by_model = with_analysis(observation, |analysis| plan(analysis, goal));
     let why = made.unused_outcome.take().unwrap();
     assert_eq!((made, why.subject.as_str()), (by_model, "measured outcome 7"));
@@ -110,28 +110,28 @@ fn targets(changes: &[Change]) -> Vec<String> {
 fn the_winner_is_planned_with_its_age_and_interval_and_then_nothing() {
     let scene = scene(30);
     let winner = spread(&scene.observation());
-    let learned = outcome(&scene, &winner, &[]);
-    let made = recalled(&learned, &scene.observation(), &Goal::default());
+    let outcome = an_outcome_of(&scene, &winner, &[]);
+    let made = planned(&outcome, &scene.observation(), &Goal::default());
     assert_eq!(targets(&made.changes), targets(&winner));
     let basis = "measured 3 h ago by tune: cpu-per-megabyte -12.0% (-18.0% .. -6.0%)";
     for change in &made.changes {
         assert!(change.reason.ends_with(basis), "{}", change.reason);
     }
     assert!(made.placements.iter().all(|it| it.basis == basis));
-    assert_eq!(made.measured, Some(learned.basis("7", AGE)));
+    assert_eq!(made.measured, Some(outcome.basis("7", AGE)));
     let by_model = with_analysis(&scene.observation(), |it| plan(it, &Goal::default()));
     assert_ne!(targets(&by_model.changes), targets(&winner), "the outcome makes a difference");
     let applied = scene.observe(&apply_to(&scene.settings(), &made.changes));
-    let again = recalled(&learned, &applied, &Goal::default());
+    let again = planned(&outcome, &applied, &Goal::default());
     assert_eq!((again.changes, again.measured), (vec![], made.measured));
 }
 
 #[test]
 fn interrupts_are_found_by_their_queues_after_a_reboot() {
     let before = scene(30);
-    let learned = outcome(&before, &spread(&before.observation()), &[]);
+    let outcome = an_outcome_of(&before, &spread(&before.observation()), &[]);
     let after = scene(90);
-    let made = recalled(&learned, &after.observation(), &Goal::default());
+    let made = planned(&outcome, &after.observation(), &Goal::default());
     assert!(made.measured.is_some());
     assert_eq!(targets(&made.changes), targets(&spread(&after.observation())));
 }
@@ -139,8 +139,8 @@ fn interrupts_are_found_by_their_queues_after_a_reboot() {
 #[test]
 fn a_present_state_that_nothing_beats_stays_while_it_is_the_present_state() {
     let scene = scene(30);
-    let learned = outcome(&scene, &[], &spread(&scene.observation()));
-    let made = recalled(&learned, &scene.observation(), &Goal::default());
+    let outcome = an_outcome_of(&scene, &[], &spread(&scene.observation()));
+    let made = planned(&outcome, &scene.observation(), &Goal::default());
     assert_eq!(made.changes, []);
     assert_eq!(
         made.measured.unwrap().in_words(),
@@ -150,7 +150,7 @@ fn a_present_state_that_nothing_beats_stays_while_it_is_the_present_state() {
     let by_model = with_analysis(&scene.observation(), |it| plan(it, &Goal::default()));
     assert!(!by_model.changes.is_empty(), "the model would change something");
     let moved = scene.observe(&apply_to(&scene.settings(), &spread(&scene.observation())));
-    let why = why_not(&learned, &moved, &Goal::default());
+    let why = why_not(&outcome, &moved, &Goal::default());
     assert!(why.starts_with("eth0 rx-") && why.contains("was measured on cpu 0 and"), "{why}");
 }
 
@@ -158,35 +158,35 @@ fn a_present_state_that_nothing_beats_stays_while_it_is_the_present_state() {
 fn a_cpu_that_is_not_allowed_or_a_netdev_that_was_not_chosen_leaves_the_model() {
     let scene = scene(30);
     let winner = spread(&scene.observation());
-    let learned = outcome(&scene, &winner, &[]);
+    let outcome = an_outcome_of(&scene, &winner, &[]);
     let used = winner.iter().find_map(|change| match &change.new {
         Value::Cpus(cpus) => cpus.single(),
         _ => None,
     });
     let exclude = Goal { exclude: CpuSet::from_cpu(used.unwrap()), ..Goal::default() };
-    let why = why_not(&learned, &scene.observation(), &exclude);
+    let why = why_not(&outcome, &scene.observation(), &exclude);
     assert!(why.contains("was measured on cpu "), "{why}");
     // also where it is there already
     let there = scene.observe(&apply_to(&scene.settings(), &winner));
-    let why = why_not(&learned, &there, &exclude);
+    let why = why_not(&outcome, &there, &exclude);
     assert!(why.ends_with("which is not allowed"), "{why}");
     let mut other = scene.clone();
     other.netdevs.push(SceneNetdev { name: "eth1".into(), ..SceneNetdev::default() });
     let eth1 = Goal { netdevs: vec!["eth1".into()], ..Goal::default() };
-    let why = why_not(&learned, &other.observation(), &eth1);
+    let why = why_not(&outcome, &other.observation(), &eth1);
     assert!(why.contains("and stays on cpu 0"), "{why}");
 }
 
 #[test]
 fn an_owner_of_the_interrupts_refuses_the_measured_plan_as_any_other() {
     let mut scene = scene(30);
-    let learned = outcome(&scene, &spread(&scene.observation()), &[]);
+    let outcome = an_outcome_of(&scene, &spread(&scene.observation()), &[]);
     let writes = vec![OwnedKnob::IrqAffinity];
-    scene.writers.push(KnobOwner { name: "irqbalance".into(), pid: 812, writes });
-    let refused = recalled(&learned, &scene.observation(), &Goal::default());
+    scene.knob_owners.push(KnobOwner { name: "irqbalance".into(), pid: 812, writes });
+    let refused = planned(&outcome, &scene.observation(), &Goal::default());
     assert!(refused.changes.is_empty() && !refused.refusals.is_empty());
     let even_so = Goal { even_if_owned: true, ..Goal::default() };
-    let made = recalled(&learned, &scene.observation(), &even_so);
+    let made = planned(&outcome, &scene.observation(), &even_so);
     assert!(made.measured.is_some() && !made.changes.is_empty() && made.even_if_owned);
 }
 
@@ -203,31 +203,31 @@ fn rps(old: &str, new: &str) -> Change {
 fn knobs_of_the_winner_are_planned_from_their_value_then_only() {
     let scene = scene(30);
     // also one whose value is a single CPU, as that of an interrupt is
-    let one_cpu = outcome(&scene, &[rps("", "3")], &[]);
-    let made = recalled(&one_cpu, &scene.observation(), &Goal::default());
+    let one_cpu = an_outcome_of(&scene, &[rps("", "3")], &[]);
+    let made = planned(&one_cpu, &scene.observation(), &Goal::default());
     assert_eq!(targets(&made.changes), targets(&[rps("", "3")]));
-    let learned = outcome(&scene, &[rps("", "0-3")], &[]);
-    let made = recalled(&learned, &scene.observation(), &Goal::default());
+    let outcome = an_outcome_of(&scene, &[rps("", "0-3")], &[]);
+    let made = planned(&outcome, &scene.observation(), &Goal::default());
     assert_eq!(targets(&made.changes), targets(&[rps("", "0-3")]));
     assert!(made.changes[0].reason.starts_with("measured 3 h ago by tune: "));
     let now = |cpus: &str| scene.observe(&apply_to(&scene.settings(), &[rps("", cpus)]));
-    let again = recalled(&learned, &now("0-3"), &Goal::default());
+    let again = planned(&outcome, &now("0-3"), &Goal::default());
     assert!(again.changes.is_empty() && again.measured.is_some());
-    let why = why_not(&learned, &now("5"), &Goal::default());
+    let why = why_not(&outcome, &now("5"), &Goal::default());
     assert_eq!(why, "eth0 rx-0 rps_cpus is 5; it was none or 0-3 when measured");
     let few = Goal { cpus: Some(set("0-2")), ..Goal::default() };
-    let why = why_not(&learned, &scene.observation(), &few);
+    let why = why_not(&outcome, &scene.observation(), &few);
     assert_eq!(why, "eth0 rx-0 rps_cpus would be 0-3; allowed are 0-2");
 }
 
 #[test]
 fn a_knob_that_was_tried_and_has_another_value_since_leaves_the_model() {
     let scene = scene(30);
-    let learned = outcome(&scene, &spread(&scene.observation()), &[rps("", "0-3")]);
-    let same = recalled(&learned, &scene.observation(), &Goal::default());
+    let outcome = an_outcome_of(&scene, &spread(&scene.observation()), &[rps("", "0-3")]);
+    let same = planned(&outcome, &scene.observation(), &Goal::default());
     assert!(same.measured.is_some(), "{:?}", same.unchanged);
     let now = scene.observe(&apply_to(&scene.settings(), &[rps("", "0-3")]));
-    let why = why_not(&learned, &now, &Goal::default());
+    let why = why_not(&outcome, &now, &Goal::default());
     assert_eq!(why, "eth0 rx-0 rps_cpus is 0-3; it was none when measured");
 }
 
@@ -237,13 +237,13 @@ fn a_kthread_returns_to_its_cpu_and_a_queue_that_is_no_longer_threaded_leaves_th
     threaded.netdevs[0].threaded = true;
     let winner = spread(&threaded.observation());
     assert!(winner.iter().any(|it| matches!(it.target, Target::NapiThread(_))));
-    let learned = outcome(&threaded, &winner, &[]);
-    let made = recalled(&learned, &threaded.observation(), &Goal::default());
+    let outcome = an_outcome_of(&threaded, &winner, &[]);
+    let made = planned(&outcome, &threaded.observation(), &Goal::default());
     assert!(made.measured.is_some(), "{:?}", made.unchanged);
     assert_eq!(targets(&made.changes), targets(&winner));
     let applied = threaded.observe(&apply_to(&threaded.settings(), &made.changes));
-    assert_eq!(recalled(&learned, &applied, &Goal::default()).changes, []);
-    let why = why_not(&learned, &scene(30).observation(), &Goal::default());
+    assert_eq!(planned(&outcome, &applied, &Goal::default()).changes, []);
+    let why = why_not(&outcome, &scene(30).observation(), &Goal::default());
     assert_eq!(why, "eth0 rx-0 is not threaded now");
 }
 
@@ -254,54 +254,54 @@ fn a_change_that_may_interrupt_traffic_is_not_planned() {
     let knob = knobs::Channels { netdev: eth0() };
     let present = knob.value_in(&scene.settings()).unwrap();
     let change = Change::new(knob, present, "combined=4".parse().unwrap(), "");
-    let mut learned = outcome(&scene, &[rps("", "0-3")], &[]);
-    learned.state.changes = vec![change];
-    let why = why_not(&learned, &scene.observation(), &Goal::default());
+    let mut outcome = an_outcome_of(&scene, &[rps("", "0-3")], &[]);
+    outcome.state.changes = vec![change];
+    let why = why_not(&outcome, &scene.observation(), &Goal::default());
     assert!(why.starts_with("eth0 channels may interrupt traffic"), "{why}");
 }
 
 #[test]
 fn a_netdev_that_the_goal_leaves_alone_keeps_its_knobs() {
     let scene = scene(30);
-    let learned = outcome(&scene, &[rps("", "0-3")], &[]);
+    let outcome = an_outcome_of(&scene, &[rps("", "0-3")], &[]);
     let left = Override { netdev: "eth0".into(), leave: true, ..Override::default() };
     let goal = |left| Goal { overrides: vec![left], ..Goal::default() };
-    let why = why_not(&learned, &scene.observation(), &goal(left.clone()));
+    let why = why_not(&outcome, &scene.observation(), &goal(left.clone()));
     assert_eq!(why, "eth0 rx-0 rps_cpus is not of the chosen netdevs");
     let other = Override { netdev: "eth1".into(), ..left };
-    assert!(recalled(&learned, &scene.observation(), &goal(other)).measured.is_some());
+    assert!(planned(&outcome, &scene.observation(), &goal(other)).measured.is_some());
 }
 
 #[test]
 fn an_outcome_says_something_of_its_machine_and_workload_only() {
     let scene = scene(30);
-    let learned = outcome(&scene, &[rps("", "0-3")], &[]);
+    let outcome = an_outcome_of(&scene, &[rps("", "0-3")], &[]);
     let now = with_analysis(&scene.observation(), signature);
-    let machine = learned.machine.clone();
-    assert_eq!(learned.differs_in_machine(&machine), None);
-    assert_eq!(learned.differs_in_workload(&now), None);
+    let machine = outcome.machine.clone();
+    assert_eq!(outcome.differs_in_machine(&machine), None);
+    assert_eq!(outcome.differs_in_workload(&now), None);
     let kernel = MachineIdentity { kernel: "6.13".into(), ..machine.clone() };
-    let why = learned.differs_in_machine(&kernel).unwrap();
+    let why = outcome.differs_in_machine(&kernel).unwrap();
     assert_eq!(why, "its kernel was 6.12.1, not 6.13");
     let host = MachineIdentity { hostname: "db2".into(), ..machine.clone() };
-    assert!(learned.differs_in_machine(&host).unwrap().starts_with("its host name is db1"));
+    assert!(outcome.differs_in_machine(&host).unwrap().starts_with("its host name is db1"));
     let mut other = now.clone();
     other.queues.truncate(1);
-    let why = learned.differs_in_workload(&other).unwrap();
+    let why = outcome.differs_in_workload(&other).unwrap();
     assert_eq!(why, "67% of the packets arrived on other queues");
     // with the winner in force the workload may look different: either counts
-    let both = Learned { workloads: vec![now, other.clone()], ..learned };
+    let both = MeasuredOutcome { workloads: vec![now, other.clone()], ..outcome };
     assert_eq!(both.differs_in_workload(&other), None);
 }
 
 #[test]
 fn a_damaged_outcome_is_refused_with_the_reason() {
     let scene = scene(30);
-    let learned = outcome(&scene, &spread(&scene.observation()), &[rps("", "0-3")]);
-    let why = |damage: fn(&mut Learned)| {
-        let mut learned = learned.clone();
-        damage(&mut learned);
-        learned.check().unwrap_err()
+    let outcome = an_outcome_of(&scene, &spread(&scene.observation()), &[rps("", "0-3")]);
+    let why = |damage: fn(&mut MeasuredOutcome)| {
+        let mut outcome = outcome.clone();
+        damage(&mut outcome);
+        outcome.check().unwrap_err()
     };
     assert_eq!(why(|it| it.schema = 9), "unknown schema 9: this netsilo reads schema 1");
     assert_eq!(why(|it| it.state.places[0].queue = Subject::Machine), "machine is not a queue");

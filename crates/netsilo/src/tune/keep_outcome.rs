@@ -1,7 +1,9 @@
 //! Keeps what a search measured, for plans of the same workload.
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::plan::learned::{BestCandidate, Learned, MeasuredState, SCHEMA};
+use netsilo_decide::plan::measured_outcome::{
+    BestCandidate, MeasuredOutcome, MeasuredState, SCHEMA,
+};
 use netsilo_model::change::Change;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
@@ -20,7 +22,7 @@ use crate::tune::candidates::observe_live;
 
 /// Keeps the outcome of a search that has ended, or says why none is kept.
 pub(super) fn keep_outcome(dir: &OutcomesDir, plan: &RacePlan, race: &Race) {
-    let kept = learned(plan, race).and_then(|learned| dir.keep(&learned));
+    let kept = measured_outcome(plan, race).and_then(|outcome| dir.keep(&outcome));
     out::note(&match kept {
         Ok(id) => format!(
             "outcome {id} is kept: netsilo plan follows it while machine and workload stay the same"
@@ -78,7 +80,7 @@ fn change_of(standing: &Standing) -> Option<Estimate> {
 
 /// The outcome, with the state that is in force now; an error if it would say nothing of another
 /// time.
-fn learned(plan: &RacePlan, race: &Race) -> Result<Learned> {
+fn measured_outcome(plan: &RacePlan, race: &Race) -> Result<MeasuredOutcome> {
     let SearchEnd { won, best } = ended(plan, race).map_err(anyhow::Error::msg)?;
     let before = plan.workload.as_ref().context("no packet was counted before the search")?;
     let (observation, costs) = (now(plan)?, Costs::default());
@@ -92,7 +94,7 @@ fn learned(plan: &RacePlan, race: &Race) -> Result<Learned> {
         // the command has ended
         _ => Ok(vec![before.clone()]),
     };
-    Ok(Learned {
+    Ok(MeasuredOutcome {
         schema: SCHEMA,
         netsilo: env!("CARGO_PKG_VERSION").into(),
         ended_s: since_1970().as_secs(),

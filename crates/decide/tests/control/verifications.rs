@@ -1,8 +1,8 @@
-//! Each write is a trial: confirmed, without a difference, or reverted.
+//! Each write is a verification: confirmed, without a difference, or reverted.
 
 use super::world::World;
 use super::{HOUR, has, policy, scene, small};
-use netsilo_decide::control::{ControllerState, Effect, LogEntry, LogKind};
+use netsilo_decide::control::{ControllerState, LogEntry, LogKind, MeasuredEffect};
 use netsilo_decide::plan::AlgorithmName;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -17,8 +17,8 @@ fn what_makes_a_megabyte_dearer_is_taken_back_and_tried_again_ever_more_rarely()
         let decision = world.step();
         if !decision.revert.is_empty() {
             assert!(has(&decision.log, LogKind::Revert));
-            let verdict = &decision.trials[0];
-            assert_eq!(verdict.result, Effect::Worse, "{}", verdict.words);
+            let verdict = &decision.verifications[0];
+            assert_eq!(verdict.result, MeasuredEffect::Worse, "{}", verdict.words);
             assert!(verdict.cost.unwrap().low > 1.05, "{}", verdict.words);
             reverted = Some(decision);
         }

@@ -14,25 +14,27 @@ use netsilo_model::snapshot::subject::Subject;
 use crate::place::{Suggestion, Vector};
 use crate::plan::goal::{Goal, Override};
 use crate::plan::irq_changes::affinity;
-use crate::plan::learned::{KnobValue, Learned, MeasuredBasis, MeasuredPlace, Polled, all_polled};
+use crate::plan::measured_outcome::{
+    KnobValue, MeasuredBasis, MeasuredOutcome, MeasuredPlace, Polled, all_polled,
+};
 use crate::plan::places::{Places, present, present_places};
 use crate::plan::vectors::Group;
 
 /// A measured outcome of this machine and workload.
 #[derive(Debug, Clone)]
-pub struct Recalled<'a> {
-    learned: &'a Learned,
+pub struct MatchingOutcome<'a> {
+    outcome: &'a MeasuredOutcome,
     pub(super) basis: MeasuredBasis,
     /// The basis in words: the reason of each line of the plan.
     words: String,
 }
 
-impl<'a> Recalled<'a> {
+impl<'a> MatchingOutcome<'a> {
     /// An outcome by its id and age.
-    pub fn new(id: &str, learned: &'a Learned, age: Duration) -> Self {
-        let basis = learned.basis(id, age);
+    pub fn new(id: &str, outcome: &'a MeasuredOutcome, age: Duration) -> Self {
+        let basis = outcome.basis(id, age);
         let words = basis.in_words();
-        Self { learned, basis, words }
+        Self { outcome, basis, words }
     }
 
     /// The measured place of a group of queues, as an algorithm's suggestion.
@@ -61,7 +63,7 @@ impl<'a> Recalled<'a> {
     }
 
     fn place(&self, queue: &Subject) -> Option<&MeasuredPlace> {
-        self.learned.state.places.iter().find(|it| it.queue == *queue)
+        self.outcome.state.places.iter().find(|it| it.queue == *queue)
     }
 
     /// The changes of interrupts that only tx queues have.
@@ -90,7 +92,7 @@ impl<'a> Recalled<'a> {
         netdevs: &[&Netdev],
         pool: &CpuSet,
     ) -> Result<Vec<Change>, String> {
-        for KnobValue { target, value } in &self.learned.state.others {
+        for KnobValue { target, value } in &self.outcome.state.others {
             match target.value_in(snapshot) {
                 Some(now) if now == *value => {}
                 Some(now) => {
@@ -100,7 +102,7 @@ impl<'a> Recalled<'a> {
             }
         }
         let mut changes = Vec::new();
-        for change in &self.learned.state.changes {
+        for change in &self.outcome.state.changes {
             let target = &change.target;
             let now = target.value_in(snapshot);
             let now = now.ok_or_else(|| format!("{target} is not there any more"))?;
@@ -129,7 +131,7 @@ impl<'a> Recalled<'a> {
     ) -> Result<(), String> {
         let polled: BTreeMap<Subject, Polled<'_>> =
             all_polled(analysis).into_iter().map(|it| (it.queue.clone(), it)).collect();
-        for place in &self.learned.state.places {
+        for place in &self.outcome.state.places {
             let now = polled.get(&place.queue);
             let now = now.ok_or_else(|| format!("{} is not there any more", place.queue))?;
             match (now.kthread, &place.kthread) {
@@ -158,7 +160,7 @@ impl<'a> Recalled<'a> {
         analysis: &Analysis<'_>,
         pool: &CpuSet,
     ) -> Result<(), String> {
-        if self.learned.won {
+        if self.outcome.won {
             return Ok(());
         }
         self.check_places(analysis, pool, &present_places(analysis.after()), &[])
@@ -171,7 +173,7 @@ impl<'a> Recalled<'a> {
             Target::Threaded(knob) => knob.netdev.name == *netdev,
             _ => false,
         };
-        self.learned.state.changes.iter().any(|change| switches(&change.target))
+        self.outcome.state.changes.iter().any(|change| switches(&change.target))
     }
 }
 

@@ -9,10 +9,10 @@ use netsilo_model::machine::topology::{Distance, Topology};
 use crate::place::model::Model;
 use crate::place::parts::Parts;
 use crate::place::{Capacity, Suggestion, Vector};
-use crate::plan::contents::{Alternative, Predicted};
+use crate::plan::contents::{Alternative, PlacementCost};
 
 /// What the model says of a vector where the plan puts it.
-pub(super) struct Judged {
+pub(super) struct PlacedCost {
     /// Gain of the move (ns/s).
     pub(super) gain: f64,
     pub(super) cost: Parts,
@@ -20,11 +20,11 @@ pub(super) struct Judged {
 }
 
 /// Returns what the model says of each vector, and the predicted cost if anything moves.
-pub(super) fn predict(
+pub(super) fn placement_cost(
     capacity: &Capacity<'_>,
     vectors: &[Vector],
     suggestions: &[Suggestion],
-) -> (Vec<Judged>, Option<Predicted>) {
+) -> (Vec<PlacedCost>, Option<PlacementCost>) {
     let model = Model::new(capacity, vectors);
     let after: Vec<Option<CpuId>> = vectors
         .iter()
@@ -37,7 +37,7 @@ pub(super) fn predict(
     let moves = suggestions.iter().any(|suggestion| matches!(suggestion, Suggestion::Move(..)));
     let predicted = moves.then(|| {
         let (old, new) = (model.placed(&before).cost(), placed.cost());
-        Predicted {
+        PlacementCost {
             before_ns_per_s: old.total().round() as u64,
             after_ns_per_s: new.total().round() as u64,
             before_cpu_ns_per_s: old.cpu_time().round() as u64,
@@ -54,7 +54,7 @@ pub(super) fn predict(
             Some(_) => Vec::new(),
             None => alternatives(&model, &parts, vector, after[index], capacity.topology),
         };
-        Judged { gain, cost: there.unwrap_or_default().rounded(), alternatives }
+        PlacedCost { gain, cost: there.unwrap_or_default().rounded(), alternatives }
     };
     (vectors.iter().enumerate().map(judged).collect(), predicted)
 }

@@ -12,13 +12,13 @@ use netsilo_sys::daemon::hints::Hint;
 
 /// The published placements, by interrupt.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Advice {
+pub(crate) struct PublishedPlacements {
     placements: BTreeMap<Irq, Placement>,
     /// The configuration was loaded again, and may leave interrupts alone from now on.
     reloaded: bool,
 }
 
-impl Advice {
+impl PublishedPlacements {
     /// With the next window, interrupts without a placement lose their advice.
     pub(crate) fn review(&mut self) {
         self.reloaded = true;
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn advice_changes_when_a_move_is_decided_and_not_when_it_is_only_planned() {
-        let mut advice = Advice::default();
+        let mut advice = PublishedPlacements::default();
         let host = |actions: &[&str], online: &str| {
             let actions = actions.iter().map(|&action| action.to_owned()).collect();
             let irqs = BTreeMap::from([(Irq(27), IrqState { actions, ..IrqState::default() })]);
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(advice.hints()[0].reason, "33% busy", "the basis of the decision");
         advice.take(&[], &[], &same);
         assert_eq!(advice.hints()[0].cpus, set("5"), "a window without traffic on the queue");
-        let remains = |advice: &Advice, after: &Snapshot| {
+        let remains = |advice: &PublishedPlacements, after: &Snapshot| {
             let mut advice = advice.clone();
             advice.take(&[], &[], after);
             !advice.hints().is_empty()
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_advice_of_a_shared_interrupt_changes_no_sooner() {
-        let mut advice = Advice::default();
+        let mut advice = PublishedPlacements::default();
         let actions = vec!["eth0-rx-0".to_owned(), "eth0-tx-0".to_owned()];
         let irqs = BTreeMap::from([(Irq(27), IrqState { actions, ..IrqState::default() })]);
         let topology = Topology { online: set("0-7"), ..Topology::default() }.into();
