@@ -1,10 +1,10 @@
 //! An eBPF program, the file that decodes its counts and its rows in `docs/kernel.md` name each
 //! other.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const PAGE: &str = include_str!("../../../docs/kernel.md");
 
@@ -59,8 +59,8 @@ fn decoder_of(question: &str) -> String {
     let head = code.split("*/").next().unwrap();
     let line = head.lines().find(|line| line.ends_with("; its row is in docs/kernel.md."));
     let line = line.unwrap_or_else(|| panic!("{question}.bpf.c names no decoder and page"));
-    let words = line.split_whitespace().map(|word| word.trim_end_matches(';'));
-    words.into_iter().find(|word| word.ends_with(".rs")).unwrap().to_owned()
+    let mut words = line.split_whitespace().map(|word| word.trim_end_matches(';'));
+    words.find(|word| word.ends_with(".rs")).unwrap().to_owned()
 }
 
 fn questions() -> Vec<String> {
@@ -76,6 +76,6 @@ fn source(name: &str) -> String {
     fs::read_to_string(folder().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-fn folder() -> std::path::PathBuf {
+fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bpf")
 }
