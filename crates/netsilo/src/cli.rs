@@ -11,8 +11,8 @@ use netsilo_sys::files::root::Root;
 
 use crate::tell::exit::Exit;
 use crate::verbs::{
-    ab, apply, calibrate, capture, check, check_config, confirm, doctor, explain, export, guard,
-    outcomes, pin, plan, predict, rss, show, status, undo, why,
+    ab, apply, calibrate, capture, check, confirm, doctor, explain, export, guard, outcomes, pin,
+    plan, predict, rss, show, status, undo, why,
 };
 use crate::{daemon, report, top, tune};
 
@@ -72,8 +72,6 @@ enum Verb {
     Status(status::Args),
     /// Report what limits netsilo on this machine, and how to fix it
     Doctor(doctor::Args),
-    /// Check the daemon's configuration
-    CheckConfig(check_config::Args),
     /// Print the help of a verb, or a page on a topic
     Help(help::Args),
     #[command(hide = true)]
@@ -123,7 +121,6 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Run(args) => daemon::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
-        Verb::CheckConfig(args) => check_config::run(&args),
         Verb::Help(args) => help::run(&args, command()),
         Verb::Guard(args) => guard::run(&args),
     }

@@ -5,6 +5,7 @@
 //! `args` and `views`; `config` reads the configuration, `publish` serves status and metrics.
 
 mod budget;
+mod check;
 pub(crate) mod config;
 mod heartbeat;
 mod journald;
@@ -68,6 +69,9 @@ pub(crate) struct Args {
     /// it exists]
     #[arg(short, long, value_name = "FILE|DIR")]
     config: Option<PathBuf>,
+    /// Check the configuration and end
+    #[arg(long, conflicts_with = "hints_only")]
+    check: bool,
     /// Write no knob; only publish hints for another balancer
     #[arg(long)]
     hints_only: bool,
@@ -113,6 +117,10 @@ impl Args {
 
 /// Runs until a signal ends the daemon.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
+    if args.check {
+        let path = args.config.as_deref().unwrap_or(Path::new(config::CONFIG_DIR));
+        return check::check(path);
+    }
     let config = args
         .load()
         .context(ExitError(Exit::BadConfiguration, "cannot use the configuration".into()))?;

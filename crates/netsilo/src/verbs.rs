@@ -9,7 +9,6 @@ pub(crate) mod apply;
 pub(crate) mod calibrate;
 pub mod capture;
 pub(crate) mod check;
-pub(crate) mod check_config;
 pub(crate) mod confirm;
 pub(crate) mod doctor;
 pub(crate) mod explain;

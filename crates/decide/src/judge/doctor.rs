@@ -303,7 +303,7 @@ fn daemon(daemon: &DaemonFacts) -> Area {
             Severity::Critical,
             why,
             "the daemon does not start, or keeps the configuration before this one",
-            "correct it, then netsilo check-config",
+            "correct it, then netsilo run --check",
         ));
     }
     if let Some(why) = &daemon.hindered {

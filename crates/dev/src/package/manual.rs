@@ -92,7 +92,7 @@ fn configuration(date: &str) -> Result<Vec<u8>> {
     roff.control("SH", ["DESCRIPTION"]);
     markdown::write(&mut roff, section, Level::Section);
     roff.control("SH", ["SEE ALSO"]);
-    roff.text([roman("netsilo-run(8), netsilo-check-config(8), netsilo(8)")]);
+    roff.text([roman("netsilo-run(8), netsilo(8)")]);
     finished(&text, &roff)
 }
 
@@ -140,7 +140,7 @@ fn see_also(roff: &mut Roff, program: &Program, command: &Command, verb: &str) {
         pages.push(page(""));
     }
     match (program.name, verb) {
-        ("netsilo", "" | "run" | "check-config") => pages.push("netsilo.toml(5)".to_owned()),
+        ("netsilo", "" | "run") => pages.push("netsilo.toml(5)".to_owned()),
         ("netsilo", _) => {}
         _ => pages.push("netsilo(8)".to_owned()),
     }

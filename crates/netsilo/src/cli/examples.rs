@@ -190,7 +190,7 @@ pub const ENDINGS: &[Ending] = &[
         "run",
         [
             ("netsilo run", "with /etc/netsilo"),
-            ("netsilo run --config netsilo.toml", "with another configuration"),
+            ("netsilo run --check --config netsilo.toml", "only check a configuration"),
         ],
     )
     .with_exits(&[Exit::NoPermission, Exit::BadConfiguration]),
@@ -210,13 +210,6 @@ pub const ENDINGS: &[Ending] = &[
         ],
     )
     .with_exits(&[Exit::Findings]),
-    ending(
-        "check-config",
-        [
-            ("netsilo check-config", "/etc/netsilo"),
-            ("netsilo check-config netsilo.toml", "one file"),
-        ],
-    ),
     ending(
         "help",
         [("netsilo help topics", "list the pages"), ("netsilo help cpus", "print one of them")],
