@@ -12,7 +12,7 @@ use netsilo_sys::files::root::Root;
 use crate::tell::exit::Exit;
 use crate::verbs::{
     ab, apply, calibrate, capture, check, confirm, doctor, explain, export, guard, outcomes, pin,
-    plan, predict, rss, show, status, undo, why,
+    plan, predict, rss, show, status, undo,
 };
 use crate::{daemon, report, top, tune};
 
@@ -34,7 +34,7 @@ enum Verb {
     Top(Box<top::Args>),
     /// Report what is wrong, and what each remedy would gain or cost
     Check(check::Args),
-    /// Print the page of a finding, or list all findings
+    /// Explain a finding, or what put work on a CPU, queue or interrupt
     Explain(explain::Args),
     /// Predict which rx queue RSS selects for a flow; show its spread
     Rss(rss::Args),
@@ -52,8 +52,6 @@ enum Verb {
     Undo(undo::Args),
     /// Save all that netsilo reads as a bundle, to examine elsewhere
     Capture(capture::Args),
-    /// Explain what put work on a CPU, or a queue or interrupt there
-    Why(why::Args),
     /// Print the plan for irqbalance, systemd, tuned or a shell
     Export(export::Args),
     /// Measure what a cache line and a wakeup cost between CPUs
@@ -111,7 +109,6 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Confirm(args) => confirm::run(&args),
         Verb::Undo(args) => undo::run(&args),
         Verb::Capture(args) => capture::run(&args),
-        Verb::Why(args) => why::run(&args),
         Verb::Export(args) => export::run(&args),
         Verb::Calibrate(args) => calibrate::run(&args),
         Verb::Ab(args) => ab::run(&args),

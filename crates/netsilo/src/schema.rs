@@ -136,7 +136,7 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
             "netsilo tune --dry-run --json",
         ),
         document::<Versioned<UndoResult<'_>>>(generator, "undo", "netsilo undo --json"),
-        document::<Versioned<Why>>(generator, "why", "netsilo why --json"),
+        document::<Versioned<Why>>(generator, "explain", "netsilo explain --json"),
     ]
 }
 
@@ -190,7 +190,7 @@ fn what_golden_cases_give_conforms() {
         validators.check("show", Report::of(&analysis));
         for cpu in observation.after.topology.online.iter() {
             if let Ok(why) = why(&analysis, &Subject::Cpu(cpu)) {
-                validators.check("why", Versioned::first(why));
+                validators.check("explain", Versioned::first(why));
             }
         }
         let all = observation.after.netdevs.iter();

@@ -22,4 +22,3 @@ pub(crate) mod rss;
 pub(crate) mod show;
 pub(crate) mod status;
 pub(crate) mod undo;
-pub(crate) mod why;

@@ -184,6 +184,23 @@ fn show_prints_a_bundle_as_text_and_as_json_of_schema_1() {
 }
 
 #[test]
+fn explain_refuses_options_without_use_and_subjects_that_do_not_exist() {
+    for options in
+        [&["--json"][..], &["--from", VIRTIO.as_str()], &["--interval", "1s"], &["--no-bpf"]]
+    {
+        for subject in [&["nic-drops"][..], &[]] {
+            let output = run(&[&["explain"], subject, options].concat());
+            assert_eq!((code(&output), stdout(&output)), (2, ""), "{options:?}");
+            assert!(stderr(&output).contains("name a cpu, interrupt"), "{}", stderr(&output));
+        }
+    }
+    let misspelt = run(&["explain", "nic-dropz", "--from", &VIRTIO]);
+    let error = stderr(&misspelt);
+    assert_eq!((code(&misspelt), stdout(&misspelt)), (1, ""));
+    assert!(error.contains("no finding (netsilo explain) or netdev is called"), "{error}");
+}
+
+#[test]
 fn what_each_verb_prints_of_a_bundle_conforms_to_its_schema() {
     let flow = "10.0.0.1:40000-10.0.0.2:443/tcp";
     for (schema, verb) in [
@@ -192,7 +209,7 @@ fn what_each_verb_prints_of_a_bundle_conforms_to_its_schema() {
         ("rss-show", &["rss", "show", "--netdev", "eth0"]),
         ("rss-where", &["rss", "where", flow, "--netdev", "eth0"]),
         ("show", &["show", "--watch", "1"]),
-        ("why", &["why", "cpu0"]),
+        ("explain", &["explain", "cpu0"]),
     ] {
         let output = run(&[verb, &["--from", &VIRTIO, "--json"]].concat());
         assert_eq!(conforming(schema, &output.stdout)["schema"], 1, "{}", stderr(&output));

@@ -110,7 +110,7 @@ fn all_interrupts_on_one_cpu(lab: &Lab) {
     lab.sh(&format!("{EACH_IRQ}; do echo 1 >/proc/irq/$irq/smp_affinity; done")).unwrap();
     let before = lab.sh(AFFINITIES).unwrap();
     let check = found(lab, "queues-share-core", "cpu0");
-    let why = lab.sh(&format!("{NETSILO} why cpu0 --interval 2s")).unwrap();
+    let why = lab.sh(&format!("{NETSILO} explain cpu0 --interval 2s")).unwrap();
     for step in [
         "eth0 rx-",
         "is requested on cpu 0: somebody wrote this value",
@@ -173,7 +173,7 @@ fn steering_in_vain_and_limits_that_are_too_small(lab: &Lab) {
     let check: Json = until("each fault is found", look, all).unwrap();
     assert_eq!(check["findings"][0]["id"], "backlog-overflow", "{check:#}");
     assert!(lost(&check, "backlog") > 0, "{check:#}");
-    let why = lab.sh(&format!("{NETSILO} why cpu5 --interval 2s")).unwrap();
+    let why = lab.sh(&format!("{NETSILO} explain cpu5 --interval 2s")).unwrap();
     assert!(
         why.contains("backlog (RPS, loopback, veth)") && why.contains("is cpu 5: the flow's hash"),
         "{why}"

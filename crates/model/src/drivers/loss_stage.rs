@@ -71,13 +71,13 @@ impl LossStage {
             }
             Self::Nic | Self::Ring => {
                 format!(
-                    "{subject}: find the cpus that poll it (netsilo why {subject}), then run \
+                    "{subject}: find the cpus that poll it (netsilo explain {subject}), then run \
                      netsilo plan --fix nic-drops:{subject}"
                 )
             }
             Self::Backlog => {
                 format!(
-                    "{subject}: find what fills its backlog (netsilo why {subject}), then run \
+                    "{subject}: find what fills its backlog (netsilo explain {subject}), then run \
                      netsilo plan --fix backlog-overflow:{subject}"
                 )
             }

@@ -125,6 +125,12 @@ pub(crate) struct ObserveArgs {
 }
 
 impl ObserveArgs {
+    /// Whether any of these options is given.
+    pub(crate) fn is_given(&self) -> bool {
+        let Self { from, live: LiveArgs { interval, window, no_bpf } } = self;
+        from.from.is_some() || interval.is_some() || window.is_some() || *no_bpf
+    }
+
     /// Whether a bundle is observed.
     pub(crate) fn is_bundle(&self) -> bool {
         self.from.from.is_some()

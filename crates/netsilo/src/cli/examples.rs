@@ -64,8 +64,8 @@ pub const ENDINGS: &[Ending] = &[
     ending(
         "explain",
         [
-            ("netsilo explain", "list all findings"),
             ("netsilo explain udp-one-queue", "the page of one finding"),
+            ("netsilo explain eth0 rx-3", "why this queue is processed where it is"),
         ],
     ),
     ending(
@@ -133,13 +133,6 @@ pub const ENDINGS: &[Ending] = &[
         [
             ("netsilo capture -o host.tar.zst", "observe for a second and save"),
             ("netsilo capture --interval 10s --with-addresses", "longer, with real addresses"),
-        ],
-    ),
-    ending(
-        "why",
-        [
-            ("netsilo why cpu3", "what put this cpu's work there"),
-            ("netsilo why eth0 rx-3", "why this queue is processed where it is"),
         ],
     ),
     ending(

@@ -6,7 +6,7 @@ use clap::Command;
 
 /// What an operator does, and the verbs for it.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("See", &["show", "top", "check", "explain", "why", "rss", "doctor"]),
+    ("See", &["show", "top", "check", "explain", "rss", "doctor"]),
     ("Decide", &["plan", "predict", "calibrate", "export"]),
     ("Write and undo", &["apply", "pin", "confirm", "undo"]),
     ("Prove", &["ab", "tune", "outcomes"]),

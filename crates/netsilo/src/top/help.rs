@@ -6,7 +6,7 @@ const HELP: &str = "\
 pages
   1 2 3 4 5 6, Tab   map, queues, cpus, consumers, findings, decisions
   up down j k        select a row; PgUp, PgDn, Home, End: further
-  Enter              explain it: netsilo why, netsilo explain
+  Enter              explain it: netsilo explain
   /                  show only rows that contain a text; Esc: all rows
   s, r               sort by the next column; reverse
   z, left, right     the map's columns: cpus, cores, caches, nodes; scroll

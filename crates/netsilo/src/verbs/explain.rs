@@ -1,25 +1,62 @@
-//! `netsilo explain`: prints the page of a finding.
+//! `netsilo explain`: prints the page of a finding, or what put work on a part of the machine.
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
 use netsilo_decide::judge::findings::FindingId;
+use netsilo_decide::judge::why::why;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::subject::Subject;
 
-use crate::tell::exit::Exit;
+use crate::args::look::{self, CHECK_INTERVAL};
+use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
+use crate::tell::presentation::Presentation;
+use crate::tell::versioned::Versioned;
+use crate::views;
 
 /// Arguments of `netsilo explain`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Finding to explain, as printed by check; without it, list all findings
-    id: Option<FindingId>,
+    /// Finding as printed by check; or a CPU (cpu3), interrupt (irq27), netdev (eth0) or rx queue
+    /// (eth0/rx-3 or eth0 rx-3): what put its work there; without it, list all findings
+    #[arg(num_args = 0..=2, value_name = "SUBJECT")]
+    subject: Vec<String>,
+    #[command(flatten)]
+    observe: look::ObserveArgs,
+    /// Print the explanation as JSON
+    #[arg(short, long)]
+    json: bool,
 }
 
-/// Prints the page, or the list.
+/// Prints the page, the list, or what was observed of the subject.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    match args.id {
-        Some(id) => out::text(id.page()),
-        None => out::text(&list()),
+    let subject = args.subject.join(" ");
+    let page = match subject.as_str() {
+        "" => list(),
+        subject => match subject.parse::<FindingId>() {
+            Ok(id) => id.page().to_owned(),
+            Err(_) => return observed(args, &subject.parse()?),
+        },
+    };
+    if args.json || args.observe.is_given() {
+        let message = "the pages of findings are text and need no observation: name a cpu, \
+            interrupt, netdev or rx queue, or leave the options out";
+        return Err(ExitError(Exit::Usage, message.into()).into());
+    }
+    out::text(&page);
+    Ok(Exit::Printed)
+}
+
+/// Observes, explains and prints.
+fn observed(args: &Args, subject: &Subject) -> Result<Exit> {
+    let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe()?;
+    let answer = why(&Analysis::new(&observation, &Costs::default()), subject)?;
+    if args.json {
+        out::json(&Versioned::first(&answer))?;
+    } else {
+        out::styled(&views::why::render(&answer, Presentation::of_stdout()));
     }
     Ok(Exit::Printed)
 }

@@ -25,7 +25,7 @@ fn reading() -> Vec<Vec<&'static str>> {
         &["plan", "-j"],
         &["plan", "--detailed-exitcode"],
         &["plan", "--detailed-exitcode", "-j"],
-        &["why", "cpu", "1"],
+        &["explain", "cpu", "1"],
         &["export", "script"],
     ];
     let others = [

@@ -213,7 +213,7 @@ fn squeeze(
                 larger.clone().map(|(name, value)| format!("{name} {value}")).collect();
             format!("let NET_RX run longer before it yields: {}", limits.join(", "))
         } else {
-            "move work off this cpu (netsilo why lists it): it has no idle time that a \
+            "move work off this cpu (netsilo explain lists it): it has no idle time that a \
               larger budget could use"
                 .into()
         },

@@ -29,7 +29,8 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         plan.changes.iter().filter(|change| moves_one_of(change, &leaving)).cloned().collect();
     let gain = match (changes.is_empty(), load.queues.len()) {
         (true, 0) => Gain::Unknown(
-            "none of the known rx queues is polled on this cpu: netsilo why lists its work".into(),
+            "none of the known rx queues is polled on this cpu: netsilo explain lists its work"
+                .into(),
         ),
         (true, _) if judged.has_one_cpu() => Gain::Nothing("there is no other cpu".into()),
         (true, 1) => Gain::Nothing("moving its only queue just makes another cpu busy".into()),
@@ -46,7 +47,7 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
              one cpu"
                 .to_owned()
         }
-        (true, _) => "find the cpu's work and its causes with netsilo why".to_owned(),
+        (true, _) => "find the cpu's work and its causes with netsilo explain".to_owned(),
         (false, 1) => format!("move {} to another cpu", leaving[0].label()),
         (false, n) if n == load.queues.len() => format!("move its {n} queues to other cpus"),
         (false, n) => format!("move {n} of its {} queues to other cpus", load.queues.len()),

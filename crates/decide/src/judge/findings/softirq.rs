@@ -235,7 +235,7 @@ fn misread(load: &CpuWork<'_>) -> Option<Finding> {
             ),
         ],
         remedies: vec![Remedy {
-            what: "use the measured share (netsilo show, netsilo why), or a kernel with \
+            what: "use the measured share (netsilo show, netsilo explain), or a kernel with \
                    CONFIG_IRQ_TIME_ACCOUNTING"
                 .into(),
             gain: Gain::Nothing("this changes the reported values, not the work".into()),

@@ -88,7 +88,7 @@ pub enum SubjectError {
     #[error("irq {0} does not exist: netsilo show lists the interrupts of netdevs")]
     NoIrq(Irq),
     /// The netdev does not exist.
-    #[error("no netdev is called {0:?}: the netdevs are {1}")]
+    #[error("no finding (netsilo explain) or netdev is called {0:?}: the netdevs are {1}")]
     NoNetdev(String, String),
     /// The rx queue does not exist.
     #[error("{0} has no rx-{1}: its rx queues are {2}")]

@@ -192,7 +192,10 @@ fn an_error_for_a_missing_subject_lists_the_existing_ones() {
     let refused = |text: &str| why(&analysis, &text.parse().unwrap()).unwrap_err().to_string();
     assert_eq!(refused("udp"), "expected cpu3, irq27, eth0 or eth0/rx-3, found \"udp\"");
     assert_eq!(refused("cpu9"), "cpu 9 is not online: the online cpus are 0-3");
-    assert_eq!(refused("eth7"), "no netdev is called \"eth7\": the netdevs are eth0");
+    assert_eq!(
+        refused("eth7"),
+        "no finding (netsilo explain) or netdev is called \"eth7\": the netdevs are eth0"
+    );
     assert_eq!(refused("eth0/rx-4"), "eth0 has no rx-4: its rx queues are 0");
     assert_eq!(
         refused("irq99"),
