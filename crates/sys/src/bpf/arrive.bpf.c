@@ -15,7 +15,7 @@
 #include <bpf/bpf_tracing.h>
 
 enum { IPPROTO_FRAGMENT = 44, IPPROTO_SCTP = 132 };
-enum { FRAGMENT = LAYOUT_FRAGMENT, IPV6 = LAYOUT_IPV6, IP = LAYOUT_IP };
+enum { FRAGMENT = LAYOUT_FLAG_FRAGMENT, IPV6 = LAYOUT_FLAG_IPV6, IP = LAYOUT_FLAG_IP };
 
 struct arrived {
 	u32 source[4], target[4]; /* IPv4 in the first word; network byte order, as the ports. */
@@ -27,25 +27,25 @@ struct arrived {
 	u8 protocol, flags;
 	u16 unused;
 };
-AT_BYTE(struct arrived, source, LAYOUT_SOURCE);
-AT_BYTE(struct arrived, target, LAYOUT_TARGET);
-AT_BYTE(struct arrived, source_port, LAYOUT_SOURCE_PORT);
-AT_BYTE(struct arrived, target_port, LAYOUT_TARGET_PORT);
-AT_BYTE(struct arrived, hash, LAYOUT_HASH);
-AT_BYTE(struct arrived, ifindex, LAYOUT_IFINDEX);
-AT_BYTE(struct arrived, netns, LAYOUT_NETNS);
-AT_BYTE(struct arrived, queue, LAYOUT_QUEUE);
-AT_BYTE(struct arrived, ethertype, LAYOUT_ETHERTYPE);
-AT_BYTE(struct arrived, protocol, LAYOUT_PROTOCOL);
-AT_BYTE(struct arrived, flags, LAYOUT_FLAGS);
-SIZE_OF(struct arrived, LAYOUT_ARRIVED_BYTES);
+AT_BYTE(struct arrived, source, LAYOUT_ARRIVED_SOURCE);
+AT_BYTE(struct arrived, target, LAYOUT_ARRIVED_TARGET);
+AT_BYTE(struct arrived, source_port, LAYOUT_ARRIVED_SOURCE_PORT);
+AT_BYTE(struct arrived, target_port, LAYOUT_ARRIVED_TARGET_PORT);
+AT_BYTE(struct arrived, hash, LAYOUT_ARRIVED_HASH);
+AT_BYTE(struct arrived, ifindex, LAYOUT_ARRIVED_IFINDEX);
+AT_BYTE(struct arrived, netns, LAYOUT_ARRIVED_NETNS);
+AT_BYTE(struct arrived, queue, LAYOUT_ARRIVED_QUEUE);
+AT_BYTE(struct arrived, ethertype, LAYOUT_ARRIVED_ETHERTYPE);
+AT_BYTE(struct arrived, protocol, LAYOUT_ARRIVED_PROTOCOL);
+AT_BYTE(struct arrived, flags, LAYOUT_ARRIVED_FLAGS);
+SIZE_OF(struct arrived, LAYOUT_SIZEOF_ARRIVED);
 
 struct traffic {
 	u64 packets, bytes;
 };
-AT_BYTE(struct traffic, packets, LAYOUT_PACKETS);
-AT_BYTE(struct traffic, bytes, LAYOUT_BYTES);
-SIZE_OF(struct traffic, LAYOUT_TRAFFIC_BYTES);
+AT_BYTE(struct traffic, packets, LAYOUT_TRAFFIC_PACKETS);
+AT_BYTE(struct traffic, bytes, LAYOUT_TRAFFIC_BYTES);
+SIZE_OF(struct traffic, LAYOUT_SIZEOF_TRAFFIC);
 
 /* Created by user space. */
 struct {

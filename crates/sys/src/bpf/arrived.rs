@@ -29,8 +29,8 @@ impl Arrived {
         let flows = MapHandle::create(
             MapType::Hash,
             name,
-            layout::ARRIVED_BYTES as u32,
-            layout::TRAFFIC_BYTES as u32,
+            layout::SIZEOF_ARRIVED as u32,
+            layout::SIZEOF_TRAFFIC as u32,
             entries,
             &create_options(),
         )?;
@@ -66,9 +66,9 @@ fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
     let word = |at| bytes(at).map(u32::from_ne_bytes);
     let half = |at: usize| Some(*key.get(at..)?.first_chunk::<2>()?);
     let sum = |at: usize| Some(u64::from_ne_bytes(*value.get(at..)?.first_chunk::<8>()?));
-    let [protocol, flags] = half(layout::PROTOCOL)?;
+    let [protocol, flags] = half(layout::ARRIVED_PROTOCOL)?;
     let has = |flag| usize::from(flags) & flag != 0;
-    let (v6, fragments) = (has(layout::IPV6), has(layout::FRAGMENT));
+    let (v6, fragments) = (has(layout::FLAG_IPV6), has(layout::FLAG_FRAGMENT));
     let address = |at: usize| {
         Some(if !v6 {
             IpAddr::V4(Ipv4Addr::from(bytes(at)?))
@@ -78,19 +78,25 @@ fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
     };
     let port = |at| half(at).map(u16::from_be_bytes);
     let ends = Ends {
-        source: SocketAddr::new(address(layout::SOURCE)?, port(layout::SOURCE_PORT)?),
-        target: SocketAddr::new(address(layout::TARGET)?, port(layout::TARGET_PORT)?),
+        source: SocketAddr::new(
+            address(layout::ARRIVED_SOURCE)?,
+            port(layout::ARRIVED_SOURCE_PORT)?,
+        ),
+        target: SocketAddr::new(
+            address(layout::ARRIVED_TARGET)?,
+            port(layout::ARRIVED_TARGET_PORT)?,
+        ),
     };
     let (hash, ifindex, netns) =
-        (word(layout::HASH)?, word(layout::IFINDEX)?, word(layout::NETNS)?);
-    let ethertype = half(layout::ETHERTYPE).map(u16::from_ne_bytes)?;
-    let is_ip = has(layout::IP);
+        (word(layout::ARRIVED_HASH)?, word(layout::ARRIVED_IFINDEX)?, word(layout::ARRIVED_NETNS)?);
+    let ethertype = half(layout::ARRIVED_ETHERTYPE).map(u16::from_ne_bytes)?;
+    let is_ip = has(layout::FLAG_IP);
     let named = polls.iter().find(|poll| poll.ifindex == ifindex && poll.netns == netns);
     Some(Flow {
         netdev: named.map_or_else(String::new, |poll| poll.netdev.clone()),
         ifindex,
         netns,
-        queue: u32::from(half(layout::QUEUE).map(u16::from_ne_bytes)?).checked_sub(1),
+        queue: u32::from(half(layout::ARRIVED_QUEUE).map(u16::from_ne_bytes)?).checked_sub(1),
         hash: (hash != 0).then_some(hash),
         outer: if is_ip {
             Outer::of_ip(protocol, ends.target.port())
@@ -100,8 +106,8 @@ fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
         v6,
         fragments,
         ends: is_ip.then_some(ends),
-        packets: sum(layout::PACKETS)?,
-        bytes: sum(layout::BYTES)?,
+        packets: sum(layout::TRAFFIC_PACKETS)?,
+        bytes: sum(layout::TRAFFIC_BYTES)?,
         ..Flow::default()
     })
 }
@@ -125,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_flow_is_read_from_the_programs_struct() {
-        let mut key = vec![0; layout::ARRIVED_BYTES];
+        let mut key = vec![0; layout::SIZEOF_ARRIVED];
         key[..4].copy_from_slice(&[10, 0, 0, 1]);
         key[16..20].copy_from_slice(&[10, 0, 0, 2]);
         key[32..36].copy_from_slice(&[0x9c, 0x40, 0x12, 0xb5]);
@@ -133,7 +139,7 @@ mod tests {
         key[40..44].copy_from_slice(&2_u32.to_ne_bytes());
         key[48..50].copy_from_slice(&4_u16.to_ne_bytes());
         key[50..52].copy_from_slice(&0x0800_u16.to_ne_bytes());
-        key[52..54].copy_from_slice(&[17, layout::IP as u8]);
+        key[52..54].copy_from_slice(&[17, layout::FLAG_IP as u8]);
         let value: Vec<u8> = [7_u64, 700].iter().flat_map(|sum| sum.to_ne_bytes()).collect();
         let flow = flow(&key, &value, &[]).unwrap();
         assert_eq!(flow.ends.unwrap().to_string(), "10.0.0.1:40000-10.0.0.2:4789");

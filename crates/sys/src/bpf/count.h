@@ -8,9 +8,9 @@
  * never freed: each table is one of a pair, and user space turns to the other one of every pair at
  * once (`turn` below), waits until no program uses the full ones, and reads and clears these.
  *
- * A slot has a tag (0: free), key, label and sums. Only one CPU writes it, but
- * another program may interrupt the writer (fentry can be preempted, TCP and UDP share a table),
- * hence the atomic claim and sums.
+ * A slot has a tag (0: free), key, label and sums. Only one CPU writes it, but another program may
+ * interrupt the writer (fentry can be preempted, TCP and UDP share a table), hence the atomic claim
+ * and sums.
  *
  * Define TABLE, the name of the program's table, before including this file.
  */

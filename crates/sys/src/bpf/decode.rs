@@ -17,7 +17,7 @@ use crate::bpf::table::{Entry, Mapped};
 
 /// The words of a CPU in `bpf/time.bpf.c` that hold what runs now, and the starts of open
 /// intervals.
-pub(crate) const TIME_OPEN: Range<usize> = layout::IRQ_SINCE..layout::READS;
+pub(crate) const TIME_OPEN: Range<usize> = layout::TIME_IRQ_SINCE..layout::TIME_READS;
 
 /// The two halves of a word, upper half first.
 fn halves(word: u64) -> (u32, u32) {
@@ -144,16 +144,16 @@ impl Read {
     fn of(entry: Entry) -> Option<Self> {
         let kinds = entry.key[layout::READ_KINDS];
         let protocol = match field(kinds, layout::PROTOCOL_BIT) {
-            layout::TCP => Protocol::Tcp,
-            layout::UDP => Protocol::Udp,
+            layout::PROTOCOL_TCP => Protocol::Tcp,
+            layout::PROTOCOL_UDP => Protocol::Udp,
             _ => return None,
         };
         let resolved = match field(kinds, layout::RESOLVED_BIT) {
-            layout::DIRECT => QueueResolution::Direct,
-            layout::FLOW_HASH => QueueResolution::FlowHash,
-            layout::FIVE_TUPLE => QueueResolution::FiveTuple,
-            layout::LOCAL => QueueResolution::Local,
-            layout::UNRESOLVED => QueueResolution::Unresolved,
+            layout::RESOLVED_DIRECT => QueueResolution::Direct,
+            layout::RESOLVED_FLOW_HASH => QueueResolution::FlowHash,
+            layout::RESOLVED_FIVE_TUPLE => QueueResolution::FiveTuple,
+            layout::RESOLVED_LOCAL => QueueResolution::Local,
+            layout::RESOLVED_UNRESOLVED => QueueResolution::Unresolved,
             _ => return None,
         };
         Some(Self { cgroup: entry.key[layout::READ_CGROUP], protocol, resolved, entry })
@@ -186,8 +186,8 @@ impl Read {
             events: self.entry.sums[1],
             approximate: field(kinds, layout::APPROXIMATE_BIT) & 1 == 1,
             connected: match field(kinds, layout::CONNECTED_BIT) {
-                layout::UNCONNECTED => Some(false),
-                layout::CONNECTED => Some(true),
+                layout::CONNECTED_NO => Some(false),
+                layout::CONNECTED_YES => Some(true),
                 _ => None,
             },
         }
@@ -205,18 +205,20 @@ pub(crate) fn cpu_times(times: &Mapped, counts_reschedules: bool) -> BTreeMap<Cp
     let time = |(cpu, words): (usize, &[std::sync::atomic::AtomicU64])| {
         let word = |i: usize| words[i].load(Ordering::Relaxed);
         let time = CpuTime {
-            net_rx_ns: word(layout::NET_RX_NS),
-            net_tx_ns: word(layout::NET_TX_NS),
-            other_softirq_ns: word(layout::OTHER_SOFTIRQ_NS),
-            hardirq_ns: word(layout::HARDIRQ_NS),
-            ipi_ns: word(layout::IPI_NS),
-            net_rx_runs: word(layout::NET_RX_RUNS),
-            hardirqs: word(layout::HARDIRQS),
-            ipis: word(layout::IPIS),
+            net_rx_ns: word(layout::TIME_NET_RX_NS),
+            net_tx_ns: word(layout::TIME_NET_TX_NS),
+            other_softirq_ns: word(layout::TIME_OTHER_SOFTIRQ_NS),
+            hardirq_ns: word(layout::TIME_HARDIRQ_NS),
+            ipi_ns: word(layout::TIME_IPI_NS),
+            net_rx_runs: word(layout::TIME_NET_RX_RUNS),
+            hardirqs: word(layout::TIME_HARDIRQS),
+            ipis: word(layout::TIME_IPIS),
             reschedules: None,
         };
-        let reschedules =
-            Reschedules { ns: word(layout::RESCHEDULE_NS), count: word(layout::RESCHEDULES) };
+        let reschedules = Reschedules {
+            ns: word(layout::TIME_RESCHEDULE_NS),
+            count: word(layout::TIME_RESCHEDULES),
+        };
         if time == CpuTime::default() && reschedules == Reschedules::default() {
             return None;
         }
@@ -231,15 +233,15 @@ pub(crate) fn sampled(times: &Mapped) -> (Sampling, u64) {
     let (mut sampling, mut wakeups) = (Sampling::default(), 0);
     for words in times.words().chunks_exact(TIME_WORDS) {
         let word = |i: usize| words[i].load(Ordering::Relaxed);
-        wakeups += word(layout::WAKEUPS);
+        wakeups += word(layout::TIME_WAKEUPS);
         let kinds = [
-            (layout::READS, &mut sampling.reads),
-            (layout::SOFTIRQS, &mut sampling.softirqs),
-            (layout::OTHER_POLLS, &mut sampling.other_polls),
+            (layout::TIME_READS, &mut sampling.reads),
+            (layout::TIME_SOFTIRQS, &mut sampling.softirqs),
+            (layout::TIME_OTHER_POLLS, &mut sampling.other_polls),
         ];
         for (first, all) in kinds {
-            all.events += word(first + layout::EVENTS);
-            all.examined += word(first + layout::EXAMINED);
+            all.events += word(first + layout::SAMPLE_EVENTS);
+            all.examined += word(first + layout::SAMPLE_EXAMINED);
         }
     }
     (sampling, wakeups)

@@ -12,18 +12,18 @@
 #include "kernel.h"
 
 enum resolved {
-	DIRECT = LAYOUT_DIRECT,
-	FLOW_HASH = LAYOUT_FLOW_HASH,
-	FIVE_TUPLE = LAYOUT_FIVE_TUPLE,
-	LOCAL = LAYOUT_LOCAL,
-	UNRESOLVED = LAYOUT_UNRESOLVED,
+	DIRECT = LAYOUT_RESOLVED_DIRECT,
+	FLOW_HASH = LAYOUT_RESOLVED_FLOW_HASH,
+	FIVE_TUPLE = LAYOUT_RESOLVED_FIVE_TUPLE,
+	LOCAL = LAYOUT_RESOLVED_LOCAL,
+	UNRESOLVED = LAYOUT_RESOLVED_UNRESOLVED,
 };
 
 struct origin {
 	u32 napi_id; /* 0: sent by a socket of this machine. */
 	u32 queue;   /* rx queue + 1; 0: not recorded. */
 };
-SIZE_OF(struct origin, LAYOUT_ORIGIN_BYTES);
+SIZE_OF(struct origin, LAYOUT_SIZEOF_ORIGIN);
 
 /*
  * From the receiver's view: source is the peer. IPv4 addresses are mapped into IPv6
@@ -36,7 +36,7 @@ struct tuple {
 	u16 target_port;
 	u32 protocol;
 };
-SIZE_OF(struct tuple, LAYOUT_TUPLE_BYTES);
+SIZE_OF(struct tuple, LAYOUT_SIZEOF_TUPLE);
 
 /* Shared by all objects, like the next two maps. */
 struct {
@@ -57,8 +57,8 @@ struct demand {
 	u64 asked;  /* A consumer wanted to know. User space puts it back at each read. */
 	u64 noting; /* Record flows. User space clears it after some time without requests. */
 };
-AT_WORD(struct demand, asked, LAYOUT_ASKED);
-AT_WORD(struct demand, noting, LAYOUT_NOTING);
+AT_WORD(struct demand, asked, LAYOUT_DEMAND_ASKED);
+AT_WORD(struct demand, noting, LAYOUT_DEMAND_NOTING);
 SIZE_OF(struct demand, 8 * LAYOUT_DEMAND_WORDS);
 
 /* One entry. */

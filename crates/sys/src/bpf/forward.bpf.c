@@ -29,7 +29,7 @@ struct arrival {
 	u32 ifindex;
 	u32 poll_cpu;
 };
-SIZE_OF(struct arrival, LAYOUT_ARRIVAL_BYTES);
+SIZE_OF(struct arrival, LAYOUT_SIZEOF_ARRIVAL);
 
 /* The last packets that entered on a CPU, each in the slot of its address. */
 struct arrivals {
@@ -37,7 +37,7 @@ struct arrivals {
 	struct arrival last;
 	struct arrival by_skb[1 << LAYOUT_ARRIVALS_BITS];
 };
-SIZE_OF(struct arrivals, LAYOUT_ARRIVALS_BYTES);
+SIZE_OF(struct arrivals, LAYOUT_SIZEOF_ARRIVALS);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -46,39 +46,39 @@ layout! {
     PROTOCOL_BIT = 16;
     CONNECTED_BIT = 24;
     // `enum resolved` of `bpf/flow.h`
-    DIRECT = 1;
-    FLOW_HASH = 2;
-    FIVE_TUPLE = 3;
-    LOCAL = 4;
-    UNRESOLVED = 5;
+    RESOLVED_DIRECT = 1;
+    RESOLVED_FLOW_HASH = 2;
+    RESOLVED_FIVE_TUPLE = 3;
+    RESOLVED_LOCAL = 4;
+    RESOLVED_UNRESOLVED = 5;
     // `enum protocol` and `enum connected` of `bpf/reads.h`
-    TCP = 1;
-    UDP = 2;
-    NOT_KNOWN = 0;
-    UNCONNECTED = 1;
-    CONNECTED = 2;
+    PROTOCOL_TCP = 1;
+    PROTOCOL_UDP = 2;
+    CONNECTED_NOT_KNOWN = 0;
+    CONNECTED_NO = 1;
+    CONNECTED_YES = 2;
 
     // `struct cpu_time` of `bpf/time.h`, in words
-    NET_RX_NS = 0;
-    NET_TX_NS = 1;
-    OTHER_SOFTIRQ_NS = 2;
-    HARDIRQ_NS = 3;
-    IPI_NS = 4;
-    RESCHEDULE_NS = 5;
-    NET_RX_RUNS = 6;
-    HARDIRQS = 7;
-    IPIS = 8;
-    RESCHEDULES = 9;
-    WAKEUPS = 10;
-    /// From here to `READS`: what runs now, and the starts of open intervals.
-    IRQ_SINCE = 11;
-    READS = 17;
-    SOFTIRQS = READS + SAMPLE_WORDS;
-    OTHER_POLLS = SOFTIRQS + SAMPLE_WORDS;
-    TIME_WORDS = OTHER_POLLS + SAMPLE_WORDS;
+    TIME_NET_RX_NS = 0;
+    TIME_NET_TX_NS = 1;
+    TIME_OTHER_SOFTIRQ_NS = 2;
+    TIME_HARDIRQ_NS = 3;
+    TIME_IPI_NS = 4;
+    TIME_RESCHEDULE_NS = 5;
+    TIME_NET_RX_RUNS = 6;
+    TIME_HARDIRQS = 7;
+    TIME_IPIS = 8;
+    TIME_RESCHEDULES = 9;
+    TIME_WAKEUPS = 10;
+    /// From here to `TIME_READS`: what runs now, and the starts of open intervals.
+    TIME_IRQ_SINCE = 11;
+    TIME_READS = 17;
+    TIME_SOFTIRQS = TIME_READS + SAMPLE_WORDS;
+    TIME_OTHER_POLLS = TIME_SOFTIRQS + SAMPLE_WORDS;
+    TIME_WORDS = TIME_OTHER_POLLS + SAMPLE_WORDS;
     // `struct sample` of `bpf/sample.h`, in words
-    EVENTS = 0;
-    EXAMINED = 1;
+    SAMPLE_EVENTS = 0;
+    SAMPLE_EXAMINED = 1;
     SAMPLE_WORDS = 5;
 
     // `machine` of `bpf/machine.h`, in words of 4 bytes
@@ -89,48 +89,48 @@ layout! {
     MACHINE_WORDS = 4;
 
     // `struct demand` of `bpf/flow.h`, in words
-    ASKED = 0;
-    NOTING = 1;
+    DEMAND_ASKED = 0;
+    DEMAND_NOTING = 1;
     DEMAND_WORDS = 2;
     // the maps of `bpf/flow.h` and `bpf/napi.h`
-    ORIGIN_BYTES = 8;
-    TUPLE_BYTES = 40;
+    SIZEOF_ORIGIN = 8;
+    SIZEOF_TUPLE = 40;
     FLOWS_RECORDED = 65536;
     VIRTUAL_NAPIS = 4096;
 
     // `struct arrivals` of `bpf/forward.bpf.c`
     ARRIVALS_BITS = 6;
-    ARRIVAL_BYTES = 32;
-    ARRIVALS_BYTES = 8 + ARRIVAL_BYTES * (1 + (1 << ARRIVALS_BITS));
+    SIZEOF_ARRIVAL = 32;
+    SIZEOF_ARRIVALS = 8 + SIZEOF_ARRIVAL * (1 + (1 << ARRIVALS_BITS));
 
     // `struct arrived` of `bpf/arrive.bpf.c`, in bytes
-    SOURCE = 0;
-    TARGET = 16;
-    SOURCE_PORT = 32;
-    TARGET_PORT = 34;
-    HASH = 36;
-    IFINDEX = 40;
-    NETNS = 44;
-    QUEUE = 48;
-    ETHERTYPE = 50;
-    PROTOCOL = 52;
-    FLAGS = 53;
-    ARRIVED_BYTES = 56;
+    ARRIVED_SOURCE = 0;
+    ARRIVED_TARGET = 16;
+    ARRIVED_SOURCE_PORT = 32;
+    ARRIVED_TARGET_PORT = 34;
+    ARRIVED_HASH = 36;
+    ARRIVED_IFINDEX = 40;
+    ARRIVED_NETNS = 44;
+    ARRIVED_QUEUE = 48;
+    ARRIVED_ETHERTYPE = 50;
+    ARRIVED_PROTOCOL = 52;
+    ARRIVED_FLAGS = 53;
+    SIZEOF_ARRIVED = 56;
     /// Its flags.
-    FRAGMENT = 1 << 0;
-    IPV6 = 1 << 1;
-    IP = 1 << 2;
+    FLAG_FRAGMENT = 1 << 0;
+    FLAG_IPV6 = 1 << 1;
+    FLAG_IP = 1 << 2;
     // `struct traffic`
-    PACKETS = 0;
-    BYTES = 8;
-    TRAFFIC_BYTES = 16;
+    TRAFFIC_PACKETS = 0;
+    TRAFFIC_BYTES = 8;
+    SIZEOF_TRAFFIC = 16;
 
     // `struct where` of `bpf/stages.bpf.c`, in bytes
-    CPU = 0;
-    STACK = 4;
-    WHERE_BYTES = 8;
+    WHERE_CPU = 0;
+    WHERE_STACK = 4;
+    SIZEOF_WHERE = 8;
 
     // the histogram of `bpf/runqueue.bpf.c`
-    STEPS_BITS = 5;
-    BUCKETS = 1024;
+    WAIT_STEPS_BITS = 5;
+    WAIT_BUCKETS = 1024;
 }

@@ -106,7 +106,7 @@ impl Source {
         Self { half: true, ..Self::new(object!("forward"), "forwarded packets", programs) }
     }
 
-    /// Depends on the state that `time` keeps; attached by `bpf_stages.rs`.
+    /// Depends on the state that `time` keeps; attached by `stages.rs`.
     pub(crate) fn stages() -> Self {
         Self::new(object!("stages"), "stages", &["tick"])
     }

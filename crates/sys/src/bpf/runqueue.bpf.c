@@ -15,7 +15,7 @@
 #include <bpf/bpf_tracing.h>
 
 /* One bucket per nanosecond up to STEPS, then STEPS buckets per octave. */
-enum { STEPS_BITS = LAYOUT_STEPS_BITS, BUCKETS = LAYOUT_BUCKETS };
+enum { STEPS_BITS = LAYOUT_WAIT_STEPS_BITS, BUCKETS = LAYOUT_WAIT_BUCKETS };
 
 /* BUCKETS entries per CPU: set before loading. */
 struct {

@@ -9,7 +9,7 @@ use netsilo_model::snapshot::runqueue::{BUCKETS, RunqueueLatency, STEPS};
 use crate::bpf::layout;
 use crate::bpf::table::{Mapped, mappable_array};
 
-const _: () = assert!(layout::BUCKETS == BUCKETS && 1 << layout::STEPS_BITS == STEPS);
+const _: () = assert!(layout::WAIT_BUCKETS == BUCKETS && 1 << layout::WAIT_STEPS_BITS == STEPS);
 
 /// One histogram of monotonic counts per CPU, 8 KB each.
 pub(crate) struct Waits {

@@ -21,8 +21,8 @@ struct sample {
 	u32 left;     /* and those of them to come. */
 	u32 unused;
 };
-AT_WORD(struct sample, events, LAYOUT_EVENTS);
-AT_WORD(struct sample, examined, LAYOUT_EXAMINED);
+AT_WORD(struct sample, events, LAYOUT_SAMPLE_EVENTS);
+AT_WORD(struct sample, examined, LAYOUT_SAMPLE_EXAMINED);
 SIZE_OF(struct sample, 8 * LAYOUT_SAMPLE_WORDS);
 
 /* How many events this one stands for; 0: do not examine it. */

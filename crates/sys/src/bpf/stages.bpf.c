@@ -24,9 +24,9 @@ struct where {
 	u32 cpu;
 	u32 stack;
 };
-AT_BYTE(struct where, cpu, LAYOUT_CPU);
-AT_BYTE(struct where, stack, LAYOUT_STACK);
-SIZE_OF(struct where, LAYOUT_WHERE_BYTES);
+AT_BYTE(struct where, cpu, LAYOUT_WHERE_CPU);
+AT_BYTE(struct where, stack, LAYOUT_WHERE_STACK);
+SIZE_OF(struct where, LAYOUT_SIZEOF_WHERE);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -1,5 +1,5 @@
-//! The counts of `bpf/stages.bpf.c`: where receive work spends its time, sampled with
-//! perf's cpu-clock on each CPU and named with kallsyms.
+//! The counts of `bpf/stages.bpf.c`: where receive work spends its time, sampled with perf's
+//! cpu-clock on each CPU and named with kallsyms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::{fs, io};
@@ -126,7 +126,7 @@ fn taken(samples: &MapHandle) -> libbpf_rs::Result<Vec<((u32, u32), u64)>> {
             .and_then(|bytes| bytes.try_into().ok())
             .map(u64::from_ne_bytes);
         if let (Some(cpu), Some(stack), Some(count)) =
-            (word(layout::CPU), word(layout::STACK), count)
+            (word(layout::WHERE_CPU), word(layout::WHERE_STACK), count)
         {
             counts.push(((cpu, stack), count));
         }

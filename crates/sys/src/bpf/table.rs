@@ -45,8 +45,8 @@ impl Table {
         let halves = [half()?, half()?];
         let mut options = create_options();
         options.inner_map_fd = halves[0].0.as_fd().as_raw_fd() as u32;
-        let (name, halves_of_pair) = (Some("netsilo_pair"), HALVES as u32);
-        let pair = MapHandle::create(MapType::ArrayOfMaps, name, 4, 4, halves_of_pair, &options)?;
+        let (kind, name) = (MapType::ArrayOfMaps, Some("netsilo_pair"));
+        let pair = MapHandle::create(kind, name, 4, 4, HALVES as u32, &options)?;
         let table = Self { halves, pair, slots };
         table.set(0)?;
         table.set(1)?;

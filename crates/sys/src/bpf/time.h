@@ -19,21 +19,21 @@ struct cpu_time {
 	struct sample softirqs;
 	struct sample other_polls; /* Polls outside of softirqs, wakeups by and of their kthreads. */
 }; /* Four cache lines, so that no two CPUs share one. */
-AT_WORD(struct cpu_time, net_rx_ns, LAYOUT_NET_RX_NS);
-AT_WORD(struct cpu_time, net_tx_ns, LAYOUT_NET_TX_NS);
-AT_WORD(struct cpu_time, other_softirq_ns, LAYOUT_OTHER_SOFTIRQ_NS);
-AT_WORD(struct cpu_time, hardirq_ns, LAYOUT_HARDIRQ_NS);
-AT_WORD(struct cpu_time, ipi_ns, LAYOUT_IPI_NS);
-AT_WORD(struct cpu_time, reschedule_ns, LAYOUT_RESCHEDULE_NS);
-AT_WORD(struct cpu_time, net_rx_runs, LAYOUT_NET_RX_RUNS);
-AT_WORD(struct cpu_time, hardirqs, LAYOUT_HARDIRQS);
-AT_WORD(struct cpu_time, ipis, LAYOUT_IPIS);
-AT_WORD(struct cpu_time, reschedules, LAYOUT_RESCHEDULES);
-AT_WORD(struct cpu_time, wakeups, LAYOUT_WAKEUPS);
-AT_WORD(struct cpu_time, irq_since, LAYOUT_IRQ_SINCE);
-AT_WORD(struct cpu_time, reads, LAYOUT_READS);
-AT_WORD(struct cpu_time, softirqs, LAYOUT_SOFTIRQS);
-AT_WORD(struct cpu_time, other_polls, LAYOUT_OTHER_POLLS);
+AT_WORD(struct cpu_time, net_rx_ns, LAYOUT_TIME_NET_RX_NS);
+AT_WORD(struct cpu_time, net_tx_ns, LAYOUT_TIME_NET_TX_NS);
+AT_WORD(struct cpu_time, other_softirq_ns, LAYOUT_TIME_OTHER_SOFTIRQ_NS);
+AT_WORD(struct cpu_time, hardirq_ns, LAYOUT_TIME_HARDIRQ_NS);
+AT_WORD(struct cpu_time, ipi_ns, LAYOUT_TIME_IPI_NS);
+AT_WORD(struct cpu_time, reschedule_ns, LAYOUT_TIME_RESCHEDULE_NS);
+AT_WORD(struct cpu_time, net_rx_runs, LAYOUT_TIME_NET_RX_RUNS);
+AT_WORD(struct cpu_time, hardirqs, LAYOUT_TIME_HARDIRQS);
+AT_WORD(struct cpu_time, ipis, LAYOUT_TIME_IPIS);
+AT_WORD(struct cpu_time, reschedules, LAYOUT_TIME_RESCHEDULES);
+AT_WORD(struct cpu_time, wakeups, LAYOUT_TIME_WAKEUPS);
+AT_WORD(struct cpu_time, irq_since, LAYOUT_TIME_IRQ_SINCE);
+AT_WORD(struct cpu_time, reads, LAYOUT_TIME_READS);
+AT_WORD(struct cpu_time, softirqs, LAYOUT_TIME_SOFTIRQS);
+AT_WORD(struct cpu_time, other_polls, LAYOUT_TIME_OTHER_POLLS);
 SIZE_OF(struct cpu_time, 8 * LAYOUT_TIME_WORDS);
 
 /* Shared by all objects that read it. */

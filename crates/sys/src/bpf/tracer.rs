@@ -454,20 +454,20 @@ impl Tables {
             ("reads", tables.reads.pair()?),
             ("wakeups", tables.wakeups.pair()?),
             ("forwards", tables.forwards.pair()?),
-            ("arrivals", array("netsilo_arrivals", layout::ARRIVALS_BYTES, cpus)?),
+            ("arrivals", array("netsilo_arrivals", layout::SIZEOF_ARRIVALS, cpus)?),
             ("cpu_times", times),
             ("lost", MapHandle::try_from(&tables.lost)?),
             ("virtual_napis", lru("netsilo_virtual", 4, 1, layout::VIRTUAL_NAPIS)?),
             (
                 "flows_by_hash",
-                lru("netsilo_hashes", 4, layout::ORIGIN_BYTES, layout::FLOWS_RECORDED)?,
+                lru("netsilo_hashes", 4, layout::SIZEOF_ORIGIN, layout::FLOWS_RECORDED)?,
             ),
             (
                 "flows_by_tuple",
                 lru(
                     "netsilo_tuples",
-                    layout::TUPLE_BYTES,
-                    layout::ORIGIN_BYTES,
+                    layout::SIZEOF_TUPLE,
+                    layout::SIZEOF_ORIGIN,
                     layout::FLOWS_RECORDED,
                 )?,
             ),
@@ -478,7 +478,7 @@ impl Tables {
         maps.extend(tables.arrived.maps()?);
         maps.extend(tables.waits.as_ref().map(Waits::map).transpose()?);
         tables.begin_window();
-        tables.demand.words()[layout::NOTING].store(1, Ordering::Relaxed);
+        tables.demand.words()[layout::DEMAND_NOTING].store(1, Ordering::Relaxed);
         Ok((tables, LoadContext { maps, cpus, slots, quota }))
     }
 
@@ -494,7 +494,7 @@ impl Tables {
     /// [`DEMAND_LASTS`] after the last request.
     fn renew_demand(&mut self) -> bool {
         let demand = self.demand.words();
-        let (asked, noting) = (&demand[layout::ASKED], &demand[layout::NOTING]);
+        let (asked, noting) = (&demand[layout::DEMAND_ASKED], &demand[layout::DEMAND_NOTING]);
         let (asked, now) = (asked.swap(0, Ordering::Relaxed) != 0, Instant::now());
         let until = if asked { now + DEMAND_LASTS } else { self.record_until.unwrap_or(now) };
         self.record_until = Some(until);
@@ -503,7 +503,7 @@ impl Tables {
     }
 
     fn records_flows(&self) -> bool {
-        self.demand.words()[layout::NOTING].load(Ordering::Relaxed) != 0
+        self.demand.words()[layout::DEMAND_NOTING].load(Ordering::Relaxed) != 0
     }
 
     fn lost(&self) -> libbpf_rs::Result<u64> {

@@ -9,7 +9,7 @@
  *
  * While a task is preempted within an fentry program, its CPU does not run that program for other
  * tasks: those reads are lost (and counted as missed). A kprobe cannot be preempted, so it comes
- * first on preemptible kernels (`preemptible` in bpf_load.rs).
+ * first on preemptible kernels (`preemptible` in load.rs).
  *
  * A connected socket stores the CPU that ran the protocol (sk_incoming_cpu). For other sockets a
  * second hook, where the packet is queued to the socket, records that CPU if it differs from the
