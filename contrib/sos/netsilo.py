@@ -26,7 +26,7 @@ class Netsilo(Plugin, IndependentPlugin, DebianPlugin, UbuntuPlugin):
         self.add_cmd_output([
             'netsilo --version',
             'netsilo doctor',
-            'netsilo run --check',
+            'netsilo run --check-config',
         ])
         # documents for programs: without the messages
         self.add_cmd_output([

@@ -116,7 +116,7 @@ fn the_deb_is_installed_upgraded_removed_and_purged_in_fresh_roots() {
         root.sh("dpkg -i /root/netsilo_*.deb");
         let doctor = root.sh("netsilo doctor");
         assert!(doctor.contains("kernel "), "{suite}: {doctor}");
-        root.sh("netsilo run --check && echo '# mine' >>/etc/netsilo/netsilo.toml");
+        root.sh("netsilo run --check-config && echo '# mine' >>/etc/netsilo/netsilo.toml");
         root.sh("dpkg -i /root/newer.deb && grep '# mine' /etc/netsilo/netsilo.toml");
         assert!(root.sh("dpkg -s netsilo").contains("-1.1\n"), "{suite}");
         root.sh("dpkg -r netsilo && test -e /etc/netsilo/netsilo.toml && ! command -v netsilo");
@@ -155,7 +155,7 @@ fn the_rpm_is_installed_upgraded_and_erased_in_a_fresh_root() {
     root.sh("rpm --force-debian --nodeps -V netsilo");
     assert!(root.sh("netsilo explain nic-drops").contains("nic-drops"));
     assert!(root.sh("netsilo doctor").contains("kernel "));
-    root.sh("netsilo run --check && echo '# mine' >>/etc/netsilo/netsilo.toml");
+    root.sh("netsilo run --check-config && echo '# mine' >>/etc/netsilo/netsilo.toml");
     root.sh("rpm --force-debian --nodeps -U /root/newer.rpm");
     root.sh("grep '# mine' /etc/netsilo/netsilo.toml");
     let release = root.sh("rpm --force-debian -q --qf '%{RELEASE}' netsilo");
@@ -178,6 +178,7 @@ fn the_program_of_the_tarball_runs_in_a_fresh_root() {
         "tar",
         &["-xzf", tarball.to_str().unwrap(), "-C", &format!("{}/root", root.0.path().display())],
     );
-    let text = root.sh("cd /root/netsilo-*-linux && ./netsilo run --check --config netsilo.toml");
+    let text =
+        root.sh("cd /root/netsilo-*-linux && ./netsilo run --check-config --config netsilo.toml");
     assert!(text.contains("1 file: no error"), "{text}");
 }

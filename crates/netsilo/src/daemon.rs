@@ -5,7 +5,6 @@
 //! `args` and `views`; `config` reads the configuration, `publish` serves status and metrics.
 
 mod budget;
-mod check;
 pub(crate) mod config;
 mod heartbeat;
 mod journald;
@@ -54,7 +53,7 @@ use crate::daemon::published_placements::PublishedPlacements;
 use crate::daemon::reconcile::Reconcile;
 use crate::daemon::write::Stopped;
 use crate::tell::exit::{Exit, ExitError};
-use crate::tell::out::eprint_line;
+use crate::tell::out::{self, eprint_line};
 use crate::tell::status::{AttributionStatus, ConfigStatus, CountingStatus, Mode, SOCKET, Status};
 use crate::tell::words::plural;
 use crate::views;
@@ -71,7 +70,7 @@ pub(crate) struct Args {
     config: Option<PathBuf>,
     /// Check the configuration and end
     #[arg(long, conflicts_with = "hints_only")]
-    check: bool,
+    check_config: bool,
     /// Write no knob; only publish hints for another balancer
     #[arg(long)]
     hints_only: bool,
@@ -117,9 +116,9 @@ impl Args {
 
 /// Runs until a signal ends the daemon.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    if args.check {
-        let path = args.config.as_deref().unwrap_or(Path::new(config::CONFIG_DIR));
-        return check::check(path);
+    if args.check_config {
+        print_checked(&args.load()?, args.config.as_deref());
+        return Ok(Exit::Printed);
     }
     let config = args
         .load()
@@ -141,6 +140,21 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(restored)
 }
 
+/// Prints the files of an accepted configuration.
+fn print_checked(config: &Config, path: Option<&Path>) {
+    for file in &config.files {
+        out::text(&format!("{}\n", file.display()));
+    }
+    let result = if config.files.is_empty() {
+        let path = path.unwrap_or(Path::new(config::CONFIG_DIR)).display();
+        let why = "neither netsilo.toml nor conf.d/*.toml is there: the daemon uses its defaults";
+        format!("{path}: {why}\n")
+    } else {
+        format!("{}: no error\n", plural(config.files.len(), "file"))
+    };
+    out::text(&result);
+}
+
 /// The daemon's state.
 struct Daemon<'a> {
     args: &'a Args,
@@ -158,7 +172,7 @@ struct Daemon<'a> {
     beat: Heartbeat,
     reconcile: Reconcile,
     budget: Budget,
-    advice: PublishedPlacements,
+    published: PublishedPlacements,
     hints: Option<Hints>,
     journald: Option<Journald>,
     status: Status,
@@ -221,7 +235,7 @@ impl<'a> Daemon<'a> {
             beat: Heartbeat::new(),
             reconcile: Reconcile::default(),
             budget: Budget::default(),
-            advice: PublishedPlacements::default(),
+            published: PublishedPlacements::default(),
             hints: None,
             journald: Journald::connect(&args.journald_socket),
             log: VecDeque::new(),
@@ -366,9 +380,9 @@ impl<'a> Daemon<'a> {
         }
         self.write(&decision, now);
         let Decision { plan, writes, .. } = &decision;
-        self.advice.take(&plan.placements, &writes.changes, &observation.after);
+        self.published.take(&plan.placements, &writes.changes, &observation.after);
         if let Some(hints) = &mut self.hints {
-            match hints.publish(&self.advice.hints(), observation.after.topology.nr_cpu_ids) {
+            match hints.publish(&self.published.hints(), observation.after.topology.nr_cpu_ids) {
                 Ok(files) => self.status.totals.hints += files as u64,
                 Err(error) => self.note(format!("cannot publish hints: {error}")),
             }
@@ -502,7 +516,7 @@ impl<'a> Daemon<'a> {
         self.costs = self.args.costs(&self.root, &mut notes);
         notes.into_iter().for_each(|note| self.note(note));
         self.controller.reconfigure(self.config.policy());
-        self.advice.review();
+        self.published.review();
         if counting != self.config.counting() {
             self.observer = Observer::start_light(&self.root, self.config.counting())?;
         }

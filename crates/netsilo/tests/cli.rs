@@ -109,16 +109,16 @@ fn run_check_names_the_line_and_the_nearest_key() {
     let path = dir.path().join("netsilo.toml");
     std::fs::write(&path, "interval = \"5s\"\n[goal]\nexclud = \"0\"\n").unwrap();
     let path = path.to_str().unwrap();
-    let error = refusal(&["run", "--check", "--config", path]);
+    let error = refusal(&["run", "--check-config", "--config", path]);
     assert_eq!(error, format!("1 netsilo: {path}:3: unknown key exclud; did you mean exclude?"));
     std::fs::write(path, "interval = \"5s\"\n").unwrap();
-    let output = run(&["run", "--check", "--config", path]);
+    let output = run(&["run", "--check-config", "--config", path]);
     assert_eq!(
         (code(&output), stdout(&output)),
         (0, format!("{path}\n1 file: no error\n").as_str())
     );
     assert!(
-        refusal(&["run", "--check", "--config", "nowhere.toml"])
+        refusal(&["run", "--check-config", "--config", "nowhere.toml"])
             .starts_with("1 netsilo: cannot read nowhere.toml: No such file")
     );
 }
@@ -436,7 +436,7 @@ fn no_control_character_of_a_file_reaches_the_terminal_through_an_error() {
     let name = path.to_str().unwrap();
     let missing = format!("{name}.zst");
     for arguments in [
-        &["run", "--check", "--config", name][..],
+        &["run", "--check-config", "--config", name][..],
         &["apply", "--plan", name],
         &["show", "--from", &missing],
     ] {
@@ -463,7 +463,7 @@ fn a_file_that_is_a_pipe_is_refused_where_it_stands_and_nobody_waits() {
         &["ab", "--a", "none", "--b", &pipe, "--", "true"],
         &["show", "--from", &pipe],
         &["plan", "--from", &VIRTIO, "--costs", &pipe],
-        &["run", "--check", "--config", &pipe],
+        &["run", "--check-config", "--config", &pipe],
         &["tune", "--resume", folder],
         &["undo", state[0], state[1]],
     ] {
@@ -480,6 +480,6 @@ fn a_file_that_is_a_pipe_is_refused_where_it_stands_and_nobody_waits() {
 #[test]
 fn a_folder_without_configuration_says_that_the_defaults_apply() {
     let dir = tempfile::tempdir().unwrap();
-    let output = run(&["run", "--check", "--config", dir.path().to_str().unwrap()]);
+    let output = run(&["run", "--check-config", "--config", dir.path().to_str().unwrap()]);
     assert!(stdout(&output).contains("the daemon uses its defaults"), "{}", stdout(&output));
 }

@@ -89,7 +89,7 @@ impl Guest {
         let before = self.affinity();
         self.run(&manager.install);
         assert_eq!(self.state(), "inactive", "installing starts nothing");
-        lab.sh("netsilo run --check && man -w netsilo netsilo-apply netsilo.toml").unwrap();
+        lab.sh("netsilo run --check-config && man -w netsilo netsilo-apply netsilo.toml").unwrap();
         lab.sh("mkdir /etc/netsilo/conf.d
                 printf 'interval = \"1s\"\\n[goal]\\ndefault-smp-affinity = \"2-3\"\\n' \
                     >/etc/netsilo/conf.d/test.toml")

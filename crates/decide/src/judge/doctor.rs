@@ -303,7 +303,7 @@ fn daemon(daemon: &DaemonFacts) -> Area {
             Severity::Critical,
             why,
             "the daemon does not start, or keeps the configuration before this one",
-            "correct it, then netsilo run --check",
+            "correct it, then netsilo run --check-config",
         ));
     }
     if let Some(why) = &daemon.hindered {

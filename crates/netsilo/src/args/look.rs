@@ -42,7 +42,7 @@ impl BundleArg {
 /// How this machine is observed.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LiveArgs {
-    /// Time to observe (500ms, 2s, 1m) [default: 1s; check: 5s]
+    /// Time to observe (500ms, 2s, 1m) [default: 1s; check, explain: 5s]
     #[arg(short, long, value_name = "TIME", value_parser = crate::args::parse::duration)]
     interval: Option<Duration>,
     /// Attach eBPF only for this long at the end of each interval: costs less, but byte counts are

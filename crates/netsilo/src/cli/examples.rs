@@ -100,7 +100,7 @@ pub const ENDINGS: &[Ending] = &[
         "apply",
         [
             ("netsilo apply --confirm-within 60s", "restored unless confirmed"),
-            ("netsilo apply --fix listen-overflow --yes", "what mends a finding, no question"),
+            ("netsilo apply --fix listen-overflow --yes", "the fix of a finding, no question"),
         ],
     )
     .with_exits(WRITES),
@@ -183,7 +183,7 @@ pub const ENDINGS: &[Ending] = &[
         "run",
         [
             ("netsilo run", "with /etc/netsilo"),
-            ("netsilo run --check --config netsilo.toml", "only check a configuration"),
+            ("netsilo run --check-config --config netsilo.toml", "only check a configuration"),
         ],
     )
     .with_exits(&[Exit::NoPermission, Exit::BadConfiguration]),
