@@ -19,14 +19,14 @@ pub(crate) struct PublishedPlacements {
 }
 
 impl PublishedPlacements {
-    /// With the next window, interrupts without a placement lose their advice.
+    /// With the next window, interrupts without a placement are no longer published.
     pub(crate) fn review(&mut self) {
         self.reloaded = true;
     }
 
     /// Takes placements of a window for interrupts that are new, that stay on their CPUs, or that
     /// move now; forgets interrupts that are gone, and CPUs that are offline. An interrupt without
-    /// a placement keeps its advice: its queue received nothing in this window.
+    /// a placement stays published: its queue received nothing in this window.
     pub(crate) fn take(&mut self, placements: &[Placement], writes: &[Change], after: &Snapshot) {
         let moves_now = |irq: Irq| {
             writes.iter().any(
@@ -100,8 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn advice_changes_when_a_move_is_decided_and_not_when_it_is_only_planned() {
-        let mut advice = PublishedPlacements::default();
+    fn a_placement_changes_when_a_move_is_decided_and_not_when_it_is_only_planned() {
+        let mut published = PublishedPlacements::default();
         let host = |actions: &[&str], online: &str| {
             let actions = actions.iter().map(|&action| action.to_owned()).collect();
             let irqs = BTreeMap::from([(Irq(27), IrqState { actions, ..IrqState::default() })]);
@@ -110,8 +110,8 @@ mod tests {
         };
         let mut cpus_after = |placement: Placement, writes: &[Change]| {
             let host = host(&[placement.action.as_str()], "0-7");
-            advice.take(&[placement], writes, &host);
-            advice.hints()[0].cpus.to_string()
+            published.take(&[placement], writes, &host);
+            published.hints()[0].cpus.to_string()
         };
         let knob =
             knobs::IrqAffinity { irq: Irq(27), action: "virtio0-input.0".into(), netdev: None };
@@ -128,27 +128,30 @@ mod tests {
         let basis = |text: &str| Placement { basis: text.into(), ..placement("5", false) };
         assert_eq!(cpus_after(basis("33% busy"), &[]), "5");
         let same = host(&["virtio0-input.0"], "0-7");
-        advice.take(&[basis("34% busy")], &[], &same);
-        assert_eq!(advice.hints()[0].reason, "33% busy", "the basis of the decision");
-        advice.take(&[], &[], &same);
-        assert_eq!(advice.hints()[0].cpus, set("5"), "a window without traffic on the queue");
-        let remains = |advice: &PublishedPlacements, after: &Snapshot| {
-            let mut advice = advice.clone();
-            advice.take(&[], &[], after);
-            !advice.hints().is_empty()
+        published.take(&[basis("34% busy")], &[], &same);
+        assert_eq!(published.hints()[0].reason, "33% busy", "the basis of the decision");
+        published.take(&[], &[], &same);
+        assert_eq!(published.hints()[0].cpus, set("5"), "a window without traffic on the queue");
+        let remains = |published: &PublishedPlacements, after: &Snapshot| {
+            let mut published = published.clone();
+            published.take(&[], &[], after);
+            !published.hints().is_empty()
         };
-        assert!(!remains(&advice, &host(&["eth0-rx"], "0-7")), "another interrupt of that number");
-        assert!(!remains(&advice, &Snapshot::default()), "gone");
-        assert!(!remains(&advice, &host(&["virtio0-input.0"], "0-4")), "its cpu is offline");
-        advice.review();
-        assert!(!remains(&advice, &same), "left alone by a new configuration");
-        advice.take(&[basis("35% busy")], &[], &same);
-        assert_eq!(advice.hints()[0].reason, "33% busy", "and placed as before");
+        assert!(
+            !remains(&published, &host(&["eth0-rx"], "0-7")),
+            "another interrupt of that number"
+        );
+        assert!(!remains(&published, &Snapshot::default()), "gone");
+        assert!(!remains(&published, &host(&["virtio0-input.0"], "0-4")), "its cpu is offline");
+        published.review();
+        assert!(!remains(&published, &same), "left alone by a new configuration");
+        published.take(&[basis("35% busy")], &[], &same);
+        assert_eq!(published.hints()[0].reason, "33% busy", "and placed as before");
     }
 
     #[test]
-    fn the_advice_of_a_shared_interrupt_changes_no_sooner() {
-        let mut advice = PublishedPlacements::default();
+    fn the_placement_of_a_shared_interrupt_changes_no_sooner() {
+        let mut published = PublishedPlacements::default();
         let actions = vec!["eth0-rx-0".to_owned(), "eth0-tx-0".to_owned()];
         let irqs = BTreeMap::from([(Irq(27), IrqState { actions, ..IrqState::default() })]);
         let topology = Topology { online: set("0-7"), ..Topology::default() }.into();
@@ -156,8 +159,8 @@ mod tests {
         let shared =
             |cpus| Placement { action: "eth0-rx-0,eth0-tx-0".into(), ..placement(cpus, true) };
         for planned in ["1", "2"] {
-            advice.take(&[shared(planned)], &[], &host);
-            assert_eq!(advice.hints()[0].cpus, set("1"), "only planned");
+            published.take(&[shared(planned)], &[], &host);
+            assert_eq!(published.hints()[0].cpus, set("1"), "only planned");
         }
     }
 }

@@ -26,21 +26,21 @@ pub(super) struct KnobCandidate {
 /// The knobs that change something, those of which the model expects most first; those that need
 /// a permission that was not given come last.
 pub(super) fn ranked(
-    remedies: Vec<KnobCandidate>,
+    knobs: Vec<KnobCandidate>,
     allow_interruption: bool,
     ranking: Ranking<'_>,
 ) -> Vec<KnobCandidate> {
     let changes = |it: &KnobCandidate| !it.plan.changes.is_empty();
-    let remedies: Vec<KnobCandidate> = remedies.into_iter().filter(changes).collect();
+    let knobs: Vec<KnobCandidate> = knobs.into_iter().filter(changes).collect();
     let candidate = |it: &KnobCandidate| Candidate {
         name: it.name.clone(),
         plan: it.plan.clone(),
         expected: it.expected.clone(),
     };
-    let gains = ranking(&remedies.iter().map(candidate).collect::<Vec<_>>());
+    let gains = ranking(&knobs.iter().map(candidate).collect::<Vec<_>>());
     let gain = |at: usize| gains.get(at).copied().flatten().unwrap_or(0.0);
     let mut all: Vec<(f64, KnobCandidate)> =
-        remedies.into_iter().enumerate().map(|(at, remedy)| (gain(at), remedy)).collect();
+        knobs.into_iter().enumerate().map(|(at, knob)| (gain(at), knob)).collect();
     all.sort_by(|(a, of_a), (b, of_b)| {
         let is_refused = |it: &KnobCandidate| !allow_interruption && interrupts(&it.plan).is_some();
         is_refused(of_a)
@@ -49,7 +49,7 @@ pub(super) fn ranked(
             .then(of_a.expected.rank().cmp(&of_b.expected.rank()))
     });
     let with_gain =
-        |(gain, remedy): (f64, KnobCandidate)| KnobCandidate { may_gain: gain > 0.0, ..remedy };
+        |(gain, knob): (f64, KnobCandidate)| KnobCandidate { may_gain: gain > 0.0, ..knob };
     all.into_iter().map(with_gain).collect()
 }
 
@@ -72,13 +72,13 @@ pub(super) struct Best<'a> {
 
 impl Best<'_> {
     /// Placement and knob in one plan; `None` where one of them undoes the other.
-    pub(super) fn with(&self, remedy: &KnobCandidate) -> Option<Plan> {
-        match &remedy.goal {
+    pub(super) fn with(&self, knob: &KnobCandidate) -> Option<Plan> {
+        match &knob.goal {
             Some(goal) => {
                 let goal = placing(goal.clone(), self.algorithm);
                 Some(plan_with_verdicts(self.analysis, &goal))
             }
-            None => merged(&self.placement, &remedy.plan.changes),
+            None => merged(&self.placement, &knob.plan.changes),
         }
     }
 
