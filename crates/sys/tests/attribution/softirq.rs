@@ -288,11 +288,12 @@ fn run_on(cpu: usize) {
 #[test]
 fn wakeups_tell_whether_the_cpu_was_idle() {
     in_own_netns(|| {
+        // Asked before this thread runs on one CPU, which is then the only one it may use.
+        let cpu = std::thread::available_parallelism().unwrap().get() - 1;
         let idle_share = |beside: bool| {
             let over = std::sync::atomic::AtomicBool::new(false);
             std::thread::scope(|scope| {
                 let mut reader = Reader::start("udp-unconnected", 65536);
-                let cpu = std::thread::available_parallelism().unwrap().get() - 1;
                 let mut cpus = rustix::thread::CpuSet::new();
                 cpus.set(cpu);
                 let pid = Pid::from_raw(reader.tgid() as i32);
