@@ -11,8 +11,8 @@ use netsilo_sys::files::root::Root;
 
 use crate::tell::exit::Exit;
 use crate::verbs::{
-    ab, apply, calibrate, capture, check, confirm, doctor, explain, export, guard, outcomes, pin,
-    plan, predict, rss, show, status, undo,
+    ab, apply, calibrate, capture, check, confirm, doctor, explain, export, guard, pin, plan,
+    predict, rss, show, status, undo,
 };
 use crate::{daemon, report, top, tune};
 
@@ -60,8 +60,6 @@ enum Verb {
     Ab(Box<ab::Args>),
     /// Try placements and knobs under the live load; keep the best
     Tune(Box<tune::Args>),
-    /// List or remove the outcomes of tune, which plan follows
-    Outcomes(outcomes::Args),
     /// Write a page about an incident, to attach to a ticket
     Report(report::Args),
     /// Run the daemon: observe, decide, place, verify in each cycle
@@ -113,7 +111,6 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Calibrate(args) => calibrate::run(&args),
         Verb::Ab(args) => ab::run(&args),
         Verb::Tune(args) => tune::run(&args),
-        Verb::Outcomes(args) => outcomes::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Run(args) => daemon::run(&args),
         Verb::Status(args) => status::run(&args),

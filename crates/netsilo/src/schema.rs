@@ -34,9 +34,9 @@ use crate::current::assert_current;
 use crate::ndjson::OutputLine;
 use crate::tell::status::Status;
 use crate::tell::versioned::Versioned;
+use crate::tune::kept_outcomes::OutcomeList;
 use crate::verbs::check::CheckResult;
 use crate::verbs::confirm::Confirmed;
-use crate::verbs::outcomes::OutcomeList;
 use crate::verbs::plan::PlanResult;
 use crate::verbs::rss::{FlowQueues, RssOfNetdevs};
 use crate::views::ab::AbResult;
@@ -108,7 +108,7 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
             "ndjson",
             "a line of netsilo check --ndjson, netsilo plan --ndjson, netsilo predict --ndjson",
         ),
-        document::<OutcomeList>(generator, "outcomes", "netsilo outcomes --json"),
+        document::<OutcomeList>(generator, "outcomes", "netsilo tune --outcomes --json"),
         document::<Versioned<PlanResult<'_>>>(
             generator,
             "plan",

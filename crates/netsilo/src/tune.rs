@@ -2,13 +2,15 @@
 //!
 //! `args` are its arguments; `candidates` observes the machine and makes what is tried; `meter`
 //! measures one window; `search` runs the race, which `netsilo-trial` decides; `folder` keeps its
-//! records; `keep_outcome` keeps its outcome for `plan`. May use `verbs`, for the measurement
+//! records; `keep_outcome` keeps its outcome for `plan`, and `kept_outcomes` lists and removes
+//! those. May use `verbs`, for the measurement
 //! that it shares with `ab`, and `runs`. No figure is computed here.
 
 mod args;
 mod candidates;
 mod folder;
 mod keep_outcome;
+pub(crate) mod kept_outcomes;
 mod meter;
 mod search;
 
@@ -34,8 +36,14 @@ use crate::tune::meter::Meter;
 use crate::tune::search::Search;
 use crate::views::tune::{TuneResult, candidates as listed, render};
 
-/// Makes or reads the plan of a race, runs it, and keeps the winner.
+/// Makes or reads the plan of a race, runs it, and keeps the winner; or shows or removes outcomes.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
+    if args.kept.outcomes {
+        return kept_outcomes::list(&args.outcomes_dir, args.json);
+    }
+    if let Some(which) = &args.kept.forget {
+        return kept_outcomes::forget(&args.outcomes_dir, which);
+    }
     let (stop, asking) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     for signal in
         [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
@@ -152,7 +160,7 @@ fn search(
         out::text(&render(&result))
     }
     if !interrupted {
-        keep_outcome::keep_outcome(&args.outcomes, plan, &race);
+        keep_outcome::keep_outcome(&args.outcomes_dir, plan, &race);
     }
     // a winner that is not kept was in force for the outcome
     temporary.restore()?;

@@ -14,7 +14,6 @@ pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub mod guard;
-pub(crate) mod outcomes;
 pub(crate) mod pin;
 pub(crate) mod plan;
 pub(crate) mod predict;

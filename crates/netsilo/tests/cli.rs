@@ -304,14 +304,14 @@ fn apply_does_not_take_a_bundle() {
 fn a_damaged_outcome_is_named_and_skipped_and_can_be_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().to_str().unwrap();
-    let outcomes = |more: &[&str]| run(&[&["outcomes", "--outcomes-dir", folder], more].concat());
-    let listed = outcomes(&[]);
+    let outcomes = |more: &[&str]| run(&[&["tune", "--outcomes-dir", folder], more].concat());
+    let listed = outcomes(&["--outcomes"]);
     let none = "no outcome is kept: netsilo tune measures one\n";
     assert_eq!((code(&listed), stdout(&listed), stderr(&listed)), (0, none, ""));
     std::fs::write(dir.path().join("1.json"), "{\"schema\": 1, \"won\": 7}").unwrap();
     std::fs::write(dir.path().join("2.json"), "{\"schema\": 9, \"x\": {}}").unwrap();
     std::fs::write(dir.path().join("3.json"), "\u{1b}[31m{").unwrap();
-    for verb in [&["outcomes"][..], &["plan", "--interval", "1ms", "--no-bpf"]] {
+    for verb in [&["tune", "--outcomes"][..], &["plan", "--interval", "1ms", "--no-bpf"]] {
         let output = run(&[verb, &["--outcomes-dir", folder]].concat());
         let notes = stderr(&output);
         for words in [
@@ -319,14 +319,14 @@ fn a_damaged_outcome_is_named_and_skipped_and_can_be_forgotten() {
             "invalid type: integer `7`",
             "it has schema 9, which this netsilo does not read",
             "outcome 3 in",
-            "remove it with: netsilo outcomes --forget 3",
+            "remove it with: netsilo tune --forget 3",
         ] {
             assert!(notes.contains(words), "{verb:?}: {words} in {notes}");
         }
         assert!(!notes.contains('\u{1b}'), "{notes}");
     }
-    let wrong = refusal(&["outcomes", "--outcomes-dir", folder, "--forget", "../1"]);
-    assert_eq!(wrong, "1 netsilo: no outcome has the id ../1; netsilo outcomes lists them");
+    let wrong = refusal(&["tune", "--outcomes-dir", folder, "--forget", "../1"]);
+    assert_eq!(wrong, "1 netsilo: no outcome has the id ../1; netsilo tune --outcomes lists them");
     assert_eq!(stdout(&outcomes(&["--forget", "1"])), "1 outcome removed\n");
     assert_eq!(stdout(&outcomes(&["--forget", "all"])), "2 outcomes removed\n");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -48,7 +48,7 @@ impl OutcomesDir {
                     let (id, dir) = (&stored.id, self.outcomes_dir.display());
                     notes.push(format!(
                         "outcome {id} in {dir} is not used: {why}; remove it with: netsilo \
-                         outcomes --forget {id}"
+                         tune --forget {id}"
                     ));
                 }
             }

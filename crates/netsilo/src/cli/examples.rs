@@ -168,11 +168,6 @@ pub const ENDINGS: &[Ending] = &[
     )
     .with_exits(WRITES),
     ending(
-        "outcomes",
-        [("netsilo outcomes", "list them"), ("netsilo outcomes --forget all", "remove them")],
-    )
-    .with_exits(&[Exit::NoPermission]),
-    ending(
         "report",
         [
             ("netsilo report --incident -o page.html", "this machine now"),

@@ -9,7 +9,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("See", &["show", "top", "check", "explain", "rss", "doctor"]),
     ("Decide", &["plan", "predict", "calibrate", "export"]),
     ("Write and undo", &["apply", "pin", "confirm", "undo"]),
-    ("Prove", &["ab", "tune", "outcomes"]),
+    ("Prove", &["ab", "tune"]),
     ("Keep", &["run", "status"]),
     ("Share, look up", &["capture", "report", "help"]),
 ];

@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   netsilo tune --for 10m                         search on the live workload
   netsilo tune --objective latency -- ./load.sh  search with a load that prints a number
+  netsilo tune --outcomes                        what earlier searches measured
 
 docs/ab.md explains how it decides. Exit codes: docs/topics/exit-codes.md";
 
@@ -79,7 +80,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) state: StateDir,
     #[command(flatten)]
-    pub(super) outcomes: OutcomesDir,
+    pub(super) kept: KeptArgs,
+    #[command(flatten)]
+    pub(super) outcomes_dir: OutcomesDir,
     /// Command that puts a load on this machine and prints a number
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "resume")]
     pub(super) command: Vec<String>,
@@ -101,6 +104,37 @@ pub(super) struct ScopeArgs {
     #[arg(long)]
     pub(super) even_if_owned: bool,
 }
+
+/// Options that look at earlier searches instead of starting one.
+#[derive(Debug, clap::Args)]
+#[group(conflicts_with_all = SEARCH)]
+pub(super) struct KeptArgs {
+    /// List the outcomes of earlier searches, which plans follow
+    #[arg(long)]
+    pub(super) outcomes: bool,
+    /// Remove the outcome with this id, or all
+    #[arg(long, value_name = "ID|all", conflicts_with_all = ["outcomes", "json"])]
+    pub(super) forget: Option<String>,
+}
+
+/// Options of a search.
+const SEARCH: [&str; 15] = [
+    "budget",
+    "objective",
+    "never_worse_than",
+    "only",
+    "except",
+    "allow_interruption",
+    "dry_run",
+    "window",
+    "settle",
+    "seed",
+    "output",
+    "resume",
+    "yes",
+    "restore",
+    "command",
+];
 
 impl Args {
     /// The objective, checked against the command.

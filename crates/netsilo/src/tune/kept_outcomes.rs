@@ -1,4 +1,5 @@
-//! `netsilo outcomes`: lists and removes what `netsilo tune` measured and kept for `plan`.
+//! `netsilo tune --outcomes`, `--forget`: lists and removes the outcomes that earlier searches kept
+//! for `plan`.
 
 use std::time::Duration;
 
@@ -15,19 +16,6 @@ use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::words::plural;
 use crate::views::table::{table, trim_lines};
-
-/// Arguments of `netsilo outcomes`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Remove the outcome with this id, or all
-    #[arg(long, value_name = "ID|all")]
-    forget: Option<String>,
-    /// Print the outcomes as JSON
-    #[arg(short, long, conflicts_with = "forget")]
-    json: bool,
-    #[command(flatten)]
-    dir: OutcomesDir,
-}
 
 /// An outcome as it is listed.
 #[derive(Debug, Serialize)]
@@ -48,13 +36,10 @@ pub(crate) struct OutcomeList {
     outcomes: Vec<ListedOutcome>,
 }
 
-/// Lists outcomes, or removes some.
-pub(crate) fn run(args: &Args) -> Result<Exit> {
-    if let Some(which) = &args.forget {
-        return forget(&args.dir, which);
-    }
+/// Lists the outcomes.
+pub(super) fn list(dir: &OutcomesDir, json: bool) -> Result<Exit> {
     let machine = machine_identity(&Root::live()).context("cannot identify this machine")?;
-    let (kept, notes) = args.dir.load();
+    let (kept, notes) = dir.load();
     notes.iter().for_each(|note| out::note(note));
     let listed = kept.into_iter().map(|kept| ListedOutcome {
         id: kept.id,
@@ -62,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         outcome: kept.outcome,
     });
     let list = OutcomeList { schema: 1, outcomes: listed.collect() };
-    if args.json {
+    if json {
         out::json(&list)?;
     } else {
         out::text(&render(&list.outcomes, since_1970()));
@@ -82,14 +67,14 @@ fn not_followed(outcome: &MeasuredOutcome, machine: &MachineIdentity) -> Option<
 }
 
 /// Removes one outcome or all; damaged ones, too.
-fn forget(dir: &OutcomesDir, which: &str) -> Result<Exit> {
+pub(super) fn forget(dir: &OutcomesDir, which: &str) -> Result<Exit> {
     let path = dir.path();
     let cannot = || format!("cannot read {}", path.display());
     let mut ids = outcomes::ids(path).with_context(cannot)?;
     if which != "all" {
         ids.retain(|id| id == which);
         if ids.is_empty() {
-            let why = format!("no outcome has the id {which}; netsilo outcomes lists them");
+            let why = format!("no outcome has the id {which}; netsilo tune --outcomes lists them");
             return Err(ExitError(Exit::Refused, why).into());
         }
     }
