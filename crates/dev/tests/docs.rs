@@ -1,4 +1,5 @@
-//! The documents: no link leads nowhere, and the site has every page.
+//! The documents: no link leads nowhere, the site has every page, and each command that a page
+//! names exists.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
@@ -6,6 +7,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use clap::error::ErrorKind;
+use netsilo_dev::package::program::PROGRAMS;
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 
 /// The folder of the workspace.
@@ -103,4 +106,56 @@ fn the_site_has_every_page_once() {
     let pages: BTreeSet<PathBuf> =
         pages.into_iter().filter(|page| !page.ends_with("SUMMARY.md")).collect();
     assert_eq!(unique, pages);
+}
+
+/// The code of a page: spans, and lines of blocks.
+fn code(text: &str) -> Vec<String> {
+    let (mut code, mut in_block) = (Vec::new(), false);
+    for event in Parser::new(text) {
+        match event {
+            Event::Start(Tag::CodeBlock(_)) => in_block = true,
+            Event::End(TagEnd::CodeBlock) => in_block = false,
+            Event::Text(lines) if in_block => code.extend(lines.lines().map(str::to_owned)),
+            Event::Code(span) => code.push(span.to_string()),
+            _ => {}
+        }
+    }
+    code
+}
+
+/// The command of one of the programs that a line of code holds, without what a shell adds and
+/// the brackets of what may be left out; `None` also if its verb is a placeholder.
+fn command_in(line: &str) -> Option<Vec<&str>> {
+    let goes_on = |word: &&str| !(word.starts_with(['#', '|', '>', '&', '\\']) || *word == "...");
+    let words = line.split_whitespace().skip_while(|word| matches!(*word, "$" | "sudo" | "#"));
+    let words = words.take_while(|word| !word.starts_with('('));
+    let words: Vec<&str> =
+        words.take_while(goes_on).map(|word| word.trim_matches(['[', ']'])).collect();
+    let is_program = PROGRAMS.iter().any(|it| words.first() == Some(&it.name));
+    let placeholder = words.get(1).is_some_and(|verb| verb.starts_with(char::is_uppercase));
+    (is_program && !placeholder).then_some(words)
+}
+
+/// Names and placeholders of values are the page's own; verbs and options are the program's.
+#[test]
+fn every_verb_and_option_that_a_page_names_exists() {
+    let (mut wrong, mut tried) = (Vec::new(), 0);
+    for page in pages() {
+        // pages of evidence hold tables in which a program is a row's name
+        if page.components().any(|it| it.as_os_str() == "evidence") {
+            continue;
+        }
+        for line in code(&fs::read_to_string(&page).unwrap()) {
+            let Some(words) = command_in(&line) else { continue };
+            tried += 1;
+            let program = PROGRAMS.iter().find(|it| it.name == words[0]).unwrap();
+            let parsed = (program.command)().try_get_matches_from(&words);
+            let unknown = [ErrorKind::UnknownArgument, ErrorKind::InvalidSubcommand];
+            if parsed.is_err_and(|error| unknown.contains(&error.kind())) {
+                wrong.push(format!("{}: {line}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(tried > 100, "{tried}");
 }

@@ -73,10 +73,10 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
     }
     text.append(&ledger(&check.ledger, all));
     if !wrong.is_empty() {
-        let more = if all { "" } else { "; -v shows all evidence with its sources" };
+        let more = if all { "" } else { "; all evidence with its sources: -v" };
         text.push(
             Meaning::Quiet,
-            format_args!("\nnetsilo explain ID tells what a finding means{more}\n"),
+            format_args!("\nwhat a finding means: netsilo explain ID{more}\n"),
         );
     }
     text
