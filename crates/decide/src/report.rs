@@ -213,7 +213,7 @@ pub struct CpuLine {
     /// Queues that this CPU polls (`eth0 rx-3`), in the order of the silos.
     pub polls: Vec<String>,
     /// Names of the consumers that read on this CPU, most bytes first.
-    pub readers: Vec<String>,
+    pub consumers: Vec<String>,
 }
 
 /// The host as a whole.
@@ -395,7 +395,7 @@ fn cpu_line(
         time_squeeze_per_s: softnet.time_squeeze_per_s,
         received_rps_per_s: softnet.received_rps_per_s,
         polls: work.polls,
-        readers: heaviest_first(work.readers),
+        consumers: heaviest_first(work.consumers),
     }
 }
 
@@ -404,7 +404,7 @@ fn cpu_line(
 struct Work<'a> {
     polls: Vec<String>,
     /// Bytes per second by name.
-    readers: BTreeMap<&'a str, f64>,
+    consumers: BTreeMap<&'a str, f64>,
 }
 
 fn work_by_cpu(silos: &Silos) -> BTreeMap<CpuId, Work<'_>> {
@@ -418,7 +418,7 @@ fn work_by_cpu(silos: &Silos) -> BTreeMap<CpuId, Work<'_>> {
         [&silos.local, &silos.foreign, &silos.unresolved].into_iter().flat_map(|e| &e.consumers);
     for consumer in silos.queues.iter().flat_map(|silo| &silo.consumers).chain(elsewhere) {
         for (cpu, share) in &consumer.cpus {
-            *work.entry(*cpu).or_default().readers.entry(&consumer.comm).or_default() +=
+            *work.entry(*cpu).or_default().consumers.entry(&consumer.comm).or_default() +=
                 share * consumer.bytes_per_s;
         }
     }
@@ -508,7 +508,7 @@ mod tests {
     fn a_report_lists_polled_queues_and_readers_of_each_cpu() {
         let report = report(&scene().observation());
         assert_eq!(report.cpus[0].polls, ["eth0 rx-0", "eth0 rx-1"]);
-        assert_eq!(report.cpus[0].readers, ["redis"]);
+        assert_eq!(report.cpus[0].consumers, ["redis"]);
         assert_eq!(report.cpus[0].softirq_share, Some(0.4));
         assert_eq!(report.cpus[3].shares.unwrap().usr, 0.5);
         assert_eq!(report.netdevs[0].other_irqs, [Irq(29)]);

@@ -73,7 +73,7 @@ fn lost(check: &Json, place: &str) -> u64 {
     let stages = check["ledger"]["stages"].as_array().unwrap();
     stages
         .iter()
-        .find(|stage| stage["place"] == place)
+        .find(|stage| stage["stage"] == place)
         .map_or(0, |stage| stage["count"].as_u64().unwrap())
 }
 
@@ -212,7 +212,7 @@ fn a_listener_that_accepts_nobody(lab: &Lab) {
         |name: &str| finding["evidence"].as_array().unwrap().iter().any(|it| it["what"] == name);
     assert!(counter("limit of the accept queue"), "{finding:#}");
     let stages = check["ledger"]["stages"].as_array().unwrap();
-    let lines = stages.iter().find(|stage| stage["place"] == "listen").unwrap()["lines"]
+    let lines = stages.iter().find(|stage| stage["stage"] == "listen").unwrap()["lines"]
         .as_array()
         .unwrap();
     let overflows = lines.iter().find(|line| line["counter"] == "TcpExtListenOverflows").unwrap();

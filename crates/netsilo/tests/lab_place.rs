@@ -261,7 +261,7 @@ fn proxy(lab: &Lab) {
         report
             .cpus
             .iter()
-            .filter(|cpu| !cpu.readers.is_empty())
+            .filter(|cpu| !cpu.consumers.is_empty())
             .map(|cpu| cpu.cpu.0)
             .collect::<Vec<_>>()
     };

@@ -32,7 +32,7 @@ pub struct Ledger {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageLosses {
     /// The stage.
-    pub place: LossStage,
+    pub stage: LossStage,
     /// Packets lost in the interval, a lower bound; for a stage that loses nothing, its events.
     pub count: u64,
     /// `count` per second.
@@ -63,13 +63,13 @@ pub struct LossCounter {
 
 impl Ledger {
     /// The entry of a stage; `None` when none of its counters is known.
-    pub fn stage(&self, place: LossStage) -> Option<&StageLosses> {
-        self.stages.iter().find(|stage| stage.place == place)
+    pub fn stage(&self, stage: LossStage) -> Option<&StageLosses> {
+        self.stages.iter().find(|losses| losses.stage == stage)
     }
 
     /// Stages that lost packets in the interval.
     fn losing(&self) -> impl DoubleEndedIterator<Item = &StageLosses> {
-        self.stages.iter().filter(|stage| stage.place.loses() && stage.count > 0)
+        self.stages.iter().filter(|stage| stage.stage.loses() && stage.count > 0)
     }
 
     /// The stage that lost most in the interval; the earlier of two equal ones, because packets
@@ -83,7 +83,7 @@ impl Ledger {
         let stage = self.most_lost()?;
         let worst = stage.by_subject().into_iter().max_by_key(|(_, count)| *count);
         let step =
-            stage.place.next(&worst.map(|(subject, _)| subject.to_string()).unwrap_or_default());
+            stage.stage.next(&worst.map(|(subject, _)| subject.to_string()).unwrap_or_default());
         let all: f64 = self.losing().map(|stage| stage.count as f64).sum();
         let share = stage.count as f64 / all * 100.0;
         Some(match self.losing().count() {
@@ -92,7 +92,7 @@ impl Ledger {
             _ => format!(
                 "{step} ({:.0}% of all losses: {})",
                 share.floor().min(99.0),
-                stage.place.label()
+                stage.stage.label()
             ),
         })
     }
@@ -138,10 +138,10 @@ pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
     ledger
 }
 
-fn stage(place: LossStage, mut lines: Vec<LossCounter>, seconds: f64) -> StageLosses {
+fn stage(of: LossStage, mut lines: Vec<LossCounter>, seconds: f64) -> StageLosses {
     let largest = |count: &dyn Fn(&LossCounter) -> u64| {
         let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
-        for line in lines.iter().filter(|line| line.aside.is_none() || !place.loses()) {
+        for line in lines.iter().filter(|line| line.aside.is_none() || !of.loses()) {
             let most = subjects.entry(&line.subject).or_default();
             *most = (*most).max(count(line));
         }
@@ -151,7 +151,7 @@ fn stage(place: LossStage, mut lines: Vec<LossCounter>, seconds: f64) -> StageLo
         (largest(&|line| line.count.unwrap_or(0)), largest(&|line| line.since_boot));
     lines.retain(|line| line.since_boot > 0);
     let per_s = if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-    StageLosses { place, count, per_s, since_boot, lines }
+    StageLosses { stage: of, count, per_s, since_boot, lines }
 }
 
 /// The `statistics` of every netdev that count losses. Driver counters are in
@@ -356,7 +356,7 @@ mod tests {
         let ledger = ledger_of(&host);
         let ring = ledger.stage(LossStage::Ring).unwrap();
         assert_eq!((ring.count, ring.since_boot, ring.per_s), (50, 1050, 5.0));
-        assert_eq!(ledger.most_lost().unwrap().place, LossStage::Ring);
+        assert_eq!(ledger.most_lost().unwrap().stage, LossStage::Ring);
         assert!(ledger.next.unwrap().starts_with("eth0: find the cpus that poll it"));
     }
 
@@ -368,13 +368,13 @@ mod tests {
             host.after.netdevs[0].statistics.insert(counter.into(), lost);
         }
         let ledger = ledger_of(&host);
-        assert_eq!(ledger.most_lost().unwrap().place, LossStage::Ring);
+        assert_eq!(ledger.most_lost().unwrap().stage, LossStage::Ring);
         let next = ledger.next.unwrap();
         assert!(next.starts_with("eth0: find the cpus that poll it"), "{next}");
         assert!(next.ends_with("(99% of all losses: ring: no free descriptor)"), "{next}");
         host.after.netdevs[0].statistics.insert("rx_crc_errors".into(), 997);
         assert_eq!(
-            ledger_of(&host).most_lost().unwrap().place,
+            ledger_of(&host).most_lost().unwrap().stage,
             LossStage::Wire,
             "the earlier of two equal stages"
         );

@@ -50,7 +50,7 @@ pub fn split_quiet(cpus: &[CpuLine]) -> (Vec<&CpuLine>, Vec<QuietCpus>) {
 fn matters(line: &CpuLine) -> bool {
     let in_use = line.shares.is_some_and(|shares| shares.busy() >= BUSY);
     let drops = line.dropped_per_s.is_some_and(|rate| rate > 0.0);
-    in_use || drops || !line.polls.is_empty() || !line.readers.is_empty()
+    in_use || drops || !line.polls.is_empty() || !line.consumers.is_empty()
 }
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
     fn a_large_machine_is_summed_up_by_node_except_where_something_happens() {
         let mut cpus: Vec<CpuLine> = (0..512).map(|cpu| line(cpu, 0.01)).collect();
         cpus[7].polls.push("eth0 rx-0".into());
-        cpus[8].readers.push("redis".into());
+        cpus[8].consumers.push("redis".into());
         cpus[9] = line(9, 0.8);
         cpus[10].dropped_per_s = Some(3.0);
         let (named, quiet) = split_quiet(&cpus);

@@ -206,7 +206,7 @@ fn add_remedy(text: &mut String, remedy: &Remedy, names: &Names) {
 
 fn add_ledger(text: &mut String, ledger: &Ledger, names: &Names) {
     for stage in &ledger.stages {
-        let (at, count, per_s) = (key(&stage.place), stage.count, stage.per_s);
+        let (at, count, per_s) = (key(&stage.stage), stage.count, stage.per_s);
         let _ = writeln!(text, "{at}: {count} lost, {per_s}/s, {} since boot", stage.since_boot);
         for line in &stage.lines {
             let aside = line.aside.as_ref().map_or("", |_| ", no loss of its own");

@@ -181,7 +181,7 @@ fn meaning(severity: Severity) -> Meaning {
 /// Packet loss by stage; stages that lost nothing since boot have no line. With `all`, also what
 /// was only late, and why stages are not counted.
 pub(crate) fn ledger(ledger: &Ledger, all: bool) -> Styled {
-    let is_told = |stage: &&StageLosses| all || stage.place != LossStage::Squeeze;
+    let is_told = |stage: &&StageLosses| all || stage.stage != LossStage::Squeeze;
     let stages = ledger.stages.iter().filter(|stage| stage.since_boot > 0).filter(is_told);
     let rows: Vec<_> = stages.map(stage_row).collect();
     if rows.is_empty() {
@@ -232,7 +232,7 @@ fn stage_row(stage: &StageLosses) -> Vec<Styled> {
     }
     let now = if stage.count > 0 { Meaning::Bad } else { Meaning::Plain };
     vec![
-        format!("  {}", stage.place.label()).into(),
+        format!("  {}", stage.stage.label()).into(),
         Styled::new(now, stage.count),
         Styled::new(now, units::count(stage.per_s)),
         stage.since_boot.to_string().into(),
@@ -423,14 +423,14 @@ mod tests {
             source: "ethtool".into(),
         };
         let lines = vec![counter("rx_missed", 0, 9), counter("rx_dropped", 30, 40)];
-        let (place, count, per_s, since_boot) = (LossStage::Nic, 30, 30.0, 49);
+        let (stage, count, per_s, since_boot) = (LossStage::Nic, 30, 30.0, 49);
         let not_counted = |stage: &str, why: Option<&str>| StageCoverage {
             stage: stage.into(),
             name: stage.into(),
             not_counted: why.map(str::to_owned),
         };
         check.ledger = Ledger {
-            stages: vec![StageLosses { place, count, per_s, since_boot, lines }],
+            stages: vec![StageLosses { stage, count, per_s, since_boot, lines }],
             coverage: vec![not_counted("NIC", None), not_counted("wire", Some("it was not read"))],
             next: Some("eth0: see netsilo explain nic-drops".into()),
         };

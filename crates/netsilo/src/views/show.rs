@@ -382,7 +382,7 @@ mod tests {
         let readers = &mut now.netdevs[0].queues[3].consumers[0];
         let (_, share) = readers.cpus.pop_first().unwrap();
         readers.cpus.insert(CpuId(1), share);
-        now.cpus[5].readers.push("nginx".into());
+        now.cpus[5].consumers.push("nginx".into());
         let marked = |before: &Report| -> Vec<String> {
             let text = render(&now, Some(before), Presentation::default());
             let changed = text.parts().filter(|(_, meaning)| *meaning == Meaning::Changed);

@@ -268,7 +268,7 @@ fn nothing(analysis: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
             .iter()
             .map(|stage| {
                 Evidence::new(
-                    stage.place.label(),
+                    stage.stage.label(),
                     Measure::Count(stage.count),
                     "the ledger of loss",
                 )

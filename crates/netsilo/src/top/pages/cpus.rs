@@ -121,7 +121,7 @@ fn row(state: &State, line: &CpuLine) -> Row {
             Cell::number(line.dropped_per_s, count),
             history(state, line),
             Cell::text(group_queues(&line.polls)),
-            Cell::text(line.readers.join(" ")),
+            Cell::text(line.consumers.join(" ")),
         ],
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn table(cpus: &[CpuLine], before: Option<&[CpuLine]>, on: Presentati
     let line = |cpu: &&CpuLine| {
         let old = before.and_then(|before| before.iter().find(|it| it.cpu == cpu.cpu));
         let Some(old) = old else { return row(cpu, shown) };
-        let readers = |line: &CpuLine| line.readers.iter().cloned().collect::<BTreeSet<_>>();
+        let readers = |line: &CpuLine| line.consumers.iter().cloned().collect::<BTreeSet<_>>();
         let polls = header.len() - 2;
         marked(row(cpu, shown), &row(old, shown), &[polls], readers(cpu) != readers(old))
     };
@@ -116,7 +116,7 @@ fn row(cpu: &CpuLine, shown: Columns) -> Vec<Styled> {
     row.push(if drops { Styled::new(Meaning::Bad, dropped) } else { cell(dropped) });
     let named = |names: &[String], text: String| if names.is_empty() { "-".into() } else { text };
     row.push(cell(named(&cpu.polls, group_queues(&cpu.polls))));
-    row.push(cell(named(&cpu.readers, cpu.readers.join(" "))));
+    row.push(cell(named(&cpu.consumers, cpu.consumers.join(" "))));
     row
 }
 
