@@ -68,11 +68,11 @@ predict-blind: setup
 bench: setup
 	cargo bench -p netsilo-decide --bench read --bench cycle
 
-# beside irqbalance, on synthetic hosts; some 6 minutes
+# compared with irqbalance, on synthetic hosts; some 6 minutes
 bench-irqbalance: setup
 	scripts/bench-irqbalance
 
-# the load generator beside sockperf, iperf3, qperf and netperf; some 18 minutes
+# the load generator compared with sockperf, iperf3, qperf and netperf; some 18 minutes
 bench-load: setup
 	scripts/bench-load
 
@@ -82,8 +82,8 @@ bench-attribution: setup
 	cargo build --release -p netsilo
 	cargo bench -q -p netsilo-bench --bench attribution
 
-# netsilo beside irqbalance, tuned, perftune and others, in one guest under eight workloads; minutes
-# for each workload (evidence/peers.md)
+# netsilo compared with irqbalance, tuned, perftune and others, in one guest under eight workloads;
+# minutes for each workload (evidence/peers.md)
 bench-peers: setup
 	cargo build --release -p netsilo -p netsilo-bench -p netsilo-lab
 	target/release/netsilo-lab experiment peers $(ARGS)

@@ -76,8 +76,8 @@ fn time_of_one(experiment: &Experiment, load: &Load) -> Duration {
     experiment.pause + load.spec.warm_up + load.spec.duration + OVERHEAD
 }
 
-/// The longest time that a setting is in force for one trial of a load: its netdev may be away, and
-/// two short trials may observe before it. A guard restores the setting then.
+/// The longest time that a setting is in effect for one trial of a load: its netdev may be away,
+/// and two short trials may observe before it. A guard restores the setting then.
 fn longest(load: &Load) -> Duration {
     AWAY + SAMPLE + 2 * (LOOK + load.spec.warm_up + load.spec.duration) + MARGIN
 }

@@ -242,7 +242,7 @@ fn an_interrupted_run_restores_everything_and_can_be_resumed() {
     let more = ["-d", "2s", "--rounds", "2", "--no-map"];
     let mut run = bench.compare(&[NONE, RPS_RFS], "[1]", &more);
     let child = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    bench.until("a setting is in force after a trial", |it| {
+    bench.until("a setting is in effect after a trial", |it| {
         !it.trials().is_empty() && it.knobs() != before
     });
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();

@@ -153,10 +153,10 @@ fn h_tick_of_a_settled_controller(bencher: Bencher<'_, '_>) {
         let writes =
             controller.tick(now(window), &settled, &|_| FoundOutcome::Nothing).writes.changes;
         settled.after = apply_to(&settled.after, &writes);
-        let in_force = writes
+        let in_effect = writes
             .into_iter()
-            .map(|change| (change.target.clone(), WriteResult::InForce(change.new.clone())));
-        controller.wrote(now(window), &in_force.collect::<Vec<_>>());
+            .map(|change| (change.target.clone(), WriteResult::InEffect(change.new.clone())));
+        controller.wrote(now(window), &in_effect.collect::<Vec<_>>());
     }
     bencher.with_inputs(|| controller.clone()).bench_refs(|controller| {
         controller.tick(now(4), black_box(&settled), &|_| FoundOutcome::Nothing)

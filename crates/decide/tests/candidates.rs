@@ -142,7 +142,7 @@ fn every_knob_that_the_driver_can_set_is_tried_whatever_the_verdicts_say() {
 }
 
 #[test]
-fn what_a_driver_lacks_or_has_in_force_is_not_tried() {
+fn what_a_driver_lacks_or_has_in_effect_is_not_tried() {
     let observation = with_driver("ice", |ethtool| {
         let adaptive = Coalesce { use_adaptive_rx_coalesce: true, ..Coalesce::default() };
         ethtool.coalesce = Reading::Value(adaptive);

@@ -232,7 +232,7 @@ fn comparison(placements: &[Placement]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let names = placements.iter().map(|placement| placement.name);
-    table.set_header(std::iter::once("").chain(names).chain(["beside the best other"]));
+    table.set_header(std::iter::once("").chain(names).chain(["vs. the best other"]));
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -245,8 +245,8 @@ fn comparison(placements: &[Placement]) -> String {
         let round = |figure: &f64| (figure * scale).round() / scale;
         let shown: Vec<Vec<f64>> =
             figures.iter().map(|rounds| rounds.iter().map(round).collect()).collect();
-        let beside = beside_best(&shown, more_is_better);
-        table.add_row(std::iter::once(what.to_owned()).chain(cells).chain([beside]));
+        let versus = versus_best(&shown, more_is_better);
+        table.add_row(std::iter::once(what.to_owned()).chain(cells).chain([versus]));
     };
     let mut measured = |what: &str, unit: &str, more_is_better: bool, of: fn(&Round) -> f64| {
         let figures = |it: &Placement| it.rounds.iter().map(of).collect();
@@ -267,9 +267,9 @@ fn comparison(placements: &[Placement]) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// The median of the last placement's rounds beside the best median of the others, and in how many
-/// rounds it is so: `+21% better (4 of 5)`.
-fn beside_best(figures: &[Vec<f64>], more_is_better: bool) -> String {
+/// The median of the last placement's rounds compared with the best median of the others, and in
+/// how many rounds it is so: `+21% better (4 of 5)`.
+fn versus_best(figures: &[Vec<f64>], more_is_better: bool) -> String {
     let Some((last, others)) = figures.split_last() else { return String::new() };
     let is_better = |a: f64, b: f64| if more_is_better { a > b } else { a < b };
     let of = |rounds: &[f64]| median(rounds).unwrap_or(f64::NAN);
@@ -295,7 +295,7 @@ fn caveat(lab: &Lab) -> &'static str {
         Accel::Kvm => "The guest's CPUs are real (KVM); its NIC is virtio.",
         _ => {
             "Emulated CPUs: counts and shares of bytes hold anywhere, times and requests/s only \
-             beside each other, in this table."
+             compared with each other, in this table."
         }
     }
 }
@@ -310,15 +310,15 @@ mod tests {
 
     #[test]
     fn the_last_placement_is_compared_with_the_best_other() {
-        let beside = |figures: [&[f64]; 3], more_is_better| {
-            beside_best(&figures.map(<[f64]>::to_vec), more_is_better)
+        let versus = |figures: [&[f64]; 3], more_is_better| {
+            versus_best(&figures.map(<[f64]>::to_vec), more_is_better)
         };
-        assert_eq!(beside([&[100.0], &[120.0], &[180.0]], true), "+50% better");
-        assert_eq!(beside([&[0.2], &[0.1], &[0.05]], false), "-50% better");
-        assert_eq!(beside([&[0.0], &[70.0], &[0.0]], false), "same");
-        assert_eq!(beside([&[0.0], &[70.0], &[1.0]], false), "worse");
+        assert_eq!(versus([&[100.0], &[120.0], &[180.0]], true), "+50% better");
+        assert_eq!(versus([&[0.2], &[0.1], &[0.05]], false), "-50% better");
+        assert_eq!(versus([&[0.0], &[70.0], &[0.0]], false), "same");
+        assert_eq!(versus([&[0.0], &[70.0], &[1.0]], false), "worse");
         let rounds: [&[f64]; 3] = [&[100.0, 100.0, 300.0], &[1.0, 1.0, 1.0], &[120.0, 90.0, 400.0]];
-        assert_eq!(beside(rounds, true), "+20% better (2 of 3)");
-        assert_eq!(beside(rounds, false), "+11900% worse (3 of 3)");
+        assert_eq!(versus(rounds, true), "+20% better (2 of 3)");
+        assert_eq!(versus(rounds, false), "+11900% worse (3 of 3)");
     }
 }

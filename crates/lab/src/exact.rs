@@ -64,7 +64,7 @@ pub fn program() -> Result<PathBuf> {
         .chain(candidates)
         .find(|path| path.file_name().is_some_and(|name| name == "netsilo-lab") && path.is_file());
     found.with_context(|| {
-        format!("no netsilo-lab beside {}: run cargo build -p netsilo-lab", this.display())
+        format!("no netsilo-lab next to {}: run cargo build -p netsilo-lab", this.display())
     })
 }
 

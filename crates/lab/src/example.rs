@@ -33,7 +33,7 @@ pub fn example(package: &str, name: &str) -> Result<PathBuf> {
 
 /// Whether a program does not exist, or is older than one of its sources.
 ///
-/// Cargo lists the sources beside it: `PROGRAM: SOURCE SOURCE ..`.
+/// Cargo lists the sources next to it: `PROGRAM: SOURCE SOURCE ..`.
 fn is_outdated(program: &Path) -> bool {
     let time = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
     let (Ok(built), Ok(list)) = (time(program), fs::read_to_string(program.with_extension("d")))

@@ -23,7 +23,7 @@ pub(crate) enum Experiment {
     /// Check the default's choices against what measures best: over veths of this machine's kernel,
     /// and in guests
     Outcome(OutcomeArgs),
-    /// Measure netsilo beside irqbalance, tuned, perftune and others, under servers that readers
+    /// Compare netsilo with irqbalance, tuned, perftune and others, under servers that readers
     /// know
     Peers(Peers),
     /// Predict random settings under random loads over a veth, then measure them

@@ -79,7 +79,7 @@ impl Knobs {
     }
 
     /// The files that differ from others, with their values here.
-    pub(crate) fn beside(&self, other: &Self) -> BTreeMap<String, String> {
+    pub(crate) fn differences_from(&self, other: &Self) -> BTreeMap<String, String> {
         let changed = self.changes_to(other).into_iter();
         changed.map(|(file, here, _)| (format!("/{file}"), here.to_owned())).collect()
     }
@@ -101,9 +101,12 @@ mod tests {
         let mut after = before.clone();
         after.set(|file| file.ends_with("/rps_cpus"), "ff");
         assert_eq!(before.lines(&after), "  sys/class/net/eth0/queues/rx-0/rps_cpus: 00 became ff");
-        assert_eq!(after.beside(&before)["/sys/class/net/eth0/queues/rx-0/rps_cpus"], "ff");
+        assert_eq!(
+            after.differences_from(&before)["/sys/class/net/eth0/queues/rx-0/rps_cpus"],
+            "ff"
+        );
         let mut again = before.clone();
-        again.change(&after.beside(&before));
+        again.change(&after.differences_from(&before));
         assert_eq!(again, after);
         assert_eq!(before.lines(&before), "");
     }

@@ -1,4 +1,4 @@
-//! `make bench-peers`: netsilo beside what users run instead, in one guest.
+//! `make bench-peers`: netsilo compared with what users run instead, in one guest.
 //!
 //! Each setting is a state of the guest's knobs. A rule gives it, or a program that observes the
 //! workload; then it is recorded, and each round sets it again.
@@ -158,7 +158,7 @@ impl Scene for PeersScene<'_> {
         ensure!(!states.is_empty(), "no setting to measure");
         let mut settings = Vec::new();
         for (knobs, names) in states {
-            let changes = knobs.beside(guest.booted());
+            let changes = knobs.differences_from(guest.booted());
             let words: Vec<&str> = names.iter().map(|setting| setting.name()).collect();
             let mut setting =
                 SettingRecord::with(&words.join(" = "), &State { settings: names, changes })?;

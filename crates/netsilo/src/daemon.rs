@@ -416,7 +416,7 @@ impl<'a> Daemon<'a> {
         let batch = write::write(&self.kernel, &self.dir, changes);
         // Settings are read once a minute: their old values would look like another's writes.
         self.observer.invalidate();
-        let done = |outcome: &WriteResult| matches!(outcome, WriteResult::InForce(_));
+        let done = |outcome: &WriteResult| matches!(outcome, WriteResult::InEffect(_));
         self.status.totals.changes +=
             batch.results.iter().filter(|(_, outcome)| done(outcome)).count() as u64;
         match batch.stopped {

@@ -16,16 +16,16 @@ use crate::tell::exit::{Exit, ExitError};
 /// What [`TemporaryChanges::restore`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restored {
-    /// Nothing was in force.
+    /// Nothing was in effect.
     Nothing,
     /// It restored the changes.
     Now,
-    /// The guard, or `netsilo undo`, had restored them: they were not in force all the time.
+    /// The guard, or `netsilo undo`, had restored them: they were not in effect all the time.
     Earlier,
 }
 
 impl Restored {
-    /// An error if changes were not in force until now.
+    /// An error if changes were not in effect until now.
     pub fn only_now(self) -> Result<()> {
         ensure!(
             self != Self::Earlier,
@@ -36,13 +36,13 @@ impl Restored {
     }
 }
 
-/// Switches between sets of changes; restores everything when dropped. While changes are in force,
+/// Switches between sets of changes; restores everything when dropped. While changes are in effect,
 /// a guard process restores them when this process ends in any way.
 pub struct TemporaryChanges<'a> {
     state: &'a StateDir,
     kernel: Live,
     transaction: Option<u64>,
-    /// The longest time that changes stay in force.
+    /// The longest time that changes stay in effect.
     within: Duration,
 }
 
@@ -53,7 +53,7 @@ impl<'a> TemporaryChanges<'a> {
         Ok(Self { state, kernel: state.kernel()?, transaction: None, within })
     }
 
-    /// Replaces the changes in force by others; returns whether anything was written.
+    /// Replaces the changes in effect by others; returns whether anything was written.
     pub fn replace(&mut self, changes: &[Change]) -> Result<bool> {
         let restored = self.restore()?;
         restored.only_now()?;
@@ -81,8 +81,8 @@ impl<'a> TemporaryChanges<'a> {
         Ok(true)
     }
 
-    /// Keeps the changes in force, as one transaction that `netsilo undo` restores; returns its
-    /// number. `None` if nothing is in force, or the guard has restored it.
+    /// Keeps the changes in effect, as one transaction that `netsilo undo` restores; returns its
+    /// number. `None` if nothing is in effect, or the guard has restored it.
     pub(crate) fn keep(&mut self) -> Result<Option<u64>> {
         let Some(transaction) = self.transaction.take() else { return Ok(None) };
         let kept = guard::confirm(&self.kernel, self.state.path())?;

@@ -162,7 +162,7 @@ fn search(
     if !interrupted {
         keep_outcome::keep_outcome(&args.outcomes_dir, plan, &race);
     }
-    // a winner that is not kept was in force for the outcome
+    // a winner that is not kept was in effect for the outcome
     temporary.restore()?;
     if interrupted && let Some(dir) = dir {
         out::note(&format!("go on with: netsilo tune --resume {}", dir.display()));

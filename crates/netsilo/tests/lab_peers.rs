@@ -1,5 +1,5 @@
-//! netsilo's default beside other placements in one guest (`make bench-peers`), at reduced size:
-//! counts and shares of bytes are asserted, never rates.
+//! netsilo's default compared with other placements in one guest (`make bench-peers`), at reduced
+//! size: counts and shares of bytes are asserted, never rates.
 
 #![allow(
     clippy::unwrap_used,

@@ -13,8 +13,8 @@ use netsilo_lab::{Job, Kernel, Lab, Nic, NicModel, PeerJob, Spec, until};
 use serde_json::Value;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
-/// Datagrams per second on 64 flows: as many as emulated CPUs can take beside netsilo, in its time,
-/// also on a busy machine.
+/// Datagrams per second on 64 flows: as many as emulated CPUs can take while netsilo runs, in its
+/// time, also on a busy machine.
 const RATE: u32 = 250;
 /// Packets per second of a tunnel sender: a finding needs a fifth of what the NIC receives, and 200
 /// packets.

@@ -153,7 +153,7 @@ fn yields_to_other_programs(guest: &Guest, daemon: &Job) {
     // from the start.
     let written = |entry: &Json| {
         let irq = entry["target"]["irq"].as_u64()?;
-        (entry["what"] == "in_force" && placed.contains_key(&irq)).then_some(irq)
+        (entry["what"] == "in_effect" && placed.contains_key(&irq)).then_some(irq)
     };
     let status = guest.until("an interrupt that it wrote", |status| {
         array(status, "log").iter().any(|entry| written(entry).is_some())

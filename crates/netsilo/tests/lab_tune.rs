@@ -46,7 +46,7 @@ fn the_better_placement_of_interrupts_stays_until_undo_and_a_kill_restores_all()
 
     let job = lab.spawn(&format!("exec {}", tune("spread", "sleep 20"))).unwrap();
     let affinities = || lab.sh(AFFINITIES).unwrap();
-    until("a candidate is in force", affinities, |now| *now != before).unwrap();
+    until("a candidate is in effect", affinities, |now| *now != before).unwrap();
     lab.sh(&format!("kill -9 {}", job.pid().unwrap())).unwrap();
     until("the guard restores", affinities, |now| *now == before).unwrap();
     let undone = lab.sh(&format!("{NETSILO} undo")).unwrap();

@@ -14,7 +14,7 @@ use netsilo_decide::report::Report;
 use netsilo_lab::{Job, Kernel, Lab, Nic, NicModel, Spec, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
-/// Raises netsilo's priority: beside servers that use all CPU time it would wait for minutes.
+/// Raises netsilo's priority: next to servers that use all CPU time it would wait for minutes.
 const FIRST: &str = "nice -n -20";
 /// Weights a hundred times larger than usual, because emulated packets are few.
 const COSTS: &str = r#"{ "ipi_ns": { "same_cpu": 0, "smt": 500000, "l2": 500000,

@@ -168,7 +168,10 @@ fn each_page_fits_a_real_terminal_of_three_sizes() {
     for (columns, rows) in [(80, 24), (120, 40), (200, 60)] {
         let (x, y) = (columns.to_string(), rows.to_string());
         terminal.tmux(&["resize-window", "-x", &x, "-y", &y]);
-        terminal.run("clear");
+        // tmux passes the new size on to the pane's terminal some time later
+        terminal.run(&format!(
+            "until test \"$(stty size)\" = '{rows} {columns}'; do sleep 0.01; done; clear"
+        ));
         terminal.top(&format!("--from {}", &*VIRTIO));
         // the note gives its place to the keys with the first key
         terminal.sees("read-only: a bundle shows another time or machine");

@@ -397,7 +397,7 @@ fn an_interrupted_search_restores_goes_on_and_has_a_report() {
 }
 
 #[test]
-fn plan_follows_a_winner_until_it_is_in_force_or_forgotten() {
+fn plan_follows_a_winner_until_it_is_in_effect_or_forgotten() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -405,7 +405,7 @@ fn plan_follows_a_winner_until_it_is_in_force_or_forgotten() {
     bench.load();
     assert_eq!(bench.plan(&[])["measured"], Json::Null);
     let id = &bench.rps_wins();
-    // in force: nothing to do, because of the outcome
+    // in effect: nothing to do, because of the outcome
     let plan = bench.plan_by_outcome();
     assert_eq!(
         (&plan["measured"]["outcome"], &plan["changes"]),

@@ -1,4 +1,4 @@
-//! Settings beside each other, at one load or along a sweep of one key.
+//! Compares settings, at one load or along a sweep of one key.
 
 use netsilo_trial::stats::Estimate;
 use serde::Serialize;

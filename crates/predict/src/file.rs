@@ -462,7 +462,7 @@ impl SettingKeys {
     }
 }
 
-/// The kind of a load, and the keys of a setting beside `irq` that change something for it.
+/// The kind of a load, and the keys of a setting other than `irq` that change something for it.
 fn known_keys(load: &Load) -> (&'static str, &'static [&'static str]) {
     let tcp: &[&str] = &["rps", "rfs", "queues", "coalesce_us", "coalesce_frames"];
     let udp: &[&str] = &["rps", "rfs", "queues", "coalesce_us", "coalesce_frames", "udp_ports"];

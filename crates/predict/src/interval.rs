@@ -18,7 +18,7 @@ pub(crate) fn estimate(value: f64, mut draws: Vec<f64>) -> Estimate {
     Estimate { value, low: at(0.05).min(value), high: at(0.95).max(value) }
 }
 
-/// What one setting gives, beside another.
+/// What one setting gives, compared with another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expected {
     /// With the fitted parameters.
@@ -78,7 +78,7 @@ impl Draws {
         self.draws.iter().map(|(values, errors)| (values, errors.observed))
     }
 
-    /// Predicts `scenario` under `setting`, beside `other`.
+    /// Predicts `scenario` under `setting`, compared with `other`.
     pub fn expect(&self, scenario: &Scenario, setting: &Setting, other: &Setting) -> Expected {
         let prediction = predict(scenario, setting, &self.fitted);
         let beside = predict(scenario, other, &self.fitted);

@@ -1,4 +1,4 @@
-//! netsilo's eBPF programs, each beside the Rust code that loads it and decodes its counts.
+//! netsilo's eBPF programs, each next to the Rust code that loads it and decodes its counts.
 //!
 //! Each part gives a reason where the kernel or a missing privilege does not permit it. The
 //! programs only count: they decide nothing and change no packet. Uses nothing else of this crate.

@@ -103,8 +103,8 @@ fn race(mut world: World, turns: usize) -> Ended {
     }
 }
 
-/// Costs of two to eight candidates beside the present state: within 12 % of it, one in ten far
-/// worse.
+/// Costs of two to eight candidates compared with the present state: within 12 % of it, one in ten
+/// far worse.
 fn costs(rng: &mut Rng) -> Vec<f64> {
     let challengers = rng.usize(2..=8);
     let cost = |rng: &mut Rng| match rng.usize(..10) {

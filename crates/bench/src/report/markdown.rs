@@ -100,7 +100,7 @@ fn figures(load: &UnderLoad) -> String {
     table(&rows)
 }
 
-/// What the model expected beside what was measured.
+/// What the model expected and what was measured.
 fn expected(results: &Results) -> String {
     let rows = words::expected_rows(results);
     let mut text = String::new();
@@ -108,7 +108,7 @@ fn expected(results: &Results) -> String {
         let head = words::EXPECTED_COLUMNS.map(str::to_owned);
         let all: Vec<Vec<String>> = [head].into_iter().chain(rows).map(Vec::from).collect();
         let (what, table) = (plain(words::EXPECTED), table(&all));
-        let _ = writeln!(text, "\n## Predicted beside measured\n\n{what}\n\n{table}");
+        let _ = writeln!(text, "\n## Predicted and measured\n\n{what}\n\n{table}");
     }
     for note in words::not_expected(results) {
         let _ = writeln!(text, "> {}\n", plain(&note));

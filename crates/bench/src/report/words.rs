@@ -98,7 +98,7 @@ pub(super) const EXPECTED: &str = "Predicted is how much more of the load fits u
 pub(super) const EXPECTED_COLUMNS: [&str; 5] =
     ["load", "setting", "predicted", "measured", "in the interval"];
 
-/// What the model expected beside what was measured: one row per load and setting.
+/// What the model expected and what was measured: one row per load and setting.
 pub(super) fn expected_rows(results: &Results) -> Vec<[String; 5]> {
     let row = |load: &str, it: &ExpectedBesideMeasured| {
         let predicted = match it.expected {

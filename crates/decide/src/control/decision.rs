@@ -78,8 +78,8 @@ pub enum LogKind {
     Reapply,
     /// A change is wanted, but not written now.
     Hold,
-    /// A written value is in force.
-    InForce,
+    /// A written value is in effect.
+    InEffect,
     /// The kernel refused a write.
     Refused,
     /// The knob no longer exists.
@@ -148,7 +148,7 @@ pub struct Held {
 #[serde(rename_all = "snake_case")]
 pub enum WriteResult {
     /// In force; the knob reports this value since (the kernel rounds counts).
-    InForce(Value),
+    InEffect(Value),
     /// Failed for this reason; the knob has its old value.
     Refused(String),
     /// Not written: another program had written this value in the meantime.

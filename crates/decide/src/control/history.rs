@@ -109,7 +109,7 @@ impl History {
         until
     }
 
-    /// A write is in force.
+    /// A write is in effect.
     pub(super) fn written(&mut self, now: Duration) {
         (self.calm_since, self.refusal, self.logged) = (now, None, None);
     }

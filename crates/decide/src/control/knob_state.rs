@@ -168,8 +168,8 @@ impl TrackedKnob {
             Input::Held(hold) => self.held(hold),
             Input::Requested(change) => self.requested(change),
             Input::Written { request, change, read_there, result } => match result {
-                WriteResult::InForce(value) => {
-                    self.in_force(context, request, change, value, read_there)
+                WriteResult::InEffect(value) => {
+                    self.in_effect(context, request, change, value, read_there)
                 }
                 WriteResult::Refused(why) => self.refused(context, why),
                 WriteResult::Overwritten(theirs) => {
@@ -331,7 +331,7 @@ impl TrackedKnob {
     }
 
     /// A re-application is no change.
-    fn in_force(
+    fn in_effect(
         mut self,
         context: &Context<'_>,
         request: WriteKind,
@@ -364,7 +364,7 @@ impl TrackedKnob {
             WriteKind::Write | WriteKind::Reapply => Demand::Content,
             WriteKind::Revert => Demand::Unjudged,
         };
-        (self, vec![Action::Log(LogKind::InForce, format!("{} -> {value}", change.old))])
+        (self, vec![Action::Log(LogKind::InEffect, format!("{} -> {value}", change.old))])
     }
 
     fn refused(mut self, context: &Context<'_>, why: &str) -> Step {

@@ -31,14 +31,14 @@ pub(super) struct Measures {
     pub(super) expectation: Option<ExpectedAndMeasured>,
 }
 
-/// What the plan expected, beside what came: `before` is the expected value.
+/// What the plan expected, compared with what came: `before` is the expected value.
 pub(super) struct ExpectedAndMeasured {
     pub(super) wakeups: BeforeAfter,
     pub(super) locality: BeforeAfter,
 }
 
 impl ExpectedAndMeasured {
-    /// The expected values of the windows before, beside the windows after.
+    /// The expected values of the windows before, compared with the windows after.
     pub(super) fn new(
         expected: Option<Vec<ExpectedWindow>>,
         before: &[WindowMeasure],

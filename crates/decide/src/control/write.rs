@@ -86,7 +86,7 @@ impl Memory {
                 target,
                 Input::Written { request: kind, change: &change, read_there, result },
             );
-            if matches!(result, WriteResult::InForce(_)) && kind == WriteKind::Write {
+            if matches!(result, WriteResult::InEffect(_)) && kind == WriteKind::Write {
                 since = since.min(wanted_since.unwrap_or(now));
                 batch.napis.extend(napis);
                 batch.moves.add(&change, moved);

@@ -15,7 +15,7 @@ mod poll;
 mod proposals;
 mod queues;
 mod remedy_verdict;
-mod rps_in_force;
+mod rps_in_effect;
 mod software;
 mod work;
 

@@ -131,13 +131,13 @@ impl Vector {
         }
         let known = Some(heaviest).filter(|silo| silo.readers_are_known());
         let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
-        let in_force = || heaviest.effective.as_ref().and_then(CpuSet::single);
+        let in_effect = || heaviest.effective.as_ref().and_then(CpuSet::single);
         let mut woken_by: BTreeMap<CpuId, WakeupRate> = BTreeMap::new();
         for (cpu, rate) in silos.iter().flat_map(|silo| &silo.kthread_woken_by) {
             woken_by.entry(*cpu).or_default().add(*rate, 1.0);
         }
         let present =
-            kthread.map_or_else(|| affinity.or_else(in_force), |thread| thread.cpus.single());
+            kthread.map_or_else(|| affinity.or_else(in_effect), |thread| thread.cpus.single());
         Some(Self {
             label: heaviest.subject(),
             node,

@@ -1,4 +1,4 @@
-//! [`Goal`]: what the operator wants; the input of a plan beside the analysis.
+//! [`Goal`]: what the operator wants; with the analysis, the input of a plan.
 
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::CpuSet;

@@ -106,7 +106,7 @@ impl<'a> MatchingOutcome<'a> {
             let target = &change.target;
             let now = target.value_in(snapshot);
             let now = now.ok_or_else(|| format!("{target} is not there any more"))?;
-            if is_in_force(change, &now) {
+            if is_in_effect(change, &now) {
                 continue;
             }
             if now != change.old {
@@ -178,7 +178,7 @@ impl<'a> MatchingOutcome<'a> {
 }
 
 /// Whether a value is the new one of a change, or what the kernel or driver made of it.
-fn is_in_force(change: &Change, now: &Value) -> bool {
+fn is_in_effect(change: &Change, now: &Value) -> bool {
     *now == change.new
         || *now == change.settles_as(&CpuSet::new)
         || change.target.may_round_to(&change.new, now)

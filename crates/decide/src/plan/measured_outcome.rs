@@ -44,7 +44,7 @@ pub struct MeasuredOutcome {
     pub won: bool,
     /// The winner; otherwise the best of the others.
     pub best: BestCandidate,
-    /// The workload: before the search, and with the winner in force if it looks different then.
+    /// The workload: before the search, and with the winner in effect if it looks different then.
     pub workloads: Vec<Signature>,
     /// The best state: with the winner, or the present one of then.
     pub state: MeasuredState,
@@ -221,7 +221,7 @@ pub fn age_in_words(age_s: u64) -> String {
 }
 
 impl MeasuredState {
-    /// The state now, in which the changes of the winner are in force; `workload` has the queues
+    /// The state now, in which the changes of the winner are in effect; `workload` has the queues
     /// that carry packets, and `tried` all changes of all candidates.
     pub fn new(
         now: &Analysis<'_>,

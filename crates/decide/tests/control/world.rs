@@ -207,15 +207,15 @@ impl World {
         }
     }
 
-    /// One window; the decision is written and reported to be in force.
+    /// One window; the decision is written and reported to be in effect.
     pub(super) fn step(&mut self) -> Decision {
         let decision = self.look();
         let changes: Vec<Change> =
             decision.revert.iter().chain(&decision.writes.changes).cloned().collect();
         self.write(&changes);
-        let in_force =
-            |change: &Change| (change.target.clone(), WriteResult::InForce(change.new.clone()));
-        self.controller.wrote(self.now, &changes.iter().map(in_force).collect::<Vec<_>>());
+        let in_effect =
+            |change: &Change| (change.target.clone(), WriteResult::InEffect(change.new.clone()));
+        self.controller.wrote(self.now, &changes.iter().map(in_effect).collect::<Vec<_>>());
         decision
     }
 

@@ -109,7 +109,7 @@ fn is_program(file: &str) -> bool {
 }
 
 impl Tree {
-    /// Adds the module of a file with all below it; `leaf`: a program whose children are beside it.
+    /// Adds the module of a file with all below it; `leaf`: of a program, with its own folder.
     fn add_file(
         &mut self,
         sources: &Sources,
@@ -121,7 +121,7 @@ impl Tree {
         let module = source::read(text).map_err(|error| format!("{path}: {error}"))?;
         let stem = path.strip_suffix(".rs").unwrap_or(path);
         let (folder, last) = stem.rsplit_once('/').unwrap_or(("", stem));
-        // `foo.rs` has its children in `foo/`; a root and `mod.rs` beside themselves.
+        // `foo.rs` has its children in `foo/`; a root and `mod.rs` in their own folder.
         let root = parent.is_none() && (leaf || last == "lib" || last == "main");
         let below = if root || last == "mod" { folder } else { stem };
         self.add(sources, path, below, parent, &module)

@@ -103,7 +103,7 @@ fn man(command: Command, name: &str, section: &str, date: &str) -> Man {
 }
 
 /// The page without justified lines, which troff warns about where a line has one word, and without
-/// breaks beside empty lines, which clap_mangen writes around lists of values.
+/// breaks next to empty lines, which clap_mangen writes around lists of values.
 fn finished(text: &[u8], roff: &Roff) -> Result<Vec<u8>> {
     let mut text = String::from_utf8(text.to_vec())? + &roff.render();
     text = text.replace(".br\n\n.br\n", ".sp\n");

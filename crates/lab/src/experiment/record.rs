@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-/// The name of the file beside the bundles.
+/// The name of the file next to the bundles.
 const FILE: &str = "experiment.json";
 
 /// Probability that a ratio is outside its interval.
@@ -63,7 +63,7 @@ pub(crate) struct LoadRecord {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SettingRecord {
-    /// Its name beside the CPUs.
+    /// Its name next to the CPUs.
     pub(crate) name: String,
     /// The CPU of each rx queue, netdev by netdev; empty for a setting that is no placement, and
     /// that the default therefore cannot choose.
@@ -118,7 +118,7 @@ impl Recorded {
         read.map(Some).with_context(|| format!("{path:?} is not as written"))
     }
 
-    /// Writes the file beside the bundles, down to the disk.
+    /// Writes the file next to the bundles, down to the disk.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let (path, new) = (folder.join(FILE), folder.join("experiment.new"));
         let write = || -> Result<()> {

@@ -70,7 +70,7 @@ pub(super) fn choices(outcomes: &RecordedOutcomes, assumed: Assumed) -> Result<S
     ))
 }
 
-/// What each setting gave, beside what the model expects; `None` if only rates were recorded.
+/// What each setting gave, and what the model expects; `None` if only rates were recorded.
 pub(super) fn measured(outcomes: &RecordedOutcomes, assumed: Assumed) -> Option<String> {
     let loads = &outcomes.recorded.loads;
     let has = |(_, figure, _): &Column| {

@@ -34,7 +34,7 @@ pub(crate) struct PeerState<'a> {
     pub(crate) measured: &'a SettingRecord,
 }
 
-/// netsilo's default beside one peer.
+/// netsilo's default compared with one peer.
 #[derive(Debug, PartialEq)]
 pub(crate) struct PeerComparison {
     pub(crate) quantity: &'static str,
@@ -87,7 +87,7 @@ impl<'a> Results<'a> {
         self.states.iter().find(|state| state.settings.contains(&wanted))
     }
 
-    /// netsilo's default beside the best peer of each quantity; empty without one of both.
+    /// netsilo's default compared with the best peer of each quantity; empty without one of both.
     pub(crate) fn comparisons(&self) -> Vec<PeerComparison> {
         let Some(netsilo) = self.state(PeerSetting::Netsilo) else { return Vec::new() };
         let peers = self.states.iter().filter_map(|state| Some((state, state.peer()?)));

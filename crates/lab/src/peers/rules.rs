@@ -92,7 +92,7 @@ mod tests {
         let vectors = vec![(30, 0), (31, 0), (32, 1), (33, 1)];
         let mut knobs = booted.clone();
         assert!(apply(setting, &Queues { vectors, queues: 2, cpus: 8 }, &mut knobs));
-        knobs.beside(&booted)
+        knobs.differences_from(&booted)
     }
 
     fn interrupts(setting: PeerSetting) -> [String; 4] {

@@ -6,7 +6,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use crate::veths::VethSetting;
 use crate::wire::{CLIENT_CPU, SERVER_CPU, cpus_of};
 
-/// Settings of each load, beside the present one.
+/// Settings of each load, apart from the present one.
 pub(super) const SETTINGS: usize = 5;
 
 /// A load of `netsilo-bench run`.

@@ -27,7 +27,7 @@ use crate::say::markdown;
 use crate::wire::cpus_of;
 use crate::workload::{Kind, Workload};
 
-/// Settings of each load, beside the present one.
+/// Settings of each load, apart from the present one.
 const SETTINGS: usize = 5;
 const QUEUES: usize = 4;
 const CPUS: u32 = 8;

@@ -1,4 +1,4 @@
-//! Predicted beside measured, as Markdown.
+//! Predicted and measured values, as Markdown.
 
 use netsilo_trial::stats::Estimate;
 

@@ -51,7 +51,7 @@ const QUIET: f64 = 0.1;
 /// How long to wait for a quiet machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until this machine does nothing for a second; times measured beside other work mean
+/// Waits until this machine does nothing for a second; times measured during other work mean
 /// nothing.
 pub(crate) fn until_quiet() -> Result<()> {
     let begun = Instant::now();

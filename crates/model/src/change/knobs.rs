@@ -29,7 +29,7 @@ use crate::snapshot::host::Snapshot;
 
 macro_rules! knobs {
     ($($(#[$attribute:meta])* $knob:ident,)*) => {
-        /// Any knob that netsilo may write. In JSON `knob` names the type, beside its fields.
+        /// Any knob that netsilo may write. In JSON `knob` names the type, next to its fields.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(tag = "knob", rename_all = "snake_case")]

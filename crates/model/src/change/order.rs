@@ -12,7 +12,7 @@ pub fn ordered(mut changes: Vec<Change>) -> Vec<Change> {
 }
 
 /// Changes that can be made together, and changes that another one of them would make void: those
-/// need a plan of their own, made when the first are in force.
+/// need a plan of their own, made when the first are in effect.
 pub fn held_back(changes: Vec<Change>) -> (Vec<Change>, Vec<Change>) {
     let resets = resets(&changes);
     let stays: Vec<bool> =

@@ -86,7 +86,7 @@ kinds! {
     Cpus(CpuSet) = "cpus", CpuSet::parse_mask, |cpus: &CpuSet| cpus.to_mask(1);
     /// A number: of flow table entries, of nanoseconds; 0 mostly means off.
     Count(u32) = "count", |text: &str| text.trim().parse::<u32>();
-    /// On or off; of an offload, whether it is in force.
+    /// On or off; of an offload, whether it is in effect.
     Switch(bool) = "switch", parse_switch;
     /// Numbers with names (`rx=4096 tx=512`): channels, rings, coalescing.
     Settings(Settings) = "settings", Settings::from_str;

@@ -53,7 +53,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// Derives the silos of an observation whose rates are known from elsewhere: its later snapshot
-    /// may have settings that were never in force.
+    /// may have settings that were never in effect.
     pub fn with_rates(observation: &'a Observation, rates: Rates, costs: &'a Costs) -> Self {
         let silos = silos(observation, &rates);
         Self { observation, rates, silos, costs }

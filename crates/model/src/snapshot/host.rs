@@ -108,7 +108,7 @@ pub struct IrqState {
     pub counts: BTreeMap<CpuId, u64>,
     /// `smp_affinity`: the requested CPUs.
     pub requested: Option<CpuSet>,
-    /// `effective_affinity`: the CPUs in force (usually one); on x86 it changes only with the next
+    /// `effective_affinity`: the CPUs in effect (usually one); on x86 it changes only with the next
     /// interrupt.
     pub effective: Option<CpuSet>,
     /// `affinity_hint`: the driver's suggestion; `None` when empty.

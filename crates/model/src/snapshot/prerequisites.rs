@@ -18,7 +18,7 @@ pub struct Prerequisites {
     pub unprivileged_bpf_disabled: Option<i64>,
     /// `kernel.perf_event_paranoid`.
     pub perf_event_paranoid: Option<i64>,
-    /// The lockdown mode in force: `none`, `integrity`, `confidentiality`.
+    /// The lockdown mode in effect: `none`, `integrity`, `confidentiality`.
     pub lockdown: Option<String>,
     /// Mount points of the kernel's files that are mounted read-only.
     pub read_only: Vec<String>,

@@ -98,10 +98,10 @@ mod tests {
 
     #[test]
     fn a_decision_has_a_field_for_each_of_its_parts() {
-        let text = String::from_utf8(fields(&entry(LogKind::InForce, "0 -> 4096"))).unwrap();
+        let text = String::from_utf8(fields(&entry(LogKind::InEffect, "0 -> 4096"))).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("MESSAGE=") && lines[0].ends_with(": in force: 0 -> 4096"));
-        assert!(lines.contains(&"PRIORITY=6") && lines.contains(&"NETSILO_DECISION=in_force"));
+        assert!(lines[0].starts_with("MESSAGE=") && lines[0].ends_with(": in effect: 0 -> 4096"));
+        assert!(lines.contains(&"PRIORITY=6") && lines.contains(&"NETSILO_DECISION=in_effect"));
         assert!(lines.contains(&"NETSILO_REASON=0 -> 4096"), "{text}");
         assert!(lines.iter().any(|line| line.starts_with("NETSILO_KNOB=")), "{text}");
         assert!(!text.contains("NETSILO_NETDEV"), "{text}");

@@ -87,7 +87,7 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     );
     gauge(
         "netsilo_pending_changes",
-        "Changes that are planned and not in force",
+        "Changes that are planned and not in effect",
         status.pending.len() as f64,
     );
     gauge("netsilo_held_changes", "Changes that are planned and held", status.held.len() as f64);

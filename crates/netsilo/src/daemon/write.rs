@@ -51,7 +51,7 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
                 };
                 for change in &changes {
                     let value = settled(&change.target).unwrap_or(&change.new).clone();
-                    batch.results.push((change.target.clone(), WriteResult::InForce(value)));
+                    batch.results.push((change.target.clone(), WriteResult::InEffect(value)));
                 }
                 for (target, now) in applied.overwritten {
                     batch.results.retain(|(it, _)| *it != target);

@@ -47,7 +47,7 @@ pub(crate) struct Status {
     /// The measured outcome that they do not follow, and why.
     #[serde(default)]
     pub(crate) unused_outcome: Option<Unchanged>,
-    /// Changes that are planned and not in force.
+    /// Changes that are planned and not in effect.
     pub(crate) pending: Vec<Change>,
     /// Pending changes that are held, and why.
     pub(crate) held: Vec<Held>,
@@ -112,7 +112,7 @@ pub(crate) enum Mode {
     ObserveOnly(String),
 }
 
-/// The configuration in force.
+/// The configuration in effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ConfigStatus {

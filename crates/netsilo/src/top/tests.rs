@@ -138,7 +138,7 @@ fn daemon() -> Status {
     let of_another = "another program wrote 0000000f: left alone for 10m\u{1b}[2J";
     let log = vec![
         entry(4000, irq(), LogKind::Write, "0 -> 2: nginx reads rx-2 under the cache of cpu 2"),
-        entry(4001, irq(), LogKind::InForce, "2"),
+        entry(4001, irq(), LogKind::InEffect, "2"),
         entry(4061, None, LogKind::Confirm, "the cost of 1 change fell from 0.61 to 0.34"),
         entry(7000, rps, LogKind::Yield, of_another),
     ];
@@ -161,7 +161,7 @@ fn the_decisions_of_a_daemon_have_the_recorded_look_the_newest_first() {
     insta::assert_snapshot!("decisions-of-a-daemon", at_three_sizes(&state));
     let (state, _) = press(state, "/irq\n");
     let text = screen(&state, (120, 40));
-    assert!(text.contains("in force") && !text.contains("another program"), "{text}");
+    assert!(text.contains("in effect") && !text.contains("another program"), "{text}");
 }
 
 /// 512 CPUs on 8 nodes with 64 queues, 2 of which are read far away.

@@ -78,7 +78,7 @@ fn change_of(standing: &Standing) -> Option<Estimate> {
     standing.change.or(of_status)
 }
 
-/// The outcome, with the state that is in force now; an error if it would say nothing of another
+/// The outcome, with the state that is in effect now; an error if it would say nothing of another
 /// time.
 fn measured_outcome(plan: &RacePlan, race: &Race) -> Result<MeasuredOutcome> {
     let SearchEnd { won, best } = ended(plan, race).map_err(anyhow::Error::msg)?;
@@ -109,7 +109,7 @@ fn measured_outcome(plan: &RacePlan, race: &Race) -> Result<MeasuredOutcome> {
     })
 }
 
-/// What is in force now: with the live workload, or the settings alone if a command was the load.
+/// What is in effect now: with the live workload, or the settings alone if a command was the load.
 fn now(plan: &RacePlan) -> Result<Observation> {
     if plan.load.is_empty() {
         return observe_live();

@@ -73,7 +73,7 @@ impl<'a> Meter<'a> {
         Ok(Self { plan, root, observer, measure, stop })
     }
 
-    /// The longest time that a candidate is in force.
+    /// The longest time that a candidate is in effect.
     pub(super) fn longest_window(&self) -> Duration {
         let window = if self.measure.is_some() { self.plan.window } else { LONGEST_COMMAND };
         self.plan.settle + 2 * window + MARGIN

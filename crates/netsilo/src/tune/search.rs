@@ -30,7 +30,7 @@ pub(super) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Measures until the race is over, the time is up or `stop` is set; nothing stays in force.
+    /// Measures until the race is over, the time is up or `stop` is set; nothing stays in effect.
     pub(super) fn run(mut self, temporary: &mut TemporaryChanges<'_>) -> Result<Race> {
         let bar = progress(self.plan, &self.race);
         let ended = self.windows(temporary, &bar);
@@ -76,12 +76,12 @@ impl Search<'_> {
         }
         let race = &mut self.race;
         let measured = self.meter.measure(&mut |peek| race.peek(peek))?;
-        let was_in_force = temporary.restore()? == Restored::Now || changes.is_empty();
+        let was_in_effect = temporary.restore()? == Restored::Now || changes.is_empty();
         if self.stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let as_measured = |window: WindowResult| {
-            if was_in_force {
+            if was_in_effect {
                 window
             } else {
                 let why = "its guard restored the present state before the window ended";

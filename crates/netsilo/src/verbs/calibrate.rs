@@ -90,7 +90,7 @@ fn progress(time: Duration) -> ProgressBar {
     ProgressBar::new(100).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// Renders the measured weights beside the default weights, with notes.
+/// Renders the measured and the default weights, with notes.
 fn render(measurement: &Measurement) -> String {
     let Measurement { machine, measured, costs, .. } = measurement;
     let guest = machine.virtual_machine == Some(true);

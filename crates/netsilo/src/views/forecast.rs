@@ -47,7 +47,7 @@ fn compact(knobs: &[String]) -> String {
     }
 }
 
-/// Renders settings beside the machine as it is; with `per_cpu`, the CPUs whose time changes.
+/// Compares settings with the machine as it is; with `per_cpu`, the CPUs whose time changes.
 pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentation) -> Styled {
     let most = forecast.settings.iter().map(|it| it.fits.value).fold(0.0, f64::max);
     let sum = |it: &Expected, of: fn(&CpuTime) -> f64| it.cpus.values().map(of).sum::<f64>();

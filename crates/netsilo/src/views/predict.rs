@@ -16,7 +16,7 @@ const BAR: usize = 16;
 /// A cell of a table, with the name of its column.
 pub(super) type Cell = (&'static str, Styled);
 
-/// Renders settings beside each other, with each CPU's time if `per_cpu` is set.
+/// Renders a comparison of settings, with each CPU's time if `per_cpu` is set.
 pub(crate) fn comparison(
     comparison: &Comparison,
     per_cpu: bool,

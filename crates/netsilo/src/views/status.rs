@@ -27,7 +27,7 @@ pub(crate) fn render(status: &Status) -> String {
         let why = held.map_or(&change.reason, |held| &held.why);
         format!("{}: {} -> {}: {why}", change.target, change.old, change.new)
     });
-    section(&mut text, "planned, not in force", pending);
+    section(&mut text, "planned, not in effect", pending);
     let conflicts = status.conflicts.iter().map(|it| {
         format!(
             "{}: netsilo wrote {}, now it is {}: left to {}, since {} ago",
@@ -182,7 +182,7 @@ pub(crate) fn decision_line(entry: &LogEntry) -> String {
     }
 }
 
-/// The kind of a decision in words: `in force`.
+/// The kind of a decision in words: `in effect`.
 pub(crate) fn kind(kind: LogKind) -> String {
     let name = serde_json::to_value(kind).ok();
     name.and_then(|name| Some(name.as_str()?.replace('_', " "))).unwrap_or_default()

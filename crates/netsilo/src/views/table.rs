@@ -29,7 +29,7 @@ pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
 
 /// A table of cells with meanings: the rows under a header, two blanks between columns.
 ///
-/// A name in the header may have several lines, the last one beside the rows.
+/// A name in the header may have several lines, the last one next to the rows.
 pub(crate) fn lines(
     header: &[&str],
     rows: &[Vec<Styled>],

@@ -35,7 +35,7 @@ fn records(guest: &Guest) -> Vec<Json> {
 }
 
 /// Number of writes that nobody has undone.
-fn in_force(records: &[Json]) -> usize {
+fn in_effect(records: &[Json]) -> usize {
     let of = |kind: &'static str| records.iter().filter(move |it| it["record"] == kind);
     let undone = |id: &Json| of("undone").any(|it| it["transaction"] == *id);
     of("wrote").filter(|it| !undone(&it["transaction"])).count()
@@ -47,7 +47,7 @@ pub(crate) fn restores_every_byte(guest: &Guest, irq: u64, by: By) {
     kill_in_write(guest, irq);
     let after = guest.knobs();
     let changed = before.iter().filter(|(file, text)| after[*file] != **text).count();
-    assert_eq!(changed, in_force(&records(guest)), "{after:?}\n{}", guest.log());
+    assert_eq!(changed, in_effect(&records(guest)), "{after:?}\n{}", guest.log());
     match by {
         By::Undo => drop(guest.lab.sh(&format!("{NETSILO} undo")).unwrap()),
         By::Daemon => {

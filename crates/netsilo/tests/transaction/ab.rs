@@ -41,7 +41,7 @@ fn a_difference_is_shown_and_everything_is_restored() {
         (&"better".into(), &"clear".into(), &8.into())
     );
     assert!((result["change"]["value"].as_f64().unwrap() - 0.2).abs() < 1e-9, "{result}");
-    // B is in force exactly when B is measured
+    // B is in effect exactly when B is measured
     assert!(
         result["pairs"]
             .as_array()
@@ -96,7 +96,7 @@ fn an_interrupt_restores_what_was_switched_on() {
     let arguments = ["--b", plan.to_str().unwrap(), "--yes", "--", "sh", "-c", &script];
     let child =
         host.verb("ab", &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    host.until("b is in force", |host| host.affinities() == ["10", "10"]);
+    host.until("b is in effect", |host| host.affinities() == ["10", "10"]);
     kill(child.id().cast_signed(), Signal::INT).unwrap();
     let (code, text) = output_of(&child.wait_with_output().unwrap());
     assert_eq!(
@@ -114,7 +114,7 @@ fn a_guard_restores_however_ab_ends() {
         let script = measuring(host, "sleep 600", "echo 1");
         let arguments = ["--b", plan.to_str().unwrap(), "--yes", "--", "sh", "-c", &script];
         let child = host.start("ab", &arguments);
-        host.until("b is in force", |host| host.affinities() == ["10", "10"]);
+        host.until("b is in effect", |host| host.affinities() == ["10", "10"]);
         child
     };
     // SIGABRT: a panic in a release build
@@ -161,10 +161,10 @@ fn a_verified_plan_is_applied_unless_it_was_worse() {
     let answers =
         ["not verified: nothing is received", "no difference shown", ": better", ": worse"];
     assert!(answers.iter().any(|words| text.contains(words)), "{text}");
-    let (expected, in_force) = if worse { (1, "01\n") } else { (0, "10") };
+    let (expected, in_effect) = if worse { (1, "01\n") } else { (0, "10") };
     assert_eq!(
         (code, host.affinities()),
-        (Some(expected), [in_force.to_owned(), in_force.to_owned()]),
+        (Some(expected), [in_effect.to_owned(), in_effect.to_owned()]),
         "{text}"
     );
     let open = host.records("begin").len() - host.records("undone").len();

@@ -9,7 +9,7 @@ use netsilo_predict::prediction::Prediction;
 
 use crate::cells::{FORWARD, GUEST, RR, described};
 
-/// The settings of the experiment with requests and responses beside `none`.
+/// The settings of the experiment with requests and responses apart from `none`.
 pub(crate) const SETTINGS: [&str; 3] = ["rps_rfs", "irq_affinity", "irq_affinity+rps_rfs"];
 
 /// What a cell is called, the text of its scenario, what is changed of it, and the setting.

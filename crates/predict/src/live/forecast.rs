@@ -1,4 +1,4 @@
-//! Settings beside each other, for a machine that was observed.
+//! Compares settings, for a machine that was observed.
 
 use std::collections::BTreeMap;
 use std::fmt;

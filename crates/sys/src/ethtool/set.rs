@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_offload_that_is_wanted_and_not_in_force_says_both() {
+    fn an_offload_that_is_wanted_and_not_in_effect_says_both() {
         let feature = |active, requested| Feature {
             name: "rx-lro".into(),
             available: true,

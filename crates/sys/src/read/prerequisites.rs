@@ -33,7 +33,7 @@ pub fn prerequisites(root: &Root) -> Prerequisites {
     };
     let capabilities = field("CapEff").and_then(|words| words.first().cloned());
     let lockdown = root.read("/sys/kernel/security/lockdown").unwrap_or_default();
-    let in_force = |text: &str| Some(text.split_once('[')?.1.split_once(']')?.0.to_owned());
+    let in_effect = |text: &str| Some(text.split_once('[')?.1.split_once(']')?.0.to_owned());
     let missing = FILES.iter().filter(|(_, path)| !exists(root, path)).map(|(feature, _)| *feature);
     Prerequisites {
         release: root.parse("/proc/sys/kernel/osrelease", scalar::word).ok(),
@@ -43,7 +43,7 @@ pub fn prerequisites(root: &Root) -> Prerequisites {
         capabilities: capabilities.and_then(|mask| u64::from_str_radix(&mask, 16).ok()),
         unprivileged_bpf_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
         perf_event_paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
-        lockdown: in_force(&lockdown),
+        lockdown: in_effect(&lockdown),
         read_only: read_only(root, &root.read("/proc/self/mounts").unwrap_or_default()),
     }
 }

@@ -1,4 +1,4 @@
-//! What the model expected of the settings under a load, beside what was measured.
+//! What the model expected of the settings under a load, compared with what was measured.
 
 use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use crate::experiment::compared::UnderLoad;
 use crate::experiment::measure::TrialMeasure;
 use crate::experiment::records::{Expectation, ExpectedChange};
 
-/// The changes that were expected under one load, beside the measured ones.
+/// The changes that were expected under one load, with the measured ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExpectedUnderLoad {
@@ -44,7 +44,7 @@ impl ExpectedUnderLoad {
         self.settings.iter().find(|it| it.setting == name)
     }
 
-    /// Puts what was measured beside what was expected.
+    /// Compares what was measured with what was expected.
     pub(super) fn new(expectation: &Expectation, load: &UnderLoad) -> Self {
         let beside = |its: &ExpectedChange| {
             let measured = load.setting(&its.setting).and_then(|cell| {

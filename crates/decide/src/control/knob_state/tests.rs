@@ -45,7 +45,7 @@ fn given() -> impl Strategy<Value = Given> {
     let workloads = [Workload::Changed, Workload::JustChanged, Workload::Same, Workload::Unrest];
     let share = || proptest::option::of(0.0..1.0f64);
     let result = prop_oneof![
-        4 => some_cpu().prop_map(|it| WriteResult::InForce(cpu(it))),
+        4 => some_cpu().prop_map(|it| WriteResult::InEffect(cpu(it))),
         2 => Just(WriteResult::Refused("EIO".into())),
         2 => some_cpu().prop_map(|it| WriteResult::Overwritten(cpu(it))),
         1 => Just(WriteResult::Gone),
@@ -120,7 +120,7 @@ proptest! {
             let (next, actions) = step(knob, *now, &policy, given);
             prop_assert_eq!(&step(was, *now, &policy, given), &(next.clone(), actions.clone()));
             match given {
-                Given::Written(_, _, WriteResult::InForce(value)) => {
+                Given::Written(_, _, WriteResult::InEffect(value)) => {
                     prop_assert_eq!(next.ours(), Some(value));
                     prop_assert!(next.wanted().is_none());
                 }
@@ -167,8 +167,8 @@ fn a_refusal_is_kept_in_each_state_and_ends_with_a_write() {
     let hold = knob.hold(now, false, None, false, &policy);
     assert_eq!(hold, Some(Hold::Refused(until, "EIO".into())));
     assert_eq!(knob.hold(until, false, None, false, &policy), None);
-    let in_force = Given::Written(WriteKind::Reapply, None, WriteResult::InForce(cpu(1)));
-    let (knob, _) = step(knob, until, &policy, &in_force);
+    let in_effect = Given::Written(WriteKind::Reapply, None, WriteResult::InEffect(cpu(1)));
+    let (knob, _) = step(knob, until, &policy, &in_effect);
     assert_eq!(knob.ours(), Some(&cpu(1)));
     assert_eq!(knob.history.refusal, None);
 }
@@ -194,8 +194,8 @@ fn a_gain_below_the_least_one_holds_a_change() {
 #[test]
 fn an_event_announced_long_after_another_programs_write_does_not_explain_it() {
     let (policy, then) = (Policy::default(), Duration::from_secs(1000));
-    let in_force = Given::Written(WriteKind::Write, None, WriteResult::InForce(cpu(1)));
-    let (knob, _) = step(wanting(then, &policy), then, &policy, &in_force);
+    let in_effect = Given::Written(WriteKind::Write, None, WriteResult::InEffect(cpu(1)));
+    let (knob, _) = step(wanting(then, &policy), then, &policy, &in_effect);
     let (knob, _) = step(knob, then, &policy, &Given::Shows(2, None));
     assert!(knob.as_yielded().is_some());
     let soon = step(knob.clone(), then + GRACE, &policy, &Given::Announced).0;
@@ -210,8 +210,8 @@ fn readers_follow_if_they_come_to_the_knobs_core_after_a_move() {
     let moved_twice = |read_there_after: f64| {
         let mut knob = wanting(now, &policy);
         for _ in 0..2 {
-            let in_force = WriteResult::InForce(cpu(1));
-            let written = Given::Written(WriteKind::Write, Some(0.2), in_force);
+            let in_effect = WriteResult::InEffect(cpu(1));
+            let written = Given::Written(WriteKind::Write, Some(0.2), in_effect);
             let planned = Given::Planned(Some(2), true, Workload::Changed, Some(read_there_after));
             knob = step(knob, now, &policy, &written).0;
             knob = step(knob, now, &policy, &planned).0;

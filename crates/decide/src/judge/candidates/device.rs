@@ -63,7 +63,7 @@ pub(super) struct DeviceKnob {
     pub(super) changes: Vec<Change>,
 }
 
-/// All settings to try on a netdev; none of them is in force.
+/// All settings to try on a netdev; none of them is in effect.
 pub(super) fn device_knobs(snapshot: &Snapshot, netdev: &Netdev) -> Vec<DeviceKnob> {
     let host = Host { snapshot, netdev };
     let mut all = vec![host.threaded()];

@@ -95,7 +95,7 @@ pub(super) fn rfs(work: &NetdevWork<'_>) -> RemedyVerdict {
         Ok(steerable_share) => steerable_share,
         Err(verdict) => return *verdict,
     };
-    if in_force(work) {
+    if in_effect(work) {
         let because = "it is on, and steers connected sockets that are read";
         return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
             .reasons(steerable(steerable_share));
@@ -114,7 +114,7 @@ pub(super) fn both(work: &NetdevWork<'_>, targets: &CpuSet) -> RemedyVerdict {
         let because = "there is no other cpu to steer packets to";
         return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because);
     }
-    if rps_is_on(work) || in_force(work) {
+    if rps_is_on(work) || in_effect(work) {
         return RemedyVerdict::new(
             work,
             remedy,
@@ -160,7 +160,7 @@ pub(super) fn arfs(work: &NetdevWork<'_>) -> RemedyVerdict {
         Err(verdict) => return *verdict,
     };
     let ntuple = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
-    if in_force(work) && ntuple.is_some_and(|feature| feature.active) {
+    if in_effect(work) && ntuple.is_some_and(|feature| feature.active) {
         return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, "it is on")
             .reasons(steerable(steerable_share));
     }
@@ -271,7 +271,7 @@ fn steerable(steerable_share: Range) -> Vec<Evidence> {
 }
 
 /// Whether RFS is on: the global flow table, and the table of a queue with traffic.
-pub(super) fn in_force(work: &NetdevWork<'_>) -> bool {
+pub(super) fn in_effect(work: &NetdevWork<'_>) -> bool {
     let table = work.analysis.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
     table > 0
         && work.silos.iter().any(|silo| silo.has_traffic() && silo.rps_flow_cnt.unwrap_or(0) > 0)

@@ -6,7 +6,7 @@ use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
 use crate::judge::verdict::work::NetdevWork;
-use crate::judge::verdict::{interrupts, packet_steering, poll, queues, rps_in_force, software};
+use crate::judge::verdict::{interrupts, packet_steering, poll, queues, rps_in_effect, software};
 use crate::plan::Goal;
 
 /// Proposed entries of the global flow table (`Documentation/networking/scaling.rst`, for a busy
@@ -18,7 +18,7 @@ pub(crate) const FLOW_ENTRIES: u32 = 32768;
 pub(crate) struct Proposal {
     /// The verdict, without the changes of `goal`.
     pub(crate) verdict: RemedyVerdict,
-    /// The goal whose plan puts the remedy in force; `None` when the outcome does not call for it,
+    /// The goal whose plan applies the remedy; `None` when the outcome does not call for it,
     /// or the verdict has its changes already.
     pub(crate) goal: Option<Goal>,
 }
@@ -60,7 +60,7 @@ pub fn arfs(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<RemedyVerdict> {
 /// The share of a netdev's bytes that RFS cannot steer; `None` when RFS is off or no reads were
 /// observed.
 pub fn unsteerable(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
-    let work = NetdevWork::of(analysis, netdev).filter(packet_steering::in_force)?;
+    let work = NetdevWork::of(analysis, netdev).filter(packet_steering::in_effect)?;
     Some(1.0 - work.steerable()?.best)
 }
 
@@ -68,7 +68,7 @@ pub(super) fn of_netdev(work: &NetdevWork<'_>) -> Vec<Proposal> {
     let on = packet_steering::rps_is_on(work);
     let targets = if on { CpuSet::new() } else { packet_steering::targets(work) };
     let rps = if on {
-        rps_in_force::rps_in_force(work)
+        rps_in_effect::rps_in_effect(work)
     } else {
         packet_steering::rps_onto(work, &targets)
     };

@@ -352,7 +352,7 @@ fn rps_hurts_a_guest_whose_cpus_are_all_busy() {
 }
 
 #[test]
-fn rps_in_force_is_switched_off_in_a_busy_guest_but_stays_where_it_relieves_a_saturated_cpu() {
+fn rps_in_effect_is_switched_off_in_a_busy_guest_but_stays_where_it_relieves_a_saturated_cpu() {
     let mut scene = guest(60_000, 2, Some(true));
     let on = &mut scene.netdevs[0].queues[0];
     (on.rps_cpus, on.load, on.handed_load) = (Some(set("0,2-3")), 0.2, 0.3);

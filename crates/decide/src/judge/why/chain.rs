@@ -147,7 +147,7 @@ fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId
         file("smp_affinity_list"),
     ));
     let Some(effective) = &state.effective else { return because };
-    let in_force = file("effective_affinity_list");
+    let in_effect = file("effective_affinity_list");
     let came = |cpu: CpuId| {
         analysis.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&cpu))
     };
@@ -157,12 +157,12 @@ fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId
                 "its effective affinity is still {}: it moves when the next interrupt arrives",
                 cpus(effective)
             ),
-            in_force,
+            in_effect,
         ));
     } else if requested.len() > 1 && effective.len() == 1 {
         because.push(Fact::new(
             format!("the interrupt controller delivers it to one of these: {}", cpus(effective)),
-            in_force,
+            in_effect,
         ));
     } else if let Some(cpu) = cpu.filter(|cpu| !effective.contains(*cpu) && came(*cpu)) {
         because.push(Fact::new(
@@ -171,7 +171,7 @@ fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId
                  it was moved meanwhile",
                 cpus(effective)
             ),
-            in_force,
+            in_effect,
         ));
     }
     because

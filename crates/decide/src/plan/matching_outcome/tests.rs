@@ -289,7 +289,7 @@ fn an_outcome_says_something_of_its_machine_and_workload_only() {
     other.queues.truncate(1);
     let why = outcome.differs_in_workload(&other).unwrap();
     assert_eq!(why, "67% of the packets arrived on other queues");
-    // with the winner in force the workload may look different: either counts
+    // with the winner in effect the workload may look different: either counts
     let both = MeasuredOutcome { workloads: vec![now, other.clone()], ..outcome };
     assert_eq!(both.differs_in_workload(&other), None);
 }

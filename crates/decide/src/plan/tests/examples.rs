@@ -311,7 +311,7 @@ fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
     }
 }
 
-/// Alone it gains too little for a write; beside another that moves, the write costs nothing.
+/// Alone it gains too little for a write; if another moves too, the write costs nothing.
 #[test]
 fn a_queue_with_little_to_gain_goes_to_its_reader_only_with_others() {
     let queue = |irq, packets_per_s, reader| SceneQueue {

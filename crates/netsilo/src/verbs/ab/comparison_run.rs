@@ -18,7 +18,7 @@ use crate::verbs::ab::measurement::{Measurement, NoValue};
 use crate::verbs::ab::sides::{Side, Sides};
 use crate::views;
 
-/// Time that a side may be in force longer than planned.
+/// Time that a side may be in effect longer than planned.
 const MARGIN: Duration = Duration::from_secs(30);
 
 pub(super) fn clock() -> u64 {

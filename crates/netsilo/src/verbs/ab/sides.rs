@@ -8,7 +8,7 @@ use netsilo_decide::plan::Plan;
 use crate::args::state_dir::StateDir;
 use crate::temporary_changes::TemporaryChanges;
 
-/// The state that is in force.
+/// The state that is in effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     /// The values found at the start.
@@ -17,7 +17,7 @@ pub(super) enum Side {
     B,
 }
 
-/// Both plans, and which of them is in force.
+/// Both plans, and which of them is in effect.
 pub(super) struct Sides<'a> {
     plans: [Option<Plan>; 2],
     temporary: TemporaryChanges<'a>,
@@ -25,7 +25,7 @@ pub(super) struct Sides<'a> {
 }
 
 impl<'a> Sides<'a> {
-    /// A side stays in force for `longest` at most: a guard restores it then.
+    /// A side stays in effect for `longest` at most: a guard restores it then.
     pub(super) fn new(
         plans: [Option<Plan>; 2],
         state: &'a StateDir,
@@ -34,7 +34,7 @@ impl<'a> Sides<'a> {
         Ok(Self { plans, temporary: TemporaryChanges::new(state, longest)?, now: Side::Initial })
     }
 
-    /// Puts a side in force; returns whether anything was written.
+    /// Applies a side; returns whether anything was written.
     pub(super) fn switch_to(&mut self, side: Side) -> Result<bool> {
         if side == self.now {
             return Ok(false);

@@ -13,7 +13,7 @@ use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
 use crate::judge::verdict::work::{NetdevWork, Scenario};
 
 /// The verdict on RPS that is on, from the loads if it were switched off.
-pub(super) fn rps_in_force(work: &NetdevWork<'_>) -> RemedyVerdict {
+pub(super) fn rps_in_effect(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::Rps;
     let Some(steered) = SteeredWork::of(work) else {
         let because = "it is on, but the packets that it steers were not counted (received_rps, \
