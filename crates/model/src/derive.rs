@@ -6,6 +6,7 @@
 pub mod analysis;
 pub mod coverage;
 pub mod cpu_time;
+pub mod cpu_work;
 pub mod forwarding;
 pub mod locality;
 pub mod notes;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::rates::CpuRates;
+use netsilo_model::derive::cpu_work::{CpuWork, cpu_work};
 use netsilo_model::derive::seen_costs::{dilation, seen_wakeup_ipis};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
@@ -35,22 +35,13 @@ pub struct Capacity<'a> {
 impl<'a> Capacity<'a> {
     /// Computes the busy time of the CPUs without the load of the given silos.
     ///
-    /// User and system time come from clock ticks. Softirq time is the measured one if available,
-    /// and the silos' part of it ([`Silo::own_share`], from the same source) is subtracted. The
-    /// system time includes threaded NAPIs.
+    /// [`CpuWork`] has the time, and the silos' part of it is subtracted ([`Silo::own_share`], from
+    /// the same source).
     pub fn new(analysis: &Analysis<'a>, placed: &[&Silo]) -> Self {
-        let attribution = &analysis.observation.attribution;
-        let elapsed = attribution.elapsed.as_secs_f64();
-        let time = |cpu: &CpuId| attribution.cpu_time.get(cpu).filter(|_| elapsed > 0.0);
-        let measured =
-            |cpu: &CpuId| Some((time(cpu)?.softirq_ns() as f64 / 1e9 / elapsed).min(1.0));
         let own =
             |cpu: &CpuId| placed.iter().filter_map(|silo| silo.own_share.get(cpu)).sum::<f64>();
-        let busy = |(cpu, rates): (&CpuId, &CpuRates)| {
-            let shares = rates.shares?;
-            let softirq = measured(cpu).unwrap_or(shares.softirq);
-            let rest = shares.usr + shares.nice + shares.sys + shares.irq + softirq - own(cpu);
-            Some((*cpu, rest.clamp(0.0, 1.0)))
+        let rest = |(cpu, work): (CpuId, CpuWork)| {
+            (cpu, (work.busy() + work.nice - own(&cpu)).clamp(0.0, 1.0))
         };
         let Weights { costs, busy_wakeup, source } = weights(analysis);
         Self {
@@ -58,8 +49,8 @@ impl<'a> Capacity<'a> {
             costs,
             busy_wakeup,
             source,
-            busy: analysis.rates.cpus.iter().filter_map(busy).collect(),
-            seconds: elapsed,
+            busy: cpu_work(analysis).into_iter().map(rest).collect(),
+            seconds: analysis.observation.attribution.elapsed.as_secs_f64(),
             dilation: dilation(analysis, placed),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::cpu_work::{CpuWork, cpu_work, napi_kthreads};
 use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -134,16 +135,13 @@ impl<'a> Work<'a> {
         if all <= 0.0 {
             return Err(TooLittle::NoPackets(format!("{:.0?}", analysis.rates.elapsed)));
         }
-        let room = |cpu: &CpuId| {
-            let shares = analysis.rates.cpus.get(cpu)?.shares?;
-            Some((*cpu, (1.0 - shares.steal).max(0.05)))
-        };
-        let cpus = cpus(analysis, &queues);
+        let work = cpu_work(analysis);
+        let cpus = work.iter().map(|(cpu, work)| (*cpu, cpu_time(work))).collect();
         Ok(Self {
             idlest: idlest(&cpus),
             cpus,
             pinned: pinned(analysis),
-            room: analysis.rates.cpus.keys().filter_map(room).collect(),
+            room: work.iter().map(|(cpu, work)| (*cpu, work.room())).collect(),
             protocol_share: protocol_share(analysis, &queues),
             load: 1.0,
             queues,
@@ -153,7 +151,7 @@ impl<'a> Work<'a> {
 
     /// The share of each CPU's time in NAPI kthreads.
     pub(crate) fn kthreads(&self) -> Shares {
-        kthreads(self.queues.iter().map(|queue| queue.silo))
+        napi_kthreads(self.queues.iter().map(|queue| queue.silo))
     }
 
     /// Packets per second of all queues.
@@ -178,32 +176,9 @@ impl<'a> Work<'a> {
     }
 }
 
-/// How each CPU spent its time: softirqs as measured, else by ticks. Time that ticks do not see
-/// was idle to them.
-fn cpus(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> BTreeMap<CpuId, CpuTime> {
-    let kthreads = kthreads(queues.iter().map(|queue| queue.silo));
-    let elapsed = analysis.observation.attribution.elapsed.as_secs_f64();
-    let measured = |cpu: &CpuId| {
-        let time = analysis.observation.attribution.cpu_time.get(cpu)?;
-        (elapsed > 0.0).then(|| (time.interrupted_ns() as f64 / 1e9 / elapsed).min(1.0))
-    };
-    let time = |cpu: &CpuId| {
-        let shares = analysis.rates.cpus.get(cpu)?.shares?;
-        let booked = shares.irq + shares.softirq;
-        let kthread = kthreads.get(cpu).copied().unwrap_or(0.0).min(shares.sys);
-        let softirq = measured(cpu).unwrap_or(booked) + kthread;
-        // nice work yields to everything
-        let (usr, sys) = (shares.usr, shares.sys - kthread);
-        let left = (1.0 - softirq).max(0.0) / (usr + sys).max(f64::MIN_POSITIVE);
-        let time = CpuTime {
-            usr: usr * left.min(1.0),
-            sys: sys * left.min(1.0),
-            softirq: softirq.min(1.0),
-            booked_softirq: booked,
-        };
-        Some((*cpu, time))
-    };
-    analysis.rates.cpus.keys().filter_map(time).collect()
+/// How each CPU spent its time. NAPI kthreads count as softirqs; nice work yields to everything.
+fn cpu_time(work: &CpuWork) -> CpuTime {
+    CpuTime { usr: work.usr, sys: work.sys, softirq: work.bound(), booked_softirq: work.booked }
 }
 
 /// CPUs, the idlest first.
@@ -211,17 +186,6 @@ pub(crate) fn idlest(cpus: &BTreeMap<CpuId, CpuTime>) -> Vec<CpuId> {
     let mut idlest: Vec<CpuId> = cpus.keys().copied().collect();
     idlest.sort_unstable_by(|a, b| cpus[b].idle().total_cmp(&cpus[a].idle()).then(a.cmp(b)));
     idlest
-}
-
-/// The share of each CPU's time in NAPI kthreads.
-fn kthreads<'a>(silos: impl Iterator<Item = &'a Silo>) -> Shares {
-    let mut shares = Shares::new();
-    for silo in silos.filter(|silo| silo.kthread.is_some()) {
-        for (cpu, share) in &silo.own_share {
-            *shares.entry(*cpu).or_default() += share;
-        }
-    }
-    shares
 }
 
 impl<'a> Queue<'a> {

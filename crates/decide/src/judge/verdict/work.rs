@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::cpu_work::{CpuWork, cpu_work};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::rss::model;
@@ -125,7 +126,7 @@ impl<'a> NetdevWork<'a> {
         let (movable, samples) =
             movable(&analysis.observation.attribution, &poll_share, are_small(analysis, netdev));
         let mut work = Self {
-            loads: loads(analysis, &silos, &poll_share),
+            loads: loads(analysis, &poll_share),
             packets_per_s: match &backlog {
                 Some(backlog) => Some(backlog.packets_per_s),
                 None => packets(analysis, netdev, &silos),
@@ -295,28 +296,17 @@ fn costs(analysis: &Analysis<'_>) -> Costs {
     }
 }
 
-fn loads(analysis: &Analysis<'_>, silos: &[&Silo], poll_share: &BTreeMap<CpuId, f64>) -> Loads {
+/// The loads of the CPUs that are online and not set apart, and of those that poll.
+fn loads(analysis: &Analysis<'_>, poll_share: &BTreeMap<CpuId, f64>) -> Loads {
     let topology = &analysis.observation.after.topology;
     let counts =
         topology.online.minus(&topology.reserved()).or(&poll_share.keys().copied().collect());
-    let threaded: Vec<&Silo> =
-        silos.iter().copied().filter(|silo| silo.kthread.is_some()).collect();
-    let load = |cpu: CpuId| {
-        let shares = analysis.rates.cpus.get(&cpu)?.shares?;
-        let elapsed = analysis.observation.attribution.elapsed.as_secs_f64();
-        let time = analysis.observation.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
-        let interrupted = time.map_or(shares.irq + shares.softirq, |time| {
-            time.interrupted_ns() as f64 / 1e9 / elapsed
-        });
-        // Stolen time is not available to this machine.
-        let room = (1.0 - shares.steal).max(0.05);
-        // A kthread runs on one CPU at a time: it is a bottleneck like a softirq.
-        let kthreads: f64 = threaded.iter().filter_map(|silo| silo.own_share.get(&cpu)).sum();
-        let bound = interrupted + kthreads;
-        let busy = (shares.busy() - shares.nice).max(bound);
-        Some((cpu, CpuLoad { busy: (busy / room).min(1.0), bound: (bound / room).min(1.0) }))
+    let work = cpu_work(analysis).into_iter().filter(|(cpu, _)| counts.contains(*cpu));
+    let load = |work: CpuWork| CpuLoad {
+        busy: (work.busy() / work.room()).min(1.0),
+        bound: (work.bound() / work.room()).min(1.0),
     };
-    counts.iter().filter_map(load).collect()
+    work.map(|(cpu, work)| (cpu, load(work))).collect()
 }
 
 fn pinned(attribution: &Attribution) -> CpuSet {

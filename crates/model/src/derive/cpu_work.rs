@@ -1,0 +1,88 @@
+//! What each CPU's time went to, as every estimate of a placement or a setting takes it.
+
+use std::collections::BTreeMap;
+
+use crate::derive::analysis::Analysis;
+use crate::derive::silo::Silo;
+use crate::machine::cpuset::CpuId;
+
+/// Least share of a CPU's time that counts as its own, whatever the hypervisor takes.
+const LEAST_ROOM: f64 = 0.05;
+
+/// Shares of one CPU's time.
+///
+/// Interrupts and softirqs are as eBPF measured them at entry and exit, else by clock ticks; the
+/// rest is always by ticks. What both say together is at most the whole time: a tick that finds a
+/// task in an interrupt's time is the task's less.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CpuWork {
+    /// In user mode.
+    pub usr: f64,
+    /// In user mode at low priority, which yields to everything.
+    pub nice: f64,
+    /// In system calls and kernel threads, but those of NAPIs.
+    pub sys: f64,
+    /// In the kthreads of threaded NAPIs.
+    pub napi_kthreads: f64,
+    /// In softirqs.
+    pub softirq: f64,
+    /// In handlers of device interrupts and inter-processor interrupts.
+    pub hardirq: f64,
+    /// In interrupts and softirqs by clock ticks, as `top` and `mpstat` show it.
+    pub booked: f64,
+    /// Taken by the hypervisor.
+    pub steal: f64,
+}
+
+impl CpuWork {
+    /// Time that no scheduler moves: interrupts, softirqs, and kthreads of NAPIs, each of which
+    /// runs on one CPU at a time.
+    pub fn bound(&self) -> f64 {
+        (self.softirq + self.hardirq + self.napi_kthreads).min(1.0)
+    }
+
+    /// All time but idle, iowait and what yields.
+    pub fn busy(&self) -> f64 {
+        (self.usr + self.sys + self.bound()).min(1.0)
+    }
+
+    /// Time that the hypervisor leaves.
+    pub fn room(&self) -> f64 {
+        (1.0 - self.steal).max(LEAST_ROOM)
+    }
+}
+
+/// What each CPU did; CPUs without counters are left out.
+pub fn cpu_work(analysis: &Analysis<'_>) -> BTreeMap<CpuId, CpuWork> {
+    let kthreads = napi_kthreads(analysis.silos.queues.iter());
+    let attribution = &analysis.observation.attribution;
+    let elapsed = attribution.elapsed.as_secs_f64();
+    let work = |cpu: &CpuId| {
+        let shares = analysis.rates.cpus.get(cpu)?.shares?;
+        let measured = attribution.cpu_time.get(cpu).filter(|_| elapsed > 0.0);
+        let share = |ns: u64| (ns as f64 / 1e9 / elapsed).min(1.0);
+        let (softirq, hardirq) = measured.map_or((shares.softirq, shares.irq), |time| {
+            let softirq = time.softirq_ns();
+            (share(softirq), share(time.interrupted_ns().saturating_sub(softirq)))
+        });
+        let napi_kthreads = kthreads.get(cpu).copied().unwrap_or(0.0).min(shares.sys);
+        let tasks = [shares.usr, shares.nice, shares.sys - napi_kthreads];
+        let left = (1.0 - softirq - hardirq - napi_kthreads).max(0.0);
+        let part = (left / tasks.iter().sum::<f64>().max(f64::MIN_POSITIVE)).min(1.0);
+        let [usr, nice, sys] = tasks.map(|task| task * part);
+        let (booked, steal) = (shares.irq + shares.softirq, shares.steal);
+        Some((*cpu, CpuWork { usr, nice, sys, napi_kthreads, softirq, hardirq, booked, steal }))
+    };
+    analysis.rates.cpus.keys().filter_map(work).collect()
+}
+
+/// The share of each CPU's time in the kthreads of these silos' NAPIs.
+pub fn napi_kthreads<'a>(silos: impl Iterator<Item = &'a Silo>) -> BTreeMap<CpuId, f64> {
+    let mut shares = BTreeMap::new();
+    for silo in silos.filter(|silo| silo.kthread.is_some()) {
+        for (cpu, share) in &silo.own_share {
+            *shares.entry(*cpu).or_default() += share;
+        }
+    }
+    shares
+}
