@@ -13,6 +13,7 @@ pub mod notes;
 pub mod queue_map;
 pub mod rates;
 pub mod reader_spread;
+pub mod receive_work;
 pub mod seen_costs;
 pub mod signature;
 pub mod silo;

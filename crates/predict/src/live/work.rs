@@ -1,28 +1,22 @@
 //! The receive work that was observed: each queue's packets, what they cost, and who reads them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_work::{CpuWork, cpu_work, napi_kthreads};
+use netsilo_model::derive::receive_work::{movable_share, pinned_readers, steerable_share};
 use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
-use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use crate::prediction::CpuTime;
 
 /// Shares of 1, by CPU.
 pub(crate) type Shares = BTreeMap<CpuId, f64>;
 
-/// Fewest samples of stages that say how a softirq is divided.
-const LEAST_SAMPLES: f64 = 50.0;
-
 /// Least share of the packets whose cost must be known.
 const LEAST_KNOWN: f64 = 0.5;
-
-/// Least share of all data that readers pinned to the same CPUs read, to limit the load.
-const LEAST_PINNED: f64 = 0.05;
 
 /// The receive work of a machine.
 #[derive(Debug, Clone)]
@@ -140,7 +134,7 @@ impl<'a> Work<'a> {
         Ok(Self {
             idlest: idlest(&cpus),
             cpus,
-            pinned: pinned(analysis),
+            pinned: pinned_readers(&analysis.observation.attribution),
             room: work.iter().map(|(cpu, work)| (*cpu, work.room())).collect(),
             protocol_share: protocol_share(analysis, &queues),
             load: 1.0,
@@ -198,16 +192,10 @@ impl<'a> Queue<'a> {
         let polls: f64 = silo.polls.values().map(|poll| poll.polls_per_s).sum();
         let own: f64 = silo.own_share.values().sum();
         let rows: Vec<_> = reads(analysis, silo).collect();
-        let sum = |of: &dyn Fn(&Consumption) -> f64| -> f64 {
-            rows.iter().map(|row| of(row) * row.bytes as f64).sum()
+        let sum = |rows: &mut dyn Iterator<Item = &&Consumption>| -> f64 {
+            rows.map(|row| row.bytes as f64).sum()
         };
-        let all = sum(&|_| 1.0).max(1.0);
-        let steerable = sum(&|row| match (row.protocol, row.connected) {
-            (Protocol::Tcp, _) | (_, Some(true)) => 1.0,
-            (_, None) => 0.5,
-            (_, Some(false)) => 0.0,
-        });
-        let udp = sum(&|row| f64::from(u8::from(row.protocol == Protocol::Udp)));
+        let udp = sum(&mut rows.iter().filter(|row| row.protocol == Protocol::Udp));
         Some(Self {
             silo,
             packets,
@@ -218,8 +206,8 @@ impl<'a> Queue<'a> {
             polled: normalized(silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s))),
             read: normalized(silo.read_on().into_iter()),
             wakeups: wakeups(silo),
-            steerable: steerable / all,
-            udp: udp / all,
+            steerable: steerable_share(rows.iter().copied()).map_or(0.0, |share| share.likely),
+            udp: udp / sum(&mut rows.iter()).max(1.0),
         })
     }
 
@@ -238,22 +226,6 @@ fn wakeups(silo: &Silo) -> BTreeMap<CpuId, f64> {
     all
 }
 
-/// The sets of CPUs to which readers are pinned that read there a good part of the data.
-fn pinned(analysis: &Analysis<'_>) -> Vec<CpuSet> {
-    let attribution = &analysis.observation.attribution;
-    let mut bytes: Vec<(&CpuSet, u64)> = Vec::new();
-    for one in &attribution.consumption {
-        let Some(cpus) = attribution.pinned.get(&one.consumer.tgid) else { continue };
-        match bytes.iter_mut().find(|(known, _)| *known == cpus) {
-            Some((_, sum)) => *sum += one.bytes,
-            None => bytes.push((cpus, one.bytes)),
-        }
-    }
-    let all: u64 = attribution.consumption.iter().map(|one| one.bytes).sum();
-    bytes.retain(|(_, bytes)| *bytes as f64 >= LEAST_PINNED * all as f64);
-    bytes.into_iter().map(|(cpus, _)| cpus.clone()).collect()
-}
-
 /// The reads of data that arrived on a queue.
 fn reads<'a>(analysis: &'a Analysis<'_>, silo: &Silo) -> impl Iterator<Item = &'a Consumption> {
     let napi = silo.napi.as_ref().map(|napi| napi.to);
@@ -269,26 +241,17 @@ pub(crate) fn normalized(weights: impl Iterator<Item = (CpuId, f64)>) -> Shares 
     shares
 }
 
-/// The share of the softirqs' samples after driver and GRO; `None` with too few samples, or where
-/// RPS already takes that part elsewhere.
+/// The share of the softirqs' time after driver and GRO; `None` if it was not sampled, or where RPS
+/// already takes that part elsewhere.
 fn protocol_share(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> Option<f64> {
-    let stages = analysis.observation.attribution.stages.as_ref()?;
     let away = |queue: &Queue<'_>| {
         let protocol = queue.silo.protocol_cpus.keys();
         protocol.filter(|cpu| !queue.polled.contains_key(cpu)).count() > 0
     };
-    if stages.refused.is_some() || queues.iter().any(away) {
+    if queues.iter().any(away) {
         return None;
     }
-    let polling = queues.iter().flat_map(|queue| queue.polled.keys());
-    let cpus: std::collections::BTreeSet<CpuId> = polling.copied().collect();
-    let samples = cpus.iter().filter_map(|cpu| stages.cpus.get(cpu)).flatten();
-    let (mut poll, mut all) = (0.0, 0.0);
-    for (stage, count) in samples.filter(|(stage, _)| **stage != ReceiveStage::Other) {
-        all += *count as f64;
-        if matches!(stage, ReceiveStage::DriverGro | ReceiveStage::TxCompletion) {
-            poll += *count as f64;
-        }
-    }
-    (all >= LEAST_SAMPLES).then(|| 1.0 - poll / all)
+    let polling: BTreeSet<&CpuId> = queues.iter().flat_map(|queue| queue.polled.keys()).collect();
+    let movable = movable_share(&analysis.observation.attribution, polling.into_iter())?;
+    Some(movable.share.likely)
 }

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_work::{CpuWork, cpu_work};
+use netsilo_model::derive::receive_work::{
+    Bounds, MovableShare, movable_share, pinned_readers, steerable_share,
+};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::rss::model;
-use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol};
+use netsilo_model::snapshot::attribution::{Attribution, Consumption};
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use crate::judge::verdict::backlog::BacklogWork;
 use crate::judge::verdict::bottleneck::{CpuLoad, Loads};
 
-/// Standard errors that bound a sampled share in 95 of 100 cases.
-const DEVIATIONS: f64 = 2.0;
 /// Share of a softirq after driver and GRO, where it was not sampled (docs/verdicts.md).
 const MOVABLE: Range = Range { worst: 0.3, likely: 0.5, best: 0.85 };
 /// The same for packets of at most [`SMALL_BYTES`], which GRO cannot merge.
@@ -25,8 +25,6 @@ const MOVABLE_OF_SMALL: Range = Range { worst: 0.45, likely: 0.6, best: 0.85 };
 const SMALL_BYTES: f64 = 512.0;
 /// Minimum number of packets for a count of flows.
 const FLOW_PACKETS: u64 = 100;
-/// Minimum number of samples for a share.
-const SAMPLES: f64 = 50.0;
 
 /// A value in each scenario, from the worst to the best that fits the measurements.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,6 +45,13 @@ impl Range {
             Scenario::Likely => self.likely,
             Scenario::Best => self.best,
         }
+    }
+}
+
+impl From<Bounds> for Range {
+    /// The more can be moved, the better.
+    fn from(Bounds { least, likely, most }: Bounds) -> Self {
+        Self { worst: least, likely, best: most }
     }
 }
 
@@ -207,20 +212,7 @@ impl<'a> NetdevWork<'a> {
     /// The share of the bytes that RFS can steer: those of connected sockets. `None` when no reads
     /// were observed.
     pub(super) fn steerable(&self) -> Option<Range> {
-        let (mut all, mut connected, mut unknown) = (0.0, 0.0, 0.0);
-        for row in self.read() {
-            all += row.bytes as f64;
-            match (row.protocol, row.connected) {
-                (Protocol::Tcp, _) | (_, Some(true)) => connected += row.bytes as f64,
-                (_, None) => unknown += row.bytes as f64,
-                (_, Some(false)) => {}
-            }
-        }
-        (all > 0.0).then(|| Range {
-            worst: connected / all,
-            likely: (connected + unknown / 2.0) / all,
-            best: (connected + unknown) / all,
-        })
+        steerable_share(self.read()).map(Range::from)
     }
 
     /// The share of the bytes read on each CPU.
@@ -309,13 +301,9 @@ fn loads(analysis: &Analysis<'_>, poll_share: &BTreeMap<CpuId, f64>) -> Loads {
     work.map(|(cpu, work)| (cpu, load(work))).collect()
 }
 
+/// CPUs to which readers are pinned that may run nowhere else.
 fn pinned(attribution: &Attribution) -> CpuSet {
-    let reads = attribution.consumption.iter().filter(|row| row.bytes > 0);
-    reads
-        .filter_map(|row| Some((row.consumer_cpu, attribution.pinned.get(&row.consumer.tgid)?)))
-        .filter(|(cpu, pinned)| **pinned == CpuSet::from_cpu(*cpu))
-        .map(|(cpu, _)| cpu)
-        .collect()
+    pinned_readers(attribution).iter().filter_map(CpuSet::single).collect()
 }
 
 fn packets(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64> {
@@ -348,30 +336,10 @@ fn movable(
     poll_share: &BTreeMap<CpuId, f64>,
     small: bool,
 ) -> (Range, Option<f64>) {
-    let documented = (if small { MOVABLE_OF_SMALL } else { MOVABLE }, None);
-    let Some(stages) = attribution.stages.as_ref().filter(|stages| stages.refused.is_none()) else {
-        return documented;
-    };
-    let mut by_stage: BTreeMap<ReceiveStage, f64> = BTreeMap::new();
-    for (stage, samples) in poll_share.keys().filter_map(|cpu| stages.cpus.get(cpu)).flatten() {
-        *by_stage.entry(*stage).or_default() += *samples as f64;
+    match movable_share(attribution, poll_share.keys()) {
+        Some(MovableShare { share, samples }) => (share.into(), Some(samples)),
+        None => (if small { MOVABLE_OF_SMALL } else { MOVABLE }, None),
     }
-    let of = |stage: ReceiveStage| by_stage.get(&stage).copied().unwrap_or(0.0);
-    let all: f64 = by_stage.values().sum();
-    if all < SAMPLES {
-        return documented;
-    }
-    let stays = of(ReceiveStage::DriverGro) + of(ReceiveStage::TxCompletion);
-    let share = |moves: f64| moves / all;
-    let error = |share: f64| DEVIATIONS * (share * (1.0 - share) / all).sqrt();
-    // Samples of unknown functions may belong to either part.
-    let (least, most) = (share(all - stays - of(ReceiveStage::Other)), share(all - stays));
-    let range = Range {
-        worst: (least - error(least)).max(0.0),
-        likely: (least + most) / 2.0,
-        best: (most + error(most)).min(1.0),
-    };
-    (range, Some(all))
 }
 
 /// The flows as counted on arrival, else bounds from the readers.
@@ -414,7 +382,7 @@ fn readers(silos: &[&Silo]) -> Option<Flows> {
 mod tests {
     use super::*;
     use netsilo_model::snapshot::observation::Observation;
-    use netsilo_model::snapshot::stage_samples::StageSamples;
+    use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
     use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
 
@@ -500,6 +468,6 @@ mod tests {
         let known = [(DriverGro, 300), (TxCompletion, 500), (LocalDelivery, 200)];
         assert_eq!(movable(&known), (0.2, Some(1000.0)));
         let unknown = [(DriverGro, 300), (TxCompletion, 400), (LocalDelivery, 200), (Other, 100)];
-        assert_eq!(movable(&unknown), (0.25, Some(1000.0)), "half of what is unknown");
+        assert_eq!(movable(&unknown), (200.0 / 900.0, Some(1000.0)), "unknown: like the rest");
     }
 }
