@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::cost::weights::{CostSource, Costs};
+use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_work::{CpuWork, cpu_work};
-use netsilo_model::derive::seen_costs::{dilation, seen_wakeup_ipis};
+use netsilo_model::derive::seen_costs::{dilation, machine_costs};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Topology;
@@ -43,12 +43,12 @@ impl<'a> Capacity<'a> {
         let rest = |(cpu, work): (CpuId, CpuWork)| {
             (cpu, (work.busy() + work.nice - own(&cpu)).clamp(0.0, 1.0))
         };
-        let Weights { costs, busy_wakeup, source } = weights(analysis);
+        let known = machine_costs(analysis);
         Self {
             topology: &analysis.after().topology,
-            costs,
-            busy_wakeup,
-            source,
+            source: known.source_in_words(),
+            busy_wakeup: known.busy_wakeup,
+            costs: known.costs,
             busy: cpu_work(analysis).into_iter().map(rest).collect(),
             seconds: analysis.observation.attribution.elapsed.as_secs_f64(),
             dilation: dilation(analysis, placed),
@@ -58,51 +58,6 @@ impl<'a> Capacity<'a> {
     /// Share of the time in which a CPU has nothing else to do; none if that is unknown.
     pub fn idle(&self, cpu: CpuId) -> f64 {
         1.0 - self.busy.get(&cpu).copied().unwrap_or(1.0)
-    }
-}
-
-/// The weights of the cost model, with what was seen of IPIs.
-struct Weights {
-    costs: Costs,
-    /// [`Capacity::busy_wakeup`].
-    busy_wakeup: f64,
-    /// Their source in words.
-    source: String,
-}
-
-/// Default weights are raised until the receiver's half of an IPI under one last-level cache is at
-/// least the time of the handler, which eBPF has measured: what it does not see, such as exits from
-/// a guest, only adds to that. The sender's half is taken to change alike, and not to depend on
-/// what the receiver does. Weights that were calibrated or configured stay as they are.
-fn weights(analysis: &Analysis<'_>) -> Weights {
-    let given = analysis.costs;
-    let as_given = |costs: Costs| {
-        let source = costs.source_in_words();
-        Weights { costs, busy_wakeup: 1.0, source }
-    };
-    if given.source != CostSource::Default {
-        return as_given(given.clone());
-    }
-    let costs = match analysis.after().machine.virtual_machine {
-        Some(true) => Costs { assumed: given.assumed, ..Costs::for_virtual_machine() },
-        _ => given.clone(),
-    };
-    let Some(seen) = seen_wakeup_ipis(analysis) else { return as_given(costs) };
-    let scale = (seen.each_ns / (costs.ipi_ns.llc / 2.0)).max(1.0);
-    let on_busy = seen.busy.map_or_else(String::new, |busy| {
-        format!(", {:.1} us to a busy cpu", seen.each_ns * busy / 1e3)
-    });
-    let source = format!(
-        "{}, {:.1} us per ipi ({} seen{on_busy})",
-        costs.source_in_words(),
-        seen.each_ns / 1e3,
-        seen.count
-    );
-    let busy_wakeup = seen.busy.map_or(1.0, |busy| (1.0 + busy) / 2.0);
-    Weights {
-        costs: Costs { ipi_ns: costs.ipi_ns.map(|ns| ns * scale), ..costs },
-        busy_wakeup,
-        source,
     }
 }
 

@@ -1,5 +1,7 @@
-//! What an observation itself says of costs: of an IPI, and whether times are the CPU's.
+//! The costs on the observed machine: what the observation itself says of an IPI, and whether times
+//! are the CPU's.
 
+use crate::cost::weights::{CostSource, Costs};
 use crate::derive::analysis::Analysis;
 use crate::derive::silo::Silo;
 
@@ -62,7 +64,7 @@ pub struct SeenIpis {
 /// The kernel makes an idle CPU do the rest of its wakeup by a call-function IPI
 /// (`kernel/sched/core.c:ttwu_queue_cond`, 5.8). On a busy one the waker does it, and sends a
 /// reschedule IPI if the woken thread preempts what runs there (`wakeup_preempt`).
-pub fn seen_wakeup_ipis(analysis: &Analysis<'_>) -> Option<SeenIpis> {
+fn seen_wakeup_ipis(analysis: &Analysis<'_>) -> Option<SeenIpis> {
     let times = analysis.observation.attribution.cpu_time.values();
     let (mut ns, mut count) = (0_u64, 0_u64);
     for all in times.filter_map(|time| time.reschedules) {
@@ -79,4 +81,53 @@ pub fn seen_wakeup_ipis(analysis: &Analysis<'_>) -> Option<SeenIpis> {
     };
     let busy = (count >= ENOUGH_IPIS && ns > 0).then(|| ns as f64 / count as f64 / each_ns);
     Some(SeenIpis { each_ns, count: calls.saturating_add(count), busy: busy.map(|it| it.min(1.0)) })
+}
+
+/// The weights of the cost model on the observed machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MachineCosts {
+    /// The weights.
+    pub costs: Costs,
+    /// Cost of a wakeup that finds the reader's CPU busy, relative to one that finds it idle; 1
+    /// where that was not measured.
+    pub busy_wakeup: f64,
+    /// What raised the weights of IPIs.
+    pub seen: Option<SeenIpis>,
+}
+
+/// The weights as they were given. The default ones are those of a virtual machine in one, and are
+/// raised until the receiver's half of an IPI under one last-level cache is at least the time of
+/// the handler, which eBPF has measured: what it does not see, such as exits from a guest, only
+/// adds to that. The sender's half is taken to change alike, and not to depend on what the receiver
+/// does.
+pub fn machine_costs(analysis: &Analysis<'_>) -> MachineCosts {
+    let given = analysis.costs;
+    if given.source != CostSource::Default {
+        return MachineCosts { costs: given.clone(), busy_wakeup: 1.0, seen: None };
+    }
+    let costs = match analysis.after().machine.virtual_machine {
+        Some(true) => Costs { assumed: given.assumed, ..Costs::for_virtual_machine() },
+        _ => given.clone(),
+    };
+    let seen = seen_wakeup_ipis(analysis);
+    let each = seen.as_ref().map_or(0.0, |seen| seen.each_ns);
+    let scale = (each / (costs.ipi_ns.llc / 2.0)).max(1.0);
+    let busy = seen.as_ref().and_then(|seen| seen.busy);
+    MachineCosts {
+        costs: Costs { ipi_ns: costs.ipi_ns.map(|ns| ns * scale), ..costs },
+        busy_wakeup: busy.map_or(1.0, |busy| (1.0 + busy) / 2.0),
+        seen,
+    }
+}
+
+impl MachineCosts {
+    /// Where the weights come from, in words.
+    pub fn source_in_words(&self) -> String {
+        let source = self.costs.source_in_words();
+        let Some(SeenIpis { each_ns, count, busy }) = self.seen else { return source };
+        let on_busy = busy.map_or_else(String::new, |busy| {
+            format!(", {:.1} us to a busy cpu", each_ns * busy / 1e3)
+        });
+        format!("{source}, {:.1} us per ipi ({count} seen{on_busy})", each_ns / 1e3)
+    }
 }

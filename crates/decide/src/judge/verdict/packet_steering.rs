@@ -209,7 +209,7 @@ pub(super) fn arfs(work: &NetdevWork<'_>) -> RemedyVerdict {
     reasons.push(Evidence::new(
         "cache line transfers from protocol to reader",
         Measure::Share(saved),
-        work.costs.source_in_words(),
+        work.costs_source.clone(),
     ));
     let bound = match effect.outcome() {
         Outcome::Help => effect.bound("no work moves"),
@@ -399,7 +399,7 @@ fn steered(
     reasons.push(Evidence::new(
         "time that it would add, on all cpus",
         Measure::Share(added.time),
-        work.costs.source_in_words(),
+        work.costs_source.clone(),
     ));
     RemedyVerdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons)
 }

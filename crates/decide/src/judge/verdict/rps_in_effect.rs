@@ -71,7 +71,7 @@ pub(super) fn rps_in_effect(work: &NetdevWork<'_>) -> RemedyVerdict {
         Evidence::new(
             "time added by steering",
             Measure::Share(added.time),
-            work.costs.source_in_words(),
+            work.costs_source.clone(),
         ),
     ]);
     RemedyVerdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons)

@@ -8,6 +8,7 @@ use netsilo_model::derive::cpu_work::{CpuWork, cpu_work};
 use netsilo_model::derive::receive_work::{
     Bounds, MovableShare, movable_share, pinned_readers, steerable_share,
 };
+use netsilo_model::derive::seen_costs::machine_costs;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::rss::model;
@@ -101,8 +102,12 @@ pub(super) struct NetdevWork<'a> {
     pub(super) flows: Option<Flows>,
     /// Utilisation of the link (0 to 1) in its busier direction; `None` without a known speed.
     pub(super) link: Option<f64>,
-    /// The cost weights; in a virtual machine, the default weights for virtual machines.
+    /// The weights of the cost model on this machine.
     pub(super) costs: Costs,
+    /// Where they come from, in words.
+    pub(super) costs_source: String,
+    /// Whether the time of IPIs was seen, which the weights are not below then.
+    ipis_seen: bool,
     /// The CPUs whose applications cannot leave: processes that read data there are pinned to it.
     pub(super) pinned: CpuSet,
 }
@@ -130,6 +135,7 @@ impl<'a> NetdevWork<'a> {
         }
         let (movable, samples) =
             movable(&analysis.observation.attribution, &poll_share, are_small(analysis, netdev));
+        let costs = machine_costs(analysis);
         let mut work = Self {
             loads: loads(analysis, &poll_share),
             packets_per_s: match &backlog {
@@ -142,7 +148,9 @@ impl<'a> NetdevWork<'a> {
             samples,
             flows: flows(analysis, netdev, &silos),
             link: analysis.link_use(netdev),
-            costs: costs(analysis),
+            costs_source: costs.source_in_words(),
+            ipis_seen: costs.seen.is_some(),
+            costs: costs.costs,
             pinned: pinned(&analysis.observation.attribution),
             analysis,
             netdev,
@@ -266,6 +274,10 @@ impl<'a> NetdevWork<'a> {
     /// wide for the default weights.
     pub(super) fn interrupt_cost(&self) -> Range {
         match (&self.costs.source, self.is_guest()) {
+            // What eBPF does not see of an IPI only adds to its time.
+            (CostSource::Default, _) if self.ipis_seen => {
+                Range { worst: 2.0, likely: 1.0, best: 1.0 }
+            }
             (CostSource::Default, Some(true)) => {
                 Range { worst: 2.0, likely: 1.0, best: 1.0 / Costs::VIRTUAL_IPI_FACTOR }
             }
@@ -275,16 +287,6 @@ impl<'a> NetdevWork<'a> {
             }
             _ => Range::exactly(1.0),
         }
-    }
-}
-
-/// The cost weights; a virtual machine uses its own default weights unless others are configured.
-fn costs(analysis: &Analysis<'_>) -> Costs {
-    let guest = analysis.observation.after.machine.virtual_machine == Some(true);
-    if guest && *analysis.costs == Costs::default() {
-        Costs::for_virtual_machine()
-    } else {
-        analysis.costs.clone()
     }
 }
 
