@@ -40,9 +40,8 @@ impl<'a> Capacity<'a> {
     pub fn new(analysis: &Analysis<'a>, placed: &[&Silo]) -> Self {
         let own =
             |cpu: &CpuId| placed.iter().filter_map(|silo| silo.own_share.get(cpu)).sum::<f64>();
-        let rest = |(cpu, work): (CpuId, CpuWork)| {
-            (cpu, (work.busy() + work.nice - own(&cpu)).clamp(0.0, 1.0))
-        };
+        let rest =
+            |(cpu, work): (CpuId, CpuWork)| (cpu, (work.claimed() - own(&cpu)).clamp(0.0, 1.0));
         let known = machine_costs(analysis);
         Self {
             topology: &analysis.after().topology,

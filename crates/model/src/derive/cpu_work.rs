@@ -12,8 +12,7 @@ const LEAST_ROOM: f64 = 0.05;
 /// Shares of one CPU's time.
 ///
 /// Interrupts and softirqs are as eBPF measured them at entry and exit, else by clock ticks; the
-/// rest is always by ticks. What both say together is at most the whole time: a tick that finds a
-/// task in an interrupt's time is the task's less.
+/// rest is always by ticks. On a full CPU the two together may claim more than all time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CpuWork {
     /// In user mode.
@@ -28,8 +27,10 @@ pub struct CpuWork {
     pub softirq: f64,
     /// In handlers of device interrupts and inter-processor interrupts.
     pub hardirq: f64,
-    /// In interrupts and softirqs by clock ticks, as `top` and `mpstat` show it.
-    pub booked: f64,
+    /// In interrupts by clock ticks.
+    pub booked_hardirq: f64,
+    /// In softirqs by clock ticks.
+    pub booked_softirq: f64,
     /// Taken by the hypervisor.
     pub steal: f64,
 }
@@ -44,6 +45,25 @@ impl CpuWork {
     /// All time but idle, iowait and what yields.
     pub fn busy(&self) -> f64 {
         (self.usr + self.sys + self.bound()).min(1.0)
+    }
+
+    /// All that clock ticks and measurement claim, also of more than all time, with interrupts as
+    /// booked: those that were measured contain the IPIs of the present placement, which a placement
+    /// prices itself.
+    pub fn claimed(&self) -> f64 {
+        let tasks = self.usr + self.nice + self.sys + self.napi_kthreads;
+        tasks + self.softirq + self.booked_hardirq
+    }
+
+    /// In interrupts and softirqs by clock ticks, as `top` and `mpstat` show it.
+    pub fn booked(&self) -> f64 {
+        self.booked_hardirq + self.booked_softirq
+    }
+
+    /// User and system time of what does not yield, within what interrupts leave.
+    pub fn tasks(&self) -> (f64, f64) {
+        let left = (1.0 - self.bound()) / (self.usr + self.sys).max(f64::MIN_POSITIVE);
+        (self.usr * left.min(1.0), self.sys * left.min(1.0))
     }
 
     /// Time that the hypervisor leaves.
@@ -66,12 +86,18 @@ pub fn cpu_work(analysis: &Analysis<'_>) -> BTreeMap<CpuId, CpuWork> {
             (share(softirq), share(time.interrupted_ns().saturating_sub(softirq)))
         });
         let napi_kthreads = kthreads.get(cpu).copied().unwrap_or(0.0).min(shares.sys);
-        let tasks = [shares.usr, shares.nice, shares.sys - napi_kthreads];
-        let left = (1.0 - softirq - hardirq - napi_kthreads).max(0.0);
-        let part = (left / tasks.iter().sum::<f64>().max(f64::MIN_POSITIVE)).min(1.0);
-        let [usr, nice, sys] = tasks.map(|task| task * part);
-        let (booked, steal) = (shares.irq + shares.softirq, shares.steal);
-        Some((*cpu, CpuWork { usr, nice, sys, napi_kthreads, softirq, hardirq, booked, steal }))
+        let work = CpuWork {
+            usr: shares.usr,
+            nice: shares.nice,
+            sys: shares.sys - napi_kthreads,
+            napi_kthreads,
+            softirq,
+            hardirq,
+            booked_hardirq: shares.irq,
+            booked_softirq: shares.softirq,
+            steal: shares.steal,
+        };
+        Some((*cpu, work))
     };
     analysis.rates.cpus.keys().filter_map(work).collect()
 }
