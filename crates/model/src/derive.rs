@@ -4,6 +4,7 @@
 //! decisions.
 
 pub mod analysis;
+pub mod backlog;
 pub mod coverage;
 pub mod cpu_time;
 pub mod cpu_work;

@@ -43,7 +43,16 @@ struct Errors {
     rate: f64,
     gain: f64,
     softirq: f64,
-    observed: f64,
+    observed: ObservedErrors,
+}
+
+/// What a ratio of rates of an observed machine is off by, in one draw: factors.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ObservedErrors {
+    /// Usually.
+    pub(crate) usual: f64,
+    /// Where packets of a netdev without NAPI move.
+    pub(crate) backlog: f64,
 }
 
 impl Draws {
@@ -59,7 +68,10 @@ impl Draws {
                     rate: (table.error.rate * rate).exp(),
                     gain: (table.error.gain * gain).exp(),
                     softirq: table.error.softirq * softirq,
-                    observed: (table.error.observed * gain).exp(),
+                    observed: ObservedErrors {
+                        usual: (table.error.observed * gain).exp(),
+                        backlog: (table.error.backlog * gain).exp(),
+                    },
                 };
                 (values, errors)
             })
@@ -74,7 +86,7 @@ impl Draws {
 
     /// Each draw, with the factor by which the model itself may be off in a ratio of rates of an
     /// observed machine.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (&Values, f64)> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&Values, ObservedErrors)> {
         self.draws.iter().map(|(values, errors)| (values, errors.observed))
     }
 

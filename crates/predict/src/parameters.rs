@@ -167,6 +167,9 @@ pub struct ModelError {
     /// Standard deviation of the logarithm of a ratio of rates, for an observed machine: what
     /// remained of the first blind run (`docs/model.md`).
     pub observed: f64,
+    /// The same where a setting moves the packets of a netdev without NAPI: what remained of 30
+    /// measured settings of RPS on veths (`docs/verdicts.md`).
+    pub backlog: f64,
 }
 
 /// A parameter after the fit to the published experiments.

@@ -6,7 +6,6 @@
 //! the measurements ([`work`]). A remedy helps if it helps in the worst one, and hurts if it cannot
 //! help in the best one. `docs/verdicts.md` has the formulas and sources.
 
-mod backlog;
 mod bottleneck;
 mod effect;
 mod interrupts;
@@ -19,7 +18,6 @@ mod rps_in_effect;
 mod software;
 mod work;
 
-pub(crate) use backlog::BacklogWork;
 pub(in crate::judge) use interrupts::selects_a_mode;
 pub(crate) use proposals::{FLOW_ENTRIES, Proposal, proposals};
 pub use proposals::{arfs, rfs, rps_onto, unsteerable};

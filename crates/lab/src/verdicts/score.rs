@@ -8,6 +8,11 @@ use netsilo_decide::judge::verdict::{Outcome, rps_onto};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_predict::interval::Draws;
+use netsilo_predict::live::forecast::forecast;
+use netsilo_predict::live::proposal::Proposal;
+use netsilo_predict::live::work::Work;
+use netsilo_predict::parameters::Table;
 use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +22,9 @@ use crate::wire::{NETDEV, cpus_of};
 
 /// Change of the rate within which "no clear change" is right.
 const SMALL: f64 = 0.05;
+
+/// Draws of the parameters for a forecast.
+const DRAWS: usize = 200;
 
 /// What a setting writes.
 #[derive(Debug, Serialize, Deserialize)]
@@ -58,8 +66,8 @@ impl Pair<'_> {
         self.on.over(self.off).map(|ratio| ratio.map(|it| it - 1.0))
     }
 
-    /// What `check` says under this load.
-    fn verdict(&self, folder: &Path) -> Result<Outcome> {
+    /// What `check` says under this load, and what `predict` expects.
+    fn said(&self, folder: &Path, draws: &Draws) -> Result<(Outcome, Option<Estimate>)> {
         let start = self.load.starts.first().context("no bundle")?;
         let file = folder.join(&start.bundle);
         let observation = netsilo_sys::bundle::open(file.clone())
@@ -69,7 +77,16 @@ impl Pair<'_> {
         let netdev = observation.after.netdevs.iter().find(|netdev| netdev.name == NETDEV);
         let netdev = netdev.with_context(|| format!("{file:?} has no {NETDEV}"))?;
         let verdict = rps_onto(&analysis, netdev, &self.cpus);
-        Ok(verdict.map_or(Outcome::Unknown, |verdict| verdict.outcome))
+        let verdict = verdict.map_or(Outcome::Unknown, |verdict| verdict.outcome);
+        let mut after = Proposal::new("RPS", &observation.after, &[]);
+        let queues = after.after.netdevs.iter_mut().filter(|netdev| netdev.name == NETDEV);
+        for queue in queues.flat_map(|netdev| &mut netdev.rx_queues) {
+            queue.rps_cpus = Some(self.cpus.clone());
+        }
+        let expected = Work::new(&analysis).ok().and_then(|work| {
+            forecast(&work, 1.0, &[after], draws).settings.pop().and_then(|setting| setting.gain)
+        });
+        Ok((verdict, expected))
     }
 
     /// Whether the verdict agrees with what was measured.
@@ -113,20 +130,21 @@ impl fmt::Display for Score {
 
 /// A row for each pair, and the score, in Markdown.
 pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
-    let mut table = markdown(&["load", "RPS onto", "rate without", "change by RPS", "verdict", ""]);
-    let (mut scores, mut calm) = (Vec::new(), Vec::new());
+    let mut table =
+        markdown(&["load", "RPS onto", "rate without", "change by RPS", "verdict", "", "forecast"]);
+    let (mut scores, mut calm, mut held) = (Vec::new(), Vec::new(), 0);
+    let draws = Draws::new(&Table::built_in().map_err(anyhow::Error::msg)?, DRAWS, 1);
     for pair in recorded.pairs()? {
-        let verdict = pair.verdict(folder)?;
+        let (verdict, expected) = pair.said(folder, &draws)?;
         let score = pair.score(verdict);
+        held += usize::from(expected.is_some_and(|gain| gain.contains(pair.change())));
         scores.push(score);
         calm.extend((verdict == Outcome::NoClearChange).then(|| pair.change()));
         let percent = |share: f64| format!("{:+.0}%", share * 100.0);
-        let change = match pair.interval() {
-            Some(Estimate { value, low, high }) => {
-                format!("{} ({} to {})", percent(value), percent(low), percent(high))
-            }
-            None => percent(pair.change()),
+        let interval = |Estimate { value, low, high }: Estimate| {
+            format!("{} ({} to {})", percent(value), percent(low), percent(high))
         };
+        let change = pair.interval().map_or_else(|| percent(pair.change()), interval);
         let without = middle(&pair.off.rates);
         table.add_row([
             pair.load.name.clone(),
@@ -135,6 +153,7 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
             change,
             verdict.to_string(),
             score.to_string(),
+            expected.map_or_else(|| "-".to_owned(), interval),
         ]);
     }
     let all = [Score::Right, Score::Wrong, Score::NotShown, Score::SaysNothing];
@@ -144,7 +163,7 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
     });
     let within = calm.iter().filter(|change| change.abs() <= SMALL).count();
     Ok(format!(
-        "{table}\n\n{} pairs: {}.\n\nOf {} verdicts of no clear change, {within} have a median \
+        "{table}\n\n{} pairs: {}. {held} intervals of the forecast hold the measured change.\n\nOf {} verdicts of no clear change, {within} have a median \
          within {:.0}%.",
         scores.len(),
         counts.join(", "),

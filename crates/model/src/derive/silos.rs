@@ -387,7 +387,7 @@ fn container(cgroup: &str, attribution: &Attribution) -> Option<String> {
     Some(name.cloned().unwrap_or_else(|| container.label()))
 }
 
-fn consumers(
+pub(super) fn consumers(
     rows: &[&Consumption],
     attribution: &Attribution,
     wakeups: &Wakeups,

@@ -11,7 +11,7 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_trial::stats::Estimate;
 use serde::{Serialize, Serializer};
 
-use crate::interval::{Draws, estimate};
+use crate::interval::{Draws, ObservedErrors, estimate};
 use crate::live::completions::{self, Moved};
 pub use crate::live::loads::Path;
 use crate::live::loads::{self, Loads};
@@ -110,6 +110,7 @@ pub fn forecast(observed: &Work<'_>, load: f64, settings: &[Proposal], draws: &D
     let mut all = vec![machine.expected(AS_IT_IS, &work, None)];
     for proposal in settings {
         let mut not_modeled = proposal.not_modeled.clone();
+        not_modeled.extend(proposal.unknown_senders(&work));
         let supposed = proposal.other_queues(observed).unwrap_or_else(|unknown| {
             not_modeled.push(unknown);
             None
@@ -193,7 +194,7 @@ fn present(work: &Work<'_>) -> Vec<Placement> {
 struct Drawings<'a> {
     present: Vec<Placement>,
     fitted: Drawn<'a>,
-    drawn: Vec<(Drawn<'a>, f64)>,
+    drawn: Vec<(Drawn<'a>, ObservedErrors)>,
 }
 
 impl<'a> Drawings<'a> {
@@ -317,6 +318,13 @@ impl Drawings<'_> {
         sum
     }
 
+    /// Whether a setting moves packets of a netdev without NAPI.
+    fn moves_backlog(&self, placed: &Placed) -> bool {
+        let queues = self.fitted.work.queues.iter().zip(&self.present).zip(&placed.queues);
+        let mut moved = queues.filter(|((_, now), then)| now != then);
+        moved.any(|((queue, _), _)| queue.is_backlog)
+    }
+
     /// What a setting would do that places the queues so, against the machine as it is, which was
     /// measured; `None`: as it is.
     fn expected(&self, name: &str, as_it_is: &Work<'_>, placed: Option<&Placed>) -> Expected {
@@ -324,7 +332,9 @@ impl Drawings<'_> {
         // The times as it is were measured: no draw changes them.
         let present = limit(as_it_is, &as_it_is.cpus).0;
         let (mut fits, mut gains, mut times) = (Vec::new(), Vec::new(), Vec::new());
-        for (drawn, error) in &self.drawn {
+        let moves_backlog = placed.is_some_and(|placed| self.moves_backlog(placed));
+        for (drawn, errors) in &self.drawn {
+            let error = if moves_backlog { errors.backlog } else { errors.usual };
             let state = State::new(drawn, placed);
             gains.push(state.fits / present * error - 1.0);
             fits.push(state.fits);

@@ -111,6 +111,9 @@ fn parts(
 ) -> Parts {
     let share = work.protocol_share.unwrap_or_else(|| prices.protocol_share(queue));
     let adding = Adding { loads: &mut Loads::default(), work, queue, placed: now, prices };
+    if queue.is_backlog {
+        return Parts { poll: 0.0, begin: adding.begin(), protocol: ns };
+    }
     // What RPS takes away from the CPU that polls, and what it costs there.
     let away: f64 = adding.steered().map(|pair| pair.share).sum();
     let measured = (ns - adding.sending()).max(LEAST_POLL * ns);
@@ -212,12 +215,19 @@ impl Adding<'_, '_> {
             let (distance, ipis) = (self.distance(pair), self.ipis(pair));
             let (send, receive) = self.prices.ipi(distance, self.idle(pair.to));
             let enqueue = self.softirq(pair.from, packets * self.prices.enqueue());
-            let backlog = self.softirq(pair.to, packets * self.prices.backlog(distance));
+            let backlog = self.softirq(pair.to, packets * self.backlog(distance));
             self.loads.path.steering += enqueue + backlog;
             let both = self.softirq(pair.from, ipis * send) + self.softirq(pair.to, ipis * receive);
             self.loads.path.ipis += both;
             self.loads.ipis += ipis;
         }
+    }
+
+    /// What a packet costs more on another CPU's backlog: nothing but its cache lines if it would be
+    /// on the own one otherwise.
+    fn backlog(&self, distance: Distance) -> f64 {
+        let own = if self.queue.is_backlog { self.prices.backlog(Distance::SameCpu) } else { 0.0 };
+        self.prices.backlog(distance) - own
     }
 
     /// IPIs of RPS per second: one for each poll that has packets for the other CPU

@@ -49,7 +49,7 @@ impl Placement {
         let poll = moved.unwrap_or_else(|| queue.polled.clone());
         let steered = if new.has_rfs { queue.steerable } else { 0.0 };
         let observed = &queue.silo.protocol_cpus;
-        let protocol = if new.rps.is_empty() && !new.has_rfs {
+        let protocol = if (new.rps.is_empty() && !new.has_rfs) || queue.has_unknown_senders() {
             None
         } else if stays && !observed.is_empty() {
             Some(normalized(observed.iter().map(|(cpu, share)| (*cpu, *share))))

@@ -72,6 +72,16 @@ impl Proposal {
         Ok(found)
     }
 
+    /// The knobs of RPS that it changes where it is not known which CPU sends, in words.
+    pub(crate) fn unknown_senders(&self, work: &Work<'_>) -> impl Iterator<Item = String> {
+        let is_unknown = |change: &&Change| {
+            let queues = work.queues.iter().filter(|queue| queue.has_unknown_senders());
+            let Target::RpsCpus(knob) = &change.target else { return false };
+            queues.map(|queue| &queue.silo.netdev).any(|netdev| *netdev == knob.netdev)
+        };
+        self.changes.iter().filter(is_unknown).map(|change| change.target.to_string())
+    }
+
     /// The knobs of XPS that it changes, in words.
     pub(crate) fn xps(&self) -> impl Iterator<Item = String> {
         let is_xps = |change: &&Change| matches!(change.target, Target::XpsCpus(_));

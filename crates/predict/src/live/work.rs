@@ -1,14 +1,17 @@
 //! The receive work that was observed: each queue's packets, what they cost, and who reads them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::backlog::BacklogWork;
 use netsilo_model::derive::cpu_work::{CpuWork, cpu_work, napi_kthreads};
 use netsilo_model::derive::receive_work::{movable_share, pinned_readers, steerable_share};
 use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
+use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::prediction::CpuTime;
 
@@ -43,7 +46,10 @@ pub struct Work<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct Queue<'a> {
     /// Its silo.
-    pub(crate) silo: &'a Silo,
+    pub(crate) silo: Cow<'a, Silo>,
+    /// Whether it is a netdev without NAPI, whose packets are on the backlog of the CPU that sends
+    /// them: all that is measured of them is the protocol.
+    pub(crate) is_backlog: bool,
     /// Packets per second.
     pub(crate) packets: f64,
     /// Packets of one poll.
@@ -102,7 +108,7 @@ impl<'a> Work<'a> {
         if known.map(|queue| queue.packets).sum::<f64>() < LEAST_KNOWN * all {
             return Err(TooLittle::NoCosts);
         }
-        let polled: Vec<&Silo> = work.queues.iter().map(|queue| queue.silo).collect();
+        let polled: Vec<&Silo> = work.queues.iter().map(|queue| &*queue.silo).collect();
         if dilation(analysis, &polled) > 1.0 {
             let time: f64 = work.queues.iter().map(|it| it.packets * it.ns.unwrap_or(0.0)).sum();
             return Err(TooLittle::NotTheCpus(time / all / 1e3));
@@ -123,8 +129,10 @@ impl<'a> Work<'a> {
         {
             return Err(TooLittle::NoPolls);
         }
-        let queues: Vec<Queue<'_>> =
-            silos.iter().filter_map(|silo| Queue::new(analysis, silo)).collect();
+        let queues = silos.iter().filter_map(|silo| {
+            Queue::new(Cow::Borrowed(silo), &reads(analysis, silo).collect::<Vec<_>>())
+        });
+        let queues: Vec<Queue<'_>> = queues.chain(backlogs(analysis)).collect();
         let all: f64 = queues.iter().map(|queue| queue.packets).sum();
         if all <= 0.0 {
             return Err(TooLittle::NoPackets(format!("{:.0?}", analysis.rates.elapsed)));
@@ -145,7 +153,7 @@ impl<'a> Work<'a> {
 
     /// The share of each CPU's time in NAPI kthreads.
     pub(crate) fn kthreads(&self) -> Shares {
-        napi_kthreads(self.queues.iter().map(|queue| queue.silo))
+        napi_kthreads(self.queues.iter().map(|queue| &*queue.silo))
     }
 
     /// Packets per second of all queues.
@@ -172,7 +180,8 @@ impl<'a> Work<'a> {
 
 /// How each CPU spent its time. NAPI kthreads count as softirqs; nice work yields to everything.
 fn cpu_time(work: &CpuWork) -> CpuTime {
-    CpuTime { usr: work.usr, sys: work.sys, softirq: work.bound(), booked_softirq: work.booked }
+    let (usr, sys) = work.tasks();
+    CpuTime { usr, sys, softirq: work.bound(), booked_softirq: work.booked() }
 }
 
 /// CPUs, the idlest first.
@@ -184,20 +193,19 @@ pub(crate) fn idlest(cpus: &BTreeMap<CpuId, CpuTime>) -> Vec<CpuId> {
 
 impl<'a> Queue<'a> {
     /// `None` unless packets arrive that this machine processes.
-    fn new(analysis: &Analysis<'_>, silo: &'a Silo) -> Option<Self> {
+    fn new(silo: Cow<'a, Silo>, rows: &[&Consumption]) -> Option<Self> {
         let packets = silo.packets_per_s.filter(|packets| *packets > 0.0)?;
         if silo.leased.is_some() {
             return None;
         }
         let polls: f64 = silo.polls.values().map(|poll| poll.polls_per_s).sum();
         let own: f64 = silo.own_share.values().sum();
-        let rows: Vec<_> = reads(analysis, silo).collect();
         let sum = |rows: &mut dyn Iterator<Item = &&Consumption>| -> f64 {
             rows.map(|row| row.bytes as f64).sum()
         };
         let udp = sum(&mut rows.iter().filter(|row| row.protocol == Protocol::Udp));
         Some(Self {
-            silo,
+            is_backlog: false,
             packets,
             batch: (packets / polls.max(f64::MIN_POSITIVE)).max(1.0),
             crowd: 1.0,
@@ -205,16 +213,33 @@ impl<'a> Queue<'a> {
             bytes: silo.bytes_per_s.unwrap_or(0.0) / packets,
             polled: normalized(silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s))),
             read: normalized(silo.read_on().into_iter()),
-            wakeups: wakeups(silo),
+            wakeups: wakeups(&silo),
             steerable: steerable_share(rows.iter().copied()).map_or(0.0, |share| share.likely),
             udp: udp / sum(&mut rows.iter()).max(1.0),
+            silo,
         })
+    }
+
+    /// Whether RPS has put its packets on these backlogs, so that it is not known who sends them.
+    pub(crate) fn has_unknown_senders(&self) -> bool {
+        self.is_backlog && self.silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty())
     }
 
     /// Whether nobody here reads it: it is handed on.
     pub(crate) fn is_forwarded(&self) -> bool {
         self.read.is_empty() && !self.silo.forwards.is_empty()
     }
+}
+
+/// The work of netdevs without NAPI.
+fn backlogs<'a>(analysis: &'a Analysis<'a>) -> impl Iterator<Item = Queue<'a>> {
+    let of_netdev = |netdev: &'a Netdev| {
+        let silos = analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
+        let work = BacklogWork::of(analysis, netdev, &silos.collect::<Vec<_>>())?;
+        let queue = Queue::new(Cow::Owned(work.silo(analysis, netdev)), &work.reads)?;
+        Some(Queue { is_backlog: true, ..queue })
+    };
+    analysis.running().filter_map(of_netdev)
 }
 
 /// Wakeups per second of all readers, by the CPU where they slept.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::backlog::BacklogWork;
 use netsilo_model::derive::cpu_work::{CpuWork, cpu_work};
 use netsilo_model::derive::receive_work::{
     Bounds, MovableShare, movable_share, pinned_readers, steerable_share,
@@ -15,7 +16,6 @@ use netsilo_model::rss::model;
 use netsilo_model::snapshot::attribution::{Attribution, Consumption};
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::judge::verdict::backlog::BacklogWork;
 use crate::judge::verdict::bottleneck::{CpuLoad, Loads};
 
 /// Share of a softirq after driver and GRO, where it was not sampled (docs/verdicts.md).

@@ -1,12 +1,13 @@
 //! Why the receive work of a netdev without hardware runs where it runs.
 
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::backlog::BacklogWork;
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::verdict::{BacklogWork, below};
+use crate::judge::verdict::below;
 use crate::judge::why::chain::{cpus, handed_up};
 use crate::judge::why::explanation::{Fact, LoadCause};
 
