@@ -1,5 +1,5 @@
-//! Bundles from untrusted sources: opening one writes nothing outside its own folder and removes
-//! that folder; every bundle that opens gives a plan.
+//! Bundles from untrusted sources: opening one writes nothing, and every bundle that opens gives a
+//! plan.
 
 #![no_main]
 

@@ -21,11 +21,13 @@ use std::sync::Arc;
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::bundle::redact::Redaction;
 use crate::bundle::unpack::{UnpackError, unpack};
 use crate::files::error::ReadError;
+use crate::files::memory_tree::MemoryTree;
 use crate::files::output;
 use crate::files::private_dir::PrivateDir;
 use crate::files::recorder::Recorder;
@@ -257,7 +259,10 @@ pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
 /// An open bundle; its windows are read in order.
 #[derive(Debug)]
 pub struct Bundle {
-    dir: PrivateDir,
+    /// What was not read yet.
+    parts: MemoryTree,
+    /// The sample at the end of the last window that was read, or of the first one.
+    tree: Arc<MemoryTree>,
     manifest: Manifest,
     /// The number of the next window, from 1 on.
     next: usize,
@@ -266,19 +271,19 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Unpacks a bundle and reads its first sample.
+    /// Unpacks a bundle into memory and reads its first sample.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, BundleError> {
         let path = path.as_ref();
-        let dir = private_dir("netsilo-bundle")?;
         let file = regular::open(path).map_err(|source| file_error(path, source))?;
-        unpack(file, dir.path())?;
-        let manifest: Manifest = load(dir.path(), "manifest.json")?;
+        let mut parts = unpack(file)?;
+        let manifest: Manifest = load(&parts, "manifest.json")?;
         if manifest.schema > SCHEMA {
             let Manifest { schema: found, netsilo: written_by, .. } = manifest;
             return Err(BundleError::TooNew { found, written_by });
         }
-        let before = snapshot(&Root::at(dir.path().join("0"))?)?;
-        Ok(Self { dir, manifest, next: 1, before })
+        let before = snapshot(&Root::in_memory(Arc::new(take(&mut parts, "0")?))?)?;
+        let tree = Arc::new(take(&mut parts, "1")?);
+        Ok(Self { parts, tree, manifest, next: 1, before })
     }
 
     /// Its description.
@@ -317,26 +322,25 @@ impl Bundle {
 
     /// The counts of the next window.
     fn counts(&self) -> Result<Attribution, BundleError> {
-        let mut counts: Attribution = load(self.dir.path(), &counts_of(self.next))?;
+        let mut counts: Attribution = load(&self.parts, &counts_of(self.next))?;
         counts.escape_names();
         Ok(counts)
     }
 
     /// The sample at the end of the next window.
-    fn sample(&self) -> Result<Snapshot, BundleError> {
+    fn sample(&mut self) -> Result<Snapshot, BundleError> {
         self.advance()?;
-        Ok(snapshot(&Root::at(self.dir.path().join("1"))?)?)
+        Ok(snapshot(&Root::in_memory(Arc::clone(&self.tree))?)?)
     }
 
-    /// Makes the tree in `1` that of the end of the next window.
-    fn advance(&self) -> Result<(), BundleError> {
-        let (dir, next) = (self.dir.path(), self.next);
-        if next == 1 {
-            return Ok(());
+    /// Makes the tree that of the end of the next window.
+    fn advance(&mut self) -> Result<(), BundleError> {
+        if self.next > 1 {
+            let gone: Vec<String> = load(&self.parts, &gone_from(self.next))?;
+            let difference = take(&mut self.parts, &self.next.to_string())?;
+            delta::apply(Arc::make_mut(&mut self.tree), difference, &gone);
         }
-        let gone: Vec<String> = load(dir, &gone_from(next))?;
-        let part = dir.join(next.to_string());
-        delta::apply(&dir.join("1"), &part, &gone).map_err(|source| file_error(&part, source))
+        Ok(())
     }
 }
 
@@ -456,13 +460,21 @@ fn save(dir: &Path, part: &str, value: &impl Serialize) -> Result<(), BundleErro
     fs::write(dir.join(part), json).map_err(error)
 }
 
-fn load<T: for<'a> Deserialize<'a>>(dir: &Path, part: &str) -> Result<T, BundleError> {
+fn load<T: for<'a> Deserialize<'a>>(parts: &MemoryTree, part: &str) -> Result<T, BundleError> {
     let error = |source| BundleError::Reading { part: part.to_owned(), source };
-    let json = fs::read(dir.join(part)).map_err(error)?;
+    let json = parts.file(part).map_err(error)?;
     if json.len() > MOST_JSON {
         return Err(error(io::Error::other("it is too large")));
     }
-    serde_json::from_slice(&json).map_err(|e| error(io::Error::other(e)))
+    serde_json::from_slice(json).map_err(|e| error(io::Error::other(e)))
+}
+
+/// Takes a sample out of a bundle.
+fn take(parts: &mut MemoryTree, sample: &str) -> Result<MemoryTree, BundleError> {
+    parts.remove(Path::new(sample)).ok_or_else(|| BundleError::Reading {
+        part: sample.to_owned(),
+        source: Errno::NOENT.into(),
+    })
 }
 
 fn file_error(path: &Path, source: io::Error) -> BundleError {

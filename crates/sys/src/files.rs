@@ -7,11 +7,13 @@
 pub mod cache;
 pub mod error;
 pub mod lines;
+pub(crate) mod memory_tree;
 pub mod output;
 pub mod private_dir;
 pub mod recorder;
 pub mod regular;
 pub mod root;
+pub(crate) mod source;
 pub mod tree_facts;
 pub mod trust;
 pub(crate) mod writes;

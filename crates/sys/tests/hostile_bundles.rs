@@ -88,6 +88,16 @@ fn a_hostile_bundle_is_refused_within_64_mib() {
         (0..20_000).try_for_each(|n| add_long_name(archive, &format!("{n}/{}", "c".repeat(1000))))
     });
     assert!(error.contains("more than"), "{error}");
+    let error = refused("the last of 200 MiB", |archive| {
+        for name in ["a", "b", "c", "d", "a"] {
+            archive.append(
+                &header(name, EntryType::Regular, 50 << 20),
+                io::repeat(0).take(50 << 20),
+            )?;
+        }
+        Ok(())
+    });
+    assert!(error.contains("exists"), "{error}");
     // a frame with a window of 2^27 bytes, and one block: a byte, repeated
     let dir = tempfile::tempdir().unwrap();
     let window = dir.path().join("window");
@@ -97,7 +107,7 @@ fn a_hostile_bundle_is_refused_within_64_mib() {
     assert!(error.contains("cannot unpack") && error.contains("memory"), "{error}");
 }
 
-/// On a disk with slow deletes (`discard`) its many temporary files take minutes; seconds with
+/// On a disk with slow deletes (`discard`) the many files of the capture take minutes; seconds with
 /// `TMPDIR=/dev/shm`.
 #[test]
 #[ignore = "slow: make test-long"]

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::reading::Reading;
@@ -52,6 +54,31 @@ fn captured(addresses: Addresses) -> (Observation, Observation) {
 fn a_bundle_gives_the_same_observation_again() {
     let (live, bundled) = captured(Addresses::Keep);
     assert_eq!(bundled, live);
+}
+
+/// The first bundle in each folder of the project's fixtures and cases.
+fn bundles(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, mut files): (Vec<_>, Vec<_>) =
+        entries.partition(|path| path.is_dir() && !path.is_symlink());
+    files.retain(|file| file.to_str().unwrap().ends_with(".tar.zst"));
+    files.into_iter().min().into_iter().chain(folders.iter().flat_map(|it| bundles(it))).collect()
+}
+
+#[test]
+fn a_bundle_in_memory_is_read_as_its_files_on_a_disk() {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let all = ["fixtures", "cases"].map(|folder| bundles(&project.join(folder))).concat();
+    assert!(all.len() > 5);
+    for bundle in all {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes = zstd::Decoder::new(File::open(&bundle).unwrap()).unwrap();
+        tar::Archive::new(bytes).unpack(dir.path()).unwrap();
+        let on_disk = |sample| snapshot(&Root::at(dir.path().join(sample)).unwrap()).unwrap();
+        let read = open(&bundle).unwrap();
+        assert_eq!(read.before, on_disk("0"), "{}", bundle.display());
+        assert_eq!(read.after, on_disk("1"), "{}", bundle.display());
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All recordings, read once: each bundle is some 2000 files to unpack.
+/// All recordings, read once: each bundle has some 2000 files.
 static RECORDED: LazyLock<BTreeMap<&str, RecordedOutcomes>> = LazyLock::new(|| {
     let names: BTreeSet<&str> = SHOWN.into_iter().chain(VETHS).collect();
     let read = |name| {

@@ -1,12 +1,13 @@
 //! What differs between two trees: a bundle of many samples holds the later ones as differences.
-//!
-//! Trees that come out of a bundle may be hostile: nothing here follows a symbolic link.
 
 use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
+
+use crate::files::memory_tree::MemoryTree;
 
 /// Hard-links what is new or different in `new` beside `old` into `difference`; returns the paths
 /// of `old` that `new` lacks. All paths are relative to the trees.
@@ -47,46 +48,27 @@ fn compare(
 }
 
 /// Makes the tree what it was one sample later.
-pub(crate) fn apply(tree: &Path, difference: &Path, gone: &[String]) -> io::Result<()> {
+pub(crate) fn apply(tree: &mut MemoryTree, difference: MemoryTree, gone: &[String]) {
     for path in gone {
-        if let Some(inner) = super::unpack::plain(Path::new(path)) {
-            remove(tree, &inner)?;
-        }
+        tree.remove(Path::new(path));
     }
-    merge(tree, difference, Path::new(""))
+    merge(tree, difference);
 }
 
-fn merge(tree: &Path, difference: &Path, inner: &Path) -> io::Result<()> {
-    for name in names(&difference.join(inner))? {
-        let inner = inner.join(&name);
-        let (from, to) = (difference.join(&inner), tree.join(&inner));
-        if !is_folder(&from) {
-            take_away(&to)?;
-            fs::rename(&from, &to)?;
-            continue;
+fn merge(old: &mut MemoryTree, new: MemoryTree) {
+    match (old, new) {
+        (MemoryTree::Folder(names), MemoryTree::Folder(new)) => {
+            for (name, new) in new {
+                match names.entry(name) {
+                    Entry::Occupied(mut old) => merge(old.get_mut(), new),
+                    Entry::Vacant(place) => {
+                        place.insert(new);
+                    }
+                }
+            }
         }
-        if !is_folder(&to) {
-            take_away(&to)?;
-            fs::create_dir(&to)?;
-        }
-        merge(tree, difference, &inner)?;
+        (old, new) => *old = new,
     }
-    Ok(())
-}
-
-/// Removes a path of the tree, unless a folder above it is a link or missing.
-fn remove(tree: &Path, inner: &Path) -> io::Result<()> {
-    let above: Vec<PathBuf> = inner.ancestors().skip(1).map(|it| tree.join(it)).collect();
-    if above.iter().all(|folder| is_folder(folder)) { take_away(&tree.join(inner)) } else { Ok(()) }
-}
-
-fn take_away(path: &Path) -> io::Result<()> {
-    let removed = match path.symlink_metadata() {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    removed.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 /// The names in a folder; none if it is no folder.
@@ -135,24 +117,6 @@ mod tests {
         dir
     }
 
-    fn listed(folder: &Path) -> Vec<(String, String)> {
-        let mut all = Vec::new();
-        for name in names(folder).unwrap() {
-            let (path, name) = (folder.join(&name), name.to_string_lossy().into_owned());
-            let meta = path.symlink_metadata().unwrap();
-            if meta.is_dir() {
-                all.push((name.clone(), "folder".into()));
-                let below = listed(&path).into_iter();
-                all.extend(below.map(|(inner, text)| (format!("{name}/{inner}"), text)));
-            } else if meta.is_symlink() {
-                all.push((name, format!("-> {}", fs::read_link(&path).unwrap().display())));
-            } else {
-                all.push((name, fs::read_to_string(&path).unwrap()));
-            }
-        }
-        all
-    }
-
     #[test]
     fn a_difference_makes_the_old_tree_the_new_one() {
         let old = tree(&[
@@ -176,20 +140,19 @@ mod tests {
         let gone = difference(old.path(), new.path(), &out).unwrap();
         assert_eq!(gone, ["sys/gone"]);
         assert!(!out.join("proc/same").exists());
-        let wanted = listed(new.path());
-        apply(old.path(), &out, &gone).unwrap();
-        assert_eq!(listed(old.path()), wanted);
+        let mut tree = MemoryTree::read(old.path());
+        apply(&mut tree, MemoryTree::read(&out), &gone);
+        assert_eq!(tree, MemoryTree::read(new.path()));
     }
 
     #[test]
-    fn a_hostile_difference_changes_nothing_outside_the_tree() {
-        let outside = tree(&[("file", "kept")]);
-        let link = format!("-> {}", outside.path().display());
-        let old = tree(&[("link", &link), ("other", &link)]);
-        let hostile = tree(&[("link/file", "changed")]);
-        let gone = ["other/file", "../file", "/etc/passwd", "link/../file"].map(str::to_owned);
-        apply(old.path(), hostile.path(), &gone).unwrap();
-        assert_eq!(listed(outside.path()), [("file".to_owned(), "kept".to_owned())]);
-        assert_eq!(fs::read_to_string(old.path().join("link/file")).unwrap(), "changed");
+    fn a_hostile_difference_follows_no_link() {
+        let mut old = MemoryTree::read(
+            tree(&[("kept/file", "kept"), ("link", "-> kept"), ("other", "-> kept")]).path(),
+        );
+        let gone = ["other/file", "../kept", "/kept", "link/../kept", "", ".."].map(str::to_owned);
+        apply(&mut old, MemoryTree::read(tree(&[("link/file", "changed")]).path()), &gone);
+        let wanted = tree(&[("kept/file", "kept"), ("link/file", "changed"), ("other", "-> kept")]);
+        assert_eq!(old, MemoryTree::read(wanted.path()));
     }
 }

@@ -1,14 +1,15 @@
-//! Unpacks an untrusted bundle: writes and links nothing outside of it, within size limits.
+//! Unpacks an untrusted bundle into memory, within size limits.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek as _};
 use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 
 use tar::EntryType;
+
+use crate::files::memory_tree::MemoryTree;
 
 /// What one bundle may hold: several times a machine of 512 CPUs and 4000 interrupts.
 const LIMITS: Limits =
@@ -52,28 +53,33 @@ struct Limits {
     file_bytes: u64,
     /// Entries, and folders that no entry names.
     entries: u64,
-    /// Bytes of all names, which stay in memory.
+    /// Bytes of all paths, which stay in memory.
     name_bytes: u64,
 }
 
-/// Unpacks a bundle into an empty directory; one that exceeds a limit is refused before it is
-/// written.
-pub(crate) fn unpack(file: File, dir: &Path) -> Result<(), UnpackError> {
-    unpack_within(file, dir, LIMITS)
+/// Unpacks a bundle; one with an entry that is refused takes no memory for its contents.
+pub(crate) fn unpack(file: File) -> Result<MemoryTree, UnpackError> {
+    unpack_within(file, LIMITS)
 }
 
-fn unpack_within(mut file: File, dir: &Path, limits: Limits) -> Result<(), UnpackError> {
+fn unpack_within(mut file: File, limits: Limits) -> Result<MemoryTree, UnpackError> {
     go_through(&file, None, limits)?;
     file.rewind()?;
-    go_through(&file, Some(dir), limits)
+    let mut tree = MemoryTree::default();
+    go_through(&file, Some(&mut tree), limits)?;
+    Ok(tree)
 }
 
-/// Checks all entries, and writes them to the directory, if there is one.
-fn go_through(file: &File, dir: Option<&Path>, limits: Limits) -> Result<(), UnpackError> {
+/// Checks all entries, and puts them into the tree, if there is one.
+fn go_through(
+    file: &File,
+    tree: Option<&mut MemoryTree>,
+    limits: Limits,
+) -> Result<(), UnpackError> {
     let mut decoder = zstd::Decoder::new(file)?;
     decoder.window_log_max(WINDOW_LOG)?;
     let mut archive = tar::Archive::new(decoder.take(limits.bytes));
-    let mut target = Target { dir, left: limits, folders: HashSet::new() };
+    let mut target = Target { tree, left: limits, known: HashMap::new() };
     let (mut long_name, mut long_link) = (None, None);
     // raw: the library would read an extension header of any size into memory
     for entry in archive.entries()?.raw(true) {
@@ -99,14 +105,14 @@ fn go_through(file: &File, dir: Option<&Path>, limits: Limits) -> Result<(), Unp
 
 /// What the entries make.
 struct Target<'a> {
-    dir: Option<&'a Path>,
+    tree: Option<&'a mut MemoryTree>,
     left: Limits,
-    /// All folders in it; everything else there is a file or a link.
-    folders: HashSet<PathBuf>,
+    /// Everything in it by path, and whether it is a folder.
+    known: HashMap<PathBuf, bool>,
 }
 
 impl Target<'_> {
-    /// Writes one entry.
+    /// Takes one entry.
     fn put(
         &mut self,
         entry: &mut tar::Entry<'_, impl Read>,
@@ -118,25 +124,25 @@ impl Target<'_> {
         if inner.components().count() > MOST_DEPTH {
             return Err(refuse("its path has too many folders"));
         }
-        let place = self.dir.map(|dir| dir.join(&inner));
         match entry.header().entry_type() {
             EntryType::Directory => self.folder(&inner)?,
             EntryType::Regular => {
-                self.parent(&inner)?;
-                self.take(&inner, entry.size())?;
-                if let Some(place) = place {
-                    io::copy(entry, &mut File::create_new(place)?)?;
+                self.add(&inner, entry.size())?;
+                if let Some(tree) = &mut self.tree {
+                    let mut contents = Vec::new();
+                    entry.read_to_end(&mut contents)?;
+                    tree.insert(&inner, MemoryTree::File(contents.into()));
                 }
             }
             EntryType::Symlink => {
-                self.parent(&inner)?;
+                let link = link.filter(|link| !link.as_os_str().is_empty());
                 let link = link.ok_or_else(|| refuse("it links to nothing"))?;
                 if !stays_inside(&inner, &link) {
                     return Err(refuse("it links out of the bundle"));
                 }
-                self.take(&link, 0)?;
-                if let Some(place) = place {
-                    symlink(link, place)?;
+                self.add(&inner, link.as_os_str().len() as u64)?;
+                if let Some(tree) = &mut self.tree {
+                    tree.insert(&inner, MemoryTree::Link(link.into()));
                 }
             }
             _ => return Err(refuse("it is not a file, directory or symbolic link")),
@@ -146,33 +152,43 @@ impl Target<'_> {
 
     /// Makes a folder and those above it, once.
     fn folder(&mut self, inner: &Path) -> Result<(), UnpackError> {
-        if inner.as_os_str().is_empty() || self.folders.contains(inner) {
-            return Ok(());
+        match self.known.get(inner) {
+            Some(true) => return Ok(()),
+            Some(false) => return Err(refused(inner, "its path goes through a link or a file")),
+            None => {}
         }
         self.parent(inner)?;
         self.take(inner, 0)?;
-        match self.dir.map_or(Ok(()), |dir| fs::create_dir(dir.join(inner))) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(refused(inner, "its path goes through a link or a file"));
-            }
-            made => made?,
+        self.known.insert(inner.to_owned(), true);
+        if let Some(tree) = &mut self.tree {
+            tree.insert(inner, MemoryTree::default());
         }
-        self.folders.insert(inner.to_owned());
         Ok(())
     }
 
     fn parent(&mut self, inner: &Path) -> Result<(), UnpackError> {
-        self.folder(inner.parent().unwrap_or(Path::new("")))
+        let named = |folder: &&Path| !folder.as_os_str().is_empty();
+        inner.parent().filter(named).map_or(Ok(()), |folder| self.folder(folder))
     }
 
-    /// Takes an entry with its name and its bytes from the limits.
-    fn take(&mut self, name: &Path, bytes: u64) -> Result<(), UnpackError> {
+    /// Adds a file or a link, with the folders above it.
+    fn add(&mut self, inner: &Path, bytes: u64) -> Result<(), UnpackError> {
+        self.parent(inner)?;
+        self.take(inner, bytes)?;
+        match self.known.insert(inner.to_owned(), false) {
+            Some(_) => Err(refused(inner, "its path exists already")),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes an entry with its path and its bytes from the limits.
+    fn take(&mut self, inner: &Path, bytes: u64) -> Result<(), UnpackError> {
         let left = &mut self.left;
         let fits = |left: u64, used: u64| left.checked_sub(used).ok_or(UnpackError::TooLarge);
         fits(left.file_bytes, bytes)?;
         left.bytes = fits(left.bytes, bytes)?;
         left.entries = fits(left.entries, 1)?;
-        left.name_bytes = fits(left.name_bytes, name.as_os_str().len() as u64)?;
+        left.name_bytes = fits(left.name_bytes, inner.as_os_str().len() as u64)?;
         Ok(())
     }
 }
@@ -193,7 +209,7 @@ fn read_name(entry: &mut tar::Entry<'_, impl Read>) -> Result<PathBuf, UnpackErr
 }
 
 /// The path, if all its components are plain names.
-pub(super) fn plain(path: &Path) -> Option<PathBuf> {
+fn plain(path: &Path) -> Option<PathBuf> {
     let mut inner = PathBuf::new();
     for component in path.components() {
         match component {
@@ -245,17 +261,12 @@ mod tests {
     }
 
     fn refused(entries: &[(&str, tar::EntryType, &str)]) -> String {
-        let dir = tempfile::tempdir().unwrap();
-        let inside = dir.path().join("inside");
-        fs::create_dir(&inside).unwrap();
         let file = bundle(|archive| {
             for (path, kind, link) in entries {
                 archive.append(&header(path, *kind, link, 0), io::empty()).unwrap();
             }
         });
-        let error = unpack(file, &inside).unwrap_err().to_string();
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a file was written outside");
-        error
+        unpack(file).unwrap_err().to_string()
     }
 
     #[test]
@@ -281,17 +292,23 @@ mod tests {
             refused(&[("0/x", tar::EntryType::Regular, ""), ("0/x", tar::EntryType::Regular, "")])
                 .contains("exists")
         );
+        assert!(
+            refused(&[
+                ("0/x/y", tar::EntryType::Regular, ""),
+                ("0/x", tar::EntryType::Regular, "")
+            ])
+            .contains("exists")
+        );
     }
 
     #[test]
     fn sizes_are_bounded() {
-        let dir = tempfile::tempdir().unwrap();
         let lie = bundle(|archive| {
             archive
                 .append(&header("0/x", tar::EntryType::Regular, "", 1 << 40), io::empty())
                 .unwrap()
         });
-        assert!(matches!(unpack(lie, dir.path()), Err(UnpackError::TooLarge)));
+        assert!(matches!(unpack(lie), Err(UnpackError::TooLarge)));
         let long = bundle(|archive| {
             archive
                 .append(&header("0/x", tar::EntryType::Regular, "", 9000), &[0; 9000][..])
@@ -301,20 +318,18 @@ mod tests {
                 .unwrap();
         });
         let limits = Limits { bytes: 10_000, ..LIMITS };
-        assert!(unpack_within(long, dir.path(), limits).is_err());
+        assert!(unpack_within(long, limits).is_err());
         let many = bundle(|archive| {
             for name in ["0/p", "0/q", "0/r"] {
                 archive.append(&header(name, tar::EntryType::Regular, "", 0), io::empty()).unwrap();
             }
         });
-        let dir = tempfile::tempdir().unwrap();
         let limits = Limits { entries: 3, ..LIMITS };
-        assert!(matches!(unpack_within(many, dir.path(), limits), Err(UnpackError::TooLarge)));
+        assert!(matches!(unpack_within(many, limits), Err(UnpackError::TooLarge)));
     }
 
     #[test]
     fn long_names_are_bounded_and_count_their_folders() {
-        let dir = tempfile::tempdir().unwrap();
         let named = |name: &[u8]| {
             bundle(|archive| {
                 let size = name.len() as u64;
@@ -324,23 +339,22 @@ mod tests {
             })
         };
         let long = format!("0/{}/x\0", "a".repeat(200));
-        unpack(named(long.as_bytes()), dir.path()).unwrap();
-        assert!(dir.path().join(long.trim_end_matches('\0')).is_file());
-        let refused = |name: &[u8]| unpack(named(name), dir.path()).unwrap_err().to_string();
+        let tree = unpack(named(long.as_bytes())).unwrap();
+        assert_eq!(tree.file(long.trim_end_matches('\0')).unwrap(), b"");
+        let refused = |name: &[u8]| unpack(named(name)).unwrap_err().to_string();
         assert!(refused(&[b'a'; 2000]).contains("too long"));
         assert!(refused("b/".repeat(400).as_bytes()).contains("too many folders"));
         let limits = Limits { entries: 9, ..LIMITS };
-        let deep = unpack_within(named("c/".repeat(10).as_bytes()), dir.path(), limits);
+        let deep = unpack_within(named("c/".repeat(10).as_bytes()), limits);
         assert!(matches!(deep, Err(UnpackError::TooLarge)));
         let pax = bundle(|archive| {
             archive.append(&header("p", EntryType::XHeader, "", 0), io::empty()).unwrap();
         });
-        assert!(unpack(pax, dir.path()).unwrap_err().to_string().contains("it is not a file"));
+        assert!(unpack(pax).unwrap_err().to_string().contains("it is not a file"));
     }
 
     #[test]
     fn sysfs_links_are_kept() {
-        let dir = tempfile::tempdir().unwrap();
         let file = bundle(|archive| {
             let link = header(
                 "0/sys/class/net/eth0",
@@ -350,9 +364,9 @@ mod tests {
             );
             archive.append(&link, io::empty()).unwrap();
         });
-        unpack(file, dir.path()).unwrap();
-        let target = fs::read_link(dir.path().join("0/sys/class/net/eth0")).unwrap();
-        assert_eq!(target, Path::new("../../devices/pci/net/eth0"));
+        let tree = unpack(file).unwrap();
+        let target = tree.link("0/sys/class/net/eth0").unwrap();
+        assert_eq!(target, "../../devices/pci/net/eth0");
     }
 
     #[test]
@@ -360,11 +374,6 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"hello").unwrap();
         file.rewind().unwrap();
-        assert!(
-            unpack(file, Path::new("/nonexistent"))
-                .unwrap_err()
-                .to_string()
-                .starts_with("cannot unpack it")
-        );
+        assert!(unpack(file).unwrap_err().to_string().starts_with("cannot unpack it"));
     }
 }

@@ -1,7 +1,7 @@
 //! Saves everything read through a [`Root`](crate::files::root::Root) as a tree, for the same
 //! readers.
 
-use std::fs::{self, File, FileType};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -45,12 +45,12 @@ impl Recorder {
     }
 
     /// An empty file for a name in a listed directory; reading it later replaces the placeholder.
-    pub(crate) fn placeholder(&self, path: &str, kind: FileType) -> Result<(), ReadError> {
+    pub(crate) fn placeholder(&self, path: &str, is_folder: bool) -> Result<(), ReadError> {
         let at = self.place(path)?;
         if at.symlink_metadata().is_ok() {
             return Ok(());
         }
-        let made = if kind.is_dir() { fs::create_dir(at) } else { fs::write(at, "") };
+        let made = if is_folder { fs::create_dir(at) } else { fs::write(at, "") };
         made.map_err(|source| save_error(path, source))
     }
 

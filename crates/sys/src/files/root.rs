@@ -1,13 +1,12 @@
 //! The source of kernel files: the running kernel, a captured tree, or a tree made for a test.
 //!
-//! A tree is a directory with `proc/` and `sys/`. Its `tree.json` has the facts that plain files
-//! cannot hold: the modes of knobs, the errnos of files that could not be read, and the time. A
-//! live root can save everything read through it as such a tree, so that the same readers return
-//! the same values elsewhere.
+//! A tree is a directory with `proc/` and `sys/`, on a disk or in memory. Its `tree.json` has the
+//! facts that plain files cannot hold: the modes of knobs, the errnos of files that could not be
+//! read, and the time. A live root can save everything read through it as such a tree, so that the
+//! same readers return the same values elsewhere.
 
-use std::fs::{DirEntry, File};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{DirEntryExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,9 @@ use serde::de::DeserializeOwned;
 
 use crate::clock::since_boot;
 use crate::files::error::ReadError;
+use crate::files::memory_tree::MemoryTree;
 use crate::files::recorder::Recorder;
+use crate::files::source::{Entry, Opened, Source};
 use crate::files::tree_facts::{TREE_FACTS, TreeFacts};
 
 /// The environment variable that names the folder with the running kernel's `proc/` and `sys/`: in
@@ -40,7 +41,7 @@ pub struct HostError {
 /// The source of kernel files.
 #[derive(Debug, Clone)]
 pub struct Root {
-    dir: PathBuf,
+    source: Source,
     live: bool,
     facts: Arc<TreeFacts>,
     recorder: Option<Arc<Recorder>>,
@@ -55,32 +56,36 @@ impl Root {
     /// Checks the folder of [`HOST_VARIABLE`], if it is set.
     pub fn check_host() -> Result<(), HostError> {
         let dir = std::env::var_os(HOST_VARIABLE);
-        dir.map_or(Ok(()), |dir| Self::live_in(dir.into()).check())
+        dir.map_or(Ok(()), |dir| check(Path::new(&dir)))
     }
 
     fn live_in(dir: PathBuf) -> Self {
-        Self { dir, live: true, facts: Arc::default(), recorder: None }
-    }
-
-    fn check(&self) -> Result<(), HostError> {
-        match ["proc/stat", "sys/class"].into_iter().find(|it| !self.dir.join(it).exists()) {
-            Some(missing) => Err(HostError { dir: self.dir.display().to_string(), missing }),
-            None => Ok(()),
-        }
+        Self { source: Source::Folder(dir), live: true, facts: Arc::default(), recorder: None }
     }
 
     /// A captured or synthetic tree: a directory with `proc/` and `sys/` in it.
     pub fn at(dir: impl Into<PathBuf>) -> Result<Self, ReadError> {
         let dir = dir.into();
         let facts = match std::fs::read(dir.join(TREE_FACTS)) {
-            Ok(json) => serde_json::from_slice(&json).map_err(|e| ReadError::Io {
-                path: TREE_FACTS.to_owned(),
-                source: io::Error::other(e),
-            })?,
+            Ok(json) => facts(&json)?,
             Err(e) if e.kind() == io::ErrorKind::NotFound && dir.is_dir() => TreeFacts::default(),
             Err(e) => return Err(ReadError::from_io(&dir.join(TREE_FACTS).to_string_lossy(), e)),
         };
-        Ok(Self { dir, live: false, facts: Arc::new(facts), recorder: None })
+        Ok(Self::captured(Source::Folder(dir), facts))
+    }
+
+    /// A captured tree in memory.
+    pub(crate) fn in_memory(tree: Arc<MemoryTree>) -> Result<Self, ReadError> {
+        let facts = match tree.file(TREE_FACTS) {
+            Ok(json) => facts(json)?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => TreeFacts::default(),
+            Err(e) => return Err(ReadError::from_io(TREE_FACTS, e)),
+        };
+        Ok(Self::captured(Source::Memory(tree), facts))
+    }
+
+    fn captured(source: Source, facts: TreeFacts) -> Self {
+        Self { source, live: false, facts: Arc::new(facts), recorder: None }
     }
 
     /// The same root, saving everything read through it as a tree in `dir`; end with
@@ -105,9 +110,10 @@ impl Root {
         self.live
     }
 
-    /// The file for the kernel's `path` (`/proc/interrupts`) in this root.
-    pub fn path(&self, path: &str) -> PathBuf {
-        self.dir.join(path.trim_start_matches('/'))
+    /// The file for the kernel's `path` (`/proc/interrupts`) in this root; an error if the root is
+    /// in memory.
+    pub(crate) fn path(&self, path: &str) -> io::Result<PathBuf> {
+        self.source.path(path)
     }
 
     /// Reads a whole file.
@@ -138,31 +144,37 @@ impl Root {
         }
     }
 
-    /// Opens a file for repeated reads; `None` if each read must be saved.
+    /// Opens a file for repeated reads; `None` if each read must be saved or is from memory.
     pub(crate) fn open_for_cache(&self, path: &str) -> Result<Option<File>, ReadError> {
-        if self.recorder.is_some() { Ok(None) } else { self.open(path).map(Some) }
+        if self.is_recorded() {
+            return Ok(None);
+        }
+        match self.open(path)? {
+            Opened::File(file) => Ok(Some(file)),
+            Opened::Memory(_) => Ok(None),
+        }
     }
 
     /// Names in a directory with their inode numbers; saves nothing.
     ///
     /// A different object with the same name has a different number.
     pub(crate) fn inodes(&self, path: &str) -> Result<Vec<(String, u64)>, ReadError> {
-        let inode = |entry: io::Result<DirEntry>| {
-            entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.ino()))
-        };
-        let listed =
-            std::fs::read_dir(self.path(path)).and_then(|entries| entries.map(inode).collect());
-        let mut inodes: Vec<(String, u64)> = listed.map_err(|e| ReadError::from_io(path, e))?;
+        let entries = self.source.entries(path).map_err(|e| ReadError::from_io(path, e))?;
+        let mut inodes: Vec<(String, u64)> =
+            entries.into_iter().map(|entry| (entry.name, entry.inode)).collect();
         inodes.sort_unstable();
         Ok(inodes)
     }
 
     /// Names of the folders in a directory; saves nothing.
     pub(crate) fn folders(&self, path: &str) -> Result<Vec<String>, ReadError> {
-        let entries =
-            std::fs::read_dir(self.path(path)).map_err(|e| ReadError::from_io(path, e))?;
-        let folders = entries.flatten().filter(|it| it.file_type().is_ok_and(|it| it.is_dir()));
-        Ok(folders.map(|it| it.file_name().to_string_lossy().into_owned()).collect())
+        let entries = self.source.entries(path).map_err(|e| ReadError::from_io(path, e))?;
+        Ok(entries.into_iter().filter(|entry| entry.is_folder).map(|entry| entry.name).collect())
+    }
+
+    /// Whether a file exists; saves nothing.
+    pub(crate) fn exists(&self, path: &str) -> bool {
+        self.source.mode(path).is_ok()
     }
 
     /// Reads a large file line by line through a bounded buffer.
@@ -171,7 +183,10 @@ impl Root {
         path: &str,
         line: impl FnMut(&[u8]) -> Result<(), ParseError>,
     ) -> Result<(), ReadError> {
-        let mut file = self.open(path)?;
+        let mut file: Box<dyn Read + '_> = match self.open(path)? {
+            Opened::File(file) => Box::new(file),
+            Opened::Memory(contents) => Box::new(contents),
+        };
         let save = self.recorder.as_deref().map(|recorder| recorder.create(path)).transpose()?;
         crate::files::lines::read_lines(&mut file, save, line).map_err(|error| match error {
             crate::files::lines::LinesError::Read(source) => ReadError::from_io(path, source),
@@ -186,15 +201,13 @@ impl Root {
 
     /// Names in a directory, sorted.
     pub fn list(&self, path: &str) -> Result<Vec<String>, ReadError> {
-        let error = |e| self.failed(path, e);
         self.known_failure(path)?;
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(self.path(path)).map_err(error)? {
-            let entry = entry.map_err(error)?;
-            let name = entry.file_name().to_string_lossy().into_owned();
+        for Entry { name, is_folder, .. } in
+            self.source.entries(path).map_err(|e| self.failed(path, e))?
+        {
             if let Some(recorder) = &self.recorder {
-                let kind = entry.file_type().map_err(error)?;
-                recorder.placeholder(&format!("{path}/{name}"), kind)?;
+                recorder.placeholder(&format!("{path}/{name}"), is_folder)?;
             }
             names.push(name);
         }
@@ -208,7 +221,7 @@ impl Root {
     /// The target of a symbolic link, unresolved.
     pub fn link(&self, path: &str) -> Result<String, ReadError> {
         self.known_failure(path)?;
-        let target = std::fs::read_link(self.path(path)).map_err(|e| match e.raw_os_error() {
+        let target = self.source.link(path).map_err(|e| match e.raw_os_error() {
             // not a link: the tree reproduces this error by itself
             Some(errno) if errno == Errno::INVAL.raw_os_error() => ReadError::from_io(path, e),
             _ => self.failed(path, e),
@@ -239,8 +252,7 @@ impl Root {
         if let Some(mode) = self.facts.modes.get(path) {
             return Ok(*mode);
         }
-        let meta = std::fs::metadata(self.path(path)).map_err(|e| self.failed(path, e))?;
-        let mode = meta.permissions().mode() & 0o7777;
+        let mode = self.source.mode(path).map_err(|e| self.failed(path, e))?;
         if let Some(recorder) = &self.recorder {
             recorder.mode(path, mode);
         }
@@ -284,16 +296,19 @@ impl Root {
         Ok(Some(answer))
     }
 
-    fn open(&self, path: &str) -> Result<File, ReadError> {
+    fn open(&self, path: &str) -> Result<Opened<'_>, ReadError> {
         self.known_failure(path)?;
-        File::open(self.path(path)).map_err(|e| self.failed(path, e))
+        self.source.open(path).map_err(|e| self.failed(path, e))
     }
 
     fn bytes<T>(&self, path: &str, take: impl FnOnce(&[u8]) -> T) -> Result<T, ReadError> {
-        let mut file = self.open(path)?;
         let (mut page, mut large) = ([0; 4096], Vec::new());
-        let contents =
-            read_whole(&mut file, &mut page, &mut large).map_err(|e| self.failed(path, e))?;
+        let contents = match self.open(path)? {
+            Opened::File(mut file) => {
+                read_whole(&mut file, &mut page, &mut large).map_err(|e| self.failed(path, e))?
+            }
+            Opened::Memory(contents) => contents,
+        };
         if let Some(recorder) = &self.recorder {
             recorder.file(path, contents)?;
         }
@@ -314,6 +329,19 @@ impl Root {
         }
         ReadError::from_io(path, source)
     }
+}
+
+/// Checks that a folder has the running kernel's files.
+fn check(dir: &Path) -> Result<(), HostError> {
+    match ["proc/stat", "sys/class"].into_iter().find(|it| !dir.join(it).exists()) {
+        Some(missing) => Err(HostError { dir: dir.display().to_string(), missing }),
+        None => Ok(()),
+    }
+}
+
+fn facts(json: &[u8]) -> Result<TreeFacts, ReadError> {
+    serde_json::from_slice(json)
+        .map_err(|e| ReadError::Io { path: TREE_FACTS.to_owned(), source: io::Error::other(e) })
 }
 
 /// Reads to the end, into `page` if it fits (a sysfs file has at most a page), else into `large`.
@@ -372,7 +400,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::live_in(dir.path().into());
         assert_eq!(
-            root.check().unwrap_err().to_string(),
+            check(dir.path()).unwrap_err().to_string(),
             format!(
                 "NETSILO_HOST={0}: there is no {0}/proc/stat; mount the host's /proc and /sys \
                  there, or unset the variable",
@@ -382,7 +410,7 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("sys/class")).unwrap();
         std::fs::create_dir_all(dir.path().join("proc")).unwrap();
         std::fs::write(dir.path().join("proc/stat"), "cpu 1\n").unwrap();
-        root.check().unwrap();
+        check(dir.path()).unwrap();
         assert_eq!(root.read("/proc/stat").unwrap(), "cpu 1\n");
         assert!(root.is_live());
     }

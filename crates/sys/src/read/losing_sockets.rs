@@ -30,8 +30,8 @@ pub(crate) fn read(root: &Root) -> Result<Vec<LosingSocket>, ReadError> {
     let inodes: BTreeSet<u32> =
         sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
     if !inodes.is_empty() {
-        let holders = sock_owners::holders(&root.path("/proc"), &inodes)
-            .map_err(|e| ReadError::from_io("/proc", e))?;
+        let holders = root.path("/proc").and_then(|proc| sock_owners::holders(&proc, &inodes));
+        let holders = holders.map_err(|e| ReadError::from_io("/proc", e))?;
         for socket in &mut sockets {
             let tgid = holders.get(&socket.inode).and_then(|fds| fds.keys().next());
             socket.holder = tgid.and_then(|tgid| holder(root, *tgid));

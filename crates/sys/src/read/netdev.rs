@@ -330,7 +330,7 @@ pub fn has_bridge(root: &Root) -> bool {
 
 /// Whether a netdev belongs to a device, unlike a veth or a bridge.
 pub fn has_device(root: &Root, netdev: &str) -> bool {
-    root.path(&format!("{NET}/{netdev}/device")).exists()
+    root.exists(&format!("{NET}/{netdev}/device"))
 }
 
 /// Whether netlink still reports the same NAPIs and lease holders for a netdev's rx queues.

@@ -58,7 +58,10 @@ fn exists(root: &Root, path: &str) -> bool {
 /// The mount points in `/proc/self/mounts` that are read-only and below which netsilo writes.
 fn read_only(root: &Root, mounts: &str) -> Vec<String> {
     // A tree has the mount points of the machine that was read.
-    let at = |path: &str| if root.is_live() { root.path(path) } else { path.into() };
+    let at = |path: &str| match root.path(path) {
+        Ok(mounted) if root.is_live() => mounted,
+        _ => path.into(),
+    };
     let point = |line: &str| {
         let mut words = line.split(' ').skip(1);
         let (point, options) = (words.next()?, words.nth(1)?);

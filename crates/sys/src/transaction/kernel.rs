@@ -107,7 +107,7 @@ impl Live {
         match place {
             // A missing file is not created. One write: a pseudo-file takes each write as a value.
             KnobAddress::File(path) => {
-                let path = self.root.path(path);
+                let path = self.root.path(path)?;
                 let mut options = std::fs::OpenOptions::new();
                 let mut file = options.write(true).truncate(true).open(path)?;
                 let written = io::Write::write(&mut file, text.as_bytes())?;
@@ -158,21 +158,21 @@ fn not_here(place: &KnobAddress) -> io::Error {
 
 impl Kernel for Live {
     fn read(&self, path: &str) -> io::Result<String> {
-        std::fs::read(self.root.path(path))
+        std::fs::read(self.root.path(path)?)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn read_link(&self, path: &str) -> io::Result<String> {
-        Ok(std::fs::read_link(self.root.path(path))?.to_string_lossy().into_owned())
+        Ok(std::fs::read_link(self.root.path(path)?)?.to_string_lossy().into_owned())
     }
 
     fn names(&self, path: &str) -> io::Result<Vec<String>> {
-        let entries = std::fs::read_dir(self.root.path(path))?;
+        let entries = std::fs::read_dir(self.root.path(path)?)?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
     fn inode(&self, path: &str) -> io::Result<u64> {
-        Ok(std::fs::metadata(self.root.path(path))?.ino())
+        Ok(std::fs::metadata(self.root.path(path)?)?.ino())
     }
 
     fn get(&self, place: &KnobAddress) -> io::Result<String> {
@@ -193,7 +193,7 @@ impl Kernel for Live {
 
     fn may_set(&self, place: &KnobAddress, needs: Capability) -> io::Result<()> {
         if let KnobAddress::File(path) = place {
-            rustix::fs::access(self.root.path(path), Access::WRITE_OK)?;
+            rustix::fs::access(self.root.path(path)?, Access::WRITE_OK)?;
         }
         let wanted = match needs {
             Capability::None => return Ok(()),
