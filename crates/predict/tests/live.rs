@@ -9,8 +9,9 @@ use netsilo_model::change::knobs::{RpsCpus, XpsCpus};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::machine::reading::Reading;
+use netsilo_model::snapshot::attribution::Poll;
 use netsilo_model::snapshot::ethtool::Coalesce;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
@@ -250,4 +251,57 @@ proptest! {
             prop_assert!(setting.fits.value <= setting.fits.high);
         }
     }
+}
+
+/// A veth on whose packets CPU 0 spends two fifths of its time, as their sender.
+fn veth(rps: CpuSet) -> Observation {
+    let queue = SceneQueue { rps_cpus: Some(rps), rps_flow_cnt: Some(0), ..SceneQueue::default() };
+    let mut scene = scene(vec![queue]);
+    let veth = &mut scene.netdevs[0];
+    (veth.driver, veth.software) = ("veth".into(), true);
+    veth.per_s.insert("rx_packets".into(), 100_000);
+    let mut observation = scene.observation();
+    let seconds = observation.attribution.elapsed.as_secs();
+    let (polls, packets) = (50_000 * seconds, 100_000 * seconds);
+    let time = observation.attribution.cpu_time.entry(CpuId(0)).or_default();
+    time.net_rx_ns = 400_000_000 * seconds;
+    observation.attribution.polls = vec![Poll {
+        napi: NapiId(0),
+        netdev: String::new(),
+        ifindex: 0,
+        netns: 0,
+        cpu: CpuId(0),
+        polls,
+        packets,
+        ns: None,
+    }];
+    observation
+}
+
+fn rps_of_veth(observation: &Observation, to: CpuSet) -> Forecast {
+    let costs = Costs::default();
+    let analysis = Analysis::new(observation, &costs);
+    let veth = &observation.after.netdevs[0];
+    let knob = RpsCpus { netdev: NetdevIdentity::from_netdev(veth), queue: 0 };
+    let now = veth.rx_queues[0].rps_cpus.clone().unwrap();
+    let change = Change::new(knob, now, to, "because");
+    let setting = Proposal::new("rps", &observation.after, &[change]);
+    let draws = Draws::new(&Table::built_in().unwrap(), 100, 1);
+    forecast(&Work::new(&analysis).unwrap(), 1.0, &[setting], &draws)
+}
+
+#[test]
+fn rps_takes_all_of_a_backlogs_work_to_another_cpu_at_the_price_of_ipis() {
+    let forecast = rps_of_veth(&veth(CpuSet::new()), cpu(2));
+    let [now, rps] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
+    assert!(close(softirq(now, 0), 0.4) && close(now.ipis_per_s, 0.0), "{now:?}");
+    assert!(softirq(rps, 2) > 0.4 && softirq(rps, 0) < 0.3, "{rps:?}");
+    assert!(rps.ipis_per_s > 10_000.0 && rps.cpu_time.value > now.cpu_time.value, "{rps:?}");
+}
+
+#[test]
+fn what_another_mask_does_is_unknown_where_rps_hides_the_senders() {
+    let forecast = rps_of_veth(&veth(cpu(0)), cpu(2));
+    let [now, rps] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
+    assert_eq!((&now.cpus, rps.gain, rps.not_modeled.len()), (&rps.cpus, None, 1), "{rps:?}");
 }
