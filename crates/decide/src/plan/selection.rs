@@ -1,6 +1,7 @@
 //! Selects the netdevs and CPUs that a goal covers, and refuses invalid ones before anything is
 //! planned.
 
+use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;
@@ -10,12 +11,16 @@ use crate::plan::contents::{Plan, Refusal, RefusalCause};
 use crate::plan::goal::Goal;
 
 /// Returns the netdevs that the goal names, or all that are up and have rx queues with interrupts
-/// or kthreads; and the part of the plan that says which are missing.
+/// or kthreads, or where there are none and the goal sets RPS or RFS, all whose packets are on the
+/// backlogs of the CPUs that send them; and the part of the plan that says which are missing.
 pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netdev>, Plan) {
     let mut part = Plan::default();
     if goal.netdevs.is_empty() {
-        let chosen: Vec<_> =
-            snapshot.netdevs.iter().filter(|netdev| netdev.up && placeable(netdev)).collect();
+        let up = || snapshot.netdevs.iter().filter(|netdev| netdev.up);
+        let mut chosen: Vec<_> = up().filter(|netdev| placeable(netdev)).collect();
+        if chosen.is_empty() && (goal.rps.is_some() || goal.rfs.is_some()) {
+            chosen = up().filter(|netdev| is_on_backlogs(netdev)).collect();
+        }
         if chosen.is_empty() {
             part.leave("netdevs", "no netdev that is up has an rx queue with a known interrupt");
         }
@@ -35,6 +40,11 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netde
 fn placeable(netdev: &Netdev) -> bool {
     netdev.rx_queues.iter().any(|queue| queue.irq.is_some())
         || netdev.napis.iter().any(|napi| napi.thread.is_some())
+}
+
+fn is_on_backlogs(netdev: &Netdev) -> bool {
+    let kind = SoftwareNetdev::from_netdev(netdev);
+    kind.is_some_and(|kind| kind.receive == SoftwareReceive::Backlog)
 }
 
 fn no_such_netdev(name: &str, snapshot: &Snapshot) -> String {
