@@ -26,58 +26,14 @@ struct Case {
     change: Change,
 }
 
-/// The text of a knob's case, with its kind.
-macro_rules! case {
-    ($kind:literal) => {
-        (
-            $kind,
-            include_str!(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/../../cases/knobs/",
-                $kind,
-                "/knob.json"
-            )),
-        )
-    };
-}
-
-/// The folders of `cases/knobs/`: embedded, as this crate reads no files, not even in its tests.
-const CASES: &[(&str, &str)] = &[
-    case!("cgroup_cpuset"),
-    case!("channels"),
-    case!("coalesce"),
-    case!("default_smp_affinity"),
-    case!("flow_hash"),
-    case!("gro_flush_timeout"),
-    case!("irq_affinity"),
-    case!("mtu"),
-    case!("napi_defer_hard_irqs"),
-    case!("napi_thread"),
-    case!("ntuple_rule"),
-    case!("offload"),
-    case!("rings"),
-    case!("rps_cpus"),
-    case!("rps_default_mask"),
-    case!("rps_flow_cnt"),
-    case!("rps_sock_flow_entries"),
-    case!("rss_context"),
-    case!("rss_hash"),
-    case!("rss_key"),
-    case!("rss_table"),
-    case!("sysctl"),
-    case!("thread_affinity"),
-    case!("threaded"),
-    case!("tx_usecs"),
-    case!("xps_cpus"),
-];
-
+/// The case of each knob.
+#[expect(clippy::disallowed_methods, reason = "only the library is pure")]
 fn cases() -> Vec<Case> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../cases/knobs");
     let case = |kind: &&str| {
-        let (_, text) = CASES
-            .iter()
-            .find(|(of, _)| of == kind)
-            .unwrap_or_else(|| panic!("each knob has a case: add {kind} to CASES"));
-        serde_json::from_str(text).unwrap_or_else(|e| panic!("{kind}: {e}"))
+        let path = format!("{folder}/{kind}/knob.json");
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
     };
     kinds().iter().map(case).collect()
 }
