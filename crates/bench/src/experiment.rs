@@ -57,7 +57,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", conflicts_with = "definition")]
     resume: Option<PathBuf>,
     /// With --resume: run the commands of a folder that belongs to others
-    #[arg(long, requires = "resume")]
+    #[arg(long, requires = "resume", conflicts_with_all = ["definition", "output"])]
     trust: bool,
     /// Number of trials of each setting under each load; below 6 there is no exact 95% interval
     #[arg(

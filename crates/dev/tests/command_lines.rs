@@ -119,3 +119,49 @@ fn every_help_text_shows_each_option_in_lines_that_are_not_too_long() {
         });
     }
 }
+
+/// The words that give an argument to a command line.
+fn given(arg: &Arg) -> Vec<String> {
+    let mut words: Vec<String> =
+        arg.get_long().map(|long| format!("--{long}")).into_iter().collect();
+    if arg.get_action().takes_values() {
+        let value = arg.get_possible_values().first().map(|it| it.get_name().to_owned());
+        words.push(value.unwrap_or_else(|| "1".to_owned()));
+    }
+    words
+}
+
+/// clap does not demand what an argument requires if a given one excludes that.
+#[test]
+fn an_option_of_another_one_is_refused_with_what_excludes_that() {
+    let (mut ignored, mut tried) = (Vec::new(), 0);
+    for program in PROGRAMS {
+        for_each_verb(&program, |path, command| {
+            for arg in command.get_arguments() {
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                let Some((of, _)) =
+                    help.strip_prefix("With --").and_then(|it| it.split_once([':', ',']))
+                else {
+                    continue;
+                };
+                let other = command.get_arguments().find(|it| it.get_long() == Some(of)).unwrap();
+                let excludes = |it: &&Arg| {
+                    let names = |a, b: &Arg| {
+                        command.get_arg_conflicts_with(a).iter().any(|it| it.get_id() == b.get_id())
+                    };
+                    names(other, it) || names(it, other)
+                };
+                for excluded in command.get_arguments().filter(excludes) {
+                    let verb = path.split(' ').map(str::to_owned);
+                    let line = verb.chain(given(arg)).chain(given(excluded)).collect::<Vec<_>>();
+                    tried += 1;
+                    if (program.command)().try_get_matches_from(&line).is_ok() {
+                        ignored.push(line.join(" "));
+                    }
+                }
+            }
+        });
+    }
+    assert!(ignored.is_empty(), "an option has no effect:\n{}", ignored.join("\n"));
+    assert!(tried > 10, "{tried}");
+}

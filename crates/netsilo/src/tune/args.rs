@@ -64,7 +64,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     pub(super) resume: Option<PathBuf>,
     /// With --resume: run the command of a folder that belongs to others
-    #[arg(long, requires = "resume")]
+    #[arg(long, requires = "resume", conflicts_with_all = ["dry_run", "output", "command"])]
     pub(super) trust: bool,
     #[command(flatten)]
     pub(super) scope: ScopeArgs,

@@ -26,15 +26,19 @@ use crate::views;
 use crate::views::applied::ApplyResult;
 use crate::views::undone::restore_result;
 
+/// Options of a plan that `apply` makes. What requires `--plan` names them too: clap does not
+/// demand an argument that a given one excludes.
+const OF_A_NEW_PLAN: [&str; 3] = ["GoalArgs", "GoalKeys", "LiveArgs"];
+
 /// Arguments of `netsilo apply`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Apply exactly the plan in this file (-: standard input), as printed by `netsilo plan --json`
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "GoalKeys", "LiveArgs"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_NEW_PLAN)]
     plan: Option<PathBuf>,
     /// With --plan: write also what netsilo itself would not plan: work on isolated or offline
     /// cpus, interrupts that cannot be moved, settings that another program owns
-    #[arg(long, requires = "plan")]
+    #[arg(long, requires = "plan", conflicts_with_all = OF_A_NEW_PLAN)]
     force: bool,
     #[command(flatten)]
     goal: GoalArgs,

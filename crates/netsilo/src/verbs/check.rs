@@ -19,6 +19,11 @@ use crate::tell::versioned::Versioned;
 use crate::verbs::calibrate;
 use crate::views;
 
+/// Options of the check of one machine. What requires `--ndjson` names them too: clap does not
+/// demand an argument that a given one excludes.
+const OF_ONE_MACHINE: [&str; 8] =
+    ["fail_on", "calibrate", "verbose", "json", "from", "interval", "window", "no_bpf"];
+
 /// Arguments of `netsilo check`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -45,12 +50,10 @@ pub(crate) struct Args {
     json: bool,
     /// Check each line of standard input, an observation (netsilo capture --ndjson) or the path of
     /// a bundle, and print one line of JSON for each
-    #[arg(long, conflicts_with_all = [
-        "fail_on", "calibrate", "verbose", "json", "from", "interval", "window", "no_bpf",
-    ])]
+    #[arg(long, conflicts_with_all = OF_ONE_MACHINE)]
     ndjson: bool,
     /// With --ndjson, add the forecast of each remedy (docs/predict.md)
-    #[arg(long, requires = "ndjson")]
+    #[arg(long, requires = "ndjson", conflicts_with_all = OF_ONE_MACHINE)]
     predict: bool,
 }
 
