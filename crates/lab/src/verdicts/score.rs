@@ -163,7 +163,8 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
     });
     let within = calm.iter().filter(|change| change.abs() <= SMALL).count();
     Ok(format!(
-        "{table}\n\n{} pairs: {}. {held} intervals of the forecast hold the measured change.\n\nOf {} verdicts of no clear change, {within} have a median \
+        "{table}\n\n{} pairs: {}. {held} intervals of the forecast hold the measured change.\n\n\
+         Of {} verdicts of no clear change, {within} have a median \
          within {:.0}%.",
         scores.len(),
         counts.join(", "),

@@ -47,9 +47,9 @@ impl CpuWork {
         (self.usr + self.sys + self.bound()).min(1.0)
     }
 
-    /// All that clock ticks and measurement claim, also of more than all time, with interrupts as
-    /// booked: those that were measured contain the IPIs of the present placement, which a placement
-    /// prices itself.
+    /// All that clock ticks and measurement claim, even if it is more than all time. Interrupts are
+    /// as booked: measured ones contain the IPIs of the present placement, which placement prices
+    /// itself.
     pub fn claimed(&self) -> f64 {
         let tasks = self.usr + self.nice + self.sys + self.napi_kthreads;
         tasks + self.softirq + self.booked_hardirq

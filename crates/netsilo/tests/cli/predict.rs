@@ -69,6 +69,29 @@ fn settings_and_plans_are_predicted_for_an_observed_machine() {
 }
 
 #[test]
+fn what_no_setting_can_do_has_no_forecast_of_no_change() {
+    let veth = outcome("veth/tcp-rr-x-16-from-0-0");
+    let predict = |more: &[&str]| run(&[&["predict", "--from", &veth], more].concat());
+    for (setting, why) in [
+        ("rps=9", "rps=9: rps: cpu 9 is not present; online are 0-1"),
+        ("rx-usecs=5", "rx-usecs, rx-frames: no netdev here reports it"),
+        ("irq=1", "irq is a key of --scenario; for an observed machine write cpus=1"),
+    ] {
+        let refused = predict(&["--setting", setting]);
+        assert!(code(&refused) != 0 && stdout(&refused).is_empty(), "{setting}");
+        assert!(stderr(&refused).contains(why), "{}", stderr(&refused));
+    }
+    let other = predict(&["--setting", "rps=9", "--setting", "same-cpu"]);
+    assert_eq!(code(&other), 0);
+    assert!(!stdout(&other).contains("rps=9"), "{}", stdout(&other));
+    // other cpus are a question about places
+    assert!(stdout(&predict(&["--setting", "cpus=1"])).contains("softirq of cpu 1"));
+    for of_a_file in [&["--set", "load.bytes=5"], &["--sweep", "load.bytes=1..5"]] {
+        assert_eq!(code(&predict(of_a_file)), 2);
+    }
+}
+
+#[test]
 fn a_forecast_that_cannot_be_made_is_refused_with_the_reason() {
     let told = |more: &[&str]| refusal(&[&["predict"], more].concat());
     let veth = outcome("veth/tcp-rr-x-16-from-0-0");

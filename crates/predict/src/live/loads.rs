@@ -223,8 +223,8 @@ impl Adding<'_, '_> {
         }
     }
 
-    /// What a packet costs more on another CPU's backlog: nothing but its cache lines if it would be
-    /// on the own one otherwise.
+    /// What a packet costs more on another CPU's backlog. If it would be on its sender's backlog
+    /// otherwise, only its cache lines.
     fn backlog(&self, distance: Distance) -> f64 {
         let own = if self.queue.is_backlog { self.prices.backlog(Distance::SameCpu) } else { 0.0 };
         self.prices.backlog(distance) - own

@@ -9,17 +9,20 @@ use crate::verbs::predict::range::Range;
 /// Draws of the parameters that an interval is from.
 pub(super) const DRAWS: usize = 200;
 
+/// Options of an observed machine. What requires `--scenario` names them too: clap does not demand
+/// an argument that a given one excludes.
+const OF_THE_OBSERVED: [&str; 6] = ["plan", "load", "from", "interval", "window", "no_bpf"];
+
 /// Arguments of `netsilo predict`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// File that describes machine, NIC, load and settings (docs/predict.md) [default: observe
     /// this machine]
-    #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "plan", "load", "from", "interval", "window", "no_bpf",
-    ])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_THE_OBSERVED)]
     pub(super) scenario: Option<PathBuf>,
     /// Use this value in place of what the file says: load.instances=500, machine.cores=32
-    #[arg(long = "set", value_name = "KEY=VALUE", requires = "scenario")]
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "scenario",
+        conflicts_with_all = OF_THE_OBSERVED)]
     pub(super) changes: Vec<Pair>,
     /// Predict this setting: plan, or an algorithm (spread); with --scenario a name in the file.
     /// All KEY=VALUE together are one setting: rps=0-7, rfs=32768, xps=near, rx-usecs=50,
@@ -35,7 +38,8 @@ pub(crate) struct Args {
     pub(super) load: Option<f64>,
     /// Predict along a range of one key of the file: load.instances=1..2000, or 1..2000/50 for 50
     /// points [default: 24 points]
-    #[arg(long, value_name = "KEY=FROM..TO", conflicts_with = "per_cpu", requires = "scenario")]
+    #[arg(long, value_name = "KEY=FROM..TO", requires = "scenario",
+        conflicts_with = "per_cpu", conflicts_with_all = OF_THE_OBSERVED)]
     pub(super) sweep: Option<Range>,
     /// Also show how each CPU spends its time
     #[arg(short = 'v', long = "verbose")]

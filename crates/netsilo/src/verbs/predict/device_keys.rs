@@ -61,8 +61,8 @@ impl DeviceKeys {
         Ok((its, others))
     }
 
-    /// What they change on a machine; `note` is given the keys that no netdev has.
-    pub(super) fn changes(&self, snapshot: &Snapshot, note: impl Fn(&str)) -> Vec<Change> {
+    /// What they change on a machine, and how many keys no netdev has, which `note` is given.
+    pub(super) fn changes(&self, snapshot: &Snapshot, note: impl Fn(&str)) -> (Vec<Change>, usize) {
         let is_asked = |name: &String| self.netdevs.is_empty() || self.netdevs.contains(name);
         let netdevs = snapshot.netdevs.iter().filter(|it| it.up && is_asked(&it.name));
         let netdevs: Vec<NetdevIdentity> = netdevs.map(NetdevIdentity::from_netdev).collect();
@@ -100,12 +100,14 @@ impl DeviceKeys {
             (self.queues.is_some(), "queues"),
             (self.udp_ports.is_some(), "udp-ports"),
         ];
+        let mut missing = 0;
         for ((is_asked, key), is_known) in asked.into_iter().zip(known) {
             if is_asked && !is_known {
+                missing += 1;
                 note(&format!("{key}: no netdev here reports it"));
             }
         }
-        changes
+        (changes, missing)
     }
 
     /// How a device then holds back its interrupts; numbers hold only if the driver does not adapt

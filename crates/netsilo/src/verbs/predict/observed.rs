@@ -82,10 +82,14 @@ impl Question {
     ) -> Result<Forecast> {
         let analysis = Analysis::new(observation, costs);
         let proposals = self.proposals(&analysis, &note);
+        if proposals.is_empty() {
+            let why = "no setting is left to predict: each was refused".to_owned();
+            return Err(ExitError(Exit::Refused, why).into());
+        }
         forecast_of(&analysis, self.load, &proposals, &self.draws)
     }
 
-    /// What is asked for, on one machine.
+    /// What is asked for, on one machine, without what its plan refuses.
     fn proposals(&self, analysis: &Analysis<'_>, note: &impl Fn(&str)) -> Vec<Proposal> {
         let proposal = |asked: &Asked| {
             let (name, plan, keys) = match asked {
@@ -96,10 +100,12 @@ impl Question {
                 note(&format!("{name}: {}: {}", refusal.subject, refusal.reason));
             }
             let of_devices = keys.map(|keys| keys.changes(analysis.after(), note));
-            let changes = [plan.changes, of_devices.unwrap_or_default()].concat();
-            Proposal::new(name, analysis.after(), &changes)
+            let (of_devices, missing) = of_devices.unwrap_or_default();
+            let changes = [plan.changes, of_devices].concat();
+            let is_refused = changes.is_empty() && (!plan.refusals.is_empty() || missing > 0);
+            (!is_refused).then(|| Proposal::new(name, analysis.after(), &changes))
         };
-        self.asked.iter().map(proposal).collect()
+        self.asked.iter().filter_map(proposal).collect()
     }
 }
 
@@ -146,14 +152,25 @@ fn by_algorithm(name: &str) -> Result<Goal> {
     Ok(Goal { algorithm: known, ..Goal::default() })
 }
 
-/// The goal with these keys of `[goal]`; interrupts stay unless an algorithm is named.
+/// Keys that say where interrupts may go.
+const OF_PLACES: [&str; 3] = ["cpus", "exclude", "netdevs"];
+
+/// The goal with these keys of `[goal]`. Interrupts stay if there are other keys than those of
+/// places, unless an algorithm is named.
 fn by_keys(keys: &[(String, String)]) -> Result<Goal> {
+    if let Some((_, cpus)) = keys.iter().find(|(key, _)| key == "irq") {
+        let why = format!(
+            "--setting: irq is a key of --scenario; for an observed machine write cpus={cpus}"
+        );
+        return Err(ExitError(Exit::Usage, why).into());
+    }
     let mut table = toml::Table::new();
     for (key, text) in keys {
         let value = text.parse::<bool>().map_or_else(|_| text.as_str().into(), Into::into);
         table.insert(key.clone(), value);
     }
-    let moves = table.contains_key("algorithm") || table.contains_key("irqs");
+    let of_places = table.keys().all(|key| OF_PLACES.contains(&key.as_str()));
+    let moves = of_places || table.contains_key("algorithm") || table.contains_key("irqs");
     let keys = GoalKeys::deserialize(table).map_err(|why| {
         anyhow!(ExitError(Exit::Usage, format!("--setting: {}", wrong_key(why.message()))))
     })?;
