@@ -141,7 +141,7 @@ impl Bench {
         let (code, text) = output_of(&self.tune(&options, Some(&script)).output().unwrap());
         assert_eq!(code, Some(0), "{text}");
         assert!(text.contains("rps is better than the present state"), "{text}");
-        let listed = self.with_outcomes(&["outcomes", "--json"]);
+        let listed = self.with_outcomes(&["tune", "--outcomes", "--json"]);
         conforming("outcomes", listed.to_string().as_bytes());
         let outcome = &listed["outcomes"][0];
         let best = (&outcome["won"], &outcome["best"]["name"]);
@@ -152,7 +152,7 @@ impl Bench {
     }
 
     fn forget(&self, id: &str) {
-        let mut command = self.netsilo(1, &["outcomes", "--forget", id]);
+        let mut command = self.netsilo(1, &["tune", "--forget", id]);
         let output = command.arg("--outcomes-dir").arg(self.outcomes()).output().unwrap();
         assert_eq!(output_of(&output), (Some(0), "1 outcome removed\n".into()));
     }
