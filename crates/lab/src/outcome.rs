@@ -1,5 +1,6 @@
 //! `make bench-outcome`: what the default chooses, checked against what measured best.
 
+mod forecasts;
 mod guest;
 mod outcomes;
 mod rank;

@@ -164,8 +164,8 @@ pub struct ModelError {
     pub gain: f64,
     /// Standard deviation of a CPU's share of time in softirqs.
     pub softirq: f64,
-    /// Standard deviation of the logarithm of a ratio of rates, for an observed machine: what
-    /// remained of the first blind run (`docs/model.md`).
+    /// Standard deviation of the logarithm of a ratio of rates, for an observed machine: the
+    /// residuals of 379 forecasts of recorded placements (`evidence/outcomes.md`).
     pub observed: f64,
     /// The same where a setting moves the packets of a netdev without NAPI: what remained of 30
     /// measured settings of RPS on veths (`docs/verdicts.md`).

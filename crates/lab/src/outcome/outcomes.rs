@@ -57,6 +57,11 @@ impl RecordedOutcomes {
         Ok(Self { recorded, observations })
     }
 
+    /// What was observed in a start.
+    pub(super) fn observation(&self, start: &Start) -> &Observation {
+        &self.observations[&start.bundle]
+    }
+
     /// The placements that the default chooses with these assumptions, one for each start.
     pub(super) fn chosen(&self, load: &LoadRecord, assumed: Assumed) -> Result<Vec<usize>> {
         load.starts.iter().map(|start| self.chosen_from(load, start, assumed)).collect()
@@ -144,7 +149,7 @@ fn goal(netdevs: &[String]) -> Goal {
 }
 
 /// The position of an rx queue among those of all netdevs, each of which has the same number.
-fn position(label: &Subject, netdevs: &[String], queues: usize) -> Option<usize> {
+pub(super) fn position(label: &Subject, netdevs: &[String], queues: usize) -> Option<usize> {
     let Subject::Queue(netdev, queue) = label else { return None };
     let each = queues / netdevs.len().max(1);
     let first = netdevs.iter().position(|it| it == netdev)? * each;

@@ -5,6 +5,7 @@ use netsilo_model::cost::assumed::Assumed;
 use netsilo_trial::stats::Estimate;
 
 use crate::experiment::record::{LoadRecord, SettingRecord, middle};
+use crate::outcome::forecasts::Checked;
 use crate::outcome::outcomes::RecordedOutcomes;
 use crate::say::markdown;
 
@@ -100,13 +101,27 @@ pub(super) fn measured(outcomes: &RecordedOutcomes, assumed: Assumed) -> Option<
 
 /// The regret of each recording, by its name, and the load that loses most.
 pub(super) fn recordings(all: &[(&str, &RecordedOutcomes)], assumed: Assumed) -> Result<String> {
-    let mut table =
-        markdown(&["recording", "loads", "regret on average", "at most", "there", "correlation"]);
+    let mut table = markdown(&[
+        "recording",
+        "loads",
+        "regret on average",
+        "at most",
+        "there",
+        "correlation",
+        "forecasts",
+        "in their interval",
+        "signs of clear ones",
+    ]);
     for (name, outcomes) in all {
         let (regrets, loads) = (outcomes.regrets(assumed)?, &outcomes.recorded.loads);
         let (mean, most) = mean_and_worst(&regrets);
         let worst = loads.iter().zip(&regrets).find(|(_, it)| it.value > 0.0 && it.value == most);
         let worst = worst.map_or_else(String::new, |(load, _)| load.name.clone());
+        let forecasts = outcomes.forecasts()?;
+        let held = forecasts.iter().filter(|(_, it)| it.is_held()).count();
+        let all = forecasts.iter().map(|(_, it)| it);
+        let clear: Vec<&Checked> = all.filter(|it| !it.expected.contains(0.0)).collect();
+        let right = clear.iter().filter(|it| it.expected.value * it.measured > 0.0).count();
         table.add_row([
             format!("`{name}`"),
             loads.len().to_string(),
@@ -114,6 +129,9 @@ pub(super) fn recordings(all: &[(&str, &RecordedOutcomes)], assumed: Assumed) ->
             percent(most),
             worst,
             format!("{:.2}", outcomes.order(assumed).tau),
+            forecasts.len().to_string(),
+            whole_percent(held as f64 / forecasts.len() as f64),
+            format!("{right} of {}", clear.len()),
         ]);
     }
     Ok(table.to_string())

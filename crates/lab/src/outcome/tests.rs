@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use super::*;
 use crate::experiment::record::Recorded;
+use crate::outcome::forecasts::Checked;
 
 /// The recordings whose tables are in `evidence/outcomes.md`.
 const SHOWN: [&str; 5] = ["guest", "guest8", "veths-4", "guest16", "forward"];
@@ -60,6 +61,32 @@ fn the_regret_over_veths_is_within_the_goal() {
         let worse = regrets.iter().filter(|it| it.value > 0.15).count();
         assert!(mean <= 0.05 && worse == beyond, "{name}: {regrets:?}");
     }
+}
+
+/// By how much a forecast was off, as the logarithm of a ratio of rates.
+fn residual(it: &Checked) -> f64 {
+    ((1.0 + it.measured) / (1.0 + it.expected.value)).ln()
+}
+
+/// Nine of ten by the intervals. Each load is left out in turn: the width that the others ask for
+/// holds its forecasts.
+#[test]
+fn the_intervals_of_forecasts_hold_what_placements_measured() {
+    let of = |name: &'static str| {
+        let forecasts = recorded(name).forecasts().unwrap().into_iter();
+        forecasts.map(move |(load, it)| ((name, load), it))
+    };
+    let all: Vec<((&str, usize), Checked)> = VETHS.into_iter().flat_map(of).collect();
+    let share = |count: usize| count as f64 / all.len() as f64;
+    let left_out = |(load, it): &&((&str, usize), Checked)| {
+        let others = all.iter().filter(|(other, _)| other != load);
+        let squares: Vec<f64> = others.map(|(_, it)| residual(it).powi(2)).collect();
+        let width = (squares.iter().sum::<f64>() / squares.len() as f64).sqrt();
+        residual(it).abs() <= 1.645 * width
+    };
+    let held = share(all.iter().filter(|(_, it)| it.is_held()).count());
+    let left_out = share(all.iter().filter(left_out).count());
+    assert!((0.8..=0.97).contains(&held) && (0.8..=0.97).contains(&left_out), "{held} {left_out}");
 }
 
 /// A stream's CPUs are about equally full either way: where the default sends its kthread, it
