@@ -6,9 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::*;
-use crate::change::{
-    Change, Interruption, Key, Settings, Table, Value, apply_to, held_back, ordered,
-};
+use crate::change::{Change, Key, Settings, Table, Value, apply_to};
 use crate::machine::cpuset::CpuSet;
 use crate::machine::reading::Reading;
 use crate::snapshot::ethtool::{Coalesce, Ethtool, HashFields, Rss};
@@ -148,71 +146,6 @@ fn a_value_of_another_type_is_refused() {
         "default_smp_affinity: the knob `default_smp_affinity` takes a value of type `cpus`, \
          not `count`"
     );
-}
-
-#[test]
-fn changes_are_made_in_the_order_of_the_steps() {
-    let changes = ordered(cases().into_iter().map(|case| case.change).collect());
-    let kinds: Vec<&str> = changes.iter().map(|change| change.target.facts().kind).collect();
-    assert_eq!(
-        kinds,
-        [
-            "default_smp_affinity",
-            "channels",
-            "rings",
-            "mtu",
-            "threaded",
-            "offload",
-            "coalesce",
-            "tx_usecs",
-            "napi_defer_hard_irqs",
-            "gro_flush_timeout",
-            "rss_key",
-            "rss_hash",
-            "flow_hash",
-            "rss_table",
-            "irq_affinity",
-            "napi_thread",
-            "xps_cpus",
-            "rps_cpus",
-            "rps_default_mask",
-            "rps_sock_flow_entries",
-            "rps_flow_cnt",
-            "rss_context",
-            "ntuple_rule",
-            "sysctl",
-            "cgroup_cpuset",
-            "thread_affinity",
-        ]
-    );
-}
-
-#[test]
-fn some_changes_stop_traffic_and_channels_make_others_void() {
-    let cases = cases();
-    let stops = |wanted| {
-        let those = cases.iter().filter(|it| it.change.target.interrupts_traffic() == wanted);
-        those.map(|it| it.change.target.facts().kind).collect::<Vec<_>>()
-    };
-    assert_eq!(stops(Some(Interruption::Always)), ["channels", "rings"]);
-    assert_eq!(
-        stops(Some(Interruption::Sometimes)),
-        ["offload", "mtu", "coalesce", "tx_usecs", "rss_hash"]
-    );
-    let (_, void) = held_back(cases.iter().map(|case| case.change.clone()).collect());
-    let void: Vec<&str> = void.iter().map(|change| change.target.facts().kind).collect();
-    let expected = [
-        "irq_affinity",
-        "rps_cpus",
-        "rps_flow_cnt",
-        "xps_cpus",
-        "tx_usecs",
-        "rss_table",
-        "rss_context",
-        "ntuple_rule",
-        "napi_thread",
-    ];
-    assert_eq!(void, expected);
 }
 
 #[test]
