@@ -61,7 +61,7 @@ fn the_fake_host_has_each_kind_of_knob() {
         .into_iter()
         .filter(|kind| !targets.iter().any(|target| target.facts().kind == *kind))
         .collect();
-    assert!(missing.is_empty(), "write a row for each in all() of remedies.rs: {missing:?}");
+    assert!(missing.is_empty(), "write a row for each in special() of remedies.rs: {missing:?}");
 }
 
 fn mishap() -> impl Strategy<Value = Mishap> {
