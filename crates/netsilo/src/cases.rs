@@ -8,8 +8,8 @@
 //!
 //! `cases/knobs/<kind>/` belongs to a knob: `knob.json` holds a change of it and the kernel's text
 //! of the old value; `knob.snap` shows the change as a plan and in all export formats.
-//! `cases/knobs/order.snap` has the order in which a plan changes the knobs, and what the changes do
-//! to traffic and to each other.
+//! `cases/knobs/order.snap` has the order in which a plan changes the knobs, and what the changes
+//! do to traffic and to each other.
 //!
 //! Cases record values, and of sentences only figures and names ([`values`]); the views test how
 //! values are printed. `cases/reasons.snap` has the words with which plans leave something alone or
