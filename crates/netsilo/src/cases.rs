@@ -8,6 +8,8 @@
 //!
 //! `cases/knobs/<kind>/` belongs to a knob: `knob.json` holds a change of it and the kernel's text
 //! of the old value; `knob.snap` shows the change as a plan and in all export formats.
+//! `cases/knobs/order.snap` has the order in which a plan changes the knobs, and what the changes
+//! do to traffic and to each other.
 //!
 //! Cases record values, and of sentences only figures and names ([`values`]); the views test how
 //! values are printed. `cases/reasons.snap` has the words with which plans leave something alone or
@@ -36,7 +38,7 @@ use netsilo_decide::judge::findings::{Check, Finding, FindingId, Severity, check
 use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::place::AlgorithmName;
 use netsilo_decide::plan::{Goal, Plan};
-use netsilo_model::change::{Change, apply_to, knobs};
+use netsilo_model::change::{Change, Interruption, apply_to, held_back, knobs, ordered};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
@@ -143,7 +145,7 @@ fn no_case_lacks_a_file_or_has_another_one() {
     let ids: Vec<_> = FindingId::ALL.iter().map(|id| id.as_str()).collect();
     expect(&cases().join("check"), &ids);
     let kinds = knobs::kinds();
-    expect(&cases().join("knobs"), &kinds);
+    expect(&cases().join("knobs"), &[&kinds[..], &["order.snap"]].concat());
     for kind in kinds {
         expect(&cases().join("knobs").join(kind), &["knob.json", "knob.snap"]);
     }
@@ -248,6 +250,25 @@ fn every_knob_is_shown_and_exported_as_it_was() {
         assert_is_printed(&case, &plan);
         exports::checked(&plan);
     }
+}
+
+#[test]
+fn knobs_are_changed_in_the_order_of_their_steps() {
+    let change =
+        |kind: &&str| read::<KnobCase>(&cases().join("knobs").join(kind).join("knob.json")).change;
+    let changes = ordered(knobs::kinds().iter().map(change).collect());
+    let (_, void) = held_back(changes.clone());
+    let line = |change: &Change| {
+        let stops = match change.target.interrupts_traffic() {
+            Some(Interruption::Always) => ": always interrupts traffic",
+            Some(Interruption::Sometimes) => ": sometimes interrupts traffic",
+            None => "",
+        };
+        let is_void = if void.contains(change) { ", void after channels" } else { "" };
+        format!("{}{stops}{is_void}\n", change.target.facts().kind)
+    };
+    let text: String = changes.iter().map(line).collect();
+    assert_recorded(&cases().join("knobs"), "order", &text);
 }
 
 /// The host of a finding's case.

@@ -12,11 +12,14 @@ use std::collections::BTreeSet;
 
 use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
-use netsilo_model::change::{Change, Key, SYSCTLS, Settings, Table, Target, Value, knobs};
+use netsilo_model::change::{
+    Change, Key, Location, SYSCTLS, Settings, Table, Target, Value, knobs,
+};
 use netsilo_model::snapshot::ethtool::FlowType;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
+use serde::Deserialize;
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
@@ -26,32 +29,52 @@ const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const SHOWN: &str = "cd /sys/class/net; for d in eth*; do \
     for o in -l -g -c -k -x -n; do ethtool $o $d 2>&1; done; \
     for t in tcp4 udp4 tcp6 udp6; do ethtool -n $d rx-flow-hash $t 2>&1; done; \
-    grep -H . $d/napi_defer_hard_irqs $d/gro_flush_timeout $d/threaded $d/mtu 2>&1; done; \
+    for f in threaded FILES; do grep -H . $d/$f 2>&1; done; done; \
     grep -rH . /proc/sys/net/core /proc/sys/net/ipv4/tcp_* /proc/sys/net/ipv4/udp_* 2>/dev/null; \
     true";
 
 /// Offloads that are toggled if the driver allows it.
 const OFFLOADS: [&str; 4] = ["rx-lro", "rx-gro", "tx-tcp-segmentation", "rx-checksum"];
 
-/// Knobs that are of no netdev, that other tests of the lab write, or that no driver of the lab
-/// changes.
-const NOT_HERE: [&str; 15] = [
-    "cgroup_cpuset",
-    "default_smp_affinity",
-    "irq_affinity",
-    "napi_thread",
-    "ntuple_rule",
-    "rps_cpus",
-    "rps_default_mask",
-    "rps_flow_cnt",
-    "rps_sock_flow_entries",
-    "rss_context",
-    "rss_hash",
-    "rss_key",
-    "thread_affinity",
-    "tx_usecs",
-    "xps_cpus",
-];
+/// What `cases/knobs/<kind>/knob.json` says of the lab.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum InLab {
+    /// `false`: a knob of no netdev, or one that other tests of the lab write, or that no driver of
+    /// the lab changes.
+    Skipped(bool),
+    /// A value to write on each netdev.
+    Written(Value),
+}
+
+/// `cases/knobs/<kind>/knob.json`, without the parts for other tests.
+#[derive(Deserialize)]
+struct Case {
+    /// Absent if [`remedies`] makes the value from the present one.
+    lab: Option<InLab>,
+    change: Change,
+}
+
+/// The case of each knob, by kind.
+fn cases() -> Vec<(&'static str, Case)> {
+    let case = |kind: &'static str| {
+        let path = format!("{}/../../cases/knobs/{kind}/knob.json", env!("CARGO_MANIFEST_DIR"));
+        (kind, serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
+    };
+    knobs::kinds().into_iter().map(case).collect()
+}
+
+/// The knobs of a netdev whose cases have a value for the lab, with the value.
+fn of_cases(netdev: &NetdevIdentity) -> Vec<(Target, Value)> {
+    let here = |(kind, case): (&str, Case)| {
+        let Some(InLab::Written(value)) = case.lab else { return None };
+        let mut target = serde_json::to_value(&case.change.target).unwrap();
+        let of = target.get_mut("netdev").unwrap_or_else(|| panic!("{kind} is of no netdev"));
+        *of = serde_json::to_value(netdev).unwrap();
+        Some((serde_json::from_value(target).unwrap(), value))
+    };
+    cases().into_iter().filter_map(here).collect()
+}
 
 /// What a role of the helper prints in the guest.
 fn helper(lab: &Lab, role: &str) -> String {
@@ -66,7 +89,13 @@ fn snapshot(lab: &Lab) -> Snapshot {
 
 /// Everything that these tests change, and what depends on it.
 fn shown(lab: &Lab) -> String {
-    lab.sh(SHOWN).unwrap() + &helper(lab, "queues")
+    let any = NetdevIdentity { name: String::new(), device_path: None, ifindex: None };
+    let file = |(target, _): &(Target, Value)| match target.location() {
+        Location::Netdev { file, .. } => Some(file),
+        _ => None,
+    };
+    let files: Vec<String> = of_cases(&any).iter().filter_map(file).collect();
+    lab.sh(&SHOWN.replace("FILES", &files.join(" "))).unwrap() + &helper(lab, "queues")
 }
 
 /// Returns another value within the driver's limits, if there is one.
@@ -112,24 +141,16 @@ fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
             fields.map(|letters| Value::Fields(letters.parse().unwrap())),
         ),
         (
-            Target::NapiDeferHardIrqs(knobs::NapiDeferHardIrqs { netdev: of() }),
-            Some(Value::Count(2)),
-        ),
-        (
-            Target::GroFlushTimeout(knobs::GroFlushTimeout { netdev: of() }),
-            Some(Value::Count(20_000)),
-        ),
-        (
             Target::Threaded(knobs::Threaded { netdev: of() }),
             netdev.threaded.map(|now| Value::Count(u32::from(now == 0))),
         ),
-        (Target::Mtu(knobs::Mtu { netdev: of() }), Some(Value::Count(1400))),
     ];
     for name in OFFLOADS {
         let changeable = ethtool.feature(name).filter(|feature| !feature.fixed());
         let target = Target::Offload(knobs::Offload { netdev: of(), feature: name.into() });
         all.push((target, changeable.map(|feature| Value::Switch(!feature.active))));
     }
+    all.extend(of_cases(&of()).into_iter().map(|(target, value)| (target, Some(value))));
     all
 }
 
@@ -259,14 +280,14 @@ fn every_knob_that_a_driver_accepts_is_restored_byte_for_byte() {
     newest.sh(veth).unwrap();
     kinds.extend(every_knob(&newest));
     undo_waits_for_netdevs_that_are_down(&newest);
-    let missing: Vec<&str> = knobs::kinds()
-        .into_iter()
-        .filter(|kind| !kinds.contains(*kind) && !NOT_HERE.contains(kind))
-        .collect();
+    let missing = cases().into_iter().filter(|(kind, case)| {
+        !kinds.contains(*kind) && !matches!(case.lab, Some(InLab::Skipped(false)))
+    });
+    let missing: Vec<&str> = missing.map(|(kind, _)| kind).collect();
     assert!(
         missing.is_empty(),
-        "add a value for each in remedies(), or its name to NOT_HERE if no driver of the lab \
-         changes it: {missing:?}"
+        "not written: give `lab` in cases/knobs/<kind>/knob.json a value, or `false` if no driver \
+         of the lab changes it: {missing:?}"
     );
 }
 

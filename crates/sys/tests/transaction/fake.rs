@@ -440,6 +440,11 @@ pub(crate) fn cgroup() -> Target {
 
 /// Every knob of the host.
 pub(crate) fn targets() -> Vec<Target> {
+    own_targets().into_iter().chain(remedies::targets()).collect()
+}
+
+/// The knobs of the host that are not in [`remedies`].
+pub(crate) fn own_targets() -> Vec<Target> {
     let mut all = vec![
         irq(27),
         irq(28),
@@ -459,7 +464,6 @@ pub(crate) fn targets() -> Vec<Target> {
         all.push(Target::RpsFlowCnt(knobs::RpsFlowCnt { netdev: eth0(), queue }));
         all.push(Target::XpsCpus(knobs::XpsCpus { netdev: eth0(), queue }));
     }
-    all.extend(remedies::targets());
     all
 }
 

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use netsilo_model::change::{Target, Value, knobs};
+use netsilo_model::change::{Location, Target, Value, knobs};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_sys::transaction::journal;
 use netsilo_sys::transaction::record::Transaction;
@@ -61,7 +61,7 @@ fn the_fake_host_has_each_kind_of_knob() {
         .into_iter()
         .filter(|kind| !targets.iter().any(|target| target.facts().kind == *kind))
         .collect();
-    assert!(missing.is_empty(), "write a row for each in all() of remedies.rs: {missing:?}");
+    assert!(missing.is_empty(), "write a row for each in special() of remedies.rs: {missing:?}");
 }
 
 fn mishap() -> impl Strategy<Value = Mishap> {
@@ -141,16 +141,10 @@ fn is_ambiguous(kernel: &Fake, target: &Target) -> bool {
         let in_apply = it.is_unfinished() && !it.attached.is_empty() && it.attached_after.is_none();
         it.is_open() && (in_apply || it.keeps.is_some())
     };
+    let is_of_queue = |file: &str| file.starts_with("queues/");
     let is_reset = target.may_reset_queues()
-        || matches!(
-            target,
-            Target::IrqAffinity(_)
-                | Target::NapiThread(_)
-                | Target::RpsCpus(_)
-                | Target::RpsFlowCnt(_)
-                | Target::XpsCpus(_)
-                | Target::RssTable(_)
-        );
+        || matches!(target.location(), Location::Netdev { file, .. } if is_of_queue(&file))
+        || matches!(target, Target::IrqAffinity(_) | Target::NapiThread(_) | Target::RssTable(_));
     is_reset && transactions.iter().any(killed)
 }
 

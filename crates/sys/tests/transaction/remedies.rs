@@ -1,19 +1,22 @@
 //! The remedies' knobs on the fake kernel, one row each: initial texts, effects of writes, own and
-//! foreign values, special cases.
+//! foreign values, special cases. A knob without a special row gets its row from its case in
+//! `cases/knobs`.
 
 use std::io;
+use std::sync::LazyLock;
 
 use netsilo_model::change::{
-    EthtoolSetting, Key, Knob, Location, Settings, Table, Target, Value, knobs,
+    Change, EthtoolSetting, Key, Knob, Location, Settings, Table, Target, Value, knobs,
 };
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::snapshot::ethtool::FlowType;
 use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
+use serde::Deserialize;
 
 use super::fake::Fake;
 use super::fake::apply;
 use super::fake::change;
 use super::fake::eth0;
+use super::fake::own_targets;
 use super::fake::tempdir;
 use super::fake::undo;
 
@@ -31,17 +34,29 @@ struct Row {
     /// The file that stands for it.
     path: String,
     /// Its text at first.
-    says: &'static str,
+    says: String,
     /// Its text after this was written.
-    settle: fn(&str) -> io::Result<String>,
+    settle: Settle,
     /// A value of ours, another one for each seed if there are enough.
-    ours: fn(u32) -> Value,
+    ours: Box<dyn Fn(u32) -> Value + Send + Sync>,
     /// The text of a value that we never write.
-    foreign: fn(u32) -> String,
+    foreign: Box<dyn Fn(u32) -> String + Send + Sync>,
 }
 
-/// One row for each remedy's knob.
-fn all() -> Vec<Row> {
+type Settle = fn(&str) -> io::Result<String>;
+
+/// One row or more for each remedy's knob.
+static ALL: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let mut all = special();
+    let own = own_targets();
+    let present = all.iter().map(|row| &row.target).chain(&own);
+    let present: Vec<&str> = present.map(|target| target.facts().kind).collect();
+    all.extend(knobs::kinds().into_iter().filter(|kind| !present.contains(kind)).filter_map(usual));
+    all
+});
+
+/// Knobs that a driver takes in a way of its own, or with values that vary with the seed.
+fn special() -> Vec<Row> {
     vec![
         ethtool(
             knobs::Channels { netdev: eth0() },
@@ -58,8 +73,6 @@ fn all() -> Vec<Row> {
             |seed| settings(format!("rx={} tx=256", 300 + small(seed))),
             |seed| format!("rx={} tx=256\n", large(seed).next_power_of_two()),
         ),
-        sysfs(knobs::Mtu { netdev: eth0() }, "1500\n"),
-        sysfs(knobs::Threaded { netdev: eth0() }, "0\n"),
         ethtool(
             knobs::Offload { netdev: eth0(), feature: "rx-lro".into() },
             "off [requested on]\n",
@@ -75,34 +88,11 @@ fn all() -> Vec<Row> {
             |seed| format!("rx-usecs={}\n", large(seed)),
         ),
         ethtool(
-            knobs::TxUsecs { netdev: eth0() },
-            "0\n",
-            trimmed,
-            |seed| small(seed).into(),
-            |seed| format!("{}\n", large(seed)),
-        ),
-        sysfs(knobs::NapiDeferHardIrqs { netdev: eth0() }, "0\n"),
-        sysfs(knobs::GroFlushTimeout { netdev: eth0() }, "0\n"),
-        ethtool(
-            knobs::RssHash { netdev: eth0() },
-            "toeplitz\n",
-            trimmed,
-            |_| Value::words("toeplitz symmetric-xor"),
-            |_| "xor\n".into(),
-        ),
-        ethtool(
             knobs::RssKey { netdev: eth0() },
             "6d:5a:56:da\n",
             trimmed,
             |seed| Key(vec![seed as u8, (seed >> 8) as u8, 1, 2]).into(),
             |seed| format!("00:00:00:{:02x}\n", seed as u8),
-        ),
-        ethtool(
-            knobs::FlowHash { netdev: eth0(), flow_type: FlowType::Udp4 },
-            "sd\n",
-            trimmed,
-            |_| Value::Fields("sdfn".parse().unwrap()),
-            |_| "none\n".into(),
         ),
         ethtool(
             knobs::RssTable { netdev: eth0(), context: 0 },
@@ -145,44 +135,97 @@ fn all() -> Vec<Row> {
 /// Whether a driver may make its queues anew when this file is written.
 pub(crate) fn resets_queues(path: &str) -> bool {
     let is_it = |row: &Row| row.path == path.trim_start_matches('/');
-    all().iter().any(|row| is_it(row) && row.target.may_reset_queues())
+    ALL.iter().any(|row| is_it(row) && row.target.may_reset_queues())
+}
+
+/// `cases/knobs/<kind>/knob.json`.
+#[derive(Deserialize)]
+struct Case {
+    says: String,
+    /// The text of a value that netsilo never writes; for numbers, switches and CPUs there is one
+    /// without it.
+    foreign: Option<String>,
+    change: Change,
+}
+
+/// The row of a knob, from its case; `None` if it is neither a file nor a setting of a netdev.
+fn usual(kind: &str) -> Option<Row> {
+    let case = format!("{}/../../cases/knobs/{kind}/knob.json", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&case).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    if let Some(netdev) = json.pointer_mut("/change/target/netdev") {
+        *netdev = serde_json::to_value(eth0()).unwrap();
+    }
+    let Case { says, foreign, change } = serde_json::from_value(json).unwrap();
+    let target = change.target.clone();
+    let path = path_of(&target)?;
+    Some(match change.new.clone() {
+        Value::Count(_) => {
+            let foreign = |seed| format!("{}\n", large(seed));
+            row_of(target, path, &says, as_number, |seed| small(seed).into(), foreign)
+        }
+        Value::Switch(_) => row_of(target, path, &says, trimmed, on, off),
+        Value::Cpus(_) => {
+            let ours = |seed| Value::Cpus(mask(1 + seed % 31));
+            let foreign = |seed| format!("{:x}\n", 0x20 | (seed % 32));
+            row_of(target, path, &says, as_mask, ours, foreign)
+        }
+        new => {
+            let foreign = foreign.unwrap_or_else(|| {
+                panic!("{case}: add `foreign`, the text of a value that netsilo never writes")
+            });
+            row_of(target, path, &says, trimmed, move |_| new.clone(), move |_| foreign.clone())
+        }
+    })
+}
+
+fn row_of(
+    target: Target,
+    path: String,
+    says: &str,
+    settle: Settle,
+    ours: impl Fn(u32) -> Value + Send + Sync + 'static,
+    foreign: impl Fn(u32) -> String + Send + Sync + 'static,
+) -> Row {
+    let (ours, foreign) = (Box::new(ours), Box::new(foreign));
+    Row { target, path, says: says.to_owned(), settle, ours, foreign }
+}
+
+/// The file that stands for a knob.
+fn path_of(target: &Target) -> Option<String> {
+    let path = match target.location() {
+        Location::Ethtool { setting, .. } => file_of("eth0", &setting),
+        Location::Netdev { file, .. } => {
+            format!("sys/devices/pci0000:00/0000:00:03.0/net/eth0/{file}")
+        }
+        Location::File(path) => path,
+        _ => return None,
+    };
+    Some(path.trim_start_matches('/').to_owned())
 }
 
 fn ethtool(
     knob: impl Knob + Into<Target>,
-    says: &'static str,
-    settle: fn(&str) -> io::Result<String>,
+    says: &str,
+    settle: Settle,
     ours: fn(u32) -> Value,
     foreign: fn(u32) -> String,
 ) -> Row {
     let target: Target = knob.into();
-    let Location::Ethtool { setting, .. } = target.location() else { unreachable!("{target}") };
-    let path = file_of("eth0", &setting).trim_start_matches('/').to_owned();
-    Row { target, path, says, settle, ours, foreign }
-}
-
-/// A number in a file of the netdev.
-fn sysfs(knob: impl Knob<Value = u32> + Into<Target>, says: &'static str) -> Row {
-    let target: Target = knob.into();
-    let Location::Netdev { file, .. } = target.location() else { unreachable!("{target}") };
-    let path = format!("sys/devices/pci0000:00/0000:00:03.0/net/eth0/{file}");
-    let settle = |text: &str| {
-        text.trim().parse::<u32>().map_err(|_| invalid()).map(|number| format!("{number}\n"))
-    };
-    let foreign = |seed| format!("{}\n", large(seed));
-    Row { target, path, says, settle, ours: |seed| small(seed).into(), foreign }
+    let path = path_of(&target).unwrap();
+    row_of(target, path, says, settle, ours, foreign)
 }
 
 fn sysctl(
     name: &str,
-    says: &'static str,
-    settle: fn(&str) -> io::Result<String>,
+    says: &str,
+    settle: Settle,
     ours: fn(u32) -> Value,
     foreign: fn(u32) -> String,
 ) -> Row {
     let target = knobs::Sysctl { name: name.into() }.into();
     let path = format!("proc/sys/{}", name.replace('.', "/"));
-    Row { target, path, says, settle, ours, foreign }
+    row_of(target, path, says, settle, ours, foreign)
 }
 
 /// A number that we write.
@@ -205,6 +248,18 @@ fn on(_: u32) -> Value {
 
 fn off(_: u32) -> String {
     "off\n".into()
+}
+
+fn mask(bits: u32) -> CpuSet {
+    CpuSet::parse_mask(&format!("{bits:x}")).unwrap()
+}
+
+fn as_number(text: &str) -> io::Result<String> {
+    text.trim().parse::<u32>().map_err(|_| invalid()).map(|number| format!("{number}\n"))
+}
+
+fn as_mask(text: &str) -> io::Result<String> {
+    CpuSet::parse_mask(text).map_err(|_| invalid()).map(|set| format!("{}\n", set.to_mask(8)))
 }
 
 fn trimmed(text: &str) -> io::Result<String> {
@@ -246,12 +301,12 @@ fn invalid() -> io::Error {
 
 /// The knobs, for the host.
 pub(crate) fn knobs() -> Vec<(String, &'static str)> {
-    all().into_iter().map(|row| (row.path, row.says)).collect()
+    ALL.iter().map(|row| (row.path.clone(), row.says.as_str())).collect()
 }
 
 /// The knobs as targets.
 pub(crate) fn targets() -> Vec<Target> {
-    all().into_iter().map(|row| row.target).collect()
+    ALL.iter().map(|row| row.target.clone()).collect()
 }
 
 /// The file of a setting, in the netdev's folder.
@@ -266,13 +321,12 @@ pub(crate) fn settle(path: &str, text: &str) -> Option<io::Result<String>> {
     if name.starts_with("eth0.Offload") {
         return Some(trimmed(text));
     }
-    let row =
-        all().into_iter().find(|row| row.path.rsplit_once('/').is_some_and(|it| it.1 == name));
+    let row = ALL.iter().find(|row| row.path.rsplit_once('/').is_some_and(|it| it.1 == name));
     row.map(|row| (row.settle)(text))
 }
 
-fn row(target: &Target) -> Option<Row> {
-    all().into_iter().find(|row| {
+fn row(target: &Target) -> Option<&'static Row> {
+    ALL.iter().find(|row| {
         row.target == *target
             || matches!((&row.target, target), (Target::Offload(_), Target::Offload(_)))
     })
