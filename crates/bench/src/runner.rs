@@ -113,9 +113,9 @@ fn none_arrived(runs: &[LoadResult]) -> Result<()> {
     let arrived: u64 = runs.iter().map(|run| run.server.totals.datagrams_received).sum();
     ensure!(
         arrived == 0,
-        "{arrived} datagrams were not dropped: do they have another source address than the \
-         sender's netsilo-bench serve, does something (XDP, a flowtable) forward them before \
-         netfilter, or is this a bridge and the kernel lacks nf_tables for bridges?"
+        "{arrived} datagrams were not dropped. Possible causes: their source address is not that \
+         of the sender's netsilo-bench serve; something (XDP, a flowtable) forwards them before \
+         netfilter; this is a bridge, and the kernel lacks nf_tables for bridges"
     );
     Ok(())
 }

@@ -28,7 +28,7 @@ pub(crate) enum Experiment {
     Peers(Peers),
     /// Predict random settings under random loads over a veth, then measure them
     Predictions(Predictions),
-    /// Check what `check` says of RPS on a veth against what RPS does there
+    /// Compare what `check` says about RPS on a veth with what RPS does there
     Verdicts(Verdicts),
 }
 

@@ -26,7 +26,7 @@ pub(crate) const SERVER_CPUS: [u32; 4] = [1, 2, 5, 6];
 /// perftune.py writes.
 const FLOWS: u32 = 32768;
 
-/// The guest of an experiment: booted with its first load, and anew after a failure.
+/// The guest of an experiment: booted with its first load, and again after a failure.
 pub(crate) struct Guests {
     pub(crate) spec: Spec,
     lab: Option<Lab>,

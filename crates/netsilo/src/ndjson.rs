@@ -260,7 +260,7 @@ impl InputLine {
 }
 
 fn too_long() -> String {
-    format!("the line has more than {} MiB", MOST_LINE >> 20)
+    format!("the line is longer than {} MiB", MOST_LINE >> 20)
 }
 
 /// Reads an observation of a schema that this netsilo knows.

@@ -173,5 +173,5 @@ fn search(
 /// Confirms the winner, all of which is written, as one transaction; returns its number.
 fn keep(temporary: &mut TemporaryChanges<'_>) -> Result<u64> {
     let kept = temporary.keep()?;
-    kept.context("the winner was restored by its guard before it could be confirmed")
+    kept.context("the guard undid the winner's changes before they could be confirmed")
 }

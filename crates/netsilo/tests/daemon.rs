@@ -251,7 +251,7 @@ fn a_transaction_whose_guard_was_killed_is_restored_after_its_deadline() {
     let daemon = host.start();
     assert_eq!(affinity(&host), "10\n", "the guard has some seconds more");
     host.until("it is restored", |_| affinity(&host) == "01\n");
-    let words = "transaction 1 was neither confirmed nor restored by its guard and is restored";
+    let words = "transaction 1 was neither confirmed nor undone by its guard; netsilo undid it";
     host.until("it is told", |_| host.log().contains(words));
     assert_eq!(daemon.stop(), Some(0));
 }
@@ -262,7 +262,7 @@ fn a_transaction_that_a_dead_daemon_left_unfinished_is_restored_at_the_start() {
     let daemon = host.start();
     assert_eq!(affinity(&host), "01\n");
     assert!(
-        host.log().contains("transaction 1 was left unfinished and is restored"),
+        host.log().contains("transaction 1 was left unfinished; netsilo undid it"),
         "{}",
         host.log()
     );

@@ -51,7 +51,7 @@ impl Events {
 /// Whether an event may have changed this knob.
 ///
 /// With a CPU the kernel moves interrupts and kthreads, and some drivers (virtio_net, in
-/// `virtnet_cpu_online` and `virtnet_cpu_down_prep`) set interrupts and XPS anew. Programs that
+/// `virtnet_cpu_online` and `virtnet_cpu_down_prep`) set interrupts and XPS again. Programs that
 /// write interrupts do so as well, so a CPU explains nothing where one of these runs.
 pub(super) fn covers(event: &Event, target: &Target, owners: &[KnobOwner]) -> bool {
     match event {

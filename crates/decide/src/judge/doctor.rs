@@ -165,7 +165,7 @@ fn lacking(feature: KernelFeature) -> Problem {
         KernelFeature::Rfs => built("no RFS", "CONFIG_RPS", "plan does not offer RFS"),
         KernelFeature::Xps => built("no XPS", "CONFIG_XPS", "plan does not offer XPS"),
         KernelFeature::ThreadedNapi => {
-            newer("no threaded NAPI", "5.12", "plan does not offer threaded NAPI")
+            newer("no threaded NAPI", "5.12", "netsilo plan cannot offer threaded NAPI")
         }
         KernelFeature::RpsDefaultMask => newer(
             "no net.core.rps_default_mask",

@@ -53,9 +53,9 @@ impl Vector {
         needed * (idle + (1.0 - idle) * capacity.busy_wakeup)
     }
 
-    /// Share of the time in which its kthread would sleep beside a reader: packets that find it
-    /// awake wake nobody. It shares that CPU with the other work, so what it does takes longer by
-    /// the same ratio (processor sharing).
+    /// Share of the time in which its kthread would sleep if it shared a CPU with a reader: packets
+    /// that find it awake wake nobody. It shares that CPU with the other work, so what it does
+    /// takes longer by the same ratio (processor sharing).
     fn asleep(&self, reader: Option<CpuId>, capacity: &Capacity<'_>) -> f64 {
         let busy = reader.map_or(0.0, |cpu| 1.0 - capacity.idle(cpu));
         let awake = self.load / capacity.dilation / (1.0 - busy / capacity.dilation);

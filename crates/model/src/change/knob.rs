@@ -69,8 +69,8 @@ pub trait Knob: Clone {
     /// Whether a change of the knob at `other` in the same plan takes away what a change of this
     /// knob sets.
     ///
-    /// After a change of channels the driver sets up queues, interrupts and their threads anew, and
-    /// chooses their settings itself.
+    /// After a change of channels the driver sets up queues, interrupts and their threads again,
+    /// and chooses their settings itself.
     fn is_void_after(&self, other: &Location<'_>) -> bool {
         let Location::Ethtool { netdev, setting: EthtoolSetting::Channels } = other else {
             return false;

@@ -7,9 +7,9 @@ use std::fmt;
 pub enum Step {
     /// The default for interrupts that a later step creates.
     DefaultAffinity,
-    /// The driver sets up queues and interrupts anew, which takes other settings away.
+    /// The driver sets up queues and interrupts again, which takes other settings away.
     Channels,
-    /// The driver sets up its rings anew.
+    /// The driver sets up its rings again.
     Rings,
     /// Threaded polling makes the kthreads that a later step moves.
     Threads,
@@ -60,9 +60,9 @@ pub enum Step {
 /// Whether a change stops the traffic of its device for a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Interruption {
-    /// With some drivers, which set themselves up anew.
+    /// With some drivers, which set themselves up again.
     Sometimes,
-    /// The driver sets up its queues anew: frames in them are lost, and the link may be down for
+    /// The driver sets up its queues again: frames in them are lost, and the link may be down for
     /// seconds.
     Always,
 }

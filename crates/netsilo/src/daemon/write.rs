@@ -130,14 +130,14 @@ pub(crate) fn recover(kernel: &dyn Kernel, dir: &Path) -> anyhow::Result<Recover
         Some(look_at) if kernel.now() < look_at => {
             return Ok(Recovered { words: None, look_at: Some(look_at) });
         }
-        Some(_) => "was neither confirmed nor restored by its guard",
+        Some(_) => "was neither confirmed nor undone by its guard",
         None => "was left unfinished",
     };
     let (id, scope) = (left.id, UndoScope::Only(left.id));
     let undone = undo(kernel, dir, scope, false, RestoredBy::Daemon, &mut |_, _| {})?;
     let left: Vec<String> =
         undone.iter().flat_map(|it| it.failures()).map(ToString::to_string).collect();
-    let words = format!("transaction {id} {why} and is restored");
+    let words = format!("transaction {id} {why}; netsilo undid it");
     let words =
         if left.is_empty() { words } else { format!("{words}, except {}", left.join(", ")) };
     Ok(Recovered { words: Some(words), look_at: None })

@@ -67,7 +67,7 @@ pub(super) fn confirm(state: &StateDir, id: u64) -> Result<String> {
         ConfirmResult::Kept(id) | ConfirmResult::KeptBefore(id) => {
             format!("transaction {id} is kept; u or `netsilo undo` still restores the old values")
         }
-        ConfirmResult::Restored(id, by) => format!("transaction {id} was restored by {by}"),
+        ConfirmResult::Restored(id, by) => format!("transaction {id} was undone by {by}"),
         ConfirmResult::RestoredNow(undone) => report(std::slice::from_ref(&undone), true),
         ConfirmResult::Nothing => "no transaction awaits confirmation".into(),
     })

@@ -425,9 +425,8 @@ fn after_the_deadline_the_journal_is_asked_what_became_of_the_changes() {
     assert_eq!(request, None, "its guard may still be at work");
     let (state, request) = update(state, Event::Now(Duration::from_secs(102)));
     assert_eq!((request, state.pending), (Some(Request::Confirm(3)), None));
-    let (state, _) =
-        update(state, Event::Settled("transaction 3 was restored by its guard".into()));
-    assert!(screen(&state, (100, 24)).contains("transaction 3 was restored by its guard"));
+    let (state, _) = update(state, Event::Settled("transaction 3 was undone by its guard".into()));
+    assert!(screen(&state, (100, 24)).contains("transaction 3 was undone by its guard"));
 }
 
 #[test]

@@ -317,7 +317,7 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
             None => state.overlay = Some(Overlay::AskUndo),
         },
         KeyCode::Char('a') => {
-            state.message = Some("p first: apply writes what the plan shows".into())
+            state.message = Some("press p first: a writes the plan that p shows".into())
         }
         KeyCode::Char('c') if state.pending.is_some() => request = confirmation(&state),
         key => select(&mut state, direction(key)),

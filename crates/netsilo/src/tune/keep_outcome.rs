@@ -53,7 +53,7 @@ fn ended(plan: &RacePlan, race: &Race) -> Result<SearchEnd, String> {
     let open = others().filter(|it| it.status == Status::In).count();
     if open > 0 {
         let open = plural(open, "candidate");
-        return Err(format!("{open} may still be better: search longer (--for)"));
+        return Err(format!("{open} may still turn out better: search longer (--for)"));
     }
     let sign = if plan.rules.better == Better::Higher { -1.0 } else { 1.0 };
     let loss = |it: &&Standing| change_of(it).map_or(f64::INFINITY, |it| sign * it.value);
@@ -198,7 +198,7 @@ mod tests {
     fn a_search_that_was_too_short_is_no_outcome() {
         let plan = plan(8);
         let why = ended(&plan, &race(&plan, [100.0, 99.9, 100.0])).err().unwrap();
-        assert_eq!(why, "2 candidates may still be better: search longer (--for)");
+        assert_eq!(why, "2 candidates may still turn out better: search longer (--for)");
     }
 
     #[test]

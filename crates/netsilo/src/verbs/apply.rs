@@ -202,10 +202,10 @@ fn is_no_worse(plan: &Plan, options: &ApplyOptions, window: Duration) -> Result<
 /// Refuses a plan where one change resets a device and so voids another change.
 fn refuse_conflicting_changes(plan: &Plan) -> Result<()> {
     let Some((by, void)) = first_void(&plan.changes) else { return Ok(()) };
-    let todo = "apply the first alone, then make a new plan; nothing was written";
+    let todo = "apply that change alone, then make a new plan; nothing was written";
     Err(ExitError(
         Exit::Refused,
-        format!("the plan sets {by}, which would reset its change of {void}: {todo}"),
+        format!("the plan changes {by} and {void}, but a change of {by} resets {void}: {todo}"),
     )
     .into())
 }

@@ -32,8 +32,7 @@ pub(crate) struct Confirmed {
 /// Confirms the transaction that awaits confirmation.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let late = |id: u64, by: &str| -> Result<Exit> {
-        Err(ExitError(Exit::Refused, format!("too late: transaction {id} was restored {by}"))
-            .into())
+        Err(ExitError(Exit::Refused, format!("too late: transaction {id} was undone {by}")).into())
     };
     match guard::confirm(&args.state.kernel()?, args.state.path())? {
         ConfirmResult::Kept(id) | ConfirmResult::KeptBefore(id) if args.json => {

@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<Exit> {
             eprint_line(format_args!("transaction {transaction} was confirmed"))
         }
         GuardResult::Undone(by) => {
-            eprint_line(format_args!("transaction {transaction} was restored by {by}"))
+            eprint_line(format_args!("transaction {transaction} was undone by {by}"))
         }
         GuardResult::Restored(undone) => {
             eprint_line("no confirmation in time, or the program that wrote it has ended");

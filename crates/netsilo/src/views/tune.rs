@@ -97,7 +97,7 @@ impl<'a> TuneResult<'a> {
             let mut left = self.candidates.iter().skip(1).filter(is_in).peekable();
             let none = left.peek().is_some() && left.all(|it| it.standing.change.is_none());
             let why =
-                if none { ": too few windows for an interval, search longer (--for)" } else { "" };
+                if none { ": too few windows for an interval; search longer (--for)" } else { "" };
             return format!("no difference shown{why}");
         };
         let name = self.candidates[*candidate].name;

@@ -61,7 +61,7 @@ impl Counts {
         counts
     }
 
-    /// Foretells the counts under other settings: what was counted, plus what the model says of
+    /// Predicts the counts under other settings: what was counted, plus what the model says of
     /// these settings, less what it says of the present ones.
     pub fn forecast(work: &Work<'_>, settings: &Snapshot, values: &Values) -> Self {
         let packets = work.packets_per_s().max(f64::MIN_POSITIVE);

@@ -102,7 +102,7 @@ impl Serialize for Limit {
 /// The name of the machine as it is.
 pub const AS_IT_IS: &str = "as it is";
 
-/// Foretells what each setting would do to the observed work, at `load` times the observed load.
+/// Predicts what each setting would do to the observed work, at `load` times the observed load.
 pub fn forecast(observed: &Work<'_>, load: f64, settings: &[Proposal], draws: &Draws) -> Forecast {
     let work = observed.clone().times(load);
     let mut assumed = assumed(&work);

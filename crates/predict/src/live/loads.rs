@@ -148,7 +148,7 @@ impl Adding<'_, '_> {
     }
 
     /// Adds time (ns) of each second to a CPU's softirqs, and returns it as a share; it takes
-    /// longer beside a busy sibling.
+    /// longer while the sibling is busy.
     fn softirq(&mut self, cpu: CpuId, ns: f64) -> f64 {
         let share = ns * self.prices.slow(self.sibling_busy(cpu)) / 1e9;
         self.loads.cpus.entry(cpu).or_default().softirq += share;

@@ -88,7 +88,7 @@ impl Proposal {
         self.changes.iter().filter(is_xps).map(|change| change.target.to_string())
     }
 
-    /// The supposed machine with the changes that do not make it.
+    /// The supposed machine with the other changes: those that do not define its queues.
     pub(crate) fn rest(&self, machine: &Supposed) -> Snapshot {
         let makes = |change: &Change| makes_queues(&change.target);
         let rest: Vec<Change> =

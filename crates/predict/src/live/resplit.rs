@@ -19,7 +19,7 @@ use crate::live::work::{Queue, Shares, Work};
 /// Flows for each queue at least, so that these get about as many packets each.
 const LEAST_FLOWS: usize = 4;
 
-/// Which packets spread anew.
+/// Which packets spread again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moved {
     /// All, over this many queues.

@@ -29,7 +29,7 @@ pub(crate) enum CannotSuppose {
     /// Kthreads poll.
     #[error("kthreads poll the queues of {0}: the scheduler places those of other queues")]
     Kthreads(String),
-    /// Not all flows may be spread anew.
+    /// Too few flows were seen to take them as spread evenly.
     #[error("{0} {1}: {2} flows were seen, too few to spread evenly over {3} queues")]
     FewFlows(String, &'static str, usize, u32),
 }

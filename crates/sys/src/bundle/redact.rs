@@ -211,8 +211,9 @@ fn link_file(text: &str) -> String {
 
 /// Removes the peers of connections; drops the whole list if it cannot be parsed.
 fn connections(text: &str) -> String {
-    let read = serde_json::from_slice(text.as_bytes())
-        .unwrap_or_else(|_| Reading::Absent("cannot be parsed to remove addresses".to_owned()));
+    let read = serde_json::from_slice(text.as_bytes()).unwrap_or_else(|_| {
+        Reading::Absent("cannot be parsed, to remove its addresses".to_owned())
+    });
     let without = read.map(|mut connections: Connections| {
         connections.busiest.iter_mut().for_each(|connection| connection.peer = None);
         connections

@@ -2,9 +2,13 @@
 //!
 //! | read | when |
 //! |---|---|
-//! | CPU times, NET_RX and NET_TX, `softnet_stat`; counts, names and affinity of netdevs' interrupts; `up`, carrier and the displayed statistics of netdevs with hardware, and the received packets of others with one rx queue; CPUs of NAPI kthreads | each time |
-//! | other programs, network settings, RPS and XPS, queue leases, isolated partitions, pods' exclusive CPUs | once a minute; programs also when an affinity has changed |
-//! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt, kthread, isolated or exclusive CPU has changed |
+//! | CPU times, NET_RX and NET_TX, `softnet_stat`; counts, names and affinity of netdevs'
+//! interrupts; `up`, carrier and the displayed statistics of netdevs with hardware, and the
+//! received packets of others with one rx queue; CPUs of NAPI kthreads | each time |
+//! | other programs, network settings, RPS and XPS, queue leases, isolated partitions, pods'
+//! exclusive CPUs | once a minute; programs also when an affinity has changed |
+//! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt, kthread,
+//! isolated or exclusive CPU has changed |
 //!
 //! Data that is not read is left out (other interrupts, other counters) or has the value last read.
 //! Interrupts are read one by one or as a table, whichever costs less: see [`Counting`].
@@ -162,7 +166,8 @@ fn leave_out(snapshot: &mut Snapshot) {
 /// two cached files of an interrupt in `/sys/kernel/irq` cost 1.75 us together.
 #[derive(Debug)]
 enum Counting {
-    /// `/sys/kernel/irq/<n>/per_cpu_count`, and `actions` to verify its identity.
+    /// `/sys/kernel/irq/<n>/per_cpu_count`, and `actions` to check that it is still the same
+    /// interrupt.
     Each(BTreeMap<Irq, [CachedFile; 2]>),
     /// `/proc/interrupts`, only these rows.
     Table(BTreeSet<Irq>),

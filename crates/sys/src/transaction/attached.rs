@@ -1,10 +1,10 @@
 //! The settings of a netdev's queues that a write of another knob may reset: CPUs and scheduling of
 //! its NAPIs' kthreads, CPUs of its interrupts, RPS, flow counts, XPS, the RSS table.
 //!
-//! A driver that makes its queues, interrupts or NAPIs anew (`threaded`, channels, rings, MTU, some
-//! offloads) chooses these settings itself. So a transaction records them before its first write
-//! and restores them by queue: after the write, unless channels were changed, and after undo. A
-//! value that another program has set since is kept instead.
+//! A driver that makes its queues, interrupts or NAPIs again (`threaded`, channels, rings, MTU,
+//! some offloads) chooses these settings itself. So a transaction records them before its first
+//! write and restores them by queue: after the write, unless channels were changed, and after undo.
+//! A value that another program has set since is kept instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -178,7 +178,7 @@ pub(crate) fn restore_transaction(
     Undone { transaction: transaction.id, knobs, attached }
 }
 
-/// Records what a transaction that stays open has left: the next undo looks anew for what another
+/// Records what a transaction that stays open has left: the next undo looks again for what another
 /// program has changed.
 pub(crate) fn stays_open(kernel: &dyn Kernel, journal: &mut Journal, id: u64) {
     let Some(Transaction { attached, keeps: Some(keeps), attached_after, .. }) =
@@ -199,8 +199,8 @@ pub(crate) fn stays_open(kernel: &dyn Kernel, journal: &mut Journal, id: u64) {
 }
 
 /// The attached settings that another program has changed since; `None` if no write of the
-/// transaction can have reset any. They are recorded first: once a driver has made its queues anew,
-/// nothing shows them any more.
+/// transaction can have reset any. They are recorded first: once a driver has made its queues
+/// again, nothing shows them any more.
 fn keeps(
     kernel: &dyn Kernel,
     journal: &mut Journal,

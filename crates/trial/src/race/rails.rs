@@ -151,7 +151,7 @@ pub struct Waits(RunqueueLatency);
 
 impl Waits {
     /// Adds the waits of a part; the lower bound of their 99th percentile once there are enough,
-    /// which starts anew.
+    /// which starts again.
     fn take(&mut self, part: Option<&RunqueueLatency>) -> Option<f64> {
         self.0.append(part?.clone());
         let count = self.0.count();

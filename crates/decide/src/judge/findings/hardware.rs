@@ -226,7 +226,10 @@ fn small_mtu(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         Some(driver) => Gain::AtMost {
             measure: Measure::Share(softirq * driver * fewer),
             of: format!("cpu{cpu}'s time"),
-            basis: format!("the share of driver and GRO, with {:.0}% fewer packets", fewer * 100.0),
+            basis: format!(
+                "the time of driver and GRO, if there were {:.0}% fewer packets",
+                fewer * 100.0
+            ),
         },
         None => Gain::Unknown("the softirq time per packet was not sampled".into()),
     };

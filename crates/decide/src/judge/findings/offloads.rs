@@ -209,7 +209,7 @@ fn segmentation_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding>
         Measure::Bytes(size as u64),
         "statistics/tx_bytes",
     ));
-    let why = "part of sending runs in the senders' own time, which is not sampled by stage";
+    let why = "part of sending counts as CPU time of the senders, which is not sampled by stage";
     Some(Finding {
         id: FindingId::SegmentationOff,
         severity: Severity::Info,

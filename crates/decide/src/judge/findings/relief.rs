@@ -57,8 +57,7 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         gain,
         cost: None,
         not_when: Some(
-            "one flow causes the load, which no placement can split, or every queue feeds every \
-             reader"
+            "the load is one flow, which no placement can split, or every queue feeds every reader"
                 .into(),
         ),
         changes,

@@ -1,4 +1,4 @@
-//! What decides between two remedies of a finding, or between a finding and none, beside
+//! What decides between two remedies of a finding, or between a finding and none, in addition to
 //! `cases/check`.
 
 use netsilo_model::change::{Change, Target, Value};

@@ -346,7 +346,7 @@ fn ring_stops(analysis: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Op
         let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(netdev) };
         let new: Settings = rings.settings().with("tx", size);
         let gain = Gain::Unknown(
-            "netsilo cannot see whether bursts that a larger ring could hold fill the ring".into(),
+            "netsilo cannot see whether bursts fill the ring, which a larger one could hold".into(),
         );
         let mut remedy = Remedy::new(format!("a tx ring of {size}"), gain)
             .costs(
@@ -475,7 +475,8 @@ fn completions_far(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
             Remedy::new(
                 "move these interrupts to the cpus that send",
                 Gain::Unknown(
-                    "the cost of freeing a buffer from another cache was not measured".into(),
+                    "the cost of freeing a buffer that is in another CPU's cache was not measured"
+                        .into(),
                 ),
             )
             .not_when("those cpus have no idle time for completions")

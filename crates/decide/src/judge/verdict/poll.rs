@@ -48,7 +48,7 @@ pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
             no_change("the cpu that polls it is saturated: a larger ring fills up too, only later")
         }
         None => no_change("its driver does not support changing it"),
-        Some(limit) if limit.current >= limit.max => no_change("it already has its maximum size"),
+        Some(limit) if limit.current >= limit.max => no_change("it is already at its maximum size"),
         Some(limit) => {
             let because = format!(
                 "bursts overflow it, and the cpu that polls it has idle time: {} of {} descriptors",

@@ -8,9 +8,9 @@
 //! A vector stays on its node, and under its cache, while hardly less is read there than elsewhere.
 //!
 //! **Which vectors move.** First each vector is judged with all others in place. Well placed
-//! vectors stay; the others are placed anew, the heaviest first. Then vectors that became worse off
-//! move on, the lightest first, until all are well placed. A single pass in order of load is not
-//! enough: two queues of about the same load would swap places with each measurement.
+//! vectors stay; the others are placed again, the heaviest first. Then vectors that became worse
+//! off move on, the lightest first, until all are well placed. A single pass in order of load is
+//! not enough: two queues of about the same load would swap places with each measurement.
 
 use std::collections::BTreeMap;
 

@@ -13,7 +13,7 @@ use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;
 
 /// The number of channels of a device (`ethtool -L`); the driver sets up its queues and interrupts
-/// anew.
+/// again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Channels {
@@ -67,7 +67,7 @@ impl Knob for Channels {
     }
 }
 
-/// The number of descriptors of its rings (`ethtool -G`); the driver sets them up anew.
+/// The number of descriptors of its rings (`ethtool -G`); the driver sets them up again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rings {

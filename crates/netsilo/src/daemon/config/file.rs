@@ -200,7 +200,7 @@ fn in_words(message: &str) -> String {
             "unknown key overrides; write [[netdev]] rules instead".to_owned()
         }
         Some("costs") if message.starts_with("unknown field ") => {
-            "unknown key costs; write it above [goal], or as [costs]".to_owned()
+            "unknown key `costs`; write it above [goal], or as a table, [costs]".to_owned()
         }
         _ => wrong_key(message),
     }

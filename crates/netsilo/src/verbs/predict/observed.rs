@@ -146,7 +146,8 @@ fn by_algorithm(name: &str) -> Result<Goal> {
     let name = name.strip_prefix("plan:").unwrap_or(name);
     let known = named::algorithm(name).ok_or_else(|| {
         let names = named::algorithm_names().join(", ");
-        let why = format!("no setting {name}: write plan, an algorithm ({names}), or KEY=VALUE");
+        let why =
+            format!("unknown setting {name}: give `plan`, an algorithm ({names}), or KEY=VALUE");
         anyhow!(ExitError(Exit::Usage, why))
     })?;
     Ok(Goal { algorithm: known, ..Goal::default() })

@@ -148,10 +148,10 @@ fn larger_ring(
             _ => all_of(
                 analysis,
                 lost,
-                "all packets that the device lost; a larger ring holds bursts",
+                "all packets that the device lost, if bursts filled the ring",
             ),
         },
-        cost: Some("the ring's buffers may exceed the cache, and packets wait longer".into()),
+        cost: Some("the ring's buffers may not fit into the cache, and packets wait longer".into()),
         not_when: Some(
             "the cpu that polls it has no idle time, or the device drops packets before its ring \
              (PCIe, cloud limits)"
