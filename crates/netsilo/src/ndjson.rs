@@ -386,7 +386,7 @@ mod tests {
     fn a_line_above_the_limit_is_not_kept() {
         let long = format!("{{{}\n{{}}\n", " ".repeat(MOST_LINE as usize));
         let errors = errors(&long);
-        assert_eq!(errors[0], (1, "\"the line has more than 16 MiB\"".to_owned()));
+        assert_eq!(errors[0], (1, "\"the line is longer than 16 MiB\"".to_owned()));
         assert_eq!(errors[1].0, 2);
         // at the limit it is read: it is JSON without the fields of an observation
         let longest = format!("{{{}}}", " ".repeat(MOST_LINE as usize - 2));

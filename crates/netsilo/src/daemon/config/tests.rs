@@ -163,7 +163,7 @@ fn an_invalid_value_is_refused_with_its_line() {
     );
     insta::assert_snapshot!(
         refusal("[goal]\ncosts = {}"),
-        @"netsilo.toml:2: unknown key costs; write it above [goal], or as [costs]"
+        @"netsilo.toml:2: unknown key `costs`; write it above [goal], or as a table, [costs]"
     );
     insta::assert_snapshot!(
         refusal("[goal]\nsteer = [\"443=2\"]"),
