@@ -74,7 +74,7 @@ fn the_guard_outlives_apply() {
     restored_by_the_guard(&host);
     let (code, text) = output_of(&host.run("confirm", &[]));
     assert_eq!(code, Some(1));
-    assert!(text.contains("too late: transaction 1 was restored when its time ran out"), "{text}");
+    assert!(text.contains("too late: transaction 1 was undone when its time ran out"), "{text}");
 }
 
 #[test]
