@@ -19,6 +19,7 @@
 //! has another one.
 
 mod exports;
+mod knobs;
 mod remedies;
 mod values;
 
@@ -38,7 +39,8 @@ use netsilo_decide::judge::findings::{Check, Finding, FindingId, Severity, check
 use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::place::AlgorithmName;
 use netsilo_decide::plan::{Goal, Plan};
-use netsilo_model::change::{Change, Interruption, apply_to, held_back, knobs, ordered};
+use netsilo_model::change::knobs::kinds;
+use netsilo_model::change::{Change, apply_to};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
@@ -144,7 +146,7 @@ fn no_case_lacks_a_file_or_has_another_one() {
     }
     let ids: Vec<_> = FindingId::ALL.iter().map(|id| id.as_str()).collect();
     expect(&cases().join("check"), &ids);
-    let kinds = knobs::kinds();
+    let kinds = kinds();
     expect(&cases().join("knobs"), &[&kinds[..], &["order.snap"]].concat());
     for kind in kinds {
         expect(&cases().join("knobs").join(kind), &["knob.json", "knob.snap"]);
@@ -231,44 +233,6 @@ fn every_export_is_as_recorded() {
         assert_recorded(&case, "export", &exports::all(&plan));
         exports::checked(&plan);
     }
-}
-
-/// `cases/knobs/<kind>/knob.json`, without the parts that are not printed.
-#[derive(serde::Deserialize)]
-struct KnobCase {
-    change: Change,
-}
-
-#[test]
-fn every_knob_is_shown_and_exported_as_it_was() {
-    for kind in knobs::kinds() {
-        let case = cases().join("knobs").join(kind);
-        let KnobCase { change } = read(&case.join("knob.json"));
-        let plan = Plan { changes: vec![change], ..Plan::default() };
-        let text = values::plan(&plan, &Names::none()) + &exports::of_knob(&plan);
-        assert_recorded(&case, "knob", &text);
-        assert_is_printed(&case, &plan);
-        exports::checked(&plan);
-    }
-}
-
-#[test]
-fn knobs_are_changed_in_the_order_of_their_steps() {
-    let change =
-        |kind: &&str| read::<KnobCase>(&cases().join("knobs").join(kind).join("knob.json")).change;
-    let changes = ordered(knobs::kinds().iter().map(change).collect());
-    let (_, void) = held_back(changes.clone());
-    let line = |change: &Change| {
-        let stops = match change.target.interrupts_traffic() {
-            Some(Interruption::Always) => ": always interrupts traffic",
-            Some(Interruption::Sometimes) => ": sometimes interrupts traffic",
-            None => "",
-        };
-        let is_void = if void.contains(change) { ", void after channels" } else { "" };
-        format!("{}{stops}{is_void}\n", change.target.facts().kind)
-    };
-    let text: String = changes.iter().map(line).collect();
-    assert_recorded(&cases().join("knobs"), "order", &text);
 }
 
 /// The host of a finding's case.

@@ -10,8 +10,6 @@ mod netdev;
 mod rss;
 mod steering;
 mod sysctl;
-#[cfg(test)]
-mod tests;
 
 use serde::{Deserialize, Serialize};
 

@@ -60,7 +60,7 @@ impl Target {
         }
     }
 
-    /// Whether the driver may make queues, interrupts or NAPIs of its device again when it is
+    /// Whether the driver may recreate queues, interrupts or NAPIs of its device when it is
     /// written, and so choose their settings itself.
     pub fn may_reset_queues(&self) -> bool {
         self.interrupts_traffic().is_some() || self.facts().waits_for_napis

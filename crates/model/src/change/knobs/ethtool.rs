@@ -379,3 +379,16 @@ fn arguments(old: &Settings, new: &Settings) -> String {
     let word = |word: &str| quoted(&word.replacen('=', " ", 1)).replace(' ', "' '");
     words.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_rounded_up_to_less_than_twice() {
+        let settings = |text: &str| text.parse::<Settings>().unwrap();
+        let may = |now| <Rings as Knob>::may_round_to(&settings("rx=300 tx=256"), &settings(now));
+        assert!(may("rx=512 tx=256") && may("rx=300 tx=256") && may("rx=304 tx=511"));
+        assert!(!may("rx=600 tx=256") && !may("rx=299 tx=256") && !may("rx=512 tx=128"));
+    }
+}

@@ -191,7 +191,7 @@ impl Knob for NapiThread {
         threads.map(knob).collect()
     }
 
-    /// A driver that makes its NAPIs again ends their kthreads (a veth does so when `rx-gro` is
+    /// A driver that recreates its NAPIs ends their kthreads (a veth does so when `rx-gro` is
     /// switched), and so does `threaded` from 6.17 on.
     fn is_void_after(&self, other: &Location<'_>) -> bool {
         let ends = match other {

@@ -1,18 +1,25 @@
-//! Laws of the table, tried on the knob of each case in `cases/knobs`.
+//! Laws of the table of knobs, tried on the knob of each case in `cases/knobs`; here, because the
+//! crate that has the table reads no files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use netsilo_model::change::knobs::kinds;
+use netsilo_model::change::{
+    Change, Interruption, Key, Settings, Table, Value, apply_to, held_back, ordered,
+};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::reading::Reading;
+use netsilo_model::snapshot::ethtool::{Coalesce, Ethtool, HashFields, Rss};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::{Netdev, RxQueue, TxQueue};
 use serde::Deserialize;
 
-use super::*;
-use crate::change::{Change, Key, Settings, Table, Value, apply_to};
-use crate::machine::cpuset::CpuSet;
-use crate::machine::reading::Reading;
-use crate::snapshot::ethtool::{Coalesce, Ethtool, HashFields, Rss};
-use crate::snapshot::netdev::{Netdev, RxQueue, TxQueue};
+use super::values::{self, Names};
+use super::{assert_is_printed, assert_recorded, cases, exports, read};
+use netsilo_decide::plan::Plan;
 
-/// `cases/knobs/<kind>/knob.json`.
+/// `cases/knobs/<kind>/knob.json`, without the parts for tests that write.
 #[derive(Deserialize)]
 struct Case {
     /// The text of the old value, as the kernel prints it.
@@ -24,15 +31,38 @@ struct Case {
 }
 
 /// The case of each knob.
-#[expect(clippy::disallowed_methods, reason = "only the library is pure")]
-fn cases() -> Vec<Case> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../cases/knobs");
-    let case = |kind: &&str| {
-        let path = format!("{folder}/{kind}/knob.json");
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
-    };
+fn all() -> Vec<Case> {
+    let case = |kind: &&str| read(&cases().join("knobs").join(kind).join("knob.json"));
     kinds().iter().map(case).collect()
+}
+
+#[test]
+fn every_knob_is_shown_and_exported_as_it_was() {
+    for Case { change, .. } in all() {
+        let case = cases().join("knobs").join(change.target.facts().kind);
+        let plan = Plan { changes: vec![change], ..Plan::default() };
+        let text = values::plan(&plan, &Names::none()) + &exports::of_knob(&plan);
+        assert_recorded(&case, "knob", &text);
+        assert_is_printed(&case, &plan);
+        exports::checked(&plan);
+    }
+}
+
+#[test]
+fn knobs_are_changed_in_the_order_of_their_steps() {
+    let changes = ordered(all().into_iter().map(|case| case.change).collect());
+    let (_, void) = held_back(changes.clone());
+    let line = |change: &Change| {
+        let stops = match change.target.interrupts_traffic() {
+            Some(Interruption::Always) => ": always interrupts traffic",
+            Some(Interruption::Sometimes) => ": sometimes interrupts traffic",
+            None => "",
+        };
+        let is_void = if void.contains(change) { ", void after channels" } else { "" };
+        format!("{}{stops}{is_void}\n", change.target.facts().kind)
+    };
+    let text: String = changes.iter().map(line).collect();
+    assert_recorded(&cases().join("knobs"), "order", &text);
 }
 
 /// A machine that has every knob which a snapshot holds, with the values of the cases.
@@ -53,7 +83,7 @@ fn host() -> Snapshot {
     let mut snapshot = Snapshot { netdevs: vec![netdev], ..Snapshot::default() };
     Arc::make_mut(&mut snapshot.topology).online = CpuSet::first(4);
     let mut snapshot = serde_json::to_value(snapshot).unwrap();
-    for (place, value) in cases().into_iter().flat_map(|case| case.snapshot) {
+    for (place, value) in all().into_iter().flat_map(|case| case.snapshot) {
         let (parent, name) = place.rsplit_once('/').unwrap();
         let parent = snapshot.pointer_mut(parent);
         parent.unwrap_or_else(|| panic!("{place} is not in the snapshot"))[name] = value;
@@ -63,7 +93,7 @@ fn host() -> Snapshot {
 
 #[test]
 fn the_json_of_a_target_names_its_row() {
-    for Case { change, .. } in cases() {
+    for Case { change, .. } in all() {
         let json = serde_json::to_value(&change).unwrap();
         assert_eq!(json["target"]["knob"], change.target.facts().kind);
         assert_eq!(serde_json::from_value::<Change>(json).unwrap(), change);
@@ -72,7 +102,7 @@ fn the_json_of_a_target_names_its_row() {
 
 #[test]
 fn what_the_kernel_prints_is_read_and_written_as_the_same_value() {
-    for Case { says, change, .. } in cases() {
+    for Case { says, change, .. } in all() {
         let target = &change.target;
         assert_eq!(target.parse(&says).as_ref(), Ok(&change.old), "{target}");
         assert_eq!(target.parse(&change.text()).as_ref(), Ok(&change.new), "{target}");
@@ -87,7 +117,7 @@ fn what_the_kernel_prints_is_read_and_written_as_the_same_value() {
 #[test]
 fn a_change_is_tried_out_in_a_snapshot_and_taken_back() {
     let before = host();
-    for Case { change, .. } in cases() {
+    for Case { change, .. } in all() {
         let target = &change.target;
         let Some(old) = target.value_in(&before) else {
             let unlisted = ["rss_context", "ntuple_rule", "thread_affinity", "cgroup_cpuset"];
@@ -112,7 +142,7 @@ fn what_a_netdev_does_not_have_is_not_set() {
         netdevs: vec![Netdev { name: "eth0".into(), ..Netdev::default() }],
         ..Snapshot::default()
     };
-    for Case { change, .. } in cases() {
+    for Case { change, .. } in all() {
         assert_eq!(change.target.value_in(&nothing), None, "{}", change.target);
         assert_eq!(apply_to(&nothing, &[change]), nothing);
     }
@@ -130,7 +160,7 @@ fn a_value_of_another_type_is_refused() {
         Value::Key(Key(vec![1])),
         Value::words("1"),
     ];
-    for Case { change, .. } in cases() {
+    for Case { change, .. } in all() {
         for wrong in values.iter().filter(|value| value.kind() != change.old.kind()) {
             let (target, old, new) = (&change.target, change.old.clone(), wrong.clone());
             let error = Change::untyped(target.clone(), old, new, "").unwrap_err().to_string();
@@ -146,12 +176,4 @@ fn a_value_of_another_type_is_refused() {
         "default_smp_affinity: the knob `default_smp_affinity` takes a value of type `cpus`, \
          not `count`"
     );
-}
-
-#[test]
-fn rings_are_rounded_up_to_less_than_twice() {
-    let settings = |text: &str| text.parse::<Settings>().unwrap();
-    let may = |now| <Rings as Knob>::may_round_to(&settings("rx=300 tx=256"), &settings(now));
-    assert!(may("rx=512 tx=256") && may("rx=300 tx=256") && may("rx=304 tx=511"));
-    assert!(!may("rx=600 tx=256") && !may("rx=299 tx=256") && !may("rx=512 tx=128"));
 }
