@@ -165,3 +165,24 @@ fn an_option_of_another_one_is_refused_with_what_excludes_that() {
     assert!(ignored.is_empty(), "an option has no effect:\n{}", ignored.join("\n"));
     assert!(tried > 10, "{tried}");
 }
+
+#[test]
+fn tune_takes_no_option_of_a_search_to_list_or_remove_outcomes() {
+    let program = PROGRAMS.iter().find(|it| it.name == "netsilo").unwrap();
+    let line = |words: &[String]| {
+        let words = words.iter().map(String::as_str);
+        (program.command)()
+            .try_get_matches_from(["netsilo", "tune"].into_iter().chain(words))
+            .is_ok()
+    };
+    let mut command = (program.command)();
+    command.build();
+    let tune = command.find_subcommand("tune").unwrap();
+    let taken: Vec<&str> = tune
+        .get_arguments()
+        .filter(|arg| arg.get_long().is_some() && is_of_its_own(arg))
+        .filter(|arg| line(&[vec!["--outcomes".to_owned()], given(arg)].concat()))
+        .map(|arg| arg.get_long().unwrap())
+        .collect();
+    assert_eq!(taken, ["json", "state-dir", "root", "outcomes-dir"]);
+}

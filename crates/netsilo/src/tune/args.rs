@@ -118,7 +118,7 @@ pub(super) struct KeptArgs {
 }
 
 /// Options of a search.
-const SEARCH: [&str; 15] = [
+const SEARCH: [&str; 17] = [
     "budget",
     "objective",
     "never_worse_than",
@@ -131,6 +131,8 @@ const SEARCH: [&str; 15] = [
     "seed",
     "output",
     "resume",
+    "trust",
+    "ScopeArgs",
     "yes",
     "restore",
     "command",
