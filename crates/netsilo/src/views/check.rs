@@ -136,14 +136,14 @@ fn also(text: &mut Styled, first: &Finding, others: &[&Finding]) {
     fix_all(text, first, others);
 }
 
-/// The command that fixes all of them.
+/// The plan that fixes all of them.
 fn fix_all(text: &mut Styled, first: &Finding, others: &[&Finding]) {
     let remedies = others.iter().chain([&first]).filter_map(|finding| finding.writable());
     let changes: usize = remedies.map(|remedy| remedy.changes.len()).sum();
     if changes > 0 {
         let all = FixRequest { id: first.id, subject: None };
         text.push(Meaning::Work, format_args!("      netsilo plan --fix {all}"));
-        let _ = writeln!(text, " fixes all {} ({changes} settings)", others.len() + 1);
+        let _ = writeln!(text, " for all {} ({changes} settings)", others.len() + 1);
     }
 }
 
