@@ -5,7 +5,7 @@
 mod observed;
 
 use netsilo_model::change::Change;
-use netsilo_model::change::knobs::{RpsCpus, XpsCpus};
+use netsilo_model::change::knobs::{RpsCpus, RpsFlowCnt, RpsSockFlowEntries, XpsCpus};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -279,12 +279,15 @@ fn veth(rps: CpuSet) -> Observation {
 }
 
 fn rps_of_veth(observation: &Observation, to: CpuSet) -> Forecast {
-    let costs = Costs::default();
-    let analysis = Analysis::new(observation, &costs);
     let veth = &observation.after.netdevs[0];
     let knob = RpsCpus { netdev: NetdevIdentity::from_netdev(veth), queue: 0 };
     let now = veth.rx_queues[0].rps_cpus.clone().unwrap();
-    let change = Change::new(knob, now, to, "because");
+    changed(observation, Change::new(knob, now, to, "because"))
+}
+
+fn changed(observation: &Observation, change: Change) -> Forecast {
+    let costs = Costs::default();
+    let analysis = Analysis::new(observation, &costs);
     let setting = Proposal::new("rps", &observation.after, &[change]);
     let draws = Draws::new(&Table::built_in().unwrap(), 100, 1);
     forecast(&Work::new(&analysis).unwrap(), 1.0, &[setting], &draws)
@@ -301,7 +304,13 @@ fn rps_takes_all_of_a_backlogs_work_to_another_cpu_at_the_price_of_ipis() {
 
 #[test]
 fn what_another_mask_does_is_unknown_where_rps_hides_the_senders() {
-    let forecast = rps_of_veth(&veth(cpu(0)), cpu(2));
-    let [now, rps] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
-    assert_eq!((&now.cpus, rps.gain, rps.not_modeled.len()), (&rps.cpus, None, 1), "{rps:?}");
+    let hidden = veth(cpu(0));
+    let netdev = NetdevIdentity::from_netdev(&hidden.after.netdevs[0]);
+    let rfs = Change::new(RpsFlowCnt { netdev, queue: 0 }, 0, 4096, "because");
+    let table = Change::new(RpsSockFlowEntries {}, 0, 4096, "because");
+    let others = [rps_of_veth(&hidden, cpu(2)), changed(&hidden, rfs), changed(&hidden, table)];
+    for forecast in others {
+        let [now, then] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
+        assert_eq!((&now.cpus, then.gain, then.not_modeled.len()), (&then.cpus, None, 1));
+    }
 }

@@ -72,12 +72,17 @@ impl Proposal {
         Ok(found)
     }
 
-    /// The knobs of RPS that it changes where it is not known which CPU sends, in words.
+    /// The knobs of RPS and RFS that it changes where it is not known which CPU sends, in words.
     pub(crate) fn unknown_senders(&self, work: &Work<'_>) -> impl Iterator<Item = String> {
         let is_unknown = |change: &&Change| {
             let queues = work.queues.iter().filter(|queue| queue.has_unknown_senders());
-            let Target::RpsCpus(knob) = &change.target else { return false };
-            queues.map(|queue| &queue.silo.netdev).any(|netdev| *netdev == knob.netdev)
+            let mut netdevs = queues.map(|queue| &queue.silo.netdev);
+            match &change.target {
+                Target::RpsCpus(knob) => netdevs.any(|netdev| *netdev == knob.netdev),
+                Target::RpsFlowCnt(knob) => netdevs.any(|netdev| *netdev == knob.netdev),
+                Target::RpsSockFlowEntries(_) => netdevs.next().is_some(),
+                _ => false,
+            }
         };
         self.changes.iter().filter(is_unknown).map(|change| change.target.to_string())
     }
