@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::cpu_work::{CpuWork, cpu_work};
 use netsilo_model::derive::seen_costs::{dilation, machine_costs};
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::derive::utilization::{CpuUtilization, utilization};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Topology;
 
@@ -35,20 +35,21 @@ pub struct Capacity<'a> {
 impl<'a> Capacity<'a> {
     /// Computes the busy time of the CPUs without the load of the given silos.
     ///
-    /// [`CpuWork`] has the time, and the silos' part of it is subtracted ([`Silo::own_share`], from
-    /// the same source).
+    /// [`CpuUtilization`] has the time, and the silos' part of it is subtracted
+    /// ([`Silo::own_share`], from the same source).
     pub fn new(analysis: &Analysis<'a>, placed: &[&Silo]) -> Self {
         let own =
             |cpu: &CpuId| placed.iter().filter_map(|silo| silo.own_share.get(cpu)).sum::<f64>();
-        let rest =
-            |(cpu, work): (CpuId, CpuWork)| (cpu, (work.claimed() - own(&cpu)).clamp(0.0, 1.0));
+        let rest = |(cpu, work): (CpuId, CpuUtilization)| {
+            (cpu, (work.claimed() - own(&cpu)).clamp(0.0, 1.0))
+        };
         let known = machine_costs(analysis);
         Self {
             topology: &analysis.after().topology,
             source: known.source_in_words(),
             busy_wakeup: known.busy_wakeup,
             costs: known.costs,
-            busy: cpu_work(analysis).into_iter().map(rest).collect(),
+            busy: utilization(analysis).into_iter().map(rest).collect(),
             seconds: analysis.observation.attribution.elapsed.as_secs_f64(),
             dilation: dilation(analysis, placed),
         }

@@ -1,7 +1,7 @@
 //! Selects the netdevs and CPUs that a goal covers, and refuses invalid ones before anything is
 //! planned.
 
-use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
+use netsilo_model::drivers::software::SoftwareNetdev;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;
@@ -19,7 +19,7 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netde
         let up = || snapshot.netdevs.iter().filter(|netdev| netdev.up);
         let mut chosen: Vec<_> = up().filter(|netdev| placeable(netdev)).collect();
         if chosen.is_empty() && (goal.rps.is_some() || goal.rfs.is_some()) {
-            chosen = up().filter(|netdev| is_on_backlogs(netdev)).collect();
+            chosen = up().filter(|netdev| SoftwareNetdev::is_on_backlogs(netdev)).collect();
         }
         if chosen.is_empty() {
             part.leave("netdevs", "no netdev that is up has an rx queue with a known interrupt");
@@ -40,11 +40,6 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netde
 fn placeable(netdev: &Netdev) -> bool {
     netdev.rx_queues.iter().any(|queue| queue.irq.is_some())
         || netdev.napis.iter().any(|napi| napi.thread.is_some())
-}
-
-fn is_on_backlogs(netdev: &Netdev) -> bool {
-    let kind = SoftwareNetdev::from_netdev(netdev);
-    kind.is_some_and(|kind| kind.receive == SoftwareReceive::Backlog)
 }
 
 fn no_such_netdev(name: &str, snapshot: &Snapshot) -> String {

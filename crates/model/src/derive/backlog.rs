@@ -7,7 +7,7 @@ use crate::derive::analysis::Analysis;
 use crate::derive::silo::{PollRate, Silo};
 use crate::derive::silos::consumers;
 use crate::derive::wakeups::Wakeups;
-use crate::drivers::software::{SoftwareNetdev, SoftwareReceive};
+use crate::drivers::software::SoftwareNetdev;
 use crate::machine::cpuset::CpuId;
 use crate::snapshot::attribution::{Consumption, QueueResolution};
 use crate::snapshot::netdev::{Netdev, NetdevIdentity};
@@ -45,8 +45,7 @@ impl<'a> BacklogWork<'a> {
     /// processed them; where nothing is known of those, the netdev's share is taken to be the same
     /// on every CPU.
     pub fn of(analysis: &Analysis<'a>, netdev: &Netdev, silos: &[&Silo]) -> Option<Self> {
-        let kind = SoftwareNetdev::from_netdev(netdev)?;
-        if kind.receive != SoftwareReceive::Backlog {
+        if !SoftwareNetdev::is_on_backlogs(netdev) {
             return None;
         }
         let arrived = *analysis.rates.netdevs.get(&netdev.name)?.get("rx_packets")?;

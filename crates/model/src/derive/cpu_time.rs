@@ -49,6 +49,22 @@ pub struct MeasuredShares {
 }
 
 impl MeasuredShares {
+    /// The shares of a CPU; `None` if they were not measured.
+    pub fn of(observation: &Observation, cpu: CpuId) -> Option<Self> {
+        let attribution = &observation.attribution;
+        let elapsed = attribution.elapsed.as_secs_f64();
+        let time = attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0)?;
+        let share = |nanoseconds: u64| (nanoseconds as f64 / 1e9 / elapsed).min(1.0);
+        Some(Self {
+            net_rx: share(time.net_rx_ns),
+            net_tx: share(time.net_tx_ns),
+            other_softirq: share(time.other_softirq_ns),
+            hardirq: share(time.hardirq_ns),
+            ipi: share(time.ipi_ns),
+            reschedule: time.reschedules.map(|all| share(all.ns)),
+        })
+    }
+
     /// All softirqs.
     pub fn softirq(&self) -> f64 {
         self.net_rx + self.net_tx + self.other_softirq
@@ -85,7 +101,7 @@ impl CpuTimeShares {
             ticks: rates.cpus.get(&cpu).and_then(|rates| rates.shares),
             idle: both.as_ref().map(idle),
             uncounted: both.as_ref().map(|both| (1.0 - ticks(both)).max(0.0)),
-            measured: measured(observation, cpu),
+            measured: MeasuredShares::of(observation, cpu),
         }
     }
 
@@ -130,21 +146,6 @@ impl CpuTimeShares {
             ),
         })
     }
-}
-
-fn measured(observation: &Observation, cpu: CpuId) -> Option<MeasuredShares> {
-    let attribution = &observation.attribution;
-    let elapsed = attribution.elapsed.as_secs_f64();
-    let time = attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0)?;
-    let share = |nanoseconds: u64| (nanoseconds as f64 / 1e9 / elapsed).min(1.0);
-    Some(MeasuredShares {
-        net_rx: share(time.net_rx_ns),
-        net_tx: share(time.net_tx_ns),
-        other_softirq: share(time.other_softirq_ns),
-        hardirq: share(time.hardirq_ns),
-        ipi: share(time.ipi_ns),
-        reschedule: time.reschedules.map(|all| share(all.ns)),
-    })
 }
 
 #[cfg(test)]

@@ -56,6 +56,12 @@ impl SoftwareNetdev {
         Some(known.1)
     }
 
+    /// Whether no NAPI polls a netdev of this kind: its packets are on the backlogs of the CPUs
+    /// that send them.
+    pub fn is_on_backlogs(netdev: &Netdev) -> bool {
+        Self::from_netdev(netdev).is_some_and(|kind| kind.receive == SoftwareReceive::Backlog)
+    }
+
     /// The last part of [`Self::function`].
     pub fn function_name(&self) -> &'static str {
         self.function.rsplit(':').next().unwrap_or(self.function)

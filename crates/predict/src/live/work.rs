@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::backlog::BacklogWork;
-use netsilo_model::derive::cpu_work::{CpuWork, cpu_work, napi_kthreads};
 use netsilo_model::derive::receive_work::{movable_share, pinned_readers, steerable_share};
 use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::derive::utilization::{CpuUtilization, napi_kthreads, utilization};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
 use netsilo_model::snapshot::netdev::Netdev;
@@ -137,7 +137,7 @@ impl<'a> Work<'a> {
         if all <= 0.0 {
             return Err(TooLittle::NoPackets(format!("{:.0?}", analysis.rates.elapsed)));
         }
-        let work = cpu_work(analysis);
+        let work = utilization(analysis);
         let cpus = work.iter().map(|(cpu, work)| (*cpu, cpu_time(work))).collect();
         Ok(Self {
             idlest: idlest(&cpus),
@@ -179,7 +179,7 @@ impl<'a> Work<'a> {
 }
 
 /// How each CPU spent its time. NAPI kthreads count as softirqs; nice work yields to everything.
-fn cpu_time(work: &CpuWork) -> CpuTime {
+fn cpu_time(work: &CpuUtilization) -> CpuTime {
     let (usr, sys) = work.tasks();
     CpuTime { usr, sys, softirq: work.bound(), booked_softirq: work.booked() }
 }

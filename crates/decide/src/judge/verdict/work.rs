@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::backlog::BacklogWork;
-use netsilo_model::derive::cpu_work::{CpuWork, cpu_work};
 use netsilo_model::derive::receive_work::{
     Bounds, MovableShare, movable_share, pinned_readers, steerable_share,
 };
 use netsilo_model::derive::seen_costs::machine_costs;
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::derive::utilization::{CpuUtilization, utilization};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::rss::model;
 use netsilo_model::snapshot::attribution::{Attribution, Consumption};
@@ -295,8 +295,8 @@ fn loads(analysis: &Analysis<'_>, poll_share: &BTreeMap<CpuId, f64>) -> Loads {
     let topology = &analysis.observation.after.topology;
     let counts =
         topology.online.minus(&topology.reserved()).or(&poll_share.keys().copied().collect());
-    let work = cpu_work(analysis).into_iter().filter(|(cpu, _)| counts.contains(*cpu));
-    let load = |work: CpuWork| CpuLoad {
+    let work = utilization(analysis).into_iter().filter(|(cpu, _)| counts.contains(*cpu));
+    let load = |work: CpuUtilization| CpuLoad {
         busy: (work.busy() / work.room()).min(1.0),
         bound: (work.bound() / work.room()).min(1.0),
     };

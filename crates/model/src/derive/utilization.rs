@@ -1,8 +1,9 @@
-//! What each CPU's time went to, as every estimate of a placement or a setting takes it.
+//! The utilization of each CPU, as every estimate of a placement or a setting takes it.
 
 use std::collections::BTreeMap;
 
 use crate::derive::analysis::Analysis;
+use crate::derive::cpu_time::MeasuredShares;
 use crate::derive::silo::Silo;
 use crate::machine::cpuset::CpuId;
 
@@ -14,7 +15,7 @@ const LEAST_ROOM: f64 = 0.05;
 /// Interrupts and softirqs are as eBPF measured them at entry and exit, else by clock ticks; the
 /// rest is always by ticks. On a full CPU the two together may claim more than all time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct CpuWork {
+pub struct CpuUtilization {
     /// In user mode.
     pub usr: f64,
     /// In user mode at low priority, which yields to everything.
@@ -35,7 +36,7 @@ pub struct CpuWork {
     pub steal: f64,
 }
 
-impl CpuWork {
+impl CpuUtilization {
     /// Time that no scheduler moves: interrupts, softirqs, and kthreads of NAPIs, each of which
     /// runs on one CPU at a time.
     pub fn bound(&self) -> f64 {
@@ -72,21 +73,17 @@ impl CpuWork {
     }
 }
 
-/// What each CPU did; CPUs without counters are left out.
-pub fn cpu_work(analysis: &Analysis<'_>) -> BTreeMap<CpuId, CpuWork> {
+/// The utilization of each CPU; CPUs without counters are left out.
+pub fn utilization(analysis: &Analysis<'_>) -> BTreeMap<CpuId, CpuUtilization> {
     let kthreads = napi_kthreads(analysis.silos.queues.iter());
-    let attribution = &analysis.observation.attribution;
-    let elapsed = attribution.elapsed.as_secs_f64();
-    let work = |cpu: &CpuId| {
+    let of_cpu = |cpu: &CpuId| {
         let shares = analysis.rates.cpus.get(cpu)?.shares?;
-        let measured = attribution.cpu_time.get(cpu).filter(|_| elapsed > 0.0);
-        let share = |ns: u64| (ns as f64 / 1e9 / elapsed).min(1.0);
-        let (softirq, hardirq) = measured.map_or((shares.softirq, shares.irq), |time| {
-            let softirq = time.softirq_ns();
-            (share(softirq), share(time.interrupted_ns().saturating_sub(softirq)))
+        let measured = MeasuredShares::of(analysis.observation, *cpu);
+        let (softirq, hardirq) = measured.map_or((shares.softirq, shares.irq), |measured| {
+            (measured.softirq(), measured.interrupted() - measured.softirq())
         });
         let napi_kthreads = kthreads.get(cpu).copied().unwrap_or(0.0).min(shares.sys);
-        let work = CpuWork {
+        let utilization = CpuUtilization {
             usr: shares.usr,
             nice: shares.nice,
             sys: shares.sys - napi_kthreads,
@@ -97,9 +94,9 @@ pub fn cpu_work(analysis: &Analysis<'_>) -> BTreeMap<CpuId, CpuWork> {
             booked_softirq: shares.softirq,
             steal: shares.steal,
         };
-        Some((*cpu, work))
+        Some((*cpu, utilization))
     };
-    analysis.rates.cpus.keys().filter_map(work).collect()
+    analysis.rates.cpus.keys().filter_map(of_cpu).collect()
 }
 
 /// The share of each CPU's time in the kthreads of these silos' NAPIs.
