@@ -9,14 +9,13 @@ use netsilo_predict::interval::Draws;
 use netsilo_predict::live::forecast::{Forecast, forecast};
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::Work;
-use netsilo_predict::parameters::Table;
 
 /// Draws of the parameters where a forecast is not the main output.
 const QUICK_DRAWS: usize = 60;
 
 /// Draws of the parameters.
 pub fn draws(count: usize, seed: u64) -> Result<Draws> {
-    Ok(Draws::new(&Table::built_in().map_err(anyhow::Error::msg)?, count, seed))
+    Draws::built_in(count, seed).map_err(anyhow::Error::msg)
 }
 
 /// Predicts what each of `proposals` would do to the observed load.

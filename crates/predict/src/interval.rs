@@ -56,6 +56,17 @@ pub(crate) struct ObservedErrors {
 }
 
 impl Draws {
+    /// As many draws as an interval that is printed is from.
+    pub const USUAL: usize = 200;
+
+    /// Makes `count` draws from the table that is built in.
+    ///
+    /// # Errors
+    /// As of [`Table::built_in`].
+    pub fn built_in(count: usize, seed: u64) -> Result<Self, String> {
+        Ok(Self::new(&Table::built_in()?, count, seed))
+    }
+
     /// Makes `count` draws.
     pub fn new(table: &Table, count: usize, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);

@@ -8,17 +8,13 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_predict::interval::Draws;
-use netsilo_predict::live::forecast::{Expected, forecast};
+use netsilo_predict::live::forecast::forecast;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::Work;
-use netsilo_predict::parameters::Table;
 use netsilo_trial::stats::Estimate;
 
 use crate::experiment::record::{LoadRecord, Start};
 use crate::outcome::outcomes::{RecordedOutcomes, position};
-
-/// Draws of the parameters for a forecast.
-const DRAWS: usize = 200;
 
 /// The change of the rate that was expected of a placement, and the one that it measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -40,7 +36,7 @@ impl RecordedOutcomes {
     /// The forecast of each placement from each start in which the machine had another one, with
     /// the number of its load.
     pub(super) fn forecasts(&self) -> Result<Vec<(usize, Checked)>> {
-        let draws = Draws::new(&Table::built_in().map_err(anyhow::Error::msg)?, DRAWS, 1);
+        let draws = Draws::built_in(Draws::USUAL, 1).map_err(anyhow::Error::msg)?;
         let mut all = Vec::new();
         for (number, load) in self.recorded.loads.iter().enumerate() {
             for start in &load.starts {
@@ -69,9 +65,8 @@ impl RecordedOutcomes {
             proposal
         };
         let proposals: Vec<Proposal> = others.iter().map(proposal).collect();
-        let gain = |it: &Expected| it.gain;
-        let settings = forecast(&work, 1.0, &proposals, draws).settings;
-        let gains = settings.iter().skip(1).map(gain);
+        let settings = forecast(&work, 1.0, &proposals, draws).settings.into_iter();
+        let gains = settings.skip(1).map(|expected| expected.gain);
         others.into_iter().zip(gains).filter_map(|(other, gain)| Some((other, gain?))).collect()
     }
 }

@@ -11,7 +11,6 @@ use netsilo_predict::interval::Draws;
 use netsilo_predict::live::forecast::forecast;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::Work;
-use netsilo_predict::parameters::Table;
 use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
@@ -19,9 +18,6 @@ use crate::experiment::record::{LoadRecord, middle};
 use crate::predictions::draw::words;
 use crate::veths::VethSetting;
 use crate::wire::{NETDEV, cpus_of};
-
-/// Draws of the parameters for each interval.
-const DRAWS: usize = 200;
 
 /// A setting with its prediction.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -71,8 +67,8 @@ pub(super) fn predicted(settings: &[VethSetting], bundle: &Path) -> Result<Vec<P
     let work = Work::new(&analysis).context("cannot predict")?;
     let proposals: Vec<Proposal> =
         settings[1..].iter().map(|it| proposal(it, &observation.after)).collect();
-    let table = Table::built_in().map_err(anyhow::Error::msg)?;
-    let forecast = forecast(&work, 1.0, &proposals, &Draws::new(&table, DRAWS, 1));
+    let draws = Draws::built_in(Draws::USUAL, 1).map_err(anyhow::Error::msg)?;
+    let forecast = forecast(&work, 1.0, &proposals, &draws);
     let predicted =
         settings.iter().zip(&forecast.settings).map(|(setting, expected)| PredictedSetting {
             setting: setting.clone(),

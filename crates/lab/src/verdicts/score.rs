@@ -12,7 +12,6 @@ use netsilo_predict::interval::Draws;
 use netsilo_predict::live::forecast::forecast;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::Work;
-use netsilo_predict::parameters::Table;
 use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
@@ -22,9 +21,6 @@ use crate::wire::{NETDEV, cpus_of};
 
 /// Change of the rate within which "no clear change" is right.
 const SMALL: f64 = 0.05;
-
-/// Draws of the parameters for a forecast.
-const DRAWS: usize = 200;
 
 /// What a setting writes.
 #[derive(Debug, Serialize, Deserialize)]
@@ -133,7 +129,7 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
     let mut table =
         markdown(&["load", "RPS onto", "rate without", "change by RPS", "verdict", "", "forecast"]);
     let (mut scores, mut calm, mut held) = (Vec::new(), Vec::new(), 0);
-    let draws = Draws::new(&Table::built_in().map_err(anyhow::Error::msg)?, DRAWS, 1);
+    let draws = Draws::built_in(Draws::USUAL, 1).map_err(anyhow::Error::msg)?;
     for pair in recorded.pairs()? {
         let (verdict, expected) = pair.said(folder, &draws)?;
         let score = pair.score(verdict);

@@ -1,7 +1,7 @@
 //! The settings of a netdev's queues that a write of another knob may reset: CPUs and scheduling of
 //! its NAPIs' kthreads, CPUs of its interrupts, RPS, flow counts, XPS, the RSS table.
 //!
-//! A driver that makes its queues, interrupts or NAPIs again (`threaded`, channels, rings, MTU,
+//! A driver that recreates its queues, interrupts or NAPIs (`threaded`, channels, rings, MTU,
 //! some offloads) chooses these settings itself. So a transaction records them before its first
 //! write and restores them by queue: after the write, unless channels were changed, and after undo.
 //! A value that another program has set since is kept instead.

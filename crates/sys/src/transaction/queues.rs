@@ -1,5 +1,5 @@
 //! Where the settings of a netdev's queues are now: found by queue, never by a number of an
-//! interrupt, a NAPI or a thread, which the driver may have made again.
+//! interrupt, a NAPI or a thread, which the driver may have recreated.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;

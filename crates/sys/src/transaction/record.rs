@@ -105,7 +105,7 @@ pub struct Entry {
     /// index. Older journals lack it, and undo compares what they have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<u64>,
-    /// The NAPI of a kthread: another one may poll it when the driver has made its NAPIs again.
+    /// The NAPI of a kthread: another one may poll it when the driver has recreated its NAPIs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kthread: Option<NapiOf>,
     /// The requested value.

@@ -199,8 +199,8 @@ pub(crate) fn stays_open(kernel: &dyn Kernel, journal: &mut Journal, id: u64) {
 }
 
 /// The attached settings that another program has changed since; `None` if no write of the
-/// transaction can have reset any. They are recorded first: once a driver has made its queues
-/// again, nothing shows them any more.
+/// transaction can have reset any. They are recorded first: once a driver has recreated its
+/// queues, nothing shows them any more.
 fn keeps(
     kernel: &dyn Kernel,
     journal: &mut Journal,

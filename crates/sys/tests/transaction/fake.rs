@@ -53,7 +53,7 @@ pub(crate) struct Fake {
     pub(crate) recording: Cell<bool>,
     /// What each pause adds to the interrupt counters: irq -> text of per_cpu_count afterwards.
     pub(crate) traffic: RefCell<BTreeMap<u32, String>>,
-    /// Whether a driver makes its queues, interrupts and NAPIs again when a knob is written that
+    /// Whether a driver recreates its queues, interrupts and NAPIs when a knob is written that
     /// may do so.
     pub(crate) resets: Cell<bool>,
     /// How many reads after a write still return the old value, as for an interrupt that is being

@@ -132,7 +132,7 @@ fn special() -> Vec<Row> {
     ]
 }
 
-/// Whether a driver may make its queues again when this file is written.
+/// Whether a driver may recreate its queues when this file is written.
 pub(crate) fn resets_queues(path: &str) -> bool {
     let is_it = |row: &Row| row.path == path.trim_start_matches('/');
     ALL.iter().any(|row| is_it(row) && row.target.may_reset_queues())

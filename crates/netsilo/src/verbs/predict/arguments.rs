@@ -6,9 +6,6 @@ use std::str::FromStr;
 use crate::args::look::ObserveArgs;
 use crate::verbs::predict::range::Range;
 
-/// Draws of the parameters that an interval is from.
-pub(super) const DRAWS: usize = 200;
-
 /// Options of an observed machine. What requires `--scenario` names them too: clap does not demand
 /// an argument that a given one excludes.
 const OF_THE_OBSERVED: [&str; 6] = ["plan", "load", "from", "interval", "window", "no_bpf"];

@@ -6,15 +6,15 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use netsilo_predict::comparison::{compare, sweep};
 use netsilo_predict::file::{self, BadScenario};
 use netsilo_predict::interval::Draws;
-use netsilo_predict::parameters::Table;
 
 use crate::args::file as files;
+use crate::forecast::draws;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::presentation::Presentation;
 use crate::tell::versioned::Versioned;
 use crate::tell::words::wrong_key;
-use crate::verbs::predict::arguments::{Args, DRAWS, split};
+use crate::verbs::predict::arguments::{Args, split};
 use crate::views;
 
 /// Points of a sweep that have intervals as JSON: each takes as long as all draws.
@@ -25,14 +25,13 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
     let text = files::read(path, files::CONFIGURATION)?;
     let text = String::from_utf8(text)
         .with_context(|| format!("cannot read {}: it is not UTF-8", path.display()))?;
-    let table = Table::built_in().map_err(anyhow::Error::msg)?;
+    let draws = draws(Draws::USUAL, args.seed)?;
     let changes: Vec<_> = args.changes.iter().map(|it| (it.0.clone(), it.1.clone())).collect();
     let (names, asked) = split(&args.settings);
     let wrong = |error: BadScenario| anyhow!("{}: {}", path.display(), in_words(&error));
 
     if let Some(range) = &args.sweep {
         let key = &range.key;
-        let draws = Draws::new(&table, DRAWS, args.seed);
         let bands = args.json && range.values.len() <= MOST_BANDS;
         let sweep = sweep(&text, &changes, &asked, key, &range.values, &draws, bands);
         let sweep = sweep.map_err(wrong)?;
@@ -59,7 +58,6 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
         let is_asked = |name: &String| names.contains(name) || name.contains('=');
         described.settings.retain(|name, _| *name == against || is_asked(name));
     }
-    let draws = Draws::new(&table, DRAWS, args.seed);
     let comparison = compare(&described, &against, &draws)
         .context("the setting to compare with is one of the scenario's")?;
     if args.json {

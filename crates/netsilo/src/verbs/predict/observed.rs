@@ -24,7 +24,7 @@ use crate::tell::out;
 use crate::tell::presentation::Presentation;
 use crate::tell::versioned::Versioned;
 use crate::tell::words::wrong_key;
-use crate::verbs::predict::arguments::{Args, DRAWS, split};
+use crate::verbs::predict::arguments::{Args, split};
 use crate::verbs::predict::device_keys::DeviceKeys;
 use crate::views;
 
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     let question = Question {
         asked: asked(args)?,
         load: args.load.unwrap_or(1.0),
-        draws: draws(DRAWS, args.seed)?,
+        draws: draws(Draws::USUAL, args.seed)?,
     };
     if args.ndjson {
         // Weights measured here do not apply to other machines.

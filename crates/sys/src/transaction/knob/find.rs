@@ -78,7 +78,7 @@ fn find_irq(
 }
 
 /// The interrupt of a netdev's device that has these action names now, if it is only one: a driver
-/// that makes its queues again gets other numbers.
+/// that recreates its queues gets other numbers.
 fn renumbered_irq(
     kernel: &dyn Kernel,
     netdev: &NetdevIdentity,
