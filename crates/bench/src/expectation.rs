@@ -1,6 +1,6 @@
 //! What the model expects of an experiment's settings, before they are measured.
 
-use netsilo::forecast::quick_forecast;
+use netsilo::forecast::forecast_or_why;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
@@ -24,7 +24,7 @@ pub(crate) fn expect(
         change: it.gain,
         not_modeled: it.not_modeled,
     };
-    let (settings, why_not) = match quick_forecast(&Analysis::new(seen, costs), &proposals) {
+    let (settings, why_not) = match forecast_or_why(&Analysis::new(seen, costs), &proposals) {
         // the first one is the machine as it is
         Ok(forecast) => (forecast.settings.into_iter().skip(1).map(change).collect(), None),
         Err(why) => (Vec::new(), Some(why)),

@@ -5,36 +5,23 @@ use anyhow::{Context as _, Result};
 use netsilo_decide::judge::findings::Check;
 use netsilo_decide::judge::verdict::RemedyVerdict;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_predict::interval::Draws;
 use netsilo_predict::live::forecast::{Forecast, forecast};
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::Work;
 
-/// Draws of the parameters where a forecast is not the main output.
-const QUICK_DRAWS: usize = 60;
-
-/// Draws of the parameters.
-pub fn draws(count: usize, seed: u64) -> Result<Draws> {
-    Draws::built_in(count, seed).map_err(anyhow::Error::msg)
-}
-
 /// Predicts what each of `proposals` would do to the observed load.
-pub fn forecast_of(
-    analysis: &Analysis<'_>,
-    load: f64,
-    proposals: &[Proposal],
-    draws: &Draws,
-) -> Result<Forecast> {
+pub fn forecast_of(analysis: &Analysis<'_>, load: f64, proposals: &[Proposal]) -> Result<Forecast> {
     let work = Work::new(analysis).context("cannot predict")?;
-    Ok(forecast(&work, load, proposals, draws))
+    Ok(forecast(&work, load, proposals))
 }
 
-/// A cheap forecast, of few draws, for commands whose main output is something else; returns the
-/// reason as text if there is too little data.
-pub fn quick_forecast(analysis: &Analysis<'_>, proposals: &[Proposal]) -> Result<Forecast, String> {
-    draws(QUICK_DRAWS, 1)
-        .and_then(|draws| forecast_of(analysis, 1.0, proposals, &draws))
-        .map_err(|why| why.root_cause().to_string())
+/// A forecast for commands whose main output is something else; returns the reason as text if there
+/// is too little data.
+pub fn forecast_or_why(
+    analysis: &Analysis<'_>,
+    proposals: &[Proposal],
+) -> Result<Forecast, String> {
+    forecast_of(analysis, 1.0, proposals).map_err(|why| why.root_cause().to_string())
 }
 
 /// Predicts what each remedy that has changes would do to the observed load; `None` if none has
@@ -47,5 +34,5 @@ pub fn forecast_of_remedies(
     let proposal =
         |verdict: &RemedyVerdict| Proposal::new(verdict.name(), analysis.after(), &verdict.changes);
     let proposals: Vec<Proposal> = with_changes.map(proposal).collect();
-    (!proposals.is_empty()).then(|| quick_forecast(analysis, &proposals))
+    (!proposals.is_empty()).then(|| forecast_or_why(analysis, &proposals))
 }

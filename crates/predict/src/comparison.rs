@@ -140,7 +140,7 @@ pub fn sweep(
         }
         let described = file::parse(text, &changes, asked)?;
         let rates: Vec<f64> = (described.settings.values())
-            .map(|setting| predict(&described.scenario, setting, draws.fitted()).rate)
+            .map(|setting| predict(&described.scenario, setting, &draws.fitted).rate)
             .collect();
         let highest = rates.iter().copied().fold(0.0, f64::max);
         let before = sweep.points.last().map(|point| point.best);

@@ -9,7 +9,7 @@ use crate::prediction::Prediction;
 use crate::scenario::{Scenario, Setting};
 
 /// A number with the interval that holds nine of ten draws of the parameters.
-pub(crate) fn estimate(value: f64, mut draws: Vec<f64>) -> Estimate {
+fn estimate(value: f64, mut draws: Vec<f64>) -> Estimate {
     draws.sort_unstable_by(f64::total_cmp);
     let at = |share: f64| {
         let index = (share * draws.len().saturating_sub(1) as f64).round() as usize;
@@ -34,7 +34,8 @@ pub struct Expected {
 /// Draws of the parameters, the same ones for all settings, so that what settings have in common
 /// does not blur their difference.
 pub struct Draws {
-    fitted: Values,
+    /// The fitted parameters.
+    pub(crate) fitted: Values,
     draws: Vec<(Values, Errors)>,
 }
 
@@ -43,29 +44,11 @@ struct Errors {
     rate: f64,
     gain: f64,
     softirq: f64,
-    observed: ObservedErrors,
-}
-
-/// What a ratio of rates of an observed machine is off by, in one draw: factors.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ObservedErrors {
-    /// Usually.
-    pub(crate) usual: f64,
-    /// Where packets of a netdev without NAPI move.
-    pub(crate) backlog: f64,
 }
 
 impl Draws {
     /// As many draws as an interval that is printed is from.
     pub const USUAL: usize = 200;
-
-    /// Makes `count` draws from the table that is built in.
-    ///
-    /// # Errors
-    /// As of [`Table::built_in`].
-    pub fn built_in(count: usize, seed: u64) -> Result<Self, String> {
-        Ok(Self::new(&Table::built_in()?, count, seed))
-    }
 
     /// Makes `count` draws.
     pub fn new(table: &Table, count: usize, seed: u64) -> Self {
@@ -79,26 +62,11 @@ impl Draws {
                     rate: (table.error.rate * rate).exp(),
                     gain: (table.error.gain * gain).exp(),
                     softirq: table.error.softirq * softirq,
-                    observed: ObservedErrors {
-                        usual: (table.error.observed * gain).exp(),
-                        backlog: (table.error.backlog * gain).exp(),
-                    },
                 };
                 (values, errors)
             })
             .collect();
         Self { fitted: table.values(), draws }
-    }
-
-    /// The fitted parameters.
-    pub(crate) fn fitted(&self) -> &Values {
-        &self.fitted
-    }
-
-    /// Each draw, with the factor by which the model itself may be off in a ratio of rates of an
-    /// observed machine.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (&Values, ObservedErrors)> {
-        self.draws.iter().map(|(values, errors)| (values, errors.observed))
     }
 
     /// Predicts `scenario` under `setting`, compared with `other`.

@@ -15,8 +15,10 @@
 //!
 //! The load is taken as offered: it does not react to what it gets.
 
+pub mod claim;
 pub(crate) mod completions;
 pub mod counts;
+pub mod flows;
 pub mod forecast;
 pub(crate) mod loads;
 pub(crate) mod placement;
@@ -24,4 +26,5 @@ pub(crate) mod prices;
 pub mod proposal;
 pub(crate) mod resplit;
 pub(crate) mod supposed;
+pub mod unknowns;
 pub mod work;

@@ -4,6 +4,8 @@
 //! CPU costs are in cycles of a 2.6.38 kernel; [`Values::ns_per_cycle`] turns them into nanoseconds
 //! of a machine by its clock and its kernel's age. `docs/model.md` explains each.
 
+use std::sync::LazyLock;
+
 use serde::Deserialize;
 
 use crate::scenario::{Kernel, Machine};
@@ -155,7 +157,7 @@ pub struct Row {
 
 /// What the model is off by beyond its parameters: what the fit leaves of gains and softirq times
 /// (root mean square); of rates, the error of published ones.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelError {
     /// Standard deviation of the logarithm of a rate.
@@ -164,12 +166,15 @@ pub struct ModelError {
     pub gain: f64,
     /// Standard deviation of a CPU's share of time in softirqs.
     pub softirq: f64,
-    /// Standard deviation of the logarithm of a ratio of rates, for an observed machine: the
-    /// residuals of 379 forecasts of recorded placements (`evidence/outcomes.md`).
-    pub observed: f64,
-    /// The same where a setting moves the packets of a netdev without NAPI: what remained of 30
-    /// measured settings of RPS on veths (`docs/verdicts.md`).
-    pub backlog: f64,
+    /// Standard deviation of the logarithm of a ratio of rates, for an observed machine and a
+    /// setting that moves all polls to other CPUs: the residuals of forecasts of recorded
+    /// placements (`evidence/outcomes.md`).
+    pub polls: f64,
+    /// The same for steering that gains, and moves work of one CPU's whole time.
+    pub steering: f64,
+    /// How many times the expected loss steering may cost: what 30 measured settings of RPS on veths
+    /// did (`docs/verdicts.md`).
+    pub loss: f64,
 }
 
 /// A parameter after the fit to the published experiments.
@@ -192,7 +197,7 @@ struct File {
 }
 
 /// The table.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Table {
     /// The parameters, in the order of [`Values::NAMES`].
     pub rows: Vec<Row>,
@@ -203,7 +208,13 @@ pub struct Table {
 }
 
 impl Table {
-    /// Returns the table that is built in: `parameters.toml` with `fitted.csv`.
+    /// The table that is built in, parsed once; a test checks that it parses.
+    pub fn shipped() -> &'static Self {
+        static TABLE: LazyLock<Table> = LazyLock::new(|| Table::built_in().unwrap_or_default());
+        &TABLE
+    }
+
+    /// Reads the table that is built in: `parameters.toml` with `fitted.csv`.
     ///
     /// # Errors
     /// What is wrong with these files; a test keeps them right.

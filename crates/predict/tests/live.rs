@@ -17,11 +17,10 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::scene::{Scene, SceneQueue};
-use netsilo_predict::interval::Draws;
+use netsilo_predict::live::claim::Claim;
 use netsilo_predict::live::forecast::{Expected, Forecast, Limit, forecast};
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::{TooLittle, Work};
-use netsilo_predict::parameters::Table;
 use proptest::prelude::*;
 
 use observed::{cpu, scene};
@@ -36,8 +35,7 @@ fn predict(scene: &Scene, load: f64, change: impl Fn(&mut Snapshot)) -> Forecast
     let analysis = Analysis::new(&observation, &costs);
     let mut setting = Proposal::new("new", &observation.after, &[]);
     change(&mut setting.after);
-    let draws = Draws::new(&Table::built_in().unwrap(), 100, 1);
-    forecast(&Work::new(&analysis).unwrap(), load, &[setting], &draws)
+    forecast(&Work::new(&analysis).unwrap(), load, &[setting])
 }
 
 fn move_irq(settings: &mut Snapshot, irq: u32, to: u32) {
@@ -57,8 +55,10 @@ fn the_present_settings_change_nothing() {
     let forecast = predict(&scene(vec![queue(30, 0.4, 1), queue(31, 0.3, 2)]), 1.0, |_| ());
     let [now, same] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
     assert_eq!(now.cpus, same.cpus);
-    assert_eq!((same.is_clear, same.gain.unwrap().value), (false, 0.0));
-    assert!(close(softirq(now, 0), 0.7) && close(now.fits.value, 1.0 / 0.7));
+    assert_eq!((same.claim, same.gain.unwrap().value), (Some(Claim::NoClearChange), 0.0));
+    // On a full CPU each poll takes more packets, so that the load fits a little more often.
+    let more = now.fits.value * 0.7;
+    assert!(close(softirq(now, 0), 0.7) && (1.0..1.1).contains(&more), "{more}");
     assert_eq!(now.limit, Limit::Cpu(CpuId(0)));
 }
 
@@ -71,7 +71,8 @@ fn a_queue_that_moves_takes_its_work_along() {
     assert!((softirq(moved, 0) - 0.4).abs() < 0.02, "{moved:?}");
     assert!((softirq(moved, 3) - 0.3).abs() < 0.02, "{moved:?}");
     let gain = moved.gain.unwrap();
-    assert!(moved.is_clear && (0.6..0.9).contains(&gain.value), "{gain:?}");
+    assert!(gain.low > 0.05 && (0.6..0.9).contains(&gain.value), "{gain:?}");
+    assert_eq!(moved.claim, Some(Claim::NoClearChange), "nothing is full");
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn rps_relieves_the_cpu_that_polls_and_adds_work_and_ipis() {
     let forecast = predict(&scene(vec![queue(30, 0.9, 1)]), 1.0, rps);
     let [now, rps] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
     assert!(softirq(rps, 0) < 0.85 && softirq(rps, 3) > 0.03, "{rps:?}");
-    assert!(rps.cpu_time.low > now.cpu_time.high, "{forecast:?}");
+    assert!(rps.cpu_time.value > now.cpu_time.value, "{forecast:?}");
     assert!(rps.ipis_per_s > now.ipis_per_s);
 }
 
@@ -119,13 +120,12 @@ fn a_longer_wait_before_interrupts_spares_some_of_them() {
     coalescing(10)(&mut observation.after);
     let costs = Costs::default();
     let analysis = Analysis::new(&observation, &costs);
-    let draws = Draws::new(&Table::built_in().unwrap(), 100, 1);
     let settings = [10, 20, 100].map(|usecs| {
         let mut setting = Proposal::new(usecs.to_string(), &observation.after, &[]);
         coalescing(usecs)(&mut setting.after);
         setting
     });
-    let forecast = forecast(&Work::new(&analysis).unwrap(), 1.0, &settings, &draws);
+    let forecast = forecast(&Work::new(&analysis).unwrap(), 1.0, &settings);
     let softirqs: Vec<f64> = forecast.settings.iter().map(|it| softirq(it, 0)).collect();
     assert!(close(softirqs[0], 0.9) && close(softirqs[1], 0.9), "{softirqs:?}");
     assert!(softirqs[2] < 0.9 && softirqs[3] < softirqs[2], "{softirqs:?}");
@@ -156,8 +156,7 @@ fn what_the_model_does_not_know_is_named_and_has_no_gain() {
         Proposal::new("xps", before, std::slice::from_ref(&xps)),
         Proposal::new("both", before, &[xps, rps]),
     ];
-    let draws = Draws::new(&Table::built_in().unwrap(), 100, 1);
-    let forecast = forecast(&Work::new(&analysis).unwrap(), 1.0, &settings, &draws);
+    let forecast = forecast(&Work::new(&analysis).unwrap(), 1.0, &settings);
     let [_, xps, both] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
     assert_eq!((xps.gain, &xps.not_modeled), (None, &vec!["eth0 tx-0 xps_cpus".to_owned()]));
     assert!(both.gain.is_some() && both.not_modeled == xps.not_modeled, "{both:?}");
@@ -172,11 +171,10 @@ fn readers_that_are_pinned_cannot_leave_a_cpu_that_becomes_full() {
     let mut to_reader = Proposal::new("same cpu", &before, &[]);
     move_irq(&mut to_reader.after, 30, 1);
     let costs = Costs::default();
-    let draws = Draws::new(&Table::built_in().unwrap(), 100, 1);
     let limits = |observation: &Observation| {
         let analysis = Analysis::new(observation, &costs);
         let work = Work::new(&analysis).unwrap();
-        let forecast = forecast(&work, 1.0, std::slice::from_ref(&to_reader), &draws);
+        let forecast = forecast(&work, 1.0, std::slice::from_ref(&to_reader));
         forecast.settings.into_iter().map(|it| it.limit).collect::<Vec<_>>()
     };
     assert_eq!(limits(&observation), [Limit::Cpu(CpuId(0)), Limit::Cpu(CpuId(1))]);
@@ -289,8 +287,7 @@ fn changed(observation: &Observation, change: Change) -> Forecast {
     let costs = Costs::default();
     let analysis = Analysis::new(observation, &costs);
     let setting = Proposal::new("rps", &observation.after, &[change]);
-    let draws = Draws::new(&Table::built_in().unwrap(), 100, 1);
-    forecast(&Work::new(&analysis).unwrap(), 1.0, &[setting], &draws)
+    forecast(&Work::new(&analysis).unwrap(), 1.0, &[setting])
 }
 
 #[test]

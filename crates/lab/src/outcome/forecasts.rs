@@ -7,8 +7,8 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
-use netsilo_predict::interval::Draws;
-use netsilo_predict::live::forecast::forecast;
+use netsilo_predict::live::claim::{Claim, is_near_full};
+use netsilo_predict::live::forecast::{Expected, forecast};
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::Work;
 use netsilo_trial::stats::Estimate;
@@ -21,6 +21,8 @@ use crate::outcome::outcomes::{RecordedOutcomes, position};
 pub(super) struct Checked {
     /// Expected, with a 90 % interval.
     pub(super) expected: Estimate,
+    /// What is claimed of it.
+    pub(super) claim: Claim,
     /// Measured, the median.
     pub(super) measured: f64,
 }
@@ -33,24 +35,24 @@ impl Checked {
 }
 
 impl RecordedOutcomes {
-    /// The forecast of each placement from each start in which the machine had another one, with
-    /// the number of its load.
+    /// The forecast of each placement from each start in which the machine had another one and
+    /// something was full, with the number of its load. Where nothing is full, the load that fits
+    /// does not show in the rate.
     pub(super) fn forecasts(&self) -> Result<Vec<(usize, Checked)>> {
-        let draws = Draws::built_in(Draws::USUAL, 1).map_err(anyhow::Error::msg)?;
         let mut all = Vec::new();
         for (number, load) in self.recorded.loads.iter().enumerate() {
             for start in &load.starts {
-                for (placement, expected) in self.seen_from(load, start, &draws) {
+                for (placement, expected, claim) in self.seen_from(load, start) {
                     let measured = load.rate(placement) / load.rate(start.placement) - 1.0;
-                    all.push((number, Checked { expected, measured }));
+                    all.push((number, Checked { expected, claim, measured }));
                 }
             }
         }
         Ok(all)
     }
 
-    /// The expected change by each other placement.
-    fn seen_from(&self, load: &LoadRecord, start: &Start, draws: &Draws) -> Vec<(usize, Estimate)> {
+    /// The expected change by each other placement; none if nothing is full.
+    fn seen_from(&self, load: &LoadRecord, start: &Start) -> Vec<(usize, Estimate, Claim)> {
         let costs = Costs::default();
         let analysis = Analysis::new(self.observation(start), &costs);
         let Ok(work) = Work::new(&analysis) else { return Vec::new() };
@@ -65,9 +67,11 @@ impl RecordedOutcomes {
             proposal
         };
         let proposals: Vec<Proposal> = others.iter().map(proposal).collect();
-        let settings = forecast(&work, 1.0, &proposals, draws).settings.into_iter();
-        let gains = settings.skip(1).map(|expected| expected.gain);
-        others.into_iter().zip(gains).filter_map(|(other, gain)| Some((other, gain?))).collect()
+        let settings = forecast(&work, 1.0, &proposals).settings;
+        let Some((now, settings)) = settings.split_first() else { return Vec::new() };
+        let of = |(other, it): (usize, &Expected)| Some((other, it.gain?, it.claim?));
+        let is_full = is_near_full(now.fits.value);
+        others.into_iter().zip(settings).filter(|_| is_full).filter_map(of).collect()
     }
 }
 

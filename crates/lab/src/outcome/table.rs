@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use netsilo_model::cost::assumed::Assumed;
+use netsilo_predict::live::claim::Claim;
 use netsilo_trial::stats::Estimate;
 
 use crate::experiment::record::{LoadRecord, SettingRecord, middle};
@@ -120,7 +121,8 @@ pub(super) fn recordings(all: &[(&str, &RecordedOutcomes)], assumed: Assumed) ->
         let forecasts = outcomes.forecasts()?;
         let held = forecasts.iter().filter(|(_, it)| it.is_held()).count();
         let all = forecasts.iter().map(|(_, it)| it);
-        let clear: Vec<&Checked> = all.filter(|it| !it.expected.contains(0.0)).collect();
+        let is_clear = |it: &&Checked| matches!(it.claim, Claim::Help | Claim::Hurt);
+        let clear: Vec<&Checked> = all.filter(is_clear).collect();
         let right = clear.iter().filter(|it| it.expected.value * it.measured > 0.0).count();
         table.add_row([
             format!("`{name}`"),

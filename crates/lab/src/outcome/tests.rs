@@ -86,6 +86,10 @@ fn the_intervals_of_forecasts_hold_what_placements_measured() {
     };
     let held = share(all.iter().filter(|(_, it)| it.is_held()).count());
     let left_out = share(all.iter().filter(left_out).count());
+    println!(
+        "{} forecasts: intervals hold {held:.3}, with each load left out {left_out:.3}",
+        all.len()
+    );
     assert!((0.8..=0.97).contains(&held) && (0.8..=0.97).contains(&left_out), "{held} {left_out}");
 }
 

@@ -7,7 +7,6 @@ use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::host::Snapshot;
-use netsilo_predict::interval::Draws;
 use netsilo_predict::live::forecast::forecast;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::Work;
@@ -67,8 +66,7 @@ pub(super) fn predicted(settings: &[VethSetting], bundle: &Path) -> Result<Vec<P
     let work = Work::new(&analysis).context("cannot predict")?;
     let proposals: Vec<Proposal> =
         settings[1..].iter().map(|it| proposal(it, &observation.after)).collect();
-    let draws = Draws::built_in(Draws::USUAL, 1).map_err(anyhow::Error::msg)?;
-    let forecast = forecast(&work, 1.0, &proposals, &draws);
+    let forecast = forecast(&work, 1.0, &proposals);
     let predicted =
         settings.iter().zip(&forecast.settings).map(|(setting, expected)| PredictedSetting {
             setting: setting.clone(),

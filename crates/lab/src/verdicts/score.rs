@@ -8,7 +8,7 @@ use netsilo_decide::judge::verdict::{Outcome, rps_onto};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_predict::interval::Draws;
+use netsilo_predict::live::claim::is_near_full;
 use netsilo_predict::live::forecast::forecast;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::Work;
@@ -62,8 +62,9 @@ impl Pair<'_> {
         self.on.over(self.off).map(|ratio| ratio.map(|it| it - 1.0))
     }
 
-    /// What `check` says under this load, and what `predict` expects.
-    fn said(&self, folder: &Path, draws: &Draws) -> Result<(Outcome, Option<Estimate>)> {
+    /// What `check` says under this load, and what `predict` expects, with whether something is
+    /// full now.
+    fn said(&self, folder: &Path) -> Result<(Outcome, Option<(Estimate, bool)>)> {
         let start = self.load.starts.first().context("no bundle")?;
         let file = folder.join(&start.bundle);
         let observation = netsilo_sys::bundle::open(file.clone())
@@ -79,8 +80,10 @@ impl Pair<'_> {
         for queue in queues.flat_map(|netdev| &mut netdev.rx_queues) {
             queue.rps_cpus = Some(self.cpus.clone());
         }
-        let expected = Work::new(&analysis).ok().and_then(|work| {
-            forecast(&work, 1.0, &[after], draws).settings.pop().and_then(|setting| setting.gain)
+        let forecast = Work::new(&analysis).ok().map(|work| forecast(&work, 1.0, &[after]));
+        let expected = forecast.and_then(|forecast| match forecast.settings.as_slice() {
+            [now, after] => Some((after.gain?, is_near_full(now.fits.value))),
+            _ => None,
         });
         Ok((verdict, expected))
     }
@@ -128,12 +131,14 @@ impl fmt::Display for Score {
 pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
     let mut table =
         markdown(&["load", "RPS onto", "rate without", "change by RPS", "verdict", "", "forecast"]);
-    let (mut scores, mut calm, mut held) = (Vec::new(), Vec::new(), 0);
-    let draws = Draws::built_in(Draws::USUAL, 1).map_err(anyhow::Error::msg)?;
+    let (mut scores, mut calm, mut held, mut full) = (Vec::new(), Vec::new(), 0, 0);
     for pair in recorded.pairs()? {
-        let (verdict, expected) = pair.said(folder, &draws)?;
+        let (verdict, expected) = pair.said(folder)?;
         let score = pair.score(verdict);
-        held += usize::from(expected.is_some_and(|gain| gain.contains(pair.change())));
+        if let Some((gain, true)) = expected {
+            full += 1;
+            held += usize::from(gain.contains(pair.change()));
+        }
         scores.push(score);
         calm.extend((verdict == Outcome::NoClearChange).then(|| pair.change()));
         let percent = |share: f64| format!("{:+.0}%", share * 100.0);
@@ -149,7 +154,7 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
             change,
             verdict.to_string(),
             score.to_string(),
-            expected.map_or_else(|| "-".to_owned(), interval),
+            expected.map_or_else(|| "-".to_owned(), |(gain, _)| interval(gain)),
         ]);
     }
     let all = [Score::Right, Score::Wrong, Score::NotShown, Score::SaysNothing];
@@ -159,8 +164,8 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
     });
     let within = calm.iter().filter(|change| change.abs() <= SMALL).count();
     Ok(format!(
-        "{table}\n\n{} pairs: {}. {held} intervals of the forecast hold the measured change.\n\n\
-         Of {} verdicts of no clear change, {within} have a median \
+        "{table}\n\n{} pairs: {}. Of {full} pairs where something was full, {held} intervals of the \
+         forecast hold the measured change.\n\nOf {} verdicts of no clear change, {within} have a median \
          within {:.0}%.",
         scores.len(),
         counts.join(", "),

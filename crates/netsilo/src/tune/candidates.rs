@@ -21,7 +21,7 @@ use crate::args::costs::costs_for;
 use crate::args::look::{CHECK_INTERVAL, wait_unless_stopped, wait_with_progress};
 use crate::args::objective::Objective;
 use crate::args::outcomes::signature;
-use crate::forecast::quick_forecast;
+use crate::forecast::forecast_or_why;
 use crate::runs::{machine, same_machine};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
@@ -119,7 +119,7 @@ fn forecast(candidates: &[Candidate], analysis: &Analysis<'_>) -> Result<Forecas
     let proposal =
         |it: &Candidate| Proposal::new(it.name.as_str(), analysis.after(), &it.plan.changes);
     let proposals: Vec<Proposal> = candidates.iter().map(proposal).collect();
-    quick_forecast(analysis, &proposals)
+    forecast_or_why(analysis, &proposals)
 }
 
 /// The gain that a forecast expects of a candidate.

@@ -9,7 +9,7 @@ use netsilo_predict::live::proposal::Proposal;
 use serde::Serialize;
 
 use crate::args::plan::PlanArgs;
-use crate::forecast::quick_forecast;
+use crate::forecast::forecast_or_why;
 use crate::ndjson::{self, Answer, WithForecast};
 use crate::tell::exit::Exit;
 use crate::tell::out;
@@ -101,7 +101,7 @@ pub(crate) struct PlanResult<'a> {
 
 /// What the plan would do to the observed load; the error is the reason why too little was seen.
 fn predicted(analysis: &Analysis<'_>, plan: &Plan) -> Result<Forecast, String> {
-    quick_forecast(analysis, &[Proposal::new("plan", analysis.after(), &plan.changes)])
+    forecast_or_why(analysis, &[Proposal::new("plan", analysis.after(), &plan.changes)])
 }
 
 /// Why a plan has no forecast.

@@ -1,7 +1,9 @@
 //! What settings would do to the observed load, as text.
 
+use netsilo_predict::live::claim::{Claim, is_near_full};
 use netsilo_predict::live::forecast::{Expected, Forecast};
 use netsilo_predict::prediction::CpuTime;
+use netsilo_trial::stats::Estimate;
 
 use crate::tell::palette::Meaning;
 use crate::tell::presentation::Presentation;
@@ -24,7 +26,7 @@ pub(crate) fn line(forecast: &Forecast) -> Styled {
             setting.limit
         ),
     );
-    text.append(&change(setting.gain, setting.is_clear));
+    text.append(&of(now, setting));
     if !setting.not_modeled.is_empty() {
         text.push(Meaning::Quiet, format_args!("; not in it: {}", compact(&setting.not_modeled)));
     }
@@ -34,8 +36,22 @@ pub(crate) fn line(forecast: &Forecast) -> Styled {
 
 /// The gain of a setting in words, if the model has one.
 pub(crate) fn gain(forecast: &Forecast, name: &str) -> Option<Styled> {
-    let setting = forecast.settings.iter().skip(1).find(|it| it.name == name)?;
-    setting.gain.map(|gain| change(Some(gain), setting.is_clear))
+    let (now, settings) = forecast.settings.split_first()?;
+    let setting = settings.iter().find(|it| it.name == name)?;
+    setting.gain.map(|_| of(now, setting))
+}
+
+/// The change by a setting. Where nothing is full, more room than there is has no effect.
+fn of(now: &Expected, setting: &Expected) -> Styled {
+    let is_clear = matches!(setting.claim, Some(Claim::Help | Claim::Hurt));
+    let is_idle = !is_near_full(now.fits.value);
+    match setting.gain.filter(|gain| !is_clear && is_idle && !gain.contains(0.0)) {
+        Some(Estimate { low, high, .. }) => Styled::new(
+            Meaning::Quiet,
+            format_args!("nothing is full ({:+.0}% to {:+.0}%)", 100.0 * low, 100.0 * high),
+        ),
+        None => change(setting.gain, is_clear),
+    }
 }
 
 /// The first of these, and how many more there are.
@@ -49,6 +65,7 @@ fn compact(knobs: &[String]) -> String {
 
 /// Compares settings with the machine as it is; with `per_cpu`, the CPUs whose time changes.
 pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentation) -> Styled {
+    let Some(now) = forecast.settings.first() else { return Styled::default() };
     let most = forecast.settings.iter().map(|it| it.fits.value).fold(0.0, f64::max);
     let sum = |it: &Expected, of: fn(&CpuTime) -> f64| it.cpus.values().map(of).sum::<f64>();
     let row = |it: &Expected| -> Vec<Cell> {
@@ -56,7 +73,7 @@ pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentat
             ("setting", it.name.clone().into()),
             ("fits", format!("x{}", count(it.fits.value)).into()),
             ("", bar(it.fits.value / most, presentation)),
-            ("change", change(it.gain, it.is_clear)),
+            ("change", of(now, it)),
             ("softirq", format!("{:.2}", sum(it, |cpu| cpu.softirq)).into()),
             ("usr+sys", format!("{:.2}", sum(it, |cpu| cpu.usr + cpu.sys)).into()),
             ("interrupts/s", or_dash(it.interrupts_per_s, count).into()),

@@ -75,18 +75,21 @@ pub(super) fn table(rows: Vec<Vec<Cell>>, presentation: Presentation) -> Styled 
     narrowed(&header, &rows, is_number, &drops, presentation.width)
 }
 
-/// The change against the first setting, with its interval.
+/// The change against the first setting, with its interval; `is_clear` where it may be claimed.
 pub(crate) fn change(gain: Option<Estimate>, is_clear: bool) -> Styled {
-    let Some(Estimate { value, low, high }) = gain else { return "-".to_owned().into() };
+    let Some(gain) = gain else { return "-".to_owned().into() };
+    let Estimate { value, low, high } = gain;
     if (low, high) == (0.0, 0.0) {
         return Styled::new(Meaning::Quiet, "no change");
     }
-    let interval = format!("({:+.0}% to {:+.0}%)", 100.0 * low, 100.0 * high);
+    // Adding 0.0 turns -0.0 into 0.0: never "-0%".
+    let percent = |share: f64| (100.0 * share).round() + 0.0;
+    let interval = format!("({:+}% to {:+}%)", percent(low), percent(high));
     if !is_clear {
         return Styled::new(Meaning::Quiet, format_args!("no clear change {interval}"));
     }
     let meaning = if value > 0.0 { Meaning::Good } else { Meaning::Bad };
-    Styled::new(meaning, format_args!("{:+.0}% {interval}", 100.0 * value))
+    Styled::new(meaning, format_args!("{:+}% {interval}", percent(value)))
 }
 
 /// A bar of a share from 0 to 1.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::live::loads::{self, Loads};
 use crate::live::placement::Placement;
 use crate::live::prices::Prices;
+use crate::live::unknowns::{Assumptions, End};
 use crate::live::work::{Queue, Shares, Work};
 use crate::parameters::Values;
 
@@ -68,10 +69,10 @@ impl Counts {
         let (seen, mut counts) = (Self::seen(work), Self::default());
         let (old, new) = (
             ipis(work, values, |number| Placement::present(work, number)),
-            ipis(work, values, |number| Placement::new(work, number, settings)),
+            ipis(work, values, |number| Placement::new(work, number, settings, End::Likely)),
         );
         for (number, queue) in work.queues.iter().enumerate() {
-            let placed = Placement::new(work, number, settings);
+            let placed = Placement::new(work, number, settings, End::Likely);
             let share = queue.packets / packets;
             add(&mut counts.polled, &placed.poll, share);
             add(&mut counts.processed, placed.protocol(), share);
@@ -104,7 +105,7 @@ fn add(sum: &mut Shares, shares: &Shares, part: f64) {
 fn ipis(work: &Work<'_>, values: &Values, placement: impl Fn(usize) -> Placement) -> f64 {
     /// Time of a packet where it was not measured (ns); IPIs do not depend on it.
     const ANY: f64 = 1000.0;
-    let prices = Prices::new(work.analysis, values);
+    let prices = Prices::new(work.analysis, *values, Assumptions::default());
     let mut loads = Loads::default();
     for (number, queue) in work.queues.iter().enumerate() {
         let queue = Queue { ns: queue.ns.or(Some(ANY)), ..queue.clone() };

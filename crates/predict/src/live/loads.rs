@@ -109,7 +109,7 @@ fn parts(
     now: &Placement,
     ns: f64,
 ) -> Parts {
-    let share = work.protocol_share.unwrap_or_else(|| prices.protocol_share(queue));
+    let share = prices.protocol_share(queue, work.protocol_share);
     let adding = Adding { loads: &mut Loads::default(), work, queue, placed: now, prices };
     if queue.is_backlog {
         return Parts { poll: 0.0, begin: adding.begin(), protocol: ns };

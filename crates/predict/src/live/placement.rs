@@ -6,7 +6,9 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::RxQueue;
 
+use crate::live::flows::hashed;
 use crate::live::proposal::{fixed_coalescing, room_for_kthread};
+use crate::live::unknowns::End;
 use crate::live::work::{Queue, Shares, Work, normalized};
 
 /// Packets of one poll at most (`NAPI_POLL_WEIGHT`).
@@ -31,12 +33,12 @@ impl Placement {
     /// Returns where the packets of the queue of this number run now.
     pub(crate) fn present(work: &Work<'_>, number: usize) -> Self {
         let batch = work.queues[number].batch;
-        Self { batch, ..Self::new(work, number, work.analysis.after()) }
+        Self { batch, ..Self::new(work, number, work.analysis.after(), End::Likely) }
     }
 
     /// Returns where the packets of the queue of this number run under `settings`: as observed
-    /// where these settings are the present ones.
-    pub(crate) fn new(work: &Work<'_>, number: usize, settings: &Snapshot) -> Self {
+    /// where these settings are the present ones. `flows` says how RPS divides them.
+    pub(crate) fn new(work: &Work<'_>, number: usize, settings: &Snapshot, flows: End) -> Self {
         let (queue, now) = (&work.queues[number], work.analysis.after());
         let is_threaded = is_threaded(queue, now, settings);
         let moved = if is_threaded && queue.silo.kthread.is_none() {
@@ -57,13 +59,23 @@ impl Placement {
             let hashed = if new.rps.is_empty() {
                 poll.clone()
             } else {
-                normalized(new.rps.iter().map(|cpu| (cpu, 1.0)))
+                let busiest_first = work.idlest.iter().rev().copied();
+                let targets = busiest_first.filter(|cpu| new.rps.contains(*cpu)).collect();
+                hashed(targets, queue.flows.as_ref(), flows)
             };
             let steered = if queue.read.is_empty() { 0.0 } else { steered };
             Some(blend(&hashed, &queue.read, steered))
         };
         let batch = batch(queue, now, settings);
         Self { poll, protocol, steered, batch, is_threaded }
+    }
+
+    /// The same where the CPUs that poll are full: packets gather while tasks keep a NAPI kthread
+    /// from its CPU, so that each of its polls takes all that it may. Softirqs do not wait for
+    /// tasks.
+    pub(crate) fn on_full_cpus(&self) -> Self {
+        let batch = if self.is_threaded { self.batch.max(MOST_BATCH) } else { self.batch };
+        Self { batch, ..self.clone() }
     }
 
     /// Shares of the packets by the CPU that runs the protocol.

@@ -3,9 +3,11 @@
 
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::receive_work::Bounds;
 use netsilo_model::derive::seen_costs::seen_ipis;
 use netsilo_model::machine::topology::Distance;
 
+use crate::live::unknowns::{Assumptions, End};
 use crate::live::work::Queue;
 use crate::parameters::Values;
 use crate::scenario::{Kernel, Machine};
@@ -14,9 +16,19 @@ use crate::transaction::contention;
 /// Clock where the observation does not say it (GHz).
 const USUAL_CLOCK: f64 = 2.5;
 
+/// Least and greatest share of softirq time after driver and GRO, where it was not sampled
+/// (docs/verdicts.md).
+const PROTOCOL: (f64, f64) = (0.3, 0.85);
+
+/// The same for packets of at most [`SMALL_BYTES`], which GRO cannot merge.
+const PROTOCOL_OF_SMALL: (f64, f64) = (0.45, 0.85);
+
+/// Mean packet size in bytes up to which packets are small.
+const SMALL_BYTES: f64 = 512.0;
+
 /// What the steps cost, for one draw of the parameters.
 pub(crate) struct Prices<'a> {
-    values: &'a Values,
+    values: Values,
     costs: &'a Costs,
     /// Nanoseconds of one cycle of the parameters.
     unit: f64,
@@ -26,11 +38,17 @@ pub(crate) struct Prices<'a> {
     seen_ipi: Option<f64>,
     /// Whether the IPIs of this machine were measured.
     has_measured_ipis: bool,
+    /// What is assumed of the costs.
+    assumptions: Assumptions,
 }
 
 impl<'a> Prices<'a> {
     /// The prices of a machine.
-    pub(crate) fn new(analysis: &'a Analysis<'_>, values: &'a Values) -> Self {
+    pub(crate) fn new(
+        analysis: &'a Analysis<'_>,
+        values: Values,
+        assumptions: Assumptions,
+    ) -> Self {
         let machine = machine(analysis);
         Self {
             values,
@@ -39,40 +57,46 @@ impl<'a> Prices<'a> {
             ipi: values.ipi_factor(&machine),
             seen_ipi: seen_ipis(analysis).map(|(ns, _)| ns),
             has_measured_ipis: analysis.costs.source != CostSource::Default,
+            assumptions,
         }
     }
 
-    /// What a poll costs before its first packet: the interrupt, and the kthread's wakeup.
+    /// What a poll costs before its first packet: the interrupt; for a kthread also its wakeup from
+    /// another CPU, with the switches to it and back.
     pub(crate) fn begin_poll(&self, is_threaded: bool) -> f64 {
-        let wakeup = if is_threaded { self.values.wakeup } else { 0.0 };
-        (self.values.interrupt + wakeup) * self.unit
+        let Values { interrupt, wakeup, idle_switch, reschedule, ipi_receive, .. } = self.values;
+        let kthread = wakeup + idle_switch + (reschedule + ipi_receive) * self.ipi;
+        let kthread = if is_threaded { kthread } else { 0.0 };
+        (interrupt + kthread) * self.unit * self.assumptions.polls
     }
 
     /// RPS's enqueue to another CPU, per packet.
     pub(crate) fn enqueue(&self) -> f64 {
-        self.values.rps_enqueue * self.unit
+        self.values.rps_enqueue * self.unit * self.assumptions.crossing
     }
 
     /// RPS's dequeue there, per packet, with the lines that it gets from the CPU that polled.
     pub(crate) fn backlog(&self, distance: Distance) -> f64 {
-        self.values.backlog * self.unit
-            + self.costs.lines_per_packet / 2.0 * self.costs.line_ns.at(distance)
+        let dequeue = self.values.backlog * self.unit
+            + self.costs.lines_per_packet / 2.0 * self.costs.line_ns.at(distance);
+        dequeue * self.assumptions.crossing
     }
 
     /// An IPI: to send, and to receive. `asleep` is the share of the time in which the other CPU
     /// idles.
     pub(crate) fn ipi(&self, distance: Distance, asleep: f64) -> (f64, f64) {
         if self.has_measured_ipis {
-            let both = self.costs.ipi_ns.at(distance);
-            return (both / 2.0, both / 2.0);
+            let each = self.costs.ipi_ns.at(distance) / 2.0 * self.assumptions.crossing;
+            return (each, each);
         }
         let send = self.values.ipi_send + asleep * self.values.ipi_sleeper;
-        (send * self.unit * self.ipi, self.receive())
+        (send * self.unit * self.ipi * self.assumptions.crossing, self.receive())
     }
 
     /// To receive an IPI.
     fn receive(&self) -> f64 {
-        self.seen_ipi.unwrap_or(self.values.ipi_receive * self.unit * self.ipi)
+        let receive = self.seen_ipi.unwrap_or(self.values.ipi_receive * self.unit * self.ipi);
+        receive * self.assumptions.crossing
     }
 
     /// The interrupt that tells an idle CPU of a woken thread: to send, and to receive.
@@ -80,18 +104,20 @@ impl<'a> Prices<'a> {
         if self.has_measured_ipis {
             return self.ipi(distance, 0.0);
         }
-        (self.values.reschedule * self.unit * self.ipi, self.receive())
+        let send = self.values.reschedule * self.unit * self.ipi;
+        (send * self.assumptions.crossing, self.receive())
     }
 
     /// The lines of a packet that the protocol wrote, for its reader.
     pub(crate) fn lines(&self, distance: Distance) -> f64 {
-        self.costs.lines_per_packet * self.costs.line_ns.at(distance)
+        let lines = self.costs.lines_per_packet * self.costs.line_ns.at(distance);
+        lines * self.assumptions.crossing
     }
 
     /// The completion of a sent packet, with the lines that it gets from the CPU that sent.
     pub(crate) fn completion(&self, distance: Distance) -> f64 {
-        self.values.completion * self.unit
-            + self.costs.lines_per_packet / 2.0 * self.costs.line_ns.at(distance)
+        let lines = self.costs.lines_per_packet / 2.0 * self.costs.line_ns.at(distance);
+        self.values.completion * self.unit + lines * self.assumptions.crossing
     }
 
     /// The lines of a packet that the device wrote, for the poll.
@@ -101,8 +127,18 @@ impl<'a> Prices<'a> {
     }
 
     /// Share of a packet's softirq time after driver and GRO.
-    pub(crate) fn protocol_share(&self, queue: &Queue<'_>) -> f64 {
-        let values = self.values;
+    pub(crate) fn protocol_share(&self, queue: &Queue<'_>, sampled: Option<Bounds>) -> f64 {
+        let Bounds { least, likely, most } = sampled.unwrap_or_else(|| self.usual_share(queue));
+        match self.assumptions.division {
+            End::Worst => least,
+            End::Likely => likely,
+            End::Best => most,
+        }
+    }
+
+    /// The same where it was not sampled.
+    fn usual_share(&self, queue: &Queue<'_>) -> Bounds {
+        let values = &self.values;
         let protocol = if queue.is_forwarded() {
             values.forward
         } else {
@@ -114,12 +150,14 @@ impl<'a> Prices<'a> {
             + values.poll_byte * queue.bytes
             + values.completion
             + values.interrupt / queue.batch;
-        protocol / (poll + protocol)
+        let likely = protocol / (poll + protocol);
+        let (least, most) = if queue.bytes <= SMALL_BYTES { PROTOCOL_OF_SMALL } else { PROTOCOL };
+        Bounds { least: likely.min(least), likely, most: likely.max(most) }
     }
 
     /// How much slower a CPU is whose sibling is busy for this share of the time.
     pub(crate) fn slow(&self, sibling_busy: f64) -> f64 {
-        1.0 + contention(self.values) * sibling_busy.min(1.0)
+        1.0 + contention(&self.values) * sibling_busy.min(1.0)
     }
 }
 

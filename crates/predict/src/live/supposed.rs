@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::receive_work::Bounds;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::host::CpuCounters;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
@@ -56,7 +57,7 @@ pub(crate) struct Supposed {
     pub(crate) room: Shares,
     /// Of netdevs whose queues are others.
     pub(crate) queues: BTreeMap<(NetdevIdentity, u32), QueueCost>,
-    protocol_share: Option<f64>,
+    protocol_share: Option<Bounds>,
 }
 
 impl Supposed {

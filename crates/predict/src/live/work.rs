@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::backlog::BacklogWork;
-use netsilo_model::derive::receive_work::{movable_share, pinned_readers, steerable_share};
+use netsilo_model::derive::receive_work::{Bounds, movable_share, pinned_readers, steerable_share};
 use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::utilization::{CpuUtilization, napi_kthreads, utilization};
@@ -13,6 +13,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
 use netsilo_model::snapshot::netdev::Netdev;
 
+use crate::live::flows::Flows;
 use crate::prediction::CpuTime;
 
 /// Shares of 1, by CPU.
@@ -39,7 +40,7 @@ pub struct Work<'a> {
     /// The CPUs, the idlest first.
     pub(crate) idlest: Vec<CpuId>,
     /// The share of softirq time after driver and GRO, if it was sampled.
-    pub(crate) protocol_share: Option<f64>,
+    pub(crate) protocol_share: Option<Bounds>,
 }
 
 /// The receive work of one queue.
@@ -71,6 +72,8 @@ pub(crate) struct Queue<'a> {
     pub(crate) steerable: f64,
     /// Share of the data that is UDP.
     pub(crate) udp: f64,
+    /// The flows that arrive on the netdev; `None` if they were not counted.
+    pub(crate) flows: Option<Flows>,
 }
 
 /// Why an observation says too little for a forecast.
@@ -132,7 +135,8 @@ impl<'a> Work<'a> {
         let queues = silos.iter().filter_map(|silo| {
             Queue::new(Cow::Borrowed(silo), &reads(analysis, silo).collect::<Vec<_>>())
         });
-        let queues: Vec<Queue<'_>> = queues.chain(backlogs(analysis)).collect();
+        let mut queues: Vec<Queue<'_>> = queues.chain(backlogs(analysis)).collect();
+        count_flows(analysis, &mut queues);
         let all: f64 = queues.iter().map(|queue| queue.packets).sum();
         if all <= 0.0 {
             return Err(TooLittle::NoPackets(format!("{:.0?}", analysis.rates.elapsed)));
@@ -216,6 +220,7 @@ impl<'a> Queue<'a> {
             wakeups: wakeups(&silo),
             steerable: steerable_share(rows.iter().copied()).map_or(0.0, |share| share.likely),
             udp: udp / sum(&mut rows.iter()).max(1.0),
+            flows: None,
             silo,
         })
     }
@@ -240,6 +245,20 @@ fn backlogs<'a>(analysis: &'a Analysis<'a>) -> impl Iterator<Item = Queue<'a>> {
         Some(Queue { is_backlog: true, ..queue })
     };
     analysis.running().filter_map(of_netdev)
+}
+
+/// Says of each queue which flows arrive on its netdev.
+fn count_flows(analysis: &Analysis<'_>, queues: &mut [Queue<'_>]) {
+    for netdev in &analysis.after().netdevs {
+        let of_netdev = |silo: &&Silo| silo.netdev.is(netdev);
+        if queues.iter().any(|queue| of_netdev(&&*queue.silo)) {
+            let silos: Vec<&Silo> = analysis.silos.queues.iter().filter(of_netdev).collect();
+            let flows = Flows::of(analysis, netdev, &silos);
+            for queue in queues.iter_mut().filter(|queue| queue.silo.netdev.is(netdev)) {
+                queue.flows = flows;
+            }
+        }
+    }
 }
 
 /// Wakeups per second of all readers, by the CPU where they slept.
@@ -268,7 +287,7 @@ pub(crate) fn normalized(weights: impl Iterator<Item = (CpuId, f64)>) -> Shares 
 
 /// The share of the softirqs' time after driver and GRO; `None` if it was not sampled, or where RPS
 /// already takes that part elsewhere.
-fn protocol_share(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> Option<f64> {
+fn protocol_share(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> Option<Bounds> {
     let away = |queue: &Queue<'_>| {
         let protocol = queue.silo.protocol_cpus.keys();
         protocol.filter(|cpu| !queue.polled.contains_key(cpu)).count() > 0
@@ -278,5 +297,5 @@ fn protocol_share(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> Option<f64> 
     }
     let polling: BTreeSet<&CpuId> = queues.iter().flat_map(|queue| queue.polled.keys()).collect();
     let movable = movable_share(&analysis.observation.attribution, polling.into_iter())?;
-    Some(movable.share.likely)
+    Some(movable.share)
 }

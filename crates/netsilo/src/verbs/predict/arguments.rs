@@ -41,8 +41,9 @@ pub(crate) struct Args {
     /// Also show how each CPU spends its time
     #[arg(short = 'v', long = "verbose")]
     pub(super) per_cpu: bool,
-    /// Seed of the draws that the intervals are from
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Seed of the draws that the intervals of a described machine are from
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "scenario",
+        conflicts_with_all = OF_THE_OBSERVED)]
     pub(super) seed: u64,
     /// Print the result as JSON
     #[arg(short, long)]

@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use netsilo_predict::comparison::{compare, sweep};
 use netsilo_predict::file::{self, BadScenario};
 use netsilo_predict::interval::Draws;
+use netsilo_predict::parameters::Table;
 
 use crate::args::file as files;
-use crate::forecast::draws;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::presentation::Presentation;
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
     let text = files::read(path, files::CONFIGURATION)?;
     let text = String::from_utf8(text)
         .with_context(|| format!("cannot read {}: it is not UTF-8", path.display()))?;
-    let draws = draws(Draws::USUAL, args.seed)?;
+    let draws = Draws::new(Table::shipped(), Draws::USUAL, args.seed);
     let changes: Vec<_> = args.changes.iter().map(|it| (it.0.clone(), it.1.clone())).collect();
     let (names, asked) = split(&args.settings);
     let wrong = |error: BadScenario| anyhow!("{}: {}", path.display(), in_words(&error));

@@ -7,7 +7,6 @@ use netsilo_decide::plan::{Goal, Plan, plan};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_predict::interval::Draws;
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_sys::bpf::tracer::Options;
@@ -17,7 +16,7 @@ use crate::args::costs::costs_for;
 use crate::args::goal_keys::GoalKeys;
 use crate::args::named;
 use crate::args::plan::load;
-use crate::forecast::{draws, forecast_of};
+use crate::forecast::forecast_of;
 use crate::ndjson::{self, Answer};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
@@ -38,11 +37,7 @@ enum Asked {
 
 /// Observes, predicts and prints.
 pub(super) fn run(args: &Args) -> Result<Exit> {
-    let question = Question {
-        asked: asked(args)?,
-        load: args.load.unwrap_or(1.0),
-        draws: draws(Draws::USUAL, args.seed)?,
-    };
+    let question = Question { asked: asked(args)?, load: args.load.unwrap_or(1.0) };
     if args.ndjson {
         // Weights measured here do not apply to other machines.
         let costs = Costs::default();
@@ -69,7 +64,6 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
 struct Question {
     asked: Vec<Asked>,
     load: f64,
-    draws: Draws,
 }
 
 impl Question {
@@ -86,7 +80,7 @@ impl Question {
             let why = "no setting is left to predict: each was refused".to_owned();
             return Err(ExitError(Exit::Refused, why).into());
         }
-        forecast_of(&analysis, self.load, &proposals, &self.draws)
+        forecast_of(&analysis, self.load, &proposals)
     }
 
     /// What is asked for, on one machine, without what its plan refuses.

@@ -1,0 +1,82 @@
+//! What is claimed of a forecast in a word, and from which figures on.
+
+use std::fmt;
+
+use netsilo_trial::stats::Estimate;
+use serde::{Deserialize, Serialize};
+
+/// Busy share from which a resource is saturated: at 80% a poll waits four times as long as it runs
+/// (M/M/1), and bursts overflow.
+pub const FULL: f64 = 0.8;
+
+/// Smallest gain that helps, at the lower end of the interval: less is noise.
+pub const CLEAR: f64 = 0.05;
+
+/// Smallest likely loss that hurts, where the interval holds no gain.
+pub const LOSS: f64 = 0.01;
+
+/// The effect of a setting on the load that the machine can carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Claim {
+    /// It raises the maximum load: the whole interval of the gain is positive.
+    Help,
+    /// It lowers the maximum load: no part of the interval is positive.
+    Hurt,
+    /// Neither is shown, or nothing is full.
+    NoClearChange,
+    /// A quantity that decides it was not measured.
+    Unknown,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Help => "helps",
+            Self::Hurt => "hurts",
+            Self::NoClearChange => "no clear change",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+/// Whether the load cannot grow by much before something is full.
+pub fn is_near_full(fits: f64) -> bool {
+    fits <= 1.0 / FULL
+}
+
+impl Claim {
+    /// What is claimed of a gain, where the present load fits `now` times, and would fit `then`
+    /// times. Where nothing is full and nothing becomes full, a change of the room is no effect.
+    pub(crate) fn of(gain: Estimate, now: f64, then: f64) -> Self {
+        if !is_near_full(now) && then >= 1.0 {
+            Self::NoClearChange
+        } else if gain.low >= CLEAR {
+            Self::Help
+        } else if gain.high <= 0.0 && gain.value <= -LOSS {
+            Self::Hurt
+        } else {
+            Self::NoClearChange
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_needs_an_interval_on_one_side_of_zero_and_something_that_is_full() {
+        let gain = |value: f64, low: f64, high: f64| Estimate { value, low, high };
+        let of = |gain, now| Claim::of(gain, now, 1.1);
+        assert_eq!(of(gain(0.5, 0.1, 0.9), 1.2), Claim::Help);
+        assert_eq!(of(gain(0.5, 0.04, 0.9), 1.2), Claim::NoClearChange);
+        assert_eq!(of(gain(-0.3, -0.5, -0.1), 1.2), Claim::Hurt);
+        assert_eq!(of(gain(-0.3, -0.5, 0.1), 1.2), Claim::NoClearChange);
+        assert_eq!(of(gain(-0.005, -0.02, 0.0), 1.2), Claim::NoClearChange);
+        assert_eq!(of(gain(0.5, 0.1, 0.9), 2.0), Claim::NoClearChange, "nothing is full");
+        let overflows = Claim::of(gain(-0.6, -0.7, -0.5), 2.0, 0.8);
+        assert_eq!(overflows, Claim::Hurt, "the load does not fit any more");
+    }
+}

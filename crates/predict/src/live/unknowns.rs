@@ -1,0 +1,106 @@
+//! What an observation leaves open, and the range of each such quantity.
+//!
+//! A forecast is computed with the likely value of each, and again with one of them at either end
+//! of its range. The differences, which are independent, give the interval, and the largest one
+//! says what to measure.
+
+use netsilo_model::cost::weights::CostSource;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::seen_costs::seen_ipis;
+use serde::Serialize;
+
+/// A quantity that was not measured, or not exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Unknown {
+    /// What a packet costs that crosses from one CPU to another: its IPIs and cache lines.
+    Crossing,
+    /// What a poll costs before its first packet.
+    Polls,
+    /// Which part of a packet's softirq time comes after driver and GRO.
+    Division,
+    /// How the hash divides the flows over the CPUs of RPS.
+    Flows,
+    /// Whether the scheduler moves other tasks off a CPU that softirqs fill.
+    Scheduler,
+}
+
+/// The value of an unknown quantity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum End {
+    /// The one that is worst for a setting that moves work.
+    Worst,
+    /// The likely one.
+    #[default]
+    Likely,
+    /// The best one.
+    Best,
+}
+
+/// One way to fill in what is unknown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Assumptions {
+    /// Factor on the cost of a packet that crosses to another CPU.
+    pub(crate) crossing: f64,
+    /// Factor on the cost of a poll before its first packet.
+    pub(crate) polls: f64,
+    /// The share of a packet's time after driver and GRO: the least, or the most.
+    pub(crate) division: End,
+    /// How even the flows of RPS are.
+    pub(crate) flows: End,
+    /// Whether no task leaves a CPU that the setting gives softirqs.
+    pub(crate) tasks_stay: bool,
+}
+
+/// Range of the cost of a poll, as factors: an interrupt costs about what the table says, the
+/// wakeup of a NAPI kthread in a guest four times as much (`evidence/outcomes.md`, batches of one
+/// packet and of ten).
+const POLLS: (f64, f64) = (0.5, 4.0);
+
+impl Default for Assumptions {
+    fn default() -> Self {
+        Self {
+            crossing: 1.0,
+            polls: 1.0,
+            division: End::Likely,
+            flows: End::Likely,
+            tasks_stay: false,
+        }
+    }
+}
+
+impl Unknown {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Crossing, Self::Polls, Self::Division, Self::Flows, Self::Scheduler];
+
+    /// The assumptions with this quantity at either end of its range, the others likely.
+    pub(crate) fn ends(self, analysis: &Analysis<'_>) -> [Assumptions; 2] {
+        let likely = Assumptions::default();
+        match self {
+            Self::Crossing => {
+                let (least, most) = crossing(analysis);
+                [least, most].map(|crossing| Assumptions { crossing, ..likely })
+            }
+            Self::Polls => [POLLS.0, POLLS.1].map(|polls| Assumptions { polls, ..likely }),
+            Self::Division => {
+                [End::Worst, End::Best].map(|division| Assumptions { division, ..likely })
+            }
+            Self::Flows => [End::Worst, End::Best].map(|flows| Assumptions { flows, ..likely }),
+            Self::Scheduler => [true, false].map(|tasks_stay| Assumptions { tasks_stay, ..likely }),
+        }
+    }
+}
+
+/// Range of the cost of a crossing packet, as factors on that of the table: 1 where the machine's
+/// weights were measured. In a guest an IPI may exit to the hypervisor at both ends, which eBPF
+/// does not see.
+fn crossing(analysis: &Analysis<'_>) -> (f64, f64) {
+    if analysis.costs.source != CostSource::Default {
+        return (1.0, 1.0);
+    }
+    let most = if analysis.after().machine.virtual_machine == Some(false) { 2.0 } else { 5.0 };
+    let least = if seen_ipis(analysis).is_some() { 1.0 } else { 0.5 };
+    (least, most)
+}
