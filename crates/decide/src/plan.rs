@@ -20,6 +20,7 @@ mod irq_changes;
 mod make;
 mod matching_outcome;
 pub mod measured_outcome;
+pub(crate) mod moves;
 mod owners;
 pub mod pin;
 mod placement;

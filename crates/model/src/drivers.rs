@@ -5,6 +5,7 @@
 //! and [`crate::snapshot`]; no advice.
 
 pub mod counters;
+pub mod flow_steering;
 pub mod irq_names;
 pub mod loss_stage;
 pub mod software;

@@ -299,6 +299,7 @@ fn assert_is_told(check: &Check) {
             parts.extend(it.cost.clone().into_iter().chain(it.not_when.clone()));
             match &it.gain {
                 Gain::AtMost { of, basis, .. } => parts.push(format!(" of {of}: {basis}")),
+                Gain::Forecast { limit, .. } => parts.push(limit.clone()),
                 Gain::Unknown(why) | Gain::Nothing(why) => parts.push(why.clone()),
             }
         }

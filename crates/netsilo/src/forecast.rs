@@ -1,9 +1,6 @@
-//! Forecasts for an observed machine, for the verbs that print them: `predict`, `plan`, `check` and
-//! `tune`.
+//! Forecasts for an observed machine, for the verbs that print them: `predict`, `plan` and `tune`.
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::judge::findings::Check;
-use netsilo_decide::judge::verdict::RemedyVerdict;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_predict::live::forecast::{Forecast, forecast};
 use netsilo_predict::live::proposal::Proposal;
@@ -22,17 +19,4 @@ pub fn forecast_or_why(
     proposals: &[Proposal],
 ) -> Result<Forecast, String> {
     forecast_of(analysis, 1.0, proposals).map_err(|why| why.root_cause().to_string())
-}
-
-/// Predicts what each remedy that has changes would do to the observed load; `None` if none has
-/// changes. The error is the reason why there is too little data.
-pub fn forecast_of_remedies(
-    analysis: &Analysis<'_>,
-    check: &Check,
-) -> Option<Result<Forecast, String>> {
-    let with_changes = check.verdicts.iter().filter(|verdict| !verdict.changes.is_empty());
-    let proposal =
-        |verdict: &RemedyVerdict| Proposal::new(verdict.name(), analysis.after(), &verdict.changes);
-    let proposals: Vec<Proposal> = with_changes.map(proposal).collect();
-    (!proposals.is_empty()).then(|| forecast_or_why(analysis, &proposals))
 }

@@ -44,7 +44,7 @@ pub(crate) enum Answer {
     /// As `netsilo plan --json` prints it.
     Plan(Box<WithForecast<Plan>>),
     /// As `netsilo check --json` prints it.
-    Check(Box<WithForecast<Check>>),
+    Check(Box<Check>),
     /// As `netsilo predict --json` prints it.
     Forecast(Box<Forecast>),
     /// Why the line could not be used.
@@ -308,7 +308,7 @@ mod tests {
     fn check(observation: &Observation) -> Answer {
         let check = netsilo_decide::judge::findings::check;
         let answer = check(&Analysis::new(observation, &Costs::default()));
-        Answer::Check(Box::new(WithForecast { answer, forecast: None }))
+        Answer::Check(Box::new(answer))
     }
 
     fn printed(

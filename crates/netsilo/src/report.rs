@@ -23,7 +23,6 @@ use netsilo_sys::files::private_dir::PrivateDir;
 use netsilo_sys::observe::CountingMode;
 
 use crate::args::costs::costs_for;
-use crate::forecast::forecast_of_remedies;
 use crate::report::page::{Section, document};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::palette::Meaning;
@@ -106,16 +105,11 @@ fn page(path: &Path, with_addresses: bool, is_elsewhere: bool) -> Result<String>
     let analysis = Analysis::new(&observation, &costs);
     let (check, report) = (check(&analysis), Report::of(&analysis));
     let plan = plan_with_verdicts(&analysis, &Goal { costs: costs.clone(), ..Goal::default() });
-    let forecast = forecast_of_remedies(&analysis, &check);
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let queues = views::show::render(&report, None, Presentation::default());
     let sections: [Section; 5] = [
         ("findings", "Findings", findings(&check)),
-        (
-            "remedies",
-            "What each remedy would do",
-            pre(&views::verdict::render(&check, forecast.as_ref(), false)),
-        ),
+        ("remedies", "What each remedy would do", pre(&views::verdict::render(&check, false))),
         ("machine", "Queues, CPUs and readers", pre(&queues)),
         ("plan", "What netsilo plan would write", pre(&views::plan::render(&plan))),
         ("bundle", "The bundle", download(&holds, &bytes)),

@@ -9,6 +9,7 @@ use std::path::Path;
 use jsonschema::Validator;
 use netsilo_decide::judge::annotate::plan_with_verdicts;
 use netsilo_decide::judge::doctor::Diagnosis;
+use netsilo_decide::judge::findings::Check;
 use netsilo_decide::judge::findings::check;
 use netsilo_decide::judge::why::{Why, why};
 use netsilo_decide::plan::Goal;
@@ -35,7 +36,7 @@ use crate::ndjson::OutputLine;
 use crate::tell::status::Status;
 use crate::tell::versioned::Versioned;
 use crate::tune::kept_outcomes::OutcomeList;
-use crate::verbs::check::CheckResult;
+
 use crate::verbs::confirm::Confirmed;
 use crate::verbs::plan::PlanResult;
 use crate::verbs::rss::{FlowQueues, RssOfNetdevs};
@@ -100,7 +101,7 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
         document::<LoadResult>(generator, "bench-run", "netsilo-bench run --json"),
         document::<Measurement>(generator, "calibrate", "netsilo calibrate --json"),
         document::<Manifest>(generator, "capture", "netsilo capture --json"),
-        document::<Versioned<CheckResult<'_>>>(generator, "check", "netsilo check --json"),
+        document::<Versioned<Check>>(generator, "check", "netsilo check --json"),
         document::<Versioned<Confirmed>>(generator, "confirm", "netsilo confirm --json"),
         document::<Diagnosis>(generator, "doctor", "netsilo doctor --json"),
         document::<OutputLine<'_>>(

@@ -8,7 +8,7 @@
 )]
 
 use netsilo_decide::judge::findings::Check;
-use netsilo_decide::judge::verdict::{Outcome, RemedyName, RemedyVerdict};
+use netsilo_decide::judge::verdict::{Claim, RemedyName, RemedyVerdict};
 use netsilo_decide::plan::Plan;
 use netsilo_decide::report::Report;
 use netsilo_lab::{Job, Kernel, Lab, Nic, NicModel, Spec, until};
@@ -155,10 +155,10 @@ fn rps_steers_what_a_bridge_delivers_and_nothing_of_a_bond_or_vlan() {
         };
         let found = until(&format!("a verdict on {netdev}"), verdict, Option::is_some).unwrap();
         let verdict = found.unwrap();
-        println!("{netdev}: {:?}: {}", verdict.outcome, verdict.reason);
+        println!("{netdev}: {:?}: {}", verdict.claim, verdict.reason);
         assert_eq!(verdict.reason.contains("never reads"), !steers, "{verdict:?}");
-        let expected = if steers { Outcome::Unknown } else { Outcome::NoClearChange };
-        assert_eq!(verdict.outcome, expected, "{verdict:?}");
+        let expected = if steers { Claim::Unknown } else { Claim::NoClearChange };
+        assert_eq!(verdict.claim, expected, "{verdict:?}");
 
         let goal = format!("--netdev {netdev} --no-irqs --rps 2-3 --interval 1s");
         let applied = lab.run(&format!("{NETSILO} apply --yes {goal}")).unwrap();

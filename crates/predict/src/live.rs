@@ -20,6 +20,7 @@ pub(crate) mod completions;
 pub mod counts;
 pub mod flows;
 pub mod forecast;
+pub mod judge;
 pub(crate) mod loads;
 pub(crate) mod placement;
 pub(crate) mod prices;

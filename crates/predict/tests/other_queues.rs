@@ -63,7 +63,7 @@ fn softirqs(of: &Expected) -> Vec<f64> {
 
 #[test]
 fn four_queues_divide_the_packets_of_one_and_poll_more_often() {
-    let observation = scene(vec![queue(30, 0, 0.8)]).observation();
+    let observation = scene(vec![queue(30, 0, 0.85)]).observation();
     let forecast = with_queues(&observation, 4);
     let [now, new] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
     assert!(new.not_modeled.is_empty(), "{new:?}");

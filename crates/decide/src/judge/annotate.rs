@@ -1,9 +1,9 @@
-//! What verdicts add to plans, and plans to verdicts, after both are made.
+//! What verdicts add to plans, after both are made.
 //!
-//! A plan is made without verdicts, and a remedy is judged without a plan. This file alone knows
-//! both: it adds the verdict on a planned change to the change's reason, and the planned changes to
-//! the verdict that calls for them.
+//! A plan is made without verdicts; a verdict judges what a plan would write. This file adds the
+//! verdict on a planned change to the change's reason.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value};
@@ -12,7 +12,8 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::verdict;
-use crate::judge::verdict::{Proposal, RemedyVerdict, proposals};
+use crate::judge::verdict::{Look, RemedyVerdict};
+use crate::place::AlgorithmName;
 use crate::plan::arfs::wants_arfs;
 use crate::plan::find_outcome::FoundOutcome;
 use crate::plan::{Goal, Plan, plan, plan_as_measured};
@@ -22,15 +23,17 @@ use crate::plan::{Goal, Plan, plan, plan_as_measured};
 /// A change without receive traffic to judge stays as it is.
 pub fn annotate(plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     let mut notes: BTreeMap<(NetdevIdentity, PacketSteering), String> = BTreeMap::new();
+    let look = OnceCell::new();
     let annotated = |change: Change| {
         let Some((identity, steering)) = steering(&change) else { return change };
         let netdev = analysis.after().netdevs.iter().find(|netdev| identity.is(netdev));
         let Some(netdev) = netdev.filter(|netdev| steering.is_of(goal, analysis, netdev)) else {
             return change;
         };
-        let note = notes
-            .entry((identity.clone(), steering.clone()))
-            .or_insert_with(|| steering.verdict(analysis, netdev).map_or_else(String::new, note));
+        let note = notes.entry((identity.clone(), steering.clone())).or_insert_with(|| {
+            let look = look.get_or_init(|| Look::new(analysis));
+            steering.verdict(look, netdev).as_ref().map_or_else(String::new, note)
+        });
         let reason = change.reason.clone() + note;
         change.because(reason)
     };
@@ -54,16 +57,20 @@ pub fn plan_by_outcome(analysis: &Analysis<'_>, goal: &Goal, found: &FoundOutcom
     }
 }
 
-/// The verdicts on all netdevs with receive traffic, each with the changes that it calls for; empty
-/// without rates.
-pub fn verdicts(analysis: &Analysis<'_>) -> Vec<RemedyVerdict> {
-    let with_changes = |Proposal { verdict, goal }: Proposal| match goal {
-        None => verdict,
-        Some(goal) => {
-            RemedyVerdict { changes: plan_with_verdicts(analysis, &goal).changes, ..verdict }
+/// The verdicts on all netdevs with receive traffic; empty without rates.
+pub(super) fn verdicts(analysis: &Analysis<'_>) -> Vec<RemedyVerdict> {
+    let look = Look::new(analysis);
+    let goal = Goal { algorithm: AlgorithmName::Spread, even_if_owned: true, ..Goal::default() };
+    let mut verdicts = verdict::verdicts(&look, &plan(analysis, &goal));
+    for verdict in &mut verdicts {
+        let because = note(verdict);
+        for change in &mut verdict.changes {
+            if steering(change).is_some() {
+                *change = change.clone().because(change.reason.clone() + &because);
+            }
         }
-    };
-    proposals(analysis).into_iter().map(with_changes).collect()
+    }
+    verdicts
 }
 
 /// Packet steering that a change switches on.
@@ -98,15 +105,15 @@ impl PacketSteering {
         }
     }
 
-    fn verdict(&self, analysis: &Analysis<'_>, netdev: &Netdev) -> Option<RemedyVerdict> {
+    fn verdict(&self, look: &Look<'_>, netdev: &Netdev) -> Option<RemedyVerdict> {
         match self {
-            Self::Rps(cpus) => verdict::rps_onto(analysis, netdev, cpus),
-            Self::Rfs => verdict::rfs(analysis, netdev),
-            Self::Arfs => verdict::arfs(analysis, netdev),
+            Self::Rps(cpus) => verdict::rps_onto(look, netdev, cpus),
+            Self::Rfs => verdict::rfs(look, netdev),
+            Self::Arfs => verdict::arfs(look, netdev),
         }
     }
 }
 
-fn note(verdict: RemedyVerdict) -> String {
-    format!(" ({}: {})", verdict.outcome, verdict.reason)
+fn note(verdict: &RemedyVerdict) -> String {
+    format!(" ({}: {})", verdict.claim, verdict.reason)
 }

@@ -233,12 +233,12 @@ fn verdict_on(
         let of = |name: &String| verdict.subject.to_string() == *name;
         Some(verdict.remedy) == remedy && (goal.netdevs.is_empty() || goal.netdevs.iter().any(of))
     };
-    let best = verdicts.iter().filter(is_of_goal).min_by_key(|it| rank(it.outcome));
+    let best = verdicts.iter().filter(is_of_goal).min_by_key(|it| rank(it.claim));
     best.map_or(CandidateEstimate::NotEstimated, expected_of)
 }
 
 fn expected_of(verdict: &RemedyVerdict) -> CandidateEstimate {
-    CandidateEstimate::Verdict(verdict.outcome, verdict.reason.clone())
+    CandidateEstimate::Verdict(verdict.claim, verdict.reason.clone())
 }
 
 /// Whether [`steering`] makes the candidates of this remedy, or an algorithm does.

@@ -2,6 +2,7 @@
 //! exceptions. Findings and verdicts share them.
 
 use netsilo_model::change::Change;
+use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
 /// One measurement that supports a finding.
@@ -56,11 +57,18 @@ pub struct Remedy {
     pub interrupts_traffic: bool,
 }
 
-/// The benefit of a remedy: an upper bound from measurements, unknown, or none.
+/// The benefit of a remedy: a forecast, an upper bound from measurements, unknown, or none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Gain {
+    /// The forecast of what it writes (docs/model.md).
+    Forecast {
+        /// Relative change of the load that fits, with a 90% interval.
+        load_that_fits: Estimate,
+        /// What is full then.
+        limit: String,
+    },
     /// An upper bound.
     AtMost {
         /// The bound.

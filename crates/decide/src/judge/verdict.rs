@@ -1,27 +1,27 @@
-//! Verdicts: the effect of each remedy on the receive work of each netdev (helps, hurts, no clear
+//! Verdicts: the effect of each remedy on the load that a machine can carry (helps, hurts, no clear
 //! change, unknown), with reasons.
 //!
-//! A verdict compares the bottlenecks ([`bottleneck`]) now and after the remedy has moved and added
-//! work. Unmeasured quantities are assumed in three scenarios, from the worst to the best that fits
-//! the measurements ([`work`]). A remedy helps if it helps in the worst one, and hurts if it cannot
-//! help in the best one. `docs/verdicts.md` has the formulas and sources.
+//! A verdict is the forecast of what netsilo would write for the remedy, in words: the judge of
+//! `netsilo_predict` says what the load that fits would be ([`effect`]), and from which figures on
+//! something is claimed. `docs/verdicts.md` says what is judged how.
 
-mod bottleneck;
 mod effect;
 mod interrupts;
+mod look;
 mod packet_steering;
 mod poll;
 mod proposals;
 mod queues;
 mod remedy_verdict;
-mod rps_in_effect;
 mod software;
 mod work;
 
 pub(in crate::judge) use interrupts::selects_a_mode;
-pub(crate) use proposals::{FLOW_ENTRIES, Proposal, proposals};
-pub use proposals::{arfs, rfs, rps_onto, unsteerable};
-pub use remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
+pub use look::Look;
+pub use netsilo_predict::live::claim::Claim;
+pub use proposals::rps_onto;
+pub(crate) use proposals::{FLOW_ENTRIES, arfs, rfs, unsteerable, verdicts};
+pub use remedy_verdict::{RemedyName, RemedyVerdict};
 pub(crate) use software::below;
 
 #[cfg(test)]

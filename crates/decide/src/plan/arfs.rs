@@ -4,6 +4,7 @@ use netsilo_model::change::{NTUPLE_FILTER, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::reader_spread::ReaderSpread;
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::drivers::flow_steering::has_arfs;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
@@ -12,17 +13,9 @@ use crate::plan::contents::{Advice, Placement, Plan, RefusalCause};
 use crate::plan::flow_rules::can_steer;
 use crate::plan::goal::Goal;
 
-/// Drivers that implement `ndo_rx_flow_steer` (read off the sources of 6.1 to 7.2).
-const ARFS_DRIVERS: [&str; 8] =
-    ["bnxt_en", "enic", "hns3", "ice", "mlx4_en", "mlx5_core", "qede", "sfc"];
-
 /// Share of a netdev's bytes that must arrive on queues with spread readers before the netdev gets
 /// advice to move flows.
 const SPREAD_SHARE: f64 = 0.8;
-
-pub(crate) fn has_arfs(netdev: &Netdev) -> bool {
-    netdev.driver.as_deref().is_some_and(|driver| ARFS_DRIVERS.contains(&driver))
-}
 
 /// Whether the RFS table has entries when the goal is reached.
 fn has_table(snapshot: &Snapshot, goal: &Goal) -> bool {

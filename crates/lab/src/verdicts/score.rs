@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use netsilo_decide::judge::verdict::{Outcome, rps_onto};
+use netsilo_decide::judge::verdict::{Claim, Look, rps_onto};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
@@ -64,7 +64,7 @@ impl Pair<'_> {
 
     /// What `check` says under this load, and what `predict` expects, with whether something is
     /// full now.
-    fn said(&self, folder: &Path) -> Result<(Outcome, Option<(Estimate, bool)>)> {
+    fn said(&self, folder: &Path) -> Result<(Claim, Option<(Estimate, bool)>)> {
         let start = self.load.starts.first().context("no bundle")?;
         let file = folder.join(&start.bundle);
         let observation = netsilo_sys::bundle::open(file.clone())
@@ -73,8 +73,8 @@ impl Pair<'_> {
         let analysis = Analysis::new(&observation, &costs);
         let netdev = observation.after.netdevs.iter().find(|netdev| netdev.name == NETDEV);
         let netdev = netdev.with_context(|| format!("{file:?} has no {NETDEV}"))?;
-        let verdict = rps_onto(&analysis, netdev, &self.cpus);
-        let verdict = verdict.map_or(Outcome::Unknown, |verdict| verdict.outcome);
+        let verdict = rps_onto(&Look::new(&analysis), netdev, &self.cpus);
+        let verdict = verdict.map_or(Claim::Unknown, |verdict| verdict.claim);
         let mut after = Proposal::new("RPS", &observation.after, &[]);
         let queues = after.after.netdevs.iter_mut().filter(|netdev| netdev.name == NETDEV);
         for queue in queues.flat_map(|netdev| &mut netdev.rx_queues) {
@@ -89,16 +89,16 @@ impl Pair<'_> {
     }
 
     /// Whether the verdict agrees with what was measured.
-    fn score(&self, verdict: Outcome) -> Score {
+    fn score(&self, verdict: Claim) -> Score {
         let change = self.change();
         let shown =
             self.interval().unwrap_or(Estimate { value: change, low: change, high: change });
         let is_right = match verdict {
-            Outcome::Unknown => return Score::SaysNothing,
-            Outcome::NoClearChange => shown.low <= SMALL && shown.high >= -SMALL,
+            Claim::Unknown => return Score::SaysNothing,
+            Claim::NoClearChange => shown.low <= SMALL && shown.high >= -SMALL,
             _ if shown.low <= 0.0 && shown.high >= 0.0 => return Score::NotShown,
-            Outcome::Help => change > 0.0,
-            Outcome::Hurt => change < 0.0,
+            Claim::Help => change > 0.0,
+            Claim::Hurt => change < 0.0,
         };
         if is_right { Score::Right } else { Score::Wrong }
     }
@@ -140,7 +140,7 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
             held += usize::from(gain.contains(pair.change()));
         }
         scores.push(score);
-        calm.extend((verdict == Outcome::NoClearChange).then(|| pair.change()));
+        calm.extend((verdict == Claim::NoClearChange).then(|| pair.change()));
         let percent = |share: f64| format!("{:+.0}%", share * 100.0);
         let interval = |Estimate { value, low, high }: Estimate| {
             format!("{} ({} to {})", percent(value), percent(low), percent(high))
@@ -189,12 +189,12 @@ mod tests {
             Pair { load: &load, off: &off, on: &on, cpus: CpuSet::default() }.score(verdict)
         };
         let worse = [70.0, 71.0, 72.0, 73.0, 74.0, 75.0];
-        assert_eq!(score(worse, Outcome::Hurt), Score::Right);
-        assert_eq!(score(worse, Outcome::Help), Score::Wrong);
-        assert_eq!(score(worse, Outcome::NoClearChange), Score::Wrong);
-        assert_eq!(score(worse, Outcome::Unknown), Score::SaysNothing);
+        assert_eq!(score(worse, Claim::Hurt), Score::Right);
+        assert_eq!(score(worse, Claim::Help), Score::Wrong);
+        assert_eq!(score(worse, Claim::NoClearChange), Score::Wrong);
+        assert_eq!(score(worse, Claim::Unknown), Score::SaysNothing);
         let noisy = [70.0, 130.0, 90.0, 110.0, 100.0, 101.0];
-        assert_eq!(score(noisy, Outcome::Hurt), Score::NotShown);
-        assert_eq!(score(noisy, Outcome::NoClearChange), Score::Right);
+        assert_eq!(score(noisy, Claim::Hurt), Score::NotShown);
+        assert_eq!(score(noisy, Claim::NoClearChange), Score::Right);
     }
 }

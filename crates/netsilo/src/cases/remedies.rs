@@ -26,6 +26,7 @@ use super::{BUNDLE, Host, cases, names, plans, read};
 fn texts(remedy: &Remedy) -> String {
     let gain = match &remedy.gain {
         Gain::AtMost { of, basis, .. } => format!("{of} {basis}"),
+        Gain::Forecast { limit, .. } => limit.clone(),
         Gain::Unknown(why) | Gain::Nothing(why) => why.clone(),
     };
     let more = [&remedy.cost, &remedy.not_when].into_iter().flatten().map(String::as_str);

@@ -185,6 +185,10 @@ fn add_remedy(text: &mut String, remedy: &Remedy, names: &Names) {
             let (of, basis) = (names.figures(of), names.figures(basis));
             format!("at most {} of {of} {basis}", measure(most))
         }
+        Gain::Forecast { load_that_fits: gain, limit } => format!(
+            "forecast {:.3} ({:.3} to {:.3}), then {limit}",
+            gain.value, gain.low, gain.high
+        ),
         Gain::Unknown(why) => format!("unknown {}", names.figures(why)),
         Gain::Nothing(why) => format!("nothing {}", names.figures(why)),
     };

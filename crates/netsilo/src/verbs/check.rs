@@ -1,18 +1,15 @@
 //! `netsilo check`: findings with evidence, and the gain and cost of each remedy.
 
 use anyhow::Result;
-use netsilo_decide::judge::findings::{Check, Severity, check};
+use netsilo_decide::judge::findings::{Severity, check};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_predict::live::forecast::Forecast;
 use netsilo_sys::bpf::tracer::Options;
-use serde::Serialize;
 
 use crate::args::costs::costs_for;
 use crate::args::look::{self, CHECK_INTERVAL};
 use crate::args::named;
-use crate::forecast::forecast_of_remedies;
-use crate::ndjson::{self, Answer, WithForecast};
+use crate::ndjson::{self, Answer};
 use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::tell::versioned::Versioned;
@@ -52,9 +49,6 @@ pub(crate) struct Args {
     /// a bundle, and print one line of JSON for each
     #[arg(long, conflicts_with_all = OF_ONE_MACHINE)]
     ndjson: bool,
-    /// With --ndjson, add the forecast of each remedy (docs/predict.md)
-    #[arg(long, requires = "ndjson", conflicts_with_all = OF_ONE_MACHINE)]
-    predict: bool,
 }
 
 /// Observes, diagnoses and prints.
@@ -64,13 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let costs = Costs::default();
         return ndjson::filter(|observation| {
             let analysis = Analysis::new(observation, &costs);
-            let answer = check(&analysis);
-            let forecast = if args.predict {
-                forecast_of_remedies(&analysis, &answer).and_then(Result::ok)
-            } else {
-                None
-            };
-            Answer::Check(Box::new(WithForecast { answer, forecast }))
+            Answer::Check(Box::new(check(&analysis)))
         });
     }
     let costs = if args.calibrate {
@@ -82,25 +70,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe_with(options)?;
     let analysis = Analysis::new(&observation, &costs);
     let check = check(&analysis);
-    let forecast = forecast_of_remedies(&analysis, &check);
     if args.json {
-        let forecast = forecast.and_then(Result::ok);
-        out::json(&Versioned::first(CheckResult { check: &check, forecast }))?;
+        out::json(&Versioned::first(&check))?;
     } else {
         out::styled(&views::check::render(&check, args.verbose));
-        out::styled(&views::verdict::render(&check, forecast.as_ref(), args.verbose));
+        out::styled(&views::verdict::render(&check, args.verbose));
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
     Ok(if grave { Exit::Findings } else { Exit::Printed })
-}
-
-/// A check as JSON.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct CheckResult<'a> {
-    #[serde(flatten)]
-    check: &'a Check,
-    /// What each remedy that has changes would do to the observed load.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    forecast: Option<Forecast>,
 }

@@ -15,6 +15,7 @@ use netsilo_model::snapshot::subject::Subject;
 use crate::tell::palette::Meaning;
 use crate::tell::styled::Styled;
 use crate::tell::words::plural;
+use crate::views::forecast::forecast_in_words;
 use crate::views::table::{joined, lines};
 use crate::views::units;
 
@@ -295,6 +296,9 @@ fn remedy(text: &mut Styled, finding: &Finding, remedy: &Remedy, in_full: bool) 
                 _ => crate::views::check::measure(measure),
             };
             writeln!(text, "      gains at most {most} of {of}{basis}")
+        }
+        Gain::Forecast { load_that_fits, limit } => {
+            writeln!(text, "      {}", forecast_in_words(*load_that_fits, limit))
         }
         Gain::Unknown(why) => writeln!(text, "      gain not known: {why}"),
         Gain::Nothing(why) => writeln!(text, "      gains nothing: {why}"),

@@ -41,6 +41,11 @@ pub(crate) fn gain(forecast: &Forecast, name: &str) -> Option<Styled> {
     setting.gain.map(|_| of(now, setting))
 }
 
+/// The forecast of a remedy, in words.
+pub(crate) fn forecast_in_words(gain: Estimate, limit: &str) -> String {
+    format!("forecast: {} of the load that fits, then {limit} is full", change(Some(gain), true))
+}
+
 /// The change by a setting. Where nothing is full, more room than there is has no effect.
 fn of(now: &Expected, setting: &Expected) -> Styled {
     let is_clear = matches!(setting.claim, Some(Claim::Help | Claim::Hurt));

@@ -270,7 +270,7 @@ fn broke(plan: &RacePlan, breach: &Breach) -> String {
 mod tests {
     use std::time::Duration;
 
-    use netsilo_decide::judge::verdict::Outcome;
+    use netsilo_decide::judge::verdict::Claim;
     use netsilo_decide::plan::PlacementCost;
     use netsilo_trial::experiment::{MachineSummary, Setting};
     use netsilo_trial::stats::Estimate;
@@ -382,7 +382,7 @@ mod tests {
         };
         let cost = expected_cost(&CandidateEstimate::Cost(predicted));
         assert_eq!(cost, "expected cost 47.4% -> 16.9% of a cpu");
-        let verdict = CandidateEstimate::Verdict(Outcome::Help, "two queues share a cpu".into());
+        let verdict = CandidateEstimate::Verdict(Claim::Help, "two queues share a cpu".into());
         assert_eq!(expected_cost(&verdict), "helps: two queues share a cpu");
         let left_out = |subject: &str, reason: &str| netsilo_decide::plan::Unchanged {
             subject: subject.into(),

@@ -9,20 +9,18 @@ use serde::{Deserialize, Serialize};
 /// (M/M/1), and bursts overflow.
 pub const FULL: f64 = 0.8;
 
-/// Smallest gain that helps, at the lower end of the interval: less is noise.
+/// Smallest change that matters: less is noise.
 pub const CLEAR: f64 = 0.05;
-
-/// Smallest likely loss that hurts, where the interval holds no gain.
-pub const LOSS: f64 = 0.01;
 
 /// The effect of a setting on the load that the machine can carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Claim {
-    /// It raises the maximum load: the whole interval of the gain is positive.
+    /// It raises the maximum load: the whole interval of the gain is above [`CLEAR`].
     Help,
-    /// It lowers the maximum load: no part of the interval is positive.
+    /// It cannot raise the maximum load, and may lower it: no part of the interval is positive, and
+    /// it holds a loss of [`CLEAR`].
     Hurt,
     /// Neither is shown, or nothing is full.
     NoClearChange,
@@ -54,7 +52,7 @@ impl Claim {
             Self::NoClearChange
         } else if gain.low >= CLEAR {
             Self::Help
-        } else if gain.high <= 0.0 && gain.value <= -LOSS {
+        } else if gain.high <= 0.0 && gain.low <= -CLEAR {
             Self::Hurt
         } else {
             Self::NoClearChange
@@ -74,7 +72,7 @@ mod tests {
         assert_eq!(of(gain(0.5, 0.04, 0.9), 1.2), Claim::NoClearChange);
         assert_eq!(of(gain(-0.3, -0.5, -0.1), 1.2), Claim::Hurt);
         assert_eq!(of(gain(-0.3, -0.5, 0.1), 1.2), Claim::NoClearChange);
-        assert_eq!(of(gain(-0.005, -0.02, 0.0), 1.2), Claim::NoClearChange);
+        assert_eq!(of(gain(-0.01, -0.04, -0.005), 1.2), Claim::NoClearChange);
         assert_eq!(of(gain(0.5, 0.1, 0.9), 2.0), Claim::NoClearChange, "nothing is full");
         let overflows = Claim::of(gain(-0.6, -0.7, -0.5), 2.0, 0.8);
         assert_eq!(overflows, Claim::Hurt, "the load does not fit any more");

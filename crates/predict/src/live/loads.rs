@@ -117,6 +117,11 @@ fn parts(
     // What RPS takes away from the CPU that polls, and what it costs there.
     let away: f64 = adding.steered().map(|pair| pair.share).sum();
     let measured = (ns - adding.sending()).max(LEAST_POLL * ns);
+    if let (Some(steered), true) = (queue.steered_ns, away > 0.0) {
+        let protocol = (steered - adding.receiving() / away).max(LEAST_POLL * steered);
+        let poll = (measured - (1.0 - away) * protocol).max(LEAST_POLL * measured);
+        return Parts { poll, begin: adding.begin(), protocol };
+    }
     let ratio = share / (1.0 - share).max(f64::MIN_POSITIVE);
     let poll = measured / (1.0 + (1.0 - away) * ratio);
     Parts { poll, begin: adding.begin(), protocol: poll * ratio }
@@ -200,6 +205,17 @@ impl Adding<'_, '_> {
         let each = |pair: Pair| {
             let ipi = self.prices.ipi(self.distance(pair), self.idle(pair.to)).0;
             pair.share * self.prices.enqueue() + self.ipis(pair) * ipi / self.queue.packets
+        };
+        self.steered().map(each).sum()
+    }
+
+    /// What RPS costs the CPUs that it takes packets to, beyond the protocol, per packet of the
+    /// queue (ns).
+    fn receiving(&self) -> f64 {
+        let each = |pair: Pair| {
+            let ipi = self.prices.ipi(self.distance(pair), self.idle(pair.to)).1;
+            let backlog = self.backlog(self.distance(pair));
+            pair.share * backlog + self.ipis(pair) * ipi / self.queue.packets
         };
         self.steered().map(each).sum()
     }

@@ -1,7 +1,9 @@
 //! Where each step of a queue's packets runs under the settings of a snapshot.
 
+use std::collections::BTreeMap;
 use std::iter::once;
 
+use netsilo_model::drivers::flow_steering::arfs_is_on;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::RxQueue;
@@ -9,10 +11,12 @@ use netsilo_model::snapshot::netdev::RxQueue;
 use crate::live::flows::hashed;
 use crate::live::proposal::{fixed_coalescing, room_for_kthread};
 use crate::live::unknowns::End;
-use crate::live::work::{Queue, Shares, Work, normalized};
+use crate::live::work::{MOST_BATCH, Queue, Shares, Work, normalized};
+use crate::prediction::CpuTime;
 
-/// Packets of one poll at most (`NAPI_POLL_WEIGHT`).
-const MOST_BATCH: f64 = 64.0;
+/// Greatest factor by which polls of softirqs fill up between what was observed and a full CPU: how
+/// they do beyond that was not measured.
+const MOST_GROWTH: f64 = 4.0;
 
 /// Where the steps run, as shares of the packets.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +53,11 @@ impl Placement {
         let (old, new) = (Steering::of(queue, now), Steering::of(queue, settings));
         let stays = moved.is_none() && old == new;
         let poll = moved.unwrap_or_else(|| queue.polled.clone());
+        let poll = if new.has_arfs && !old.has_arfs {
+            blend(&poll, &near_readers(work, queue, &poll), queue.steerable)
+        } else {
+            poll
+        };
         let steered = if new.has_rfs { queue.steerable } else { 0.0 };
         let observed = &queue.silo.protocol_cpus;
         let protocol = if (new.rps.is_empty() && !new.has_rfs) || queue.has_unknown_senders() {
@@ -70,12 +79,34 @@ impl Placement {
         Self { poll, protocol, steered, batch, is_threaded }
     }
 
-    /// The same where the CPUs that poll are full: packets gather while tasks keep a NAPI kthread
-    /// from its CPU, so that each of its polls takes all that it may. Softirqs do not wait for
-    /// tasks.
-    pub(crate) fn on_full_cpus(&self) -> Self {
-        let batch = if self.is_threaded { self.batch.max(MOST_BATCH) } else { self.batch };
-        Self { batch, ..self.clone() }
+    /// The same where the CPUs that poll are full; `cpus` spend their time so before that.
+    ///
+    /// Packets gather while tasks keep a NAPI kthread from its CPU: each of its polls takes all
+    /// that it may. Softirqs do not wait for tasks, only for each other: a poll finds packets in
+    /// proportion to 1 / (1 - their share of the time).
+    pub(crate) fn on_full_cpus(
+        &self,
+        work: &Work<'_>,
+        queue: &Queue<'_>,
+        cpus: &BTreeMap<CpuId, CpuTime>,
+    ) -> Self {
+        let idle = |shares: &Shares, softirq: &dyn Fn(CpuId) -> f64| {
+            shares.iter().map(|(cpu, share)| share * (1.0 - softirq(*cpu)).max(0.0)).sum::<f64>()
+        };
+        let now = |cpu: CpuId| work.cpus.get(&cpu).map_or(0.0, |time| time.softirq);
+        let then = |cpu: CpuId| {
+            cpus.get(&cpu).map_or(0.0, |it| it.softirq / (it.usr + it.sys + it.softirq).max(1e-6))
+        };
+        let grows = match (self.is_threaded, queue.is_backlog) {
+            (true, _) => f64::INFINITY,
+            (_, true) => 1.0,
+            _ => {
+                let waits = idle(&queue.polled, &now) / idle(&self.poll, &then).max(1e-6);
+                waits.clamp(1.0, MOST_GROWTH)
+            }
+        };
+        let most = MOST_BATCH.max(self.batch);
+        Self { batch: (self.batch * grows).min(most), ..self.clone() }
     }
 
     /// Shares of the packets by the CPU that runs the protocol.
@@ -94,6 +125,20 @@ fn blend(first: &Shares, second: &Shares, part: f64) -> Shares {
     }
     all.retain(|_, share| *share > 0.0);
     all
+}
+
+/// Where the flows of a queue are polled if the device brings each to the queue of its netdev that
+/// is nearest to its reader; `poll` where nobody reads.
+fn near_readers(work: &Work<'_>, queue: &Queue<'_>, poll: &Shares) -> Shares {
+    let of_netdev = work.queues.iter().filter(|it| it.silo.netdev == queue.silo.netdev);
+    let polled: CpuSet = of_netdev.flat_map(|it| it.polled.keys().copied()).collect();
+    let topology = &work.analysis.after().topology;
+    let mut near = Shares::new();
+    for (reader, share) in &queue.read {
+        let nearest = polled.iter().min_by_key(|cpu| topology.distance(*cpu, *reader));
+        *near.entry(nearest.unwrap_or(*reader)).or_default() += share;
+    }
+    if near.is_empty() { poll.clone() } else { near }
 }
 
 /// Whether a kthread polls a queue: as observed, unless `threaded` changes.
@@ -155,6 +200,8 @@ fn moved_to(
 struct Steering {
     rps: CpuSet,
     has_rfs: bool,
+    /// Whether the device steers flows by the table of RFS.
+    has_arfs: bool,
 }
 
 impl Steering {
@@ -169,6 +216,7 @@ impl Steering {
         Self {
             rps: rps.map_or_else(CpuSet::new, |cpus| cpus.and(&settings.topology.online)),
             has_rfs,
+            has_arfs: netdev.is_some_and(|netdev| arfs_is_on(settings, netdev)),
         }
     }
 }

@@ -27,6 +27,7 @@ const PROTOCOL_OF_SMALL: (f64, f64) = (0.45, 0.85);
 const SMALL_BYTES: f64 = 512.0;
 
 /// What the steps cost, for one draw of the parameters.
+#[derive(Debug)]
 pub(crate) struct Prices<'a> {
     values: Values,
     costs: &'a Costs,

@@ -1,6 +1,7 @@
 //! A setting of an observed machine, and which of its knobs the model knows.
 
-use netsilo_model::change::{Change, Target, Value, apply_to};
+use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value, apply_to};
+use netsilo_model::drivers::flow_steering::arfs_is_on;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::ethtool::Coalesce;
 use netsilo_model::snapshot::host::Snapshot;
@@ -119,6 +120,13 @@ fn knows(target: &Target, before: &Snapshot, after: &Snapshot) -> bool {
         | Target::XpsCpus(_)
         | Target::Channels(_)
         | Target::FlowHash(_) => true,
+        Target::Offload(knob) if knob.feature == NTUPLE_FILTER => {
+            let is_on = |it: &Snapshot| {
+                let netdev = it.netdevs.iter().find(|netdev| knob.netdev.is(netdev));
+                netdev.is_some_and(|netdev| arfs_is_on(it, netdev))
+            };
+            is_on(after) && !is_on(before)
+        }
         Target::Coalesce(knob) => {
             let fixed = |it: &Snapshot| fixed_coalescing(it, &knob.netdev).is_some();
             fixed(before) && fixed(after)

@@ -146,7 +146,7 @@ impl Supposed {
         }
         let spread = |outer: Outer| moved != Moved::Udp || outer == Outer::Udp;
         let its = flows.iter().filter(|it| it.netdev == netdev.name && spread(it.outer));
-        Some(its.map(|it| it.connection).collect::<BTreeSet<_>>().len())
+        Some(its.map(|it| (it.connection, it.hash)).collect::<BTreeSet<_>>().len())
     }
 
     /// The queues that it then has: those that stay where they are, and new ones on CPUs that have

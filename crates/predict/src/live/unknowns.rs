@@ -49,14 +49,17 @@ pub(crate) struct Assumptions {
     pub(crate) division: End,
     /// How even the flows of RPS are.
     pub(crate) flows: End,
-    /// Whether no task leaves a CPU that the setting gives softirqs.
-    pub(crate) tasks_stay: bool,
+    /// Share of the tasks' time on CPUs with receive work that stays there when they fill.
+    pub(crate) tasks_stay: f64,
 }
 
 /// Range of the cost of a poll, as factors: an interrupt costs about what the table says, the
 /// wakeup of a NAPI kthread in a guest four times as much (`evidence/outcomes.md`, batches of one
 /// packet and of ten).
 const POLLS: (f64, f64) = (0.5, 4.0);
+
+/// Greatest share of the tasks' time that stays on a full CPU: the scheduler balances, but late.
+const TASKS_STAY: f64 = 0.5;
 
 impl Default for Assumptions {
     fn default() -> Self {
@@ -65,7 +68,7 @@ impl Default for Assumptions {
             polls: 1.0,
             division: End::Likely,
             flows: End::Likely,
-            tasks_stay: false,
+            tasks_stay: 0.0,
         }
     }
 }
@@ -88,7 +91,9 @@ impl Unknown {
                 [End::Worst, End::Best].map(|division| Assumptions { division, ..likely })
             }
             Self::Flows => [End::Worst, End::Best].map(|flows| Assumptions { flows, ..likely }),
-            Self::Scheduler => [true, false].map(|tasks_stay| Assumptions { tasks_stay, ..likely }),
+            Self::Scheduler => {
+                [TASKS_STAY, 0.0].map(|tasks_stay| Assumptions { tasks_stay, ..likely })
+            }
         }
     }
 }
@@ -100,7 +105,7 @@ fn crossing(analysis: &Analysis<'_>) -> (f64, f64) {
     if analysis.costs.source != CostSource::Default {
         return (1.0, 1.0);
     }
-    let most = if analysis.after().machine.virtual_machine == Some(false) { 2.0 } else { 5.0 };
-    let least = if seen_ipis(analysis).is_some() { 1.0 } else { 0.5 };
+    let most = if analysis.after().machine.virtual_machine == Some(false) { 1.5 } else { 5.0 };
+    let least = if seen_ipis(analysis).is_some() { 1.0 } else { 1.0 / 1.5 };
     (least, most)
 }

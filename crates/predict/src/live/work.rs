@@ -22,6 +22,9 @@ pub(crate) type Shares = BTreeMap<CpuId, f64>;
 /// Least share of the packets whose cost must be known.
 const LEAST_KNOWN: f64 = 0.5;
 
+/// Maximum number of packets of one poll (`NAPI_POLL_WEIGHT`).
+pub(crate) const MOST_BATCH: f64 = 64.0;
+
 /// The receive work of a machine.
 #[derive(Debug, Clone)]
 pub struct Work<'a> {
@@ -60,6 +63,9 @@ pub(crate) struct Queue<'a> {
     pub(crate) crowd: f64,
     /// Softirq time of one packet on the CPU that polls it (ns); `None` if it was not measured.
     pub(crate) ns: Option<f64>,
+    /// Softirq time of one packet on the CPU to which RPS has taken it (ns); `None` where RPS is off
+    /// or this was not measured.
+    pub(crate) steered_ns: Option<f64>,
     /// Payload of one packet (bytes).
     pub(crate) bytes: f64,
     /// Shares of the packets by the CPU that polls them.
@@ -82,8 +88,10 @@ pub enum TooLittle {
     /// There are no rates.
     #[error("the observation has no two snapshots of one boot")]
     NoRates,
-    /// Polls were not counted.
-    #[error("polls were not counted, which needs eBPF: netsilo doctor says what it lacks here")]
+    /// Neither polls nor packets were counted.
+    #[error(
+        "the packets of each queue were not counted: netsilo doctor shows what is missing here"
+    )]
     NoPolls,
     /// No packets arrived.
     #[error("no rx queue received packets in the {0} observed: observe it under load")]
@@ -128,15 +136,19 @@ impl<'a> Work<'a> {
             return Err(TooLittle::NoRates);
         }
         let silos = &analysis.silos.queues;
-        if silos.iter().any(Silo::has_traffic) && silos.iter().all(|it| it.packets_per_s.is_none())
-        {
+        let busy = || silos.iter().filter(|silo| silo.has_traffic());
+        if busy().next().is_some() && busy().all(|it| arriving(analysis, it).is_none()) {
             return Err(TooLittle::NoPolls);
         }
         let queues = silos.iter().filter_map(|silo| {
-            Queue::new(Cow::Borrowed(silo), &reads(analysis, silo).collect::<Vec<_>>())
+            let rows = reads(analysis, silo).collect::<Vec<_>>();
+            Queue::new(Cow::Borrowed(silo), arriving(analysis, silo)?, &rows)
         });
         let mut queues: Vec<Queue<'_>> = queues.chain(backlogs(analysis)).collect();
         count_flows(analysis, &mut queues);
+        for queue in queues.iter_mut().filter(|queue| !queue.is_backlog) {
+            queue.steered_ns = steered_ns(analysis, queue);
+        }
         let all: f64 = queues.iter().map(|queue| queue.packets).sum();
         if all <= 0.0 {
             return Err(TooLittle::NoPackets(format!("{:.0?}", analysis.rates.elapsed)));
@@ -197,12 +209,20 @@ pub(crate) fn idlest(cpus: &BTreeMap<CpuId, CpuTime>) -> Vec<CpuId> {
 
 impl<'a> Queue<'a> {
     /// `None` unless packets arrive that this machine processes.
-    fn new(silo: Cow<'a, Silo>, rows: &[&Consumption]) -> Option<Self> {
-        let packets = silo.packets_per_s.filter(|packets| *packets > 0.0)?;
-        if silo.leased.is_some() {
+    fn new(silo: Cow<'a, Silo>, packets: f64, rows: &[&Consumption]) -> Option<Self> {
+        if silo.leased.is_some() || packets <= 0.0 {
             return None;
         }
+        let counted = silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s));
+        let polled = normalized(counted);
+        let polled =
+            if polled.is_empty() { normalized(polled_on(&silo).into_iter()) } else { polled };
         let polls: f64 = silo.polls.values().map(|poll| poll.polls_per_s).sum();
+        // Without eBPF each interrupt counts as a poll, of at most as many packets as it may take.
+        let batch = match polls {
+            0.0 => (packets / interrupts(&silo).max(f64::MIN_POSITIVE)).min(MOST_BATCH),
+            polls => packets / polls,
+        };
         let own: f64 = silo.own_share.values().sum();
         let sum = |rows: &mut dyn Iterator<Item = &&Consumption>| -> f64 {
             rows.map(|row| row.bytes as f64).sum()
@@ -211,11 +231,12 @@ impl<'a> Queue<'a> {
         Some(Self {
             is_backlog: false,
             packets,
-            batch: (packets / polls.max(f64::MIN_POSITIVE)).max(1.0),
+            batch: batch.max(1.0),
             crowd: 1.0,
             ns: (own > 0.0).then_some(own * 1e9 / packets),
+            steered_ns: None,
             bytes: silo.bytes_per_s.unwrap_or(0.0) / packets,
-            polled: normalized(silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s))),
+            polled,
             read: normalized(silo.read_on().into_iter()),
             wakeups: wakeups(&silo),
             steerable: steerable_share(rows.iter().copied()).map_or(0.0, |share| share.likely),
@@ -241,7 +262,8 @@ fn backlogs<'a>(analysis: &'a Analysis<'a>) -> impl Iterator<Item = Queue<'a>> {
     let of_netdev = |netdev: &'a Netdev| {
         let silos = analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
         let work = BacklogWork::of(analysis, netdev, &silos.collect::<Vec<_>>())?;
-        let queue = Queue::new(Cow::Owned(work.silo(analysis, netdev)), &work.reads)?;
+        let silo = Cow::Owned(work.silo(analysis, netdev));
+        let queue = Queue::new(silo, work.packets_per_s, &work.reads)?;
         Some(Queue { is_backlog: true, ..queue })
     };
     analysis.running().filter_map(of_netdev)
@@ -268,6 +290,52 @@ fn wakeups(silo: &Silo) -> BTreeMap<CpuId, f64> {
         *all.entry(*cpu).or_default() += rate;
     }
     all
+}
+
+/// Packets per second that arrive on a queue: as its polls returned them, else its part of those
+/// that the netdev counted, by the time that its polls take, or by its interrupts.
+fn arriving(analysis: &Analysis<'_>, silo: &Silo) -> Option<f64> {
+    if silo.packets_per_s.is_some() {
+        return silo.packets_per_s;
+    }
+    let all = *analysis.rates.netdevs.get(&silo.netdev.name)?.get("rx_packets")?;
+    let of_netdev = || analysis.silos.queues.iter().filter(|it| it.netdev == silo.netdev);
+    let time = |silo: &Silo| silo.own_share.values().sum::<f64>();
+    let part = |weight: fn(&Silo) -> f64| {
+        let sum: f64 = of_netdev().map(weight).sum();
+        (sum > 0.0).then(|| weight(silo) / sum)
+    };
+    Some(all * part(time).or_else(|| part(interrupts))?)
+}
+
+/// Time of one packet on the backlogs to which RPS takes a queue's packets (ns).
+fn steered_ns(analysis: &Analysis<'_>, queue: &Queue<'_>) -> Option<f64> {
+    let attribution = &analysis.observation.attribution;
+    let (mut time, mut packets) = (0.0, 0.0);
+    for cpu in queue.silo.rps_cpus.as_ref()?.iter().filter(|cpu| !queue.polled.contains_key(cpu)) {
+        let polls = || attribution.polls.iter().filter(move |poll| poll.cpu == cpu);
+        let all: u64 = polls().map(|poll| poll.packets).sum();
+        let backlog = polls().filter(|poll| poll.netdev.is_empty());
+        let backlog: u64 = backlog.map(|poll| poll.packets).sum();
+        let ns = attribution.cpu_time.get(&cpu)?.net_rx_ns as f64;
+        time += ns * backlog as f64 / (all as f64).max(1.0);
+        packets += backlog as f64;
+    }
+    (packets > 0.0).then_some(time / packets)
+}
+
+/// Interrupts per second of a queue.
+fn interrupts(silo: &Silo) -> f64 {
+    silo.interrupts_per_s.iter().flatten().map(|(_, rate)| rate).sum()
+}
+
+/// Weights of the CPUs that poll a queue, where polls were not counted.
+fn polled_on(silo: &Silo) -> BTreeMap<CpuId, f64> {
+    if silo.own_share.is_empty() {
+        silo.interrupts_per_s.clone().unwrap_or_default()
+    } else {
+        silo.own_share.clone()
+    }
 }
 
 /// The reads of data that arrived on a queue.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::judge::verdict::Outcome;
+use crate::judge::verdict::Claim;
 use crate::plan::{PlacementCost, Plan};
 
 /// A placement is left out if the model expects this many times the present cost. Distances differ
@@ -29,7 +29,7 @@ pub enum CandidateEstimate {
     /// The cost of the placement.
     Cost(PlacementCost),
     /// The verdict on the remedy, with its reason.
-    Verdict(Outcome, String),
+    Verdict(Claim, String),
     /// The model says nothing.
     NotEstimated,
 }
@@ -38,12 +38,12 @@ pub enum CandidateEstimate {
 pub type Ranking<'a> = &'a dyn Fn(&[Candidate]) -> Vec<Option<f64>>;
 
 /// The place of an outcome among others, the best one first.
-pub(super) fn rank(outcome: Outcome) -> u8 {
+pub(super) fn rank(outcome: Claim) -> u8 {
     match outcome {
-        Outcome::Help => 0,
-        Outcome::NoClearChange => 1,
-        Outcome::Unknown => 2,
-        Outcome::Hurt => 3,
+        Claim::Help => 0,
+        Claim::NoClearChange => 1,
+        Claim::Unknown => 2,
+        Claim::Hurt => 3,
     }
 }
 
@@ -53,7 +53,7 @@ impl CandidateEstimate {
     pub(super) fn rank(&self) -> u8 {
         match self {
             Self::Verdict(outcome, _) => rank(*outcome),
-            Self::Cost(_) | Self::NotEstimated => rank(Outcome::NoClearChange),
+            Self::Cost(_) | Self::NotEstimated => rank(Claim::NoClearChange),
         }
     }
 
@@ -70,7 +70,7 @@ impl CandidateEstimate {
                     percent(*before)
                 ))
             }
-            Self::Verdict(Outcome::Hurt, reason) => {
+            Self::Verdict(Claim::Hurt, reason) => {
                 Some(format!("the model expects that it hurts: {reason}"))
             }
             _ => None,

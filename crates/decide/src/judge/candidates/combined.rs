@@ -5,7 +5,7 @@ use netsilo_model::derive::analysis::Analysis;
 
 use crate::judge::annotate::plan_with_verdicts;
 use crate::judge::candidates::candidate::{Candidate, CandidateEstimate, Ranking};
-use crate::judge::verdict::Outcome;
+use crate::judge::verdict::Claim;
 use crate::plan::{AlgorithmName, Goal, Plan};
 
 /// Knobs that are tried together with the best placement: those that rank first.
@@ -88,7 +88,7 @@ impl Best<'_> {
         ranked: &[KnobCandidate],
     ) -> Option<(String, Plan, CandidateEstimate)> {
         let is_good = |it: &&KnobCandidate| {
-            it.may_gain || matches!(it.expected, CandidateEstimate::Verdict(Outcome::Help, _))
+            it.may_gain || matches!(it.expected, CandidateEstimate::Verdict(Claim::Help, _))
         };
         let good: Vec<&KnobCandidate> = ranked.iter().take(COMBINED).filter(is_good).collect();
         let pairs = good

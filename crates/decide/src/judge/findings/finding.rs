@@ -36,6 +36,7 @@ impl Finding {
     pub(crate) fn worth(&self) -> f64 {
         let share = |remedy: &Remedy| match remedy.gain {
             Gain::AtMost { measure: Measure::Share(share), .. } => share,
+            Gain::Forecast { load_that_fits: gain, .. } => gain.value,
             _ => 0.0,
         };
         self.remedies.iter().map(share).fold(0.0, f64::max)

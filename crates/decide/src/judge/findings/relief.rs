@@ -1,13 +1,13 @@
 //! Relief of a CPU: the changes of the placement plan that move queues off it.
 
-use netsilo_model::change::{Change, Target};
+use netsilo_model::change::Change;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::judged::Judged;
-use crate::plan::Plan;
+use crate::plan::moves::{kept, moves_one_of};
 
 pub(super) fn own(silo: &Silo, cpu: CpuId) -> Evidence {
     let share = silo.own_share.get(&cpu).copied();
@@ -34,7 +34,7 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         ),
         (true, _) if judged.has_one_cpu() => Gain::Nothing("there is no other cpu".into()),
         (true, 1) => Gain::Nothing("moving its only queue just makes another cpu busy".into()),
-        (true, _) => kept(judged, &load.queues),
+        (true, _) => Gain::Nothing(kept(&judged.plan, &load.queues)),
         (false, _) => Gain::AtMost {
             measure: Measure::Share(moved.min(1.0)),
             of: format!("cpu {}'s time", load.cpu),
@@ -62,33 +62,5 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         ),
         changes,
         interrupts_traffic: false,
-    }
-}
-
-/// That nothing moves these queues, with the plan's reason for the first of them.
-pub(super) fn kept(judged: &Judged<'_>, queues: &[&Silo]) -> Gain {
-    let Plan { unchanged, refusals, .. } = &judged.plan;
-    let reasons = || {
-        let left = unchanged.iter().map(|it| (&it.subject, &it.reason));
-        left.chain(refusals.iter().map(|it| (&it.subject, &it.reason)))
-    };
-    let why = queues.iter().find_map(|silo| {
-        let label = silo.label();
-        let (_, reason) = reasons().find(|(subject, _)| **subject == label)?;
-        Some(format!("placement keeps {label}: {reason}"))
-    });
-    Gain::Nothing(why.unwrap_or_else(|| "placement finds no better cpus for these queues".into()))
-}
-
-/// Whether a change moves the interrupt or the kthread of one of these queues.
-pub(super) fn moves_one_of(change: &Change, silos: &[&Silo]) -> bool {
-    match &change.target {
-        Target::IrqAffinity(knob) => {
-            silos.iter().any(|silo| silo.irq.as_ref().is_some_and(|edge| edge.to == knob.irq))
-        }
-        Target::NapiThread(knob) => {
-            silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == knob.pid))
-        }
-        _ => false,
     }
 }

@@ -12,7 +12,7 @@ use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::verdict::{Outcome, RemedyName, RemedyVerdict, unsteerable};
+use crate::judge::verdict::{Claim, RemedyName, RemedyVerdict, unsteerable};
 
 /// Share of bytes that RFS cannot steer from which RFS is reported as useless.
 const USELESS: f64 = 0.9;
@@ -37,13 +37,10 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
 }
 
 fn of_netdev(verdicts: &[&RemedyVerdict]) -> Vec<Finding> {
-    let with_outcome = |remedy: RemedyName, outcome: Outcome| {
-        verdicts
-            .iter()
-            .copied()
-            .find(|verdict| verdict.remedy == remedy && verdict.outcome == outcome)
+    let with_claim = |remedy: RemedyName, claim: Claim| {
+        verdicts.iter().copied().find(|verdict| verdict.remedy == remedy && verdict.claim == claim)
     };
-    let helps = |remedy| with_outcome(remedy, Outcome::Help);
+    let helps = |remedy| with_claim(remedy, Claim::Help);
     let mut findings = Vec::new();
     if let Some(queues) = helps(RemedyName::MoreQueues) {
         let title = "its receive work saturates one cpu, and it has unused queues";
@@ -116,7 +113,7 @@ fn of_netdev(verdicts: &[&RemedyVerdict]) -> Vec<Finding> {
         findings.push(finding(FindingId::ThreadedWouldHelp, threaded, title, vec![remedy]));
     }
     if let Some(rps) =
-        with_outcome(RemedyName::Rps, Outcome::Hurt).filter(|rps| !rps.changes.is_empty())
+        with_claim(RemedyName::Rps, Claim::Hurt).filter(|rps| !rps.changes.is_empty())
     {
         let remedies = vec![remedy(rps, "switch RPS off", None)];
         findings.push(finding(
@@ -126,20 +123,22 @@ fn of_netdev(verdicts: &[&RemedyVerdict]) -> Vec<Finding> {
             remedies,
         ));
     }
-    findings.extend(with_outcome(RemedyName::Rps, Outcome::Hurt).and_then(would_hurt));
+    findings.extend(with_claim(RemedyName::Rps, Claim::Hurt).and_then(would_hurt));
     findings
 }
 
-/// Warns against switching RPS on. `None` when RPS is on: then switching it off has a gain.
+/// Warns against switching RPS on. `None` when RPS is on: then its changes switch it off.
 fn would_hurt(rps: &RemedyVerdict) -> Option<Finding> {
-    let Gain::Nothing(why) = &rps.bound else { return None };
+    if !rps.changes.is_empty() {
+        return None;
+    }
     let what = "leave RPS off: no cpu has idle time for the work. Less work per packet, or more \
                 cpus, would help";
     let remedies = vec![Remedy { not_when: None, ..remedy(rps, what, None) }];
-    let title = format!("RPS would cost more than it relieves: {why}");
+    let title = "RPS would cost more than it relieves";
     Some(Finding {
         severity: Severity::Info,
-        ..finding(FindingId::RpsWouldHurt, rps, &title, remedies)
+        ..finding(FindingId::RpsWouldHurt, rps, title, remedies)
     })
 }
 

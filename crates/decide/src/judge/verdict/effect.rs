@@ -1,129 +1,110 @@
-//! [`Effect`]: the bottleneck before and after a remedy, in each scenario.
+//! [`Effect`]: what a remedy does to the load that fits, as the judge says.
 
-use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::change::Change;
+use netsilo_predict::live::claim::{Claim, is_near_full};
+use netsilo_predict::live::forecast::{Expected, Limit};
+use netsilo_predict::live::judge::Judge;
+use netsilo_predict::live::proposal::Proposal;
+use netsilo_trial::stats::Estimate;
 
-use crate::judge::evidence::{Gain, Measure};
-use crate::judge::verdict::bottleneck::{Bottleneck, Loads, Resource};
-use crate::judge::verdict::remedy_verdict::Outcome;
-use crate::judge::verdict::work::{NetdevWork, Range, Scenario};
+use crate::judge::evidence::Gain;
+use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
+use crate::judge::verdict::work::NetdevWork;
 
-/// Minimum gain in the worst scenario for a remedy to help; smaller differences are noise.
-pub(super) const CLEAR: f64 = 0.05;
-
-/// Minimum likely loss for a remedy that cannot gain to count as harmful.
-pub(super) const LOSS: f64 = 0.01;
-
-/// The effect of a remedy on the bottleneck.
-#[derive(Debug, Clone, Copy)]
+/// The forecast of a remedy, and of the machine as it is.
+#[derive(Debug, Clone)]
 pub(super) struct Effect {
-    /// Relative growth of the maximum load in each scenario; 0 for none.
-    pub(super) gain: Range,
-    /// The bottleneck now, in the likely scenario.
-    pub(super) before: Bottleneck,
-    /// The bottleneck after the remedy, in the likely scenario.
-    pub(super) after: Bottleneck,
-    /// Growth from the present load that the best scenario allows, as a share of it.
-    pub(super) most: f64,
+    pub(super) now: Expected,
+    pub(super) then: Expected,
+    /// Relative change of the load that fits.
+    pub(super) gain: Estimate,
+    pub(super) claim: Claim,
 }
 
 impl Effect {
-    /// Compares the present loads with those `after` the remedy. Pinned applications cannot move;
-    /// in the worst scenario, none on `fixed` CPUs can.
-    pub(super) fn of(
-        work: &NetdevWork<'_>,
-        fixed: &CpuSet,
-        after: impl Fn(Scenario) -> Loads,
-    ) -> Self {
-        let fixed = fixed.or(&work.pinned);
-        let bottlenecks = |scenario| {
-            let fixed = if scenario == Scenario::Worst { &fixed } else { &work.pinned };
-            (
-                Bottleneck::of(&work.loads, fixed, work.link),
-                Bottleneck::of(&after(scenario), fixed, work.link),
-            )
-        };
-        let gain = |(before, after): (Bottleneck, Bottleneck)| {
-            after.load_factor / before.load_factor - 1.0
-        };
-        let (worst, likely, best) = (
-            bottlenecks(Scenario::Worst),
-            bottlenecks(Scenario::Likely),
-            bottlenecks(Scenario::Best),
-        );
-        Self {
-            gain: Range { worst: gain(worst), likely: gain(likely), best: gain(best) },
-            before: likely.0,
-            after: likely.1,
-            most: best.1.load_factor - 1.0,
-        }
+    /// Judges changes. The error says why they cannot be judged.
+    pub(super) fn of(work: &NetdevWork<'_>, changes: &[Change]) -> Result<Self, String> {
+        let judge = work.look.judge.as_ref().map_err(Clone::clone)?;
+        let proposal = Proposal::new("remedy", work.look.analysis.after(), changes);
+        let (then, _) = judge.judge(&proposal);
+        let then = then.ok_or("the machine with it is not known")?;
+        let unknown = || format!("its effect is not modelled: {}", then.not_modeled.join("; "));
+        Self::new(judge.as_it_is(), then.clone()).ok_or_else(unknown)
     }
 
-    pub(super) fn outcome(&self) -> Outcome {
-        if !self.before.is_near() {
-            Outcome::NoClearChange
-        } else if self.least() >= CLEAR {
-            Outcome::Help
-        } else if self.gain.best <= 0.0 && self.gain.worst <= LOSS && self.gain.likely <= -LOSS {
-            Outcome::Hurt
-        } else {
-            Outcome::NoClearChange
-        }
+    /// The effect of a forecast; `None` if it has no gain.
+    pub(super) fn new(now: Expected, then: Expected) -> Option<Self> {
+        Some(Self { gain: then.gain?, claim: then.claim?, now, then })
     }
 
-    pub(super) fn bound(&self, why_nothing: &str) -> Gain {
-        if self.gain.best <= 0.0 {
-            return Gain::Nothing(why_nothing.to_owned());
-        }
-        Gain::AtMost {
-            measure: Measure::Share(self.most),
-            of: "the present load, in addition to it".into(),
-            basis: format!("then {} is saturated, with the same work per packet", self.after.at),
-        }
+    /// Whether something is nearly full now.
+    pub(super) fn is_near(&self) -> bool {
+        is_near_full(self.now.fits.value)
     }
 
-    /// The present bottleneck, in words.
+    /// The forecast as the gain of a remedy.
+    pub(super) fn bound(&self) -> Gain {
+        Gain::Forecast { load_that_fits: self.gain, limit: self.then.limit.to_string() }
+    }
+
+    /// What is full now, in words.
     pub(super) fn now(&self, work: &NetdevWork<'_>) -> String {
-        let idle = work.mean_idle(&work.cpus());
-        let room = match self.before.at {
-            Resource::Cpu(cpu) => {
-                let load = work.loads.get(&cpu).copied().unwrap_or_default();
-                if work.pinned.contains(cpu) && load.busy > load.bound {
-                    format!(
-                        "cpu {cpu}, to which a reader is pinned, is busy {} of the time",
-                        percent(load.busy)
-                    )
-                } else {
-                    format!("cpu {cpu} spends {} on interrupts and softirqs", percent(load.bound))
-                }
-            }
-            Resource::Machine => format!(
-                "the cpus are idle {} of the time, and no single cpu is the bottleneck",
-                percent(idle)
-            ),
-            Resource::Link => format!("the link is {} full", percent(work.link.unwrap_or(0.0))),
-        };
-        if self.before.is_near() {
-            room
-        } else {
-            format!(
-                "nothing is saturated: the load can grow {:.1} times before {} is",
-                self.before.load_factor, self.before.at
-            )
-        }
+        full_now(work, &self.now)
     }
 
-    /// The range of the gain over the scenarios, as `+3% to +20%`.
+    /// The interval of the gain, as `+3% to +20%`.
     pub(super) fn between(&self) -> String {
-        let most = self.gain.worst.max(self.gain.likely).max(self.gain.best);
         // Adding 0.0 turns -0.0 into 0.0: never "-0%".
         let percent = |share: f64| (share * 100.0).round() + 0.0;
-        format!("{:+}% to {:+}%", percent(self.least()), percent(most))
+        format!("{:+}% to {:+}%", percent(self.gain.low), percent(self.gain.high))
     }
+}
 
-    /// The smallest gain. The pessimistic scenario can yield the largest one, where applications
-    /// cannot leave the relieved CPU.
-    pub(super) fn least(&self) -> f64 {
-        self.gain.worst.min(self.gain.likely).min(self.gain.best)
+/// The verdict on a remedy that cannot be judged: unknown, unless nothing is full that it could
+/// relieve.
+pub(super) fn unjudged(work: &NetdevWork<'_>, remedy: RemedyName, why: String) -> RemedyVerdict {
+    let now = work.look.judge.as_ref().ok().map(Judge::as_it_is);
+    match now.filter(|now| !is_near_full(now.fits.value)) {
+        Some(now) => RemedyVerdict::new(work, remedy, Claim::NoClearChange, full_now(work, &now)),
+        None => RemedyVerdict::new(work, remedy, Claim::Unknown, why),
+    }
+}
+
+/// What is full as it is, in words.
+fn full_now(work: &NetdevWork<'_>, now: &Expected) -> String {
+    let fits = now.fits.value;
+    if !is_near_full(fits) {
+        return format!(
+            "nothing is saturated: the load can grow {fits:.1} times before {} is",
+            saturated(&now.limit)
+        );
+    }
+    let load = |cpu| work.loads.get(&cpu).copied().unwrap_or_default();
+    match &now.limit {
+        Limit::Cpu(cpu) => {
+            let bound = percent(load(*cpu).bound);
+            format!("cpu {cpu} spends {bound} on interrupts and softirqs")
+        }
+        Limit::Pinned(cpus) => {
+            let busy = percent(1.0 - work.mean_idle(cpus));
+            format!("cpus {cpus}, to which readers are pinned, are busy {busy} of the time")
+        }
+        Limit::Cpus => {
+            let idle = percent(work.mean_idle(&work.cpus()));
+            format!("the cpus are idle {idle} of the time, and no single cpu is the bottleneck")
+        }
+        Limit::Link(_) => {
+            format!("the link is {} full", percent(work.link.unwrap_or(0.0)))
+        }
+    }
+}
+
+/// What saturates first, in words.
+fn saturated(limit: &Limit) -> String {
+    match limit {
+        Limit::Cpu(cpu) => format!("cpu {cpu}"),
+        Limit::Cpus => "the machine as a whole".to_owned(),
+        limit => limit.to_string(),
     }
 }
 

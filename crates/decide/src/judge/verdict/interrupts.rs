@@ -3,20 +3,19 @@
 
 use netsilo_model::change::{Settings, knobs};
 use netsilo_model::drivers::table::Drivers;
-use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::ethtool::Coalesce;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_predict::live::claim::Claim;
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::verdict::bottleneck::add;
 use crate::judge::verdict::effect::{Effect, percent};
-use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
-use crate::judge::verdict::work::{NetdevWork, Range};
+use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
+use crate::judge::verdict::work::NetdevWork;
 
 /// Packets per interrupt from which a longer wait is not worthwhile.
 const ENOUGH: f64 = 8.0;
-/// Share of the interrupts that waiting removes.
-const FEWER: Range = Range { worst: 0.5, likely: 0.7, best: 0.95 };
+/// Share of the interrupts that waiting removes: at worst, likely, and at best.
+const FEWER: [f64; 3] = [0.5, 0.7, 0.95];
 /// The shortest and the longest proposed wait in microseconds.
 const WAIT_USECS: (f64, f64) = (5.0, 100.0);
 /// Empty polls from the timer after which the interrupt is enabled again: one late packet does not
@@ -41,7 +40,7 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
         return RemedyVerdict::new(
             work,
             remedy,
-            Outcome::NoClearChange,
+            Claim::NoClearChange,
             "its driver does not support changing it",
         );
     };
@@ -54,8 +53,7 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
     let driver = work.netdev.driver.as_deref();
     if settings.use_adaptive_rx_coalesce || selects_a_mode(driver, settings.rx_coalesce_usecs) {
         let because = "it is adaptive: the driver waits longer as packets arrive faster";
-        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
-            .reasons(vec![now]);
+        return RemedyVerdict::new(work, remedy, Claim::NoClearChange, because).reasons(vec![now]);
     }
     let wait = wait_usecs(work);
     if wait.is_some_and(|wait| settings.rx_coalesce_usecs >= wait) {
@@ -63,11 +61,10 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
             "it already waits {} us: a longer wait delays each packet",
             settings.rx_coalesce_usecs
         );
-        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
-            .reasons(vec![now]);
+        return RemedyVerdict::new(work, remedy, Claim::NoClearChange, because).reasons(vec![now]);
     }
     let verdict = fewer_interrupts(work, remedy, now);
-    if verdict.outcome != Outcome::Help {
+    if verdict.claim != Claim::Help {
         return verdict;
     }
     let driver = driver.unwrap_or_default();
@@ -97,8 +94,7 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
 /// The verdict on IRQ deferral, which polls from a timer instead of taking interrupts.
 pub(super) fn deferral(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::IrqDeferral;
-    let no_change =
-        |because: &str| RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because);
+    let no_change = |because: &str| RemedyVerdict::new(work, remedy, Claim::NoClearChange, because);
     if coalesce(work).is_some() {
         return no_change("its device supports coalescing, which does the same without a timer");
     }
@@ -116,7 +112,7 @@ pub(super) fn deferral(work: &NetdevWork<'_>) -> RemedyVerdict {
         "ethtool -c",
     );
     let verdict = fewer_interrupts(work, remedy, now);
-    let Some(wait) = wait_usecs(work).filter(|_| verdict.outcome == Outcome::Help) else {
+    let Some(wait) = wait_usecs(work).filter(|_| verdict.claim == Claim::Help) else {
         return verdict;
     };
     let netdev = || NetdevIdentity::from_netdev(work.netdev);
@@ -183,56 +179,61 @@ fn fewer_interrupts(work: &NetdevWork<'_>, remedy: RemedyName, now: Evidence) ->
             "eBPF (irq_handler_entry)",
         )
     }));
-    let verdict = |outcome, because: String| {
-        RemedyVerdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+    let verdict = |claim, because: String| {
+        RemedyVerdict::new(work, remedy, claim, because).reasons(reasons.clone())
     };
     let Some(each) = each else {
-        return verdict(Outcome::Unknown, "its interrupts or packets were not counted".into());
+        return verdict(Claim::Unknown, "its interrupts or packets were not counted".into());
     };
     if each >= ENOUGH {
         return verdict(
-            Outcome::NoClearChange,
+            Claim::NoClearChange,
             format!("each interrupt already announces {each:.0} packets"),
         );
     }
-    let effect = Effect::of(work, &CpuSet::new(), |scenario| {
-        let mut loads = work.loads.clone();
-        for cpu in work.poll_share.keys() {
-            add(&mut loads, *cpu, -hardirq(cpu).unwrap_or(0.0) * FEWER.of(scenario));
-        }
-        loads
+    let less = FEWER.map(|share| {
+        let cpus = work.poll_share.keys();
+        cpus.map(|cpu| (*cpu, share * hardirq(cpu).unwrap_or(0.0))).collect()
     });
-    match (time, effect.before.is_near()) {
+    let [worst, likely, best] = &less;
+    let effect = work.look.judge.as_ref().ok().and_then(|judge| {
+        Effect::new(judge.as_it_is(), judge.relieved("fewer interrupts", [worst, likely, best]))
+    });
+    let Some(effect) = effect else {
+        return verdict(Claim::Unknown, "what saturates is not known".into());
+    };
+    match (time, effect.is_near()) {
         (None, true) => verdict(
-            Outcome::Unknown,
+            Claim::Unknown,
             format!("{}; the time in interrupt handlers was not measured", effect.now(work)),
         ),
-        (Some(time), _) if effect.outcome() == Outcome::Help => {
+        (Some(time), _) if effect.claim == Claim::Help => {
             let because = format!(
                 "{}, {} in interrupt handlers for {each:.1} packets each ({})",
                 effect.now(work),
                 percent(time),
                 effect.between()
             );
-            verdict(Outcome::Help, because).bound(effect.bound("interrupts take no time")).not_when(
+            verdict(Claim::Help, because).bound(effect.bound()).not_when(
                 "each request waits for the previous answer: the device's or timer's wait delays \
                  each answer",
             )
         }
         _ => verdict(
-            Outcome::NoClearChange,
+            Claim::NoClearChange,
             format!("{}; fewer interrupts: {}", effect.now(work), effect.between()),
-        ),
+        )
+        .bound(effect.bound()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::annotate::verdicts;
+    use crate::judge::findings::check;
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::derive::analysis::Analysis;
-    use netsilo_model::machine::cpuset::CpuId;
+    use netsilo_model::machine::cpuset::{CpuId, CpuSet};
     use netsilo_model::machine::reading::Reading;
     use netsilo_model::snapshot::ethtool::Ethtool;
     use netsilo_model::synthetic::grid::Grid;
@@ -265,7 +266,7 @@ mod tests {
             coalesce: Reading::Value(it),
             ..Ethtool::unavailable("not asked")
         });
-        let all = verdicts(&Analysis::new(&observation, &Costs::default()));
+        let all = check(&Analysis::new(&observation, &Costs::default())).verdicts;
         all.into_iter().find(|verdict| verdict.remedy == remedy).unwrap()
     }
 
@@ -280,10 +281,7 @@ mod tests {
     #[test]
     fn adaptive_coalescing_is_enabled_where_supported_else_a_wait_is_set() {
         let ena = judged("ena", Some(Coalesce::default()), RemedyName::Coalescing);
-        assert!(
-            ena.outcome == Outcome::Help && written(&ena)[0].contains("adaptive-rx"),
-            "{ena:?}"
-        );
+        assert!(ena.claim == Claim::Help && written(&ena)[0].contains("adaptive-rx"), "{ena:?}");
         let waits = Coalesce { rx_coalesce_usecs: 2, ..Coalesce::default() };
         let plain = judged("atlantic", Some(waits), RemedyName::Coalescing);
         assert!(written(&plain)[0].contains("rx-usecs=67"), "8 packets in 67 us: {plain:?}");
@@ -291,8 +289,8 @@ mod tests {
         assert_eq!(written(&shows_it), written(&plain), "a value other than 0 is supported");
         let unknown = judged("nobody-knows-it", Some(Coalesce::default()), RemedyName::Coalescing);
         assert_eq!(
-            (unknown.outcome, written(&unknown)),
-            (Outcome::Help, vec![]),
+            (unknown.claim, written(&unknown)),
+            (Claim::Help, vec![]),
             "the value 0 may mean that the driver lacks the setting"
         );
     }
@@ -303,8 +301,8 @@ mod tests {
             let waits = Coalesce { rx_coalesce_usecs: usecs, ..Coalesce::default() };
             let verdict = judged(driver, Some(waits), RemedyName::Coalescing);
             assert_eq!(
-                (verdict.outcome, verdict.changes.len()),
-                (Outcome::NoClearChange, 0),
+                (verdict.claim, verdict.changes.len()),
+                (Claim::NoClearChange, 0),
                 "{driver}: {verdict:?}"
             );
         }
@@ -315,10 +313,10 @@ mod tests {
         let timer = judged("virtio_net", None, RemedyName::IrqDeferral);
         let wanted = ["eth0 gro_flush_timeout: 0 -> 67000", "eth0 napi_defer_hard_irqs: 0 -> 2"];
         assert_eq!(
-            (timer.outcome, written(&timer)),
-            (Outcome::Help, wanted.map(str::to_owned).to_vec())
+            (timer.claim, written(&timer)),
+            (Claim::Help, wanted.map(str::to_owned).to_vec())
         );
         let both = judged("ena", Some(Coalesce::default()), RemedyName::IrqDeferral);
-        assert_eq!((both.outcome, both.changes.len()), (Outcome::NoClearChange, 0));
+        assert_eq!((both.claim, both.changes.len()), (Claim::NoClearChange, 0));
     }
 }

@@ -1,50 +1,28 @@
 //! Verdicts on RPS, RFS and aRFS, which move protocol work off the CPU that polls.
 //!
-//! The polling CPU queues a packet on the target CPU's backlog. Once per softirq run it sends an
-//! inter-processor interrupt to each target whose backlog is not being processed already
-//! (`net/core/dev.c:net_rps_action_and_irq_enable`).
+//! Each is the forecast of what `netsilo plan` would write for it.
 
-use std::collections::BTreeMap;
-
-use netsilo_model::change::NTUPLE_FILTER;
+use netsilo_model::change::Change;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::receive_work::{Bounds, steerable_share};
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::drivers::flow_steering::{arfs_is_on, has_arfs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Distance;
+use netsilo_predict::live::claim::{CLEAR, Claim, FULL};
+use netsilo_trial::stats::Estimate;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
-use crate::judge::verdict::bottleneck::{FULL, Loads, add};
-use crate::judge::verdict::effect::{CLEAR, Effect, percent};
-use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
-use crate::judge::verdict::work::{Flows, NetdevWork, Range, Scenario};
-use crate::plan::arfs::has_arfs;
+use crate::judge::verdict::effect::{Effect, percent, unjudged};
+use crate::judge::verdict::proposals::FLOW_ENTRIES;
+use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
+use crate::judge::verdict::work::{self, NetdevWork};
+use crate::plan::{Goal, plan};
 
 /// Minimum idle share of a CPU that can take more work.
 const ROOM: f64 = 0.25;
-/// Share of a hardware thread's time that its busy sibling takes (docs/costs.md).
-const SMT: f64 = 0.75;
-/// Cache lines of a backlog (lock, queue head) that each packet moves to the polling CPU.
-const QUEUE_LINES: f64 = 2.0;
 /// Share of the packets from which one flow dominates, so that RPS cannot spread them.
 const ONE_FLOW: f64 = 0.9;
-/// CPU time of a packet in the receive path in nanoseconds, where packets were not counted.
-const PACKET_NS: Range = Range { worst: 1_000.0, likely: 4_000.0, best: 10_000.0 };
-/// Most packets of one NAPI poll (`NAPI_POLL_WEIGHT`).
-const PACKETS_OF_A_POLL: f64 = 64.0;
-
-/// The share of a netdev's packets steered to each CPU. The rest to 1 stays on the polling CPU.
-type Weights = BTreeMap<CpuId, f64>;
-
-/// The cost that steering adds.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Added {
-    /// Packets steered per second.
-    pub(super) packets: f64,
-    /// Inter-processor interrupts sent for them per second.
-    pub(super) ipis: f64,
-    /// Added time on the polling and the target CPUs, as a share of one CPU.
-    pub(super) time: f64,
-}
-
 /// Whether RPS is on for any queue with traffic.
 pub(super) fn rps_is_on(work: &NetdevWork<'_>) -> bool {
     work.silos.iter().any(|silo| {
@@ -70,6 +48,13 @@ pub(super) fn targets(work: &NetdevWork<'_>) -> CpuSet {
     narrower(&near, &|cpu| !topology.core_of(cpu).intersects(&polls))
 }
 
+/// What `netsilo plan` writes for a goal of this netdev.
+fn planned(work: &NetdevWork<'_>, goal: Goal) -> Vec<Change> {
+    let netdevs = vec![work.netdev.name.clone()];
+    let goal = Goal { netdevs, irqs: false, even_if_owned: true, ..goal };
+    plan(work.look.analysis, &goal).changes
+}
+
 /// The verdict on RPS onto these CPUs.
 pub(super) fn rps_onto(work: &NetdevWork<'_>, targets: &CpuSet) -> RemedyVerdict {
     let remedy = RemedyName::Rps;
@@ -77,68 +62,49 @@ pub(super) fn rps_onto(work: &NetdevWork<'_>, targets: &CpuSet) -> RemedyVerdict
         return unknown;
     }
     if targets.is_empty() {
-        return RemedyVerdict::new(
-            work,
-            remedy,
-            Outcome::NoClearChange,
-            "there is no other cpu to steer packets to",
-        );
+        let because = "there is no other cpu to steer packets to";
+        return RemedyVerdict::new(work, remedy, Claim::NoClearChange, because);
     }
-    steered(work, remedy, targets, &|scenario| (hashed(work, targets, scenario), 0.0))
+    let goal = Goal { rps: Some(targets.clone()), ..Goal::default() };
+    steered(work, remedy, targets, planned(work, goal))
         .not_when("the target cpus have no idle time left, or one flow carries most of the packets")
 }
 
 /// The verdict on RFS, which steers each flow to its reader; other packets stay.
 pub(super) fn rfs(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::Rfs;
-    let steerable_share = match steerable_share(work, remedy) {
-        Ok(steerable_share) => steerable_share,
+    let share = match worth_steering(work, remedy) {
+        Ok(share) => share,
         Err(verdict) => return *verdict,
     };
     if in_effect(work) {
         let because = "it is on, and steers connected sockets that are read";
-        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
-            .reasons(steerable(steerable_share));
+        return RemedyVerdict::new(work, remedy, Claim::NoClearChange, because)
+            .reasons(steerable(share));
     }
-    steered(work, remedy, &readers(work), &|scenario| {
-        (to_readers(work, steerable_share, scenario), nearer(work, steerable_share, scenario))
-    })
-    .with(steerable(steerable_share))
-    .not_when("the readers do not sleep between packets, or change cpus all the time")
+    let goal = Goal { rfs: Some(FLOW_ENTRIES), ..Goal::default() };
+    steered(work, remedy, &work.readers(), planned(work, goal))
+        .with(steerable(share))
+        .not_when("the readers do not sleep between packets, or change cpus all the time")
 }
 
 /// The verdict on RFS for what it can steer and RPS for the rest.
 pub(super) fn both(work: &NetdevWork<'_>, targets: &CpuSet) -> RemedyVerdict {
     let remedy = RemedyName::RpsAndRfs;
+    let no_change = |because: &str| RemedyVerdict::new(work, remedy, Claim::NoClearChange, because);
     if work.analysis.after().topology.online.len() < 2 {
-        let because = "there is no other cpu to steer packets to";
-        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because);
+        return no_change("there is no other cpu to steer packets to");
     }
     if rps_is_on(work) || in_effect(work) {
-        return RemedyVerdict::new(
-            work,
-            remedy,
-            Outcome::NoClearChange,
-            "one of the two is on: see the verdict on it",
-        );
+        return no_change("one of the two is on: see the verdict on it");
     }
-    let steerable_share = match work.steerable() {
-        None => match unmeasured(work, remedy) {
-            Some(unknown) => return unknown,
-            None => Range::exactly(0.0),
-        },
-        Some(steerable_share) => steerable_share,
-    };
-    let weights = |scenario| {
-        let mut weights = to_readers(work, steerable_share, scenario);
-        let rest = 1.0 - steerable_share.of(scenario);
-        for (cpu, share) in hashed(work, targets, scenario) {
-            *weights.entry(cpu).or_default() += share * rest;
-        }
-        (weights, nearer(work, steerable_share, scenario))
-    };
-    steered(work, remedy, &targets.or(&readers(work)), &weights)
-        .with(steerable(steerable_share))
+    if let Some(unknown) = unmeasured(work, remedy) {
+        return unknown;
+    }
+    let goal = Goal { rps: Some(targets.clone()), rfs: Some(FLOW_ENTRIES), ..Goal::default() };
+    let share = work.steerable().unwrap_or(Bounds { least: 0.0, likely: 0.0, most: 0.0 });
+    steered(work, remedy, &targets.or(&work.readers()), planned(work, goal))
+        .with(steerable(share))
         .not_when("the readers' cpus have no idle time left")
 }
 
@@ -146,313 +112,238 @@ pub(super) fn both(work: &NetdevWork<'_>, targets: &CpuSet) -> RemedyVerdict {
 /// moves without inter-processor interrupts.
 pub(super) fn arfs(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::Arfs;
-    let driver = work.netdev.driver.as_deref().unwrap_or("its driver");
+    let no_change =
+        |because: String| RemedyVerdict::new(work, remedy, Claim::NoClearChange, because);
     if !has_arfs(work.netdev) {
-        return RemedyVerdict::new(
-            work,
-            remedy,
-            Outcome::NoClearChange,
-            format!("{driver} does not support it"),
-        );
+        let driver = work.netdev.driver.as_deref().unwrap_or("its driver");
+        return no_change(format!("{driver} does not support it"));
     }
-    let steerable_share = match steerable_share(work, remedy) {
-        Ok(steerable_share) => steerable_share,
+    let share = match worth_steering(work, remedy) {
+        Ok(share) => share,
         Err(verdict) => return *verdict,
     };
-    let ntuple = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
-    if in_effect(work) && ntuple.is_some_and(|feature| feature.active) {
-        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, "it is on")
-            .reasons(steerable(steerable_share));
+    if arfs_is_on(work.analysis.after(), work.netdev) {
+        return no_change("it is on".into()).reasons(steerable(share));
     }
-    let polled: CpuSet = work
-        .silos
-        .iter()
-        .filter_map(|silo| silo.effective.as_ref())
-        .flat_map(|cpus| cpus.iter().collect::<Vec<_>>())
-        .collect();
+    let effective = work.silos.iter().filter_map(|silo| silo.effective.as_ref());
+    let polled: CpuSet = effective.flat_map(|cpus| cpus.iter().collect::<Vec<_>>()).collect();
     if polled.len() < 2 {
-        let because = format!(
+        return no_change(format!(
             "cpu {polled} polls all its queues: no queue is nearer to a reader, so spread its \
              interrupts first"
-        );
-        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
-            .reasons(steerable(steerable_share));
+        ))
+        .reasons(steerable(share));
     }
-    let after = |scenario: Scenario| {
-        let mut loads = work.loads.clone();
-        for (from, own) in &work.poll_share {
-            for (reader, share) in work.readers() {
-                let topology = &work.analysis.observation.after.topology;
-                let Some(to) = polled.iter().min_by_key(|cpu| topology.distance(*cpu, reader))
-                else {
-                    continue;
-                };
-                add(&mut loads, *from, -own * share * steerable_share.of(scenario));
-                add(&mut loads, to, own * share * steerable_share.of(scenario));
-            }
-        }
-        loads
+    let goal = Goal { arfs: Some(true), rfs: Some(FLOW_ENTRIES), ..Goal::default() };
+    let changes = planned(work, goal);
+    let effect = match Effect::of(work, &changes) {
+        Ok(effect) => effect,
+        Err(why) => return unjudged(work, remedy, why),
     };
-    let effect = Effect::of(work, &polled, after);
-    let saved = work.distance_cost().map_or(0.0, |cost| cost * steerable_share.best);
-    let because = match effect.outcome() {
-        Outcome::Help => {
+    let because = match effect.claim {
+        Claim::Help => {
             format!("{}; its readers run on other cpus ({})", effect.now(work), effect.between())
         }
-        _ => format!(
-            "{}; steering to the readers saves {} of a cpu at most",
-            effect.now(work),
-            percent(saved)
-        ),
+        _ => format!("{}; with aRFS: {}", effect.now(work), effect.between()),
     };
-    let mut reasons = steerable(steerable_share);
-    reasons.push(Evidence::new(
-        "cache line transfers from protocol to reader",
-        Measure::Share(saved),
-        work.costs_source.clone(),
-    ));
-    let bound = match effect.outcome() {
-        Outcome::Help => effect.bound("no work moves"),
-        _ if saved > 0.0 => Gain::AtMost {
-            measure: Measure::Share(saved),
-            of: "a cpu".into(),
-            basis: "cache line transfers from protocol to reader, by the cost model".into(),
-        },
-        _ => Gain::Nothing("its data is read on the cpus that run the protocol".into()),
-    };
-    RemedyVerdict::new(work, remedy, effect.outcome(), because)
-        .bound(bound)
-        .reasons(reasons)
+    RemedyVerdict::new(work, remedy, effect.claim, because)
+        .bound(effect.bound())
+        .reasons(steerable(share))
+        .calls_for(Claim::Help, changes)
         .not_when("connections are short: each needs its own filter in the device")
+}
+
+/// The verdict on RPS that is on, from the forecast of switching it off.
+pub(super) fn rps_in_effect(work: &NetdevWork<'_>) -> RemedyVerdict {
+    let remedy = RemedyName::Rps;
+    let changes = planned(work, Goal { rps: Some(CpuSet::new()), ..Goal::default() });
+    let off = match Effect::of(work, &changes) {
+        Ok(effect) => effect,
+        Err(why) => return unjudged(work, remedy, format!("it is on; {why}")),
+    };
+    let (ipis, time) = added(&off);
+    let costs = format!("it sends {:.0} ipis/s, and takes {} of a cpu", -ipis, percent(-time));
+    let is_full = off.is_near() || off.then.fits.value < 1.0;
+    // What is on hurts where switching it off cannot lose.
+    let claim = match off.gain {
+        _ if !is_full => Claim::NoClearChange,
+        Estimate { low, high, .. } if low >= 0.0 && high >= CLEAR => Claim::Hurt,
+        Estimate { high, .. } if high <= -CLEAR => Claim::Help,
+        _ => Claim::NoClearChange,
+    };
+    let because = match claim {
+        Claim::Hurt => {
+            format!(
+                "it is on and {}: {costs}, but relieves nothing that is saturated (without it {})",
+                off.now(work),
+                off.between()
+            )
+        }
+        Claim::Help => {
+            let at = &off.then.limit;
+            format!("it is on and relieves {at} ({} without it); {costs}", off.between())
+        }
+        _ => format!("it is on; {}; {costs} (without it {})", off.now(work), off.between()),
+    };
+    let masks = work.silos.iter().filter_map(|silo| silo.rps_cpus.clone());
+    let targets = masks.reduce(|all, cpus| all.or(&cpus)).unwrap_or_default();
+    let mut reasons = machine(work, &targets);
+    reasons.extend(costs_of_steering("for rps", (-ipis, -time), work));
+    RemedyVerdict::new(work, remedy, claim, because)
+        .bound(off.bound())
+        .reasons(reasons)
+        .calls_for(Claim::Hurt, changes)
 }
 
 /// The verdict "unknown" when the measurements that steering needs are missing.
 fn unmeasured(work: &NetdevWork<'_>, remedy: RemedyName) -> Option<RemedyVerdict> {
-    let unknown = |why: &str| Some(RemedyVerdict::new(work, remedy, Outcome::Unknown, why));
-    if work.poll_share.is_empty() || work.loads.is_empty() {
-        unknown("the cpus that poll it, and their time, are not known")
-    } else {
-        None
-    }
+    let is_unknown = work.poll_share.is_empty() || work.loads.is_empty();
+    let why = "the cpus that poll it, and their time, are not known";
+    is_unknown.then(|| RemedyVerdict::new(work, remedy, Claim::Unknown, why))
 }
 
 /// The share of the bytes that RFS can steer, or the verdict when it can steer almost nothing or
 /// the readers are not known.
-fn steerable_share(work: &NetdevWork<'_>, remedy: RemedyName) -> Result<Range, Box<RemedyVerdict>> {
-    let verdict = |outcome, why: &str| RemedyVerdict::new(work, remedy, outcome, why);
+fn worth_steering(work: &NetdevWork<'_>, remedy: RemedyName) -> Result<Bounds, Box<RemedyVerdict>> {
+    let verdict = |claim, why: &str| RemedyVerdict::new(work, remedy, claim, why);
     if let Some(unknown) = unmeasured(work, remedy) {
         return Err(Box::new(unknown));
     }
     match work.steerable() {
         None if work.silos.iter().any(|silo| !silo.forwards.is_empty()) => Err(Box::new(verdict(
-            Outcome::NoClearChange,
+            Claim::NoClearChange,
             "no process reads the traffic: it is forwarded",
         ))),
-        None => {
-            Err(Box::new(verdict(Outcome::Unknown, "the readers of the traffic are not known")))
-        }
-        Some(steerable_share) if steerable_share.best < 0.1 => {
+        None => Err(Box::new(verdict(Claim::Unknown, "the readers of the traffic are not known"))),
+        Some(share) if share.most < 0.1 => {
             let because = format!(
                 "{} of the bytes are read by unconnected UDP sockets: RFS steers only connected \
                  sockets",
-                percent(1.0 - steerable_share.best)
+                percent(1.0 - share.most)
             );
-            Err(Box::new(
-                verdict(Outcome::NoClearChange, &because).reasons(steerable(steerable_share)),
-            ))
+            Err(Box::new(verdict(Claim::NoClearChange, &because).reasons(steerable(share))))
         }
-        Some(steerable_share) => Ok(steerable_share),
+        Some(share) => Ok(share),
     }
 }
 
-fn steerable(steerable_share: Range) -> Vec<Evidence> {
-    let share = Measure::Share(steerable_share.likely);
+fn steerable(share: Bounds) -> Vec<Evidence> {
+    let share = Measure::Share(share.likely);
     vec![Evidence::new("bytes read by connected sockets", share, "eBPF (udp and tcp reads)")]
 }
 
+/// The share of what was read of these queues that RFS can steer; `None` when nothing was read.
+pub(super) fn steerable_of(analysis: &Analysis<'_>, silos: &[&Silo]) -> Option<Bounds> {
+    steerable_share(work::reads(analysis, silos))
+}
+
 /// Whether RFS is on: the global flow table, and the table of a queue with traffic.
-pub(super) fn in_effect(work: &NetdevWork<'_>) -> bool {
-    let table = work.analysis.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
-    table > 0
-        && work.silos.iter().any(|silo| silo.has_traffic() && silo.rps_flow_cnt.unwrap_or(0) > 0)
+pub(super) fn has_rfs<'a>(
+    analysis: &Analysis<'_>,
+    mut silos: impl Iterator<Item = &'a Silo>,
+) -> bool {
+    analysis.after().net.rps_sock_flow_entries.unwrap_or(0) > 0
+        && silos.any(|silo| silo.has_traffic() && silo.rps_flow_cnt.unwrap_or(0) > 0)
 }
 
-fn readers(work: &NetdevWork<'_>) -> CpuSet {
-    work.readers().into_keys().filter(|cpu| work.loads.contains_key(cpu)).collect()
+fn in_effect(work: &NetdevWork<'_>) -> bool {
+    has_rfs(work.analysis, work.silos.iter().copied())
 }
 
-/// The weights of RPS: flows spread over the targets by hash. The heaviest flow is not split, and
-/// at most as many CPUs as flows are used.
-fn hashed(work: &NetdevWork<'_>, targets: &CpuSet, scenario: Scenario) -> Weights {
-    let flows = work.flows.unwrap_or(Flows {
-        least: 1,
-        most: None,
-        heaviest: Range { worst: 1.0, likely: 0.0, best: 0.0 },
-        source: "",
-    });
-    let count =
-        if scenario == Scenario::Worst { flows.least } else { flows.most.unwrap_or(usize::MAX) };
-    let mut cpus: Vec<CpuId> = targets.iter().filter(|cpu| work.loads.contains_key(cpu)).collect();
-    // The heaviest flow goes to the busiest CPU; in the best scenario, to the idlest.
-    cpus.sort_unstable_by(|a, b| work.idle(*a).total_cmp(&work.idle(*b)).then(a.cmp(b)));
-    if scenario == Scenario::Best {
-        cpus.reverse();
-    }
-    cpus.truncate(count.max(1));
-    let first = flows.heaviest.of(scenario).max(1.0 / cpus.len().max(1) as f64);
-    let rest = (1.0 - first) / (cpus.len() as f64 - 1.0).max(1.0);
-    cpus.iter().enumerate().map(|(at, cpu)| (*cpu, if at == 0 { first } else { rest })).collect()
+/// IPIs per second and CPU time that a remedy adds.
+fn added(effect: &Effect) -> (f64, f64) {
+    let Effect { now, then, .. } = effect;
+    (then.ipis_per_s - now.ipis_per_s, then.cpu_time.value - now.cpu_time.value)
 }
 
-/// The weights of RFS: the steerable share, to the CPUs that read it.
-fn to_readers(work: &NetdevWork<'_>, steerable_share: Range, scenario: Scenario) -> Weights {
-    let known = readers(work);
-    let readers = work.readers().into_iter().filter(|(cpu, _)| known.contains(*cpu));
-    readers.map(|(cpu, share)| (cpu, share * steerable_share.of(scenario))).collect()
-}
-
-/// Share of a CPU's time that RFS saves: data is read, and the reader woken, on the CPU that runs
-/// the protocol. 0 in the worst scenario.
-fn nearer(work: &NetdevWork<'_>, steerable_share: Range, scenario: Scenario) -> f64 {
-    let lines = work.distance_cost().unwrap_or(0.0) * steerable_share.of(scenario);
-    let ipi = work.costs.ipi_ns.at(Distance::Llc) * work.interrupt_cost().worst.recip();
-    let wakeups =
-        work.wakeups_elsewhere().unwrap_or(0.0) * ipi / 1e9 * steerable_share.of(scenario);
-    if scenario == Scenario::Worst { 0.0 } else { lines + wakeups }
-}
-
-/// The verdict on moving protocol work. `to` returns the weights and the saved CPU time of a
-/// scenario.
+/// The verdict on steering by these changes; the packets go to `targets`.
 fn steered(
     work: &NetdevWork<'_>,
     remedy: RemedyName,
-    fixed: &CpuSet,
-    to: &dyn Fn(Scenario) -> (Weights, f64),
+    targets: &CpuSet,
+    changes: Vec<Change>,
 ) -> RemedyVerdict {
-    let fixed = fixed.or(&work.poll_share.keys().copied().collect());
-    let effect = Effect::of(work, &fixed, |scenario| {
-        let (weights, saved) = to(scenario);
-        move_work(work, &weights, saved, scenario).0
-    });
-    let (weights, saved) = to(Scenario::Likely);
-    let (_, added) = move_work(work, &weights, saved, Scenario::Likely);
-    let targets: CpuSet =
-        weights.keys().copied().filter(|cpu| !work.poll_share.contains_key(cpu)).collect();
-    let one_flow =
-        work.flows.is_some_and(|flows| flows.most == Some(1) || flows.heaviest.best >= ONE_FLOW);
-    // Moving one flow to one other CPU gains a little, but does not justify RPS.
-    let many_would_help = effect.before.is_near() && effect.gain.likely >= CLEAR;
-    let depends_on_flows = work.flows.is_none() && remedy == RemedyName::Rps;
-    let outcome = match effect.outcome() {
-        Outcome::Help if one_flow => Outcome::NoClearChange,
-        Outcome::Help if depends_on_flows => Outcome::Unknown,
-        Outcome::NoClearChange if depends_on_flows && many_would_help => Outcome::Unknown,
-        outcome => outcome,
+    let effect = match Effect::of(work, &changes) {
+        Ok(effect) => effect,
+        Err(why) => return unjudged(work, remedy, why),
     };
-    let adds = format!("{:.0} ipis/s, {} of a cpu in all", added.ipis, percent(added.time));
+    let targets: CpuSet = targets.iter().filter(|cpu| !work.poll_share.contains_key(cpu)).collect();
+    let one_flow =
+        work.flows.is_some_and(|flows| flows.most == Some(1) || flows.heaviest.1 >= ONE_FLOW);
+    // Moving one flow to one other CPU gains a little, but does not justify RPS.
+    let many_would_help = effect.is_near() && effect.gain.value >= CLEAR;
+    let depends_on_flows =
+        work.flows.is_none() && remedy != RemedyName::Rfs && work.main_poller().is_some();
+    let claim = match effect.claim {
+        Claim::Help if one_flow => Claim::NoClearChange,
+        Claim::Help | Claim::NoClearChange if depends_on_flows && many_would_help => Claim::Unknown,
+        claim => claim,
+    };
+    let (ipis, time) = added(&effect);
+    let adds = format!("{ipis:.0} ipis/s, {} of a cpu in all", percent(time));
     let idle = percent(work.mean_idle(&targets));
-    let because = match outcome {
-        Outcome::Help => {
+    let because = match claim {
+        Claim::Help => {
             format!(
                 "{} while cpus {targets} are idle {idle} of the time ({})",
                 effect.now(work),
                 effect.between()
             )
         }
-        Outcome::Hurt => format!("{}; it relieves no cpu and adds {adds}", effect.now(work)),
-        Outcome::Unknown => {
+        Claim::Hurt => format!(
+            "{}; it relieves nothing that is saturated and adds {adds} ({})",
+            effect.now(work),
+            effect.between()
+        ),
+        Claim::Unknown => {
             format!(
-                "{}; whether it helps depends on the number of flows, which was not counted",
-                effect.now(work)
+                "{}; whether it helps depends on the number of flows, which was not counted ({})",
+                effect.now(work),
+                effect.between()
             )
         }
-        Outcome::NoClearChange if one_flow => {
+        Claim::NoClearChange if one_flow => {
             format!(
                 "one flow carries nearly all packets: RPS cannot spread it, at best pipeline it \
                  ({})",
                 effect.between()
             )
         }
-        Outcome::NoClearChange if effect.before.is_near() => {
+        Claim::NoClearChange if effect.is_near() => {
             format!("{}; {} ({adds})", effect.now(work), effect.between())
         }
-        Outcome::NoClearChange => format!("{}; it would add {adds}", effect.now(work)),
+        Claim::NoClearChange => format!("{}; it would add {adds}", effect.now(work)),
     };
-    let bound = match outcome {
-        Outcome::Unknown => Gain::Unknown("the number of flows was not counted".into()),
-        _ => effect.bound(&format!("the bottleneck stays saturated, and it adds {adds}")),
+    let bound = match claim {
+        Claim::Unknown => Gain::Unknown("the number of flows was not counted".into()),
+        _ => effect.bound(),
     };
     let mut reasons = machine(work, &targets);
     reasons.extend(split(work));
-    reasons.push(Evidence::new(
-        "ipis that it would send",
-        Measure::PerSecond(added.ipis),
-        "the model (docs/verdicts.md)",
-    ));
-    if let Some(packets) = work.packets_per_s.filter(|packets| *packets > 0.0) {
-        reasons.push(Evidence::new(
-            "ipis per packet",
-            Measure::Text(format!("{:.2}", added.ipis / packets)),
-            "the model (docs/verdicts.md)",
-        ));
-    }
-    reasons.push(Evidence::new(
-        "time that it would add, on all cpus",
-        Measure::Share(added.time),
-        work.costs_source.clone(),
-    ));
-    RemedyVerdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons)
+    reasons.extend(costs_of_steering("that it would send", (ipis, time), work));
+    RemedyVerdict::new(work, remedy, claim, because)
+        .bound(bound)
+        .reasons(reasons)
+        .calls_for(Claim::Help, changes)
 }
 
-/// The loads after steering, and the cost that it adds. `saved` is CPU time that readers save.
-fn move_work(
-    work: &NetdevWork<'_>,
-    weights: &Weights,
-    saved: f64,
-    scenario: Scenario,
-) -> (Loads, Added) {
-    let topology = &work.analysis.observation.after.topology;
-    let (all, movable) =
-        (work.total_poll_share().max(f64::MIN_POSITIVE), work.movable.of(scenario));
-    let packets = work.packets_per_s.unwrap_or(all * 1e9 / PACKET_NS.of(scenario));
-    let polls = work.polls_per_s.max(packets / PACKETS_OF_A_POLL);
-    let (mut loads, mut added) = (work.loads.clone(), Added::default());
-    for (from, own) in &work.poll_share {
-        let part = own / all;
-        for (to, share) in weights.iter().filter(|(to, _)| *to != from) {
-            let distance = topology.distance(*from, *to);
-            let work_off = own * movable * share;
-            // A backlog that is being processed already needs no interrupt.
-            let idle_backlog = if scenario == Scenario::Worst {
-                1.0
-            } else {
-                1.0 - (all * movable * share).min(0.9)
-            };
-            let of_a_poll = (packets / polls.max(f64::MIN_POSITIVE)).max(1.0);
-            let ipis = polls * part * (1.0 - (1.0 - share).powf(of_a_poll)) * idle_backlog;
-            let moved_packets = packets * part * share;
-            let ipi =
-                ipis * work.costs.ipi_ns.at(distance) * work.interrupt_cost().of(scenario) / 1e9;
-            let line = work.costs.line_ns.at(distance) / 1e9;
-            let (here, there) = (
-                ipi / 2.0 + moved_packets * QUEUE_LINES * line,
-                ipi / 2.0 + moved_packets * work.costs.lines_per_packet * line,
-            );
-            let crowded = if scenario == Scenario::Best {
-                0.0
-            } else {
-                SMT * work_off * (work.sibling_busy(*to) - work.sibling_busy(*from))
-            };
-            add(&mut loads, *from, here - work_off);
-            add(&mut loads, *to, work_off + there + crowded - saved * part * share);
-            added = Added {
-                packets: added.packets + moved_packets,
-                ipis: added.ipis + ipis,
-                time: added.time + here + there,
-            };
-        }
-    }
-    (loads, added)
+/// What steering adds, as evidence.
+fn costs_of_steering(what: &str, added: (f64, f64), work: &NetdevWork<'_>) -> Vec<Evidence> {
+    let (ipis, time) = added;
+    let source = "the forecast (docs/model.md)";
+    let each = work.packets_per_s.filter(|packets| *packets > 0.0).map(|packets| {
+        let each = Measure::Text(format!("{:.2}", ipis / packets));
+        Evidence::new("ipis per packet", each, source)
+    });
+    let mut reasons = vec![Evidence::new(format!("ipis {what}"), Measure::PerSecond(ipis), source)];
+    reasons.extend(each);
+    let added = Measure::Share(time);
+    reasons.push(Evidence::new(
+        "time that steering adds, on all cpus",
+        added,
+        work.costs_source.clone(),
+    ));
+    reasons
 }
 
 /// The loads of the polling CPU and the targets, with traffic and flows, as evidence.
@@ -526,7 +417,7 @@ pub(super) fn machine(work: &NetdevWork<'_>, targets: &CpuSet) -> Vec<Evidence> 
         ));
         reasons.push(Evidence::new(
             "heaviest flow's share, at most",
-            Measure::Share(flows.heaviest.worst),
+            Measure::Share(flows.heaviest.0),
             flows.source,
         ));
     }
@@ -542,14 +433,14 @@ pub(super) fn machine(work: &NetdevWork<'_>, targets: &CpuSet) -> Vec<Evidence> 
 
 /// The share of the softirq that can move off the polling CPU, as evidence.
 fn split(work: &NetdevWork<'_>) -> Vec<Evidence> {
-    let Range { worst, best, .. } = work.movable;
-    let between = Measure::Text(format!("{} to {}", percent(worst), percent(best)));
-    let source = match work.samples {
-        Some(samples) => format!("{samples:.0} samples by stage"),
-        None => {
-            "not measured, a bound (docs/verdicts.md); netsilo show --stages measures it".to_owned()
-        }
+    let Some(sampled) = &work.movable else {
+        let what = Measure::Text("30% to 85%".into());
+        let source = "not measured, a bound (docs/model.md); netsilo show --stages measures it";
+        return vec![Evidence::new("softirq share after driver and GRO", what, source)];
     };
+    let Bounds { least, most, .. } = sampled.share;
+    let between = Measure::Text(format!("{} to {}", percent(least), percent(most)));
+    let source = format!("{:.0} samples by stage", sampled.samples);
     vec![Evidence::new("softirq share after driver and GRO", between, source)]
 }
 

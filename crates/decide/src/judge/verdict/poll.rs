@@ -2,13 +2,13 @@
 
 use netsilo_model::change::{Settings, Words, knobs};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_predict::live::claim::{Claim, FULL};
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::limits::raised;
-use crate::judge::verdict::bottleneck::FULL;
 use crate::judge::verdict::effect::percent;
 use crate::judge::verdict::packet_steering::rps_is_on;
-use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
+use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
 use crate::judge::verdict::work::NetdevWork;
 
 /// Counters of packets lost at the NIC or its ring. Drivers may count a packet in several of them,
@@ -28,7 +28,7 @@ pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
         return RemedyVerdict::new(
             work,
             remedy,
-            Outcome::Unknown,
+            Claim::Unknown,
             "its driver does not count packets lost at the ring",
         );
     };
@@ -38,7 +38,7 @@ pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
         "/sys/class/net/*/statistics",
     )];
     let no_change = |because: &str| {
-        RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because).reasons(reasons.clone())
+        RemedyVerdict::new(work, remedy, Claim::NoClearChange, because).reasons(reasons.clone())
     };
     let rings = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);
     let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
@@ -58,7 +58,7 @@ pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
                 Some(rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max)))
             };
             let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(work.netdev) };
-            let verdict = RemedyVerdict::new(work, remedy, Outcome::Help, because)
+            let verdict = RemedyVerdict::new(work, remedy, Claim::Help, because)
                 .bound(losses(lost))
                 .reasons(reasons);
             let reason = "a ring of twice the size holds bursts of twice the size";
@@ -86,7 +86,7 @@ pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
         return RemedyVerdict::new(
             work,
             remedy,
-            Outcome::Unknown,
+            Claim::Unknown,
             "the cpu that polls it, or its time_squeeze count, is not known",
         );
     }
@@ -102,24 +102,24 @@ pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
     ];
     let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
     let lost = lost(work).unwrap_or(0.0);
-    let verdict = |outcome, because: &str| {
-        RemedyVerdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+    let verdict = |claim, because: &str| {
+        RemedyVerdict::new(work, remedy, claim, because).reasons(reasons.clone())
     };
     if share < SQUEEZED {
-        verdict(Outcome::NoClearChange, "almost no softirq run used up its budget")
+        verdict(Claim::NoClearChange, "almost no softirq run used up its budget")
     } else if lost <= 0.0 {
         verdict(
-            Outcome::NoClearChange,
+            Claim::NoClearChange,
             "softirq runs use it up, but no packets are lost: polling resumes at once",
         )
     } else if full {
         verdict(
-            Outcome::NoClearChange,
+            Claim::NoClearChange,
             "the cpu that polls it is saturated: a longer run takes time from other work",
         )
     } else {
         verdict(
-            Outcome::Help,
+            Claim::Help,
             "softirq runs end with work left while packets are lost, and the cpu that polls has \
              idle time",
         )
@@ -153,24 +153,24 @@ pub(super) fn busy_poll(work: &NetdevWork<'_>) -> RemedyVerdict {
     )];
     let sysctls = &work.analysis.observation.after.net.sysctls;
     let on = BUSY.iter().find(|name| sysctls.get(**name).is_some_and(|value| value.trim() != "0"));
-    let verdict = |outcome, because: &str| {
-        RemedyVerdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+    let verdict = |claim, because: &str| {
+        RemedyVerdict::new(work, remedy, claim, because).reasons(reasons.clone())
     };
     if let Some(name) = on {
-        verdict(Outcome::NoClearChange, &format!("it is on ({name})"))
+        verdict(Claim::NoClearChange, &format!("it is on ({name})"))
     } else if rps_is_on(work) {
         verdict(
-            Outcome::NoClearChange,
+            Claim::NoClearChange,
             "RPS is on: a busy-polling reader finds no packets that RPS steers to another cpu",
         )
     } else if 1.0 - idle >= FULL {
         verdict(
-            Outcome::Hurt,
+            Claim::Hurt,
             &format!("it uses idle time, of which the cpus have only {} left", percent(idle)),
         )
     } else {
         verdict(
-            Outcome::Unknown,
+            Claim::Unknown,
             "it trades cpu time for latency, and netsilo check does not measure latency",
         )
     }

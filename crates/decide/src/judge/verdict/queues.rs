@@ -1,60 +1,52 @@
-//! Verdicts on polling on more CPUs: spread interrupts, more queues, NAPI in kthreads.
+//! Verdicts on polling on other CPUs: placed interrupts, more queues, NAPI in kthreads.
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Settings, knobs};
+use netsilo_model::change::{Change, Knob, Settings, Target, knobs};
 use netsilo_model::derive::silo::Silo;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::ethtool::{FlowType, HashFields, Limit};
 use netsilo_model::snapshot::host::Writable;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_predict::live::claim::{CLEAR, Claim};
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
-use crate::judge::verdict::bottleneck::{Loads, add};
-use crate::judge::verdict::effect::{CLEAR, Effect, percent};
+use crate::judge::verdict::effect::{Effect, percent, unjudged};
 use crate::judge::verdict::packet_steering::busy_queues;
-use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
-use crate::judge::verdict::work::{NetdevWork, Scenario};
+use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
+use crate::judge::verdict::work::NetdevWork;
+use crate::plan::Plan;
+use crate::plan::moves::{kept, moves_one_of};
 
 /// Share of the work on one queue from which the hash does not spread the flows.
 const ONE_QUEUE: f64 = 0.8;
 
-/// The verdict on spreading interrupts: each queue on the least loaded CPU, the heaviest first.
-pub(super) fn spread(work: &NetdevWork<'_>) -> RemedyVerdict {
+/// The verdict on spreading interrupts and kthreads, as `netsilo plan --algorithm spread` does: on
+/// all netdevs, because they share CPUs.
+pub(super) fn spread(work: &NetdevWork<'_>, spread: &Plan) -> RemedyVerdict {
     let remedy = RemedyName::SpreadInterrupts;
+    let no_change = |because: String| {
+        RemedyVerdict::new(work, remedy, Claim::NoClearChange, because).reasons(shares(work))
+    };
     let queues = busy_queues(work);
-    let managed =
-        |silo: &&Silo| silo.writable.as_ref().is_some_and(|writable| *writable != Writable::Yes);
     if work.poll_share.is_empty() {
-        return RemedyVerdict::new(
-            work,
-            remedy,
-            Outcome::Unknown,
-            "the cpu that polls each queue is not known",
-        );
+        let because = "the cpu that polls each queue is not known";
+        return RemedyVerdict::new(work, remedy, Claim::Unknown, because);
     }
-    if queues.iter().all(managed) {
-        return RemedyVerdict::new(
-            work,
-            remedy,
-            Outcome::NoClearChange,
-            "its interrupts cannot be moved",
-        );
+    if queues.iter().all(|silo| is_fixed(silo)) {
+        return no_change("its interrupts cannot be moved".into());
     }
-    if queues.len() < 2 {
-        let because =
-            match (queues.len(), work.silos.iter().filter(|silo| silo.queue.is_some()).count()) {
-                (_, 1) => "it has one queue: moving the queue does not spread its work",
-                _ => "one queue carries all packets: moving the queue does not spread its work",
-            };
-        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
-            .reasons(shares(work));
+    let moved = |change: &&Change| moves_one_of(change, &queues);
+    if !spread.changes.iter().any(|change| moved(&change)) {
+        return no_change(kept(spread, &queues));
     }
-    let own: Vec<f64> = queues.iter().map(|silo| silo.own_share.values().sum()).collect();
-    let effect = spread_out(work, &|_| own.clone());
-    let because = match effect.outcome() {
-        Outcome::Help => {
+    let effect = match Effect::of(work, &spread.changes) {
+        Ok(effect) => effect,
+        Err(why) => return unjudged(work, remedy, why),
+    };
+    let because = match effect.claim {
+        Claim::Help => {
             let (queues, cpus) = (queues.len(), work.poll_share.len());
             format!(
                 "{}: {queues} queues share {cpus} cpu(s) ({})",
@@ -64,19 +56,26 @@ pub(super) fn spread(work: &NetdevWork<'_>) -> RemedyVerdict {
         }
         _ => format!("{}; with interrupts spread: {}", effect.now(work), effect.between()),
     };
-    RemedyVerdict::new(work, remedy, effect.outcome(), because)
-        .bound(effect.bound("the bottleneck stays saturated"))
+    RemedyVerdict::new(work, remedy, effect.claim, because)
+        .bound(effect.bound())
         .reasons(shares(work))
+        .calls_for(Claim::Help, spread.changes.clone())
         .not_when(
-            "another program places interrupts; netsilo plan shows the cpu for each interrupt",
+            "another program places interrupts; netsilo plan --algorithm spread shows the cpu for \
+             each",
         )
+}
+
+/// Whether nothing can move the queue's interrupt.
+fn is_fixed(silo: &Silo) -> bool {
+    silo.writable.as_ref().is_some_and(|writable| *writable != Writable::Yes)
 }
 
 /// The verdict on more queues (ethtool channels).
 pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::MoreQueues;
     let no_change = |because: String| {
-        RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because).reasons(shares(work))
+        RemedyVerdict::new(work, remedy, Claim::NoClearChange, because).reasons(shares(work))
     };
     let Some(limit) = channels(work) else {
         return no_change("its driver does not support changing the number of queues".into());
@@ -94,7 +93,7 @@ pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
         return RemedyVerdict::new(
             work,
             remedy,
-            Outcome::Unknown,
+            Claim::Unknown,
             "the cpu that polls each queue is not known",
         );
     }
@@ -104,6 +103,10 @@ pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
         .map(|silo| silo.own_share.values().sum::<f64>())
         .fold(0.0, f64::max)
         / all.max(f64::MIN_POSITIVE);
+    let queues = limit.current as usize;
+    if work.flows.is_some_and(|flows| flows.most.is_some_and(|most| most <= queues)) {
+        return no_change("there are no more flows than queues to spread".into());
+    }
     if limit.current > 1 && heaviest >= ONE_QUEUE {
         let because = format!(
             "one of {} queues carries {} of the work: the hash does not spread its flows, or one \
@@ -116,33 +119,23 @@ pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
     if let Some(why) = ports_not_hashed(work) {
         return no_change(why);
     }
-    let effect = spread_out(work, &|scenario| {
-        let (count, flow) = match (&work.flows, scenario) {
-            (Some(flows), _) => (
-                if scenario == Scenario::Worst {
-                    flows.least
-                } else {
-                    flows.most.unwrap_or(usize::MAX)
-                },
-                flows.heaviest.of(scenario),
-            ),
-            (None, Scenario::Worst) => (limit.current as usize, 0.0),
-            (None, _) => (usize::MAX, 0.0),
-        };
-        let queues = (wanted as usize).min(count).max(1);
-        let first = flow.max(1.0 / queues as f64);
-        let rest = (1.0 - first) / (queues as f64 - 1.0).max(1.0);
-        (0..queues).map(|at| all * if at == 0 { first } else { rest }).collect()
-    });
-    let near = effect.before.is_near();
-    let outcome = match effect.outcome() {
-        Outcome::NoClearChange if near && work.flows.is_none() && effect.gain.likely >= CLEAR => {
-            Outcome::Unknown
-        }
-        outcome => outcome,
+    let knob = knobs::Channels { netdev: NetdevIdentity::from_netdev(work.netdev) };
+    let edit = |channels: &Settings| {
+        let name = if channels.get("combined") > 0 { "combined" } else { "rx" };
+        Some(channels.clone().with(name, wanted))
     };
-    let because = match outcome {
-        Outcome::Help => {
+    let changes = changes(work, knob, edit, "one queue per cpu that can poll");
+    let effect = match Effect::of(work, &changes) {
+        Ok(effect) => effect,
+        Err(why) => return unjudged(work, remedy, why),
+    };
+    let gains = effect.is_near() && effect.gain.value >= CLEAR;
+    let claim = match effect.claim {
+        Claim::Help | Claim::NoClearChange if gains && work.flows.is_none() => Claim::Unknown,
+        claim => claim,
+    };
+    let because = match claim {
+        Claim::Help => {
             format!(
                 "{}: {} of {wanted} possible queues ({})",
                 effect.now(work),
@@ -150,7 +143,7 @@ pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
                 effect.between()
             )
         }
-        Outcome::Unknown => format!(
+        Claim::Unknown => format!(
             "{}; whether more queues relieve it depends on the number of flows, which was not \
              counted",
             effect.now(work)
@@ -162,9 +155,9 @@ pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
             effect.between()
         ),
     };
-    let bound = match outcome {
-        Outcome::Unknown => Gain::Unknown("the number of flows was not counted".into()),
-        _ => effect.bound("the bottleneck stays saturated"),
+    let bound = match claim {
+        Claim::Unknown => Gain::Unknown("the number of flows was not counted".into()),
+        _ => effect.bound(),
     };
     let mut reasons = shares(work);
     reasons.push(Evidence::new(
@@ -172,21 +165,10 @@ pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
         Measure::Text(format!("{} of {}", limit.current, limit.max)),
         "ethtool -l",
     ));
-    let verdict = RemedyVerdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons);
-    if outcome != Outcome::Help {
-        return verdict;
-    }
-    let edit = |channels: &Settings| {
-        let name = if channels.get("combined") > 0 { "combined" } else { "rx" };
-        Some(channels.clone().with(name, wanted))
-    };
-    verdict
-        .writes(
-            work,
-            knobs::Channels { netdev: NetdevIdentity::from_netdev(work.netdev) },
-            edit,
-            "one queue per cpu that can poll",
-        )
+    RemedyVerdict::new(work, remedy, claim, because)
+        .bound(bound)
+        .reasons(reasons)
+        .calls_for(Claim::Help, changes)
         .not_when("traffic must not stop for the seconds that the device takes to reconfigure")
 }
 
@@ -194,7 +176,7 @@ pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
 pub(super) fn threaded(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::ThreadedNapi;
     let no_change =
-        |because: String| RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because);
+        |because: String| RemedyVerdict::new(work, remedy, Claim::NoClearChange, because);
     if work.netdev.threaded.is_none() {
         return no_change("this kernel does not support it (5.12 and later do)".into());
     }
@@ -202,9 +184,7 @@ pub(super) fn threaded(work: &NetdevWork<'_>) -> RemedyVerdict {
         return no_change("it is on".into());
     }
     let queues = busy_queues(work);
-    let fixed = queues
-        .iter()
-        .all(|silo| silo.writable.as_ref().is_some_and(|writable| *writable != Writable::Yes));
+    let fixed = queues.iter().all(|silo| is_fixed(silo));
     if !fixed || queues.len() < 2 || work.poll_share.is_empty() {
         let why = if queues.len() < 2 {
             "one queue needs one kthread, which also runs on one cpu at a time"
@@ -213,49 +193,35 @@ pub(super) fn threaded(work: &NetdevWork<'_>) -> RemedyVerdict {
         };
         return no_change(why.into());
     }
-    let shares: Vec<f64> = queues.iter().map(|silo| silo.own_share.values().sum()).collect();
-    let effect = spread_out(work, &|_| shares.clone());
+    let knob = knobs::Threaded { netdev: NetdevIdentity::from_netdev(work.netdev) };
+    let reason = "its interrupts cannot be moved, but kthreads can run on idle cpus";
+    let changes = changes(work, knob, |_| Some(1), reason);
+    let effect = match Effect::of(work, &changes) {
+        Ok(effect) => effect,
+        Err(why) => return unjudged(work, remedy, why),
+    };
     let because = format!(
         "{}; its interrupts cannot be moved, but kthreads can: {}",
         effect.now(work),
         effect.between()
     );
-    let verdict = RemedyVerdict::new(work, remedy, effect.outcome(), because)
-        .bound(effect.bound("the bottleneck stays saturated"))
+    RemedyVerdict::new(work, remedy, effect.claim, because)
+        .bound(effect.bound())
         .reasons(self::shares(work))
-        .not_when("latency matters more than throughput: each poll waits for the scheduler");
-    if verdict.outcome != Outcome::Help {
-        return verdict;
-    }
-    let reason = "its interrupts cannot be moved, but kthreads can run on idle cpus";
-    let knob = knobs::Threaded { netdev: NetdevIdentity::from_netdev(work.netdev) };
-    verdict.writes(work, knob, |_| Some(1), reason)
+        .calls_for(Claim::Help, changes)
+        .not_when("latency matters more than throughput: each poll waits for the scheduler")
 }
 
-/// The effect of placing each queue's work on the CPU that is then least loaded.
-fn spread_out(work: &NetdevWork<'_>, queues: &dyn Fn(Scenario) -> Vec<f64>) -> Effect {
-    let topology = &work.analysis.observation.after.topology;
-    let cpus = work.cpus().minus(&topology.reserved());
-    let cpus = if cpus.is_empty() { work.cpus() } else { cpus };
-    let placed = |scenario: Scenario| -> (Loads, CpuSet) {
-        let mut loads = work.loads.clone();
-        work.poll_share.iter().for_each(|(cpu, own)| add(&mut loads, *cpu, -own));
-        let mut used = CpuSet::new();
-        let mut queues = queues(scenario);
-        queues.sort_unstable_by(|a, b| b.total_cmp(a));
-        for queue in queues {
-            let least = cpus.iter().min_by(|a, b| {
-                let load = |cpu: &CpuId| loads.get(cpu).map_or(1.0, |load| load.busy + load.bound);
-                load(a).total_cmp(&load(b))
-            });
-            let Some(cpu) = least else { continue };
-            add(&mut loads, cpu, queue);
-            used.insert(cpu);
-        }
-        (loads, used)
-    };
-    let fixed = placed(Scenario::Worst).1.or(&work.poll_share.keys().copied().collect());
-    Effect::of(work, &fixed, |scenario| placed(scenario).0)
+/// The change of one knob; none if the snapshot lacks it or `edit` yields the same value.
+fn changes<K: Knob + Into<Target>>(
+    work: &NetdevWork<'_>,
+    knob: K,
+    edit: impl FnOnce(&K::Value) -> Option<K::Value>,
+    reason: &str,
+) -> Vec<Change> {
+    let after = work.analysis.after();
+    let new = knob.value_in(after).and_then(|old| edit(&old));
+    new.and_then(|new| Change::of(after, knob, new, reason)).into_iter().collect()
 }
 
 /// The work of each queue, as evidence.

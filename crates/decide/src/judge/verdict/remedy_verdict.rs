@@ -5,6 +5,7 @@ use std::fmt;
 use netsilo_model::change::{Change, Knob, Target};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::subject::Subject;
+use netsilo_predict::live::claim::Claim;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::evidence::{Evidence, Gain};
@@ -18,12 +19,12 @@ pub struct RemedyVerdict {
     pub remedy: RemedyName,
     /// The netdev.
     pub subject: Subject,
-    /// The predicted effect.
-    pub outcome: Outcome,
+    /// What is claimed of the effect.
+    pub claim: Claim,
     /// The reason, in one line.
     #[serde(rename = "because")]
     pub reason: String,
-    /// The upper bound of the gain.
+    /// The gain.
     pub bound: Gain,
     /// The measurements that support the verdict.
     pub reasons: Vec<Evidence>,
@@ -38,21 +39,6 @@ impl RemedyVerdict {
     pub fn name(&self) -> String {
         format!("{} on {}", self.remedy, self.subject)
     }
-}
-
-/// The effect of a remedy on the load that the machine can carry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Outcome {
-    /// It raises the maximum load, even in the worst scenario.
-    Help,
-    /// It cannot raise the maximum load, and likely lowers it.
-    Hurt,
-    /// Neither is shown.
-    NoClearChange,
-    /// A quantity that decides it was not measured.
-    Unknown,
 }
 
 /// A remedy for a netdev's receive work.
@@ -105,43 +91,32 @@ impl fmt::Display for RemedyName {
     }
 }
 
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Help => "helps",
-            Self::Hurt => "hurts",
-            Self::NoClearChange => "no clear change",
-            Self::Unknown => "unknown",
-        })
-    }
-}
-
 impl RemedyVerdict {
     pub(super) fn new(
         work: &NetdevWork<'_>,
         remedy: RemedyName,
-        outcome: Outcome,
+        claim: Claim,
         reason: impl Into<String>,
     ) -> Self {
-        Self::on(work.netdev, remedy, outcome, reason)
+        Self::on(work.netdev, remedy, claim, reason)
     }
 
     /// The verdict on a netdev whose receive work is not its own.
     pub(super) fn on(
         netdev: &Netdev,
         remedy: RemedyName,
-        outcome: Outcome,
+        claim: Claim,
         reason: impl Into<String>,
     ) -> Self {
         let reason = reason.into();
-        let bound = match outcome {
-            Outcome::Unknown => Gain::Unknown(reason.clone()),
+        let bound = match claim {
+            Claim::Unknown => Gain::Unknown(reason.clone()),
             _ => Gain::Nothing(reason.clone()),
         };
         Self {
             remedy,
             subject: Subject::Netdev(netdev.name.clone()),
-            outcome,
+            claim,
             reason,
             bound,
             reasons: Vec::new(),
@@ -170,6 +145,12 @@ impl RemedyVerdict {
         let new = knob.value_in(after).and_then(|old| edit(&old));
         self.changes.extend(new.and_then(|new| Change::of(after, knob, new, reason)));
         self
+    }
+
+    /// Adds the changes if the claim calls for them.
+    pub(super) fn calls_for(self, claim: Claim, changes: Vec<Change>) -> Self {
+        let changes = if self.claim == claim { changes } else { Vec::new() };
+        Self { changes, ..self }
     }
 
     pub(super) fn not_when(self, not_when: &str) -> Self {

@@ -6,9 +6,10 @@
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_predict::live::claim::Claim;
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
+use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
 
 /// The remedies that are judged.
 const REMEDIES: [RemedyName; 3] = [RemedyName::Rps, RemedyName::Rfs, RemedyName::ThreadedNapi];
@@ -39,23 +40,23 @@ pub(super) fn verdict(
                 SoftwareReceive::Writer => "no NAPI polls it (it was opened without IFF_NAPI)",
                 _ => "no NAPI polls it",
             };
-            return Some(judged(netdev, remedy, Outcome::NoClearChange, reason.to_owned(), rate));
+            return Some(judged(netdev, remedy, Claim::NoClearChange, reason.to_owned(), rate));
         }
         _ => return None,
     };
     let below = below(analysis, netdev);
     let function = kind.function_name();
-    let (outcome, reason) = match kind.receive {
+    let (claim, reason) = match kind.receive {
         SoftwareReceive::Backlog => return None,
         SoftwareReceive::SamePass => (
-            Outcome::NoClearChange,
+            Claim::NoClearChange,
             format!(
                 "the kernel never reads its {knob}: its packets stay in the pass of {below} \
                  ({function}), so {remedy} belongs there"
             ),
         ),
         SoftwareReceive::Reentry => (
-            Outcome::Unknown,
+            Claim::Unknown,
             format!(
                 "it can move only what {} delivers to this host, after {below} received and \
                  bridged it ({function}); what that takes is not measured apart",
@@ -63,26 +64,26 @@ pub(super) fn verdict(
             ),
         ),
         SoftwareReceive::Writer => (
-            Outcome::Unknown,
+            Claim::Unknown,
             format!(
                 "the program that writes its packets processes them ({function}), as its system \
                  time; what that takes is not measured apart"
             ),
         ),
     };
-    Some(judged(netdev, remedy, outcome, reason, rate))
+    Some(judged(netdev, remedy, claim, reason, rate))
 }
 
 fn judged(
     netdev: &Netdev,
     remedy: RemedyName,
-    outcome: Outcome,
+    claim: Claim,
     reason: String,
     rate: f64,
 ) -> RemedyVerdict {
     let source = "/sys/class/net/*/statistics/rx_packets";
     let packets = Evidence::new("packets received", Measure::PerSecond(rate), source);
-    RemedyVerdict::on(netdev, remedy, outcome, reason).reasons(vec![packets])
+    RemedyVerdict::on(netdev, remedy, claim, reason).reasons(vec![packets])
 }
 
 /// The netdevs whose packets it takes, in words.

@@ -9,7 +9,7 @@ mod one_busy_cpu;
 mod software;
 
 use super::*;
-use crate::judge::evidence::{Gain, Measure};
+use crate::judge::evidence::Gain;
 use netsilo_model::change::Value;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
@@ -31,7 +31,10 @@ fn set(list: &str) -> CpuSet {
 }
 
 fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), RemedyVerdict> {
-    crate::judge::annotate::verdicts(&Analysis::new(observation, &Costs::default()))
+    let costs = Costs::default();
+    let analysis = Analysis::new(observation, &costs);
+    crate::judge::findings::check(&analysis)
+        .verdicts
         .into_iter()
         .map(|verdict| ((verdict.subject.to_string(), verdict.remedy), verdict))
         .collect()
@@ -85,7 +88,7 @@ fn with_flows(mut observation: Observation, flows: u32) -> Observation {
 
 fn bound(verdict: &RemedyVerdict) -> f64 {
     match &verdict.bound {
-        Gain::AtMost { measure: Measure::Share(share), .. } => *share,
+        Gain::Forecast { load_that_fits: gain, .. } => gain.high,
         other => panic!("{}: {other:?}", verdict.reason),
     }
 }
@@ -201,8 +204,8 @@ fn one_byte_tcp_gains_from_rps_with_rfs_and_from_spread_interrupts() {
         let verdicts = eth0(&Server::TCP.observe(&NONE, polls));
         for remedy in [RemedyName::Rps, RemedyName::RpsAndRfs, RemedyName::SpreadInterrupts] {
             assert_eq!(
-                verdicts[&remedy].outcome,
-                Outcome::Help,
+                verdicts[&remedy].claim,
+                Claim::Help,
                 "{polls} a poll: {}",
                 verdicts[&remedy].reason
             );
@@ -233,7 +236,7 @@ fn tcp_of_256_bytes_gains_until_the_wire_is_full_with_any_remedy() {
         for (remedy, measured) in
             [(RemedyName::RpsAndRfs, 0.89), (RemedyName::SpreadInterrupts, 0.88)]
         {
-            assert_eq!(verdicts[&remedy].outcome, Outcome::Help, "{}", verdicts[&remedy].reason);
+            assert_eq!(verdicts[&remedy].claim, Claim::Help, "{}", verdicts[&remedy].reason);
             assert!(
                 (bound(&verdicts[&remedy]) - measured).abs() < 0.02,
                 "{remedy}: {:?}",
@@ -243,7 +246,7 @@ fn tcp_of_256_bytes_gains_until_the_wire_is_full_with_any_remedy() {
     }
     let full = Server { packets: [360_448 / 8; 8], ..server };
     for verdict in eth0(&full.observe(&NONE, 16)).values() {
-        assert_ne!(verdict.outcome, Outcome::Help, "the link is full: {verdict:?}");
+        assert_ne!(verdict.claim, Claim::Help, "the link is full: {verdict:?}");
     }
 }
 
@@ -256,21 +259,21 @@ fn udp_without_hashed_ports_gains_from_rps_but_not_from_spread_interrupts() {
     for polls in POLLS {
         let verdicts = eth0(&server.observe(&NONE, polls));
         // Measured: -8% and +94%.
-        assert_eq!(verdicts[&RemedyName::SpreadInterrupts].outcome, Outcome::NoClearChange);
+        assert_eq!(verdicts[&RemedyName::SpreadInterrupts].claim, Claim::NoClearChange);
         assert_eq!(
-            verdicts[&RemedyName::Rps].outcome,
-            Outcome::Help,
+            verdicts[&RemedyName::Rps].claim,
+            Claim::Help,
             "{}",
             verdicts[&RemedyName::Rps].reason
         );
         assert_eq!(
-            verdicts[&RemedyName::RpsAndRfs].outcome,
-            Outcome::Help,
+            verdicts[&RemedyName::RpsAndRfs].claim,
+            Claim::Help,
             "{}",
             verdicts[&RemedyName::RpsAndRfs].reason
         );
         let rfs = &verdicts[&RemedyName::Rfs];
-        assert_eq!(rfs.outcome, Outcome::NoClearChange);
+        assert_eq!(rfs.claim, Claim::NoClearChange);
         assert!(rfs.reason.contains("unconnected"), "{}", rfs.reason);
     }
 }
@@ -282,7 +285,7 @@ fn rps_does_not_help_where_spread_interrupts_already_saturate_all_cpus() {
         let verdicts = eth0(&server.observe(&AFFINITY, polls));
         for remedy in [RemedyName::Rps, RemedyName::RpsAndRfs] {
             assert!(
-                [Outcome::Hurt, Outcome::NoClearChange].contains(&verdicts[&remedy].outcome),
+                [Claim::Hurt, Claim::NoClearChange].contains(&verdicts[&remedy].claim),
                 "{}",
                 verdicts[&remedy].reason
             );
@@ -338,8 +341,8 @@ fn rps_hurts_a_guest_whose_cpus_are_all_busy() {
             let verdicts =
                 eth0(&with_shares(guest(packets, polls, virtual_machine).observation(), &GUEST));
             let rps = &verdicts[&RemedyName::Rps];
-            assert_eq!(rps.outcome, Outcome::Hurt, "{packets}/s, {polls} a poll: {rps:?}");
-            assert!(matches!(rps.bound, Gain::Nothing(_)) && rps.changes.is_empty());
+            assert_eq!(rps.claim, Claim::Hurt, "{packets}/s, {polls} a poll: {rps:?}");
+            assert!(bound(rps) <= 0.0 && rps.changes.is_empty());
         }
     }
     for polls in POLLS {
@@ -347,7 +350,7 @@ fn rps_hurts_a_guest_whose_cpus_are_all_busy() {
             with_shares(guest(20_000, polls, Some(false)).observation(), &GUEST),
             1000,
         ));
-        assert_ne!(verdicts[&RemedyName::Rps].outcome, Outcome::Help);
+        assert_ne!(verdicts[&RemedyName::Rps].claim, Claim::Help);
     }
 }
 
@@ -357,17 +360,24 @@ fn rps_in_effect_is_switched_off_in_a_busy_guest_but_stays_where_it_relieves_a_s
     let on = &mut scene.netdevs[0].queues[0];
     (on.rps_cpus, on.load, on.handed_load) = (Some(set("0,2-3")), 0.2, 0.3);
     scene.busy = vec![CpuLoad { cpus: set("0-3"), usr: 0.75 }];
-    let rps = &eth0(&scene.observation())[&RemedyName::Rps];
-    assert_eq!(rps.outcome, Outcome::Hurt, "{rps:?}");
+    // each reader's flow on another CPU
+    let spread = |mut observation: Observation| {
+        let rows = observation.attribution.consumption.iter_mut();
+        rows.zip([0, 2, 3].into_iter().cycle())
+            .for_each(|(row, cpu)| row.protocol_cpu = Some(CpuId(cpu)));
+        observation
+    };
+    let rps = &eth0(&spread(scene.observation()))[&RemedyName::Rps];
+    assert_eq!(rps.claim, Claim::Hurt, "{rps:?}");
     assert_eq!(
         rps.changes.iter().map(|change| change.new.clone()).collect::<Vec<_>>(),
         [Value::Cpus(CpuSet::new())]
     );
     let on = &mut scene.netdevs[0].queues[0];
-    (on.load, on.handed_load) = (0.5, 0.6);
+    (on.load, on.handed_load) = (0.8, 1.2);
     scene.busy.clear();
-    let rps = &eth0(&scene.observation())[&RemedyName::Rps];
-    assert_eq!((rps.outcome, rps.changes.len()), (Outcome::Help, 0), "{rps:?}");
+    let rps = &eth0(&spread(scene.observation()))[&RemedyName::Rps];
+    assert_eq!((rps.claim, rps.changes.len()), (Claim::Help, 0), "{rps:?}");
 }
 
 /// `forward_idle`: a bridge with one-way traffic of 64-byte frames; all interrupts on CPU 0, then
@@ -404,27 +414,23 @@ fn a_one_way_forwarder_gains_nothing_from_moving_the_sending_netdevs_interrupts(
         let observation = observe(second, idle, 0);
         let verdicts = judged(&observation);
         assert_eq!(
-            verdicts[&("eth0".to_owned(), RemedyName::SpreadInterrupts)].outcome,
-            Outcome::NoClearChange
+            verdicts[&("eth0".to_owned(), RemedyName::SpreadInterrupts)].claim,
+            Claim::NoClearChange
         );
         assert!(
             !verdicts.contains_key(&("eth1".to_owned(), RemedyName::SpreadInterrupts)),
             "nothing arrives there"
         );
         assert_eq!(
-            verdicts[&("eth0".to_owned(), RemedyName::Rfs)].outcome,
-            Outcome::NoClearChange,
+            verdicts[&("eth0".to_owned(), RemedyName::Rfs)].claim,
+            Claim::NoClearChange,
             "nobody reads"
         );
         let rps = |flows| eth0(&with_flows(observation.clone(), flows))[&RemedyName::Rps].clone();
-        assert_eq!(rps(1).outcome, Outcome::NoClearChange);
+        assert_eq!(rps(1).claim, Claim::NoClearChange);
         // There is no published result. The movable share was not measured either, and its lower
         // bound is at the threshold of a gain.
-        assert!(
-            matches!(rps(500).outcome, Outcome::Help | Outcome::NoClearChange),
-            "{:?}",
-            rps(500)
-        );
+        assert!(matches!(rps(500).claim, Claim::Help | Claim::NoClearChange), "{:?}", rps(500));
     }
 }
 
@@ -446,7 +452,7 @@ proptest! {
         shares[1] = [(busy - load).max(0.0) * 100.0, 0.0, load * 100.0, idle];
         let verdicts = eth0(&with_flows(with_shares(scene.observation(), &shares), flows));
         for remedy in [RemedyName::Rps, RemedyName::BusyPoll] {
-            prop_assert_ne!(verdicts[&remedy].outcome, Outcome::Help, "{:?}", &verdicts[&remedy]);
+            prop_assert_ne!(verdicts[&remedy].claim, Claim::Help, "{:?}", &verdicts[&remedy]);
         }
     }
 
@@ -469,8 +475,8 @@ proptest! {
         let rank = |costs: &Costs| {
             let analysis = Analysis::new(&observation, costs);
             let netdev = &observation.after.netdevs[0];
-            let verdict = rps_onto(&analysis, netdev, &set("0,2-3")).unwrap();
-            match verdict.outcome { Outcome::Help => 2, Outcome::Hurt => 0, _ => 1 }
+            let verdict = rps_onto(&Look::new(&analysis), netdev, &set("0,2-3")).unwrap();
+            match verdict.claim { Claim::Help => 2, Claim::Hurt => 0, _ => 1 }
         };
         prop_assert!(rank(&costly) <= rank(&cheap));
     }

@@ -41,6 +41,9 @@ fn row(finding: &Finding, palette: Palette) -> Row {
     let remedy = finding.remedies.first();
     let gain = remedy.map_or_else(String::new, |remedy| match &remedy.gain {
         Gain::AtMost { measure: most, of, .. } => format!("{} of {of}", measure(most)),
+        Gain::Forecast { load_that_fits: gain, .. } => {
+            format!("{:+.0}% of the load that fits", 100.0 * gain.value)
+        }
         Gain::Unknown(_) => "not known".into(),
         Gain::Nothing(_) => "nothing".into(),
     });

@@ -14,7 +14,8 @@ use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::relief::{kept, moves_one_of, own};
+use crate::judge::findings::relief::own;
+use crate::plan::moves::{kept, moves_one_of};
 
 /// Interrupts per second below which nothing is concluded: a moved interrupt changes its CPU only
 /// when it next occurs.
@@ -156,7 +157,11 @@ fn crowd(
         .map(|silo| members.iter().filter_map(|it| silo.own_share.get(&it.cpu)).sum::<f64>());
     let least = shares.fold(f64::INFINITY, f64::min);
     let (severity, what, gain) = if changes.is_empty() {
-        (Severity::Info, "leave the queues where they are".to_owned(), kept(judged, queues))
+        (
+            Severity::Info,
+            "leave the queues where they are".to_owned(),
+            Gain::Nothing(kept(&judged.plan, queues)),
+        )
     } else {
         let gain = Gain::AtMost {
             measure: Measure::Share((taken - least).max(0.0)),
@@ -223,7 +228,7 @@ fn reserved(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
         remedies: vec![Remedy {
             what: "move the queues to cpus that are not reserved".into(),
             gain: if changes.is_empty() {
-                kept(judged, &load.queues)
+                Gain::Nothing(kept(&judged.plan, &load.queues))
             } else {
                 Gain::AtMost {
                     measure: Measure::Share(interrupted),

@@ -39,19 +39,20 @@ fn saturated(load: f64) -> Observation {
 fn rps_helps_one_saturated_cpu_with_many_flows_but_not_with_one_or_unknown_flows() {
     let rps = |observation: &Observation| eth0(observation)[&RemedyName::Rps].clone();
     let many = rps(&with_flows(saturated(0.95), 500));
-    assert_eq!(many.outcome, Outcome::Help, "{many:?}");
+    assert_eq!(many.claim, Claim::Help, "{many:?}");
     assert_eq!(many.changes.len(), 1);
     let mut heavy = with_flows(saturated(0.95), 500);
     heavy.attribution.flows[0].packets = 20_000_000;
     for one in [with_flows(saturated(0.95), 1), heavy] {
         let one = rps(&one);
-        assert_eq!(one.outcome, Outcome::NoClearChange, "{one:?}");
+        assert_eq!(one.claim, Claim::NoClearChange, "{one:?}");
         assert!(one.reason.contains("at best pipeline it"), "{}", one.reason);
     }
-    assert_eq!(rps(&saturated(0.95)).outcome, Outcome::Unknown);
+    assert_eq!(rps(&saturated(0.95)).claim, Claim::Unknown);
     let queues = |observation: &Observation| eth0(observation)[&RemedyName::MoreQueues].clone();
-    assert_eq!(queues(&with_flows(saturated(0.95), 500)).outcome, Outcome::Help);
-    assert_eq!(queues(&with_flows(saturated(0.95), 1)).outcome, Outcome::NoClearChange);
+    let many = queues(&with_flows(saturated(0.95), 500));
+    assert_eq!(many.claim, Claim::Help, "{many:?}");
+    assert_eq!(queues(&with_flows(saturated(0.95), 1)).claim, Claim::NoClearChange);
 }
 
 #[test]
@@ -62,14 +63,14 @@ fn rps_hurts_onto_a_cpu_that_a_pinned_reader_fills() {
     let onto_5 = |observation: &Observation| {
         let costs = Costs::default();
         let analysis = Analysis::new(observation, &costs);
-        rps_onto(&analysis, &observation.after.netdevs[0], &set("5")).unwrap()
+        rps_onto(&Look::new(&analysis), &observation.after.netdevs[0], &set("5")).unwrap()
     };
-    assert_ne!(onto_5(&observation).outcome, Outcome::Hurt, "the reader can go elsewhere");
+    assert_ne!(onto_5(&observation).claim, Claim::Hurt, "the reader can go elsewhere");
     let reader = observation.attribution.consumption[0].consumer.tgid;
     observation.attribution.pinned = [(reader, set("5"))].into();
-    assert_eq!(onto_5(&observation).outcome, Outcome::Hurt);
+    assert_eq!(onto_5(&observation).claim, Claim::Hurt);
     observation.attribution.pinned = [(reader, set("4-5"))].into();
-    assert_ne!(onto_5(&observation).outcome, Outcome::Hurt, "it has another CPU");
+    assert_ne!(onto_5(&observation).claim, Claim::Hurt, "it has another CPU");
 }
 
 #[test]
@@ -95,11 +96,11 @@ fn a_napi_that_takes_hardly_any_interrupt_still_polls_for_each_64_packets() {
 fn all_softirqs_on_one_cpu_at_low_load_cause_no_verdict() {
     let verdicts = eth0(&with_flows(saturated(0.1), 500));
     for verdict in verdicts.values() {
-        assert!(![Outcome::Help, Outcome::Hurt].contains(&verdict.outcome), "{verdict:?}");
+        assert!(![Claim::Help, Claim::Hurt].contains(&verdict.claim), "{verdict:?}");
     }
     // the flows were counted, so nothing is unknown
     for remedy in [RemedyName::Rps, RemedyName::MoreQueues] {
-        assert_eq!(verdicts[&remedy].outcome, Outcome::NoClearChange, "{:?}", verdicts[&remedy]);
+        assert_eq!(verdicts[&remedy].claim, Claim::NoClearChange, "{:?}", verdicts[&remedy]);
     }
 }
 
@@ -131,11 +132,7 @@ fn rps_helps_where_most_of_the_sampled_softirq_can_move_and_hurts_where_almost_n
         eth0(&observation)[&RemedyName::Rps].clone()
     };
     let (much, little) = (with(1000, 3000), with(3900, 100));
-    assert_eq!(
-        (much.outcome, little.outcome),
-        (Outcome::Help, Outcome::Hurt),
-        "{much:?}\n{little:?}"
-    );
+    assert_eq!((much.claim, little.claim), (Claim::Help, Claim::Hurt), "{much:?}\n{little:?}");
 }
 
 #[test]
@@ -156,10 +153,10 @@ fn an_overflowing_ring_is_enlarged_only_if_its_cpu_has_idle_time() {
         eth0(&observation)[&RemedyName::BiggerRing].clone()
     };
     let helped = with(0.3, 1000);
-    assert_eq!((helped.outcome, helped.changes.len()), (Outcome::Help, 1), "{helped:?}");
+    assert_eq!((helped.claim, helped.changes.len()), (Claim::Help, 1), "{helped:?}");
     assert_eq!(
-        (with(0.3, 0).outcome, with(0.95, 1000).outcome),
-        (Outcome::NoClearChange, Outcome::NoClearChange)
+        (with(0.3, 0).claim, with(0.95, 1000).claim),
+        (Claim::NoClearChange, Claim::NoClearChange)
     );
 }
 
@@ -172,8 +169,8 @@ fn unmeasured_quantities_are_unknown_and_an_idle_netdev_has_no_verdict() {
         snapshot.netdevs[0].statistics.clear();
     }
     let verdicts = eth0(&observation);
-    assert_eq!(verdicts[&RemedyName::BiggerRing].outcome, Outcome::Unknown);
-    assert_eq!(verdicts[&RemedyName::Rfs].outcome, Outcome::Unknown, "who reads is not known");
+    assert_eq!(verdicts[&RemedyName::BiggerRing].claim, Claim::Unknown);
+    assert_eq!(verdicts[&RemedyName::Rfs].claim, Claim::Unknown, "who reads is not known");
 }
 
 fn verdicts_without_traffic(observation: &Observation) -> Vec<RemedyVerdict> {

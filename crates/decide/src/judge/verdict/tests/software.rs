@@ -55,14 +55,14 @@ fn rps_on_a_bond_or_vlan_does_nothing_because_the_kernel_never_reads_it() {
     ] {
         for remedy in [RemedyName::Rps, RemedyName::Rfs] {
             let verdict = of(&observation, name, remedy);
-            assert_eq!(verdict.outcome, Outcome::NoClearChange, "{verdict:?}");
+            assert_eq!(verdict.claim, Claim::NoClearChange, "{verdict:?}");
             let reason = &verdict.reason;
             assert!(reason.contains("never reads") && reason.contains(function), "{reason}");
             assert!(reason.contains(&format!("the pass of {below} (")), "{reason}");
             assert_eq!(verdict.changes, []);
         }
         let threaded = of(&observation, name, RemedyName::ThreadedNapi);
-        assert_eq!(threaded.outcome, Outcome::NoClearChange);
+        assert_eq!(threaded.claim, Claim::NoClearChange);
         assert!(threaded.reason.contains("no NAPI"), "{}", threaded.reason);
     }
     // Its ports are real NICs, and are judged as such.
@@ -74,10 +74,10 @@ fn rps_on_a_bridge_or_tun_moves_what_is_not_measured_apart() {
     let in_bridge = SceneNetdev { master: Some("br0".into()), ..netdev("veth0", "veth") };
     let observation = host(vec![in_bridge, netdev("br0", "bridge"), netdev("tap0", "tun")]);
     let bridge = of(&observation, "br0", RemedyName::Rps);
-    assert_eq!(bridge.outcome, Outcome::Unknown);
+    assert_eq!(bridge.claim, Claim::Unknown);
     assert!(bridge.reason.contains("after veth0 received and bridged it"), "{}", bridge.reason);
     let tap = of(&observation, "tap0", RemedyName::Rps);
-    assert_eq!(tap.outcome, Outcome::Unknown);
+    assert_eq!(tap.claim, Claim::Unknown);
     assert!(tap.reason.contains("the program that writes its packets"), "{}", tap.reason);
 }
 

@@ -1,0 +1,428 @@
+//! The judge of an observed machine: what settings would do to the load that it had.
+//!
+//! Everything that asks what a change would do asks here: `predict`, `plan` and `tune`, and the
+//! verdicts and findings of `check`.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_trial::stats::Estimate;
+
+use crate::live::claim::{Claim, is_near_full};
+use crate::live::completions::{self, Moved};
+use crate::live::forecast::{AS_IT_IS, Expected, Limit};
+use crate::live::loads::{self, Loads};
+use crate::live::placement::Placement;
+use crate::live::prices::Prices;
+use crate::live::proposal::Proposal;
+use crate::live::unknowns::{Assumptions, End, Unknown};
+use crate::live::work::Work;
+use crate::parameters::Table;
+use crate::prediction::CpuTime;
+
+/// Standard deviations of an interval that holds nine of ten values.
+const NINE_OF_TEN: f64 = 1.645;
+
+/// Where the work runs under a setting.
+struct Placed {
+    /// Each queue's packets, with flows as uneven as they may be, as likely, as even as may be.
+    ways: [Vec<Placement>; 3],
+    /// What another XPS moves; `None` if that is not known.
+    sent: Option<Moved>,
+}
+
+impl Placed {
+    fn new(work: &Work<'_>, settings: &Snapshot) -> Self {
+        let way = |flows| {
+            let queues = 0..work.queues.len();
+            queues.map(|number| Placement::new(work, number, settings, flows)).collect()
+        };
+        Self {
+            ways: [End::Worst, End::Likely, End::Best].map(way),
+            sent: completions::moved(work, settings),
+        }
+    }
+
+    fn queues(&self, flows: End) -> &[Placement] {
+        let [worst, likely, best] = &self.ways;
+        match flows {
+            End::Worst => worst,
+            End::Likely => likely,
+            End::Best => best,
+        }
+    }
+
+    /// Whether another XPS moves something, as far as that is known.
+    fn moves_sent(&self) -> bool {
+        self.sent.as_ref().is_some_and(|sent| !sent.is_nothing())
+    }
+
+    fn is_as_observed(&self, present: &[Placement]) -> bool {
+        self.queues(End::Likely) == present && !self.moves_sent()
+    }
+
+    /// What was not measured.
+    fn assumes(&self) -> impl Iterator<Item = String> {
+        let what = "that packets are sent where data is read";
+        self.moves_sent().then(|| what.to_owned()).into_iter()
+    }
+}
+
+/// The observed work under one set of assumptions: what all settings have in common.
+#[derive(Debug)]
+struct Assumed<'a> {
+    assumptions: Assumptions,
+    prices: Prices<'a>,
+    /// What the receive work takes as it is.
+    before: Loads,
+    /// The same where each poll takes as many packets as it may.
+    full: Loads,
+}
+
+/// A machine, with the likely assumptions and with each unknown quantity at its ends.
+#[derive(Debug)]
+pub struct Judge<'a> {
+    /// As it was observed.
+    observed: Work<'a>,
+    /// At the load that is asked for.
+    work: Work<'a>,
+    /// Where each queue's packets run now.
+    present: Vec<Placement>,
+    likely: Assumed<'a>,
+    ends: Vec<[Assumed<'a>; 2]>,
+}
+
+impl<'a> Judge<'a> {
+    /// The machine of this work, at `load` times the observed load.
+    pub fn new(observed: Work<'a>, load: f64) -> Self {
+        let work = observed.clone().times(load);
+        let values = Table::shipped().values();
+        let queues = 0..work.queues.len();
+        let present: Vec<Placement> =
+            queues.map(|number| Placement::present(&work, number)).collect();
+        let assume = |assumptions| {
+            let prices = Prices::new(work.analysis, values, assumptions);
+            let before = loads(&work, &prices, &present, &present);
+            let full = full(&work, &present, &work.cpus);
+            let full = loads(&work, &prices, &present, &full);
+            Assumed { assumptions, prices, before, full }
+        };
+        let ends = Unknown::ALL.map(|unknown| unknown.ends(work.analysis).map(assume));
+        let likely = assume(Assumptions::default());
+        Self { likely, ends: ends.into(), present, observed, work }
+    }
+
+    /// The loads where queues are placed so.
+    fn loads(&self, it: &Assumed<'_>, to: &[Placement], sent: Option<&Moved>) -> Loads {
+        let mut loads = loads(&self.work, &it.prices, &self.present, to);
+        if let Some(sent) = sent {
+            sent.add(&self.work, &it.prices, &mut loads);
+        }
+        loads
+    }
+
+    /// How each CPU spends its time if its receive work changes from what it was to this.
+    fn cpus(&self, it: &Assumed<'_>, to: &Loads) -> BTreeMap<CpuId, CpuTime> {
+        let mut cpus = self.work.cpus.clone();
+        for (cpu, time) in &mut cpus {
+            let old = it.before.cpus.get(cpu).copied().unwrap_or_default();
+            let new = to.cpus.get(cpu).copied().unwrap_or_default();
+            time.softirq = (time.softirq + (new.softirq - old.softirq)).max(0.0);
+            time.sys = (time.sys + (new.task - old.task)).max(0.0);
+        }
+        cpus
+    }
+
+    /// The set of assumptions that corresponds to one of another machine.
+    fn like(&self, assumptions: Assumptions) -> &Assumed<'a> {
+        let mut all = self.ends.iter().flatten();
+        all.find(|it| it.assumptions == assumptions).unwrap_or(&self.likely)
+    }
+}
+
+/// What the work takes of each CPU where its queues are placed so.
+fn loads(work: &Work<'_>, prices: &Prices<'_>, now: &[Placement], to: &[Placement]) -> Loads {
+    let mut loads = Loads::default();
+    for ((queue, now), placed) in work.queues.iter().zip(now).zip(to) {
+        loads::add(&mut loads, work, prices, queue, (now, placed));
+    }
+    loads
+}
+
+/// The same placements on CPUs that are full; `cpus` spend their time so before that.
+fn full(
+    work: &Work<'_>,
+    placements: &[Placement],
+    cpus: &BTreeMap<CpuId, CpuTime>,
+) -> Vec<Placement> {
+    let both = work.queues.iter().zip(placements);
+    both.map(|(queue, placement)| placement.on_full_cpus(work, queue, cpus)).collect()
+}
+
+/// The machine under a setting and one set of assumptions.
+struct State {
+    cpus: BTreeMap<CpuId, CpuTime>,
+    loads: Loads,
+    fits: f64,
+    limit: Limit,
+    cpu_time: f64,
+    /// How many times the load fits as it is.
+    fits_now: f64,
+    /// What is full first as it is.
+    limit_now: Limit,
+}
+
+impl State {
+    /// Under a setting that places the queues so, compared with the machine as it is; `None`: as it
+    /// is.
+    fn new(judge: &Judge<'_>, as_it_is: &Judge<'_>, it: &Assumed<'_>, to: Option<&Placed>) -> Self {
+        let loads_with =
+            |placed: &Placed, queues: &[Placement]| judge.loads(it, queues, placed.sent.as_ref());
+        let to = to.map(|placed| (placed, placed.queues(it.assumptions.flows)));
+        let of_setting = to.map(|(placed, queues)| {
+            let loads = loads_with(placed, queues);
+            let full = full(&judge.work, queues, &judge.cpus(it, &loads));
+            let full = loads_with(placed, &full);
+            (loads, full)
+        });
+        let (loads, full) = of_setting.unwrap_or_else(|| (it.before.clone(), it.full.clone()));
+        let now = as_it_is.like(it.assumptions);
+        let receives = now.before.cpus.keys().chain(loads.cpus.keys()).copied();
+        let stay = (receives.collect::<CpuSet>(), it.assumptions.tasks_stay);
+        let cpus = judge.cpus(it, &loads);
+        let (fits, limit) = limit(&judge.work, &judge.cpus(it, &full), &stay);
+        let (fits_now, limit_now) =
+            self::limit(&as_it_is.work, &as_it_is.cpus(now, &now.full), &stay);
+        let cpu_time = cpus.values().map(|cpu| cpu.usr + cpu.sys + cpu.softirq).sum();
+        State { cpus, loads, fits, limit, cpu_time, fits_now, limit_now }
+    }
+
+    /// The ratio of the load that fits to the one that fits as it is.
+    fn ratio(&self) -> f64 {
+        self.fits / self.fits_now
+    }
+}
+
+/// How many times the load fits, and what is full then: the busiest resource (Denning and Buzen
+/// 1978); `cpus` are loads with full polls. Tasks leave a CPU that softirqs fill, but not pinned
+/// ones, and not this share of those on these CPUs.
+fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>, stay: &(CpuSet, f64)) -> (f64, Limit) {
+    let room = |cpu: &CpuId| work.room.get(cpu).copied().unwrap_or(1.0);
+    let share = |is_in: &dyn Fn(CpuId) -> bool| {
+        let these = || cpus.iter().filter(|(cpu, _)| is_in(**cpu));
+        let time: f64 = these().map(|(_, cpu)| cpu.usr + cpu.sys + cpu.softirq).sum();
+        time / these().map(|(cpu, _)| room(cpu)).sum::<f64>().max(0.05)
+    };
+    let mut fullest = (share(&|_| true), Limit::Cpus);
+    for pinned in &work.pinned {
+        let share = share(&|cpu| pinned.contains(cpu));
+        if share > fullest.0 {
+            fullest = (share, Limit::Pinned(pinned.clone()));
+        }
+    }
+    for (cpu, time) in cpus {
+        let stays = if stay.0.contains(*cpu) { stay.1 } else { 0.0 };
+        let tasks = stays * (time.usr + time.sys);
+        let share = (time.softirq + tasks) / room(cpu);
+        if share > fullest.0 {
+            fullest = (share, Limit::Cpu(*cpu));
+        }
+    }
+    for (netdev, share) in links(work) {
+        if share > fullest.0 {
+            fullest = (share, Limit::Link(netdev.name.clone()));
+        }
+    }
+    (1.0 / fullest.0.max(1e-6), fullest.1)
+}
+
+/// How full the link of each netdev is.
+fn links<'a>(work: &'a Work<'_>) -> impl Iterator<Item = (&'a Netdev, f64)> {
+    let share = |netdev| work.load * work.analysis.link_use(netdev).unwrap_or(0.0);
+    work.analysis.running().map(move |netdev| (netdev, share(netdev)))
+}
+
+/// How full the fullest link is.
+fn fullest_link(work: &Work<'_>) -> f64 {
+    links(work).map(|(_, share)| share).fold(f64::MIN_POSITIVE, f64::max)
+}
+
+/// A likely value, and its interval from the values with each unknown quantity at its ends: the
+/// differences are independent, so that their squares add up. All values are positive.
+fn interval(likely: f64, ends: impl Iterator<Item = [f64; 2]>) -> Estimate {
+    let (mut down, mut up) = (0.0, 0.0);
+    for ends in ends {
+        let [a, b] = ends.map(|end| (end / likely).ln());
+        down += a.min(b).min(0.0).powi(2);
+        up += a.max(b).max(0.0).powi(2);
+    }
+    Estimate { value: likely, low: likely * (-down.sqrt()).exp(), high: likely * up.sqrt().exp() }
+}
+
+/// The interval of a gain without what has the other sign, unless one of the ratios alone has it:
+/// that several things do not help does not help.
+fn with_sign_of(gain: Estimate, ratios: &[f64]) -> Estimate {
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min) - 1.0;
+    let most = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max) - 1.0;
+    let Estimate { value, low, high } = gain;
+    Estimate {
+        value,
+        low: if least >= 0.0 { low.max(0.0) } else { low },
+        high: if most <= 0.0 { high.min(0.0) } else { high },
+    }
+}
+
+impl Judge<'_> {
+    /// The machine as it is.
+    pub fn as_it_is(&self) -> Expected {
+        self.expected(AS_IT_IS, self, None)
+    }
+
+    /// The work at the load that is asked for.
+    pub fn work(&self) -> &Work<'_> {
+        &self.work
+    }
+
+    /// What a setting would do, and what had to be assumed of it, in words; `None` if there is no
+    /// such machine.
+    pub fn judge(&self, proposal: &Proposal) -> (Option<Expected>, Vec<String>) {
+        let mut not_modeled = proposal.not_modeled.clone();
+        not_modeled.extend(proposal.unknown_senders(&self.work));
+        let supposed = proposal.other_queues(&self.observed).unwrap_or_else(|unknown| {
+            not_modeled.push(unknown);
+            None
+        });
+        let Some(supposed) = supposed else {
+            let placed = Placed::new(&self.work, &proposal.after);
+            not_modeled.extend(proposal.xps().filter(|_| !placed.moves_sent()));
+            let assumed = placed.assumes().collect();
+            let mut expected = self.expected(&proposal.name, self, Some(&placed));
+            if !not_modeled.is_empty() && placed.is_as_observed(&self.present) {
+                (expected.gain, expected.claim) = (None, None);
+            }
+            return (Some(Expected { not_modeled, ..expected }), assumed);
+        };
+        let analysis = Analysis::new(&supposed.observation, self.work.analysis.costs);
+        let Ok(other) = supposed.work(&analysis) else { return (None, Vec::new()) };
+        let other = Judge::new(other, self.work.load);
+        let placed = Placed::new(&other.work, &proposal.rest(&supposed));
+        not_modeled.extend(proposal.xps().filter(|_| !placed.moves_sent()));
+        let assumed = supposed.assumed.iter().cloned().chain(placed.assumes()).collect();
+        let expected = other.expected(&proposal.name, self, Some(&placed));
+        (Some(Expected { not_modeled, ..expected }), assumed)
+    }
+
+    /// What it would do if softirqs took this much less of each CPU's time, at worst, likely and at
+    /// best.
+    pub fn relieved(&self, name: &str, less: [&BTreeMap<CpuId, f64>; 3]) -> Expected {
+        let now = self.as_it_is();
+        let [worst, likely, best] = less.map(|less| {
+            let mut cpus = self.cpus(&self.likely, &self.likely.full);
+            for (cpu, time) in &mut cpus {
+                let less = less.get(cpu).copied().unwrap_or(0.0);
+                time.softirq = (time.softirq - less).max(0.0);
+            }
+            let (fits, limit) = limit(&self.work, &cpus, &(CpuSet::new(), 0.0));
+            (fits, limit, cpus)
+        });
+        let fits = interval(likely.0, [[worst.0, best.0]].into_iter());
+        let gain = fits.map(|fits| fits / now.fits.value - 1.0);
+        Expected {
+            name: name.to_owned(),
+            fits,
+            claim: Some(Claim::of(gain, now.fits.value, likely.0)),
+            gain: Some(gain),
+            limit: likely.1,
+            cpus: likely.2,
+            ..now
+        }
+    }
+
+    /// Interrupts per second of the queues: as counted, one for each poll more or less.
+    fn interrupts(&self, placed: Option<&Placed>) -> Option<f64> {
+        let mut sum = None;
+        for (number, queue) in self.work.queues.iter().enumerate() {
+            let Some(counted) = &queue.silo.interrupts_per_s else { continue };
+            let now = &self.present[number];
+            let new = placed.map_or(now, |placed| &placed.queues(End::Likely)[number]);
+            let counted = counted.values().sum::<f64>() * self.work.load;
+            sum = Some(sum.unwrap_or(0.0) + counted * now.batch / new.batch);
+        }
+        sum
+    }
+
+    /// The ratios of loads that fit between which nine of ten measured ones were, beyond what the
+    /// unknown quantities explain.
+    ///
+    /// How far a placement of polls is off depends on how many of them move. Steering that costs
+    /// load costs up to some times what it is expected to: it also moves wakeups and the tasks that
+    /// wake. So does what it saves where all CPUs are full. Steering that gains because it relieves
+    /// one CPU is off by how much work it moves.
+    fn model_ends(&self, state: &State, placed: &Placed) -> [f64; 2] {
+        let (error, ratio) = (&Table::shipped().error, state.ratio());
+        let polls = self.work.queues.iter().zip(&self.present).zip(placed.queues(End::Likely));
+        let moved = polls.filter(|((_, now), then)| now.poll != then.poll);
+        let packets: f64 = moved.map(|((queue, _), _)| queue.packets).sum();
+        let deviation = if packets > 0.0 {
+            error.polls * packets / self.work.packets_per_s()
+        } else if ratio < 1.0 || [&state.limit, &state.limit_now] == [&Limit::Cpus; 2] {
+            return [ratio.powf(error.loss), ratio.powf(error.loss.recip())];
+        } else {
+            error.steering * self.steered(state)
+        };
+        [ratio * (-NINE_OF_TEN * deviation).exp(), ratio * (NINE_OF_TEN * deviation).exp()]
+    }
+
+    /// The softirq time that a setting brings to one CPU or takes from it, in CPUs that are full as
+    /// the limit is: at most 1.
+    fn steered(&self, state: &State) -> f64 {
+        let before = &self.likely.before;
+        let of = |loads: &Loads, cpu| loads.cpus.get(cpu).map_or(0.0, |load| load.softirq);
+        let cpus = before.cpus.keys().chain(state.loads.cpus.keys());
+        let change = |cpu| (of(&state.loads, cpu) - of(before, cpu)).abs();
+        (cpus.map(change).fold(0.0, f64::max) * state.fits_now).min(1.0)
+    }
+
+    /// What a setting would do that places the queues so, against the machine as it is, which was
+    /// measured; `None`: as it is.
+    fn expected(&self, name: &str, as_it_is: &Judge<'_>, placed: Option<&Placed>) -> Expected {
+        let state = |assumed| State::new(self, as_it_is, assumed, placed);
+        let likely = state(&self.likely);
+        let ends: Vec<[State; 2]> = self.ends.iter().map(|[a, b]| [state(a), state(b)]).collect();
+        let of = |value: fn(&State) -> f64| {
+            interval(value(&likely), ends.iter().map(|[a, b]| [value(a), value(b)]))
+        };
+        let gain = if likely.cpus == as_it_is.work.cpus {
+            Estimate { value: 0.0, low: 0.0, high: 0.0 }
+        } else {
+            let model = placed.map(|placed| self.model_ends(&likely, placed));
+            let ends = ends.iter().map(|[a, b]| [a.ratio(), b.ratio()]);
+            // The load that there is may be all that a machine carries that is nearly full.
+            let is_all = is_near_full(likely.fits_now) && likely.ratio() > 1.0;
+            let present = if is_all { likely.fits.max(likely.ratio()) } else { likely.ratio() };
+            let ends: Vec<[f64; 2]> =
+                ends.chain(model).chain([[likely.ratio(), present]]).collect();
+            let gain = interval(likely.ratio(), ends.iter().copied()).map(|ratio| ratio - 1.0);
+            let gain = with_sign_of(gain, ends.as_flattened());
+            // Nothing but a faster link carries more than the link.
+            let most = 1.0 / fullest_link(&self.work) - 1.0;
+            Estimate { high: gain.high.min(most.max(gain.value)), ..gain }
+        };
+        Expected {
+            name: name.to_owned(),
+            fits: of(|state| state.fits),
+            claim: placed.map(|_| Claim::of(gain, likely.fits_now, likely.fits)),
+            gain: placed.map(|_| gain),
+            not_modeled: Vec::new(),
+            cpu_time: of(|state| state.cpu_time),
+            ipis_per_s: likely.loads.ipis,
+            interrupts_per_s: self.interrupts(placed),
+            path: likely.loads.path.times(1e9 / self.work.packets_per_s()),
+            limit: likely.limit,
+            cpus: likely.cpus,
+        }
+    }
+}
