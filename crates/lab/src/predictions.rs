@@ -34,7 +34,7 @@ pub(crate) struct Predictions {
     /// Predict and measure counts in a guest: packets by CPU, IPIs, interrupts. It may be emulated
     #[arg(long)]
     guest: bool,
-    /// With --from: predict again with the present model, which has seen these measurements
+    /// With --from: predict again with the current model, which has seen these measurements
     #[arg(long, requires = "from", conflicts_with = "guest")]
     again: bool,
 }

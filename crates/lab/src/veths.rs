@@ -31,7 +31,7 @@ pub(crate) struct Veth {
     /// Arguments of `netsilo-bench run`.
     client: String,
     server: Running,
-    /// Those of the present setting.
+    /// Those of the current setting.
     kthreads: Vec<Kthread>,
 }
 

@@ -10,7 +10,7 @@ use netsilo_predict::live::forecast::{Forecast, forecast};
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::Work;
 
-/// Draws of the parameters where a forecast is not the main output.
+/// Number of draws of the parameters if a forecast is not the main output.
 const QUICK_DRAWS: usize = 60;
 
 /// Draws of the parameters.
@@ -29,16 +29,16 @@ pub fn forecast_of(
     Ok(forecast(&work, load, proposals, draws))
 }
 
-/// A cheap forecast, of few draws, for commands whose main output is something else; returns the
-/// reason as text if there is too little data.
+/// A cheap forecast with few draws, for commands whose main output is something else. If there is
+/// too little data, returns the reason as text.
 pub fn quick_forecast(analysis: &Analysis<'_>, proposals: &[Proposal]) -> Result<Forecast, String> {
     draws(QUICK_DRAWS, 1)
         .and_then(|draws| forecast_of(analysis, 1.0, proposals, &draws))
         .map_err(|why| why.root_cause().to_string())
 }
 
-/// Predicts what each remedy that has changes would do to the observed load; `None` if none has
-/// changes. The error is the reason why there is too little data.
+/// Predicts what each remedy that has changes would do to the observed load. Returns `None` if no
+/// remedy has changes. If there is too little data, the error is the reason.
 pub fn forecast_of_remedies(
     analysis: &Analysis<'_>,
     check: &Check,

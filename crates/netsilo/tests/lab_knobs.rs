@@ -50,7 +50,7 @@ enum InLab {
 /// `cases/knobs/<kind>/knob.json`, without the parts for other tests.
 #[derive(Deserialize)]
 struct Case {
-    /// Absent if [`remedies`] makes the value from the present one.
+    /// Absent if [`remedies`] makes the value from the current one.
     lab: Option<InLab>,
     change: Change,
 }

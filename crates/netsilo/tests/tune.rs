@@ -87,7 +87,7 @@ impl Bench {
         plan
     }
 
-    /// A search between RPS and the present state, with the options before a command.
+    /// A search between RPS and the current state, with the options before a command.
     fn tune(&self, options: &[&str], script: Option<&str>) -> Command {
         let scope = ["tune", "--yes", "--netdev", "veth0", "--only", "rps", "--seed", "7"];
         let mut command = self.on_the_machine(&[&scope, options].concat());
@@ -140,7 +140,7 @@ impl Bench {
         let options = ["--for", "60s", "--objective", "latency"];
         let (code, text) = output_of(&self.tune(&options, Some(&script)).output().unwrap());
         assert_eq!(code, Some(0), "{text}");
-        assert!(text.contains("rps is better than the present state"), "{text}");
+        assert!(text.contains("rps is better than the current state"), "{text}");
         let listed = self.with_outcomes(&["tune", "--outcomes", "--json"]);
         conforming("outcomes", listed.to_string().as_bytes());
         let outcome = &listed["outcomes"][0];
@@ -381,7 +381,7 @@ fn an_interrupted_search_restores_goes_on_and_has_a_report() {
         output_of(&bench.on_the_machine(&["tune", "--resume", folder, "--yes"]).output().unwrap());
     assert_eq!(code, Some(0), "{text}");
     assert!(
-        text.contains("rps is better than the present state (-10.0% .. -10.0%, 95%)"),
+        text.contains("rps is better than the current state (-10.0% .. -10.0%, 95%)"),
         "{text}"
     );
     assert_ne!(bench.knobs(), before);

@@ -16,7 +16,7 @@ const PEEKS: usize = 8;
 
 /// A machine whose cost under each candidate is known.
 struct World {
-    /// Cost by candidate; the present state's is 1.
+    /// Cost by candidate; the current state's is 1.
     costs: Vec<f64>,
     noise: Noise,
     /// Deviation of one part of a window.
@@ -64,9 +64,9 @@ impl World {
 struct Ended {
     /// Cost of what the race ends on, relative to the best candidate.
     over_best: f64,
-    /// Whether a candidate won that is no better than the present state.
+    /// Whether a candidate won that is no better than the current state.
     is_false: bool,
-    /// Additional cost while it searched, relative to the present state: the mean over the search.
+    /// Additional cost while it searched, relative to the current state: the mean over the search.
     loss: f64,
     /// The same, relative to the cost of the whole budget.
     loss_of_budget: f64,
@@ -103,7 +103,7 @@ fn race(mut world: World, turns: usize) -> Ended {
     }
 }
 
-/// Costs of two to eight candidates compared with the present state: within 12 % of it, one in ten
+/// Costs of two to eight candidates compared with the current state: within 12 % of it, one in ten
 /// far worse.
 fn costs(rng: &mut Rng) -> Vec<f64> {
     let challengers = rng.usize(2..=8);

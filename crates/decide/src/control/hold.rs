@@ -26,7 +26,7 @@ pub(super) enum Hold {
     Budget(u32),
     /// XPS waits for the interrupts of its netdev.
     WaitsForInterrupts,
-    /// The present value is being reverted.
+    /// The current value is being reverted.
     Reverting,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Hold {
                 write!(f, "it had that value lately; not before {} s", until.as_secs())
             }
             Self::Budget(most) => write!(f, "{most} changes were made within a minute"),
-            Self::Reverting => f.write_str("its present value is being reverted"),
+            Self::Reverting => f.write_str("its current value is being reverted"),
             Self::WaitsForInterrupts => f.write_str("waits for the interrupts of its netdev"),
         }
     }

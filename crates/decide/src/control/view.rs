@@ -137,7 +137,7 @@ impl<'a> Window<'a> {
         (all > 0.0).then(|| here / all)
     }
 
-    /// Whether a value keeps an interrupt or kthread under its present last-level cache.
+    /// Whether a value keeps an interrupt or kthread under its current last-level cache.
     pub(super) fn stays_on_llc(&self, target: &Target, value: &Value) -> bool {
         let llc = |cpu| self.after().topology.llc_of(cpu);
         self.cpu(target).zip(cpu_of(value)).is_some_and(|(now, then)| llc(now).contains(then))

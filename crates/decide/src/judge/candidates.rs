@@ -45,7 +45,7 @@ pub struct CandidateOptions {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Candidates {
-    /// What to try, without the present state.
+    /// What to try, without the current state.
     pub tried: Vec<Candidate>,
     /// What was requested and is not tried, with the reason.
     pub left_out: Vec<Unchanged>,

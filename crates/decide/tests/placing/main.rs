@@ -306,7 +306,7 @@ fn sends_to(to: usize, cpu: u32, packets_per_s: f64, load: f64) -> Vector {
     }
 }
 
-/// A queue that receives these packets on its present CPU and forwards them.
+/// A queue that receives these packets on its current CPU and forwards them.
 fn forwarding(netdev: &str, cpu: u32, packets_per_s: f64, load: f64) -> Vector {
     Vector {
         label: Subject::Queue(netdev.into(), cpu),

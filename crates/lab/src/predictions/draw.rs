@@ -6,7 +6,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use crate::veths::VethSetting;
 use crate::wire::{CLIENT_CPU, SERVER_CPU, cpus_of};
 
-/// Settings of each load, apart from the present one.
+/// Settings of each load, apart from the current one.
 pub(super) const SETTINGS: usize = 5;
 
 /// A load of `netsilo-bench run`.
@@ -52,7 +52,7 @@ pub(super) fn name(seed: u64, number: usize, load: &str) -> String {
     format!("{seed}-{number:03}: {load}")
 }
 
-/// The load of this number, the present setting, and those to be predicted.
+/// The load of this number, the current setting, and those to be predicted.
 pub(super) fn draw(seed: u64, number: usize) -> (RandomLoad, Vec<VethSetting>) {
     let mut rng = Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
     let test = ["TCP_RR", "TCP_RR", "TCP_RR", "UDP_RR", "UDP_RR", "TCP_STREAM"];

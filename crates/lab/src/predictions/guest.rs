@@ -27,7 +27,7 @@ use crate::say::markdown;
 use crate::wire::cpus_of;
 use crate::workload::{Kind, Workload};
 
-/// Settings of each load, apart from the present one.
+/// Settings of each load, apart from the current one.
 const SETTINGS: usize = 5;
 const QUEUES: usize = 4;
 const CPUS: u32 = 8;
@@ -60,12 +60,12 @@ struct GuestSetting {
 #[serde(deny_unknown_fields)]
 struct Details {
     setting: GuestSetting,
-    /// The counts that are predicted; of the present setting, those that the prediction saw.
+    /// The counts that are predicted; of the current setting, those that the prediction saw.
     expected: Counts,
 }
 
 /// A load with its settings and what was counted under each, over all rounds; the first is the
-/// present one.
+/// current one.
 #[derive(Debug)]
 pub(super) struct GuestRow {
     load: String,
@@ -203,7 +203,7 @@ fn counted(setting: &SettingRecord) -> Counts {
     }
 }
 
-/// The present setting, and those to be predicted.
+/// The current setting, and those to be predicted.
 fn draw(seed: u64, number: usize) -> Vec<GuestSetting> {
     let mut rng = Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
     let mut settings = Vec::new();

@@ -24,13 +24,13 @@ use crate::wire::{NETDEV, cpus_of};
 #[serde(deny_unknown_fields)]
 pub(super) struct PredictedSetting {
     pub(super) setting: VethSetting,
-    /// Relative change of the load that fits, against the present setting.
+    /// Relative change of the load that fits, against the current setting.
     pub(super) gain: Estimate,
     /// What is full first.
     pub(super) limit: String,
 }
 
-/// A load with its settings, and the rates of each by round; the first is the present one.
+/// A load with its settings, and the rates of each by round; the first is the current one.
 #[derive(Debug, Clone)]
 pub(super) struct PredictedLoad {
     pub(super) load: String,
@@ -45,7 +45,7 @@ impl PredictedLoad {
         Ok(Self { load: load.name.clone(), settings, rates })
     }
 
-    /// The same with what the present model predicts.
+    /// The same with what the current model predicts.
     pub(super) fn predicted_again(self, load: &LoadRecord, folder: &Path) -> Result<Self> {
         let start = load.starts.first().context("no bundle")?;
         let settings: Vec<VethSetting> =

@@ -59,7 +59,7 @@ fn share_of_best(row: &PredictedLoad) -> f64 {
     let rates = row.medians();
     let by_gain =
         |a: &usize, b: &usize| row.settings[*a].gain.value.total_cmp(&row.settings[*b].gain.value);
-    // Of settings that are predicted alike the present one is chosen.
+    // Of settings that are predicted alike the current one is chosen.
     let chosen = (0..rates.len()).rev().max_by(by_gain).unwrap_or(0);
     rates[chosen] / rates.iter().copied().fold(f64::NAN, f64::max)
 }

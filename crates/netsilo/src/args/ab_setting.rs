@@ -21,7 +21,7 @@ use crate::args::plan::load;
 pub(crate) enum AbSetting {
     /// Nothing is written.
     None,
-    /// netsilo's own plan, by the named algorithm or the goal's.
+    /// netsilo's own plan, by the named algorithm or by the goal's.
     Plan(Option<AlgorithmName>),
     /// A plan read from a file.
     File(PathBuf),
@@ -61,7 +61,7 @@ impl AbSetting {
         matches!(self, Self::Plan(_))
     }
 
-    /// Returns the plan of this setting; `None` if it writes nothing.
+    /// Returns the plan of this setting, or `None` if the setting writes nothing.
     pub(crate) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
         match self {
             Self::None => Ok(None),

@@ -42,7 +42,7 @@ fn word(distance: Distance) -> &'static str {
     }
 }
 
-/// The measured change and the ends of its interval.
+/// The measured change, and the ends of its interval.
 fn bounds(change: Estimate) -> [(&'static str, f64); 3] {
     [("low", change.low), ("value", change.value), ("high", change.high)]
 }
@@ -208,9 +208,9 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     plain(&text)
 }
 
-/// Converts OpenMetrics, where a counter's family lacks the `_total` of its samples and a help text
-/// ends with a full stop, to the older text format that promtool checks and every version of
-/// Prometheus reads.
+/// Converts OpenMetrics to the older text format, which promtool checks and every version of
+/// Prometheus reads. In OpenMetrics the name of a counter lacks the `_total` of its samples, and a
+/// help text ends with a full stop.
 fn plain(text: &str) -> String {
     let counters: Vec<&str> = text
         .lines()
@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// A status while an outcome is followed.
+    /// A status while the daemon follows an outcome.
     fn following() -> Status {
         let best = BestCandidate {
             name: "spread".into(),
@@ -269,7 +269,7 @@ mod tests {
         let text = render(&status, &read, 1.0);
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         let words = files.iter().flat_map(|file| file.split(|c: char| !is_name(c)));
-        // `host:netsilo_...` is a rule's own name
+        // `host:netsilo_...` is the name of a rule
         let named: Vec<_> = words.filter(|word| word.starts_with("netsilo_")).collect();
         assert!(named.len() > 30, "{named:?}");
         for name in named {

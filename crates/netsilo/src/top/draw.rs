@@ -1,4 +1,4 @@
-//! Draws a state: the title, the row of pages, the page or what covers it, the line at the bottom.
+//! Draws a state: the title, the row of pages, the page or its overlay, and the line at the bottom.
 
 mod map;
 mod pen;
@@ -54,7 +54,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &State) {
     }
 }
 
-/// What is observed, how, and how much comes in.
+/// What is observed, how, and how much data arrives.
 fn draw_title(pen: &mut Pen<'_>, state: &State) {
     let end = usize::from(pen.area.width);
     let right = match (&state.source, state.frozen) {
@@ -114,7 +114,7 @@ fn draw_tabs(pen: &mut Pen<'_>, state: &State) {
         text.push(' ');
         let end = pen.put(x, 0, &text, meaning);
         if page == state.page {
-            // without colour and attributes the brackets still tell the page
+            // without colours and attributes, the brackets still show the page
             pen.put(x, 0, "[", Meaning::Title);
             pen.put(end.saturating_sub(1), 0, "]", Meaning::Title);
             pen.reverse(x, end, 0);

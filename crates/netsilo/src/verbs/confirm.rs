@@ -21,7 +21,7 @@ pub(crate) struct Args {
     state: StateDir,
 }
 
-/// A transaction that stays.
+/// A transaction that is kept.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Confirmed {

@@ -1,4 +1,4 @@
-//! The result of `ab`: as JSON, and as text.
+//! The result of `ab`, as JSON and as text.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::tell::styled::Styled;
 use crate::tell::words::plural;
 use crate::views::units;
 
-/// Renders the verdict, its numbers, and what weakens it.
+/// Renders the verdict, its numbers, and the reasons to doubt it.
 pub(crate) fn render(result: &AbResult<'_>) -> Styled {
     let AbResult { comparison, question, .. } = result;
     let mut text = Styled::default();
@@ -142,7 +142,7 @@ pub(crate) fn number(value: f64) -> String {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct AbResult<'a> {
     pub(crate) schema: u32,
-    // `a` and `b` are those of the comparison
+    // `a` and `b` belong to the comparison
     #[serde(rename = "setting_a")]
     pub(crate) a: &'a AbSetting,
     #[serde(rename = "setting_b")]

@@ -10,7 +10,7 @@ use crate::views::predict::{Cell, bar, change, table};
 use crate::views::table::{narrowed, wrapped};
 use crate::views::units::{count, or_dash, percent};
 
-/// The forecast of one setting in a line.
+/// The forecast of one setting in one line.
 pub(crate) fn line(forecast: &Forecast) -> Styled {
     let mut text = Styled::default();
     let [now, setting] = forecast.settings.as_slice() else { return text };
@@ -38,7 +38,7 @@ pub(crate) fn gain(forecast: &Forecast, name: &str) -> Option<Styled> {
     setting.gain.map(|gain| change(Some(gain), setting.is_clear))
 }
 
-/// The first of these, and how many more there are.
+/// The first few knobs, and how many more there are.
 fn compact(knobs: &[String]) -> String {
     match knobs {
         [] => String::new(),
@@ -47,7 +47,7 @@ fn compact(knobs: &[String]) -> String {
     }
 }
 
-/// Compares settings with the machine as it is; with `per_cpu`, the CPUs whose time changes.
+/// Compares settings with the machine as it is. With `per_cpu`, lists the CPUs whose time changes.
 pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentation) -> Styled {
     let most = forecast.settings.iter().map(|it| it.fits.value).fold(0.0, f64::max);
     let sum = |it: &Expected, of: fn(&CpuTime) -> f64| it.cpus.values().map(of).sum::<f64>();
@@ -90,7 +90,7 @@ pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentat
     text
 }
 
-/// Each CPU's time in softirqs and tasks, by setting; CPUs that no setting changes are left out.
+/// Each CPU's time in softirqs and tasks, by setting. CPUs that no setting changes are left out.
 fn cpus(forecast: &Forecast, presentation: Presentation) -> Styled {
     let Some(present) = forecast.settings.first() else { return Styled::default() };
     let names = forecast.settings.iter().map(|it| it.name.as_str());

@@ -173,7 +173,7 @@ fn decision(status: &Status, entry: &LogEntry) -> String {
     format!("{} ago: {}", ago(status, entry.at), decision_line(entry))
 }
 
-/// A decision in one line; a write is advice where no knob is written.
+/// A decision in one line. In a mode without writes, a write is shown as advice.
 pub(crate) fn decision_line(entry: &LogEntry) -> String {
     let what = kind(entry.kind);
     match &entry.target {

@@ -1,4 +1,4 @@
-//! Verdicts as a table: the outcome of each remedy on each netdev, and why in one line.
+//! Verdicts as a table: the outcome of each remedy on each netdev, and the reason in one line.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,8 +15,8 @@ use crate::views::forecast::gain;
 use crate::views::table::{joined, lines};
 
 /// Renders the verdicts, each with its forecast, and the source of the weights. Remedies that would
-/// help or have a forecast have rows, the others are counted by outcome; with `all` each has a row,
-/// and the numbers behind it follow.
+/// help or have a forecast get rows; the others are counted by outcome. With `all`, each has a row,
+/// followed by its numbers.
 pub(crate) fn render(
     check: &Check,
     forecast: Option<&Result<Forecast, String>>,
@@ -101,7 +101,7 @@ fn counted(verdicts: &[&RemedyVerdict]) -> String {
     outcomes.into_iter().filter_map(words).collect::<Vec<_>>().join("; ")
 }
 
-/// Whether an outcome is wanted.
+/// Whether an outcome is good or bad.
 fn meaning(outcome: Outcome) -> Meaning {
     match outcome {
         Outcome::Help => Meaning::Good,

@@ -22,18 +22,18 @@ const ROUNDS: usize = 3;
 /// A window to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// Index of the candidate; 0 is the present state.
+    /// Index of the candidate; 0 is the current state.
     pub candidate: usize,
     purpose: Purpose,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// Of the present state, for the first limits.
+    /// Of the current state, for the first limits.
     Reference,
     /// Counts in a round.
     Round,
-    /// Of the present state directly after this candidate broke a guard rail.
+    /// Of the current state directly after this candidate broke a guard rail.
     Control(usize),
 }
 
@@ -55,13 +55,13 @@ pub struct Race {
     now: Option<Turn>,
     /// Consecutive parts of this window beyond a limit.
     beyond: Vec<Breach>,
-    /// The candidate that broke a guard rail, until the present state has been measured.
+    /// The candidate that broke a guard rail, until the current state has been measured.
     suspect: Option<(usize, Breach)>,
     is_over: bool,
 }
 
 impl Race {
-    /// Starts a race of this many candidates, with the present state among them.
+    /// Starts a race of this many candidates, with the current state among them.
     pub fn new(rules: RaceRules, candidates: usize) -> Self {
         Self {
             claims: Looks::new(rules.claims(candidates)),
@@ -128,7 +128,7 @@ impl Race {
         Some(Turn { candidate, purpose: Purpose::Round })
     }
 
-    /// Takes one part of the present window, in order of time.
+    /// Takes one part of the current window, in order of time.
     ///
     /// Returns the guard rail that the candidate broke: the window must end now, with
     /// [`TurnEnd::Broke`].
@@ -163,14 +163,14 @@ impl Race {
         broken.iter().find(is_long).copied()
     }
 
-    /// Something else made the present state break the limit, too: the candidate stays, once.
+    /// Something else made the current state break the limit, too: the candidate stays, once.
     fn excuse(&mut self, candidate: usize, breach: Breach) {
         if std::mem::replace(&mut self.lanes[candidate].excused, true) {
             self.out(candidate, OutReason::Rail(breach));
         }
     }
 
-    /// Ends the present window.
+    /// Ends the current window.
     pub fn end(&mut self, end: TurnEnd) {
         let Some(turn) = self.now.take() else { return };
         self.turns += 1;
@@ -239,7 +239,7 @@ impl Race {
         };
     }
 
-    /// The candidate with the best estimate; 0 while none is better than the present state.
+    /// The candidate with the best estimate; 0 while none is better than the current state.
     fn leader(&self) -> usize {
         let loss = |candidate: usize| match candidate {
             0 => Some(0.0),
@@ -281,7 +281,7 @@ impl Race {
         is_alike.then_some(OutReason::AsGoodAsLeader { leader, change })
     }
 
-    /// The last of [`ROUNDS`] rounds, if the candidate was worse than the present state ever was,
+    /// The last of [`ROUNDS`] rounds, if the candidate was worse than the current state ever was,
     /// by more than is tolerated, in all of them.
     fn always_beyond(&self, candidate: usize) -> Option<Breach> {
         let present: Vec<f64> = self.lanes[0].values.values().copied().collect();
@@ -291,7 +291,7 @@ impl Race {
         (all.len() == ROUNDS && present.len() >= ROUNDS).then(|| all[0])
     }
 
-    /// The last interval against the present state that all candidates share the error rate of.
+    /// The last interval against the current state that all candidates share the error rate of.
     fn claim(&self, candidate: usize) -> Option<Estimate> {
         self.claims.last(&self.losses(candidate, 0)).and_then(|look| look.estimate)
     }
@@ -332,7 +332,7 @@ impl Race {
         (0..self.lanes.len()).map(standing).collect()
     }
 
-    /// Whether the present state must still be measured to judge a broken guard rail.
+    /// Whether the current state must still be measured to judge a broken guard rail.
     pub fn owes_control(&self) -> bool {
         self.suspect.is_some()
     }
@@ -342,7 +342,7 @@ impl Race {
         self.turns
     }
 
-    /// Number of candidates that are still measured, with the present state.
+    /// Number of candidates that are still measured, with the current state.
     pub fn candidates_in(&self) -> usize {
         self.still_in().count()
     }

@@ -15,7 +15,7 @@ pub(super) struct Lane {
     /// The objective by round.
     pub(super) values: BTreeMap<u32, f64>,
     pub(super) status: Status,
-    /// Whether it broke a guard rail when the present state did so too.
+    /// Whether it broke a guard rail when the current state did so too.
     pub(super) excused: bool,
     /// Number of windows without a value.
     pub(super) lost: usize,

@@ -1,4 +1,4 @@
-//! Guard rails: how bad a candidate may get, from what the present state showed.
+//! Guard rails: how bad a candidate may get, from what the current state showed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -13,10 +13,10 @@ use crate::comparison::Better;
 use crate::race::rules::RaceRules;
 use crate::workload::{WorkloadMeasure, packets_per_s};
 
-/// The newest values of the present state from which a limit is computed.
+/// The newest values of the current state from which a limit is computed.
 const MOST_VALUES: usize = 64;
 
-/// The fewest values of the present state that give a limit.
+/// The fewest values of the current state that give a limit.
 const LEAST_VALUES: usize = 4;
 
 /// The fewest waits for a bound of their 99th percentile. A part of a window on a busy machine has
@@ -90,7 +90,7 @@ impl Rail {
         }
     }
 
-    /// How far a value may be beyond the worst one of the present state.
+    /// How far a value may be beyond the worst one of the current state.
     fn tolerated(self, rules: &RaceRules, values: &[f64], worst: f64) -> Option<f64> {
         if self == Self::Traffic {
             return Some(worst.abs() / 2.0);
@@ -98,7 +98,7 @@ impl Rail {
         Some(rules.never_worse * median(values)?.abs() + self.negligible())
     }
 
-    /// A difference from the present state that never counts, in the unit of the quantity: one
+    /// A difference from the current state that never counts, in the unit of the quantity: one
     /// packet of a thousand, a tenth of a millisecond.
     fn negligible(self) -> f64 {
         match self {
@@ -182,7 +182,7 @@ fn lost_per_s(rates: &Rates) -> f64 {
         + sockets.map(|name| protocol(rates, name)).iter().sum::<f64>()
 }
 
-/// The newest values of the present state; values are turned so that higher is worse.
+/// The newest values of the current state; values are turned so that higher is worse.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Limits {
     values: BTreeMap<Rail, VecDeque<f64>>,
@@ -191,7 +191,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Adds what the present state showed.
+    /// Adds what the current state showed.
     pub(super) fn learn(&mut self, rules: &RaceRules, peek: &Peek) {
         for rail in Rail::ALL {
             let value = if rail == Rail::Traffic { self.steady(peek) } else { rail.value(peek) };
@@ -213,7 +213,7 @@ impl Limits {
 
     /// The limits that a part of a window is beyond; the traffic's alone if that is one of them.
     ///
-    /// A limit is the worst value of the present state, plus the tolerated share of its median,
+    /// A limit is the worst value of the current state, plus the tolerated share of its median,
     /// plus what never counts; of the traffic half of the least value.
     pub(super) fn broken(&self, rules: &RaceRules, peek: &Peek) -> Vec<Breach> {
         let broken = |rail: Rail| {
@@ -236,7 +236,7 @@ impl Limits {
 }
 
 impl Breach {
-    /// A window whose objective is worse than the worst window of the present state by more than is
+    /// A window whose objective is worse than the worst window of the current state by more than is
     /// tolerated.
     pub(super) fn of_window(rules: &RaceRules, present: &[f64], value: f64) -> Option<Self> {
         let rail = Rail::Objective;

@@ -49,7 +49,7 @@ pub struct RacePlan {
     /// The workload before the search; `None` if no packet was counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Signature>,
-    /// The candidates; the first is the present state and changes nothing.
+    /// The candidates; the first is the current state and changes nothing.
     pub candidates: Vec<Setting>,
 }
 
@@ -88,7 +88,7 @@ impl RacePlan {
         }
         match self.candidates.as_slice() {
             [present, _, ..] if !present.changes.is_empty() => {
-                Err("the first candidate must change nothing: it is the present state".into())
+                Err("the first candidate must change nothing: it is the current state".into())
             }
             [_, _, ..] if self.candidates.len() <= MOST_CANDIDATES => {
                 self.workload.iter().try_for_each(Signature::check)?;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Better, ComparisonSpec, Pair, Scale};
 
-/// Windows of the present state before the first round, from which the first limits come.
+/// Windows of the current state before the first round, from which the first limits come.
 pub(super) const REFERENCE_TURNS: usize = 2;
 
 /// Probability that the interval which drops a candidate misses the true difference.
@@ -18,12 +18,12 @@ const DROP_ERROR_RATE: f64 = 0.05;
 pub struct RaceRules {
     /// Number of windows that the budget allows.
     pub turns: usize,
-    /// Largest probability that a candidate wins that is no better than the present state, all
+    /// Largest probability that a candidate wins that is no better than the current state, all
     /// candidates together.
     pub error_rate: f64,
     /// The smallest difference that matters; relative on the ratio scale.
     pub smallest_relevant: f64,
-    /// How much worse than the present state a candidate may be, as a share of the present value.
+    /// How much worse than the current state a candidate may be, as a share of the current value.
     pub never_worse: f64,
     /// Consecutive parts of a window beyond the limit of the objective that break it; the other
     /// rails need two.
@@ -57,7 +57,7 @@ impl RaceRules {
         (self.turns.saturating_sub(REFERENCE_TURNS) / 2).max(1)
     }
 
-    /// The rules of the intervals that show a candidate to be better than the present state: all
+    /// The rules of the intervals that show a candidate to be better than the current state: all
     /// candidates share the error rate (Bonferroni).
     pub(super) fn claims(&self, candidates: usize) -> Rules {
         let challengers = candidates.saturating_sub(1).max(1);
@@ -78,7 +78,7 @@ impl RaceRules {
         }
     }
 
-    /// The fewest windows in which this many candidates, with the present state among them, can
+    /// The fewest windows in which this many candidates, with the current state among them, can
     /// be told apart even if none is dropped early.
     pub fn least_turns(&self, candidates: usize) -> usize {
         let enough = |turns: usize| {

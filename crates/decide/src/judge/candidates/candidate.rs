@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::judge::verdict::Outcome;
 use crate::plan::{PlacementCost, Plan};
 
-/// A placement is left out if the model expects this many times the present cost. Distances differ
+/// A placement is left out if the model expects this many times the current cost. Distances differ
 /// between machines by a factor of two (`docs/costs.md`), so a smaller factor proves nothing.
 const HOPELESS_COST: u64 = 2;
 

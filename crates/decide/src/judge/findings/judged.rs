@@ -15,7 +15,7 @@ pub(super) struct Judged<'a> {
     pub(super) verdicts: Vec<RemedyVerdict>,
     /// The placement of all netdevs, from which each finding takes the changes of its queues.
     ///
-    /// It includes knobs that another program owns: a finding describes the present state, and
+    /// It includes knobs that another program owns: a finding describes the current state, and
     /// ownership is checked when a knob is written.
     pub(super) plan: Plan,
 }

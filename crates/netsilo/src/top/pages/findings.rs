@@ -1,4 +1,4 @@
-//! The page of findings: what `netsilo check` says of this window.
+//! The page of findings: what `netsilo check` finds in this window.
 
 use netsilo_decide::judge::evidence::Gain;
 use netsilo_decide::judge::findings::{Finding, Severity};
@@ -18,7 +18,7 @@ const COLUMNS: &[Column] = &[
     left("p plans", 3),
 ];
 
-/// Lists the findings, the most severe first; checks without a finding are counted.
+/// Lists the findings, most severe first. Checks without a finding are only counted.
 pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
     let findings = &window.check.findings;
     let (wrong, well): (Vec<&Finding>, Vec<&Finding>) =
@@ -47,7 +47,7 @@ fn row(finding: &Finding, palette: Palette) -> Row {
     let settings = finding.writable().map_or(0, |remedy| remedy.changes.len());
     let plans = if settings == 0 { "-".to_owned() } else { plural(settings, "setting") };
     let severity = format!("{glyph} {}", finding.severity.as_str());
-    // the worst first, as numbers are sorted
+    // the worst come first, because numbers are sorted that way
     let rank = Some(f64::from(finding.severity as u8));
     Row {
         cells: vec![

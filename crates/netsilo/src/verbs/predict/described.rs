@@ -17,7 +17,8 @@ use crate::tell::words::wrong_key;
 use crate::verbs::predict::arguments::{Args, split};
 use crate::views;
 
-/// Points of a sweep that have intervals as JSON: each takes as long as all draws.
+/// Maximum number of points of a sweep that have intervals in JSON. Each such point needs all
+/// draws.
 const MOST_BANDS: usize = 100;
 
 /// Reads the scenario, predicts and prints.
@@ -69,7 +70,7 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
     Ok(Exit::Printed)
 }
 
-/// The error with the nearest known key.
+/// The error, with the nearest known key.
 fn in_words(error: &BadScenario) -> String {
     match error {
         BadScenario::Text { line, what } => {

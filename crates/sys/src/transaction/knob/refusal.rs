@@ -1,7 +1,8 @@
-//! The kernel's refusals in plain words: what an errno means for a knob, and what to do next.
+//! Explains the kernel's refusals in plain words: what an errno means for a knob, and what to do
+//! next.
 //!
-//! Meanings that hold for one knob only are in the knob's row. This file has the meanings that hold
-//! for every knob, or for every ethtool setting.
+//! A meaning that applies to one knob only is in the knob's row. This file has the meanings that
+//! apply to every knob, or to every ethtool setting.
 
 use std::fmt;
 use std::io;
@@ -31,7 +32,7 @@ impl fmt::Display for Doing {
     }
 }
 
-/// What a refusal means for this knob and what to do next.
+/// What a refusal means for this knob, and what to do next.
 pub(super) fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<&'static str> {
     let errno = Errno::from_io_error(error)?;
     if *doing == Doing::Read {
@@ -55,7 +56,7 @@ pub(super) fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<
     })
 }
 
-/// The errors that a row may give a reason for.
+/// The errors for which a row may give a reason.
 fn named(errno: Errno) -> Option<netsilo_model::change::Errno> {
     match errno {
         Errno::IO => Some(netsilo_model::change::Errno::Io),

@@ -86,7 +86,7 @@ fn a_candidate_that_breaks_a_rail_is_taken_back_within_two_parts_and_is_out() {
         panic!("{:?}", race.standings()[2])
     };
     assert_eq!((*round, breach.rail), (0, Rail::Objective));
-    // the present state is measured directly after it
+    // the current state is measured directly after it
     let at = records.iter().position(|it| it.candidate == 2).unwrap();
     assert_eq!(records[at + 1].candidate, 0);
     assert!(matches!(race.result(), RaceResult::Won { candidate: 1, .. }));
