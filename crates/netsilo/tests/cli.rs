@@ -43,7 +43,7 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// Returns exit code and stderr of a failure; asserts that stdout is empty.
+/// Returns exit code and stderr of a failure. Asserts that stdout is empty.
 fn refusal(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert_eq!(stdout(&output), "", "{arguments:?}");

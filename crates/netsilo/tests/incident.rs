@@ -31,7 +31,7 @@ fn page(file: &Path, arguments: &[&str]) -> String {
     std::fs::read_to_string(file).unwrap()
 }
 
-/// The bundle that a page holds.
+/// The bundle that a page contains.
 fn held(page: &str) -> Vec<u8> {
     let data = page.split("data:application/zstd;base64,").nth(1).unwrap();
     BASE64_STANDARD.decode(data.split('"').next().unwrap()).unwrap()

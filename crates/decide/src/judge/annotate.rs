@@ -1,8 +1,8 @@
 //! What verdicts add to plans, and plans to verdicts, after both are made.
 //!
-//! A plan is made without verdicts, and a remedy is judged without a plan. This file alone knows
-//! both: it adds the verdict on a planned change to the change's reason, and the planned changes to
-//! the verdict that calls for them.
+//! A plan is made without verdicts, and a remedy is judged without a plan. Only this file knows
+//! both. It adds the verdict on a planned change to the change's reason, and the planned changes to
+//! the verdict that recommends them.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use crate::plan::arfs::wants_arfs;
 use crate::plan::find_outcome::FoundOutcome;
 use crate::plan::{Goal, Plan, plan, plan_as_measured};
 
-/// Adds the verdict on each change of RPS, RFS and aRFS to its reason; the plan is of this goal.
+/// Adds the verdict on each change of RPS, RFS and aRFS to its reason. The plan is for this goal.
 ///
-/// A change without receive traffic to judge stays as it is.
+/// A change stays as it is if there is no receive traffic to judge.
 pub fn annotate(plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     let mut notes: BTreeMap<(NetdevIdentity, PacketSteering), String> = BTreeMap::new();
     let annotated = |change: Change| {
@@ -42,8 +42,8 @@ pub fn plan_with_verdicts(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     annotate(plan(analysis, goal), analysis, goal)
 }
 
-/// Plans by what was measured on this workload, else by the model, with the reason if an outcome
-/// was measured on another one.
+/// Plans by what was measured on this workload, else by the model. If an outcome was measured on
+/// another workload, the plan has the reason why it is not followed.
 pub fn plan_by_outcome(analysis: &Analysis<'_>, goal: &Goal, found: &FoundOutcome<'_>) -> Plan {
     match found {
         FoundOutcome::Matches(matching) => plan_as_measured(analysis, goal, matching),
@@ -54,7 +54,7 @@ pub fn plan_by_outcome(analysis: &Analysis<'_>, goal: &Goal, found: &FoundOutcom
     }
 }
 
-/// The verdicts on all netdevs with receive traffic, each with the changes that it calls for; empty
+/// The verdicts on all netdevs with receive traffic, each with its recommended changes. Empty
 /// without rates.
 pub fn verdicts(analysis: &Analysis<'_>) -> Vec<RemedyVerdict> {
     let with_changes = |Proposal { verdict, goal }: Proposal| match goal {
@@ -74,7 +74,7 @@ enum PacketSteering {
     Arfs,
 }
 
-/// The packet steering that a change switches on, and its netdev.
+/// The packet steering that a change switches on, and the netdev.
 fn steering(change: &Change) -> Option<(&NetdevIdentity, PacketSteering)> {
     match (&change.target, &change.new) {
         (Target::RpsCpus(knob), Value::Cpus(cpus)) if !cpus.is_empty() => {
@@ -89,7 +89,7 @@ fn steering(change: &Change) -> Option<(&NetdevIdentity, PacketSteering)> {
 }
 
 impl PacketSteering {
-    /// Whether the goal asks for it: flow rules need the same offload as aRFS.
+    /// Whether the goal requests it. Flow rules need the same offload as aRFS.
     fn is_of(&self, goal: &Goal, analysis: &Analysis<'_>, netdev: &Netdev) -> bool {
         match self {
             Self::Rps(_) => goal.rps.is_some(),

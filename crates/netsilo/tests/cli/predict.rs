@@ -33,7 +33,7 @@ fn the_page_of_predict_shows_what_is_printed() {
     }
 }
 
-/// A bundle that a measurement of outcomes kept.
+/// A bundle that a measurement of outcomes stored.
 pub(super) fn outcome(name: &str) -> String {
     format!("{}/../../fixtures/outcomes/{name}.tar.zst", env!("CARGO_MANIFEST_DIR"))
 }

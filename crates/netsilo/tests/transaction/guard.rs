@@ -28,7 +28,7 @@ fn restored_by_the_guard(host: &Host) {
     host.until("the guard ends", |host| host.guards().is_empty());
 }
 
-/// Ends an apply before its deadline without confirmation; repeats with more time on a busy
+/// Ends an apply before its deadline without confirmation. Repeats with more time on a busy
 /// machine.
 fn ended_before_the_deadline(end: impl Fn(&Host, &str)) -> Host {
     for within in ["2s", "10s", "60s"] {

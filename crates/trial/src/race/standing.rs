@@ -1,4 +1,4 @@
-//! Where a race stands: each candidate, why it is out, and the winner.
+//! The standings of a race: each candidate, why it is out, and the winner.
 
 use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub enum Status {
     },
 }
 
-/// Why a candidate is not measured any more. A change is that of the objective from the other
+/// Why a candidate is not measured any more. A change is the change of the objective from the other
 /// setting to this one, relative on the ratio scale.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -45,7 +45,8 @@ pub enum OutReason {
         /// The change from the leader.
         change: Estimate,
     },
-    /// A gain that matters is excluded, or would not be shown with the whole budget.
+    /// It cannot gain enough to matter, or such a gain could not be shown even with the whole
+    /// budget.
     NothingToGain(Estimate),
     /// It could not be applied or measured.
     Failed(String),
@@ -64,7 +65,7 @@ pub struct Standing {
     /// Median of the objective; `None` without a window.
     pub median: Option<f64>,
     /// The change of the objective from the current state, at the error rate that all candidates
-    /// share; `None` for the current state and before the first look.
+    /// share. `None` for the current state, and before the first look.
     pub change: Option<Estimate>,
     /// Whether that interval shows a gain.
     pub is_better: bool,

@@ -41,7 +41,7 @@ fn cpu_of(subject: &Subject) -> Option<CpuId> {
     }
 }
 
-/// Drops at a CPU's backlog: by its own limit, or by the flow limit.
+/// Drops at a CPU's backlog, by its own limit or by the flow limit.
 fn backlog(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(LossStage::Backlog) else { return Vec::new() };
     let mut findings = Vec::new();
@@ -252,7 +252,7 @@ fn squeeze(
     }
 }
 
-/// Reports where nothing was lost, when the backlog and socket stages are known.
+/// Reports that nothing was lost, if the backlog and socket stages are known.
 fn nothing(analysis: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
     let is_known = |place: LossStage| ledger.stage(place).is_some();
     let known = !analysis.rates.elapsed.is_zero()

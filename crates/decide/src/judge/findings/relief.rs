@@ -65,7 +65,7 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
     }
 }
 
-/// That nothing moves these queues, with the plan's reason for the first of them.
+/// Says that nothing moves these queues, with the plan's reason for the first of them.
 pub(super) fn kept(judged: &Judged<'_>, queues: &[&Silo]) -> Gain {
     let Plan { unchanged, refusals, .. } = &judged.plan;
     let reasons = || {

@@ -1,5 +1,5 @@
-//! Findings from verdicts: remedies that would help where a CPU is saturated, and settings that are
-//! on and hurt.
+//! Findings from verdicts: remedies that would help if a CPU is saturated, and settings that are on
+//! and hurt.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::judge::verdict::{Outcome, RemedyName, RemedyVerdict, unsteerable};
 
-/// Share of bytes that RFS cannot steer from which RFS is reported as useless.
+/// If RFS cannot steer at least this share of bytes, it is reported as useless.
 const USELESS: f64 = 0.9;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
@@ -64,7 +64,8 @@ fn of_netdev(verdicts: &[&RemedyVerdict]) -> Vec<Finding> {
         );
         findings.push(finding(FindingId::ArfsWouldHelp, arfs, title, vec![remedy]));
     }
-    // Remedies in the device need no inter-processor interrupts: propose RPS only without them.
+    // Remedies in the device need no inter-processor interrupts, so propose RPS only if there are
+    // none.
     let by_device = [RemedyName::MoreQueues, RemedyName::Arfs, RemedyName::SpreadInterrupts];
     if let Some(rps) =
         helps(RemedyName::Rps).filter(|_| !by_device.iter().any(|remedy| helps(*remedy).is_some()))
@@ -130,7 +131,7 @@ fn of_netdev(verdicts: &[&RemedyVerdict]) -> Vec<Finding> {
     findings
 }
 
-/// Warns against switching RPS on. `None` when RPS is on: then switching it off has a gain.
+/// Warns against switching RPS on. `None` if RPS is on, because then switching it off has a gain.
 fn would_hurt(rps: &RemedyVerdict) -> Option<Finding> {
     let Gain::Nothing(why) = &rps.bound else { return None };
     let what = "leave RPS off: no cpu has idle time for the work. Less work per packet, or more \
@@ -168,7 +169,7 @@ fn remedy(verdict: &RemedyVerdict, what: &str, cost: Option<&str>) -> Remedy {
     }
 }
 
-/// RFS is on, but steers connected sockets only, and nearly all bytes go to unconnected ones.
+/// RFS is on, but steers only connected sockets, and nearly all bytes go to unconnected ones.
 fn rfs_useless(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let share = unsteerable(analysis, netdev).filter(|share| *share >= USELESS)?;
     let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {

@@ -14,7 +14,7 @@ use crate::snapshot::ethtool::{FlowType, HashFields, Rss};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;
 
-/// What RSS hashes of a type of flow (`ethtool -N <dev> rx-flow-hash udp4 sdfn`).
+/// The fields that RSS hashes for a type of flow (`ethtool -N <dev> rx-flow-hash udp4 sdfn`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowHash {
@@ -82,7 +82,7 @@ impl Knob for FlowHash {
 pub struct RssTable {
     /// The device.
     pub netdev: NetdevIdentity,
-    /// The RSS context; 0 is the device's own.
+    /// The RSS context. 0 is the device's own.
     #[serde(default)]
     pub context: u32,
 }
@@ -116,7 +116,7 @@ impl Knob for RssTable {
         Location::Ethtool { netdev: &self.netdev, setting: EthtoolSetting::RssTable(self.context) }
     }
 
-    /// A snapshot has the table of context 0 only.
+    /// A snapshot has only the table of context 0.
     fn value_in(&self, snapshot: &Snapshot) -> Option<Table> {
         let table = &rss(snapshot, &self.netdev)?.indirection;
         (self.context == 0 && !table.is_empty()).then(|| Table(table.clone()))
@@ -237,7 +237,8 @@ impl Knob for RssHash {
     }
 }
 
-/// An RSS context that spreads evenly over these rx queues and no others; on means that it exists.
+/// An RSS context that spreads packets evenly over exactly these rx queues. On means that it
+/// exists.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RssContext {
@@ -247,7 +248,7 @@ pub struct RssContext {
     pub queues: CpuSet,
 }
 
-/// A snapshot does not list contexts, and a script would make one more with each run.
+/// A snapshot does not list contexts, and a script would create another one each time it runs.
 impl Knob for RssContext {
     type Value = bool;
 
@@ -276,7 +277,7 @@ impl Knob for RssContext {
     }
 }
 
-/// A flow steering rule (`ethtool -N`); on means that it exists.
+/// A flow steering rule (`ethtool -N`). On means that it exists.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NtupleRule {
@@ -286,7 +287,7 @@ pub struct NtupleRule {
     pub rule: FlowRule,
 }
 
-/// A snapshot does not list rules, and a script would install one more with each run.
+/// A snapshot does not list rules, and a script would install another one each time it runs.
 impl Knob for NtupleRule {
     type Value = bool;
 
