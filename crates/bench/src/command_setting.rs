@@ -1,4 +1,4 @@
-//! A setting given as a command: netsilo runs the command once, reads what it changed, undoes the
+//! A setting given as a command. netsilo runs the command once, reads what it changed, undoes the
 //! changes, and later writes them itself.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ struct Settings {
     others: BTreeMap<String, String>,
 }
 
-/// Runs the command, reads what it changes, and undoes it. Meanwhile the journal holds the previous
+/// Runs the command, reads what it changed, and undoes it. Meanwhile the journal has the previous
 /// value of every knob, so `netsilo undo` can restore it in any case.
 pub(crate) fn record(name: &str, command: &str, setup: &Setup<'_>) -> Result<Vec<Change>> {
     out::note(&format!("{name}: running its command once to read what it changes"));
@@ -107,7 +107,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Reads all values; a knob that cannot be read is left out.
+/// Reads all values. A knob that cannot be read is left out.
 fn look(root: &Root, kernel: &dyn Kernel) -> Result<Settings> {
     let snapshot: Snapshot =
         netsilo_sys::snapshot(root).context("cannot read this machine's settings")?;
@@ -120,7 +120,7 @@ fn look(root: &Root, kernel: &dyn Kernel) -> Result<Settings> {
     Ok(Settings { knobs, others })
 }
 
-/// Lists values that differ, one per line, without those that already differed between the two
+/// Lists values that differ, one per line. Leaves out values that already differed between the two
 /// reads before the command.
 fn difference(
     before: &BTreeMap<String, String>,

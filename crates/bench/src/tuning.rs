@@ -42,7 +42,7 @@ impl TuningArgs {
         })
     }
 
-    /// Returns the CPUs that a word of a definition means here.
+    /// Returns the CPUs for which a word of a definition stands on this machine.
     pub(crate) fn cpus(
         &self,
         word: &Cpus,

@@ -52,7 +52,7 @@ pub(super) fn interval(interval: &Estimate, scale: Scale) -> String {
 
 fn signed(value: f64, scale: Scale) -> String {
     match scale {
-        // above tenfold a factor reads better than a percentage
+        // above tenfold a factor is easier to read than a percentage
         Scale::Ratio if value >= 9.995 => format!("x{}", units::count(value + 1.0)),
         Scale::Ratio => format!("{:+.1}%", value * 100.0),
         Scale::Difference if value < 0.0 => format!("-{}", units::small(-value)),
@@ -80,7 +80,7 @@ pub(super) fn against(against: &ReferenceComparison) -> String {
     format!("{}{}: {}", change(against), interval.unwrap_or_default(), verdict(against.verdict))
 }
 
-/// Formats change, interval and verdict; without an interval the change alone.
+/// Formats change, interval and verdict. Without an interval, only the change.
 pub(super) fn change_or_verdict(against: &ReferenceComparison) -> String {
     let interval =
         against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
@@ -98,7 +98,7 @@ pub(super) const EXPECTED: &str = "Predicted is how much more of the load fits u
 pub(super) const EXPECTED_COLUMNS: [&str; 5] =
     ["load", "setting", "predicted", "measured", "in the interval"];
 
-/// What the model expected and what was measured: one row per load and setting.
+/// The model's predictions and the measurements: one row per load and setting.
 pub(super) fn expected_rows(results: &Results) -> Vec<[String; 5]> {
     let row = |load: &str, it: &ExpectedBesideMeasured| {
         let predicted = match it.expected {
@@ -124,7 +124,7 @@ pub(super) fn not_expected(results: &Results) -> Vec<String> {
     results.expected.iter().filter_map(why).collect()
 }
 
-/// Returns sentences about what each setting but the first changed.
+/// Returns sentences about the changes made by each setting except the first.
 pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
     let names = results
         .loads
@@ -252,7 +252,7 @@ pub(super) fn early_drop_comparisons(spared: &Saving) -> Vec<(&'static str, &Dif
     ways.into_iter().filter_map(|(name, it)| Some((name, it.as_ref()?))).collect()
 }
 
-/// Lists where stages were not sampled or samples were lost.
+/// Lists loads and settings where stages were not sampled or samples were lost.
 pub(super) fn not_sampled(results: &Results) -> Vec<String> {
     let notes = |costs: &StageCosts| {
         let who = format!("{}, {}", costs.load, costs.setting);
@@ -318,7 +318,7 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
     caveats
 }
 
-/// Lists what weakens single figures.
+/// Lists the reasons to doubt single figures.
 pub(super) fn cell_notes(results: &Results) -> Vec<String> {
     let mut doubts = Vec::new();
     for load in &results.loads {

@@ -19,7 +19,7 @@ use crate::experiment::record::{LoadRecord, Recorded, SettingRecord, middle};
 use crate::say::markdown;
 use crate::wire::{NETDEV, cpus_of};
 
-/// Change of the rate within which "no clear change" is right.
+/// If the rate changes by less than this, "no clear change" is right.
 const SMALL: f64 = 0.05;
 
 /// What a setting writes.
@@ -29,7 +29,7 @@ pub(super) struct Rps {
     pub(super) rps: u32,
 }
 
-/// A setting of RPS, and the same load without.
+/// A setting of RPS, and the same load without RPS.
 struct Pair<'a> {
     load: &'a LoadRecord,
     off: &'a SettingRecord,
@@ -62,7 +62,7 @@ impl Pair<'_> {
         self.on.over(self.off).map(|ratio| ratio.map(|it| it - 1.0))
     }
 
-    /// What `check` says under this load, and what `predict` expects.
+    /// The verdict of `check` under this load, and the forecast of `predict`.
     fn said(&self, folder: &Path, draws: &Draws) -> Result<(Outcome, Option<Estimate>)> {
         let start = self.load.starts.first().context("no bundle")?;
         let file = folder.join(&start.bundle);
@@ -85,7 +85,7 @@ impl Pair<'_> {
         Ok((verdict, expected))
     }
 
-    /// Whether the verdict agrees with what was measured.
+    /// Whether the verdict agrees with the measurements.
     fn score(&self, verdict: Outcome) -> Score {
         let change = self.change();
         let shown =
@@ -101,14 +101,14 @@ impl Pair<'_> {
     }
 }
 
-/// What became of a verdict.
+/// How a verdict compares with the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Score {
-    /// "Helps" or "hurts", and so it was; "no clear change", and a change of more than
-    /// [`SMALL`] is not shown.
+    /// The verdict was "helps" or "hurts", and the measurements agree. Or it was "no clear change",
+    /// and the measurements show no change of more than [`SMALL`].
     Right,
     Wrong,
-    /// "Helps" or "hurts", and the interval of the change holds zero.
+    /// The verdict was "helps" or "hurts", but the interval of the change contains zero.
     NotShown,
     SaysNothing,
 }
