@@ -115,7 +115,7 @@ impl SettingKeys {
         ensure!(
             ways.next().is_none(),
             "setting {name}: irqs, rps and rfs, most-queues, offload, and command exclude each \
-             other: make a setting of each"
+             other: write one setting for each"
         );
         Ok(way)
     }
@@ -204,7 +204,7 @@ pub(crate) fn text(name_or_file: &str) -> Result<(String, String)> {
     let is_file = path.extension().is_some() || path.components().count() > 1;
     ensure!(
         is_file || path.exists(),
-        "no published experiment is called {name_or_file}: there are {}; or name a file",
+        "no published experiment is called {name_or_file}: choose one of {}, or name a file",
         published()
     );
     let name = path.file_stem().and_then(|stem| stem.to_str());

@@ -346,7 +346,7 @@ impl Runner<'_> {
         let dir = folder.folder().display();
         if self.stop.load(Ordering::Relaxed) {
             out::text(&format!(
-                "interrupted; nothing remains written. Resume with --resume {dir}\n"
+                "interrupted; everything is restored. Resume with --resume {dir}\n"
             ));
             return Ok(Exit::Refused);
         }
@@ -385,7 +385,7 @@ impl Runner<'_> {
                     folder.append(&Record::Expected(Box::new(expected)))
                 });
                 if let (Err(error), false) = (seen, self.stop.load(Ordering::Relaxed)) {
-                    bar.note(&format!("{}: nothing is predicted: {error}", load.name));
+                    bar.note(&format!("{}: no prediction: {error}", load.name));
                 }
             }
             if let Err(error) = temporary.replace(&setting.changes) {
@@ -494,7 +494,8 @@ fn give_up(in_a_row: usize, why: &str) -> Result<()> {
     if in_a_row < FAILURES {
         return Ok(());
     }
-    let message = format!("{in_a_row} trials in a row without a result, the last because: {why}");
+    let message =
+        format!("{in_a_row} consecutive trials without a result; the reason for the last: {why}");
     bail!(ExitError(Exit::Refused, message))
 }
 

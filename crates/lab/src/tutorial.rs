@@ -147,7 +147,7 @@ fn replaced(command: &str, name: &str, path: &str) -> String {
     }
 }
 
-/// Takes a page apart.
+/// Splits a page into its parts.
 fn parts(page: &str) -> Result<Vec<Part>> {
     let mut parts = vec![Part::Text(Vec::new())];
     let mut lines = page.lines().zip(1..);
@@ -175,7 +175,7 @@ fn parts(page: &str) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// Puts a page together.
+/// Joins the parts of a page.
 fn text(parts: &[Part]) -> String {
     let mut lines = Vec::new();
     for part in parts {

@@ -35,7 +35,7 @@ pub(crate) struct Veth {
     kthreads: Vec<Kthread>,
 }
 
-/// Who answers.
+/// The server that answers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Server {
     /// `netsilo-bench serve` with `count` threads on these CPUs, and `work` microseconds for each

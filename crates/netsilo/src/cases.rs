@@ -376,7 +376,7 @@ fn a_full_listener_whose_limit_was_not_read_gets_the_limit_of_the_kernel_as_a_fi
     fs::write(&path, unread).unwrap();
     let found = Host::found(&path, FindingId::ListenOverflow);
     let remedy = &found.findings[0].remedies[0];
-    assert!(remedy.what.contains("asked for now was not read"), "{}", remedy.what);
+    assert!(remedy.what.contains("current value was not read"), "{}", remedy.what);
     assert_eq!(remedy.changes[0].target.to_string(), "net.core.somaxconn");
 }
 

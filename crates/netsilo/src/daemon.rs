@@ -147,7 +147,7 @@ fn print_checked(config: &Config, path: Option<&Path>) {
     }
     let result = if config.files.is_empty() {
         let path = path.unwrap_or(Path::new(config::CONFIG_DIR)).display();
-        let why = "neither netsilo.toml nor conf.d/*.toml is there: the daemon uses its defaults";
+        let why = "neither netsilo.toml nor conf.d/*.toml exists: the daemon uses its defaults";
         format!("{path}: {why}\n")
     } else {
         format!("{}: no error\n", plural(config.files.len(), "file"))
@@ -509,7 +509,7 @@ impl<'a> Daemon<'a> {
         let counting = self.config.counting();
         if let Err(error) = self.args.load().and_then(|config| self.configure(config)) {
             let error = format!("{error:#}");
-            eprint_line(format_args!("configuration not reloaded, the old one stays: {error}"));
+            eprint_line(format_args!("configuration not reloaded, so the old one stays: {error}"));
             self.status.config.error = Some(error);
             self.status.totals.bad_reloads += 1;
             self.publish(Duration::ZERO);

@@ -132,7 +132,7 @@ fn refuse_addresses(path: &Path, bundle: &Bundle, with_addresses: bool) -> Resul
         return Ok(());
     }
     let why = format!(
-        "{} holds addresses and the host's name: --with-addresses puts them into the page; \
+        "{} contains addresses and the host's name: --with-addresses puts them into the page; \
          netsilo capture without that option replaces them",
         path.display()
     );
@@ -148,7 +148,7 @@ fn findings(check: &Check) -> Markup {
     let (passed, wrong): (Vec<&Finding>, Vec<&Finding>) =
         check.findings.iter().partition(|finding| finding.severity == Severity::Ok);
     html! {
-        @if wrong.is_empty() { p { "No check found anything wrong." } }
+        @if wrong.is_empty() { p { "No check found a problem." } }
         @for finding in wrong { (one(finding)) }
         @if !passed.is_empty() {
             details {

@@ -64,7 +64,7 @@ pub fn read_records<T: DeserializeOwned>(folder: &Path) -> Result<Lines<T>> {
 /// Refuses files that others may have written, because the commands in them will run.
 pub fn refuse_foreign(folder: &Path, files: &[&str]) -> Result<()> {
     for it in [folder.to_owned()].into_iter().chain(files.iter().map(|file| folder.join(file))) {
-        let why = "others may have written the commands in it: read them, then use --trust";
+        let why = "others may have written the commands in it: read them first, then use --trust";
         let missing = || std::io::Error::from(rustix::io::Errno::NOENT);
         let found = trust::check(&it).context(why)?.ok_or_else(missing);
         found.with_context(|| format!("cannot read {}", it.display()))?;
@@ -166,7 +166,7 @@ pub fn as_found(state: &StateDir, settings: &[Setting]) -> Result<()> {
         let now = knob::read(&kernel, &change.target)?.value;
         ensure!(
             now == change.old,
-            "{} is {now} and was {} when the run began: restore it, or start a new run",
+            "{} is {now} but was {} when the run began: restore it, or start a new run",
             change.target,
             change.old
         );

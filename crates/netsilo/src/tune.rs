@@ -165,7 +165,7 @@ fn search(
     // a winner that is not kept was in effect only to measure the outcome
     temporary.restore()?;
     if interrupted && let Some(dir) = dir {
-        out::note(&format!("go on with: netsilo tune --resume {}", dir.display()));
+        out::note(&format!("to continue: netsilo tune --resume {}", dir.display()));
     }
     Ok(if interrupted { Exit::Refused } else { Exit::Done })
 }

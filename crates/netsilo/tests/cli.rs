@@ -306,7 +306,7 @@ fn a_damaged_outcome_is_named_and_skipped_and_can_be_forgotten() {
     let folder = dir.path().to_str().unwrap();
     let outcomes = |more: &[&str]| run(&[&["tune", "--outcomes-dir", folder], more].concat());
     let listed = outcomes(&["--outcomes"]);
-    let none = "no outcome is kept: netsilo tune measures one\n";
+    let none = "no outcome is stored: netsilo tune measures one\n";
     assert_eq!((code(&listed), stdout(&listed), stderr(&listed)), (0, none, ""));
     std::fs::write(dir.path().join("1.json"), "{\"schema\": 1, \"won\": 7}").unwrap();
     std::fs::write(dir.path().join("2.json"), "{\"schema\": 9, \"x\": {}}").unwrap();

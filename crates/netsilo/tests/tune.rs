@@ -376,7 +376,7 @@ fn an_interrupted_search_restores_goes_on_and_has_a_report() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let (code, text) = output_of(&child.wait_with_output().unwrap());
     assert_eq!((code, bench.knobs()), (Some(1), before.clone()), "{text}");
-    assert!(text.contains("interrupted: nothing remains written"), "{text}");
+    assert!(text.contains("interrupted: everything is restored"), "{text}");
     let (code, text) =
         output_of(&bench.on_the_machine(&["tune", "--resume", folder, "--yes"]).output().unwrap());
     assert_eq!(code, Some(0), "{text}");

@@ -81,7 +81,7 @@ pub enum BundleError {
         written_by: String,
     },
     /// The capture ended before its first window.
-    #[error("there is nothing to save: no window has ended")]
+    #[error("nothing to save: no window has ended yet")]
     Empty,
     /// The readers reject its trees, or a tree could not be saved.
     #[error(transparent)]

@@ -113,7 +113,7 @@ fn a_capture_without_a_window_is_not_written() {
     let mut capture = Capture::start().unwrap();
     snapshot(&capture.sample(&Root::live()).unwrap()).unwrap();
     let error = capture.write(&path, "6.1", Addresses::Keep).unwrap_err();
-    assert_eq!(error.to_string(), "there is nothing to save: no window has ended");
+    assert_eq!(error.to_string(), "nothing to save: no window has ended yet");
     assert!(!path.exists());
 }
 

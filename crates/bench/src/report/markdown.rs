@@ -37,7 +37,7 @@ pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
     }
     text += &expected(results);
     text += &stages(results);
-    list(&mut text, "What weakens single figures", &words::cell_notes(results));
+    list(&mut text, "Reasons to doubt single figures", &words::cell_notes(results));
     let failed = results.failed.iter().map(|it| {
         format!("round {}, {}, {}: {}", it.step.round + 1, it.step.load, it.step.setting, it.why)
     });

@@ -90,9 +90,9 @@ pub(super) fn change_or_verdict(against: &ReferenceComparison) -> String {
 
 /// What the columns of predictions mean.
 pub(super) const EXPECTED: &str = "Predicted is how much more of the load fits until something is \
-    full, with a 90 % interval, as netsilo predict computes it; it was written down before the \
-    settings were measured. Measured is the rate. With few instances latency limits the rate, of \
-    which the prediction says nothing.";
+    full, with a 90 % interval, as computed by netsilo predict before the settings were measured. \
+    Measured is the rate. With few instances the rate is limited by latency, which is not \
+    predicted.";
 
 /// The columns of [`expected_rows`].
 pub(super) const EXPECTED_COLUMNS: [&str; 5] =
@@ -119,7 +119,7 @@ pub(super) fn expected_rows(results: &Results) -> Vec<[String; 5]> {
 /// Why nothing was predicted, by load.
 pub(super) fn not_expected(results: &Results) -> Vec<String> {
     let why = |it: &ExpectedUnderLoad| {
-        Some(format!("{}: nothing was predicted: {}", it.load, it.why_not.as_ref()?))
+        Some(format!("{}: no prediction: {}", it.load, it.why_not.as_ref()?))
     };
     results.expected.iter().filter_map(why).collect()
 }
@@ -277,9 +277,9 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
     for (what, chance) in [("rates", &results.rates), ("other measures", &results.others)] {
         if chance.made > 0 {
             caveats.push(format!(
-                "On {what}: {}, {} of them of a difference. If no setting changed anything, about \
-                 {:.1} would show one by chance: an interval misses the true value once in {:.0} \
-                 times ({sure:.0} %).",
+                "On {what}: {}, {} of them show a difference. If no setting changed anything, \
+                 about {:.1} would show one by chance: one interval in {:.0} does not contain the \
+                 true value ({sure:.0} %).",
                 plural(chance.made, "verdict"),
                 chance.differ,
                 chance.by_chance,
@@ -295,7 +295,7 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
     }
     if !results.failed.is_empty() {
         caveats.push(format!(
-            "{} failed; they are listed below.",
+            "{} failed and are listed below.",
             plural(results.failed.len(), "trial")
         ));
     }
@@ -307,7 +307,7 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
     }
     if results.unknown_records > 0 {
         caveats.push(format!(
-            "{} with a setting, load or round that this experiment does not have; not counted.",
+            "{} of a setting, load or round that this experiment does not have: not counted.",
             plural(results.unknown_records, "record")
         ));
     }
@@ -332,7 +332,7 @@ pub(super) fn cell_notes(results: &Results) -> Vec<String> {
                 ));
             }
             if steadiness.autocorrelation.is_some() {
-                doubts.push(format!("{who}: autocorrelated, neighbouring rounds are alike"));
+                doubts.push(format!("{who}: autocorrelated: neighbouring rounds are similar"));
             }
             if !steadiness.outliers.is_empty() {
                 let outliers = plural(steadiness.outliers.len(), "outlier");

@@ -28,7 +28,7 @@ pub(super) enum Demand {
 /// A change that is wanted.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Want {
-    /// As the last window put it.
+    /// The change in the form of the last window.
     pub(super) change: Change,
     /// Windows in a row.
     pub(super) windows: u32,

@@ -24,7 +24,7 @@ pub(super) enum Hold {
     Dwell(Duration),
     /// The budget of this many changes per minute is used up.
     Budget(u32),
-    /// XPS waits for the interrupts of its netdev.
+    /// XPS waiting for the interrupts of its netdev.
     WaitsForInterrupts,
     /// The current value is being reverted.
     Reverting,
@@ -71,15 +71,15 @@ impl fmt::Display for Hold {
             }
             Self::Restless(until) => write!(
                 f,
-                "it changed several times lately: has to be wanted without a break until {} s",
+                "it changed several times recently: must be wanted without interruption until {} s",
                 until.as_secs()
             ),
             Self::Dwell(until) => {
-                write!(f, "it had that value lately; not before {} s", until.as_secs())
+                write!(f, "it had that value recently; not before {} s", until.as_secs())
             }
             Self::Budget(most) => write!(f, "{most} changes were made within a minute"),
             Self::Reverting => f.write_str("its current value is being reverted"),
-            Self::WaitsForInterrupts => f.write_str("waits for the interrupts of its netdev"),
+            Self::WaitsForInterrupts => f.write_str("waiting for the interrupts of its netdev"),
         }
     }
 }

@@ -230,7 +230,7 @@ impl TrackedKnob {
                     .yield_for
                     .is_some_and(|most| yielded.until(most) <= context.now) =>
             {
-                self.returned("it was left to the other program for long enough")
+                self.returned("the time for which it was left to the other program is over")
             }
             KnobState::Free | KnobState::Yielded(_) => (self, Vec::new()),
         }
@@ -267,7 +267,7 @@ impl TrackedKnob {
     fn yielded(mut self, context: &Context<'_>, ours: Value, theirs: &Value) -> Step {
         let owner = likely_owner(context.owners, context.target);
         let why =
-            format!("{ours} -> {theirs}, written by another program (likely {owner}): left to it");
+            format!("{ours} -> {theirs}, written by another program (likely {owner}): left alone");
         let theirs = theirs.clone();
         self.state = KnobState::Yielded(Yielded { ours, theirs, owner, since: context.now });
         self.demand = Demand::Unjudged;
@@ -431,7 +431,7 @@ impl TrackedKnob {
         }
     }
 
-    /// To whom it is left.
+    /// The program to which it is left.
     pub(super) fn as_yielded(&self) -> Option<&Yielded> {
         match &self.state {
             KnobState::Yielded(yielded) => Some(yielded),

@@ -161,7 +161,7 @@ pub(super) fn in_words(effect: MeasuredEffect, work: WorkKind, measures: &Measur
         MeasuredEffect::Better => "fewer wakeups across cpus".to_owned(),
         MeasuredEffect::Worse if by_cost => format!("{unit} more"),
         MeasuredEffect::Worse if measures.is_locality_lost() && work == WorkKind::Read => {
-            "data is no longer read under the cache where it arrives, and nothing is gained".into()
+            "data is no longer read under the cache where it arrives, without any gain".into()
         }
         MeasuredEffect::Worse if measures.is_locality_lost() => {
             "transmissions are no longer completed under the cache where packets arrive, and \
@@ -171,12 +171,14 @@ pub(super) fn in_words(effect: MeasuredEffect, work: WorkKind, measures: &Measur
         MeasuredEffect::Worse if wakeups.is_some_and(|it| it.low > WAKEUPS) => {
             "more wakeups across cpus, and nothing is gained".to_owned()
         }
-        MeasuredEffect::Worse => "what was expected did not come, and nothing is gained".to_owned(),
+        MeasuredEffect::Worse => {
+            "the expected improvement did not come, and nothing is gained".to_owned()
+        }
         MeasuredEffect::NoDifference | MeasuredEffect::Unknown if work == WorkKind::Read => {
             "no difference shown".to_owned()
         }
         MeasuredEffect::NoDifference | MeasuredEffect::Unknown => {
-            format!("no difference shown in what {unit}")
+            format!("no difference shown: {unit}")
         }
     };
     let woken = wakeups.filter(|it| it.before.max(it.after) >= 1.0).map(|it| {

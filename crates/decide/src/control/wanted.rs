@@ -68,7 +68,7 @@ impl Memory {
                 }
             }
             None if replace(&mut self.follows, false) => {
-                let none = || "no outcome of this machine is known any more".to_owned();
+                let none = || "no outcome of this machine exists any more".to_owned();
                 let of = |it: &Unchanged| format!("{}: {}", it.subject, it.reason);
                 let why = plan.unused_outcome.as_ref().map_or_else(none, of);
                 self.log(None, LogKind::Estimate, why);

@@ -376,7 +376,7 @@ mod tests {
         assert_eq!(cost(10_000_000, 20_000_000).excluded(), None);
         assert_eq!(
             cost(15_000_000, 35_000_000).excluded().unwrap(),
-            "the model expects it to cost 3.5% of a cpu instead of 1.5%"
+            "the model predicts a cost of 3.5% of a cpu instead of 1.5%"
         );
     }
 }

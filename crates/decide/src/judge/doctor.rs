@@ -260,7 +260,7 @@ fn readings(snapshot: &Snapshot) -> Area {
         problem(
             Severity::Info,
             format!("{}: {}", gap.what, gap.why),
-            "what depends on it is absent from the reports",
+            "reports lack the data that depends on it",
             "run netsilo on the host as root; netsilo show --json lists all gaps",
         )
     };
@@ -281,7 +281,7 @@ fn other_programs(snapshot: &Snapshot) -> Area {
         let knobs: Vec<String> =
             program.writes.iter().map(|knob| Subject::Settings(*knob).to_string()).collect();
         let degraded = if contended {
-            "plan and run leave these settings to it".to_owned()
+            "plan and run do not change these settings".to_owned()
         } else {
             "it may write them again when devices or containers appear".to_owned()
         };
@@ -291,7 +291,7 @@ fn other_programs(snapshot: &Snapshot) -> Area {
     });
     let problems: Vec<Problem> = problems.collect();
     let found = match problems.len() {
-        0 => "none writes these settings".to_owned(),
+        0 => "no other program writes these settings".to_owned(),
         count => format!("{count} found"),
     };
     area("other programs", found, problems)
@@ -303,7 +303,7 @@ fn daemon(daemon: &DaemonFacts) -> Area {
         problems.push(problem(
             Severity::Critical,
             why,
-            "the daemon does not start, or keeps the configuration before this one",
+            "the daemon does not start, or keeps its previous configuration",
             "correct it, then netsilo run --check-config",
         ));
     }

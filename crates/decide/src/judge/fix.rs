@@ -64,7 +64,7 @@ pub fn fix(check: &Check, requests: &[FixRequest], after: &Snapshot, even_if_own
         let found: Vec<&Finding> =
             check.findings.iter().filter(|finding| request.matches(finding)).collect();
         if found.is_empty() {
-            plan.leave(&request.to_string(), "no such finding now: nothing to fix");
+            plan.leave(&request.to_string(), "there is no such finding now, so nothing to fix");
         }
         for finding in found {
             plan = with_fix(plan, finding);

@@ -99,7 +99,7 @@ fn what_does_not_come_as_expected_is_taken_back_and_tried_again_ever_more_rarely
     let log: Vec<LogEntry> = (0..12).flat_map(|_| world.step().log).collect();
     let said = log.iter().find(|entry| entry.kind == LogKind::Revert);
     let said = said.unwrap_or_else(|| panic!("{log:#?}"));
-    assert!(said.why.starts_with("what was expected did not come"), "{}", said.why);
+    assert!(said.why.starts_with("the expected improvement did not come"), "{}", said.why);
     for irq in [30, 31] {
         let cpus = world.settings.irqs[&Irq(irq)].requested.clone();
         assert_eq!(cpus, Some(CpuSet::from_cpu(CpuId(0))), "back where it was");

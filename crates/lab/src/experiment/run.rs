@@ -77,7 +77,7 @@ impl Run<'_> {
         for (number, name) in loads.iter().enumerate() {
             let most = self.options.at_most.map(Duration::from_secs);
             if most.is_some_and(|most| self.begun.elapsed() >= most) {
-                progress("the time is over: the same command goes on");
+                progress("the time is over: run the same command again to continue");
                 return Ok(());
             }
             let recorded = Recorded::read(&self.folder)?;
@@ -115,7 +115,7 @@ impl Run<'_> {
                 return Err(error.context(name.to_owned()));
             }
             if left > 0 {
-                progress("a fresh machine goes on");
+                progress("continuing on a fresh machine");
             } else {
                 let at = position(&mut recorded, name).unwrap_or_else(|| {
                     recorded

@@ -13,7 +13,7 @@ use crate::workload::reports::{self, ClientReport};
 /// redis-benchmark takes a number of requests, not seconds.
 const REDIS_REQUESTS: u32 = 3000;
 
-/// Longest time of a light load.
+/// Maximum time of a light load.
 const LIGHT_SECONDS: u32 = 600;
 
 /// The value in memcached.

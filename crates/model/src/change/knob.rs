@@ -25,7 +25,7 @@ pub trait Knob: Clone {
     /// The facts that are the same for all knobs of this type.
     const FACTS: &'static KnobFacts;
 
-    /// Where it lies.
+    /// Where it is.
     fn location(&self) -> Location<'_>;
 
     /// The name for people (`eth0 rx-3 rps_cpus`, `eth0 rss key`).

@@ -28,7 +28,7 @@ pub struct FlowRule {
     pub src_port: Option<u16>,
     /// Destination port; `None` is any.
     pub dst_port: Option<u16>,
-    /// Where these flows go.
+    /// Where the device steers these flows.
     pub to: Steer,
 }
 

@@ -368,7 +368,7 @@ pub struct CpuTime {
 pub struct Reschedules {
     /// Time in their handlers, in nanoseconds. The switch to the thread comes after it.
     pub ns: u64,
-    /// Their number.
+    /// Number of these interrupts.
     pub count: u64,
 }
 

@@ -182,7 +182,7 @@ pub enum Confidence {
     Guess,
     /// The driver's documented name, on a device that owns the interrupt.
     Named,
-    /// Reported by the kernel or observed.
+    /// The kernel reports it, or it was observed.
     Certain,
 }
 

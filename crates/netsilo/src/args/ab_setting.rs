@@ -73,8 +73,8 @@ impl AbSetting {
                 };
                 anyhow::ensure!(
                     !goal.fixes_findings(),
-                    "{algorithm} places queues and --fix does not: with --fix write plan, not \
-                     plan:ALGORITHM"
+                    "--fix does not place queues, so {algorithm} does not apply: with --fix write \
+                     plan, not plan:ALGORITHM"
                 );
                 let goal = Goal { algorithm, ..goal.resolved(false)? };
                 let analysis = Analysis::new(observation, &goal.costs);

@@ -122,7 +122,7 @@ fn file_text<'de, D: Deserializer<'de>, T, E: Display>(
     let text = String::deserialize(from)?;
     let wrong = |why| D::Error::custom(format!("{text:?}: {why}"));
     if text.is_empty() {
-        return Err(D::Error::custom("\"\": write at least one cpu, or leave the key out"));
+        return Err(D::Error::custom("\"\": write at least one cpu, or omit the key"));
     }
     parse(&text).map(Some).map_err(wrong)
 }

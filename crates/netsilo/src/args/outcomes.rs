@@ -16,7 +16,7 @@ use netsilo_sys::read::machine::machine_identity;
 use crate::args::objective::Objective;
 use crate::tell::out;
 
-/// Where outcomes are kept.
+/// Folder in which outcomes are stored.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct OutcomesDir {
     /// Folder where netsilo tune keeps what it measured
@@ -67,7 +67,7 @@ impl OutcomesDir {
         Ok((KnownOutcomes { root, kept }, notes))
     }
 
-    /// Keeps an outcome; returns its id.
+    /// Stores an outcome. Returns its id.
     pub(crate) fn keep(&self, outcome: &MeasuredOutcome) -> Result<String> {
         let text = out::indented(outcome)?;
         let at = UNIX_EPOCH + Duration::from_secs(outcome.ended_s);

@@ -53,11 +53,12 @@ impl PlanArgs {
     pub(crate) fn next(&self, plan: &Plan) -> Option<String> {
         match (plan.changes.is_empty(), self.goal.fix_options()) {
             (true, None) => Some(
-                "this is about places only; for what netsilo check finds: netsilo plan --fix ID"
+                "this plan only places work; to fix a finding of netsilo check: netsilo plan --fix \
+                 ID"
                     .into(),
             ),
             (false, Some(fix)) if !self.observe.is_bundle() => {
-                Some(format!("to write it: netsilo apply {fix}"))
+                Some(format!("to write this plan: netsilo apply {fix}"))
             }
             _ => None,
         }

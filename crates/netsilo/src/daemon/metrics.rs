@@ -87,10 +87,10 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     );
     gauge(
         "netsilo_pending_changes",
-        "Changes that are planned and not in effect",
+        "Changes that are planned but not in effect",
         status.pending.len() as f64,
     );
-    gauge("netsilo_held_changes", "Changes that are planned and held", status.held.len() as f64);
+    gauge("netsilo_held_changes", "Changes that are planned but held", status.held.len() as f64);
     gauge(
         "netsilo_conflicts",
         "Knobs left alone because another program wrote them",
@@ -108,7 +108,7 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     );
     gauge(
         "netsilo_own_share",
-        "Share of the machine's CPU time that netsilo and its eBPF programs took in the last cycle",
+        "Share of the machine's CPU time that netsilo and its eBPF programs used in the last cycle",
         status.counting.share,
     );
     gauge(
@@ -118,13 +118,13 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     );
     gauge(
         "netsilo_outcome_followed",
-        "Whether the placements rest on a measured outcome, not on the cost model",
+        "Whether the placements follow a measured outcome, not the cost model",
         mode(status.measured.is_some()),
     );
     if let Some(measured) = &status.measured {
         gauge(
             "netsilo_outcome_age_seconds",
-            "Time since the outcome was measured, when the plan was made",
+            "Age of the outcome when the plan was made",
             measured.age_s as f64,
         );
     }
@@ -162,7 +162,7 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     );
     counter(
         "netsilo_reverts",
-        "Changes reverted because they made it worse",
+        "Changes reverted because they made the placement worse",
         totals.reverts as f64,
     );
     counter(
@@ -173,7 +173,7 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     counter("netsilo_refused", "Writes that the kernel refused", totals.refused as f64);
     counter(
         "netsilo_yielded",
-        "Times a knob was left alone because another program wrote it",
+        "How often a knob was left alone because another program wrote it",
         totals.yielded as f64,
     );
     counter(

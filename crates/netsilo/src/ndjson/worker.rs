@@ -49,7 +49,7 @@ pub(super) struct Worker(Option<Running>);
 #[derive(Debug)]
 struct Running {
     child: Child,
-    /// Absent when it shall end.
+    /// `None` while it must end.
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }

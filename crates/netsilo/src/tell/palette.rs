@@ -10,18 +10,18 @@ use ratatui::style::{Color, Modifier, Style};
 /// What a text means.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Nothing in particular.
+    /// No special meaning.
     #[default]
     Plain,
     /// Less important than the rest.
     Quiet,
     /// A heading.
     Title,
-    /// As it should be.
+    /// In order.
     Good,
-    /// Could be better.
+    /// Not optimal.
     Fair,
-    /// Costs much.
+    /// Expensive.
     Bad,
     /// Receive work, the subject of this program.
     Work,

@@ -61,7 +61,7 @@ fn draw_title(pen: &mut Pen<'_>, state: &State) {
         (Source::Bundle { of: 1, .. }, _) => "a bundle".to_owned(),
         (Source::Bundle { window, of }, false) => format!("window {window} of {of}"),
         (Source::Bundle { window, of }, true) => format!("FROZEN: window {window} of {of}"),
-        (Source::Live, true) => "FROZEN: space goes on".to_owned(),
+        (Source::Live, true) => "FROZEN: space continues".to_owned(),
         (Source::Live, false) => format!("interval {}", humantime::format_duration(state.interval)),
     };
     pen.put_right(end, 0, &right, if state.frozen { Meaning::Bad } else { Meaning::Quiet });

@@ -197,7 +197,7 @@ pub(crate) enum Mark {
     Near,
     /// The data is read in the node where the protocol ran.
     SameNode,
-    /// Read on another node.
+    /// The data is read on another node.
     Remote,
 }
 

@@ -350,7 +350,7 @@ fn a_frozen_screen_ignores_windows() {
     let (state, _) = press(state_of(&bad()), " ");
     let (state, _) = update(state, Event::Window(window_of(&steered())));
     assert_eq!(state.history.read.len(), 1);
-    assert!(screen(&state, (80, 24)).contains("FROZEN: space goes on"));
+    assert!(screen(&state, (80, 24)).contains("FROZEN: space continues"));
     let (state, _) = press(state, " ");
     let (state, _) = update(state, Event::Window(window_of(&steered())));
     assert!(screen(&state, (80, 24)).contains("haproxy"));

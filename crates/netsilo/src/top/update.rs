@@ -311,7 +311,7 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
         KeyCode::Right => state.left += 1,
         KeyCode::Enter => request = explain(&mut state),
         KeyCode::Char('p') if state.window.is_none() => {
-            state.message = Some("nothing was observed yet: press p again".into());
+            state.message = Some("nothing was observed yet: press p again later".into());
         }
         KeyCode::Char('p') => request = Some(Request::Plan(fix_of_selected(&state))),
         KeyCode::Char('u') => match &state.read_only {
@@ -319,7 +319,7 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
             None => state.overlay = Some(Overlay::AskUndo),
         },
         KeyCode::Char('a') => {
-            state.message = Some("press p first: a writes the plan that p shows".into())
+            state.message = Some("press p first, then a writes the plan that p shows".into())
         }
         KeyCode::Char('c') if state.pending.is_some() => request = confirmation(&state),
         key => select(&mut state, direction(key)),
@@ -359,7 +359,8 @@ fn change_interval(state: &mut State, longer: bool) -> Option<Request> {
 fn sort_by_next(state: &mut State) {
     let Some(window) = state.window.clone() else { return };
     let Some(listing) = pages::listing(state, &window) else {
-        state.message = Some("the map is in the order of queues and cpus".into());
+        state.message =
+            Some("the map cannot be sorted: it is in the order of queues and cpus".into());
         return;
     };
     let next = state.view().sort.column.map_or(0, |column| column + 1);

@@ -149,10 +149,11 @@ impl Args {
         let name = objective.as_str();
         let wrong = match (objective.live(), self.command.is_empty()) {
             (None, true) => format!(
-                "{name} needs a command that prints it: netsilo tune --objective {name} -- COMMAND"
+                "{name} needs a command that prints a number: netsilo tune --objective {name} -- \
+                 COMMAND"
             ),
             (Some(_), false) => format!(
-                "{name} is measured on the live workload: leave the command out, or choose \
+                "{name} is measured on the live workload: omit the command, or choose \
                  transactions, throughput or latency"
             ),
             _ => return Ok(objective),

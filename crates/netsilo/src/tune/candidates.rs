@@ -96,7 +96,7 @@ pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
     let mut candidates = candidates(&analysis, &options, &ranking)
         .map_err(|unknown| ExitError(Exit::Usage, unknown.to_string()))?;
     let forecast = rank(&mut candidates, &analysis)
-        .map_err(|why| out::note(&format!("the forecast ranks no candidate: {why}")))
+        .map_err(|why| out::note(&format!("the candidates are not ranked by a forecast: {why}")))
         .ok();
     let started = Instant::now();
     netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
@@ -165,8 +165,8 @@ fn observe(command: &[String], stop: &AtomicBool) -> Result<(Observation, Option
 /// unless the user named them.
 pub(super) fn plan(args: &Args, objective: Objective, field: &mut Field) -> Result<RacePlan> {
     if field.candidates.tried.is_empty() {
-        let message = "no candidate changes anything here: there is nothing to try (name a netdev \
-                       with --netdev? netsilo tune --dry-run gives the reasons)";
+        let message = "no candidate changes anything here, so there is nothing to try (name a \
+                       netdev with --netdev? netsilo tune --dry-run gives the reasons)";
         return Err(ExitError(Exit::Refused, message.into()).into());
     }
     let each = field.time_of_window(args);
@@ -211,7 +211,7 @@ fn leave_out_last(candidates: &mut Candidates, rules: &RaceRules) {
     {
         let Some(last) = candidates.tried.pop() else { return };
         let better = plural(candidates.tried.len(), "other");
-        let reason = format!("the time is too short, and {better} come first (--for)");
+        let reason = format!("the time is too short (--for), and {better} rank higher");
         candidates.left_out.push(Unchanged { subject: last.name, reason });
     }
 }
@@ -223,8 +223,8 @@ fn enough_time(args: &Args, rules: &RaceRules, each: Duration, candidates: usize
     }
     let seconds = (each * least as u32).as_secs() + 1;
     let message = format!(
-        "{} allows {}, and {candidates} states need {least} to be told apart: search --for {}, or \
-         try fewer candidates (--only, --except)",
+        "{} allows {}, and {candidates} states need {least} to be distinguished: search --for {}, \
+         or try fewer candidates (--only, --except)",
         humantime::format_duration(args.budget),
         plural(rules.turns, "window"),
         humantime::format_duration(Duration::from_secs(seconds))

@@ -25,9 +25,10 @@ pub(super) fn keep_outcome(dir: &OutcomesDir, plan: &RacePlan, race: &Race) {
     let kept = measured_outcome(plan, race).and_then(|outcome| dir.keep(&outcome));
     out::note(&match kept {
         Ok(id) => format!(
-            "outcome {id} is kept: netsilo plan follows it while machine and workload stay the same"
+            "outcome {id} is stored: netsilo plan follows it while machine and workload stay the \
+             same"
         ),
-        Err(why) => format!("no outcome is kept for netsilo plan: {why:#}"),
+        Err(why) => format!("no outcome is stored for netsilo plan: {why:#}"),
     });
 }
 
@@ -53,7 +54,7 @@ fn ended(plan: &RacePlan, race: &Race) -> Result<SearchEnd, String> {
     let open = others().filter(|it| it.status == Status::In).count();
     if open > 0 {
         let open = plural(open, "candidate");
-        return Err(format!("{open} may still turn out better: search longer (--for)"));
+        return Err(format!("{open} may still be better: search longer (--for)"));
     }
     let sign = if plan.rules.better == Better::Higher { -1.0 } else { 1.0 };
     let loss = |it: &&Standing| change_of(it).map_or(f64::INFINITY, |it| sign * it.value);

@@ -88,7 +88,7 @@ pub(super) fn forget(dir: &OutcomesDir, which: &str) -> Result<Exit> {
 /// One line per outcome. `now` is the time since 1970.
 fn render(outcomes: &[ListedOutcome], now: Duration) -> String {
     if outcomes.is_empty() {
-        return "no outcome is kept: netsilo tune measures one\n".into();
+        return "no outcome is stored: netsilo tune measures one\n".into();
     }
     let mut rows = table(&["id", "age", "objective", "windows", "result", "change", ""], |name| {
         name == "windows"
@@ -162,6 +162,9 @@ mod tests {
         ];
         let all: Vec<ListedOutcome> = all.into_iter().enumerate().map(listed).collect();
         insta::assert_snapshot!(render(&all, Duration::from_secs(1_000 + 3 * 3600 + 5)));
-        assert_eq!(render(&[], Duration::ZERO), "no outcome is kept: netsilo tune measures one\n");
+        assert_eq!(
+            render(&[], Duration::ZERO),
+            "no outcome is stored: netsilo tune measures one\n"
+        );
     }
 }

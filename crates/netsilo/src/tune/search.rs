@@ -102,7 +102,7 @@ impl Search<'_> {
                 )
             }
             TurnEnd::Lost(why) if lost + 1 == MOST_LOST => {
-                let message = format!("{MOST_LOST} windows in a row without a value: {why}");
+                let message = format!("{MOST_LOST} consecutive windows without a value: {why}");
                 Err(ExitError(Exit::Refused, message).into())
             }
             TurnEnd::Lost(_) => Ok(lost + 1),

@@ -265,7 +265,7 @@ fn arrived(applied: &Applied) -> Option<String> {
     let silent = applied.arrivals.iter().filter(|(_, it)| matches!(it, Arrival::NoTraffic));
     let later = match silent.count() {
         0 => String::new(),
-        count => format!("; {count} had none yet, the next one arrives there"),
+        count => format!("; {count} had none yet, their next one arrives there"),
     };
     (all > 0).then(|| format!("  {} of {all} arrived on their new cpus{later}", there.count()))
 }

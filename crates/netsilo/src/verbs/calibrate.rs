@@ -118,7 +118,7 @@ fn render(measurement: &Measurement) -> String {
         let classes: Vec<&str> = defaulted.iter().map(|distance| distance.label()).collect();
         let _ = writeln!(
             text,
-            "note: not measurable here, so the default weights stay: {}",
+            "note: not measurable here, so these keep their default weights: {}",
             classes.join(", ")
         );
     }
@@ -135,8 +135,8 @@ fn render(measurement: &Measurement) -> String {
     if guest {
         let _ = writeln!(
             text,
-            "note: the host may move a virtual machine's cpus, and their caches may differ from \
-             what is shown"
+            "note: the host may move a virtual machine's cpus, and its caches may differ from what \
+             it shows"
         );
     }
     if measured.is_wide() {

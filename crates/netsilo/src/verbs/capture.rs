@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if manifest.windows > 1 {
         let windows = plural(manifest.windows, "window");
         out::note(&format!(
-            "  {windows}: netsilo top --from plays them, the other verbs add them up"
+            "  {windows}: netsilo top --from plays them, other verbs treat them as one"
         ));
     }
     for line in &manifest.holds {
@@ -144,7 +144,7 @@ fn windows(args: &Args, time: Duration, counting: CountingMode) -> Result<(Captu
         }
         if capture.is_full() && window + 1 < windows {
             out::note(&format!(
-                "{} fill a bundle: it ends here",
+                "{} fill the bundle: it ends here",
                 plural(window as usize + 1, "window")
             ));
             break;

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     };
     if args.json || args.observe.is_given() {
         let message = "the pages of findings are text and need no observation: name a cpu, \
-            interrupt, netdev or rx queue, or leave the options out";
+                       interrupt, netdev or rx queue, or omit the options";
         return Err(ExitError(Exit::Usage, message.into()).into());
     }
     out::text(&page);

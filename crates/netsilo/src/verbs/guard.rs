@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<Exit> {
             eprint_line(format_args!("transaction {transaction} was undone by {by}"))
         }
         GuardResult::Restored(undone) => {
-            eprint_line("no confirmation in time, or the program that wrote it has ended");
+            eprint_line("not confirmed in time, or the program that wrote it has ended");
             eprint_line(report(&[undone], true).trim_end());
         }
     }

@@ -107,7 +107,8 @@ fn notes(name: &str, steadiness: &Steadiness) -> Vec<String> {
         ));
     }
     if let Some(alike) = steadiness.autocorrelation {
-        notes.push(format!("{name} is autocorrelated: neighbouring pairs are alike ({alike:.2})"));
+        notes
+            .push(format!("{name} is autocorrelated: neighbouring pairs are similar ({alike:.2})"));
     }
     if !steadiness.outliers.is_empty() {
         let pairs: Vec<String> = steadiness.outliers.iter().map(|n| (n + 1).to_string()).collect();

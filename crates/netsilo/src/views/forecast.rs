@@ -26,7 +26,10 @@ pub(crate) fn line(forecast: &Forecast) -> Styled {
     );
     text.append(&change(setting.gain, setting.is_clear));
     if !setting.not_modeled.is_empty() {
-        text.push(Meaning::Quiet, format_args!("; not in it: {}", compact(&setting.not_modeled)));
+        text.push(
+            Meaning::Quiet,
+            format_args!("; it does not include: {}", compact(&setting.not_modeled)),
+        );
     }
     text.push(Meaning::Plain, "\n");
     text
@@ -80,8 +83,11 @@ pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentat
         text.push(Meaning::Quiet, format_args!("{}\n", wrapped(&note, presentation.width)));
     }
     for setting in forecast.settings.iter().filter(|it| !it.not_modeled.is_empty()) {
-        let note =
-            format!("{}: not in the forecast: {}", setting.name, compact(&setting.not_modeled));
+        let note = format!(
+            "{}: the forecast does not include: {}",
+            setting.name,
+            compact(&setting.not_modeled)
+        );
         text.push(Meaning::Quiet, format_args!("{}\n", wrapped(&note, presentation.width)));
     }
     if per_cpu {

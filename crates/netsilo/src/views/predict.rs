@@ -111,7 +111,7 @@ fn cpu_times(setting: &Predicted, presentation: Presentation) -> Styled {
     }
     let mut text = Styled::new(Meaning::Title, format_args!("\n{}\n", setting.name));
     text.append(&narrowed(&header, &rows, |name| name != "cpu", &[], presentation.width));
-    let note = "booked: what the kernel shows as softirq without IRQ_TIME_ACCOUNTING";
+    let note = "booked: the softirq time that the kernel shows without IRQ_TIME_ACCOUNTING";
     text.push(Meaning::Quiet, format_args!("\n{}\n", wrapped(note, presentation.width)));
     text
 }

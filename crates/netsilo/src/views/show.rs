@@ -252,7 +252,7 @@ pub(crate) fn takers(silo: &Silo) -> String {
     match silo.unknown_share {
         0.0 => known,
         1.0 => "not known".to_owned(),
-        share => format!("{known}, not known {}", percent(share)),
+        share => format!("{known}, unknown {}", percent(share)),
     }
 }
 
@@ -317,7 +317,7 @@ fn totals(report: &Report, on: Presentation) -> Styled {
         if !forwarded.from_no_queue.is_empty() {
             let _ = write!(
                 text,
-                ", some of them through no rx queue seen here: {}",
+                ", some of them through rx queues that are not visible here: {}",
                 consumers(&[], &forwarded.from_no_queue)
             );
         }

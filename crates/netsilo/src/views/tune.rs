@@ -128,7 +128,7 @@ pub(crate) fn render(result: &TuneResult<'_>) -> String {
     }
     let _ = writeln!(text, "{}", trim_lines(&rows));
     if result.interrupted {
-        text += "interrupted: nothing remains written\n";
+        text += "interrupted: everything is restored\n";
         return text;
     }
     let _ = writeln!(text, "{}", result.words);
@@ -263,7 +263,7 @@ fn broke(plan: &RacePlan, breach: &Breach) -> String {
         Rail::Objective => plan.objective.clone(),
         other => other.to_string(),
     };
-    format!("{rail} {} is beyond the guard rail {}", value(breach.value), value(breach.limit))
+    format!("{rail} {} exceeds the guard rail {}", value(breach.value), value(breach.limit))
 }
 
 #[cfg(test)]

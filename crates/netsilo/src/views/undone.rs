@@ -132,7 +132,7 @@ pub(crate) fn report(all: &[Undone], each: bool) -> String {
             undone.attached.iter().filter(|it| it.result == AttachedResult::Restored).count();
         if count > 0 {
             let settings = plural(count, "setting");
-            let _ = writeln!(text, "  and {settings} of queues that the driver had reset");
+            let _ = writeln!(text, "  and {settings} of queues, which the driver had reset");
         }
         let is_told = |row: &&AttachedRow| each || row.result != AttachedResult::Restored;
         for row in undone.attached.iter().filter(is_told) {

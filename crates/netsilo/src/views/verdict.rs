@@ -63,7 +63,7 @@ pub(crate) fn render(
     text.append(&joined(lines(&header, &rows, |_| false).into_iter()));
     let _ = writeln!(text);
     if !others.is_empty() {
-        text.push(Meaning::Quiet, format_args!("  {} (-v tells why)\n", counted(&others)));
+        text.push(Meaning::Quiet, format_args!("  {} (-v shows why)\n", counted(&others)));
     }
     if has_gains {
         text.push(

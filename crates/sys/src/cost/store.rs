@@ -101,7 +101,7 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> LoadedCosts {
     };
     if measurement.version != VERSION {
         return unused(format!(
-            "it has version {}, this netsilo reads version {VERSION}",
+            "it has version {}, but this netsilo reads version {VERSION}",
             measurement.version
         ));
     }

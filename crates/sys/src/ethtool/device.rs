@@ -54,7 +54,7 @@ pub(super) enum Absence {
     NoStringSet,
     #[error("the netdev has neither an RSS table nor a hash key")]
     NoRss,
-    #[error("the set of names changed while it was read: read again")]
+    #[error("the set of names changed while it was read: run this again")]
     Changed,
     #[error("{}", io::Error::from(*.0))]
     Errno(Errno),

@@ -223,7 +223,7 @@ impl Device {
         if self.offload(name)?.0.active != wanted {
             self.send(ETHTOOL_SFEATURES, &encode::feature(index, count, before.requested))?;
             return Err(io::Error::other(
-                "the driver did not follow: another offload or setting stands against it",
+                "the driver did not follow: another offload or setting prevents it",
             ));
         }
         Ok(())

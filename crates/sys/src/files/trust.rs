@@ -247,7 +247,7 @@ mod tests {
 
     use super::*;
 
-    /// Somebody else.
+    /// Another user.
     const OTHER: u32 = 4242;
 
     fn set_mode(path: &Path, mode: u32) {

@@ -35,7 +35,7 @@ fn of_each_cgroup(notes: &Notes<'_>) -> CpuSet {
     while let Some(cgroup) = cgroups.pop() {
         seen += 1;
         if seen > MOST {
-            notes.gap(ROOT, format!("isolated partitions: only {MOST} cgroups were looked at"));
+            notes.gap(ROOT, format!("isolated partitions: only {MOST} cgroups were searched"));
             break;
         }
         let partition = format!("{cgroup}/cpuset.cpus.partition");

@@ -77,7 +77,9 @@ impl fmt::Display for AttachedResult {
         match self {
             Self::Restored => f.write_str("restored"),
             Self::Kept(text) => write!(f, "left alone: another program has changed it to {text}"),
-            Self::PlacedByKernel => f.write_str("left alone: the kernel places this interrupt"),
+            Self::PlacedByKernel => {
+                f.write_str("left alone: the kernel chooses the cpu of this interrupt")
+            }
             Self::Gone => f.write_str("gone (no such queue, interrupt or kthread any more)"),
             Self::Failed(why) => write!(f, "NOT RESTORED ({why})"),
         }
@@ -274,7 +276,8 @@ fn restore_netdev(
     // A netdev that is down has no interrupts; if it is virtual, it has no kthreads.
     if gone && !knob::is_up(kernel, netdev).unwrap_or(true) {
         rows.retain(|row| row.netdev != netdev || row.result != AttachedResult::Gone);
-        let why = format!("waiting: {netdev} is down; run `ip link set {netdev} up`, then again");
+        let why =
+            format!("waiting: {netdev} is down; run `ip link set {netdev} up`, then try again");
         let result = AttachedResult::Failed(why);
         rows.push(AttachedRow { netdev: netdev.to_owned(), setting: None, result });
     }

@@ -134,7 +134,7 @@ fn wait(child: Pid, answer: OwnedFd, patience: Duration) -> io::Result<String> {
         Some(b'0') => Ok(text),
         Some(b'1') => Err(text.parse().map_or_else(io::Error::other, io::Error::from_raw_os_error)),
         Some(_) => Err(io::Error::other(text)),
-        None => Err(io::Error::other("the process that should do it was killed")),
+        None => Err(io::Error::other("its child process was killed")),
     }
 }
 

@@ -55,8 +55,8 @@ pub enum JournalError {
     },
     /// A line before the last is damaged.
     #[error(
-        "{}: {source}; nothing was changed and nothing is lost: repair the line, or move the \
-         file away to go on without undo",
+        "{}: {source}; nothing was changed and nothing is lost: repair the line, or move the file \
+         away to continue without undo",
         path.display()
     )]
     Corrupt {

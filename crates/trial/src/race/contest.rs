@@ -317,7 +317,7 @@ impl Race {
         }
     }
 
-    /// Where each candidate stands.
+    /// The standings of all candidates.
     pub fn standings(&self) -> Vec<Standing> {
         let standing = |candidate: usize| {
             let lane = &self.lanes[candidate];

@@ -167,7 +167,7 @@ fn what_was_expected_and_did_not_come_is_a_reason_to_go_back() {
     let elsewhere = || [far.observation(), processed_on(near.observation(), 1)];
     let result = moves(elsewhere(), AlgorithmName::Auto);
     assert_eq!(result.result, MeasuredEffect::Worse, "{}", result.words);
-    assert!(result.words.starts_with("what was expected did not come"), "{}", result.words);
+    assert!(result.words.starts_with("the expected improvement did not come"), "{}", result.words);
     assert!(result.words.ends_with("0% -> 0% of it on one llc (expected 100%)"));
     let accepted = moves(elsewhere(), AlgorithmName::NearConsumer);
     assert_eq!(accepted.result, MeasuredEffect::NoDifference, "{}", accepted.words);
@@ -240,7 +240,7 @@ fn forwarding_is_judged_by_the_cpu_of_the_completions() {
     // The moved queue sends through another queue, whose completions are on the old socket.
     let flipped = moves(&router(0, 4), &router(4, 0), to_completions);
     assert_eq!(flipped.result, MeasuredEffect::Worse, "{}", flipped.words);
-    let words = "what was expected did not come, and nothing is gained";
+    let words = "the expected improvement did not come, and nothing is gained";
     assert!(flipped.words.starts_with(words), "{}", flipped.words);
     // Completions that are moved to the packets.
     let completions = to(40, "eth1-TxRx-0", &cpu(4), &cpu(0));

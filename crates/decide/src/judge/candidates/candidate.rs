@@ -65,13 +65,13 @@ impl CandidateEstimate {
             }) if *after > before.saturating_mul(HOPELESS_COST) => {
                 let percent = |ns: u64| ns as f64 / 1e7;
                 Some(format!(
-                    "the model expects it to cost {:.1}% of a cpu instead of {:.1}%",
+                    "the model predicts a cost of {:.1}% of a cpu instead of {:.1}%",
                     percent(*after),
                     percent(*before)
                 ))
             }
             Self::Verdict(Outcome::Hurt, reason) => {
-                Some(format!("the model expects that it hurts: {reason}"))
+                Some(format!("the model predicts that it hurts: {reason}"))
             }
             _ => None,
         }

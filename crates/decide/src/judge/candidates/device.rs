@@ -153,7 +153,7 @@ impl Host<'_> {
                 DeviceSetting::CoalescingLonger,
                 remedy,
                 &fixed,
-                format!("an interrupt waits {longer} us"),
+                format!("an interrupt is delayed by {longer} us"),
             );
         }
         all

@@ -85,7 +85,7 @@ fn allowance(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                     basis: "all packets that were counted".into(),
                 },
             )
-            .not_when("it was a single burst: the allowance refills"),
+            .not_when("it was a single burst, after which the allowance refills"),
         ],
     })
 }

@@ -110,7 +110,7 @@ fn pcie_link(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         },
     )
     .costs("the machine must be powered off meanwhile")
-    .not_when("the traffic never gets near the link's rate");
+    .not_when("the traffic stays far below the link's rate");
     let mut evidence = vec![
         setting(
             format!("link of {}", link.address),
@@ -351,9 +351,7 @@ fn frequency(analysis: &Analysis<'_>) -> Vec<Finding> {
                     },
                 )
                 .costs("power and heat")
-                .not_when(
-                    "all cores are busy: the maximum frequency is possible on a few cores only",
-                ),
+                .not_when("all cores are busy: only a few cores can run at the maximum frequency"),
             ],
         })
     };
@@ -391,7 +389,7 @@ fn deep_idle(analysis: &Analysis<'_>) -> Option<Finding> {
         severity: Severity::Info,
         subject: Subject::Cpu(cpu),
         title: format!(
-            "its interrupts may find it in idle state {}, which takes {} us to leave",
+            "when its interrupts arrive it may be in idle state {}, which takes {} us to leave",
             state.name, state.latency_usecs
         ),
         evidence: vec![
@@ -401,7 +399,7 @@ fn deep_idle(analysis: &Analysis<'_>) -> Option<Finding> {
                 "cpuidle/state*/usage",
             ),
             Evidence::new(
-                "of these, caused by queue interrupts at most",
+                "maximum share of these caused by queue interrupts",
                 Measure::PerSecond(woken),
                 "/proc/interrupts",
             ),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 macro_rules! finding_ids {
     ($($family:literal { $($variant:ident = $name:literal;)* })*) => {
         /// The id of a finding. `netsilo explain ID` explains it.
-        #[allow(missing_docs, reason = "the page of each id says what it means")]
+        #[allow(missing_docs, reason = "the page of each id explains it")]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum FindingId {

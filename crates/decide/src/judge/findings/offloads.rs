@@ -109,7 +109,9 @@ fn lro_forwarding(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
             Remedy::new(
                 "switch LRO off; keep GRO, including hardware GRO (rx-gro-hw): its merged packets \
                  can be split again",
-                Gain::Unknown("the remedy is for correct packets, not for CPU time".into()),
+                Gain::Unknown(
+                    "this remedy makes packets correct; it does not save CPU time".into(),
+                ),
             )
             .by(switch(analysis, netdev, LRO, false, reason)),
         ],
@@ -218,7 +220,9 @@ fn segmentation_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding>
         evidence,
         remedies: vec![
             Remedy::new(format!("switch {} on", lacking.join(" and ")), Gain::Unknown(why.into()))
-                .not_when("it was switched off because of a fault in the device or its driver")
+                .not_when(
+                    "it was switched off on purpose, because the device or its driver is faulty",
+                )
                 .by(changes),
         ],
     })
@@ -278,7 +282,7 @@ fn checksum(
                     "checksums are computed while copying; their time cannot be separated".into(),
                 ),
             )
-            .not_when("it was switched off because of a fault in the device or its driver")
+            .not_when("it was switched off on purpose, because the device or its driver is faulty")
             .by(changes),
         ],
     }

@@ -140,7 +140,7 @@ fn placed_well(analysis: &Analysis<'_>) -> Option<Finding> {
         id: FindingId::PlacedWell,
         severity: Severity::Ok,
         subject: Subject::Machine,
-        title: "the cost model finds no better place for receive work".into(),
+        title: "the cost model finds no better cpus for receive work".into(),
         evidence: distances(&silos),
         remedies: Vec::new(),
     })

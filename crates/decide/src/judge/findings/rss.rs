@@ -413,7 +413,7 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
                 reason(netdev),
             )
         };
-        let cost = "source and destination are XORed, which yields fewer different hashes";
+        let cost = "source and destination are XORed, so there are fewer different hashes";
         (
             "hash both directions the same way: ethtool -X DEV xfrm symmetric-xor",
             cost,
@@ -428,7 +428,7 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
         };
         let all: Option<Vec<Change>> = netdevs.iter().zip(&rss).map(one).collect();
         let cost =
-            "such a key yields only 16 bits of hash, and senders can predict the queue of a flow";
+            "with this key the hash has only 16 bits, and senders can predict the queue of a flow";
         (
             "use a hash key that repeats every 16 bits, which gives both directions the same hash",
             cost,

@@ -119,7 +119,7 @@ fn late(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
         analysis.rates.cpus.get(&load.cpu).and_then(|rates| rates.softnet?.time_squeeze_per_s);
     evidence.extend(squeezes.map(|rate| {
         Evidence::new(
-            "net_rx_action stopped with work left",
+            "net_rx_action stopped before its work was done",
             Measure::PerSecond(rate),
             "/proc/net/softnet_stat",
         )
@@ -203,7 +203,8 @@ fn by_ipis(analysis: &Analysis<'_>, load: &CpuWork<'_>) -> Option<Finding> {
             },
             cost: None,
             not_when: Some(
-                "the IPIs have another cause (such as unmapped memory) than receive work".into(),
+                "the IPIs are not caused by receive work (but by unmapped memory, for example)"
+                    .into(),
             ),
             changes: Vec::new(),
             interrupts_traffic: false,

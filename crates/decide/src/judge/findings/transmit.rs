@@ -142,7 +142,7 @@ fn drops(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                 Gain::AtMost {
                     measure: Measure::PerSecond(analysis.per_s(dropped)),
                     of: "packets that need no retransmission".into(),
-                    basis: "all packets that are dropped now".into(),
+                    basis: "all packets that are dropped at present".into(),
                 },
             )
             .not_when(
@@ -185,7 +185,7 @@ fn requeues(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                 "give each sending cpu its own tx queue (XPS), and check the finding tx-ring-stops",
                 Gain::Unknown("the cost of a requeue was not measured".into()),
             )
-            .not_when("the link is full: then packets should wait in the queue"),
+            .not_when("the link is full: packets should wait in the queue then"),
         ],
     })
 }
@@ -244,7 +244,7 @@ fn stalled(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         severity: if waiting > 0 { Severity::Critical } else { Severity::Warning },
         subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
-            "tx queue {queues} completed nothing of what the device holds in {seconds:.1} s"
+            "tx queue {queues} completed none of the packets in the device in {seconds:.1} s"
         ),
         evidence: vec![
             Evidence::new(

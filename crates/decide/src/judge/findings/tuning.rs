@@ -223,7 +223,7 @@ fn send_buffer(analysis: &Analysis<'_>) -> Option<Finding> {
                 Gain::AtMost {
                     measure: Measure::Share(share),
                     of: "the connection's sending time".into(),
-                    basis: "all the time that the connection waited for buffer space".into(),
+                    basis: "all the time in which the connection waited for buffer space".into(),
                 },
             )
             .costs("up to that much memory for each connection that needs it, within tcp_mem")
@@ -278,7 +278,7 @@ fn peer_window(analysis: &Analysis<'_>) -> Option<Finding> {
                 Gain::AtMost {
                     measure: Measure::Share(share),
                     of: "the connection's sending time".into(),
-                    basis: "all the time that the connection waited for the window".into(),
+                    basis: "all the time in which the connection waited for the window".into(),
                 },
             )
             .not_when("the peer reads as fast as it needs to"),

@@ -191,7 +191,7 @@ fn origin_of_affinity(
         return "this is the driver's affinity hint";
     }
     if analysis.observation.after.default_smp_affinity.as_ref() == Some(requested) {
-        return "this is default_smp_affinity, which nobody has changed";
+        return "this is default_smp_affinity: nobody has changed it";
     }
     "somebody wrote this value"
 }
@@ -202,7 +202,7 @@ fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Fact {
     let channel = of_queue.flat_map(|dev| &dev.rx_queues).filter(|rx| Some(rx.index) == silo.queue);
     match channel.filter_map(|rx| rx.vmbus_cpu).next() {
         Some(cpu) => Fact::new(
-            format!("it has no interrupt of its own: its VMBus channel is bound to cpu {cpu}"),
+            format!("it has no separate interrupt: its VMBus channel is bound to cpu {cpu}"),
             "/sys/bus/vmbus/devices/*/channels",
         ),
         None => Fact::new("its interrupt is not known", "netdev netlink, /proc/interrupts"),

@@ -57,17 +57,17 @@ fn received(analysis: &Analysis<'_>, netdev: &Netdev, kind: SoftwareNetdev) -> F
                 .to_owned()
         }
         SoftwareReceive::Writer => {
-            "it has no interrupt and no NAPI: the program that writes a packet into it processes \
-             the packet, as system time of that program"
+            "it has no interrupt and no NAPI: the program that writes a packet into it also \
+             processes it, in its own system time"
                 .to_owned()
         }
         SoftwareReceive::Reentry => format!(
-            "it has no receive work of its own: the cpus that receive for {} bridge its packets, \
-             and go on with those for this host",
+            "it has no separate receive work: the cpus that receive for {} bridge its packets, and \
+             continue with those for this host",
             below()
         ),
         SoftwareReceive::SamePass => format!(
-            "it has no receive work of its own: the cpus that receive for {} go on with its \
+            "it has no separate receive work: the cpus that receive for {} continue with its \
              packets in the same pass",
             below()
         ),

@@ -142,15 +142,15 @@ impl Knob for Mtu {
 
     const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "mtu",
-        value: "bytes behind the link header",
+        value: "bytes after the link header",
         place: "`/sys/class/net/DEV/`",
         undo: "writes back; the other end must take as many bytes. Below 1280 the device loses its \
                IPv6 addresses, which undo does not bring back",
         step: Step::Rings,
         refusals: &[(
             Errno::Inval,
-            "outside of what its driver takes (`ip -d link` shows minmtu and maxmtu), or too large \
-             for its XDP program",
+            "outside of the range that its driver accepts (`ip -d link` shows minmtu and maxmtu), \
+             or too large for its XDP program",
         )],
         ..KnobFacts::usual(Effect {
             traffic: Traffic::Stops(Interruption::Sometimes),
@@ -189,7 +189,7 @@ impl Knob for Coalesce {
 
     const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "coalesce",
-        value: "`rx-usecs=50 adaptive-rx=on`; an absent name means 0",
+        value: "`rx-usecs=50 adaptive-rx=on`; a missing name means 0",
         place: "`ethtool -C`",
         step: Step::Moderation,
         refusals: &[
@@ -198,7 +198,7 @@ impl Knob for Coalesce {
                 "its driver does not know one of these settings; change only those that \
                  `ethtool -c` shows",
             ),
-            (Errno::Inval, "its driver does not take these numbers, or not together"),
+            (Errno::Inval, "its driver does not accept these numbers, or not together"),
         ],
         ..KnobFacts::usual(Effect {
             traffic: Traffic::Stops(Interruption::Sometimes),

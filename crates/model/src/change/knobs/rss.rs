@@ -100,7 +100,8 @@ impl Knob for RssTable {
         step: Step::HashTable,
         refusals: &[(
             Errno::Inval,
-            "it names a queue beyond those in use, or has another length than the netdev's table",
+            "it names a queue that is not in use, or its length differs from that of the netdev's \
+             table",
         )],
         ..KnobFacts::usual(Effect { traffic: Traffic::FlowsMove, names_queues: true, owner: None })
     };
@@ -156,7 +157,7 @@ impl Knob for RssKey {
         step: Step::Hash,
         refusals: &[(
             Errno::Inval,
-            "the key has another length than the netdev's, or its driver does not take it",
+            "its length differs from that of the netdev's key, or its driver does not accept it",
         )],
         ..KnobFacts::usual(Effect { traffic: Traffic::FlowsMove, names_queues: false, owner: None })
     };
@@ -302,10 +303,10 @@ impl Knob for NtupleRule {
         refusals: &[
             (
                 Errno::Inval,
-                "its driver cannot tell such flows apart, or not take them there (is \
+                "its driver cannot match these flows, or cannot steer them there (is \
                  rx-ntuple-filter on?)",
             ),
-            (Errno::NoSpc, "no free place among its rules (`ethtool -n DEV` lists them)"),
+            (Errno::NoSpc, "no free location for another rule (`ethtool -n DEV` lists them)"),
         ],
         ..KnobFacts::usual(Effect { traffic: Traffic::FlowsMove, names_queues: true, owner: None })
     };

@@ -151,7 +151,7 @@ fn an_invalid_value_is_refused_with_its_line() {
     );
     insta::assert_snapshot!(
         refusal("[goal]\ncpus = \"\""),
-        @r#"netsilo.toml:2: "": write at least one cpu, or leave the key out"#
+        @r#"netsilo.toml:2: "": write at least one cpu, or omit the key"#
     );
     insta::assert_snapshot!(
         refusal("[goal]\n\nxps = \"far\""),

@@ -108,8 +108,8 @@ fn summary(pen: &mut Pen<'_>, window: &Window) {
     let locality = &window.report.totals.locality;
     if locality.bytes_per_s == 0.0 {
         let words = match window.report.attribution.source {
-            AttributionSource::None => "who reads is not known: nothing counted it",
-            _ => "no data is known to be read from an rx queue in this window",
+            AttributionSource::None => "the readers are not known: nothing counted them",
+            _ => "no data from an rx queue was seen to be read in this window",
         };
         pen.put(0, 0, words, Meaning::Quiet);
         return;

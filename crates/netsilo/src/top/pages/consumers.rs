@@ -49,11 +49,11 @@ pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
         rows: consumers.iter().map(|(tgid, consumer)| row(*tgid, consumer, palette)).collect(),
         empty: match window.report.attribution.source {
             AttributionSource::None => "consumers unknown: nothing was counted",
-            _ => "no consumer; without a filter: none was seen to read in this window",
+            _ => "no consumer matches; without a filter: none was seen to read in this window",
         }
         .into(),
         notes: vec![
-            "near, node, other node: seen from the nearest cpu that ran the protocol".into(),
+            "near, node, other node: relative to the nearest cpu that ran the protocol".into(),
         ],
     }
 }

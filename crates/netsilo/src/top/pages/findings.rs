@@ -26,7 +26,7 @@ pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
     Listing {
         columns: COLUMNS,
         rows: wrong.into_iter().map(|finding| row(finding, palette)).collect(),
-        empty: "no check found anything wrong in this window; netsilo check looks for 5 s".into(),
+        empty: "no check found a problem in this window; netsilo check observes for 5 s".into(),
         notes: vec![format!("{} without a finding", plural(well.len(), "check"))],
     }
 }

@@ -131,7 +131,7 @@ pub(crate) fn verify(
         other => other?,
     };
     if stop.load(Ordering::Relaxed) {
-        return Err(ExitError(Exit::Refused, "interrupted: nothing remains written".into()).into());
+        return Err(ExitError(Exit::Refused, "interrupted: everything is restored".into()).into());
     }
     Ok(Some(comparison))
 }

@@ -59,7 +59,7 @@ impl fmt::Display for NoValue {
         match *why {
             NotMeasured::TooFewWaits(waits) => match long_enough(*window, waits) {
                 Some(longer) => {
-                    write!(f, "; look longer (--each {})", humantime::format_duration(longer))
+                    write!(f, "; measure longer (--each {})", humantime::format_duration(longer))
                 }
                 None => write!(f, "; these threads hardly ever wait"),
             },

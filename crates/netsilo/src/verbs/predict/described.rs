@@ -54,13 +54,13 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
     }
     let is_none = |name: &String| name == "none";
     let against = known.iter().find(|name| is_none(name)).or(known.first()).cloned();
-    let against = against.context("a scenario has at least one setting")?;
+    let against = against.context("a scenario needs at least one setting")?;
     if !args.settings.is_empty() {
         let is_asked = |name: &String| names.contains(name) || name.contains('=');
         described.settings.retain(|name, _| *name == against || is_asked(name));
     }
     let comparison = compare(&described, &against, &draws)
-        .context("the setting to compare with is one of the scenario's")?;
+        .context("the setting to compare with must be one of the scenario's")?;
     if args.json {
         out::json(&Versioned::first(comparison))?
     } else {

@@ -105,7 +105,7 @@ impl DeviceKeys {
         for ((is_asked, key), is_known) in asked.into_iter().zip(known) {
             if is_asked && !is_known {
                 missing += 1;
-                note(&format!("{key}: no netdev here reports it"));
+                note(&format!("{key}: no netdev on this machine reports it"));
             }
         }
         (changes, missing)

@@ -83,7 +83,7 @@ impl Question {
         let analysis = Analysis::new(observation, costs);
         let proposals = self.proposals(&analysis, &note);
         if proposals.is_empty() {
-            let why = "no setting is left to predict: each was refused".to_owned();
+            let why = "no setting is left to predict, because each was refused".to_owned();
             return Err(ExitError(Exit::Refused, why).into());
         }
         forecast_of(&analysis, self.load, &proposals, &self.draws)

@@ -17,7 +17,7 @@ use crate::transaction::knob::text::parse;
 /// A knob that was found, with its current value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
-    /// Where it lives.
+    /// Where it is.
     pub place: KnobAddress,
     /// Its text, byte for byte.
     pub raw: String,
@@ -33,7 +33,7 @@ impl Reading {
     pub fn refuse_replaced(&self, target: &Target, then: Option<u64>) -> Result<(), KnobError> {
         match (then, self.created) {
             (Some(then), Some(now)) if then != now => {
-                let why = "this netdev was created later, with the name and index of another one";
+                let why = "this netdev is a newer one with the same name and index";
                 Err(KnobError::gone(target, why))
             }
             _ => Ok(()),

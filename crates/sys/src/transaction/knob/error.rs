@@ -116,7 +116,7 @@ impl KnobError {
             (most(kernel, place), invalid, &mut refused)
         {
             let known = hint.take().map(|hint| format!("; {hint}")).unwrap_or_default();
-            *hint = Some(format!("its driver takes at most {}{known}", most.trim()));
+            *hint = Some(format!("its driver accepts at most {}{known}", most.trim()));
         }
         refused
     }

@@ -183,7 +183,7 @@ fn find_netdev(
 enum Missing {
     /// It is not here, for this reason.
     Gone(String),
-    /// It cannot be found out.
+    /// It could not be determined.
     Unknown(io::Error),
 }
 

@@ -133,7 +133,7 @@ fn larger_ring(
                 format!("a receive ring of {wanted} descriptors instead of {current}")
             }
             (None, Some(ring)) => format!(
-                "nothing for its ring: it already has the maximum of {} descriptors",
+                "leave the ring as it is: it already has the maximum of {} descriptors",
                 ring.max
             ),
             (None, None) => "a larger receive ring, if the device supports it: this driver does \

@@ -138,11 +138,11 @@ struct Full<'a> {
 struct Words {
     id: FindingId,
     title: String,
-    /// How the reader gets faster.
+    /// How to make the reader faster.
     faster: String,
     /// What a faster reader gains.
     gain: Gain,
-    /// How the queue gets longer.
+    /// How to make the queue longer.
     longer: String,
     /// What is not known about a longer queue.
     unknown: &'static str,
@@ -282,7 +282,7 @@ fn listen(mut full: Full<'_>) -> Finding {
                 "allow {} waiting connections; {reader} must call listen again, \
                  with that backlog{}",
                 larger(bound),
-                if limit.is_none() { " (which it asked for now was not read)" } else { "" }
+                if limit.is_none() { " (its current value was not read)" } else { "" }
             ),
             None => {
                 format!(

@@ -162,7 +162,7 @@ fn crowd(
         let gain = Gain::AtMost {
             measure: Measure::Share((taken - least).max(0.0)),
             of: format!("core {core}'s time"),
-            basis: "the time of all its queues but the lightest".into(),
+            basis: "the time of all its queues except the lightest".into(),
         };
         (Severity::Warning, "spread the queues as netsilo plan proposes".to_owned(), gain)
     };
