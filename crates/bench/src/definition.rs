@@ -371,6 +371,6 @@ mod tests {
         assert!(load("tests = ['FORWARD']\nearly-drop = true").contains("\"forwards\""));
         assert!(load("tests = ['TCP_RR']\nlost-after = '5'").contains("is not a time"));
         let why = format!("{:#}", text("matrixx").unwrap_err());
-        assert!(why.contains("there are matrix, silo, stream, rps-guest, forward"), "{why}");
+        assert!(why.contains("choose one of matrix, silo, stream, rps-guest, forward"), "{why}");
     }
 }

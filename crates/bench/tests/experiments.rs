@@ -248,7 +248,7 @@ fn an_interrupted_run_restores_everything_and_can_be_resumed() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let (code, text) = output_of(&child.wait_with_output().unwrap());
     assert_eq!((code, bench.knobs()), (Some(1), before.clone()), "{text}");
-    assert!(text.contains("interrupted; nothing remains written"), "{text}");
+    assert!(text.contains("interrupted; everything is restored"), "{text}");
     // a machine that dies may leave an incomplete last line
     let file = std::fs::OpenOptions::new().append(true).open(bench.folder().join("records.jsonl"));
     file.unwrap().write_all(b"{\"trial\":{\"round\":0,").unwrap();

@@ -150,9 +150,10 @@ impl<'a> Guest<'a> {
     }
 
     /// Reads the knobs. Before that, each of the NIC's interrupts with several CPUs is pinned to
-    /// one, because the kernel would choose another one each time it is given such a mask. The
-    /// interrupt is pinned to the CPU where it arrives; unless it has not fired since the mask was
-    /// written, because then it still arrives outside of the mask.
+    /// one, because the kernel chooses another CPU each time a mask of several is written. The
+    /// interrupt is pinned to the CPU where it arrives. If it has not fired since its mask was
+    /// written, it may still arrive outside of the mask; then it is pinned to the lowest CPU of the
+    /// mask.
     pub(crate) fn pinned(&self) -> Result<Knobs> {
         let irqs: String = self.queues.vectors.iter().map(|(irq, _)| format!(" {irq}")).collect();
         self.lab.sh(&format!(

@@ -48,7 +48,7 @@ enum Verb {
     Pin(pin::Args),
     /// Keep what apply --confirm-within wrote
     Confirm(confirm::Args),
-    /// Restore all values written since boot, unless others changed them
+    /// Restore values written since boot, unless others changed them
     Undo(undo::Args),
     /// Save all that netsilo reads as a bundle, to examine elsewhere
     Capture(capture::Args),

@@ -135,7 +135,10 @@ fn an_invalid_command_line_is_a_usage_error() {
 #[test]
 fn an_objective_of_tune_fits_its_command() {
     let refused = [
-        (&["--objective", "latency"][..], "2 netsilo: latency needs a command that prints it: "),
+        (
+            &["--objective", "latency"][..],
+            "2 netsilo: latency needs a command that prints a number: ",
+        ),
         (&["--objective", "locality", "--", "true"], "2 netsilo: locality is measured on the live"),
         (&["--window", "1ms"], "2 netsilo: --window must be at least 50ms"),
         (&["--for", "1ms"], "2 netsilo: --for must be at least 50ms"),

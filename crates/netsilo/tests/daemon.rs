@@ -207,7 +207,7 @@ fn an_invalid_configuration_is_refused_at_the_start_and_ignored_later() {
         "{status}"
     );
     assert_eq!(status["mode"], "placing");
-    let kept = "configuration not reloaded, the old one stays";
+    let kept = "configuration not reloaded, so the old one stays";
     assert!(host.log().contains(kept), "{}", host.log());
     host.configure("hints-only = true");
     daemon.signal(Signal::HUP);

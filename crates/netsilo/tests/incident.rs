@@ -74,7 +74,7 @@ fn a_page_about_this_machine_has_no_addresses_unless_asked_for() {
     let refused = netsilo(&[&arguments[..], &from].concat());
     assert_eq!(refused.status.code(), Some(1));
     assert!(
-        stderr(&refused).contains("holds addresses and the host's name"),
+        stderr(&refused).contains("contains addresses and the host's name"),
         "{}",
         stderr(&refused)
     );

@@ -320,7 +320,7 @@ fn undo_waits_for_netdevs_that_are_down(lab: &Lab) {
         let now = snapshot(lab);
         let now = now.netdevs.iter().find(|it| it.name == *name).unwrap();
         assert_eq!(now.threaded, Some(0));
-        // apply does not start such a write either.
+        // apply does not start this write either.
         lab.sh(&format!("echo 1 >/sys/class/net/{name}/threaded; ip link set {name} down"))
             .unwrap();
         let host = snapshot(lab);

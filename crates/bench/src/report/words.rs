@@ -277,9 +277,9 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
     for (what, chance) in [("rates", &results.rates), ("other measures", &results.others)] {
         if chance.made > 0 {
             caveats.push(format!(
-                "On {what}: {}, {} of them show a difference. If no setting changed anything, \
-                 about {:.1} would show one by chance: one interval in {:.0} does not contain the \
-                 true value ({sure:.0} %).",
+                "On {what}: {}, {} with a difference. If no setting changed anything, about {:.1} \
+                 would show one by chance: one interval in {:.0} does not contain the true value \
+                 ({sure:.0} %).",
                 plural(chance.made, "verdict"),
                 chance.differ,
                 chance.by_chance,
@@ -294,10 +294,8 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
             .push(format!("{few} {is} too few for an interval: verdicts need 6 rounds or more."));
     }
     if !results.failed.is_empty() {
-        caveats.push(format!(
-            "{} failed and are listed below.",
-            plural(results.failed.len(), "trial")
-        ));
+        caveats
+            .push(format!("{} failed: see the list below.", plural(results.failed.len(), "trial")));
     }
     if !results.not_tried.is_empty() {
         caveats.push(format!(

@@ -89,7 +89,7 @@ impl Client {
         })
     }
 
-    /// What the clients of such a measurement report; `None` if their output is incomplete.
+    /// What the clients report after a measurement; `None` if their output is incomplete.
     pub(crate) fn report(&self, output: &str, seconds: u32) -> Option<ClientReport> {
         match self.kind {
             Kind::TcpRr | Kind::UdpRr | Kind::Forward => reports::bench(output),

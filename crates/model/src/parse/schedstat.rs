@@ -27,7 +27,7 @@ pub fn run_ns(schedstat: &str) -> Option<u64> {
 
 /// Parses `cgroup`: the path in the v2 hierarchy (the line of hierarchy 0 without controllers).
 ///
-/// If the process is in the root of that hierarchy, or there is no such hierarchy, services and
+/// If the process is in the root of that hierarchy, or the hierarchy does not exist, services and
 /// containers are in the v1 hierarchies. Then this is the path in the hierarchy named systemd.
 pub fn cgroup_path(cgroup: &str) -> Option<&str> {
     let v2 = cgroup.lines().find_map(|line| line.strip_prefix("0::"));

@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(names, ["spread", "rps"]);
         let [auto, xps] = candidates.left_out.as_slice() else { panic!("{candidates:?}") };
         assert_eq!((auto.subject.as_str(), xps.subject.as_str()), ("auto", "xps"));
-        assert_eq!(xps.reason, "the time is too short, and 2 others come first (--for)");
+        assert_eq!(xps.reason, "the time is too short (--for), and 2 others rank higher");
         // one is left, and refused if the time is too short even for one
         leave_out_last(&mut candidates, &RaceRules { turns: 1, ..rules });
         assert_eq!(candidates.tried.len(), 1);

@@ -198,7 +198,7 @@ mod tests {
     fn a_search_that_was_too_short_is_no_outcome() {
         let plan = plan(8);
         let why = ended(&plan, &race(&plan, [100.0, 99.9, 100.0])).err().unwrap();
-        assert_eq!(why, "2 candidates may still turn out better: search longer (--for)");
+        assert_eq!(why, "2 candidates may still be better: search longer (--for)");
     }
 
     #[test]

@@ -135,8 +135,8 @@ fn render(measurement: &Measurement) -> String {
     if guest {
         let _ = writeln!(
             text,
-            "note: the host may move a virtual machine's cpus, and its caches may differ from what \
-             it shows"
+            "note: the host may move a virtual machine's cpus, and the real caches may differ from \
+             those shown"
         );
     }
     if measured.is_wide() {

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     )]
     fail_on: Severity,
     /// First measure the cost between this machine's CPUs, for about 5s, and use it for the
-    /// verdicts; netsilo calibrate stores such a measurement
+    /// verdicts; netsilo calibrate stores it for later
     #[arg(long, conflicts_with = "from")]
     calibrate: bool,
     /// Also print all evidence with its sources, informative findings in full, the checks that

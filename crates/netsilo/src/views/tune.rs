@@ -133,7 +133,7 @@ pub(crate) fn render(result: &TuneResult<'_>) -> String {
     }
     let _ = writeln!(text, "{}", result.words);
     if result.transaction.is_none() {
-        text += "nothing remains written\n";
+        text += "everything is restored\n";
     }
     if let Some(transaction) = result.transaction {
         let _ = writeln!(

@@ -157,6 +157,6 @@ fn undo_leaves_a_netdev_that_replaced_another_and_finds_a_renamed_one() {
     let why =
         "v0 is another device now (a virtual one with index 80, not a virtual one with index 70)";
     assert!(messages.contains(why), "{messages}");
-    let why = "v5 rx-0 rps_cpus: this netdev was created later, with the name and index of another";
+    let why = "v5 rx-0 rps_cpus: this netdev is a newer one with the same name and index";
     assert!(messages.contains(why), "{messages}");
 }

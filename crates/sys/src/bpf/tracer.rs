@@ -105,8 +105,8 @@ pub struct Tracer {
     before: Before,
 }
 
-/// How long flows are recorded after the kernel needed the flow of a consumer's data. It is long
-/// enough to match rare connections.
+/// How long flows are recorded after a consumer last needed its flow. It is long so that rare
+/// connections are matched too.
 const DEMAND_LASTS: Duration = Duration::from_secs(60);
 
 /// Default of [`Options::examined_per_s`].

@@ -190,7 +190,7 @@ fn changed_of(
 
 /// The settings that another program has changed since: they differ from `before` and from `after`,
 /// their text after our writes. Empty if `after` is not known because netsilo was killed between a
-/// write and its record. For a place that a transaction itself writes, use `is_ours` instead.
+/// write and its record. For a place that a transaction itself writes, `is_ours` decides instead.
 pub(crate) fn foreign(
     kernel: &dyn Kernel,
     before: &[Attached],

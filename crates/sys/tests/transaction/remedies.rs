@@ -424,9 +424,9 @@ fn a_refused_write_reports_the_drivers_maximum() {
     };
     assert_eq!(
         apply(&kernel, &[rings()]).unwrap_err().to_string(),
-        "eth0 rings: cannot write rx=9000 tx=256: Invalid argument (os error 22): \
-         its driver takes at most rx=4096 tx=4096; \
-         more than that, or fewer than it needs, is refused; all settings are restored"
+        "eth0 rings: cannot write rx=9000 tx=256: Invalid argument (os error 22): its driver \
+         accepts at most rx=4096 tx=4096; more than that, or fewer than it needs, is refused; all \
+         settings are restored"
     );
     assert!(
         apply(&kernel, &[rings()])

@@ -45,8 +45,7 @@ pub enum OutReason {
         /// The change from the leader.
         change: Estimate,
     },
-    /// It cannot gain enough to matter, or such a gain could not be shown even with the whole
-    /// budget.
+    /// It cannot gain enough to matter, or a gain could not be shown even with the whole budget.
     NothingToGain(Estimate),
     /// It could not be applied or measured.
     Failed(String),

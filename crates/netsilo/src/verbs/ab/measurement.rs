@@ -213,8 +213,8 @@ mod tests {
         };
         assert_eq!(
             message(NotMeasured::TooFewWaits(312)),
-            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times; \
-             a 99th percentile needs 1000; look longer (--each 10s)"
+            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times; a \
+             99th percentile needs 1000; measure longer (--each 10s)"
         );
         let hardly_ever = "1000; these threads hardly ever wait";
         assert!(message(NotMeasured::TooFewWaits(49)).ends_with(hardly_ever));

@@ -17,8 +17,7 @@ use crate::tell::words::wrong_key;
 use crate::verbs::predict::arguments::{Args, split};
 use crate::views;
 
-/// Maximum number of points of a sweep that have intervals in JSON. Each such point needs all
-/// draws.
+/// Maximum number of points of a sweep that have intervals in JSON. An interval needs all draws.
 const MOST_BANDS: usize = 100;
 
 /// Reads the scenario, predicts and prints.

@@ -61,8 +61,8 @@ impl DeviceKeys {
         Ok((its, others))
     }
 
-    /// The changes they make on a machine. Keys that no netdev has are reported to `note` and
-    /// counted.
+    /// The changes that these keys make on a machine, and how many keys no netdev has. Those keys
+    /// are reported to `note`.
     pub(super) fn changes(&self, snapshot: &Snapshot, note: impl Fn(&str)) -> (Vec<Change>, usize) {
         let is_asked = |name: &String| self.netdevs.is_empty() || self.netdevs.contains(name);
         let netdevs = snapshot.netdevs.iter().filter(|it| it.up && is_asked(&it.name));

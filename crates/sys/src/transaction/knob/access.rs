@@ -84,8 +84,9 @@ pub fn write(kernel: &dyn Kernel, change: &Change, place: &KnobAddress) -> Resul
 
 /// Writes back a text that the kernel printed, byte for byte.
 ///
-/// If an RSS table looks like the driver's default, the driver restores it. Otherwise the driver
-/// would not make a new table when its channels change again (`netif_is_rxfh_configured`).
+/// If an RSS table looks like the driver's default, the driver is asked to restore it. If the table
+/// were written instead, the driver would keep it when its channels change again
+/// (`netif_is_rxfh_configured`).
 pub(crate) fn put_back(kernel: &dyn Kernel, place: &KnobAddress, raw: &str) -> io::Result<()> {
     let own = matches!(place, KnobAddress::Ethtool(_, EthtoolSetting::RssTable(0)))
         && Table::parse(raw).is_ok_and(|table| table.looks_like_default());
@@ -304,8 +305,8 @@ mod tests {
             (Errno::PERM, "leave it out"),
             (Errno::NOSPC, "about 200 per cpu"),
             (Errno::INVAL, "none of these cpus is online"),
-            (Errno::OVERFLOW, "beyond the last one"),
-            (Errno::RANGE, "beyond the last one"),
+            (Errno::OVERFLOW, "does not have"),
+            (Errno::RANGE, "does not have"),
             (Errno::ACCESS, "run as root"),
         ] {
             assert!(message(&irq(27, "x"), cpu4(), errno).contains(words), "{errno}");
