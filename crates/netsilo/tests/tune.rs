@@ -278,7 +278,7 @@ fn a_candidate_beyond_the_guard_rail_is_out_after_one_window() {
     let output = bench.tune(&["--for", "60s"], Some(&script)).output().unwrap();
     let (code, text) = output_of(&output);
     assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
-    assert!(text.contains("throughput 50.0 exceeds the guard rail 95.0"), "{text}");
+    assert!(text.contains("throughput 50.0 breaks the guard rail 95.0"), "{text}");
     assert!(text.contains("no difference shown\neverything is restored"), "{text}");
     // for latency it is the other direction
     let latency = ["--for", "60s", "--objective", "latency"];

@@ -263,7 +263,7 @@ fn broke(plan: &RacePlan, breach: &Breach) -> String {
         Rail::Objective => plan.objective.clone(),
         other => other.to_string(),
     };
-    format!("{rail} {} exceeds the guard rail {}", value(breach.value), value(breach.limit))
+    format!("{rail} {} breaks the guard rail {}", value(breach.value), value(breach.limit))
 }
 
 #[cfg(test)]
