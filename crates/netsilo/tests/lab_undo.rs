@@ -343,6 +343,6 @@ fn the_guard_restores(guest: &Guest, before: &BTreeMap<String, String>) {
          cat /run/netsilo/guard.log"
     );
     let log = guest.lab.sh(&kill).unwrap();
-    assert!(log.contains("no confirmation in time"), "{log}");
+    assert!(log.contains("not confirmed in time"), "{log}");
     assert_eq!(guest.knobs(), *before, "{log}");
 }

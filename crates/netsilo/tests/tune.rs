@@ -147,7 +147,7 @@ impl Bench {
         let best = (&outcome["won"], &outcome["best"]["name"]);
         assert_eq!(best, (&true.into(), &"rps".into()), "{text}");
         let id = outcome["id"].as_str().unwrap();
-        assert!(text.contains(&format!("outcome {id} is kept")), "{text}");
+        assert!(text.contains(&format!("outcome {id} is stored")), "{text}");
         id.to_owned()
     }
 

@@ -252,7 +252,7 @@ fn a_virtual_netdev_that_replaced_one_of_the_same_name_and_index_is_not_written(
     create_veth0(&kernel, "02\n");
     let undone = undo(&kernel, UndoScope::All).unwrap();
     let [(_, RestoreResult::Gone(why))] = &undone[0].knobs[..] else { panic!("{undone:?}") };
-    assert!(why.to_string().contains("was created later"), "{why}");
+    assert!(why.to_string().contains("is a newer one"), "{why}");
     assert_eq!(rps_of_veth0(&kernel), "02\n");
 }
 
