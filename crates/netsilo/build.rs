@@ -1,5 +1,5 @@
-//! Lets the linker make builds of the profile `dist` smaller, if it can: lld can, and Rust links
-//! x86-64 Linux by it since 1.90. evidence/size.md has what each measure saves.
+//! Lets the linker make builds of the profile `dist` smaller, if the linker can: lld can, and Rust
+//! has used it for x86-64 Linux since 1.90. evidence/size.md shows what each measure saves.
 
 #![allow(clippy::print_stdout, reason = "build scripts talk to cargo on stdout")]
 
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
-/// Functions with identical code become one.
+/// Merges functions with identical code.
 const FOLD: &str = "-Wl,--icf=all";
 
-/// Drops the tables for unwinding: nothing unwinds where panics abort. glibc and the panic handler
-/// work without them; only backtraces are empty.
+/// Drops the tables for unwinding, because nothing unwinds if panics abort. glibc and the panic
+/// handler work without them; only backtraces are empty.
 const NO_TABLES: &str = "SECTIONS {
     /DISCARD/ : { *(.eh_frame) *(.eh_frame_hdr) *(.gcc_except_table .gcc_except_table.*) }
 }
@@ -38,7 +38,7 @@ fn main() {
     }
 }
 
-/// Whether this is a build of the profile `dist`, the only one that aborts. Cargo tells build
+/// Whether this is a build of the profile `dist`, the only one that aborts. Cargo gives build
 /// scripts neither a profile's name nor its panic strategy, only a folder below the profile's.
 fn is_dist() -> Option<bool> {
     let out = PathBuf::from(env::var_os("OUT_DIR")?);
@@ -52,8 +52,8 @@ fn script() -> Option<String> {
     path.into_os_string().into_string().ok()
 }
 
-/// Whether a program that is linked in this way, with the flags of this build, runs, and reports
-/// its panic before it aborts.
+/// Whether a program that is linked with these arguments and the flags of this build runs, and
+/// reports its panic before it aborts.
 fn links(arguments: &[String]) -> Option<bool> {
     let mut rustc = Command::new(env::var_os("RUSTC")?);
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
@@ -81,7 +81,7 @@ fn links(arguments: &[String]) -> Option<bool> {
     Some(is_whole && is_abort(output.status))
 }
 
-/// Whether a program ended by SIGABRT.
+/// Whether SIGABRT ended a program.
 #[cfg(unix)]
 fn is_abort(status: std::process::ExitStatus) -> bool {
     const SIGABRT: i32 = 6;

@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .status();
         match status {
             Ok(status) if status.success() => {
-                // a quarter of the size: most of it is text
+                // a quarter of the size, because most of it is text
                 let packed = object.with_extension("o.zst");
                 fs::write(packed, zstd::encode_all(File::open(object)?, 19)?)?;
             }

@@ -1,9 +1,9 @@
-//! What counting in the kernel costs the worst load: tiny transactions over loopback that keep
+//! What counting in the kernel costs in the worst case: tiny transactions over loopback that keep
 //! every CPU busy (TCP_RR, 4 instances). `make bench-attribution` runs it.
 //!
-//! Slices with and without the eBPF programs alternate, a coin decides which of the two is first.
-//! The load is in a network namespace of its own. Arguments: the number of pairs, and parts of the
-//! names of the settings to measure.
+//! Slices with and without the eBPF programs alternate; a coin decides which is first. The load is
+//! in a separate network namespace. Arguments: the number of pairs, and parts of the names of the
+//! settings to measure.
 
 #![allow(
     missing_docs,
@@ -26,19 +26,20 @@ use rustix::thread::UnshareFlags;
 
 /// Pairs of slices of each setting.
 const PAIRS: usize = 15;
-/// Probability that an interval misses the true value.
+/// Probability that an interval does not contain the true value.
 const DOUBT: f64 = 0.05;
-/// Time from attaching, or from starting a program, to the beginning of a slice.
+/// Time from attaching or starting a program to the beginning of a slice.
 const SETTLE: Duration = Duration::from_millis(100);
 const SLICE: Duration = Duration::from_millis(500);
-/// A program starts, and knows after its first observations which hooks it needs.
+/// How long a program takes to start and to determine, after its first observations, which hooks it
+/// needs.
 const PROGRAM_STARTS: Duration = Duration::from_secs(3);
 const PROGRAM_SLICE: Duration = Duration::from_secs(3);
-/// Two cycles of the daemon; with the fewest pairs that have an interval.
+/// Two cycles of the daemon. Used with the minimum number of pairs that have an interval.
 const DAEMON_SLICE: Duration = Duration::from_secs(20);
 const DAEMON_PAIRS: usize = 6;
 
-/// What is compared with nothing.
+/// A setting that is compared with no counting at all.
 enum Setting {
     Programs(Box<Tracer>),
     /// Arguments of netsilo, and the length of a slice.
@@ -231,7 +232,8 @@ fn main() {
     by_hook(&mut load);
 }
 
-/// Prints the cost of each program by the kernel's statistics, which make each run dearer.
+/// Prints the cost of each program by the kernel's statistics. The statistics make each run of a
+/// program more expensive.
 fn by_hook(load: &mut Load) {
     let statistics = Statistics::enable().unwrap();
     let _tracer = Tracer::attach(Options::default());

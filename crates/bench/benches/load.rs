@@ -1,6 +1,6 @@
-//! Compares `netsilo-bench` with sockperf, iperf3, qperf and netperf, where installed: the same
-//! load in turns, on loopback, over a veth between two network namespaces, and with both ends on
-//! one CPU, where no idle CPU has to be woken. `scripts/bench-load` runs it.
+//! Compares `netsilo-bench` with sockperf, iperf3, qperf and netperf, if installed, with the same
+//! load in turn. This is done on loopback, over a veth between two network namespaces, and with
+//! both ends on one CPU, where no idle CPU has to be woken. `scripts/bench-load` runs it.
 
 #![allow(
     missing_docs,
@@ -16,10 +16,10 @@ use std::time::Duration;
 use netsilo_trial::stats::{median, signed_rank};
 use netsilo_trial::traffic::LoadResult;
 
-/// Number of rounds; each program runs once per round.
+/// Number of rounds. Each program runs once per round.
 const ROUNDS: usize = 10;
 
-/// Probability that the interval misses the true value.
+/// Probability that the interval does not contain the true value.
 const DOUBT: f64 = 0.05;
 
 /// Where client and server run.
@@ -27,7 +27,7 @@ struct Path {
     name: &'static str,
     /// Namespaces of client and server.
     netns: Option<[String; 2]>,
-    /// The CPU that both ends are pinned to.
+    /// The CPU to which both ends are pinned.
     cpu: Option<&'static str>,
     server: &'static str,
 }
@@ -36,13 +36,13 @@ struct Path {
 struct Case {
     name: &'static str,
     unit: &'static str,
-    /// Number of concurrent copies of a program without instances of its own.
+    /// Number of concurrent copies, for a program that has no instances.
     copies: usize,
     netsilo: &'static str,
     peers: &'static [(&'static str, &'static str)],
 }
 
-/// The loads; `{}` stands for the server's address.
+/// The loads. `{}` stands for the server's address.
 const CASES: [Case; 8] = [
     Case {
         name: "TCP_RR, 1 byte",
@@ -160,8 +160,8 @@ impl Path {
         Server(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// Runs `copies` of a program at once and adds their figures; `None` if one of them prints no
-    /// figure.
+    /// Runs `copies` of a program at once and adds their figures. Returns `None` if one of them
+    /// prints no figure.
     fn measure(&self, words: &str, copies: usize, figure: fn(&str) -> Option<f64>) -> Option<f64> {
         let words = words.replace("{}", self.server);
         let start = |_| {
@@ -284,7 +284,7 @@ fn row(path: &Path, case: &Case, netsilo: &str) -> String {
     let peers: Vec<_> = case.peers.iter().filter(|(_, words)| is_installed(words)).collect();
     let mut rates = vec![Vec::new(); peers.len() + 1];
     for round in 0..ROUNDS {
-        // each program starts a round equally often
+        // each program is first in equally many rounds
         let order = (0..=peers.len()).map(|n| (n + round) % (peers.len() + 1));
         let mut these = vec![0.0; peers.len() + 1];
         for turn in order {
@@ -306,7 +306,7 @@ fn row(path: &Path, case: &Case, netsilo: &str) -> String {
         .zip(&rates[1..])
         .map(|((name, _), rates)| format!("{name} {}", shown(rates)))
         .collect();
-    // the best by median; the best of each round would be a matter of luck
+    // the best by median, because the best of each round would depend on luck
     let best = rates[1..].iter().max_by(|a, b| median(a).unwrap().total_cmp(&median(b).unwrap()));
     let pairs = best.map_or_else(Vec::new, |best| rates[0].iter().zip(best).collect());
     let ratios: Vec<f64> = pairs

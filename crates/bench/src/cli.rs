@@ -10,8 +10,8 @@ use netsilo_sys::files::root::Root;
 
 use crate::{experiment, report, run, serve};
 
-/// Makes and answers network loads, measures both machines, and compares settings of a machine
-/// under them.
+/// Make and answer network loads, measure both machines, and compare settings of a machine under
+/// them.
 #[derive(Debug, Parser)]
 #[command(name = "netsilo-bench", version, max_term_width = 120, disable_help_subcommand = true)]
 #[command(after_help = "More: man netsilo-bench; docs/bench.md")]
@@ -72,7 +72,7 @@ pub const ENDINGS: &[Ending] = &[
     ),
 ];
 
-/// The command line without what [`command`] adds.
+/// The command line, without the additions of [`command`].
 pub fn bare_command() -> Command {
     Args::command()
 }

@@ -1,4 +1,4 @@
-//! A setting given as a command: netsilo runs the command once, reads what it changed, undoes the
+//! A setting given as a command. netsilo runs the command once, reads what it changed, undoes the
 //! changes, and later writes them itself.
 
 use std::collections::BTreeMap;
@@ -32,10 +32,10 @@ struct Settings {
     others: BTreeMap<String, String>,
 }
 
-/// Runs the command, reads what it changes, and undoes it. Meanwhile the journal holds the previous
+/// Runs the command, reads what it changed, and undoes it. Meanwhile the journal has the previous
 /// value of every knob, so `netsilo undo` can restore it in any case.
 pub(crate) fn record(name: &str, command: &str, setup: &Setup<'_>) -> Result<Vec<Change>> {
-    out::note(&format!("{name}: running its command once to read what it changes"));
+    out::note(&format!("{name}: running its command once to find out what it changes"));
     let (root, kernel) = (Root::live(), setup.state.kernel()?);
     let dir = setup.state.absolute()?;
     let (first, before) = (look(&root, &kernel)?, look(&root, &kernel)?);
@@ -52,10 +52,10 @@ pub(crate) fn record(name: &str, command: &str, setup: &Setup<'_>) -> Result<Vec
     let back = look(&root, &kernel)?;
     let lost = difference(&before.others, &back.others, &first.others);
     if !lost.is_empty() {
-        let todo = "its knobs are restored, but netsilo cannot restore these; do it yourself";
-        let message = format!(
-            "{name}: its command changes values that netsilo has no knob for:\n{lost}{todo}"
-        );
+        let todo = "its knobs are restored, but netsilo cannot restore these values: restore them \
+                    yourself";
+        let message =
+            format!("{name}: its command changes values that netsilo cannot set:\n{lost}{todo}");
         return Err(ExitError(Exit::Refused, message).into());
     }
     for (target, was) in &before.knobs {
@@ -86,7 +86,7 @@ fn run(name: &str, command: &str, setup: &Setup<'_>) -> Result<()> {
     let status = loop {
         if setup.stop.load(Ordering::Relaxed) {
             end(&mut child);
-            bail!("interrupted: nothing remains written");
+            bail!("interrupted: everything is restored");
         }
         match child.try_wait().context("cannot wait for the command")? {
             Some(status) => break status,
@@ -107,7 +107,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Reads all values; a knob that cannot be read is left out.
+/// Reads all values. A knob that cannot be read is left out.
 fn look(root: &Root, kernel: &dyn Kernel) -> Result<Settings> {
     let snapshot: Snapshot =
         netsilo_sys::snapshot(root).context("cannot read this machine's settings")?;
@@ -120,7 +120,7 @@ fn look(root: &Root, kernel: &dyn Kernel) -> Result<Settings> {
     Ok(Settings { knobs, others })
 }
 
-/// Lists values that differ, one per line, without those that already differed between the two
+/// Lists values that differ, one per line. Leaves out values that already differed between the two
 /// reads before the command.
 fn difference(
     before: &BTreeMap<String, String>,
@@ -147,7 +147,7 @@ fn changes(
     let changed = before.iter().filter_map(|(target, old)| {
         let new = after.get(target).filter(|new| *new != old)?;
         let (target, old, new) = (target.clone(), old.clone(), new.clone());
-        Change::untyped(target, old, new, format!("the command of {name} sets it")).ok()
+        Change::untyped(target, old, new, format!("set by the command of {name}")).ok()
     });
     ordered(changed.collect())
 }
@@ -157,8 +157,8 @@ fn refuse_conflicting_changes(name: &str, changes: &[Change]) -> Result<()> {
         None => Ok(()),
         Some((by, void)) => {
             bail!(
-                "{name}: its command sets {by}, which resets its own change of {void}: \
-                 split it into two commands"
+                "{name}: its command changes both {by} and {void}, but changing {by} resets \
+                 {void}: split it into two commands"
             )
         }
     }

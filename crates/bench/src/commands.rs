@@ -1,4 +1,4 @@
-//! The commands that repeat an experiment by hand, at each machine.
+//! The commands that repeat an experiment by hand, for each machine.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! The definition of an experiment: a TOML file with the settings to compare and the loads under
-//! which they are compared. The published experiments are definitions in the program.
+//! The definition of an experiment: a TOML file with the settings to compare, and the loads under
+//! which to compare them. The published experiments are definitions inside the program.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const PUBLISHED: [(&str, &str); 5] = [
     ("forward", include_str!("definitions/forward.toml")),
 ];
 
-/// Most work per request, in microseconds.
+/// Maximum work per request, in microseconds.
 const MOST_WORK_USECS: u64 = 1_000_000;
 
 /// What an experiment compares.
@@ -41,9 +41,9 @@ pub(crate) struct Definition {
     /// Whether to find the work per request that keeps the CPUs of this machine busy.
     #[serde(default)]
     pub(crate) work_until_busy: bool,
-    /// The CPU that this machine's server runs on; otherwise the scheduler places it.
+    /// The CPU on which this machine's server runs. Without it, the scheduler chooses.
     pub(crate) reader: Option<Cpus>,
-    /// The settings; the first is the reference.
+    /// The settings. The first is the reference.
     #[serde(rename = "setting")]
     pub(crate) settings: Vec<SettingKeys>,
     #[serde(rename = "load")]
@@ -57,33 +57,33 @@ pub(crate) enum Role {
     /// Its server answers the loads of the peers.
     #[default]
     Receives,
-    /// It makes the loads, and the peers answer.
+    /// It generates the loads, and the peers answer.
     Sends,
     /// It is between a sender and a receiver.
     Forwards,
 }
 
-/// A setting. One without further keys writes nothing.
+/// A setting. A setting without further keys writes nothing.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct SettingKeys {
     pub(crate) name: String,
     /// One-line description.
     pub(crate) what: Option<String>,
-    /// The algorithm that places interrupts; without it they stay.
+    /// The algorithm that places interrupts. Without it, they stay where they are.
     pub(crate) irqs: Option<AlgorithmName>,
-    /// The CPUs that interrupts are placed on; without it those of the command line.
+    /// The CPUs on which interrupts are placed. Without it, those of the command line.
     pub(crate) cpus: Option<Cpus>,
     /// The CPUs of RPS for every rx queue.
     pub(crate) rps: Option<Cpus>,
-    /// Entries of the RFS flow table, where this network namespace has one.
+    /// Entries of the RFS flow table, if this network namespace has one.
     pub(crate) rfs: Option<u32>,
     /// Whether each netdev gets as many queues as it supports.
     #[serde(default)]
     pub(crate) most_queues: bool,
-    /// The offload that is switched to its other state.
+    /// The offload that is switched to its opposite state.
     pub(crate) offload: Option<Offload>,
-    /// A command for `sh`: what it changes is the setting.
+    /// A command for `sh`. The setting is what the command changes.
     pub(crate) command: Option<String>,
 }
 
@@ -100,7 +100,7 @@ pub(crate) enum Way<'a> {
 }
 
 impl SettingKeys {
-    /// How the setting gets its changes; an error if its keys exclude each other.
+    /// How the setting gets its changes. Fails if its keys exclude each other.
     pub(crate) fn way(&self) -> Result<Way<'_>> {
         let Self { name, irqs, cpus, rps, rfs, most_queues, offload, command, .. } = self;
         ensure!(cpus.is_none() || irqs.is_some(), "setting {name}: cpus needs irqs");
@@ -115,7 +115,7 @@ impl SettingKeys {
         ensure!(
             ways.next().is_none(),
             "setting {name}: irqs, rps and rfs, most-queues, offload, and command exclude each \
-             other: make a setting of each"
+             other: write one setting for each"
         );
         Ok(way)
     }
@@ -125,13 +125,13 @@ impl SettingKeys {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) enum Cpus {
-    /// All that receive work may run on.
+    /// All CPUs on which receive work may run.
     All,
     /// The first of them.
     First,
     /// The last of them.
     Last,
-    /// The one of them that is farthest from the reader.
+    /// The one of these CPUs that is farthest from the reader.
     Farthest,
     /// A list or mask; empty for off.
     These(CpuSet),
@@ -155,21 +155,21 @@ impl TryFrom<String> for Cpus {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct LoadKeys {
-    /// Name, if it is a single load; without it the name has the test and the numbers.
+    /// Name, if it is a single load. Without it, the name is made from the test and the numbers.
     name: Option<String>,
     tests: Vec<Test>,
-    /// Bytes of a request and of its response; of a stream, bytes of a send call.
+    /// Bytes of a request and of its response. For a stream, bytes of a send call.
     #[serde(default)]
     bytes: Vec<usize>,
     #[serde(default)]
     instances: Vec<usize>,
-    /// Numbers of senders at once, 1 or 2.
+    /// Numbers of concurrent senders, 1 or 2.
     #[serde(default = "one_sender")]
     senders: Vec<u32>,
     instances_as: Option<InstancesAs>,
     #[serde(default)]
     zero_copy: bool,
-    /// Datagrams per second of each sender; without it as many as possible.
+    /// Datagrams per second of each sender. Without it, as many as possible.
     rate: Option<f64>,
     /// Time after which a UDP request counts as lost.
     #[serde(default, deserialize_with = "time")]
@@ -204,7 +204,7 @@ pub(crate) fn text(name_or_file: &str) -> Result<(String, String)> {
     let is_file = path.extension().is_some() || path.components().count() > 1;
     ensure!(
         is_file || path.exists(),
-        "no published experiment is called {name_or_file}: there are {}; or name a file",
+        "no published experiment is called {name_or_file}: choose one of {}, or name a file",
         published()
     );
     let name = path.file_stem().and_then(|stem| stem.to_str());
@@ -240,7 +240,7 @@ impl Definition {
         Ok(())
     }
 
-    /// Returns all loads, each as long as asked for.
+    /// Returns all loads, each with the requested duration.
     pub(crate) fn loads(&self, times: &TimeArgs) -> Vec<Load> {
         self.loads.iter().flat_map(|keys| keys.loads(times)).collect()
     }
@@ -293,7 +293,7 @@ impl LoadKeys {
         }
     }
 
-    /// A name with what differs between loads: `TCP_STREAM 1024 B x 1, two senders`.
+    /// A name with the numbers that differ between loads: `TCP_STREAM 1024 B x 1, two senders`.
     fn numbers(&self, spec: &Spec, bytes: Option<usize>, senders: u32) -> String {
         let bytes = bytes.map(|bytes| format!(" {bytes} B")).unwrap_or_default();
         let copied = if self.zero_copy { " without a copy" } else { "" };
@@ -371,6 +371,6 @@ mod tests {
         assert!(load("tests = ['FORWARD']\nearly-drop = true").contains("\"forwards\""));
         assert!(load("tests = ['TCP_RR']\nlost-after = '5'").contains("is not a time"));
         let why = format!("{:#}", text("matrixx").unwrap_err());
-        assert!(why.contains("there are matrix, silo, stream, rps-guest, forward"), "{why}");
+        assert!(why.contains("choose one of matrix, silo, stream, rps-guest, forward"), "{why}");
     }
 }

@@ -10,14 +10,15 @@ use netsilo_trial::experiment::Load;
 use crate::folder::{RunOptions, Sender};
 use crate::load_args::address;
 
-/// Drops a load's packets on arrival while the returned value lives; `None` for a load that is
-/// not dropped.
+/// Drops a load's packets on arrival while the returned value lives; `None` for a load that is not
+/// dropped.
 pub(crate) fn drop_early(options: &RunOptions, load: &Load) -> Result<Option<EarlyDrop>> {
     let flows = dropped_flows(options, load)?;
     Ok(if flows.is_empty() { None } else { Some(EarlyDrop::install(&Root::live(), &flows)?) })
 }
 
-/// Returns the nft command with the same effect, for running a load by hand; empty if none.
+/// Returns the nft command with the same effect, for running a load by hand. Empty if the load is
+/// not dropped.
 pub(crate) fn nft_command(options: &RunOptions, load: &Load) -> Result<String> {
     let mut text = String::new();
     for (from, to) in dropped_flows(options, load)? {

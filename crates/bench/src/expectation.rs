@@ -1,4 +1,4 @@
-//! What the model expects of an experiment's settings, before they are measured.
+//! The model's predictions for the settings of an experiment, before they are measured.
 
 use netsilo::forecast::forecast_or_why;
 use netsilo_model::cost::weights::Costs;
@@ -8,8 +8,8 @@ use netsilo_predict::live::forecast::Expected;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_trial::experiment::{Expectation, ExpectedChange, Experiment, Load};
 
-/// Predicts what all settings but the first change, as `netsilo predict` does, from what was seen
-/// under this load with the first one.
+/// Predicts what all settings except the first change, as `netsilo predict` does, from what was
+/// observed under this load with the first setting.
 pub(crate) fn expect(
     experiment: &Experiment,
     load: &Load,

@@ -32,7 +32,7 @@ use crate::settings::settings;
 use crate::setup::Setup;
 use crate::tuning::TuningArgs;
 
-/// Default number of rounds; with fewer there is no exact 95% interval.
+/// Default number of rounds. With fewer there is no exact 95% interval.
 const ROUNDS: u32 = 6;
 
 /// Arguments of `netsilo-bench experiment`.
@@ -45,9 +45,9 @@ pub(crate) struct Args {
     /// Print the definition, to be changed and used as a file
     #[arg(long, conflicts_with = "resume")]
     print: bool,
-    /// Machine where netsilo-bench serve runs: it makes the load, or with this-machine = "sends" it
-    /// answers. Give it twice for two senders; for a machine that forwards: first the sender, then
-    /// the receiver
+    /// Machine where netsilo-bench serve runs: it generates the load, or answers it if this-machine
+    /// = "sends". Give it twice for two senders; for a machine that forwards: first the sender,
+    /// then the receiver
     #[arg(long, value_name = "HOST[:PORT]", required_unless_present_any = ["resume", "print"])]
     peer: Vec<String>,
     /// Folder to write the run to [default: name and time]
@@ -80,7 +80,7 @@ pub(crate) struct Args {
     /// Seed of the random order of trials [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Measure interrupt times with eBPF, which costs a little CPU time
+    /// Measure interrupt times with eBPF; this costs a little CPU time
     #[arg(long)]
     bpf: bool,
     /// Do not map which CPUs process and read the load; saves one short trial per setting and load
@@ -112,7 +112,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
 }
 
-/// What signals do: end the program while a question is open, and stop the run otherwise.
+/// The effect of signals: they end the program while a question is open, and stop the run
+/// otherwise.
 struct Signals {
     stop: Arc<AtomicBool>,
     asking: Arc<AtomicBool>,
@@ -124,7 +125,7 @@ impl Signals {
         for signal in
             [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
         {
-            // while the question is open nothing is written or needs restoring
+            // while the question is open nothing is written or needs to be restored
             signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&asking))
                 .context("cannot await signals")?;
             signal_hook::flag::register(signal, Arc::clone(&stop))
@@ -134,7 +135,7 @@ impl Signals {
     }
 }
 
-/// Where the loads come from and go to, by what this machine does.
+/// The senders and receivers of the loads, depending on what this machine does.
 fn senders(role: Role, peers: &[String], most: u32) -> Result<Vec<Sender>> {
     let agent = |peer: &String| Sender { agent: Some(peer.clone()), against: None };
     let against = |peer: &String| Sender { agent: None, against: Some(peer.clone()) };
@@ -165,7 +166,7 @@ impl Args {
         let senders = senders(definition.this_machine, &self.peer, most)?;
         let (bpf, maps, work_usecs) = (self.bpf, !self.no_map, definition.work_usecs);
         let options = RunOptions { senders, bpf, maps, work_usecs, pinned: None };
-        // first of all: a missing server must be reported before a long planning step
+        // this is first, because a missing server must be reported before a long planning step
         let here = this_address(&options)?;
         let root = Root::live();
         let mut observer =
@@ -263,7 +264,7 @@ fn define(
         let topology = &setup.observation.after.topology;
         setup.options.pinned = Some(setup.tuning.reader(word, topology)?);
     }
-    // the last one is the heaviest
+    // the last load is the heaviest
     let load = loads.iter().rfind(|load| !load.early_drop).context("no load is given")?;
     if definition.work_until_busy {
         setup.work_until_busy(load)?;
@@ -278,7 +279,7 @@ fn define(
     Ok((without_twins(settings), possible))
 }
 
-/// Connects to each peer; returns this machine's address towards the last one.
+/// Connects to each peer. Returns this machine's address towards the last one.
 fn this_address(options: &RunOptions) -> Result<Option<IpAddr>> {
     let mut here = None;
     for Sender { agent, against } in &options.senders {
@@ -311,7 +312,7 @@ fn default_folder(name: &str) -> PathBuf {
     format!("{name}-{}", now.replace([':', '-'], "")).into()
 }
 
-/// Describes what will be tried.
+/// Describes the settings and loads of the run.
 fn shown(experiment: &Experiment) -> String {
     let mut text = format!(
         "{}: {} x {} x {}\n",

@@ -1,4 +1,4 @@
-//! The folder of a run: its definition, its options, and one line per result, written as the
+//! The folder of a run: its definition, its options, and one line per result, written when the
 //! result arrives.
 
 use std::path::Path;
@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 /// File with the options of a run: a [`RunOptions`].
 const OPTIONS: &str = "how.json";
 
-/// The options that resuming a run needs besides the experiment itself.
+/// The options that are needed to resume a run, in addition to the experiment itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunOptions {
-    /// Senders of the loads; a load with two senders uses the first two, or the only one twice.
+    /// Senders of the loads. A load with two senders uses the first two, or the only one twice.
     pub(crate) senders: Vec<Sender>,
     /// Whether eBPF measures interrupt times.
     pub(crate) bpf: bool,
@@ -26,7 +26,7 @@ pub(crate) struct RunOptions {
     pub(crate) maps: bool,
     /// CPU time that this machine's server burns per request, in microseconds.
     pub(crate) work_usecs: u64,
-    /// The CPU that the server's workers are pinned to.
+    /// The CPU to which the server's workers are pinned.
     pub(crate) pinned: Option<CpuId>,
 }
 
@@ -52,13 +52,13 @@ pub(crate) struct Sender {
 pub(crate) struct RunFolder {
     pub(crate) experiment: Experiment,
     pub(crate) records: Vec<Record>,
-    /// Line number of an incomplete last line, which is ignored.
+    /// Line number of an incomplete last line. That line is ignored.
     pub(crate) torn: Option<usize>,
     /// Length of the complete lines, in bytes.
     whole: usize,
 }
 
-/// Reads a run's folder; an incomplete last line of the records is no error.
+/// Reads a run's folder. An incomplete last line of the records is not an error.
 pub(crate) fn read(folder: &Path) -> Result<RunFolder> {
     let path = folder.join(EXPERIMENT);
     let experiment: Experiment = read_json(&path)?;
@@ -77,14 +77,15 @@ pub(crate) fn create_run(
     create(path, EXPERIMENT)?;
     write_file(&path.join(COMMANDS), commands.as_bytes())?;
     write_json(&path.join(OPTIONS), options)?;
-    // written last: a folder that has this file is complete
+    // written last, so that a folder with this file is complete
     write_json(&path.join(EXPERIMENT), experiment)?;
     RecordsFile::append_to(path)
 }
 
-/// Opens a folder to resume its run; truncates an incomplete last record.
+/// Opens a folder to resume its run. Removes an incomplete last record.
 ///
-/// Its commands run and its changes are written: unless trusted, it must be the user's own.
+/// Its commands will run and its changes will be written. So it must belong to the user, unless
+/// trusted.
 pub(crate) fn open_run(
     path: &Path,
     trust: bool,

@@ -1,11 +1,13 @@
-//! netsilo-bench: makes and answers network loads, and compares settings of a machine under them.
+//! netsilo-bench generates and answers network loads, and compares settings of a machine under
+//! them.
 //!
 //! `load_args` describes a load, `serve` and `run` are its two ends, `view` shows a result. The
-//! `definition` of an experiment names settings and loads, `tuning` limits what they change;
-//! `setup` observes this machine, `settings` makes the changes (`offload` and `command_setting` two
-//! kinds of them), `experiment` starts or resumes the run, `runner` runs its trials, `folder` keeps
-//! them, `report` prints its results. Figures are computed in `netsilo-trial`, loads are made in
-//! `netsilo-load`; a setting is written by `netsilo`, as `netsilo tune` writes its own.
+//! `definition` of an experiment names settings and loads, and `tuning` limits what they change.
+//! `setup` observes this machine, `settings` makes the changes (`offload` and `command_setting`
+//! make two kinds of them), `experiment` starts or resumes the run, `runner` runs its trials,
+//! `folder` stores them, and `report` prints its results. `netsilo-trial` computes the numbers and
+//! `netsilo-load` generates the loads. `netsilo` writes a setting in the same way as for `netsilo
+//! tune`.
 
 pub mod cli;
 mod command_setting;

@@ -12,7 +12,7 @@ use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 /// How long a load runs.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct TimeArgs {
-    /// Time the load counts, in each trial of an experiment
+    /// Time during which the load counts, in each trial of an experiment
     #[arg(
         short,
         long,
@@ -21,7 +21,7 @@ pub(crate) struct TimeArgs {
         value_parser = netsilo::args::parse::duration
     )]
     duration: Duration,
-    /// Time the load runs before it counts
+    /// Time during which the load runs before it counts
     #[arg(
         long,
         value_name = "TIME",
@@ -70,7 +70,7 @@ pub(crate) struct LoadArgs {
     /// Bytes of a stream per send call [default: 131072; UDP_STREAM: 1472; FORWARD: 18]
     #[arg(short = 'm', long, value_name = "BYTES")]
     send_bytes: Option<usize>,
-    /// Most bytes of a TCP stream that the server reads per call [default: 131072]
+    /// Maximum bytes that the server reads from a TCP stream per call [default: 131072]
     #[arg(short = 'M', long, value_name = "BYTES")]
     recv_bytes: Option<usize>,
     /// Send TCP_STREAM or UDP_STREAM without copying (MSG_ZEROCOPY)
@@ -88,7 +88,7 @@ pub(crate) struct LoadArgs {
         value_parser = netsilo::args::parse::duration
     )]
     lost_after: Duration,
-    /// Send a lost UDP request again instead of the next one
+    /// Send a lost UDP request again instead of continuing with the next one
     #[arg(long)]
     resend: bool,
     #[command(flatten)]
@@ -119,7 +119,7 @@ impl LoadArgs {
     }
 }
 
-/// Fills in `instances_as` when the user did not choose, and one worker per CPU.
+/// Fills in `instances_as` if the user did not choose it, and one worker per CPU.
 pub(crate) fn with_instances(
     spec: Spec,
     instances: usize,

@@ -1,4 +1,4 @@
-//! The program `netsilo-bench`; all code is in the library, which `crates/dev` uses too.
+//! The program `netsilo-bench`. All code is in the library, because `crates/dev` uses it too.
 
 use std::process::ExitCode;
 

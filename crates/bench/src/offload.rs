@@ -29,7 +29,7 @@ impl Offload {
         }
     }
 
-    /// Switches it off where it is on anywhere, and otherwise on.
+    /// Switches it off if it is on anywhere, and otherwise on.
     pub(crate) fn switched<'a>(self, netdevs: impl Iterator<Item = &'a Netdev>) -> Vec<Change> {
         let mut changes = Vec::new();
         for netdev in netdevs {

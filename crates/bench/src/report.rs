@@ -1,7 +1,7 @@
 //! The results of an experiment as Markdown or JSON.
 //!
-//! It reads a run by `folder`; `netsilo-trial` computes the results. Nothing here computes a
-//! figure.
+//! It reads a run through `folder`; `netsilo-trial` computes the results. Nothing here computes a
+//! number.
 
 mod folder;
 mod markdown;

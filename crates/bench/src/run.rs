@@ -23,10 +23,10 @@ pub(crate) struct Args {
     server: String,
     #[command(flatten)]
     load: LoadArgs,
-    /// Measure interrupt times with eBPF on both machines, which costs a little CPU time
+    /// Measure interrupt times with eBPF on both machines; this costs a little CPU time
     #[arg(long)]
     bpf: bool,
-    /// Print only the transactions, or bytes received, per second (for netsilo ab)
+    /// Print only the transactions or received bytes per second (for netsilo ab)
     #[arg(long, conflicts_with = "json")]
     rate_only: bool,
     /// Print the whole result as JSON
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Printed)
 }
 
-/// A progress bar on stderr; hidden for loads of at most two seconds.
+/// A progress bar on stderr. It is hidden for loads of at most two seconds.
 fn progress(spec: &Spec) -> ProgressBar {
     if spec.duration + spec.warm_up <= Duration::from_secs(2) {
         return ProgressBar::hidden();

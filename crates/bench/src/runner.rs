@@ -1,5 +1,5 @@
-//! Runs the trials of an experiment one after the other; every outcome leaves the machine as it was
-//! found.
+//! Runs the trials of an experiment one after another. Whatever happens, the machine is left as it
+//! was found.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -40,24 +40,24 @@ use crate::view;
 /// A run ends after this many consecutive trials without a result.
 const FAILURES: usize = 5;
 
-/// Estimated time of a trial besides pause, warm-up and measured time.
+/// Estimated time of a trial in addition to pause, warm-up and measured time.
 const OVERHEAD: Duration = Duration::from_secs(2);
 
-/// Longest measured time of a short trial that only observes.
+/// Maximum measured time of a short trial that only observes.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Measured time of a trial that samples stages: at 499 samples per second a stage that uses a
-/// tenth of a CPU gets 500.
+/// Measured time of a trial that samples stages. At 499 samples per second, a stage that uses a
+/// tenth of a CPU gets 500 samples.
 const SAMPLE: Duration = Duration::from_secs(10);
 
-/// How long to wait for an unreachable sender after a change: a driver that resets its device takes
+/// How long to wait for an unreachable sender after a change. A driver that resets its device takes
 /// the link down.
 const AWAY: Duration = Duration::from_secs(60);
 
-/// Time that a trial may take longer than planned.
+/// How much longer than planned a trial may take.
 const MARGIN: Duration = Duration::from_secs(60);
 
-/// What all trials of a run share.
+/// The data that all trials of a run share.
 pub(crate) struct Runner<'a> {
     pub(crate) experiment: &'a Experiment,
     pub(crate) options: &'a RunOptions,
@@ -76,8 +76,9 @@ fn time_of_one(experiment: &Experiment, load: &Load) -> Duration {
     experiment.pause + load.spec.warm_up + load.spec.duration + OVERHEAD
 }
 
-/// The longest time that a setting is in effect for one trial of a load: its netdev may be away,
-/// and two short trials may observe before it. A guard restores the setting then.
+/// Maximum time that a setting is in effect for one trial of a load. Its netdev may be unreachable
+/// for a while, and two short trials may observe before it. After this time a guard restores the
+/// setting.
 fn longest(load: &Load) -> Duration {
     AWAY + SAMPLE + 2 * (LOOK + load.spec.warm_up + load.spec.duration) + MARGIN
 }
@@ -126,7 +127,7 @@ fn shortened(load: &Load, most: Duration) -> Spec {
     Spec { warm_up, duration, ..load.spec.clone() }
 }
 
-/// Addresses that the loads are sent to, in the order of the senders.
+/// Addresses to which the loads are sent, in the order of the senders.
 struct LoadTargets<'a> {
     options: &'a RunOptions,
     stop: &'a AtomicBool,
@@ -183,7 +184,7 @@ impl Drop for Over<'_> {
 }
 
 impl LoadTargets<'_> {
-    /// Waits until all senders can be reached; an error after [`AWAY`].
+    /// Waits until all senders can be reached. Fails after [`AWAY`].
     fn reach(&self) -> Result<(), LoadError> {
         let until = Instant::now() + AWAY;
         for sender in &self.options.senders {
@@ -225,7 +226,7 @@ impl LoadTargets<'_> {
         load::request_load(agent, &order, watch)
     }
 
-    /// Runs a load from all its senders at once; the second value is this machine's measurement if
+    /// Runs a load from all its senders at once. The second value is this machine's measurement, if
     /// it is neither client nor server.
     fn make(
         &self,
@@ -289,9 +290,9 @@ impl LoadTargets<'_> {
         Ok(observer.next(&root, Duration::ZERO, |_| {})?)
     }
 
-    /// Samples in which stages receive work spends its time under a load, and counts the packets
-    /// that these netdevs receive. Per-packet eBPF programs are off meanwhile: they would add to
-    /// the sampled time.
+    /// Samples the stages in which receive work spends its time under a load, and counts the
+    /// packets that these netdevs receive. Per-packet eBPF programs are off meanwhile, because they
+    /// would add to the sampled time.
     fn sample(&self, load: &Load, netdevs: &[String]) -> Result<Option<Sampled>> {
         let root = Root::live();
         let options = tracer::Options {
@@ -345,7 +346,7 @@ impl Runner<'_> {
         let dir = folder.folder().display();
         if self.stop.load(Ordering::Relaxed) {
             out::text(&format!(
-                "interrupted; nothing remains written. Resume with --resume {dir}\n"
+                "interrupted; everything is restored. Resume with --resume {dir}\n"
             ));
             return Ok(Exit::Refused);
         }
@@ -358,7 +359,7 @@ impl Runner<'_> {
         Ok(Exit::Done)
     }
 
-    /// Runs all steps; returns how many had no result.
+    /// Runs all steps. Returns how many had no result.
     fn all(
         &self,
         targets: &LoadTargets<'_>,
@@ -384,7 +385,7 @@ impl Runner<'_> {
                     folder.append(&Record::Expected(Box::new(expected)))
                 });
                 if let (Err(error), false) = (seen, self.stop.load(Ordering::Relaxed)) {
-                    bar.note(&format!("{}: nothing is predicted: {error}", load.name));
+                    bar.note(&format!("{}: no prediction: {error}", load.name));
                 }
             }
             if let Err(error) = temporary.replace(&setting.changes) {
@@ -450,8 +451,8 @@ impl Runner<'_> {
         Ok(Trial { step: step.clone(), started_ms, runs, between })
     }
 
-    /// Runs a short trial that only shows which CPUs process and read; on a forwarding machine also
-    /// one that samples stages.
+    /// Runs a short trial that only shows which CPUs process and read. On a forwarding machine,
+    /// also runs one that samples stages.
     fn map(
         &self,
         targets: &LoadTargets<'_>,
@@ -468,8 +469,8 @@ impl Runner<'_> {
         Ok(seen)
     }
 
-    /// The first setting, if it changes nothing and was not yet mapped under this load; it counts
-    /// as mapped then.
+    /// The first setting, if it changes nothing and was not yet mapped under this load. From then
+    /// on it counts as mapped.
     fn unseen_reference(
         &self,
         load: &Load,
@@ -493,11 +494,12 @@ fn give_up(in_a_row: usize, why: &str) -> Result<()> {
     if in_a_row < FAILURES {
         return Ok(());
     }
-    let message = format!("{in_a_row} trials in a row without a result, the last because: {why}");
+    let message =
+        format!("{in_a_row} consecutive trials without a result; the reason for the last: {why}");
     bail!(ExitError(Exit::Refused, message))
 }
 
-/// A bar on stderr that advances with the expected time of the trials; without a terminal, one line
+/// A bar on stderr that advances with the expected time of the trials. Without a terminal, one line
 /// per trial.
 struct Progress {
     bar: ProgressBar,

@@ -17,15 +17,15 @@ use crate::load_args::cpus;
 /// Arguments of `netsilo-bench serve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Address to listen on; whoever reaches it can put load on this machine
+    /// Address to listen on; anyone who can reach it can put load on this machine
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind: IpAddr,
     /// Port of the control connection; 0 takes any free one. Data uses ports that the kernel
     /// chooses
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
-    /// Microseconds of CPU time to burn in user mode for each request and each read of a stream, as
-    /// a real service does
+    /// Microseconds of CPU time to burn in user mode for each request and each read of a stream,
+    /// like a real service
     #[arg(
         long,
         value_name = "N",
@@ -47,7 +47,8 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u64).range(1..=1 << 20)
     )]
     memory: u64,
-    /// Generate no loads; otherwise another netsilo-bench may request one against its own machine
+    /// Generate no loads; otherwise another netsilo-bench may request a load against its own
+    /// machine
     #[arg(long)]
     only_answer: bool,
     /// Also generate loads against this address, whoever requests them

@@ -34,12 +34,12 @@ pub(crate) fn settings(
     Ok(settings)
 }
 
-/// Whether a setting is placed by an algorithm that looks at readers: all but `spread` do.
+/// Whether a setting is placed by an algorithm that considers readers. All except `spread` do.
 fn needs_readers(keys: &SettingKeys) -> bool {
     keys.irqs.is_some_and(|algorithm| algorithm != AlgorithmName::Spread)
 }
 
-/// Makes one setting; `None`, with a note, if it should change something and does not.
+/// Makes one setting. Returns `None`, with a note, if it should change something but does not.
 fn setting(
     keys: &SettingKeys,
     setup: &Setup<'_>,
@@ -68,7 +68,7 @@ fn setting(
     Ok(Some(Setting { name: name.clone(), what, changes, command: keys.command.clone() }))
 }
 
-/// The goal of a setting that places and sets.
+/// The goal of a setting with keys for placement or steering.
 fn goal(keys: &SettingKeys, setup: &Setup<'_>, costs: &Costs) -> Result<Goal> {
     let (tuning, after) = (setup.tuning, &setup.observation.after);
     let cpus = |word: &Cpus| tuning.cpus(word, &after.topology, setup.options.pinned);
@@ -86,7 +86,7 @@ fn goal(keys: &SettingKeys, setup: &Setup<'_>, costs: &Costs) -> Result<Goal> {
     })
 }
 
-/// Plans a goal; notes tell what it cannot change.
+/// Plans a goal. Prints notes about what it cannot change.
 fn changes(name: &str, goal: &Goal, observation: &Observation) -> Result<Vec<Change>> {
     let analysis = Analysis::new(observation, &goal.costs);
     let plan = plan_with_verdicts(&analysis, goal);

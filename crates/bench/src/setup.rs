@@ -1,5 +1,5 @@
-//! What an experiment is set up from: the machine before anything is written, and short trials that
-//! only observe.
+//! The data from which an experiment is set up: the machine before anything is written, and short
+//! trials that only observe.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,10 +13,10 @@ use crate::folder::RunOptions;
 use crate::runner;
 use crate::tuning::TuningArgs;
 
-/// Share of CPU time from which the CPUs count as busy.
+/// From this share of CPU time, the CPUs count as busy.
 const BUSY: f64 = 0.9;
 
-/// Largest work per request that is tried, in microseconds.
+/// Maximum work per request that is tried, in microseconds.
 const MOST_WORK_USECS: u64 = 5000;
 
 /// The inputs from which settings and loads are made.
@@ -37,7 +37,7 @@ impl Setup<'_> {
         runner::observe(&self.options, load, self.stop)
     }
 
-    /// Finds the work per request that keeps the CPUs busy by doubling it.
+    /// Finds the work per request that keeps the CPUs busy, by doubling it.
     pub(crate) fn work_until_busy(&mut self, load: &Load) -> Result<()> {
         loop {
             let usecs = self.options.work_usecs;
@@ -51,7 +51,7 @@ impl Setup<'_> {
         }
     }
 
-    /// Whether all packets of a load are dropped where that is wanted; a note if not.
+    /// Whether all packets of a load are dropped, if the load requires that. Prints a note if not.
     pub(crate) fn is_possible(&self, load: &Load) -> Result<bool> {
         if !load.early_drop {
             return Ok(true);

@@ -42,7 +42,7 @@ impl TuningArgs {
         })
     }
 
-    /// Returns the CPUs that a word of a definition means here.
+    /// Returns the CPUs for which a word of a definition stands on this machine.
     pub(crate) fn cpus(
         &self,
         word: &Cpus,
@@ -56,7 +56,9 @@ impl TuningArgs {
             Cpus::First => one(pool().lowest()),
             Cpus::Last => one(pool().highest()),
             Cpus::Farthest => {
-                let reader = reader.context("no cpu is farthest from a reader: write reader")?;
+                let reader = reader.context(
+                    "no reader is known, so no cpu is farthest from it: add the key reader",
+                )?;
                 let distance = |cpu: &CpuId| (topology.distance(*cpu, reader), Reverse(*cpu));
                 one(pool().iter().max_by_key(distance))
             }

@@ -10,7 +10,8 @@ use netsilo::views::units::{bytes_per_s, count, or_dash, percent};
 use netsilo_model::derive::rates::CpuRates;
 use netsilo_trial::traffic::{EndMachine, Figures, Latency, LoadResult};
 
-/// The rate of a trial's runs together, in its unit: transactions, packets or bytes per second.
+/// The rate of all runs of a trial together, in its unit: transactions, packets or bytes per
+/// second.
 pub(crate) fn rate(figures: &[Figures]) -> String {
     let sum = |of: fn(&Figures) -> Option<f64>| figures.iter().map(of).sum::<Option<f64>>();
     if let Some(rate) = sum(|it| it.transactions_per_s) {
@@ -22,7 +23,7 @@ pub(crate) fn rate(figures: &[Figures]) -> String {
     }
 }
 
-/// Renders the load, its rate, and what both machines did.
+/// Renders the load, its rate, and the activity of both machines.
 pub(crate) fn render(run: &LoadResult) -> String {
     let mut text = head(run);
     let figures = run.figures();
@@ -63,7 +64,7 @@ pub(crate) fn render(run: &LoadResult) -> String {
     text + &sides(run)
 }
 
-/// Describes zero-copy sends: the kernel may copy, and reports this only afterwards.
+/// Describes zero-copy sends. The kernel may copy anyway, and reports this only afterwards.
 fn zero_copy(run: &LoadResult) -> Option<String> {
     let totals = run.totals;
     let of = |count: u64| percent(count as f64 / totals.zerocopy_sends as f64);
@@ -103,7 +104,7 @@ fn head(run: &LoadResult) -> String {
     )
 }
 
-/// The cost at both machines; one number if client and server are the same machine.
+/// The cost on both machines. One number if client and server are the same machine.
 fn both(
     run: &LoadResult,
     unit: impl Fn(f64) -> String,

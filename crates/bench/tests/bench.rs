@@ -1,5 +1,5 @@
-//! Tests of `netsilo-bench` on loopback and between two network namespaces: it counts exactly. No
-//! test is about speed.
+//! Tests of `netsilo-bench` on loopback and between two network namespaces. They check that it
+//! counts exactly. No test is about speed.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use netsilo_lab::{output_of, until};
 use netsilo_trial::traffic::{InstancesAs, LoadResult, Spec, Test};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Most memory that 1500 instances may take at either end, in bytes.
+/// Maximum memory in bytes that 1500 instances may use at either end.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Returns a command of netsilo-bench, in a network namespace or in this one.
@@ -72,7 +72,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Runs a load that counted something; repeats it for longer on a busy machine.
+    /// Runs a load until it counts something. On a busy machine, repeats it for longer.
     fn adds_up(&self, netns: Option<&str>, arguments: &str) -> LoadResult {
         let mut last = None;
         for time in ["200ms", "2s", "20s", "60s"] {
@@ -91,7 +91,7 @@ impl Server {
     }
 }
 
-/// Asserts what holds for every run.
+/// Asserts what must be true for every run.
 fn sums_hold(run: &LoadResult) {
     let (totals, served, test) = (&run.totals, &run.server.totals, run.spec.test);
     assert!(
@@ -184,7 +184,7 @@ fn requests_and_responses_of_any_size_arrive_whole() {
             assert_eq!(run.server.work_usecs, 20);
         }
     }
-    // about 300 bytes in 20 us at most; the time of a turn of the server's loop is measured
+    // about 300 bytes in 20 us at most; the time of one iteration of the server's loop is measured
     let read = server.adds_up(None, "-t TCP_STREAM -m 1000 -M 300");
     let most = 300.0 * read.seconds / 20e-6 * 2.0;
     assert!(
@@ -235,7 +235,8 @@ fn zero_copy_streams_arrive_and_loopback_copies_them() {
     );
 }
 
-/// Starts a server that answers every second datagram, twice, and speaks the control protocol.
+/// Starts a server that speaks the control protocol and answers only every second datagram, but
+/// twice.
 fn lossy_server() -> SocketAddr {
     let (listener, socket) =
         (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
@@ -377,7 +378,7 @@ fn a_server_survives_any_input() {
     let prepare = |spec: &Spec| format!("{hello}{}\n", serde_json::json!({ "prepare": spec }));
     let huge = Spec { instances: usize::MAX, ..spec.clone() };
     assert!(says(prepare(&huge).as_bytes()).contains("instances must be 1 to 20000"));
-    // needs too much memory in each of its roles; nothing is allocated
+    // needs too much memory in each of its roles, so nothing is allocated
     let large = Spec { instances: 20_000, request_bytes: 16 << 20, ..spec.clone() };
     let order = serde_json::json!({ "spec": large, "to": null, "port": 1, "bpf": false });
     let make = format!("{hello}{}\n", serde_json::json!({ "make": order }));
@@ -435,8 +436,8 @@ fn each_test_adds_up_over_a_veth() {
             |side: &netsilo_trial::traffic::EndMachine| side.rates.netdevs["veth0"]["rx_packets"];
         assert!(packets(&run.server.side) > 0.0, "{test}: {:?}", run.server.side.rates.netdevs);
     }
-    // First with room for zero-copy notifications, then with hardly room for one. On older kernels
-    // the sysctl is not per namespace.
+    // First with room for zero-copy notifications, then with hardly any. On older kernels the
+    // sysctl is not per namespace.
     for room in ["131072", "2048"] {
         let set = format!("netns exec {} sysctl -q -w net.core.optmem_max={room}", cable.0[0]);
         let _ = Command::new("ip").args(set.split_whitespace()).stderr(Stdio::null()).status();
@@ -448,7 +449,7 @@ fn each_test_adds_up_over_a_veth() {
     }
 }
 
-/// Speaks the control protocol as a server, and answers no data.
+/// Speaks the control protocol as a server, but answers no data.
 fn silent_server(listener: &TcpListener) {
     let mut control = BufReader::new(listener.accept().unwrap().0);
     let data = TcpListener::bind("127.0.0.1:0").unwrap();

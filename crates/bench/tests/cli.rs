@@ -58,7 +58,7 @@ fn an_invalid_command_line_is_a_usage_error() {
 fn an_experiment_that_is_not_known_is_refused_with_the_names_of_those_that_are() {
     let output = run(&["experiment", "matrixx", "--peer", "192.0.2.1"]);
     assert_eq!(output.status.code(), Some(1));
-    let why = "there are matrix, silo, stream, rps-guest, forward; or name a file";
+    let why = "choose one of matrix, silo, stream, rps-guest, forward, or name a file";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
 }
 

@@ -29,7 +29,7 @@ fn netsilo() -> String {
     path.display().to_string()
 }
 
-/// The machine under test is the second namespace; the load comes from the first.
+/// The machine under test is the second namespace. The load comes from the first.
 struct Bench {
     cable: Cable,
     agent: Child,
@@ -49,8 +49,8 @@ impl Bench {
         Self { cable, agent, dir: tempfile::tempdir().unwrap() }
     }
 
-    /// Has the device under test poll its packets, as a NIC does; by default a veth puts them into
-    /// a backlog, where no queue receives anything (`veth_xmit`).
+    /// Makes the device under test poll its packets, like a NIC. By default a veth puts them into a
+    /// backlog, and then no queue receives anything (`veth_xmit`).
     fn polled(&self) {
         for (namespace, feature, value) in [(1, "gro", "on"), (0, "tso", "off")] {
             let mut command = Command::new("ip");
@@ -63,7 +63,7 @@ impl Bench {
         self.dir.path().join("run")
     }
 
-    /// Returns a verb of a program on the machine under test; `ip` execs the program, so a signal
+    /// Returns a verb of a program on the machine under test. `ip` execs the program, so a signal
     /// reaches it.
     fn program(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("ip");
@@ -145,7 +145,7 @@ fn peer(command: &str) -> String {
     format!("[[setting]]\nname = 'peer'\ncommand = '{command}'\n")
 }
 
-/// Under each load the other settings are predicted, before any is measured.
+/// Under each load, the other settings are predicted before any is measured.
 fn predictions_precede_measurements(records: &[Record]) {
     let mut measured = BTreeSet::new();
     let mut predicted = 0;
@@ -183,7 +183,7 @@ fn each_step_is_recorded_in_order_and_nothing_remains() {
     let names: Vec<&str> = experiment.settings.iter().map(|it| it.name.as_str()).collect();
     assert_eq!((experiment.check(), names), (Ok(()), vec!["none", "rps+rfs", "peer"]));
     assert_eq!(experiment.kind, "mine");
-    // each change of the command is a knob of its own
+    // each change of the command is a separate knob
     let peer = &experiment.settings[2];
     let changes: Vec<String> =
         peer.changes.iter().map(|it| format!("{} {}", it.target, it.new)).collect();
@@ -203,7 +203,7 @@ fn each_step_is_recorded_in_order_and_nothing_remains() {
     let mut requests = 0;
     for record in &records {
         let Record::Trial(trial) = record else { continue };
-        // this machine was the server, the other one the client; both were measured
+        // this machine was the server, the other the client; both were measured
         let run = &trial.runs[0];
         assert_eq!(run.server.totals.requests, run.totals.requests);
         requests += run.totals.requests;
@@ -223,7 +223,7 @@ fn each_step_is_recorded_in_order_and_nothing_remains() {
     assert!(shown.status.success(), "{}", output_of(&shown).1);
     let (code, text) = output_of(&bench.resume(&[]));
     assert!(code == Some(0) && text.contains("no trial is missing"), "{text}");
-    // in a folder that others can write to, they may have written the commands
+    // if others can write to a folder, they may have written its commands
     let mode = |mode| std::fs::Permissions::from_mode(mode);
     std::fs::set_permissions(bench.folder().join("experiment.json"), mode(0o666)).unwrap();
     let (code, text) = output_of(&bench.resume(&[]));
@@ -248,7 +248,7 @@ fn an_interrupted_run_restores_everything_and_can_be_resumed() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let (code, text) = output_of(&child.wait_with_output().unwrap());
     assert_eq!((code, bench.knobs()), (Some(1), before.clone()), "{text}");
-    assert!(text.contains("interrupted; nothing remains written"), "{text}");
+    assert!(text.contains("interrupted; everything is restored"), "{text}");
     // a machine that dies may leave an incomplete last line
     let file = std::fs::OpenOptions::new().append(true).open(bench.folder().join("records.jsonl"));
     file.unwrap().write_all(b"{\"trial\":{\"round\":0,").unwrap();
@@ -282,7 +282,7 @@ fn a_guard_restores_however_a_run_ends() {
         bench.until("the guard restores", |it| it.knobs() == before);
         std::fs::remove_dir_all(bench.folder()).unwrap();
     }
-    // while the command of a setting has done half of its work: that has no guard
+    // while the command of a setting has done half of its work, there is no guard
     let half = peer(&format!("{PEER}; sleep 600"));
     end_when_changed(bench.compare(&[NONE, &half], "[1]", &["-d", "1s"]), Signal::KILL);
     let (code, text) = output_of(&bench.program(&netsilo(), &["undo"]).output().unwrap());

@@ -1,6 +1,6 @@
-//! The published experiment on a guest of the published server's shape (16 CPUs, 8 queues): at
-//! reduced size its directions must show in counts (`make bench-smoke`), in full it yields a report
-//! (`make bench-matrix`). With emulated CPUs times are not meaningful, and the report says so.
+//! The published experiment on a guest of the published server's shape (16 CPUs, 8 queues). At
+//! reduced size its effects must show in counts (`make bench-smoke`); at full size it produces a
+//! report (`make bench-matrix`). With emulated CPUs times are meaningless, and the report says so.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,7 +40,7 @@ fn server() -> (Lab, PeerJob) {
 
 /// Writes a definition to that guest and returns the command of the experiment.
 fn experiment(lab: &Lab, definition: &str, words: &str) -> String {
-    // guests are slow: a request is not lost as soon
+    // guests are slow, so a request is considered lost only later
     let definition = format!("{definition}lost-after = \"5s\"\n");
     lab.sh(&format!("cat >/tmp/matrix.toml <<'END'\n{definition}END")).unwrap();
     let peer = Lab::peer_address(0);
@@ -104,10 +104,10 @@ fn the_published_experiment_shows_its_directions_in_counts() {
     assert!(results["times_invalid"].as_str().unwrap().contains("emulated"), "{results:#}");
     let of = |load: &str, setting: &str, measure: &str| median(&results, load, setting, measure);
     let (tcp, udp) = ("TCP_RR 1 B x 64", "UDP_RR 1 B x 64");
-    // with nothing changed one CPU does all softirq work, and with affinity it does not
+    // with nothing changed one CPU does all softirq work; with affinity it does not
     assert!(of(tcp, "none", "busiest_cpu") > 0.9);
     assert!(of(tcp, "irq-affinity", "busiest_cpu") < 0.5 * of(tcp, "none", "busiest_cpu"));
-    // UDP from one host is a single flow unless ports are hashed or RPS spreads it; its responses
+    // UDP from one host is a single flow, unless ports are hashed or RPS spreads it; its responses
     // leave by all queues
     let packets = |setting: &str| busiest_share(&cell(&results, udp, setting)["cpus"]);
     assert!(packets("irq-affinity") > 0.9, "{results:#}");
@@ -120,13 +120,13 @@ fn the_published_experiment_shows_its_directions_in_counts() {
         );
         assert!(of(load, "rps+rfs", "net_rx") > of(load, "none", "net_rx"), "{load}");
     }
-    // UDP only: under TCP with all interrupts on one CPU nearly each response wakes a thread
+    // UDP only: under TCP with all interrupts on one CPU, nearly each response wakes a thread
     // elsewhere, and these IPIs vary by more than RPS adds
     assert!(of(udp, "rps+rfs", "ipis") > of(udp, "none", "ipis"), "{results:#}");
 }
 
-/// Runs the whole experiment: five settings, twelve loads. The results are for people to read; the
-/// test only requires that all trials have one.
+/// Runs the whole experiment: five settings, twelve loads. The results are for people to read. The
+/// test only requires that all trials have a result.
 #[test]
 #[ignore = "too slow for make test: make test-long"]
 fn the_published_experiment_in_full() {
@@ -179,7 +179,7 @@ fn cell(results: &Value, load: &str, setting: &str) -> Value {
     find(&find(&results["loads"], "load", load)["settings"], "setting", setting)
 }
 
-/// Returns a measure's median in such a cell.
+/// Returns the median of a measure for a setting under a load.
 fn median(results: &Value, load: &str, setting: &str, measure: &str) -> f64 {
     let cell = cell(results, load, setting);
     let of =

@@ -50,7 +50,7 @@ fn main() {
     let dir = tempfile::tempdir().unwrap();
     FULL.write(dir.path()).unwrap();
     TREE.set(dir.path().to_owned()).unwrap();
-    // Not auto, which moves nothing without sufficient gain.
+    // Not auto, because auto moves nothing without sufficient gain.
     let goal = Goal { algorithm: AlgorithmName::NearConsumer, ..Goal::default() };
     assert!(
         plan(&analysis(&goal), &goal).changes.len() >= 200,
@@ -67,8 +67,8 @@ fn read() -> Snapshot {
     snapshot(&Root::at(TREE.get().unwrap()).unwrap()).unwrap()
 }
 
-/// A snapshot one second later: each interrupt occurred on one CPU, and each CPU was busy for a
-/// share given by its number.
+/// A snapshot one second later. Each interrupt occurred on one CPU, and each CPU was busy for a
+/// share that depends on its number.
 fn a_second_later(before: &Snapshot) -> Snapshot {
     let mut after = before.clone();
     after.at += Duration::from_secs(1);
@@ -142,7 +142,7 @@ fn g_cycle(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// One window of the daemon's controller after placement: includes rates, silos and plan.
+/// One window of the daemon's controller after placement. Includes rates, silos and plan.
 #[divan::bench]
 fn h_tick_of_a_settled_controller(bencher: Bencher<'_, '_>) {
     let now = |window: u32| WINDOW * window;

@@ -7,7 +7,7 @@
 //! `/proc/interrupts` and `/proc/stat` are the synthetic host's and the rest of `/proc` is
 //! read-only.
 //!
-//! `heap CPUS IRQS` prints the peak heap use of such cycles in bytes.
+//! `heap CPUS IRQS` prints the peak heap use of these cycles in bytes.
 
 #![allow(
     clippy::disallowed_methods,
@@ -48,10 +48,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Rounds in which both programs run alternately.
 const ROUNDS: usize = 3;
-/// Cycles until everything is placed, and cycles at rest.
+/// Number of cycles until everything is placed, and of idle cycles.
 const SETTLING: usize = 5;
 const CYCLES: usize = 15;
-/// How often all readers then move: detected in one cycle, followed in the next.
+/// How often all readers then move. A move is detected in one cycle and followed in the next.
 const MOVES: usize = 4;
 const IRQBALANCE_CYCLES: usize = 3;
 /// The daemon's window.
@@ -187,7 +187,7 @@ fn netsilo(tree: &Path) -> Cost {
     Cost { cycle, moving, reading, start, peak_kb }
 }
 
-/// Runs cycles at rest, then some while all readers move.
+/// Runs idle cycles, then some while all readers move.
 fn cycles(tree: &Path) -> Cost {
     let root = Root::at(tree).unwrap();
     let mut now = Duration::from_secs(1000);
@@ -225,7 +225,7 @@ fn cycles(tree: &Path) -> Cost {
     Cost { cycle, moving, reading, start, peak_kb: peak_kb("self") }
 }
 
-/// Sets each interrupt's affinity as planned, so that the next cycles are at rest.
+/// Sets each interrupt's affinity as planned, so that the next cycles are idle.
 fn settle(tree: &Path, placements: &[Placement]) {
     for (irq, cpus) in placements.iter().filter_map(|it| Some((it.irq?, &it.cpus))) {
         for name in ["smp_affinity_list", "effective_affinity_list"] {
@@ -256,7 +256,7 @@ impl Noise {
         attribution
     }
 
-    /// The counters one window earlier: each interrupt has occurred 500 times since, on one CPU,
+    /// The counters one window earlier. Each interrupt has occurred 500 times since, on one CPU,
     /// and each CPU was busy for about 30% of its ticks.
     fn a_window_earlier(&mut self, mut before: Snapshot, after: &Snapshot) -> Snapshot {
         for (irq, state) in before.irqs.values_mut().zip(after.irqs.values()) {
@@ -306,7 +306,7 @@ impl Drop for Irqbalance {
     }
 }
 
-/// Runs irqbalance; advances interrupts and CPU time while it sleeps.
+/// Runs irqbalance. Advances interrupts and CPU time while it sleeps.
 ///
 /// Its first cycle, which places everything, is not counted.
 fn balanced(program: &str, tree: &Path, host: &BigHost) -> Cost {
@@ -349,7 +349,7 @@ fn cpu_time(pid: &str) -> Duration {
     Duration::from_nanos(text.split_ascii_whitespace().next().unwrap().parse().unwrap())
 }
 
-/// Whether the process sleeps and is already irqbalance, not the shell before it.
+/// Whether the process sleeps and is already irqbalance, not the shell that started it.
 fn sleeps(pid: &str, program: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let name = Path::new(program).file_name().unwrap().to_str().unwrap();

@@ -1,7 +1,7 @@
 //! Quality and speed of placement, measured by the cost model.
 //!
 //! Compares the solver, `spread`, a balancer's least-loaded rule and a vendor script's round-robin
-//! with the optimum where it can be computed; and measures the solver at 512 CPUs.
+//! with the optimum, where the optimum can be computed. Also measures the solver at 512 CPUs.
 //!
 //! `cargo bench -p netsilo-decide --bench placing`.
 

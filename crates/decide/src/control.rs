@@ -1,12 +1,12 @@
-//! The controller: for each observation window it decides what to write, hold, revert or leave to
+//! The controller. For each observation window it decides what to write, hold, revert or leave to
 //! other programs.
 //!
-//! Pure: time, observation, kernel events and write outcomes are arguments; the answer is a
+//! Pure: time, observation, kernel events and write outcomes are arguments; the result is a
 //! [`Decision`]. `docs/daemon.md` has the rules, the reasons for them, and what the tests show.
 //!
 //! **What lives here**: the memory from window to window, and the states of the knobs. It may use
-//! the model crate, `place`, `plan`, `judge::annotate` and `netsilo_trial::stats`. Another way to
-//! place or to judge must not come in: the controller decides when a planned change is written, not
+//! the model crate, `place`, `plan`, `judge::annotate` and `netsilo_trial::stats`. Other ways to
+//! place or judge do not belong here: the controller decides when a planned change is written, not
 //! what is planned.
 
 mod budget;

@@ -1,12 +1,13 @@
-//! The one value that every view renders (table, JSON, TUI, HTML); views compute nothing.
+//! The one value that every view (table, JSON, TUI, HTML) renders. Views compute nothing.
 //!
 //! Units end the names: `_per_s` per second, `_s` seconds, `_mbps` Mbit/s; shares are 0..=1. CPU
-//! sets are kernel lists (`"0-3,8"`). Unknown is `null`, never 0. The schema number grows when a
-//! field is removed or changes its meaning; new fields may appear at any time.
+//! sets are kernel lists (`"0-3,8"`). Unknown is `null`, never 0. The schema number is increased
+//! when a field is removed or changes its meaning; new fields may appear at any time.
 //!
-//! **What lives here**: the report of `show` and the daemon, and that of `rss` ([`rss`]); which
-//! CPUs a long list may sum up ([`quiet`]). They may use the model crate. Findings, verdicts and
-//! plans must not come in: a report states what is measured and set, and recommends nothing.
+//! **What lives here**: the report of `show` and the daemon, that of `rss` ([`rss`]), and the
+//! choice of CPUs that a long list may summarize ([`quiet`]). They may use the model crate.
+//! Findings, verdicts and plans do not belong here: a report says what is measured and set, and
+//! recommends nothing.
 
 pub mod quiet;
 pub mod rss;
@@ -52,12 +53,12 @@ pub struct Report {
     pub cpus: Vec<CpuLine>,
     /// The host as a whole.
     pub totals: HostTotals,
-    /// Where receive work spends its time; `None` when not requested.
+    /// Where receive work spends its time; `None` if not requested.
     #[serde(default)]
     pub stages: Option<Stages>,
     /// Settings of the network stack as a whole.
     pub settings: SettingsLine,
-    /// Where `check` counts losses in this observation, and where not.
+    /// Where `check` counts losses in this observation, and where it does not.
     pub loss_coverage: Vec<StageCoverage>,
     /// Other programs that write the same knobs.
     pub knob_owners: Vec<KnobOwner>,
@@ -99,15 +100,15 @@ pub struct AttributionLine {
     pub source: AttributionSource,
     /// Length of the window, in seconds.
     pub elapsed_s: f64,
-    /// Attached for this window only; then bytes are a lower bound.
+    /// Attached only for this window. Then bytes are a lower bound.
     pub windowed: bool,
-    /// Events lost because a table was full.
+    /// Number of events lost because a table was full.
     pub lost_events: u64,
-    /// How many events of each kind were examined; the others are estimated.
+    /// How many events of each kind were examined. The others are estimated.
     pub sampling: Sampling,
-    /// CPU time that the eBPF programs took; `None` when not known.
+    /// CPU time of the eBPF programs; `None` if not known.
     pub cost: Option<CountingCost>,
-    /// Each hook: attached, or the reason why not.
+    /// Each hook: attached, or the reason why it is not.
     pub hooks: Vec<Hook>,
 }
 
@@ -149,7 +150,7 @@ pub struct NetdevLine {
     pub rx_missed_errors_per_s: Option<f64>,
     /// Interrupts of the device that belong to no queue (configuration, link).
     pub other_irqs: Vec<Irq>,
-    /// Transmit queues that have an interrupt of their own.
+    /// Transmit queues that have their own interrupt.
     pub tx_irqs: Vec<TxIrqLine>,
     /// One silo per rx queue.
     pub queues: Vec<Silo>,
@@ -183,7 +184,7 @@ pub struct CpuLine {
     pub node: Option<NodeId>,
     /// Shares of time, sampled at clock ticks.
     pub shares: Option<Shares>,
-    /// Measured share of device interrupts; `None` when not measured.
+    /// Measured share of device interrupts; `None` if not measured.
     pub hardirq_share: Option<f64>,
     /// Measured share of softirqs.
     pub softirq_share: Option<f64>,
@@ -194,9 +195,9 @@ pub struct CpuLine {
     pub reschedule_share: Option<f64>,
     /// NET_RX softirqs raised per second.
     pub net_rx_per_s: Option<f64>,
-    /// Call-function IPIs received per second; `None` when not counted separately.
+    /// Call-function IPIs received per second; `None` if not counted separately.
     pub ipis_per_s: Option<f64>,
-    /// Reschedule IPIs received per second; `None` when not counted.
+    /// Reschedule IPIs received per second; `None` if not counted.
     #[serde(default)]
     pub reschedules_per_s: Option<f64>,
     /// `CAL` of `/proc/interrupts` per second: these IPIs and scheduler wakeups, except on CPUs
@@ -206,9 +207,9 @@ pub struct CpuLine {
     pub processed_per_s: Option<f64>,
     /// Packets dropped per second because the backlog was full.
     pub dropped_per_s: Option<f64>,
-    /// Times per second that polling stopped with work left; not a drop.
+    /// How often per second polling stopped with work left. This is not a drop.
     pub time_squeeze_per_s: Option<f64>,
-    /// Times per second that another CPU steered packets here (RPS).
+    /// How often per second another CPU steered packets here (RPS).
     pub received_rps_per_s: Option<f64>,
     /// Queues that this CPU polls (`eth0 rx-3`), in the order of the silos.
     pub polls: Vec<String>,
@@ -220,9 +221,9 @@ pub struct CpuLine {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostTotals {
-    /// Payload bytes read per second, from all sources; `None` when consumers were not counted.
+    /// Payload bytes read per second, from all sources; `None` if consumers were not counted.
     pub bytes_per_s: Option<f64>,
-    /// Packets polled from queues per second; `None` when polls were not counted.
+    /// Packets polled from queues per second; `None` if polls were not counted.
     pub packets_per_s: Option<f64>,
     /// Interrupts of rx queues per second.
     pub interrupts_per_s: f64,

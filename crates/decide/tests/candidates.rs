@@ -31,7 +31,7 @@ fn guest() -> Observation {
     bundle::open(folder.join("all-on-cpu0.tar.zst")).unwrap()
 }
 
-/// The guest with another driver, which reports these settings.
+/// The guest with another driver that reports these settings.
 fn with_driver(driver: &str, set: impl FnOnce(&mut Ethtool)) -> Observation {
     let mut observation = guest();
     let netdev = observation.after.netdevs.iter_mut().find(|it| it.name == "eth0").unwrap();
@@ -52,7 +52,7 @@ fn made_of(
     candidates(&Analysis::new(observation, &Costs::default()), options, ranking)
 }
 
-/// What each candidate with this name, without its netdev, writes.
+/// What each candidate writes whose name, without its netdev, is this one.
 fn writes(made: &Candidates, name: &str) -> Vec<String> {
     let is_it = |it: &&Candidate| it.name.split(':').next() == Some(name);
     let changes = made.tried.iter().filter(is_it).flat_map(|it| &it.plan.changes);
@@ -87,12 +87,12 @@ fn placements_knobs_and_the_best_placement_with_each_knob_are_tried_once_each() 
         unreachable!("auto has a cost")
     };
     assert!(cost.after_ns_per_s < cost.before_ns_per_s);
-    // every name has one fate
+    // every name is either tried or left out
     let left_out: BTreeSet<_> = made.left_out.iter().map(|it| it.subject.as_str()).collect();
     assert!(names.iter().all(|name| !left_out.contains(name)));
 }
 
-/// A device that can set everything, and whose interrupts wait 10 us.
+/// A device that can set everything. Its interrupts wait 10 us.
 fn capable() -> Observation {
     with_driver("ice", |ethtool| {
         let rx = Some(Limit { current: 256, max: 4096 });
@@ -159,7 +159,7 @@ fn what_a_driver_lacks_or_has_in_effect_is_not_tried() {
     let fixed = |name| writes(&made, name).join(" ");
     assert_eq!(fixed("coalescing-off"), "eth0 coalesce: adaptive-rx=on -> adaptive-rx=off");
     assert!(fixed("coalescing-longer").ends_with("-> adaptive-rx=off rx-usecs=20"));
-    // igb takes 3 as a mode: there is no time to double
+    // igb interprets 3 as a mode, so there is no time to double
     let mode = with_driver("igb", |ethtool| {
         let mode = Coalesce { rx_coalesce_usecs: 3, ..Coalesce::default() };
         ethtool.coalesce = Reading::Value(mode);
@@ -198,7 +198,7 @@ fn a_knob_that_may_interrupt_traffic_is_tried_only_with_permission() {
 
 #[test]
 fn the_best_placement_is_tried_with_the_knobs_that_rank_first_and_with_two_that_may_gain() {
-    // the ranking wants the ports hashed, then kthreads, and expects nothing of all others
+    // the ranking prefers hashed ports, then kthreads, and predicts no gain for the others
     let ranking = |all: &[Candidate]| -> Vec<Option<f64>> {
         let gain = |it: &Candidate| match it.name.as_str() {
             "hash-ports:eth0" => Some(0.5),
@@ -219,7 +219,7 @@ fn the_best_placement_is_tried_with_the_knobs_that_rank_first_and_with_two_that_
     assert_eq!(pair.plan.changes.len(), single.plan.changes.len() + 2);
     let later = made.left_out.iter().find(|it| it.reason.contains("other knobs rank before"));
     let Some(later) = later else { unreachable!("{:?}", made.left_out) };
-    // what was left out can be requested
+    // a candidate that was left out can be requested
     let only = vec![later.subject.clone()];
     let requested = CandidateOptions { only: only.clone(), ..CandidateOptions::default() };
     let made = made_of(&observation, &requested, &ranking).unwrap();
@@ -249,7 +249,7 @@ fn only_and_except_select_by_name_and_an_unknown_name_is_an_error() {
         let (only, except) = (owned(only), owned(except));
         made(&CandidateOptions { only, except, ..CandidateOptions::default() })
     };
-    // what is requested by name is tried even if the model expects that it hurts
+    // a candidate that is requested by name is tried even if the model predicts that it hurts
     assert_eq!(names(&of(&["rps", "auto"], &[]).unwrap()), ["auto", "rps"]);
     assert!(!names(&of(&[], &["auto"]).unwrap()).contains(&"auto"));
     let unknown = of(&["rsp"], &[]).unwrap_err().to_string();

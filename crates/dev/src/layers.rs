@@ -1,4 +1,4 @@
-//! Which file of the workspace refers to which: the reader behind the test of the layers.
+//! Finds which file of the workspace refers to which. The test of the layers uses it.
 //!
 //! [`source`] reads one file: its modules, its `use` lines and its paths. [`modules`] resolves them
 //! to the files that they name. [`circles`] finds the circles among them. The rules themselves, and

@@ -1,5 +1,6 @@
-//! What only developers use: the order of the [`layers`], synthetic fleets ([`synth`]), and the
-//! manual pages and completions of the packages (`package`). No other crate needs it, save tests.
+//! Code that only developers use: the order of the [`layers`], synthetic fleets ([`synth`]), and
+//! the manual pages and completions of the packages (`package`). No other crate needs it, except
+//! tests.
 
 pub mod layers;
 #[cfg(feature = "package")]

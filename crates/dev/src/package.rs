@@ -1,5 +1,5 @@
-//! What the packages contain besides the programs, made of the command line and of `docs/`: manual
-//! pages and completions.
+//! What the packages contain in addition to the programs, made from the command line and from
+//! `docs/`: manual pages and completions.
 
 pub mod completions;
 pub mod manual;

@@ -1,5 +1,5 @@
 //! The command lines of the programs: a snapshot of their values (verbs, options, defaults), and
-//! what is true of every help text. Better words in a help text change no snapshot.
+//! checks of every help text. Better wording of a help text changes no snapshot.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -8,10 +8,10 @@ use std::fmt::Write as _;
 use clap::{Arg, ArgAction, Command};
 use netsilo_dev::package::program::{PROGRAMS, Program};
 
-/// The widest line of a help text; `max_term_width` wraps all but usage and examples.
+/// The widest line of a help text. `max_term_width` wraps everything except usage and examples.
 const WIDTH: usize = 120;
 
-/// Calls a function with each verb that help shows, and the words that name it.
+/// Calls a function with each verb that help shows, and with the words that name it.
 fn for_each_verb(program: &Program, mut call: impl FnMut(&str, &Command)) {
     let mut command = (program.command)();
     command.build();
@@ -28,7 +28,7 @@ fn is_of_its_own(arg: &&Arg) -> bool {
     !matches!(arg.get_action(), ArgAction::Help | ArgAction::HelpLong | ArgAction::Version)
 }
 
-/// An argument as a line: its names, its value, its defaults, and what it excludes.
+/// An argument as one line: its names, its value, its defaults, and what it excludes.
 fn values(command: &Command, arg: &Arg) -> String {
     let mut line = arg.get_short().map_or(String::new(), |short| format!("-{short} "));
     line += arg.to_string().trim_end_matches("...");
@@ -60,7 +60,7 @@ fn values(command: &Command, arg: &Arg) -> String {
     line
 }
 
-/// The default that a help text gives for an option without one.
+/// The default that a help text states for an option that has none in clap.
 fn described_default(arg: &Arg) -> Option<String> {
     let help = arg.get_help()?.to_string();
     let (default, _) = help.split_once("[default: ")?.1.split_once(']')?;
@@ -131,7 +131,7 @@ fn given(arg: &Arg) -> Vec<String> {
     words
 }
 
-/// clap does not demand what an argument requires if a given one excludes that.
+/// clap does not demand what an argument requires if a given argument excludes it.
 #[test]
 fn an_option_of_another_one_is_refused_with_what_excludes_that() {
     let (mut ignored, mut tried) = (Vec::new(), 0);

@@ -1,4 +1,4 @@
-//! The manifests: each dependency is used where it is asked for.
+//! The manifests: each dependency is used in the crate that declares it.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 

@@ -1,5 +1,5 @@
-//! The documents: no link leads nowhere, the site has every page, and each command that a page
-//! names exists.
+//! The documents: no link is broken, the site has every page, and each command that a page names
+//! exists.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
@@ -123,8 +123,8 @@ fn code(text: &str) -> Vec<String> {
     code
 }
 
-/// The command of one of the programs that a line of code holds, without what a shell adds and
-/// the brackets of what may be left out; `None` also if its verb is a placeholder.
+/// The command of one of the programs in a line of code, without shell syntax and without the
+/// brackets of optional parts; `None` also if its verb is a placeholder.
 fn command_in(line: &str) -> Option<Vec<&str>> {
     let goes_on = |word: &&str| !(word.starts_with(['#', '|', '>', '&', '\\']) || *word == "...");
     let words = line.split_whitespace().skip_while(|word| matches!(*word, "$" | "sudo" | "#"));
@@ -136,12 +136,12 @@ fn command_in(line: &str) -> Option<Vec<&str>> {
     (is_program && !placeholder).then_some(words)
 }
 
-/// Names and placeholders of values are the page's own; verbs and options are the program's.
+/// Names and placeholders of values belong to the page; verbs and options belong to the program.
 #[test]
 fn every_verb_and_option_that_a_page_names_exists() {
     let (mut wrong, mut tried) = (Vec::new(), 0);
     for page in pages() {
-        // pages of evidence hold tables in which a program is a row's name
+        // pages of evidence have tables in which a program is the name of a row
         if page.components().any(|it| it.as_os_str() == "evidence") {
             continue;
         }

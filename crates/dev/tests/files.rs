@@ -1,4 +1,5 @@
-//! Manual pages and completions agree with the command line, and their readers accept them.
+//! Manual pages and completions agree with the command line, and the programs that read them accept
+//! them.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +17,7 @@ use netsilo_dev::package::{completions, manual};
 
 const DATE: &str = "2026-11-23";
 
-/// Each verb and each option of it, hidden ones apart.
+/// Each verb and each of its options, except hidden ones.
 fn verbs(command: &clap::Command, verb: &str, found: &mut BTreeMap<String, BTreeSet<String>>) {
     let visible = command.get_arguments().filter(|it| !it.is_hide_set());
     let options = visible.filter_map(|it| it.get_long().map(str::to_owned)).collect();
@@ -50,7 +51,8 @@ fn write(dir: &Path) {
     }
 }
 
-/// Runs a program and returns what it prints; `None`, with a line about it, if it is not installed.
+/// Runs a program and returns its output. If it is not installed, prints a line about that and
+/// returns `None`.
 fn run(program: &str, arguments: &[&str], dir: &Path) -> Option<String> {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).env("LC_ALL", "C.UTF-8").env("MANWIDTH", "80");

@@ -1,4 +1,4 @@
-//! Lists in the sources have a row for each entry where users, fuzzing or packages need one.
+//! Lists in the sources have a row for each entry, where users, fuzzing or packages need one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests too")]
 
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 /// The folder of the workspace.
 const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// A list in a source file, and the page that has each name of it in a row of a table.
+/// A list in a source file, and the page that has each of its names in a row of a table.
 struct List {
     file: &'static str,
-    /// The line at which the list begins; it ends at the next bracket in that line's column.
+    /// The line at which the list begins. It ends at the next bracket in the column of that line.
     start: &'static str,
     names: fn(&str) -> Vec<String>,
     page: &'static str,
@@ -147,8 +147,8 @@ fn each_entry_of_a_list_has_a_row_in_its_page() {
     assert!(missing.is_empty(), "write what is missing:\n{}", missing.join("\n"));
 }
 
-/// The files that the packages of a program install, for Debian and for rpm; folders, where the
-/// source is a pattern.
+/// The files that the packages of a program install, for Debian and for rpm. If the source is a
+/// pattern, their folders.
 fn installed(manifest: &str) -> Vec<String> {
     let manifest: toml::Table = read(manifest).parse().unwrap();
     let metadata = &manifest["package"]["metadata"];
@@ -199,8 +199,9 @@ fn fuzzes(target: &str, module: &str) -> bool {
     words.any(|word| word == module)
 }
 
-/// Whether a target starts from inputs of this module: files of `fixtures/`, its own, or those of
-/// `fuzz/seeds/`, whose names begin with the module's name unless the target has that name.
+/// Whether a target starts from inputs of this module. These are files of `fixtures/`, the target's
+/// own inputs, or those of `fuzz/seeds/` whose names begin with the module's name, unless the
+/// target has that name.
 fn has_seeds((name, text): &(String, String), module: &str) -> bool {
     let from_fixtures = read("scripts/fuzz").contains(&format!("\n    {name}) find fixtures "));
     let seeds = fs::read_dir(Path::new(WORKSPACE).join("fuzz/seeds").join(name));

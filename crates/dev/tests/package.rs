@@ -14,7 +14,7 @@ fn packed(ending: &str) -> PathBuf {
     package_of("netsilo", ending)
 }
 
-/// The package of a program, likewise.
+/// The package of a program in that folder, with this ending.
 fn package_of(program: &str, ending: &str) -> PathBuf {
     let out = Path::new(WORKSPACE).join("target/package/out");
     let files = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path());
@@ -54,7 +54,7 @@ impl Root {
         Self(dir)
     }
 
-    /// Runs a script in the root, with a `/proc` of its own and the machine's `/sys`, read-only.
+    /// Runs a script in the root, with a separate `/proc` and the machine's `/sys`, read-only.
     fn sh(&self, script: &str) -> String {
         let around = format!(
             "mount -t proc proc {0}/proc && mount --rbind /sys {0}/sys && \
@@ -70,7 +70,7 @@ impl Root {
         std::fs::copy(file, self.0.path().join("root").join(file.file_name().unwrap())).unwrap();
     }
 
-    /// All files but those of dpkg, rpm, apt and their logs.
+    /// All files except those of dpkg, rpm, apt and their logs.
     fn files(&self) -> BTreeSet<String> {
         let find = "find / -xdev \\( -path /proc -o -path /sys -o -path /var/lib/dpkg -o -path \
                     /var/lib/rpm -o -path /var/log -o -path /var/cache -o -path /root \\) -prune \
@@ -140,7 +140,7 @@ fn the_rpm_is_installed_upgraded_and_erased_in_a_fresh_root() {
     let root = Root::new("bookworm", "libelf1,rpm");
     root.take(&rpm);
     root.take(&newer);
-    // The packages of the root are not in the database of rpm: each library that the package
+    // The packages of the root are not in the database of rpm, so each library that the package
     // requires must be there by its name.
     let needs = root.sh("rpm --force-debian -qpR /root/netsilo-*.rpm");
     let libraries: BTreeSet<&str> =
@@ -161,7 +161,7 @@ fn the_rpm_is_installed_upgraded_and_erased_in_a_fresh_root() {
     let release = root.sh("rpm --force-debian -q --qf '%{RELEASE}' netsilo");
     assert_eq!(release, "2");
     root.sh("rpm --force-debian -e netsilo && ! command -v netsilo");
-    // Debian's root lacks shared folders such as /etc/sysconfig; rpm leaves them.
+    // Debian's root lacks shared folders such as /etc/sysconfig, and rpm leaves them.
     let is_ours = |path: &&String| path.contains("netsilo");
     let left: Vec<String> = root.files().difference(&before).filter(is_ours).cloned().collect();
     // a changed configuration is kept

@@ -1,6 +1,6 @@
 //! The layers of the workspace: crates and folders in an order, and no circle between files.
 //!
-//! Code may refer to its own folder and to what stands further left.
+//! Code may refer to its own folder and to folders further left.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests too")]
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use netsilo_dev::layers::circles::circles;
 use netsilo_dev::layers::modules::{Reference, Sources, references};
 
-/// Each crate with the crates that it may use; tests may use more.
+/// Each crate with the crates that it may use. Tests may use more.
 const CRATES: [(&str, &str); 10] = [
     ("model", ""),
     ("predict", "model trial"),
@@ -25,8 +25,8 @@ const CRATES: [(&str, &str); 10] = [
     ("dev", "model sys netsilo bench"),
 ];
 
-/// The folders of each crate, and files outside folders, in order. Between commas: side by side,
-/// without references to each other.
+/// The folders of each crate, and files outside folders, in order. Those between commas are on the
+/// same level and must not refer to each other.
 const FOLDERS: [(&str, &str); 4] = [
     ("model", "machine < snapshot < parse < drivers < change < rss < cost < derive < synthetic"),
     ("decide", "place < plan < judge < control < report"),
@@ -122,7 +122,8 @@ fn folders_use_only_the_folders_before_them() {
         let inner = references.iter().filter(|r| room(&r.from).0 == name && room(&r.to).0 == name);
         for reference in inner {
             let (from, to) = (room(&reference.from).1, room(&reference.to).1);
-            // The crate's root is above all; what it has itself is subject to the test of circles.
+            // The crate's root is above all others. What it contains itself is covered by the test
+            // of circles.
             let root = |room| room == "lib" || room == "main";
             if from != to && !root(from) && !root(to) && rank(to) >= rank(from) {
                 violations.push(reference);

@@ -1,6 +1,6 @@
-//! The agent in a lab's guest: runs shell commands that arrive on a virtio-serial port.
+//! The agent in a lab's guest. It runs shell commands that arrive on a virtio-serial port.
 //!
-//! `build.rs` builds it as a static binary for the initrd, with the standard library only. It runs
+//! `build.rs` builds it as a static binary for the initrd, with only the standard library. It runs
 //! inside a chroot of the host's root, so commands see the host's tools.
 
 #[path = "../src/frame.rs"]
@@ -22,12 +22,12 @@ type Running = Arc<Mutex<HashMap<u32, u32>>>;
 fn main() -> io::Result<()> {
     let path = std::env::args().nth(1).ok_or_else(|| io::Error::other("usage: agent PORT"))?;
     let port = Arc::new(File::options().read(true).write(true).open(path)?);
-    // The port can be opened only once; a lock serializes the replies of several commands.
+    // The port can be opened only once. A lock serializes the replies of several commands.
     let replies = Arc::new(Mutex::new(()));
     let running = Running::default();
     frame::write(&*port, 0, &Message::Hello)?;
     loop {
-        // An error here means that the lab closed the port: returning powers the guest off.
+        // An error here means that the lab closed the port. Returning powers the guest off.
         match frame::read(&*port)? {
             (id, Message::Run(command)) => {
                 let (port, replies, running) = (port.clone(), replies.clone(), running.clone());
@@ -83,7 +83,7 @@ fn run(
     Ok(Message::Done { status: code(status?), stdout, stderr })
 }
 
-/// Opens an unnamed file for output: a pipe would never end if a background server kept it open.
+/// Opens an unnamed file for output. A pipe would never end if a background server kept it open.
 fn unnamed_file(id: u32, end: &str) -> io::Result<File> {
     let path = format!("/run/lab/{id}.{end}");
     let file = File::options().read(true).append(true).create_new(true).open(&path)?;
@@ -91,7 +91,7 @@ fn unnamed_file(id: u32, end: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a file by position: its offset is shared with processes that may still write.
+/// Reads a file by position, because its offset is shared with processes that may still write.
 fn content(file: &File) -> io::Result<Vec<u8>> {
     let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
     let mut bytes = vec![0; length];

@@ -1,6 +1,7 @@
-//! Traces in a guest, for `tests/lab_attribution`: writes what it counted to `/tmp/attribution`.
+//! Traces in a guest, for `tests/lab_attribution`. Writes its counts to `/tmp/attribution`.
 //!
-//! Writes to the fifo `/tmp/attached` when it counts, and ends when `/tmp/enough` is written to.
+//! Writes to the fifo `/tmp/attached` when it counts. Ends when something is written to
+//! `/tmp/enough`.
 
 #![allow(clippy::unwrap_used, reason = "a part of tests")]
 

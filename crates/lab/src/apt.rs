@@ -1,6 +1,6 @@
-//! Unpacks packages of any Debian suite into a folder; installs nothing and adds no apt source.
+//! Unpacks packages of any Debian suite into a folder. Installs nothing and adds no apt source.
 //!
-//! Mirror and keyring are taken from the machine's apt sources; each suite has its own apt state.
+//! Mirror and keyring come from the machine's apt sources. Each suite has its own apt state.
 
 use crate::cache::Cache;
 use crate::command::Shown;
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Options that hide the machine's own sources, pins and installed packages, and fetch only indexes
-/// that are read.
+/// Options that hide the machine's own sources, pins and installed packages, and fetch only the
+/// indexes that are read.
 const OPTIONS: [&str; 12] = [
     "Dir::Etc::sourceparts=-",
     "Dir::Etc::preferences=/dev/null",
@@ -24,9 +24,10 @@ const OPTIONS: [&str; 12] = [
     "Acquire::GzipIndexes=true",
     "Acquire::Retries=2",
     "Acquire::http::Timeout=20",
-    // A mirror that is some weeks behind has an expired but correct signature; that suffices here.
+    // A mirror that is some weeks behind has an expired but correct signature, which is sufficient
+    // here.
     "Acquire::Check-Valid-Until=false",
-    // Without this `apt-get update` keeps a stale index and reports success.
+    // Without this, `apt-get update` keeps an outdated index and reports success.
     "APT::Update::Error-Mode=any",
     // The user `_apt` may lack access to the cache.
     "APT::Sandbox::User=root",
@@ -73,7 +74,7 @@ impl<'a> Suite<'a> {
         self.cache.touch(&stamp)
     }
 
-    /// Returns the package's candidate version in this suite; `None` if there is none.
+    /// Returns the package's candidate version in this suite, or `None` if there is none.
     pub(crate) fn package(&self, name: &str) -> Result<Option<Package>> {
         let known = output(self.apt("apt-cache").args(["pkgnames", name]))?;
         if !known.lines().any(|line| line == name) {

@@ -9,7 +9,8 @@ pub(crate) fn netsilo() -> Result<PathBuf> {
     program("netsilo")
 }
 
-/// Returns the path of `netsilo-bench`, which makes loads, likewise.
+/// Returns the path of `netsilo-bench`, which generates loads, built in the same folder as this
+/// program.
 pub(crate) fn netsilo_bench() -> Result<PathBuf> {
     program("netsilo-bench")
 }

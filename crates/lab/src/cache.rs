@@ -9,7 +9,7 @@ use std::time::Duration;
 /// How long a mirror's answer stays valid.
 const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The cache folder, locked while this value lives: concurrent labs wait for each other.
+/// The cache folder. It is locked while this value lives, so concurrent labs wait for each other.
 #[derive(Debug)]
 pub(crate) struct Cache {
     dir: PathBuf,
@@ -17,7 +17,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Waits for the lock on `NETSILO_LAB_CACHE`, or `netsilo-lab` in the user's cache folder.
+    /// Waits for the lock on the folder `NETSILO_LAB_CACHE`, or on `netsilo-lab` in the user's
+    /// cache folder.
     pub(crate) fn open() -> Result<Self> {
         let dir = folder()?;
         let what =
@@ -81,7 +82,7 @@ fn folder() -> Result<PathBuf> {
     Ok(std::path::absolute(dir)?)
 }
 
-/// Returns the entries of `dir`, oldest first; empty if the folder does not exist.
+/// Returns the entries of `dir`, oldest first. Empty if the folder does not exist.
 pub(crate) fn oldest_first(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries

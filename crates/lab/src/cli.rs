@@ -46,10 +46,10 @@ enum Verb {
     Kernels,
     /// Show netsilo's main task on real traffic: show, plan, apply, verify, undo
     Demo(Demo),
-    /// Measure settings under loads in rounds, and check netsilo against what they give
+    /// Measure settings under loads in rounds, and check netsilo against the measurements
     #[command(subcommand)]
     Experiment(Experiment),
-    /// Run the commands of docs/tutorial.md in a guest, and check what the page says of them
+    /// Run the commands of docs/tutorial.md in a guest, and check what the page claims about them
     Tutorial(Tutorial),
     /// Send and receive with exact counts, in guests, peers or anywhere else
     #[command(subcommand)]

@@ -1,10 +1,10 @@
-//! Runs commands on the host; an error shows the command and its standard error.
+//! Runs commands on the host. An error contains the command and its standard error.
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs a command and returns its standard output; an error if its status is not 0.
+/// Runs a command and returns its standard output. Fails if its status is not 0.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command.stdin(Stdio::null()).output().with_context(|| {

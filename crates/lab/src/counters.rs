@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use netsilo_lab::Lab;
 
-/// Counters of the guest at one time, over all CPUs.
+/// Counters of the guest at one time, summed over all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counters {
     /// NET_RX softirqs.
@@ -22,7 +22,7 @@ impl Counters {
         Self::parse(&lab.sh("cat /proc/softirqs /proc/interrupts /proc/stat")?)
     }
 
-    /// Parses `/proc/softirqs`, `/proc/interrupts` and `/proc/stat`, one after the other.
+    /// Parses `/proc/softirqs`, `/proc/interrupts` and `/proc/stat`, in this order.
     fn parse(text: &str) -> Result<Self> {
         let row = |name: &str| -> Result<u64> {
             let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name));

@@ -1,5 +1,5 @@
-//! `make demo`: netsilo's main task with servers that readers know, from the problem to the proof,
-//! and back.
+//! `make demo`: netsilo's main task with well-known servers, from the problem to the proof, and
+//! back.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ use crate::locality::Shares;
 use crate::say::say;
 use crate::workload::{Kind, Workload, WorkloadMeasured, while_busy};
 
-/// Rounds of the measurement, each of every placement in turn.
+/// Number of rounds of the measurement. Each round measures every placement in turn.
 const ROUNDS: usize = 5;
 
 /// The CPUs of the two redis servers, on two cores of socket 0.
@@ -30,11 +30,11 @@ pub(crate) struct Demo {
     /// Kernel to boot
     #[arg(long, value_enum, default_value_t = Kernel::V6_1)]
     kernel: Kernel,
-    /// How the emulator runs the CPUs: one at a time, a queue away from its reader is polled late
-    /// and in batches that no real machine has
+    /// How the emulator runs the CPUs. If they run one at a time, a queue away from its reader is
+    /// polled late, and in batches that no real machine has
     #[arg(long, value_enum, default_value_t = Threads::Multi)]
     threads: Threads,
-    /// Leave out the last part, which looks at this machine without changing it
+    /// Leave out the last part, which observes this machine without changing it
     #[arg(long)]
     no_own_machine: bool,
 }
@@ -44,7 +44,7 @@ struct Placement {
     name: &'static str,
     /// The CPU of each interrupt of the NIC's queues.
     cpus: Vec<(u32, u32)>,
-    /// Shares of the bytes by the distance to their readers.
+    /// Shares of the bytes, by the distance to their readers.
     bytes: Shares,
     rounds: Vec<Round>,
 }
@@ -124,12 +124,12 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
 }
 
 impl DemoGuest<'_> {
-    /// Keeps all servers in use while `work` is done.
+    /// Keeps all servers busy while `work` runs.
     fn while_busy<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         while_busy(&[&self.redis, &self.nginx], work)
     }
 
-    /// Reads where the interrupts are, and lets netsilo look at where the data is read.
+    /// Reads where the interrupts are, and lets netsilo observe where the data is read.
     fn placement(&self, name: &'static str) -> Result<Placement> {
         let bytes = self.while_busy(|| Shares::read(self.lab, &self.netsilo))?;
         let bytes = bytes.context("netsilo saw nobody read")?;
@@ -146,7 +146,7 @@ impl DemoGuest<'_> {
         Ok(Placement { name, cpus: cpus.collect::<Result<_>>()?, bytes, rounds: vec![] })
     }
 
-    /// Puts the interrupts where they are in this placement.
+    /// Moves the interrupts to the CPUs of this placement.
     fn set(&self, placement: &Placement) -> Result<()> {
         let write =
             |(irq, cpu): &(u32, u32)| format!("echo {cpu} >/proc/irq/{irq}/smp_affinity_list");
@@ -154,7 +154,8 @@ impl DemoGuest<'_> {
         self.lab.sh(&writes.join("; ")).map(drop)
     }
 
-    /// Measures each placement in every round, in another order: a guest's speed changes with time.
+    /// Measures each placement in every round, in varying order, because a guest's speed changes
+    /// with time.
     fn measure_in_turn<const N: usize>(
         &self,
         mut placements: [Placement; N],
@@ -180,7 +181,7 @@ impl DemoGuest<'_> {
         self.while_busy(|| self.lab.run(&command)?.ok().map(drop))
     }
 
-    /// Prints what `check` says of the placement, and the first lines of its other findings.
+    /// Prints what `check` reports about the placement, and the first lines of its other findings.
     fn check(&self) -> Result<()> {
         say("# netsilo check --interval 2s     (shortened)")?;
         let output = self.lab.run(&format!("{} check --interval 2s 2>&1", self.netsilo))?;
@@ -196,7 +197,7 @@ impl DemoGuest<'_> {
         Ok(())
     }
 
-    /// Runs netsilo in the guest and prints command and output.
+    /// Runs netsilo in the guest and prints the command and its output.
     fn netsilo(&self, arguments: &str) -> Result<()> {
         say(&format!("# netsilo {arguments}"))?;
         let output = self.lab.run(&format!("{} {arguments} 2>&1", self.netsilo))?;
@@ -226,7 +227,7 @@ fn p99_ms(measured: &WorkloadMeasured) -> f64 {
     measured.clients.p99_ms.unwrap_or(f64::NAN)
 }
 
-/// One column per placement and one row per figure; the last column compares the last placement
+/// One column per placement and one row per figure. The last column compares the last placement
 /// with the best of the others.
 fn comparison(placements: &[Placement]) -> String {
     let mut table = Table::new();
@@ -240,7 +241,7 @@ fn comparison(placements: &[Placement]) -> String {
         let digits: usize = if unit.is_empty() { 3 } else { 0 };
         let median = |figures: &Vec<f64>| median(figures).unwrap_or(f64::NAN);
         let cells = figures.iter().map(|it| format!("{:.digits$}{unit}", median(it)));
-        // What is shown alike is alike.
+        // Values that look equal when printed count as equal.
         let scale = 10_f64.powi(digits as i32);
         let round = |figure: &f64| (figure * scale).round() / scale;
         let shown: Vec<Vec<f64>> =
@@ -268,7 +269,7 @@ fn comparison(placements: &[Placement]) -> String {
 }
 
 /// The median of the last placement's rounds compared with the best median of the others, and in
-/// how many rounds it is so: `+21% better (4 of 5)`.
+/// how many rounds it is better: `+21% better (4 of 5)`.
 fn versus_best(figures: &[Vec<f64>], more_is_better: bool) -> String {
     let Some((last, others)) = figures.split_last() else { return String::new() };
     let is_better = |a: f64, b: f64| if more_is_better { a > b } else { a < b };

@@ -26,11 +26,11 @@ pub(crate) struct Emulator {
 pub enum Accel {
     /// In hardware.
     Kvm,
-    /// In software: counts are valid, times are not.
+    /// In software. Counts are valid, times are not.
     Tcg,
 }
 
-/// Returns the system's QEMU if its major version is at least `least`, else the one of
+/// Returns the system's QEMU if its major version is at least `least`, else the QEMU of
 /// bookworm-backports.
 pub(crate) fn find(cache: &Cache, least: u32, note: &dyn Fn(&str)) -> Result<Emulator> {
     let system = version(Command::new(PROGRAM).arg("--version"));
@@ -124,10 +124,10 @@ fn unpacked(root: PathBuf) -> Result<Emulator> {
 
 /// Returns the accelerators to try, best first.
 ///
-/// That `/dev/kvm` can be opened is not enough (a nested machine may hang): the guest must also
-/// answer in time.
+/// It is not enough that `/dev/kvm` can be opened, because a nested machine may hang. The guest
+/// must also answer in time.
 pub(crate) fn accels() -> Result<Vec<Accel>> {
-    // Rarely, QEMU ends at boot by an assertion of its own; started again, it comes up.
+    // Rarely, one of QEMU's own assertions ends it at boot. Started again, it comes up.
     let twice = [Accel::Tcg, Accel::Tcg];
     match std::env::var("NETSILO_LAB_ACCEL").as_deref() {
         Ok("kvm") => return Ok(vec![Accel::Kvm]),

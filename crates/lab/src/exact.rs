@@ -1,8 +1,8 @@
-//! Small programs with exact counts, for tests of attribution: readers of every kind, what they
-//! read, and servers whose threads and sleeps are known.
+//! Small programs with exact counts, for tests of attribution: readers of every kind that report
+//! what they read, and servers whose threads and sleeps are known.
 //!
 //! `netsilo-lab exact VERB` runs in guests, at peers and in plain namespaces. Senders wait for
-//! their receiver, so callers need no sleeps. Load in general comes from `netsilo-bench`.
+//! their receiver, so callers need no sleeps. Other load comes from `netsilo-bench`.
 
 mod answer;
 mod ask;
@@ -38,13 +38,13 @@ pub enum Exact {
     Send(Send),
     /// Send back what arrives, in one thread
     Echo(Echo),
-    /// Answer UDP requests by two processes, each on its CPU: one reads, the other answers
+    /// Answer UDP requests with two processes, each on its CPU: one reads, the other answers
     Pipeline(Pipeline),
-    /// Send requests one after the other on each of several connections
+    /// Send requests one after another on each of several connections
     Ask(Ask),
 }
 
-/// Runs a verb; prints its counts as JSON.
+/// Runs a verb. Prints its counts as JSON.
 pub fn run(exact: &Exact) -> Result<()> {
     match exact {
         Exact::Receive(receive) => print(&receive::run(receive)?),
@@ -55,8 +55,8 @@ pub fn run(exact: &Exact) -> Result<()> {
     }
 }
 
-/// Returns the path of `netsilo-lab`, to run in guests and peers: this program, or the one built in
-/// the same folder as this test.
+/// Returns the path of `netsilo-lab`, to run in guests and peers. It is this program, or the one
+/// built in the same folder as this test.
 pub fn program() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     let candidates = this.ancestors().take(3).map(|dir| dir.with_file_name("netsilo-lab"));

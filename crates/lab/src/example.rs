@@ -1,4 +1,4 @@
-//! Finds the helper programs of tests: examples of the test's own package.
+//! Finds the helper programs of tests. They are examples of the test's own package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 /// For tests: returns the path of an example of the package in folder `package`
-/// (`env!("CARGO_MANIFEST_DIR")`), built like this test; guests have it at the same path.
+/// (`env!("CARGO_MANIFEST_DIR")`), built like this test. Guests have it at the same path.
 ///
-/// `cargo test` builds examples unless some tests are selected; a missing or outdated one is built
-/// here.
+/// `cargo test` builds examples unless some tests are selected. A missing or outdated example is
+/// built here.
 pub fn example(package: &str, name: &str) -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let profile = test.parent().and_then(Path::parent).context("this test has no target folder")?;

@@ -1,8 +1,8 @@
 //! Experiments of the lab: settings under loads, in rounds of random order.
 //!
 //! An experiment is a [`study::Study`]: its loads, and how a setting is made and measured. One loop
-//! ([`run`]) measures all of them, into one kind of record ([`record`]). Each experiment has tables
-//! of its own for what is recorded.
+//! ([`run`]) measures all of them, into one kind of record ([`record`]). Each experiment has
+//! separate tables for its records.
 
 pub(crate) mod record;
 pub(crate) mod run;
@@ -20,11 +20,10 @@ use crate::verdicts::{self, Verdicts};
 /// Experiments by name.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Experiment {
-    /// Check the default's choices against what measures best: over veths of this machine's kernel,
-    /// and in guests
+    /// Check the default's choices against the best measured settings: over veths of this machine's
+    /// kernel, and in guests
     Outcome(OutcomeArgs),
-    /// Compare netsilo with irqbalance, tuned, perftune and others, under servers that readers
-    /// know
+    /// Compare netsilo with irqbalance, tuned, perftune and others, with well-known servers
     Peers(Peers),
     /// Predict random settings under random loads over a veth, then measure them
     Predictions(Predictions),
@@ -32,7 +31,7 @@ pub(crate) enum Experiment {
     Verdicts(Verdicts),
 }
 
-/// Runs an experiment, or reads what it has measured, and prints its tables.
+/// Runs an experiment, or reads earlier measurements, and prints its tables.
 pub(crate) fn run(experiment: &Experiment) -> Result<()> {
     match experiment {
         Experiment::Outcome(args) => outcome::run(args),

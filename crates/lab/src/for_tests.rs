@@ -1,4 +1,4 @@
-//! What tests in the lab share: when to skip, how to wait, what a program printed.
+//! Helpers that tests in the lab share: when to skip, how to wait, what a program printed.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 
 use crate::time::PATIENCE;
 
-/// For tests: prints why the lab cannot run here and returns `true`; an error instead if
+/// For tests: prints why the lab cannot run here and returns `true`. Fails instead if
 /// `NETSILO_NO_SKIP` is set.
 pub fn skip() -> Result<bool> {
     let missing = if !rustix::process::geteuid().is_root() {
@@ -39,7 +39,7 @@ pub fn bench_of(netsilo: &str) -> String {
     path.display().to_string()
 }
 
-/// For tests: calls `look` until its value `fits`; the error shows the last value.
+/// For tests: calls `look` until its value `fits`. The error shows the last value.
 pub fn until<T: Debug>(
     what: &str,
     mut look: impl FnMut() -> T,
@@ -64,7 +64,7 @@ pub fn output_of(output: &std::process::Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// For tests: runs a command whose reader of standard output has left.
+/// For tests: runs a command whose reader of standard output has gone.
 ///
 /// # Panics
 /// If it cannot be run.

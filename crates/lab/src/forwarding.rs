@@ -1,10 +1,10 @@
-//! What makes a guest forward between the peers of its first two NICs: a router, a NAT or a bridge.
+//! Makes a guest forward between the peers of its first two NICs: as a router, a NAT or a bridge.
 
 use crate::lab::Lab;
 use anyhow::Result;
 
 impl Lab {
-    /// Makes the guest a router between the networks of eth0 and eth1, and their peers use it.
+    /// Makes the guest a router between the networks of eth0 and eth1. Their peers use it.
     pub fn route(&self) -> Result<()> {
         self.sh("echo 1 >/proc/sys/net/ipv4/ip_forward")?;
         for (nic, other) in [(0, 1), (1, 0)] {
@@ -15,7 +15,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Gives packets that a router sends by eth1 the guest's own address, until
+    /// Gives the guest's own address to packets that a router sends by eth1, until
     /// [`Lab::end_nat`].
     pub fn nat(&self) -> Result<()> {
         self.sh("nft 'add table ip nat; \
@@ -29,8 +29,8 @@ impl Lab {
         self.sh("nft delete table ip nat").map(drop)
     }
 
-    /// Makes a guest that was a router a bridge without addresses of its own; the peer of eth1 is
-    /// then 10.77.0.3. There is no way back.
+    /// Turns a router into a bridge without addresses. The peer of eth1 is then 10.77.0.3. This
+    /// cannot be reverted.
     pub fn bridge(&self) -> Result<()> {
         self.sh("echo 0 >/proc/sys/net/ipv4/ip_forward; \
              ip link add br0 type bridge; ip link set br0 up; \

@@ -4,7 +4,8 @@
 
 use std::io::{self, Read, Write};
 
-/// Largest body that either side accepts, in bytes; more than one command should print.
+/// Maximum size of a body that either side accepts, in bytes. It is more than one command should
+/// print.
 const MAX_BODY_BYTES: u32 = 1 << 30;
 
 /// The content of a frame.
@@ -20,7 +21,7 @@ pub(crate) enum Message {
     Signal(u32),
     /// From the agent: the command has ended.
     Done {
-        /// Exit code, or 128 + signal, as a shell reports it.
+        /// Exit code, or 128 + signal, like a shell.
         status: i32,
         /// Everything on its standard output.
         stdout: Vec<u8>,
@@ -84,7 +85,7 @@ pub(crate) fn write(mut to: impl Write, id: u32, message: &Message) -> io::Resul
     to.write_all(&frame)
 }
 
-/// Reads one frame; returns the command's id and the message.
+/// Reads one frame. Returns the command's id and the message.
 pub(crate) fn read(mut from: impl Read) -> io::Result<(u32, Message)> {
     let mut head = [0; 9];
     from.read_exact(&mut head)?;

@@ -1,4 +1,4 @@
-//! Runs commands in a guest by frames to and from its agent.
+//! Runs commands in a guest, through frames to and from its agent.
 
 use crate::frame;
 use crate::frame::Message;
@@ -66,7 +66,7 @@ impl Guest {
         }
     }
 
-    /// Waits for the agent's hello; `false` after `timeout` without it.
+    /// Waits for the agent's hello. Returns `false` if it does not arrive within `timeout`.
     pub(crate) fn wait_ready(&self, timeout: Duration) -> Result<bool> {
         let ready = self.wait_for(timeout, |state| state.ready.then_some(()))?;
         Ok(ready.is_some())
@@ -88,7 +88,7 @@ impl Guest {
         frame::write(&*writer, id, message).context("cannot reach the guest: it has ended")
     }
 
-    /// Waits until `wanted` returns a value; `None` after `timeout`.
+    /// Waits until `wanted` returns a value. Returns `None` after `timeout`.
     fn wait_for<T>(
         &self,
         timeout: Duration,
@@ -137,8 +137,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Returns the process id in the guest of the shell that runs the command; use `exec` to get
-    /// the program's own.
+    /// Returns the process id in the guest of the shell that runs the command. With `exec`, it is
+    /// that of the program itself.
     pub fn pid(&self) -> Result<u32> {
         let pid = self.guest.wait_for(crate::time::RUN_TIMEOUT, |state| {
             state
@@ -149,11 +149,11 @@ impl Job {
         pid.filter(|pid| *pid != 0).context("the guest could not start the command")
     }
 
-    /// Waits for the command to end; after `timeout` kills it and returns an error.
+    /// Waits for the command to end. After `timeout`, kills it and returns an error.
     pub fn wait(self, timeout: Duration) -> Result<Output> {
         let output =
             self.guest.wait_for(timeout, |state| state.running.get_mut(&self.id)?.output.take())?;
-        // The command has ended: dropping this value must not send a kill.
+        // The command has ended, so dropping this value must not send a kill.
         if output.is_some() {
             self.guest.lock().running.remove(&self.id);
         }

@@ -18,15 +18,15 @@ const VECTORS: &str = "for it in /sys/class/net/eth*; do \
                        grep -HE '^virtio[0-9]+-(in|out)put[.]' /sys/kernel/irq/*/actions";
 
 /// The CPUs of the servers: one thread of each core, two cores on each socket. They are not the
-/// first threads of all cores, where most rules put the first interrupts.
+/// first threads of all cores, because most rules put the first interrupts there.
 pub(crate) const SERVER_CPUS: [u32; 4] = [1, 2, 5, 6];
 
-/// Entries of the flow table of RFS in all queues together: the size that the kernel's
-/// `Documentation/networking/scaling.rst` suggests for a moderately loaded server, and that
-/// perftune.py writes.
+/// Entries of the flow table of RFS in all queues together. The kernel's
+/// `Documentation/networking/scaling.rst` suggests this size for a moderately loaded server, and
+/// perftune.py writes it.
 const FLOWS: u32 = 32768;
 
-/// The guest of an experiment: booted with its first load, and again after a failure.
+/// The guest of an experiment. It is booted with its first load, and again after a failure.
 pub(crate) struct Guests {
     pub(crate) spec: Spec,
     lab: Option<Lab>,
@@ -40,13 +40,13 @@ pub(crate) struct Guest<'a> {
     booted: Knobs,
 }
 
-/// The queues of a guest's NICs, each of which has as many.
+/// The queues of a guest's NICs. All NICs have the same number.
 #[derive(Debug, Clone)]
 pub(crate) struct Queues {
-    /// The interrupts of rx and tx queues in the order of their numbers, each with the position of
+    /// The interrupts of rx and tx queues in the order of their numbers. Each has the position of
     /// its queue among those of all NICs.
     pub(crate) vectors: Vec<(u32, u32)>,
-    /// Number of rx queues of a NIC, each with a tx queue.
+    /// Number of rx queues of a NIC. Each has a tx queue.
     pub(crate) queues: u32,
     /// Number of CPUs.
     pub(crate) cpus: u32,
@@ -66,7 +66,7 @@ impl Guests {
         Ok(self.lab.insert(lab))
     }
 
-    /// Starts servers on these CPUs; the guest must be as it has booted.
+    /// Starts servers on these CPUs. The guest must be in its booted state.
     pub(crate) fn start(
         &mut self,
         kind: Kind,
@@ -120,7 +120,7 @@ impl<'a> Guest<'a> {
         self.booted.write(self.lab)
     }
 
-    /// The booted state with the interrupts of each queue on a CPU.
+    /// The booted state, with the interrupts of each queue on one CPU.
     pub(crate) fn placed(&self, cpus: &[u32]) -> Knobs {
         let mut knobs = self.booted.clone();
         self.queues.place(&mut knobs, |_, queue| cpus[queue as usize]);
@@ -132,7 +132,7 @@ impl<'a> Guest<'a> {
         while_busy(&[workload], || Shares::read(self.lab, &self.netsilo))
     }
 
-    /// What netsilo sees in the guest under a light load, saved in this file.
+    /// What netsilo observes in the guest under a light load, saved in this file.
     pub(crate) fn capture(
         &self,
         workload: &Workload<'_>,
@@ -149,10 +149,11 @@ impl<'a> Guest<'a> {
         Ok(netsilo_sys::bundle::open(file)?)
     }
 
-    /// Reads the knobs after each of the NIC's interrupts with several CPUs was pinned to one: the
-    /// kernel would choose another one each time such a mask is written. It is the one where the
-    /// interrupt arrives, unless it has not fired since the mask was written: then it still arrives
-    /// outside of it.
+    /// Reads the knobs. Before that, each of the NIC's interrupts with several CPUs is pinned to
+    /// one, because the kernel chooses another CPU each time a mask of several is written. The
+    /// interrupt is pinned to the CPU where it arrives. If it has not fired since its mask was
+    /// written, it may still arrive outside of the mask; then it is pinned to the lowest CPU of the
+    /// mask.
     pub(crate) fn pinned(&self) -> Result<Knobs> {
         let irqs: String = self.queues.vectors.iter().map(|(irq, _)| format!(" {irq}")).collect();
         self.lab.sh(&format!(
@@ -174,7 +175,7 @@ impl Queues {
         }
     }
 
-    /// Lets RPS of all queues steer to these CPUs.
+    /// Makes RPS of all queues steer to these CPUs.
     pub(crate) fn rps(&self, knobs: &mut Knobs, cpus: u32) {
         knobs.set(|file| file.ends_with("/rps_cpus"), &self.mask(cpus));
     }

@@ -1,12 +1,12 @@
-//! Where the CPUs of a guest are that answers no more.
+//! Reports where the CPUs are in a guest that does not answer any more.
 
 use anyhow::Result;
 use serde_json::json;
 
 use crate::qmp::Qmp;
 
-/// Returns one line per CPU: the address of its instruction, and whether it takes interrupts.
-/// Guests have no address randomization: `/proc/kallsyms` of another one has the functions.
+/// Returns one line per CPU: the address of its instruction, and whether it accepts interrupts.
+/// Guests have no address randomization, so `/proc/kallsyms` of another guest has the functions.
 pub(crate) fn cpus(qmp: &mut Qmp) -> Result<String> {
     let registers =
         qmp.execute("human-monitor-command", json!({ "command-line": "info registers -a" }))?;

@@ -34,8 +34,8 @@ const APPLETS: [&str; 13] = [
     "sh",
     "switch_root",
 ];
-/// Modules that reach the lab and the host's root, and NIC drivers, which load from here in a
-/// fraction of the time that `modprobe` takes over 9p. Other modules load from the host's root.
+/// Modules to reach the lab and the host's root, and NIC drivers. From here they load in a fraction
+/// of the time that `modprobe` takes over 9p. Other modules load from the host's root.
 const MODULES: [&str; 8] = [
     "virtio_pci",
     "virtio_console",
@@ -47,7 +47,7 @@ const MODULES: [&str; 8] = [
     "e1000e",
 ];
 
-/// Returns the initrd for `image`; builds it if no cached one has the same content.
+/// Returns the initrd for `image`. Builds it if no cached one has the same content.
 pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
     let busybox = fs::read(BUSYBOX)
         .with_context(|| format!("cannot read {BUSYBOX}: scripts/setup installs busybox-static"))?;
@@ -56,7 +56,7 @@ pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
     let folder = cache.path(format!("initrd/{}", image.release));
     let path = folder.join(format!("{:016x}.cpio", hasher.finish()));
     if let Ok(file) = File::options().append(true).open(&path) {
-        // A used file counts as new, so that it is not removed below.
+        // A file that was used counts as new, so that it is not removed below.
         file.set_modified(SystemTime::now())?;
         return Ok(path);
     }
@@ -72,7 +72,8 @@ pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Builds the archive uncompressed: unpacking in the guest takes longer than copying by QEMU.
+/// Builds the archive uncompressed, because unpacking in the guest takes longer than copying by
+/// QEMU.
 fn archive(image: &Image, busybox: &[u8]) -> Result<Vec<u8>> {
     let mut cpio = Cpio::default();
     for dir in ["bin", "sbin", "dev", "proc", "sys", "modules"] {

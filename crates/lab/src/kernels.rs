@@ -1,4 +1,4 @@
-//! Looks up, unpacks and caches Debian's kernels: image and modules.
+//! Finds, unpacks and caches Debian's kernels: image and modules.
 
 use crate::apt;
 use crate::apt::Package;
@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Kernel of a guest; the exact version is Debian's current one.
+/// Kernel of a guest. The exact version is Debian's current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum Kernel {
     /// Debian 12's default kernel
@@ -37,7 +37,7 @@ impl Kernel {
         fetch(&Cache::open()?, self, true, &crate::message::note)
     }
 
-    /// Suites and packages to look in, in this order.
+    /// Suites and packages to search, in this order.
     fn sources(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::V6_1 => {
@@ -74,8 +74,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// Returns the image that QEMU boots, unpacked: unpacking takes a guest three seconds and the
-    /// host one.
+    /// Returns the unpacked image that QEMU boots. Unpacking takes three seconds in a guest but one
+    /// on the host.
     pub(crate) fn vmlinux(&self) -> PathBuf {
         self.root.join("vmlinux")
     }
@@ -110,10 +110,10 @@ impl Image {
     }
 }
 
-/// Prepares `kernel` to boot: asks the mirror once a day (always if `force`) and downloads a new
+/// Prepares `kernel` to boot. Asks the mirror once a day (always if `force`) and downloads a new
 /// version if there is one.
 ///
-/// Without a network it uses a cached kernel and reports that through `note`.
+/// Without a network, uses a cached kernel and reports that through `note`.
 pub(crate) fn fetch(
     cache: &Cache,
     kernel: Kernel,
@@ -195,7 +195,7 @@ fn unpack(suite: &Suite<'_>, packages: &[Package], dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Extracts the kernel's ELF image from a bzImage; QEMU finds its PVH entry in it.
+/// Extracts the kernel's ELF image from a bzImage. QEMU finds its PVH entry in it.
 ///
 /// Offsets are those of Documentation/arch/x86/boot.rst.
 fn unpack_vmlinuz(vmlinuz: &Path, vmlinux: &Path) -> Result<()> {
@@ -206,7 +206,8 @@ fn unpack_vmlinuz(vmlinuz: &Path, vmlinux: &Path) -> Result<()> {
     };
     let setup_sectors = number(0x1f1)? & 0xff;
     let start = ((setup_sectors + 1) * 512 + number(0x248)?) as usize;
-    // The payload's last four bytes are its unpacked length, which decompressors do not expect.
+    // The last four bytes of the payload are its unpacked length, which decompressors do not
+    // expect.
     let end = (start + number(0x24c)? as usize).saturating_sub(4);
     let payload = image.get(start..end).context("the payload ends beyond the file")?;
     let program = match payload {
@@ -226,7 +227,7 @@ fn unpack_vmlinuz(vmlinuz: &Path, vmlinux: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes old versions but keeps the previous one, which another lab may be about to boot.
+/// Removes old versions, but keeps the previous one, because another lab may be about to boot it.
 fn remove_all_but_two(folder: &Path) {
     let mut versions = cache::oldest_first(folder);
     versions.retain(|path| path.is_dir());
@@ -235,7 +236,7 @@ fn remove_all_but_two(folder: &Path) {
     }
 }
 
-/// Returns the module `wanted` after those it needs, in load order; empty if it is built in.
+/// Returns the module `wanted` after those that it needs, in load order. Empty if it is built in.
 pub(crate) fn modules(image: &Image, wanted: &str) -> Result<Vec<PathBuf>> {
     let mut command = Command::new("modprobe");
     command.args(["-d", &image.root.shown(), "-S", &image.release, "--show-depends", wanted]);

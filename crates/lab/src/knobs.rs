@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 use netsilo_lab::Lab;
 
-/// Prints every setting as `file:text`; a file that this kernel lacks is left out.
+/// Prints every setting as `file:text`. A file that this kernel lacks is left out.
 const READ: &str = "cd /; grep -sH . \
      proc/irq/*/smp_affinity proc/irq/default_smp_affinity proc/sys/net/core/rps_* \
      proc/sys/net/core/busy_* proc/sys/net/core/somaxconn proc/sys/net/ipv4/tcp_fastopen \
@@ -38,8 +38,8 @@ impl Knobs {
         self.0.len()
     }
 
-    /// Sets the value of each file whose path `is_meant`; the value must read as the kernel prints
-    /// it.
+    /// Sets the value of each file for whose path `is_meant` returns true. The value must be
+    /// written as the kernel prints it.
     pub(crate) fn set(&mut self, is_meant: impl Fn(&str) -> bool, value: &str) {
         let meant = self.0.iter_mut().filter(|(file, _)| is_meant(file));
         meant.for_each(|(_, text)| value.clone_into(text));
@@ -52,7 +52,7 @@ impl Knobs {
         }
     }
 
-    /// Writes what differs in the guest, and checks that the kernel has taken it.
+    /// Writes the settings that differ in the guest, and checks that the kernel has accepted them.
     pub(crate) fn write(&self, lab: &Lab) -> Result<()> {
         let write = |(file, _, value): (&str, &str, &str)| format!("echo '{value}' >/{file}");
         let writes: Vec<String> =
@@ -63,7 +63,7 @@ impl Knobs {
         Ok(())
     }
 
-    /// The settings that change: file, value here, value there.
+    /// The settings that differ: file, value here, value there.
     fn changes_to<'a>(&'a self, other: &'a Self) -> Vec<(&'a str, &'a str, &'a str)> {
         let changed = |(file, here): (&'a String, &'a String)| {
             let there = other.0.get(file)?;
@@ -72,7 +72,7 @@ impl Knobs {
         self.0.iter().filter_map(changed).collect()
     }
 
-    /// One line for each setting that changes from these to others.
+    /// One line for each setting that differs between these and others.
     pub(crate) fn lines(&self, other: &Self) -> String {
         let line = |(file, here, there)| format!("  {file}: {here} became {there}");
         self.changes_to(other).into_iter().map(line).collect::<Vec<_>>().join("\n")

@@ -37,12 +37,12 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a guest may take to answer with KVM before KVM counts as unusable.
+/// How long a guest with KVM may take to answer before KVM counts as unusable.
 const KVM_PATIENCE: Duration = Duration::from_secs(10);
-/// The same under emulation: 32 CPUs in parallel take half a minute on an idle machine.
+/// The same under emulation. 32 parallel CPUs take half a minute on an idle machine.
 const TCG_PATIENCE: Duration = Duration::from_secs(240);
 
-/// A running guest; dropping it removes guest, peers and taps before `drop` returns.
+/// A running guest. Dropping it removes guest, peers and taps before `drop` returns.
 #[derive(Debug)]
 pub struct Lab {
     guest: Arc<Guest>,
@@ -55,7 +55,7 @@ pub struct Lab {
     _machine: Machine,
 }
 
-/// QEMU and its namespaces; dropping it ends both, even if a [`Peer`] still exists.
+/// QEMU and its namespaces. Dropping it ends both, even if a [`Peer`] still exists.
 #[derive(Debug)]
 struct Machine {
     qemu: Child,
@@ -70,8 +70,8 @@ impl Drop for Machine {
 }
 
 impl Lab {
-    /// Boots a guest according to `spec`; prints on standard error what was booted and how long it
-    /// count_read.
+    /// Boots a guest according to `spec`. Prints on standard error what was booted and how long it
+    /// took.
     pub fn boot(spec: &Spec) -> Result<Self> {
         spec.check()?;
         let cache = Cache::open()?;
@@ -160,13 +160,13 @@ impl Lab {
         })
     }
 
-    /// Runs a shell command in the guest to its end, for at most [`crate::time::RUN_TIMEOUT`].
+    /// Runs a shell command in the guest until it ends, for at most [`crate::time::RUN_TIMEOUT`].
     pub fn run(&self, command: &str) -> Result<Output> {
         self.run_for(command, crate::time::RUN_TIMEOUT)
     }
 
-    /// Runs a shell command in the guest to its end; after `timeout` kills it and returns an error.
-    /// The error says so if the guest has hung, and where its CPUs are.
+    /// Runs a shell command in the guest until it ends. After `timeout`, kills it and returns an
+    /// error. If the guest has hung, the error says so and shows where its CPUs are.
     pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
         let output = self.spawn(command)?.wait(timeout).map_err(|error| match self.hang() {
             Some(hang) => error.context(hang),
@@ -175,7 +175,8 @@ impl Lab {
         output.with_context(|| format!("in the guest: {}", crate::message::one_line(command)))
     }
 
-    /// Runs a shell command in the guest and returns its standard output; an error if it fails.
+    /// Runs a shell command in the guest and returns its standard output. Fails if the command
+    /// fails.
     pub fn sh(&self, command: &str) -> Result<String> {
         let done = self.run(command)?.ok();
         let done =
@@ -228,12 +229,12 @@ impl Lab {
         Ok(())
     }
 
-    /// Returns how the guest's CPUs run; under emulation, counts are valid and times are not.
+    /// Returns how the guest's CPUs run. Under emulation, counts are valid but times are not.
     pub fn accel(&self) -> Accel {
         self.accel
     }
 
-    /// Returns the time from start to a guest with addresses, without downloads.
+    /// Returns the time from start until the guest had addresses, without downloads.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
     }
@@ -243,7 +244,8 @@ impl Lab {
         &self.title
     }
 
-    /// Whether the guest answers no more; if so, in words, with its console and its CPUs.
+    /// Whether the guest does not answer any more. If so, returns a message with its console and
+    /// its CPUs.
     pub fn hang(&self) -> Option<String> {
         let answer = self.spawn("true").and_then(|job| job.wait(crate::time::SIGN_OF_LIFE));
         if answer.is_ok() {

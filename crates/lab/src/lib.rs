@@ -1,7 +1,7 @@
 //! Boots real kernels with real NIC queues in small virtual machines, for netsilo's tests.
 //!
-//! [`Lab::boot`] boots a [`Spec`]; [`Lab::run`] runs commands in it (the host's own tools and
-//! freshly built binaries, at the same paths); [`Peer::run`] runs commands at the other end of its
+//! [`Lab::boot`] boots a [`Spec`]. [`Lab::run`] runs commands in it (the host's own tools and
+//! freshly built binaries, at the same paths). [`Peer::run`] runs commands at the other end of its
 //! cables. Nothing remains after a drop or a kill.
 
 mod address;

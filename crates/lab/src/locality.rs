@@ -1,4 +1,4 @@
-//! Where the guest's data is read, as netsilo sees it.
+//! Where the guest's data is read, as observed by netsilo.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use netsilo_lab::Lab;
 
 use crate::experiment::record::SettingRecord;
 
-/// Shares of the bytes by the distance from the CPU that ran the protocol to the reader's.
+/// Shares of the bytes, by the distance from the CPU that ran the protocol to the reader's CPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Shares {
     /// Read on the same CPU.
@@ -19,7 +19,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Lets netsilo observe the guest for a second; `None` if nobody reads what arrives.
+    /// Lets netsilo observe the guest for a second. Returns `None` if nobody reads what arrives.
     pub(crate) fn read(lab: &Lab, netsilo: &str) -> Result<Option<Self>> {
         let report: serde_json::Value =
             lab.json(&format!("{netsilo} show --interval 1s --json"))?;
@@ -38,7 +38,7 @@ impl Shares {
         }
     }
 
-    /// Adds the shares of the report up; `None` if there are none.
+    /// Adds up the shares of the report; `None` if there are none.
     fn new(shares: &BTreeMap<String, f64>) -> Option<Self> {
         let share = |distance: &str| shares.get(distance).copied().unwrap_or(0.0);
         (!shares.is_empty()).then(|| Self {

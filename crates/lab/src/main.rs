@@ -1,4 +1,4 @@
-//! The lab's command line, for trying something on a real kernel with real NIC queues by hand.
+//! The lab's command line, to try something by hand on a real kernel with real NIC queues.
 
 mod built;
 mod cli;

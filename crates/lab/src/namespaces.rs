@@ -1,9 +1,9 @@
-//! Namespaces that end when this process ends, in whatever way, with all processes in them.
+//! Namespaces that end when this process ends, however it ends, with all processes in them.
 //!
-//! The first process of the pid namespace reads from a pipe that only the lab holds. When the
-//! lab closes the pipe or dies, that process ends; the kernel then kills every other process in the
-//! namespace (QEMU, peers' programs) and frees the network namespaces and the taps in them. Nothing
-//! has a name outside them.
+//! The first process of the pid namespace reads from a pipe that only the lab holds. When the lab
+//! closes the pipe or dies, that process ends. The kernel then kills every other process in the
+//! namespace (QEMU, peers' programs) and frees the network namespaces with their taps. Nothing has
+//! a name outside of them.
 
 use crate::exact;
 use crate::output::Output;
@@ -31,7 +31,7 @@ pub(crate) struct GuestNamespaces {
 
 impl GuestNamespaces {
     pub(crate) fn new() -> Result<Self> {
-        // `ip netns` stores its names under /run, which is mounted for them alone.
+        // `ip netns` stores its names under /run, which is mounted only for these namespaces.
         let script = "mount -t sysfs sysfs /sys && mount -t tmpfs tmpfs /run && \
                       echo ready && exec cat >/dev/null";
         let mut holder = Command::new("unshare")
@@ -66,11 +66,11 @@ impl GuestNamespaces {
         command
     }
 
-    /// Ends all processes in these namespaces; returns when none is left.
+    /// Ends all processes in these namespaces. Returns when none is left.
     pub(crate) fn end(&self) {
         let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
         drop(holder.stdin.take());
-        // The first process of a pid namespace is the last to go.
+        // The first process of a pid namespace is the last to end.
         let _ = holder.wait();
     }
 }
@@ -89,17 +89,17 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Runs a shell command to its end, for at most [`crate::time::RUN_TIMEOUT`].
+    /// Runs a shell command until it ends, for at most [`crate::time::RUN_TIMEOUT`].
     pub fn run(&self, command: &str) -> Result<Output> {
         self.run_for(command, crate::time::RUN_TIMEOUT)
     }
 
-    /// Runs a shell command to its end; after `timeout` kills it and returns an error.
+    /// Runs a shell command until it ends. After `timeout`, kills it and returns an error.
     pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
         self.spawn(command)?.wait(timeout).with_context(|| format!("in {}: {command}", self.netns))
     }
 
-    /// Runs a shell command and returns its standard output; an error if it fails.
+    /// Runs a shell command and returns its standard output. Fails if the command fails.
     pub fn sh(&self, command: &str) -> Result<String> {
         let done =
             self.run(command)?.ok().with_context(|| format!("in {}: {command}", self.netns))?;
@@ -146,7 +146,7 @@ pub struct PeerJob {
 }
 
 impl PeerJob {
-    /// Waits for the command to end; after `timeout` kills it and returns an error.
+    /// Waits for the command to end. After `timeout`, kills it and returns an error.
     pub fn wait(mut self, timeout: Duration) -> Result<Output> {
         let pid = self.pid().context("no process")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -178,7 +178,8 @@ impl PeerJob {
     /// Terminates the command and returns its output.
     pub fn stop(self) -> Result<Output> {
         self.signal(Signal::TERM)?;
-        // nsenter stops when it sees that the command is stopped, even if that has continued since
+        // nsenter stops when it notices that the command is stopped, even if the command has
+        // continued since
         self.signal(Signal::CONT)?;
         self.wait(crate::time::STOP_TIMEOUT)
     }
@@ -203,7 +204,7 @@ impl Drop for PeerJob {
     }
 }
 
-/// Creates an unnamed file that several processes may append to.
+/// Creates an unnamed file to which several processes may append.
 pub(crate) fn unnamed_file() -> Result<File> {
     let file =
         memfd_create("netsilo-lab", MemfdFlags::CLOEXEC).context("cannot create an output file")?;
@@ -211,7 +212,7 @@ pub(crate) fn unnamed_file() -> Result<File> {
     Ok(File::from(file))
 }
 
-/// Reads a file by position: its offset is shared with processes that may still write.
+/// Reads a file by position, because its offset is shared with processes that may still write.
 pub(crate) fn content(file: &File) -> Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(file.metadata()?.len())?];
     file.read_exact_at(&mut bytes, 0)?;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// Exit status and output of a finished command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// Exit code, or 128 + signal, as a shell reports it.
+    /// Exit code, or 128 + signal, like a shell.
     pub status: i32,
     /// Everything on its standard output.
     pub stdout: Vec<u8>,
@@ -20,7 +20,7 @@ impl Output {
         String::from_utf8_lossy(&self.stdout)
     }
 
-    /// Returns itself if the status is 0; otherwise an error with the command's output.
+    /// Returns itself if the status is 0. Otherwise returns an error with the command's output.
     pub fn ok(self) -> Result<Self> {
         if self.status == 0 {
             return Ok(self);

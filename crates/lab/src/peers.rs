@@ -1,7 +1,8 @@
 //! `make bench-peers`: netsilo compared with what users run instead, in one guest.
 //!
-//! Each setting is a state of the guest's knobs. A rule gives it, or a program that observes the
-//! workload; then it is recorded, and each round sets it again.
+//! Each setting is a state of the guest's knobs. Either a rule defines the state, or a program
+//! finds it by observing the workload. In the second case the state is recorded, and each round
+//! sets it again.
 
 mod observed;
 mod results;
@@ -36,15 +37,15 @@ pub(crate) struct Peers {
     /// Measure only these settings
     #[arg(long = "setting", value_name = "NAME", value_enum)]
     settings: Vec<PeerSetting>,
-    /// Let `netsilo-tune` race all candidates, for seven minutes, instead of three algorithms for
-    /// three
+    /// Let netsilo tune compare all candidates for seven minutes, instead of three algorithms for
+    /// three minutes
     #[arg(long)]
     search_all: bool,
     /// Kernel to boot
     #[arg(long, value_enum, default_value_t = Kernel::V6_1)]
     kernel: Kernel,
-    /// How the emulator runs the CPUs: one at a time, a queue away from its reader is polled late
-    /// and in batches that no real machine has
+    /// How the emulator runs the CPUs. If they run one at a time, a queue away from its reader is
+    /// polled late, and in batches that no real machine has
     #[arg(long, value_enum, default_value_t = Threads::Multi)]
     threads: Threads,
 }
@@ -56,7 +57,7 @@ struct Compared<'a> {
     attempt: Attempt,
 }
 
-/// What is known of one load in the guests before.
+/// What earlier guests have shown about one load.
 #[derive(Default)]
 struct Attempt {
     load: String,
@@ -74,7 +75,7 @@ struct PeersScene<'a> {
     attempt: &'a mut Attempt,
 }
 
-/// Measures all workloads, or reads what was measured, and prints a table of each.
+/// Measures all workloads, or reads earlier measurements, and prints a table for each.
 pub(crate) fn run(args: &Peers) -> Result<()> {
     let temporary = tempfile::tempdir()?;
     let study = Compared::new(args);
@@ -121,7 +122,7 @@ impl Study for Compared<'_> {
         Ok(Box::new(PeersScene { args, guest, workload, attempt }))
     }
 
-    /// The setting that was being placed may be the reason, and the others go on without it.
+    /// The setting that was being placed may be the reason. The others continue without it.
     fn restart(&mut self, why: &str) -> bool {
         self.guests.end();
         let Attempt { placing, without, .. } = &mut self.attempt;
@@ -131,7 +132,8 @@ impl Study for Compared<'_> {
 }
 
 impl Scene for PeersScene<'_> {
-    /// Finds the states that the settings lead to under this workload, and where they let it read.
+    /// Finds the states that the settings produce under this workload, and where data is read in
+    /// them.
     fn plan(&mut self, folder: &Path) -> Result<LoadRecord> {
         let Self { args, guest, workload, attempt } = self;
         let name = workload.kind().name();
@@ -190,8 +192,8 @@ impl Scene for PeersScene<'_> {
     }
 }
 
-/// Returns the state that a setting leads to under a workload, and what a program that placed it
-/// printed; the guest is as booted afterwards.
+/// Returns the state that a setting produces under a workload, and the output of the program that
+/// placed it. Afterwards the guest is in its booted state.
 fn place(
     setting: PeerSetting,
     guest: &Guest<'_>,

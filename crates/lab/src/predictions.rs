@@ -1,6 +1,7 @@
-//! `make predict-blind`: settings and loads that no fit has seen, predicted first, then measured.
+//! `make predict-blind`: settings and loads that were not used to fit the model are predicted
+//! first, then measured.
 //!
-//! Over a veth of this machine's kernel these are rates, in a guest counts ([`guest`]).
+//! Over a veth of this machine's kernel, rates are predicted; in a guest, counts ([`guest`]).
 
 mod draw;
 mod guest;
@@ -23,7 +24,7 @@ use crate::wire::{Course, kernel};
 
 const USUAL: Usual = Usual { rounds: 4, seconds: 1.0 };
 
-/// Arguments of `predictions`; `--seed` also draws the loads and the settings.
+/// Arguments of `predictions`. `--seed` also determines the loads and the settings.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Predictions {
     #[command(flatten)]
@@ -31,15 +32,17 @@ pub(crate) struct Predictions {
     /// Pairs of a setting and a load: five settings for each load
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(5..=200))]
     pairs: u16,
-    /// Predict and measure counts in a guest: packets by CPU, IPIs, interrupts. It may be emulated
+    /// Predict and measure counts in a guest: packets by CPU, IPIs, interrupts. The guest may be
+    /// emulated
     #[arg(long)]
     guest: bool,
-    /// With --from: predict again with the present model, which has seen these measurements
+    /// With --from: predict again with the current model, which may have been fitted to these
+    /// measurements
     #[arg(long, requires = "from", conflicts_with = "guest")]
     again: bool,
 }
 
-/// Predicts and measures, or reads what was measured, and prints a table.
+/// Predicts and measures, or reads earlier measurements, and prints a table.
 pub(crate) fn run(args: &Predictions) -> Result<()> {
     let temporary = tempfile::tempdir()?;
     let loads = usize::from(args.pairs) / draw::SETTINGS;
@@ -65,7 +68,7 @@ pub(crate) fn run(args: &Predictions) -> Result<()> {
     Ok(())
 }
 
-/// Random loads on veths, each on one of its own.
+/// Random loads on veths. Each load has a separate veth.
 struct Veths {
     seed: u64,
     loads: usize,
@@ -103,7 +106,8 @@ impl Study for Veths {
 }
 
 impl Scene for VethScene {
-    /// What netsilo sees of the load under the first setting, and the predictions for all.
+    /// What netsilo observes of the load under the first setting, and the predictions for all
+    /// settings.
     fn plan(&mut self, folder: &Path) -> Result<LoadRecord> {
         let Self { seed, number, load, settings, veth } = self;
         veth.set(&settings[0])?;

@@ -1,4 +1,5 @@
-//! Debian's programs that tests run in a guest; installing them on this machine would start them.
+//! Debian's programs that tests run in a guest. They are not installed on this machine, because
+//! that would start them.
 
 use crate::apt::{Suite, closure};
 use crate::cache;
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Unpacks Debian 12's irqbalance in the cache; returns its path, which a guest sees too.
+/// Unpacks Debian 12's irqbalance in the cache. Returns its path, which is the same in a guest.
 ///
 /// Its libraries are among those that QEMU needs.
 pub fn irqbalance() -> Result<PathBuf> {
@@ -20,7 +21,7 @@ pub fn udevadm() -> Result<PathBuf> {
     program("udev", "bin/udevadm")
 }
 
-/// Unpacks Debian 12's tuned in the same way; returns the folder of its Python modules.
+/// Unpacks Debian 12's tuned in the same way. Returns the folder of its Python modules.
 pub fn tuned() -> Result<PathBuf> {
     Ok(unpacked("tuned")?.join("usr/lib/python3/dist-packages"))
 }
@@ -39,7 +40,7 @@ impl Program {
     }
 }
 
-/// Unpacks Debian 12's redis; returns the server and `redis-benchmark`.
+/// Unpacks Debian 12's redis. Returns the server and `redis-benchmark`.
 pub fn redis() -> Result<(Program, Program)> {
     let root = with_libraries("redis-server", &["redis-tools"])?;
     Ok((in_root(&root, "usr/bin/redis-server"), in_root(&root, "usr/bin/redis-benchmark")))
@@ -79,8 +80,8 @@ fn in_root(root: &Path, path: &str) -> Program {
     Program { path: root.join(path), libraries: root.join("usr/lib/x86_64-linux-gnu") }
 }
 
-/// Unpacks a package with its libraries and these other packages; the C library and the
-/// compiler's are this machine's.
+/// Unpacks a package with its libraries and these other packages. The C library and the compiler's
+/// libraries are this machine's.
 fn with_libraries(package: &str, others: &[&str]) -> Result<PathBuf> {
     let cache = Cache::open()?;
     let build = || {
@@ -114,13 +115,13 @@ fn program(package: &str, path: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Unpacks the newest version of a package; without a network, uses the cached one.
+/// Unpacks the newest version of a package. Without a network, uses the cached one.
 fn unpacked(package: &str) -> Result<PathBuf> {
     let cache = Cache::open()?;
     download(&cache, package).or_else(|error| cached(&cache, package, error))
 }
 
-/// The newest version of what is in the cache, if fetching failed.
+/// The newest version in the cache, if fetching failed.
 fn cached(cache: &Cache, package: &str, error: anyhow::Error) -> Result<PathBuf> {
     let versions = cache::oldest_first(&cache.path(package));
     let Some(root) = versions.into_iter().rfind(|path| path.is_dir()) else { return Err(error) };

@@ -1,4 +1,4 @@
-//! Builds QEMU's command line for a spec; reads and writes nothing.
+//! Builds QEMU's command line for a spec. Reads and writes nothing.
 
 use crate::command::Shown;
 use crate::emulator::Accel;
@@ -11,8 +11,8 @@ use crate::spec::Spec;
 use crate::spec::Threads;
 use std::path::Path;
 
-/// `nowatchdog`, `no_timer_check` and `tsc=unstable` because emulated CPUs stall longer than those
-/// checks allow.
+/// `nowatchdog`, `no_timer_check` and `tsc=unstable` are needed because emulated CPUs stall longer
+/// than those checks allow.
 const KERNEL_ARGS: &str = "console=ttyS0 quiet panic=-1 tsc=unstable nokaslr mitigations=off \
                            random.trust_cpu=on nowatchdog no_timer_check net.ifnames=0 \
                            ipv6.disable=1 cryptomgr.notests";

@@ -1,4 +1,4 @@
-//! What the programs of the lab print: results on standard output, progress on standard error.
+//! Output of the lab's programs: results on standard output, progress on standard error.
 
 use std::io::{Write, stderr, stdout};
 
@@ -14,7 +14,7 @@ pub(crate) fn say(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints what is being done; a failure does not matter.
+/// Prints what is being done. A failure does not matter.
 pub(crate) fn progress(text: &str) {
     let _ = writeln!(stderr(), "lab: {text}");
 }

@@ -53,7 +53,8 @@ pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf]) -> String {
         let share = share.shown().replace('\'', r"'\''");
         script += &format!("mkdir -p '{share}'; mount --bind '/run/host{share}' '{share}'\n");
     }
-    // Cards appear in bus order, not in the spec's: rename in two passes, as names may be taken.
+    // Cards appear in bus order, not in the order of the spec. So rename them in two passes,
+    // because names may be taken.
     script += "name() { for dir in /sys/class/net/*; do read -r mac <$dir/address || continue; \
                if [ \"$mac\" = $1 ]; then old=${dir##*/}; \
                if [ $old != $2 ]; then ip link set $old name $2; fi; \

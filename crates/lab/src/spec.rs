@@ -4,13 +4,13 @@ use crate::kernels::Kernel;
 use anyhow::{Result, bail};
 use std::path::PathBuf;
 
-/// A guest to boot; `Spec::default()` is 8 CPUs, Debian 12's kernel and a 4-queue virtio-net.
+/// A guest to boot. `Spec::default()` has 8 CPUs, Debian 12's kernel and a 4-queue virtio-net.
 #[derive(Debug, Clone)]
 pub struct Spec {
     /// Kernel to boot.
     pub kernel: Kernel,
-    /// Logical CPUs, even, 2 to 32: two sockets, each a NUMA node with one L3; two threads per core
-    /// if the number per socket is even.
+    /// Logical CPUs, an even number from 2 to 32: two sockets, each a NUMA node with one L3. Each
+    /// core has two threads if the number per socket is even.
     pub cpus: u32,
     /// `eth0`, `eth1`, ... in the guest, each with its own peer.
     pub nics: Vec<Nic>,
@@ -22,8 +22,8 @@ pub struct Spec {
     pub init: Init,
     /// Additions to the kernel's command line, for example `isolcpus=2,3`.
     pub kernel_args: Vec<String>,
-    /// Folders under the host's /tmp or /run that the guest sees at the same path, read-only,
-    /// besides the current folder and the running program's build folder. Folders elsewhere are
+    /// Folders under the host's /tmp or /run that the guest sees at the same path, read-only, in
+    /// addition to the current folder and the running program's build folder. Folders elsewhere are
     /// visible anyway.
     pub shares: Vec<PathBuf>,
 }
@@ -51,8 +51,8 @@ impl Spec {
 
     /// Returns the oldest major version of QEMU that runs this guest.
     ///
-    /// With CPUs in parallel, QEMU 7.2 may run code that another CPU has changed as it was before:
-    /// a CPU takes the same breakpoint of `text_poke` for ever, and the guest hangs.
+    /// With parallel CPUs, QEMU 7.2 may run an outdated version of code that another CPU has
+    /// changed. A CPU then hits the same breakpoint of `text_poke` forever, and the guest hangs.
     pub(crate) fn min_qemu_major(&self) -> u32 {
         let parallel = if self.threads == Threads::Multi { 10 } else { 0 };
         self.nics.iter().map(|nic| nic.model.min_qemu_major()).fold(parallel, u32::max)
@@ -126,7 +126,7 @@ pub enum NicModel {
     #[default]
     VirtioNet,
     /// virtio-net with a settable RSS table and key, and reported hashes; only with kernel 6.1,
-    /// later guests stop receiving
+    /// because later guests stop receiving
     VirtioRss,
     /// Intel 82576: 8 `eth0-TxRx-N` vectors, working RSS table and hash fields; needs QEMU 8, which
     /// is fetched
@@ -138,7 +138,7 @@ pub enum NicModel {
 }
 
 impl NicModel {
-    /// Returns the name of the guest's driver; except for virtio also QEMU's device name.
+    /// Returns the name of the guest's driver. Except for virtio, this is also QEMU's device name.
     pub fn driver(self) -> &'static str {
         match self {
             Self::VirtioNet | Self::VirtioRss => "virtio_net",
@@ -172,7 +172,7 @@ pub enum Init {
 /// How software emulation runs the guest's CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Threads {
-    /// One after the other: deterministic, faster, never stalls
+    /// One after another: deterministic, faster, never stalls
     #[default]
     Single,
     /// In parallel: shows effects of parallelism, with noise

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long `run` waits for a command: ten times the slowest on an idle machine.
+/// How long `run` waits for a command: ten times as long as the slowest on an idle machine.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How long a condition may take to become true on a slow, busy machine.
@@ -11,5 +11,5 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a process may take to end after a request.
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a guest that works may take to run a command that does nothing.
+/// How long a working guest may take to run a command that does nothing.
 pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(20);

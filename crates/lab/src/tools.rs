@@ -5,7 +5,7 @@ use crate::cache::Cache;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 
-/// Returns the path of `promtool`, which checks metrics: the machine's own, or the one in Debian
+/// Returns the path of `promtool`, which checks metrics. It is the machine's own, or that of Debian
 /// 12's package `prometheus`.
 pub fn promtool() -> Result<PathBuf> {
     let own = std::env::var_os("PATH").unwrap_or_default();

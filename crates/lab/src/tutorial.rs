@@ -1,9 +1,9 @@
-//! The commands of `docs/tutorial.md` in a guest: what the page claims of their output holds, and
-//! `--write` puts their output on the page.
+//! Runs the commands of `docs/tutorial.md` in a guest. Checks what the page claims about their
+//! output; with `--write`, puts their output on the page.
 //!
 //! A block of the page that begins with "```console" has a command after a prompt, and its output.
-//! A line `<!-- expect: TEXT -->` after it claims that TEXT is in the output; `<!-- exit: N or M
-//! -->` that the command ends so, instead of with 0.
+//! A line `<!-- expect: TEXT -->` after it claims that TEXT is in the output. `<!-- exit: N or M
+//! -->` claims that the command ends with one of these statuses instead of 0.
 
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ pub(crate) struct Tutorial {
 enum Part {
     /// Lines that stay as they are.
     Text(Vec<String>),
-    /// A command with its output, and what the page claims of it.
+    /// A command with its output, and what the page claims about it.
     Command { line: usize, command: String, output: Vec<String>, claims: Vec<Claim> },
 }
 
@@ -55,7 +55,7 @@ enum Claim {
 }
 
 impl Claim {
-    /// A claim from its line; `None` for other lines.
+    /// Parses a claim from its line; `None` for other lines.
     fn parse(line: &str) -> Option<Self> {
         let inner = line.strip_prefix("<!-- ")?.strip_suffix(" -->")?;
         match inner.split_once(": ")? {
@@ -91,7 +91,7 @@ pub(crate) fn run(tutorial: &Tutorial) -> Result<()> {
     lab.sh(PLACED)?;
     let nginx = Workload::start(Kind::Nginx, &lab, &NGINX_CPUS)?;
     let netsilo = built::netsilo()?.display().to_string();
-    // The same connections all the time: each is of one worker, and arrives on one queue.
+    // The same connections all the time: each belongs to one worker, and arrives on one queue.
     let wrong = while_busy(&[&nginx], || {
         let mut wrong = Vec::new();
         for part in &mut parts {
@@ -119,7 +119,7 @@ pub(crate) fn run(tutorial: &Tutorial) -> Result<()> {
     say(&format!("{}: {commands} commands do what it says", tutorial.page.display()))
 }
 
-/// What a page claims of a command and is not so.
+/// The claims of a page about a command that are wrong.
 fn differences(claims: &[Claim], status: i32, text: &str) -> Vec<String> {
     let statuses = claims.iter().find_map(|claim| match claim {
         Claim::Exit(statuses) => Some(statuses.as_slice()),
@@ -139,7 +139,7 @@ fn differences(claims: &[Claim], status: i32, text: &str) -> Vec<String> {
     wrong
 }
 
-/// A command whose first word is a program that lies elsewhere.
+/// A command whose first word is replaced by the path of a program that is elsewhere.
 fn replaced(command: &str, name: &str, path: &str) -> String {
     match command.strip_prefix(name) {
         Some(arguments) if arguments.starts_with(' ') => format!("{path}{arguments}"),
@@ -147,7 +147,7 @@ fn replaced(command: &str, name: &str, path: &str) -> String {
     }
 }
 
-/// Takes a page apart.
+/// Splits a page into its parts.
 fn parts(page: &str) -> Result<Vec<Part>> {
     let mut parts = vec![Part::Text(Vec::new())];
     let mut lines = page.lines().zip(1..);
@@ -175,7 +175,7 @@ fn parts(page: &str) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// Puts a page together.
+/// Joins the parts of a page.
 fn text(parts: &[Part]) -> String {
     let mut lines = Vec::new();
     for part in parts {

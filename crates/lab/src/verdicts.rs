@@ -1,7 +1,8 @@
-//! `make bench-verdicts`: what `check` says of RPS on a veth, checked against what RPS does there.
+//! `make bench-verdicts`: the verdict of `check` about RPS on a veth, checked against the effect of
+//! RPS there.
 //!
-//! Containers have such a netdev each, and clusters switch RPS on for all of them. The veth is as
-//! the kernel makes it: packets are processed on the sender's CPU.
+//! Each container has a veth, and clusters switch RPS on for all of them. The veth is as the kernel
+//! makes it: packets are processed on the sender's CPU.
 
 mod score;
 
@@ -49,7 +50,7 @@ const LOADS: [(&str, &str, u32); 15] = [
 /// The CPUs of RPS, as a mask: none, the one that does not process yet (the server's), all.
 const MASKS: [u32; 3] = [0, 0b10, 0b11];
 
-/// The veths; each load has one of its own.
+/// The veths. Each load has a separate veth.
 struct Veths;
 
 /// A load on a veth as the kernel makes it.
@@ -58,7 +59,7 @@ struct VethScene {
     veth: Veth,
 }
 
-/// Measures, or reads what was measured, and prints a table.
+/// Measures, or reads earlier measurements, and prints a table.
 pub(crate) fn run(args: &Verdicts) -> Result<()> {
     let temporary = tempfile::tempdir()?;
     for (folder, recorded) in records(&args.options, USUAL, vec![Box::new(Veths)], &temporary)? {
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
     use crate::experiment::record::Recorded;
 
-    /// Words of a text, without the lines that separate the head of a table.
+    /// Joins the words of a text, without the lines that separate the head of a table.
     fn narrow(text: &str) -> String {
         text.split_whitespace().filter(|word| !word.starts_with("|-")).collect::<Vec<_>>().join(" ")
     }

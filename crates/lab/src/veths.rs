@@ -1,8 +1,8 @@
 //! Loads over veths of this machine's own kernel, at true speed.
 //!
-//! The server is on CPU 1, its clients on CPU 0. As the kernel makes a veth, packets are processed
-//! on the sender's CPU. With GRO and threaded NAPI it stands for a NIC: its kthread polls the
-//! packets, and can be placed as an interrupt can.
+//! The server is on CPU 1, its clients on CPU 0. With a veth as the kernel makes it, packets are
+//! processed on the sender's CPU. With GRO and threaded NAPI the veth stands in for a NIC: its
+//! kthread polls the packets, and can be placed like an interrupt.
 
 mod times;
 
@@ -20,8 +20,8 @@ pub(crate) use crate::veths::times::until_quiet;
 use crate::veths::times::{Times, family};
 use crate::wire::{Course, Kthread, Running, WARM_UP, Wire};
 
-/// How much longer than its warm-up a client takes to its first counted request; the window of CPU
-/// times begins after this and ends before the client does.
+/// How much longer than its warm-up a client takes until its first counted request. The window of
+/// CPU times begins after this and ends before the client does.
 const MARGIN: f64 = 0.05;
 
 /// A load with its server running.
@@ -31,17 +31,17 @@ pub(crate) struct Veth {
     /// Arguments of `netsilo-bench run`.
     client: String,
     server: Running,
-    /// Those of the present setting.
+    /// The kthreads of the current setting.
     kthreads: Vec<Kthread>,
 }
 
-/// Who answers.
+/// The server that answers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Server {
     /// `netsilo-bench serve` with `count` threads on these CPUs, and `work` microseconds for each
     /// request.
     Threads { count: u32, cpus: &'static str, work: u32 },
-    /// Two processes; the second one is on this CPU and does the work.
+    /// Two processes. The second one is on this CPU and does the work.
     Pipeline { second: u32, work: u32, connections: u32 },
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Server {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VethSetting {
-    /// The CPU of each veth's kthread; none if softirqs poll.
+    /// The CPU of each veth's kthread. None if softirqs poll.
     pub(crate) kthreads: Vec<u32>,
     /// The CPUs of RPS, as a mask.
     pub(crate) rps: u32,
@@ -83,7 +83,7 @@ impl Veth {
         if self.client.contains("STREAM") { "byte" } else { "transaction" }.to_owned()
     }
 
-    /// Sets the CPUs of RPS, as a mask; nothing else.
+    /// Sets the CPUs of RPS, as a mask, and nothing else.
     pub(crate) fn set_rps(&self, mask: u32) -> Result<()> {
         self.wire.set_rps(mask)
     }
@@ -101,7 +101,7 @@ impl Veth {
         self.wire.set_rps(*rps)
     }
 
-    /// Saves what netsilo sees under the load.
+    /// Saves what netsilo observes under the load.
     pub(crate) fn capture(&self, bundle: &Path) -> Result<()> {
         self.wire.capture_during(self.clients(6.0)?, bundle)
     }

@@ -13,11 +13,11 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 
 use crate::built;
 
-/// The CPU of the server, and the one of its clients.
+/// The CPU of the server, and that of its clients.
 pub(crate) const SERVER_CPU: u32 = 1;
 pub(crate) const CLIENT_CPU: u32 = 0;
 
-/// The netdev of the server; the second one of a course with two.
+/// The netdev of the server, and the second netdev of a course with two.
 pub(crate) const NETDEV: &str = "nv0";
 const SECOND: &str = "nv1";
 
@@ -28,18 +28,18 @@ const PIPELINE_PORT: u16 = 7400;
 /// How long clients warm up before they count.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 
-/// The way from the clients to the server.
+/// The path from the clients to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Course {
     /// One veth.
     One,
-    /// Two veths to the same server, each with an address of its own.
+    /// Two veths to the same server, each with its own address.
     Two,
-    /// Through a router, which has a veth to each of them.
+    /// Through a router that has a veth to each of them.
     Routed,
 }
 
-/// Network namespaces with veths between them; removed when dropped.
+/// Network namespaces with veths between them. They are removed when dropped.
 pub(crate) struct Wire {
     course: Course,
     client: String,
@@ -112,7 +112,7 @@ impl Wire {
     /// Lets NAPI poll the packets of each netdev, in softirqs on the CPUs that send.
     pub(crate) fn polled(&self) -> Result<()> {
         let Self { client, server, course, .. } = self;
-        // A sender that segments hands over packets that GRO need not merge.
+        // If the sender segments, its packets need no merging by GRO.
         let senders = match course {
             Course::One => vec![(client, "wire")],
             Course::Two => vec![(client, "wire"), (client, "wire1")],
@@ -165,8 +165,8 @@ impl Wire {
         self.listening(spawn(&self.server, cpus, &command)?)
     }
 
-    /// Starts two processes: the first one, on the server's CPU, reads and hands each request to
-    /// the second one.
+    /// Starts two processes. The first one, on the server's CPU, reads and passes each request to
+    /// the second.
     pub(crate) fn pipeline(&self, work: u32, second: u32) -> Result<Running> {
         let command = format!(
             "{} exact pipeline --port {PIPELINE_PORT} --cpu {SERVER_CPU} --second-cpu {second} \
@@ -181,7 +181,7 @@ impl Wire {
         Ok(server)
     }
 
-    /// Starts a client for each address, which prints JSON; it warms up for [`WARM_UP`].
+    /// Starts a client for each address. It prints JSON and warms up for [`WARM_UP`].
     pub(crate) fn load(&self, load: &str, seconds: f64) -> Result<Vec<Running>> {
         let client = |address: &&str| {
             let command = format!(
@@ -196,7 +196,7 @@ impl Wire {
         self.addresses().iter().map(client).collect()
     }
 
-    /// Starts the client of a pipeline, which prints JSON and does not warm up.
+    /// Starts the client of a pipeline. It prints JSON and does not warm up.
     pub(crate) fn pipeline_load(&self, connections: u32, seconds: f64) -> Result<Vec<Running>> {
         let command = format!(
             "{} exact ask --udp --dest {ADDRESS} --port {PIPELINE_PORT} \
@@ -206,7 +206,7 @@ impl Wire {
         Ok(vec![spawn(&self.client, &CLIENT_CPU.to_string(), &command)?])
     }
 
-    /// Saves what netsilo sees while these clients run, which must be for six seconds.
+    /// Saves what netsilo observes while these clients run. They must run for six seconds.
     pub(crate) fn capture_during(&self, clients: Vec<Running>, bundle: &Path) -> Result<()> {
         std::thread::sleep(Duration::from_secs(1));
         sh(&format!(
@@ -243,7 +243,7 @@ fn veth(one: (&str, &str, &str), other: (&str, &str, &str)) -> Result<()> {
 }
 
 impl Kthread {
-    /// Lets it run on this CPU only.
+    /// Makes it run on this CPU only.
     pub(crate) fn put(self, cpu: u32) -> Result<()> {
         sh(&format!("taskset -cp {cpu} {}", self.0)).map(drop)
     }

@@ -19,15 +19,15 @@ pub(crate) use crate::workload::kind::Kind;
 use crate::workload::reports::ClientReport;
 use crate::workload::serve::Servers;
 
-/// While netsilo or irqbalance observes, the clients send for `BURST` and rest for `PAUSE`:
-/// emulated CPUs also have to run the observer.
+/// While netsilo or irqbalance observes, the clients send for `BURST` and rest for `PAUSE`, because
+/// emulated CPUs must also run the observer.
 const BURST: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Longest time of one measurement, whatever the machine's speed.
+/// Maximum time of one measurement, whatever the machine's speed.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Running servers with their clients' commands; dropping it ends the servers.
+/// Running servers with their clients' commands. Dropping it ends the servers.
 pub(crate) struct Workload<'a> {
     lab: &'a Lab,
     kind: Kind,
@@ -44,7 +44,7 @@ pub(crate) struct WorkloadMeasured {
 }
 
 impl WorkloadMeasured {
-    /// The rate, and what the kernel counted for each transaction.
+    /// The rate, and the kernel's counts per transaction.
     pub(crate) fn per_transaction(&self) -> RoundResult {
         let each = |count: u64| count as f64 / self.clients.transactions.max(1.0);
         let Counters { net_rx, calls, reschedules, switches } = self.spent;
@@ -91,7 +91,7 @@ impl<'a> Workload<'a> {
     }
 }
 
-/// Keeps the servers in use while `work` is done.
+/// Keeps the servers busy while `work` runs.
 pub(crate) fn while_busy<T>(
     workloads: &[&Workload<'_>],
     work: impl FnOnce() -> Result<T>,
@@ -114,7 +114,7 @@ pub(crate) fn while_busy<T>(
     Ok(result)
 }
 
-/// Lets the clients send in bursts until it is done.
+/// Lets the clients send in bursts until `done`.
 fn pace(clients: &[PeerJob], done: &AtomicBool) -> Result<()> {
     let signal = |signal| clients.iter().try_for_each(|client| client.signal(signal));
     while !done.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Tests of the programs with exact counts on loopback: other tests rely on them.
+//! Tests of the programs with exact counts, on loopback. Other tests rely on these programs.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
@@ -45,7 +45,8 @@ fn free_ports(count: u16) -> u16 {
     }
 }
 
-/// Sends an odd number of bytes on each of two flows to these ports; every flow has its bytes.
+/// Sends an odd number of bytes on each of two flows to these ports. Checks that every flow has its
+/// bytes.
 fn every_byte_is_counted_once(mode: &str, ports: u16, bytes: u64, more: &str) -> Received {
     let udp = if mode.starts_with("udp") { "--udp" } else { "" };
     let all = format!("--port {} --ports {ports} --flows 2 --bytes {bytes}", free_ports(ports));

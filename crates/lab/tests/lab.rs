@@ -13,13 +13,13 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lock that lets tests boot one guest at a time: guests are heavy.
+/// Lock that lets tests boot one guest at a time, because guests are heavy.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Boots each kernel and each NIC model; other tests boot the remaining pairs.
+/// Boots each kernel and each NIC model. Other tests boot the remaining pairs.
 #[test]
 fn each_kernel_boots_with_its_nic_where_it_was_plugged_in() -> Result<()> {
     if netsilo_lab::skip()? {
@@ -78,7 +78,7 @@ fn status_and_output_are_exact(lab: &Lab) -> Result<()> {
 fn a_command_that_times_out_is_killed_and_the_next_one_runs(lab: &Lab) -> Result<()> {
     let error = lab.run_for("sleep 1000 & sleep 1000", Duration::from_secs(1)).unwrap_err();
     ensure!(format!("{error:#}").contains("still running"), "{error:#}");
-    // It is killed with all processes that it started; the signal may take a moment.
+    // It is killed with all processes that it started. The signal may take a moment.
     lab.sh("while pgrep -x sleep >/dev/null; do :; done")?;
     let error = lab.peer(0)?.run_for("sleep 1000", Duration::from_millis(100)).unwrap_err();
     ensure!(format!("{error:#}").contains("still running"), "{error:#}");
@@ -295,7 +295,7 @@ fn descendants(root: u32) -> Vec<u32> {
     family.split_off(1)
 }
 
-/// Waits until each process has ended, as the kernel's killing takes a moment.
+/// Waits until each process has ended, because the kernel's killing takes a moment.
 fn all_end(family: &[u32]) -> Result<()> {
     ensure!(family.len() >= 4, "unshare, cat, nsenter and QEMU are {family:?}?");
     for pid in family {

@@ -1,4 +1,4 @@
-//! The server's workers: they read requests and answer them, or read streams.
+//! The server's workers. They read requests and answer them, or read streams.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -14,13 +14,13 @@ use crate::shared_counters::{SharedCounters, ThreadCounters, add};
 use crate::socket::{PATIENCE, Poll, is_later};
 use crate::work::Work;
 
-/// Stack size of a worker in bytes; there may be thousands.
+/// Stack size of a worker in bytes. There may be thousands of workers.
 pub(super) const STACK: usize = 64 << 10;
 
 /// Maximum bytes per read or write of requests and responses.
 const PIECE: usize = 128 << 10;
 
-/// Maximum connections accepted before other sockets are served.
+/// Maximum number of connections accepted before other sockets are served.
 const ACCEPTED: usize = 16;
 
 /// The listener's key among the polled sockets.
@@ -84,7 +84,8 @@ pub(super) fn buffer_bytes(spec: &Spec) -> usize {
     }
 }
 
-/// A connection: the bytes received of its request, and the bytes left to send of the response.
+/// A connection: the bytes received of its request, and the bytes of the response that are still to
+/// be sent.
 struct Flow {
     stream: Arc<TcpStream>,
     received: usize,
@@ -98,7 +99,7 @@ impl Flow {
         Self { stream, received: 0, owed: 0, full: false }
     }
 
-    /// Reads once and answers a complete request; false when the connection is over.
+    /// Reads once and answers a complete request. Returns false when the connection is over.
     fn go_on(&mut self, buffer: &mut [u8], job: &Job<'_>) -> io::Result<bool> {
         if self.owed == 0 {
             let wanted = (job.request - self.received).min(buffer.len());
@@ -206,7 +207,7 @@ fn accept(
                 stream.set_nodelay(true)?;
                 take(Arc::new(stream), flows, free, poll)?;
             }
-            // an unknown client, or one that has closed already
+            // an unknown client, or one that has already closed the connection
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) if is_later(&error) => return Ok(()),
@@ -256,7 +257,8 @@ pub(super) fn udp(socket: &UdpSocket, job: &Job<'_>) {
             continue;
         }
         add(&job.row.requests, 1);
-        // the response keeps the first byte of the request, by which the client matches them
+        // the response keeps the first byte of the request, by which the client matches it to the
+        // request
         if let Ok(bytes) = sendto(socket, &buffer[..job.response], SendFlags::empty(), &from) {
             add(&job.row.sent_bytes, bytes);
             add(&job.row.datagrams_sent, 1);

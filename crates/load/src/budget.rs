@@ -1,7 +1,7 @@
 //! The memory that a server grants to the loads of its clients, all together.
 //!
-//! Counted is what workers may use at most: stacks, buffers, connections. Not counted are the
-//! buffers of sockets, which the kernel limits (`net.ipv4.tcp_mem`, `udp_mem`).
+//! Counts the maximum that workers may use: stacks, buffers, connections. Does not count the
+//! buffers of sockets, because the kernel limits those (`net.ipv4.tcp_mem`, `udp_mem`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use netsilo_trial::traffic::{InstancesAs, Spec};
 use crate::answer::buffer_bytes;
 use crate::{answer, share};
 
-/// Memory for loads that a server has unless it is told otherwise, in bytes.
+/// Default memory of a server for loads, in bytes.
 pub const MEMORY: u64 = 1 << 30;
 
 /// A process of the client: its private memory, with some reserve.
 const PROCESS: u64 = 8 << 20;
 
-/// A connection with its places in lists, and a row of counters.
+/// A connection with its entries in lists, and a row of counters.
 const INSTANCE: u64 = 1 << 10;
 
 /// The memory of a server and how much of it is granted.
@@ -32,7 +32,8 @@ impl Budget {
         Arc::new(Self { bytes, granted: AtomicU64::new(0) })
     }
 
-    /// Grants memory until the grant is dropped; an error, for the client, if too little is left.
+    /// Grants memory until the grant is dropped. Fails with an error for the client if too little
+    /// is left.
     pub(super) fn take(self: &Arc<Self>, bytes: u64) -> Result<Grant, String> {
         let more = |granted: u64| granted.checked_add(bytes).filter(|sum| *sum <= self.bytes);
         match self.granted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
@@ -62,13 +63,13 @@ impl Drop for Grant {
     }
 }
 
-/// The most memory in bytes that a load takes where it is answered, by this many workers.
+/// Maximum memory in bytes that a load needs on the answering side, with this many workers.
 pub(super) fn to_answer(spec: &Spec, workers: usize) -> u64 {
     let worker = answer::STACK + buffer_bytes(spec);
     workers as u64 * worker as u64 + spec.instances as u64 * INSTANCE
 }
 
-/// The most memory in bytes that a load takes where it is generated.
+/// Maximum memory in bytes that a load needs on the generating side.
 pub(super) fn to_generate(spec: &Spec) -> u64 {
     let (workers, process) = match spec.instances_as {
         InstancesAs::Multiplexed => (spec.workers.min(spec.instances), 0),

@@ -10,7 +10,7 @@ use crate::control::{Lines, Reply, Request, SERVER_LINE, VERSION};
 use crate::error::LoadError;
 use crate::socket::PATIENCE;
 
-/// Timeout for a server's reply: it takes snapshots, and waits for data in flight.
+/// Timeout for a server's reply. The server takes snapshots and waits for data in flight.
 pub(super) const ANSWER: Duration = Duration::from_secs(60);
 
 /// The client's end of the control connection.

@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::tick::Tick;
 
-/// The version of the protocol; other versions are rejected.
+/// The version of the protocol. Other versions are rejected.
 pub const VERSION: u32 = 1;
 
-/// Maximum bytes per line that a server accepts from a client.
+/// Maximum length in bytes of a line that a server accepts from a client.
 pub(super) const CLIENT_LINE: u64 = 64 << 10;
 
-/// Maximum bytes per line that a client accepts from a server: counters of a large machine.
+/// Maximum length in bytes of a line that a client accepts from a server. It contains the counters
+/// of a large machine.
 pub(super) const SERVER_LINE: u64 = 64 << 20;
 
 /// A request of a client.
@@ -28,7 +29,7 @@ pub(super) enum Request {
         /// [`VERSION`].
         version: u32,
     },
-    /// Prepare for this load; its connections follow.
+    /// Prepare for this load. Its connections follow.
     Prepare(Box<Spec>),
     /// Start counting.
     Begin {
@@ -43,13 +44,13 @@ pub(super) enum Request {
     Make(Box<Order>),
 }
 
-/// A load that a server is requested to generate.
+/// A load that a server is asked to generate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
     /// The load.
     pub spec: Spec,
-    /// The machine to load; `None` means the requesting machine, and others need permission.
+    /// The machine to load. `None` means the requesting machine; others need permission.
     pub to: Option<IpAddr>,
     /// The port of its server.
     pub port: u16,
@@ -95,7 +96,7 @@ pub(super) enum Reply {
 pub(super) struct Lines {
     reader: BufReader<TcpStream>,
     longest: u64,
-    /// Time for a whole line, however slowly its bytes come.
+    /// Time limit for a whole line, however slowly its bytes arrive.
     patience: Duration,
 }
 
@@ -120,7 +121,7 @@ impl Lines {
         self.reader.get_mut().write_all(&line)
     }
 
-    /// The next line; `None` if the other end has closed.
+    /// The next line; `None` if the other end has closed the connection.
     ///
     /// A line that is too long or invalid is `InvalidData`.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {

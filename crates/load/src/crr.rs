@@ -1,7 +1,7 @@
 //! One connection per request.
 //!
-//! The server closes first, so that the ports in TIME_WAIT are the server's: otherwise the client
-//! would soon run out of ports.
+//! The server closes first, so that the ports in TIME_WAIT are on the server's side. Otherwise the
+//! client would soon run out of ports.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -107,7 +107,8 @@ impl Flow {
         })
     }
 
-    /// Sends and receives as far as possible; true when the server has answered and closed.
+    /// Sends and receives as much as possible. Returns true when the server has answered and
+    /// closed.
     fn go_on(
         &mut self,
         key: usize,

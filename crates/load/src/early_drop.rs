@@ -1,8 +1,8 @@
 //! Drops datagrams at ingress, before connection tracking, routing and bridging, with nftables
 //! rules.
 //!
-//! The tables belong to a netlink socket (`NFT_TABLE_F_OWNER`, 5.12). When it closes, the kernel
-//! removes them, however this process ends.
+//! The tables belong to a netlink socket (`NFT_TABLE_F_OWNER`, 5.12). When the socket closes, the
+//! kernel removes them, however this process ends.
 
 use std::ffi::CString;
 use std::io;
@@ -41,7 +41,7 @@ pub enum EarlyDropError {
     /// The two addresses cannot exchange packets.
     #[error("{0} and {1} are addresses of different families")]
     Families(IpAddr, IpAddr),
-    /// The kernel has no such rules, or refuses them.
+    /// The kernel lacks rules of this kind, or refuses them.
     #[error(
         "the kernel refuses nftables rules with an owner ({0}): they need CAP_NET_ADMIN, nf_tables \
          and kernel 5.12 or newer"
@@ -125,7 +125,8 @@ fn batch(flows: &[(IpAddr, IpAddr)], families: &[Family]) -> Chained<'static> {
     batch
 }
 
-/// The table's name, unique to this process: other processes may measure at the same time.
+/// The table's name. It is unique to this process, because other processes may measure at the same
+/// time.
 fn name() -> CString {
     CString::new(format!("netsilo-early-drop-{}", std::process::id())).unwrap_or_default()
 }
@@ -134,7 +135,8 @@ type Rule<'a> = PushExprListAttrs<PushRuleAttrs<RequestBuf<'a>>>;
 
 /// Adds a rule's expressions: load and compare each field, then the verdict.
 ///
-/// Its parts are not inlined: the builders of `netlink-bindings` would be here ten times.
+/// Its parts are not inlined, because otherwise the builders of `netlink-bindings` would be here
+/// ten times.
 fn drop_flow(rule: Rule<'_>, family: Family, from: IpAddr, to: IpAddr) -> Rule<'_> {
     let ethertype: u16 = if from.is_ipv4() { 0x0800 } else { 0x86dd };
     let rule = if family == Family::Bridge {
@@ -204,7 +206,7 @@ fn commit(batch: &ChainedFinal<'_>) -> io::Result<OwnedFd> {
         Some(NETFILTER),
     )?;
     send(&socket, batch.payload(), SendFlags::empty())?;
-    // kernels before 6.10 do not acknowledge the end of a batch, but its last rule
+    // kernels before 6.10 do not acknowledge the end of a batch, but they acknowledge its last rule
     let last = FIRST + batch.chain_len() as u32 - 2;
     let mut buffer = vec![0; 16 << 10];
     loop {
@@ -219,7 +221,7 @@ fn commit(batch: &ChainedFinal<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// The sequence number that each reply refers to, and its errno or 0.
+/// The sequence number to which each reply refers, and its errno or 0.
 fn answers(mut bytes: &[u8]) -> Vec<(u32, i32)> {
     let mut answers = Vec::new();
     let word =

@@ -1,4 +1,4 @@
-//! Clients that were refused or left early: each reason is reported at most once a second.
+//! Clients that were refused or left early. Each reason is reported at most once a second.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::event::Event;
 
-/// Least time between two reports of one reason.
+/// Minimum time between two reports of the same reason.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Most reasons that are told apart at a time: clients can cause new ones at will.
+/// Maximum number of reasons that are distinguished at a time, because clients can cause any number
+/// of new ones.
 const REASONS: usize = 16;
 
 /// Stands for all reasons beyond [`REASONS`].
@@ -21,7 +22,7 @@ pub(crate) struct Ended(BTreeMap<String, Reason>);
 
 #[derive(Debug, Default)]
 struct Reason {
-    /// The first client that was not reported yet, and how many followed.
+    /// The first client that has not been reported yet, and how many followed.
     waiting: Option<(SocketAddr, usize)>,
     reported: Option<Instant>,
 }
@@ -35,7 +36,7 @@ impl Ended {
         reason.waiting = others.or(Some((from, 0)));
     }
 
-    /// What is to be reported now: reasons that were last reported a second ago or more.
+    /// The reasons to report now: those that were last reported at least a second ago.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Event> {
         let is_due = |it: &Reason| it.reported.is_none_or(|at| now.duration_since(at) >= PAUSE);
         self.0.retain(|_, it| it.waiting.is_some() || !is_due(it));
@@ -49,7 +50,7 @@ impl Ended {
         due
     }
 
-    /// What was not reported yet.
+    /// The reasons that were not reported yet.
     pub(crate) fn rest(self) -> impl Iterator<Item = Event> {
         self.0.into_iter().filter_map(|(why, it)| {
             it.waiting.map(|(from, others)| Event::Ended { from, why, others })

@@ -11,8 +11,8 @@ pub enum Event {
     Began(SocketAddr, Box<Spec>),
     /// A client's load has ended, with the server's totals.
     Served(SocketAddr, Totals),
-    /// Clients were refused, or left before their load ended; at most one event for each reason
-    /// and second.
+    /// Clients were refused, or left before their load ended. There is at most one event for each
+    /// reason and second.
     Ended {
         /// The first of these clients.
         from: SocketAddr,

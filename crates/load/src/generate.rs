@@ -1,4 +1,4 @@
-//! The generating end of a load that another machine requests, with the check of its target.
+//! The generating end of a load that another machine requests, and the check of the load's target.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
@@ -8,7 +8,7 @@ use crate::control::{Lines, Order, Reply};
 use crate::event::Event;
 use crate::run::{Options, run};
 
-/// Maximum concurrent loads: two senders of one experiment.
+/// Maximum number of concurrent loads: two senders of one experiment.
 const AT_ONCE: usize = 2;
 
 /// Generates loads for other machines.
@@ -25,7 +25,7 @@ impl Generator {
         Self { also_against, running: AtomicUsize::new(0) }
     }
 
-    /// Generates a checked load and reports its progress; ends early if the client is gone or the
+    /// Generates a checked load and reports its progress. Ends early if the client is gone or the
     /// server stops.
     pub(super) fn generate(
         &self,

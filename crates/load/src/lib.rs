@@ -5,7 +5,7 @@
 //! in its own row of shared memory, which the client reads each second.
 //!
 //! The types of a load and their sums are in [`netsilo_trial::traffic`]; the machine's counters are
-//! read through `netsilo-sys`. No comparison and no statistics here, and no output.
+//! read through `netsilo-sys`. Comparisons, statistics and output do not belong here.
 
 mod answer;
 mod budget;

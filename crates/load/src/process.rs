@@ -17,7 +17,7 @@ use crate::shared_counters::SharedCounters;
 use crate::socket::Socket;
 use crate::tally::{Latencies, Tally};
 
-/// The task of a process; its counters are its standard input.
+/// The task of a process. Its standard input is the shared counters.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     spec: Spec,
@@ -26,7 +26,7 @@ struct Task {
     rows: usize,
 }
 
-/// The result that a process prints at its end, after a line when it is ready.
+/// The result that a process prints at its end. Before that, it prints a line when it is ready.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct InstanceResult {
     /// Its latencies in the interchange format; empty if there are none.
@@ -51,7 +51,7 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// Starts an instance, which opens its socket and reports that it is ready.
+    /// Starts an instance. It opens its socket and reports that it is ready.
     pub(super) fn start(
         spec: &Spec,
         to: SocketAddr,
@@ -105,9 +105,9 @@ pub enum InstanceError {
     Io(#[from] io::Error),
 }
 
-/// Runs one instance in this process; `task` and standard input come from [`crate::run`].
+/// Runs one instance in this process. `task` and standard input come from [`crate::run`].
 pub fn instance(task: &str) -> Result<(), InstanceError> {
-    // end with the parent process, which stops instances
+    // end together with the parent process, which stops instances
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     let Task { spec, to, row, rows } = serde_json::from_slice(task.as_bytes())?;
     let counters = SharedCounters::map(io::stdin().as_fd().try_clone_to_owned()?, rows)?;

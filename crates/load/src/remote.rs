@@ -9,7 +9,7 @@ use crate::control::{Order, Reply, Request};
 use crate::error::LoadError;
 use crate::tick::Watch;
 
-/// This machine's address on the path to the server, at which the server can reach it.
+/// This machine's address on the path to the server. The server can reach it there.
 pub fn address_towards(server: SocketAddr) -> Result<IpAddr, LoadError> {
     let control = Control::connect(server)?;
     Ok(control.lines.stream().local_addr().map_err(LoadError::Control)?.ip())
@@ -17,7 +17,7 @@ pub fn address_towards(server: SocketAddr) -> Result<IpAddr, LoadError> {
 
 /// Requests a load from a server and waits until it is complete.
 ///
-/// If `watch` breaks, the connection closes, which ends the load.
+/// If `watch` breaks, the connection closes, and that ends the load.
 pub fn request_load(
     server: SocketAddr,
     order: &Order,

@@ -1,4 +1,4 @@
-//! Requests and responses on the client, one outstanding per connection.
+//! Requests and responses on the client. Each connection has one outstanding request.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
@@ -66,7 +66,7 @@ pub(super) fn udp(socket: &UdpSocket, spec: &Spec, tally: &mut Tally<'_>) -> io:
     Ok(())
 }
 
-/// Sends a request, identified by its first byte; without buffer space it counts as lost.
+/// Sends a request, identified by its first byte. Without buffer space the request counts as lost.
 fn send(socket: &UdpSocket, request: &mut [u8], sequence: u8, tally: &Tally<'_>) -> io::Result<()> {
     request[0] = sequence;
     match socket.send(request) {
@@ -194,7 +194,7 @@ impl Flow {
         self.go_on(key, buffer, poll, tally)
     }
 
-    /// Sends the rest of a request; waits for room in the send buffer if needed.
+    /// Sends the rest of a request. Waits for room in the send buffer if needed.
     fn go_on(
         &mut self,
         key: usize,
@@ -223,7 +223,8 @@ impl Flow {
         }
     }
 
-    /// Reads data; true if it completes the response, and then `sent_at` is the time of completion.
+    /// Reads data. Returns true if that completes the response; then `sent_at` is the time of
+    /// completion.
     fn hear(&mut self, spec: &Spec, buffer: &mut [u8], tally: &mut Tally<'_>) -> io::Result<bool> {
         let answered = match &mut self.socket {
             Socket::Tcp(stream) => match stream.read(buffer) {
@@ -241,7 +242,7 @@ impl Flow {
             }
         };
         if !(answered && self.asked) {
-            // only for datagrams: the request was given up already
+            // only for datagrams: the request was already given up
             add(&tally.row.late, usize::from(answered));
             return Ok(false);
         }
@@ -251,7 +252,7 @@ impl Flow {
         Ok(true)
     }
 
-    /// Gives up a datagram without a response in time, or sends it again.
+    /// Gives up a datagram that got no response in time, or sends it again.
     fn look_for_loss(
         &mut self,
         key: usize,

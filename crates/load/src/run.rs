@@ -89,7 +89,7 @@ struct Finished {
     children_cpu: Duration,
 }
 
-/// Warms up, counts for the given time, and reports each second; the instances keep running.
+/// Warms up, counts for the given time, and reports each second. The instances keep running.
 fn count(
     spec: &Spec,
     options: Options,
@@ -174,7 +174,8 @@ fn threads(
         let mut handles = Vec::new();
         for ((n, share), row) in shares.into_iter().enumerate().zip(counters.rows()) {
             let worker = move || {
-                // all begin together: running threads would leave little time to start the others
+                // all begin together, because running threads would leave little time to start the
+                // others
                 counters.wait();
                 let done = work(share, spec, &mut Tally::new(counters, row, latencies));
                 if done.is_err() {

@@ -1,4 +1,4 @@
-//! The server: a control connection per client, each in a thread, and the workers that serve its
+//! The server: one control connection per client, each in a thread, and the workers that serve its
 //! load.
 
 use std::io;
@@ -29,10 +29,10 @@ use crate::work::Work;
 /// Maximum concurrent clients.
 const CLIENTS: usize = 16;
 
-/// Longest silence of a client between its requests, besides the time of its load.
+/// Maximum silence of a client between its requests, in addition to the time of its load.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// A datagram stream is over when nothing arrives for this long.
+/// A datagram stream is over if nothing arrives for this long.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// The address and the options of a server.
@@ -44,7 +44,7 @@ pub struct Bind {
     pub work_usecs: u64,
     /// Number of threads for multiplexed instances.
     pub workers: usize,
-    /// Worker i runs only on the i-th of these CPUs, in rotation; empty for all CPUs.
+    /// Worker i runs only on the i-th of these CPUs, in rotation. Empty for all CPUs.
     pub pinned: Vec<CpuId>,
     /// Bytes of memory for the loads of all clients together.
     pub memory: u64,
@@ -104,12 +104,12 @@ impl Server {
         Self { generator: Some(Generator::new(also_against)), ..self }
     }
 
-    /// The address that it listens on.
+    /// The address on which it listens.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves clients until stopped; `tell` is called from several threads.
+    /// Serves clients until stopped. `tell` is called from several threads.
     pub fn serve(
         &self,
         stop: &AtomicBool,
@@ -128,7 +128,7 @@ impl Server {
                     Ok(_) => {}
                     Err(error) => return Err(ServeError::Wait(error.into())),
                 }
-                // ignore a client that has disconnected already
+                // ignore a client that has already disconnected
                 let Ok((stream, from)) = self.listener.accept() else { continue };
                 let before = clients.fetch_add(1, Ordering::Relaxed);
                 let (clients, add) = (&clients, &add);
@@ -138,7 +138,7 @@ impl Server {
                     }
                     clients.fetch_sub(1, Ordering::Relaxed);
                 };
-                // Those beyond the refused ones are dropped without a word.
+                // Clients beyond those that are refused are dropped without a message.
                 let started = if before < 2 * CLIENTS {
                     thread::Builder::new().name("bench-client".into()).spawn_scoped(scope, serve)
                 } else {
@@ -219,7 +219,7 @@ fn refuse(lines: &mut Lines, why: String) -> Result<(), String> {
     Err(why)
 }
 
-/// The next request; `None` when the client has disconnected or the server must stop.
+/// The next request; `None` if the client has disconnected or the server must stop.
 fn next_request(
     lines: &mut Lines,
     stop: &AtomicBool,
@@ -268,22 +268,23 @@ struct Running {
     streams: Vec<Weak<TcpStream>>,
     spec: Spec,
     pinned: Vec<CpuId>,
-    /// The memory of the workers, which also hold it.
+    /// The memory grant of the workers. They hold it too.
     grant: Arc<Grant>,
     before: Option<(StartCounters, Totals)>,
     served: ServerResult,
-    /// Priority of the thread that reads requests, which thousands of workers would starve.
+    /// Priority of the thread that reads requests. Without it, thousands of workers would starve
+    /// this thread.
     boost: Option<PriorityBoost>,
 }
 
 impl Session<'_> {
-    /// How long its client may be silent: during a load it sends nothing until its end.
+    /// How long the client may be silent. During a load it sends nothing until the end of the load.
     fn patience(&self) -> Duration {
         let load = |run: &Running| run.spec.warm_up + run.spec.duration;
         SILENCE + self.run.as_ref().map_or(Duration::ZERO, load)
     }
 
-    /// The reply, unless it was sent already; an error ends the session.
+    /// The reply, unless it was already sent. An error ends the session.
     fn answer(
         &mut self,
         request: Request,
@@ -340,8 +341,8 @@ impl Session<'_> {
         }
     }
 
-    /// How workers serve a load, and how many: as the client's instances are, except that one
-    /// connection per request leaves no thread to block in it.
+    /// How workers serve a load, and how many there are. They run like the client's instances; but
+    /// with one connection per request, no thread can block in a connection.
     fn workers(&self, spec: &Spec) -> (InstancesAs, usize) {
         if spec.instances_as == InstancesAs::Multiplexed || spec.test == Test::TcpCrr {
             (InstancesAs::Multiplexed, self.server.bind.workers.min(spec.instances))
@@ -351,7 +352,7 @@ impl Session<'_> {
     }
 
     /// Opens the sockets, replies to the client, accepts its connections, and starts the workers,
-    /// which wait.
+    /// which then wait.
     fn prepare(
         &self,
         spec: &Spec,
@@ -480,8 +481,8 @@ impl Running {
         Ok(())
     }
 
-    /// Lets the workers begin all at once: running workers would leave little time to start the
-    /// others.
+    /// Lets the workers begin all at once, because running workers would leave little time to start
+    /// the others.
     fn go(&mut self) {
         self.counters.go();
         self.boost = PriorityBoost::new();
@@ -506,8 +507,8 @@ impl Running {
 
     /// Stops the workers.
     ///
-    /// A client closes its connections before it sends Stop, which ends the workers that block in
-    /// one; after [`PATIENCE`] the rest is shut down.
+    /// A client closes its connections before it sends Stop. That ends the workers that block in a
+    /// connection. After [`PATIENCE`] the others are shut down.
     fn stop_workers(&mut self) {
         self.counters.stop();
         self.wake(false);
@@ -522,7 +523,7 @@ impl Running {
     /// Wakes workers that block in datagram sockets, and optionally in connections.
     fn wake(&self, connections: bool) {
         for socket in &self.sockets {
-            // Fails with ENOTCONN, but wakes the blocked threads nevertheless (`inet_shutdown`).
+            // Fails with ENOTCONN, but nevertheless wakes the blocked threads (`inet_shutdown`).
             let _ = shutdown(socket, Shutdown::Both);
         }
         for stream in self.streams.iter().filter(|_| connections).filter_map(Weak::upgrade) {
@@ -533,7 +534,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // the client left early, or its workers have ended already
+        // the client left early, or its workers have already ended
         self.counters.stop();
         self.counters.go();
         self.wake(true);

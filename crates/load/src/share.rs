@@ -1,4 +1,4 @@
-//! One thread's part of a load: its sockets, and the way they send.
+//! One thread's part of a load: its sockets, and how they send.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,12 +9,12 @@ use crate::socket::Socket;
 use crate::tally::Tally;
 use crate::{crr, rr, stream, zero_copy};
 
-/// Stack size of a worker in bytes; there may be thousands.
+/// Stack size of a worker in bytes. There may be thousands of workers.
 pub(super) const STACK: usize = 96 << 10;
 
 /// One thread's part of a load.
 pub(super) struct Share {
-    /// Target of its requests, if each opens a connection.
+    /// Target of its requests, if each request opens a connection.
     pub(super) to: SocketAddr,
     pub(super) instances: usize,
     /// One per instance, or empty.

@@ -1,6 +1,6 @@
 //! Shared memory in which the workers of a load count, each in its own row.
 //!
-//! Threads and processes share it; it also tells them when to begin and end.
+//! Threads and processes share it. It also signals when they must begin and end.
 
 use std::ffi::c_void;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
 
-/// One counter for each field of [`Totals`]; only one thread writes to a row.
+/// One counter for each field of [`Totals`]. Only one thread writes to a row.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct ThreadCounters {
@@ -30,7 +30,7 @@ pub(super) struct ThreadCounters {
     pub(super) zerocopy_copied: AtomicU64,
 }
 
-/// Adds to a counter with a single writer: no locked instruction is needed.
+/// Adds to a counter that has a single writer, so no locked instruction is needed.
 pub(super) fn add(counter: &AtomicU64, more: usize) {
     counter.store(counter.load(Ordering::Relaxed) + more as u64, Ordering::Relaxed);
 }
@@ -59,8 +59,8 @@ impl ThreadCounters {
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct Phase {
-    /// 1: begin. A futex, because thousands of polling threads would leave no time to start the
-    /// others.
+    /// 1: begin. It is a futex, because thousands of polling threads would leave no time to start
+    /// the others.
     go: AtomicU32,
     /// Whether events are counted now.
     pub(super) counting: AtomicBool,
@@ -132,7 +132,7 @@ impl SharedCounters {
         }
     }
 
-    /// Lets all workers begin; they then check whether to stop.
+    /// Lets all workers begin. They then check whether to stop.
     pub(super) fn go(&self) {
         let go = &self.phase().go;
         go.store(1, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl SharedCounters {
     pub(super) fn wait(&self) {
         let go = &self.phase().go;
         while go.load(Ordering::Relaxed) == 0 {
-            // returns early if the value has changed already, or on a signal
+            // returns early if the value has already changed, or on a signal
             let _ = futex::wait(go, futex::Flags::empty(), 0, None);
         }
     }

@@ -70,7 +70,7 @@ impl StartCounters {
     }
 }
 
-/// Raises the priority of this thread while it lives, if permitted.
+/// Raises the priority of this thread while this value lives, if permitted.
 ///
 /// Among thousands of runnable instances, reading the counters would otherwise take minutes.
 pub(super) struct PriorityBoost {

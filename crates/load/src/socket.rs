@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Timeout for opening a connection.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Timeout until the peer's kernel acknowledges data; a machine saturated by softirqs may take many
+/// Timeout until the peer's kernel acknowledges data. A machine saturated by softirqs may take many
 /// seconds.
 const UNHEARD: Duration = Duration::from_secs(60);
 
@@ -50,7 +50,7 @@ impl Socket {
             stream.set_nodelay(spec.test.has_responses())?;
             // a crashed server machine sends nothing, not even a reset
             sockopt::set_tcp_user_timeout(&stream, UNHEARD.as_millis() as u32)?;
-            // a program that is silent or does not read acknowledges data nevertheless
+            // a program that is silent or does not read still acknowledges data
             stream.set_read_timeout(Some(UNHEARD))?;
             stream.set_write_timeout(Some(UNHEARD))?;
             return Ok(Some(Self::Tcp(stream)));

@@ -1,4 +1,4 @@
-//! Streams of the client to the server, as fast as possible.
+//! Streams from the client to the server, as fast as possible.
 
 use std::io::{self, Write as _};
 use std::net::{Shutdown, TcpStream, UdpSocket};
@@ -33,7 +33,7 @@ impl Source {
         Ok(Self::File(file.into(), spec.send_bytes))
     }
 
-    /// Sends from this offset; returns the number of bytes sent.
+    /// Sends from this offset. Returns the number of bytes sent.
     fn send(&self, mut stream: &TcpStream, offset: usize) -> io::Result<usize> {
         match self {
             Self::Buffer(buffer) => stream.write(&buffer[offset..]),
@@ -97,7 +97,7 @@ pub(super) fn tcp_many(sockets: Vec<Socket>, spec: &Spec, tally: &mut Tally<'_>)
     flows.iter().try_for_each(|(stream, _)| stream.shutdown(Shutdown::Write))
 }
 
-/// A thread with some datagram sockets in rotation, at most at its share of the rate.
+/// A thread with some datagram sockets in rotation. It sends at most its share of the rate.
 pub(super) fn udp(sockets: &[Socket], spec: &Spec, tally: &mut Tally<'_>) -> io::Result<()> {
     let buffer = vec![0; spec.send_bytes];
     let sockets: Vec<&UdpSocket> = sockets
@@ -115,8 +115,8 @@ pub(super) fn udp(sockets: &[Socket], spec: &Spec, tally: &mut Tally<'_>) -> io:
                 tally.sent(bytes);
                 add(&tally.row.datagrams_sent, 1);
             }
-            // A full queue is not a loss in transit. An error of an earlier datagram without a
-            // receiver is reported by the next send.
+            // A full queue is not a loss in transit. The next send reports the error of an earlier
+            // datagram that had no receiver.
             Err(error) if is_full(&error) || is_later(&error) => sleep(Duration::from_micros(50)),
             Err(error) => return Err(error),
         }
@@ -127,7 +127,7 @@ pub(super) fn udp(sockets: &[Socket], spec: &Spec, tally: &mut Tally<'_>) -> io:
     Ok(())
 }
 
-/// Limits the send rate, without catching up after a delay.
+/// Limits the send rate. After a delay it does not catch up.
 pub(super) struct Pace {
     per_s: f64,
     started: Instant,

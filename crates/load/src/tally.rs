@@ -10,7 +10,7 @@ use netsilo_trial::traffic::Latency;
 
 use crate::shared_counters::{SharedCounters, ThreadCounters, add};
 
-/// Latencies buffered before they are added to the histogram under one lock.
+/// Number of latencies that are buffered before they are added to the histogram under one lock.
 const BATCH: usize = 256;
 
 /// Upper limit of the histogram: one hour.
@@ -36,7 +36,7 @@ impl Latencies {
         batch.drain(..).for_each(|latency| histogram.saturating_record(latency));
     }
 
-    /// Adds the latencies of another process; false if the text is not a histogram.
+    /// Adds the latencies of another process. Returns false if the text is not a histogram.
     pub(super) fn add(&self, histogram: &str) -> bool {
         let Some(bytes) = base64::decode(histogram) else { return false };
         let Ok(other) = Deserializer::new().deserialize::<u64, _>(&mut bytes.as_slice()) else {

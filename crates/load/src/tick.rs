@@ -14,5 +14,5 @@ pub struct Tick {
     pub last_second: u64,
 }
 
-/// Receives the progress of a load; break ends the load.
+/// Receives the progress of a load. Break ends the load.
 pub type Watch<'a> = dyn FnMut(Tick) -> ControlFlow<()> + 'a;

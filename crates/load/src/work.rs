@@ -1,4 +1,4 @@
-//! CPU time spent per request or per read of a stream, as a busy service would.
+//! CPU time spent per request or per read of a stream, like a busy service.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const TURNS: u64 = 10_000;
 
 /// Knows how many loop iterations take one microsecond on this CPU.
 ///
-/// No clock is read while working, so that all the time is user time.
+/// No clock is read while working, so all the time is user time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     turns: u64,
@@ -44,7 +44,7 @@ impl Work {
 }
 
 fn burn(turns: u64) {
-    // Each iteration depends on the one before, so that no CPU overlaps them.
+    // Each iteration depends on the previous one, so that no CPU can overlap them.
     let mut value = 1_u64;
     for turn in 0..turns {
         value = black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(turn));

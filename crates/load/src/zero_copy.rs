@@ -1,6 +1,6 @@
 //! Streams without copying to the kernel: `MSG_ZEROCOPY` and the kernel's completion notifications.
 //!
-//! Until a send is completed its buffer must not change (ours never does). Pending notifications
+//! Until a send is completed, its buffer must not change (ours never does). Pending notifications
 //! use the socket's option memory (`net.core.optmem_max`) and the process's locked memory, so the
 //! number of outstanding sends is limited.
 
@@ -23,11 +23,11 @@ use crate::socket::{PATIENCE, Poll, STOP_CHECK_INTERVAL, Socket};
 use crate::stream::Pace;
 use crate::tally::Tally;
 
-/// Maximum sends of one socket without a notification. The kernel's own limit is about 200 where
-/// `optmem_max` is 128 KiB.
+/// Maximum number of sends of one socket without a notification. The kernel's own limit is about
+/// 200 if `optmem_max` is 128 KiB.
 const OUTSTANDING: u64 = 1024;
 
-/// Maximum sends of one socket before other sockets are served.
+/// Maximum number of sends of one socket before other sockets are served.
 const BURST: usize = 16;
 
 /// `SO_EE_ORIGIN_ZEROCOPY` and `SO_EE_CODE_ZEROCOPY_COPIED` of `linux/errqueue.h`.
@@ -72,7 +72,7 @@ pub(super) fn stream(sockets: Vec<Socket>, spec: &Spec, tally: &Tally<'_>) -> io
 /// Fails if no send has succeeded for [`PATIENCE`].
 ///
 /// The locked memory may belong to another socket or process, whose completions are not visible
-/// here: wait for some time.
+/// here. So wait for some time.
 fn no_room(last_sent: Instant, bytes: usize) -> io::Result<()> {
     if last_sent.elapsed() > PATIENCE {
         return Err(io::Error::other(format!(
@@ -213,7 +213,7 @@ fn done(notification: ControlMessageOwned) -> Option<(u64, bool)> {
     (error.ee_origin == ORIGIN).then_some((sends, error.ee_code & COPIED != 0))
 }
 
-/// Enables zero copy, without which the send flag is ignored.
+/// Enables zero copy. Without it the send flag is ignored.
 fn allow(socket: &impl AsFd) -> io::Result<()> {
     let (fd, on) = (socket.as_fd().as_raw_fd(), 1_i32);
     let length = size_of_val(&on) as libc::socklen_t;

@@ -1,7 +1,7 @@
 //! A [`Change`]: one knob, its old and new value, and why; how changes are ordered, reversed, tried
 //! out and verified.
 //!
-//! [`knobs`] is the table of all knobs; its rows implement [`Knob`].
+//! [`knobs`] is the table of all knobs. Its rows implement [`Knob`].
 
 pub mod ethtool;
 mod in_snapshot;

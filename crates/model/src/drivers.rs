@@ -1,8 +1,8 @@
-//! What netsilo knows of drivers: the table `drivers.toml`, names of vectors, names of counters,
-//! kinds of netdevs without hardware.
+//! What netsilo knows about drivers: the table `drivers.toml`, names of interrupts, names of
+//! counters, kinds of netdevs without hardware.
 //!
-//! Facts about drivers belong here, not as a list of names in a rule. Uses [`crate::machine`]
-//! and [`crate::snapshot`]; no advice.
+//! Facts about drivers belong here, not into a list of names in a rule. Uses [`crate::machine`] and
+//! [`crate::snapshot`]. Gives no advice.
 
 pub mod counters;
 pub mod flow_steering;

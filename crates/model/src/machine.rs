@@ -1,6 +1,7 @@
-//! The words of all other folders: CPU sets, topology, ids, absent readings, ordered collections.
+//! Basic types for all other folders: CPU sets, topology, ids, absent readings, ordered
+//! collections.
 //!
-//! Uses nothing else of netsilo. Networks, kernel files and drivers must not come in.
+//! Uses nothing else of netsilo. Networks, kernel files and drivers do not belong here.
 
 pub mod as_text;
 pub mod counts;

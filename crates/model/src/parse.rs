@@ -2,7 +2,7 @@
 //!
 //! Parsers ignore unknown columns and rows. A missing required column or row is a [`ParseError`]
 //! with line and column. No input panics. Uses [`crate::machine`] and the types of
-//! [`crate::snapshot`]; computed values must not come in.
+//! [`crate::snapshot`]. Computed values do not belong here.
 
 pub mod announced;
 pub mod container;

@@ -1,7 +1,7 @@
-//! The NIC's choice of an rx queue: hash, indirection table, predicted queues, an even table.
+//! How the NIC chooses an rx queue: hash, indirection table, predicted queues, an even table.
 //!
-//! Uses [`crate::snapshot`] for settings and flows, [`crate::change`] for tables and keys. Which
-//! queue should get more traffic is decided in `netsilo-decide`.
+//! Uses [`crate::snapshot`] for settings and flows, and [`crate::change`] for tables and keys.
+//! `netsilo-decide` decides which queue should get more traffic.
 
 pub mod load;
 pub mod model;

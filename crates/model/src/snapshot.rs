@@ -1,7 +1,7 @@
 //! What one reading of a host contains: settings and counters, as the kernel reports them.
 //!
-//! Plain data with serde, the content of a bundle. Uses [`crate::machine`]. Parsing, rates and
-//! conclusions from two readings must not come in.
+//! Plain data with serde; it is the content of a bundle. Uses [`crate::machine`]. Parsing, rates
+//! and conclusions from two readings do not belong here.
 
 pub mod attribution;
 pub mod audit;

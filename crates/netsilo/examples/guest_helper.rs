@@ -11,7 +11,7 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::kernel::{Kernel as _, KnobAddress, Live};
 use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, bind, listen, sendto, socket};
 
-/// A protocol number for experiments, which the guest does not handle.
+/// A protocol number for experiments. The guest does not handle it.
 const EXPERIMENT: u32 = 253;
 
 /// The number of GRE.
@@ -22,8 +22,8 @@ const GRE: u32 = 47;
 enum Role {
     /// Print netsilo's snapshot of the guest as JSON
     Snapshot,
-    /// Print what depends on the knobs of all netdevs: kthreads, interrupts and queues, by name and
-    /// order, because a driver may give them other numbers
+    /// Print what depends on the knobs of all netdevs: kthreads, interrupts and queues. They are
+    /// identified by name and order, because a driver may give them other numbers
     Queues,
     /// Set each of them to values that no driver chooses
     PinQueues,
@@ -60,7 +60,7 @@ fn snapshot() {
     println!("{}", serde_json::to_string(&snapshot).unwrap());
 }
 
-/// The names in a folder that begin with `prefix`, in the order of the numbers at their ends.
+/// The names in a folder that begin with `prefix`, sorted by the numbers at their ends.
 fn names(folder: &str, prefix: &str) -> Vec<String> {
     let names = std::fs::read_dir(folder).into_iter().flatten();
     let names = names.map(|name| name.unwrap().file_name().into_string().unwrap());
@@ -76,7 +76,7 @@ fn text(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim_end().to_owned()
 }
 
-/// The kthreads that poll NAPIs of this netdev: pids, in the order of the NAPIs' ids.
+/// The kthreads that poll NAPIs of this netdev: pids, sorted by the NAPIs' ids.
 fn kthreads(netdev: &str) -> Vec<u32> {
     let prefix = format!("napi/{netdev}-");
     let id = |pid: &u32| text(&format!("/proc/{pid}/comm")).strip_prefix(&prefix)?.parse().ok();
@@ -131,7 +131,7 @@ impl Next {
 fn pin_queues() {
     let kernel = Live::new(Root::live());
     let mut cpu = Next(0);
-    // A device with one tx queue has no XPS, and some interrupts are the kernel's own.
+    // A device with one tx queue has no XPS, and some interrupts belong to the kernel itself.
     let write = |path: String, text: String| std::fs::write(path, text).unwrap_or_default();
     for netdev in names("/sys/class/net", "eth") {
         let folder = format!("/sys/class/net/{netdev}");
@@ -159,7 +159,7 @@ fn listener(port: u16) {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)).unwrap();
     listen(&socket, 128).unwrap();
-    // until the test ends this process, or at the latest by itself
+    // the test ends this process; otherwise it ends by itself after this time
     std::thread::sleep(Duration::from_secs(360));
 }
 
@@ -168,7 +168,7 @@ fn raw_socket(protocol: u32) -> OwnedFd {
     socket(AddressFamily::INET, SocketType::RAW, Some(protocol)).unwrap()
 }
 
-/// Sends a packet; while the neighbour's address is unknown this is an error, which is ignored.
+/// Sends a packet. While the neighbour's address is unknown this fails, and the error is ignored.
 fn send(socket: &OwnedFd, packet: &[u8], guest: Ipv4Addr) {
     let _ = sendto(socket, packet, SendFlags::empty(), &SocketAddrV4::new(guest, 0));
 }
@@ -183,7 +183,7 @@ fn send_bursts(guest: Ipv4Addr, packets_per_burst: usize, bursts: u64) {
         if Instant::now() > deadline {
             break;
         }
-        // gives the guest time to take the packets
+        // gives the guest time to receive the packets
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -1,5 +1,5 @@
-//! Prints what a Unix socket says: the daemon's status, in a quarter of the time that
-//! `netsilo status` takes to start in an emulated guest.
+//! Prints what a Unix socket sends: the daemon's status. In an emulated guest this takes a quarter
+//! of the time that `netsilo status` needs to start.
 
 #![allow(clippy::print_stderr, reason = "a part of tests")]
 

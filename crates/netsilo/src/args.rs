@@ -1,7 +1,7 @@
-//! Arguments that several verbs share, with their parsers: what to observe, the goal, where a plan
-//! comes from, the state folder, how to apply.
+//! Arguments that several verbs share, with their parsers: what to observe, the goal, the source of
+//! a plan, the state folder, how to apply.
 //!
-//! May use `tell`. Arguments of a single verb stay in that verb; nothing here prints a result.
+//! May use `tell`. Arguments of only one verb stay in that verb. Nothing here prints a result.
 
 pub(crate) mod ab_setting;
 pub(crate) mod apply_options;

@@ -1,22 +1,24 @@
-//! Golden cases: each folder of `cases/` holds a host (`before.json`, a [`Scene`], or
+//! Golden cases. Each folder of `cases/` holds a host (`before.json`, a [`Scene`], or
 //! `before.tar.zst`, a bundle), a `goal.json`, and the values of the plan (`plan.snap`). To add a
 //! case, add a folder with the first two files; `make generate` writes the third.
 //!
-//! `cases/check/<id>/` belongs to a finding: `fires.json` and `almost.json` each hold a [`Scene`]
-//! and, for what a scene cannot express, a JSON Patch (RFC 6902) on its observation. The finding
-//! appears in the first, with the values of `fires.snap`, and narrowly not in the second.
+//! `cases/check/<id>/` belongs to a finding. `fires.json` and `almost.json` each hold a [`Scene`]
+//! and, for what a scene cannot express, a JSON Patch (RFC 6902) on its observation. In the first
+//! file the finding appears, with the values of `fires.snap`. In the second it narrowly does not
+//! appear.
 //!
-//! `cases/knobs/<kind>/` belongs to a knob: `knob.json` holds a change of it and the kernel's text
-//! of the old value; `knob.snap` shows the change as a plan and in all export formats.
-//! `cases/knobs/order.snap` has the order in which a plan changes the knobs, and what the changes
-//! do to traffic and to each other.
+//! `cases/knobs/<kind>/` belongs to a knob. `knob.json` holds a change of the knob and the kernel's
+//! text of the old value; `knob.snap` shows the change as a plan and in all export formats.
+//! `cases/knobs/order.snap` has the order in which a plan changes the knobs, and how the changes
+//! affect traffic and each other.
 //!
-//! Cases record values, and of sentences only figures and names ([`values`]); the views test how
-//! values are printed. `cases/reasons.snap` has the words with which plans leave something alone or
-//! give advice, each with its cases: the reason has no other form that a case can record.
+//! Cases record values. Of sentences they record only figures and names ([`values`]); the views
+//! test how values are printed. `cases/reasons.snap` has the words with which plans leave something
+//! unchanged or give advice, each with its cases, because a case can record a reason in no other
+//! form.
 //!
-//! Each algorithm has a case, each finding and each knob a folder, and no folder lacks a file or
-//! has another one.
+//! Each algorithm has a case. Each finding and each knob has a folder. No folder lacks a file or
+//! has an unexpected one.
 
 mod exports;
 mod knobs;
@@ -80,7 +82,7 @@ impl Before {
         }
     }
 
-    /// The host after these changes: a bundle's load stays where it was.
+    /// The host after these changes. In a bundle, the load stays where it was.
     fn after(&self, changes: &[Change]) -> Observation {
         match self {
             Self::Scene(scene) => scene.observe(&apply_to(&scene.settings(), changes)),
@@ -108,7 +110,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
     names
 }
 
-/// Compares values with the snapshot of this name in a folder.
+/// Compares values with the snapshot that has this name in a folder.
 fn assert_recorded(folder: &Path, name: &str, text: &str) {
     insta::with_settings!({
         snapshot_path => folder,
@@ -120,7 +122,7 @@ fn assert_recorded(folder: &Path, name: &str, text: &str) {
     });
 }
 
-/// The folders of plans: all but those of findings, knobs and predictions.
+/// The folders of plans: all except those of findings, knobs and predictions.
 fn plans() -> Vec<PathBuf> {
     let names = names(&cases())
         .into_iter()
@@ -201,7 +203,7 @@ fn every_case_plans_as_recorded() {
     assert_recorded(&cases(), "reasons", &reasons.collect::<String>());
 }
 
-/// Checks that the text of a plan has all its values.
+/// Checks that the text of a plan contains all its values.
 fn assert_is_printed(case: &Path, plan: &Plan) {
     let text = views::plan::render(plan).to_string();
     let mut parts: Vec<String> = Vec::new();
@@ -219,7 +221,7 @@ fn assert_is_printed(case: &Path, plan: &Plan) {
     }
 }
 
-/// Cases whose plans together change each kind of setting.
+/// Cases whose plans together change every kind of setting.
 const EXPORTED: [&str; 5] =
     ["virtio-all-on-cpu0", "threaded-napi", "rfs-off", "xps-near", "rps-leaves-isolated-cpus-out"];
 
@@ -255,7 +257,7 @@ impl Host {
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// Runs `check` on a host and keeps the findings with this id.
+    /// Runs `check` on a host and keeps only the findings with this id.
     fn found(path: &Path, id: FindingId) -> Check {
         Self::found_in(&Self::observation(path), id)
     }
@@ -283,7 +285,7 @@ fn every_finding_fires_and_almost_does_not() {
     }
 }
 
-/// Checks that the text about findings has each part of them.
+/// Checks that the text about findings contains each part of them.
 fn assert_is_told(check: &Check) {
     let text = views::check::render(check, true).to_string();
     for finding in &check.findings {
@@ -333,7 +335,7 @@ fn the_page_of_each_problem_has_all_sections() {
     }
 }
 
-/// `docs/findings.md` from its first heading of a family on, and the findings in `docs/SUMMARY.md`.
+/// `docs/findings.md` from the first heading of a family, and the findings in `docs/SUMMARY.md`.
 #[test]
 fn the_lists_of_findings_are_current() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
@@ -375,7 +377,7 @@ fn a_full_listener_whose_limit_was_not_read_gets_the_limit_of_the_kernel_as_a_fi
     fs::write(&path, unread).unwrap();
     let found = Host::found(&path, FindingId::ListenOverflow);
     let remedy = &found.findings[0].remedies[0];
-    assert!(remedy.what.contains("asked for now was not read"), "{}", remedy.what);
+    assert!(remedy.what.contains("current value was not read"), "{}", remedy.what);
     assert_eq!(remedy.changes[0].target.to_string(), "net.core.somaxconn");
 }
 

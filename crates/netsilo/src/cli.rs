@@ -16,8 +16,8 @@ use crate::verbs::{
 };
 use crate::{daemon, report, top, tune};
 
-/// Shows where a Linux machine's network receive work runs, plans where it should run, applies that
-/// plan, and undoes it exactly.
+/// Show where a Linux machine's network receive work runs, plan where it should run, apply that
+/// plan, and undo it exactly.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 120, disable_help_subcommand = true)]
 #[command(after_help = "More: netsilo help topics; man netsilo")]
@@ -34,7 +34,7 @@ enum Verb {
     Top(Box<top::Args>),
     /// Report what is wrong, and what each remedy would gain or cost
     Check(check::Args),
-    /// Explain a finding, or what put work on a CPU, queue or interrupt
+    /// Explain a finding, or why work is on a CPU, queue or interrupt
     Explain(explain::Args),
     /// Predict which rx queue RSS selects for a flow; show its spread
     Rss(rss::Args),
@@ -48,7 +48,7 @@ enum Verb {
     Pin(pin::Args),
     /// Keep what apply --confirm-within wrote
     Confirm(confirm::Args),
-    /// Restore all values written since boot that nobody has changed
+    /// Restore values written since boot, unless others changed them
     Undo(undo::Args),
     /// Save all that netsilo reads as a bundle, to examine elsewhere
     Capture(capture::Args),
@@ -74,7 +74,7 @@ enum Verb {
     Guard(guard::Args),
 }
 
-/// The command line without what [`command`] adds.
+/// The command line, without the additions of [`command`].
 pub fn bare_command() -> Command {
     Args::command()
 }
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// Collects the ids that help texts of a verb and its verbs write as `ID:SUBJECT`.
+    /// Collects the ids that help texts of a verb and its subcommands write as `ID:SUBJECT`.
     fn findings(command: &clap::Command, named: &mut Vec<String>) {
         for arg in command.get_arguments().filter(|arg| arg.get_id() == "fix") {
             let help = arg.get_help().map(ToString::to_string).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `netsilo run`, the daemon: in each window it observes, lets the controller decide, writes the
+//! `netsilo run`, the daemon. In each window it observes, lets the controller decide, writes the
 //! decisions and reports them.
 //!
 //! This shell decides nothing: `netsilo-decide` decides, `netsilo-sys` writes. It may use `tell`,
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     /// Check the configuration and end
     #[arg(long, conflicts_with = "hints_only")]
     check_config: bool,
-    /// Write no knob; only publish hints for another balancer
+    /// Write no knob; only publish hints for other balancers
     #[arg(long)]
     hints_only: bool,
     /// Folder where netsilo calibrate stores its measurement
@@ -87,7 +87,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Loads the configuration; without --config the default folder need not exist.
+    /// Loads the configuration. Without --config, the default folder may be missing.
     fn load(&self) -> Result<Config> {
         let mut config = match &self.config {
             Some(path) => config::load(path)?,
@@ -97,7 +97,7 @@ impl Args {
         Ok(config)
     }
 
-    /// Returns the weights measured on this machine, or the defaults; adds a note if stored ones
+    /// Returns the weights measured on this machine, or the defaults. Adds a note if stored weights
     /// cannot be used.
     fn costs(&self, root: &Root, notes: &mut Vec<String>) -> Costs {
         match machine_identity(root) {
@@ -147,7 +147,7 @@ fn print_checked(config: &Config, path: Option<&Path>) {
     }
     let result = if config.files.is_empty() {
         let path = path.unwrap_or(Path::new(config::CONFIG_DIR)).display();
-        let why = "neither netsilo.toml nor conf.d/*.toml is there: the daemon uses its defaults";
+        let why = "neither netsilo.toml nor conf.d/*.toml exists: the daemon uses its defaults";
         format!("{path}: {why}\n")
     } else {
         format!("{}: no error\n", plural(config.files.len(), "file"))
@@ -165,7 +165,7 @@ struct Daemon<'a> {
     controller: Controller,
     costs: Costs,
     outcomes: FollowedOutcomes,
-    /// When to look again at a transaction whose guard may have been killed.
+    /// When to check a transaction again whose guard may have been killed.
     unguarded: Option<Duration>,
     observer: Observer,
     waiter: Waiter,
@@ -182,7 +182,7 @@ struct Daemon<'a> {
 }
 
 impl<'a> Daemon<'a> {
-    /// Starts the daemon; `has_state` tells whether it can write to the state folder.
+    /// Starts the daemon. `has_state` is whether it can write to the state folder.
     fn start(
         args: &'a Args,
         config: Config,
@@ -251,7 +251,7 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
-    /// Applies a configuration, except the controller's part; a failure changes nothing.
+    /// Applies a configuration, except for the controller's part. A failure changes nothing.
     fn configure(&mut self, config: Config) -> Result<()> {
         let new_hints = if config.hints && self.has_state() && self.hints.is_none() {
             Some(Hints::new(&self.dir).context("cannot publish hints")?)
@@ -325,7 +325,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Restores what an earlier writer and its guard, both killed, have left.
+    /// Restores what an earlier writer has left, if the writer and its guard were both killed.
     fn recover(&mut self) {
         if self.unguarded.take_if(|look_at| self.kernel.now() >= *look_at).is_none() {
             return;
@@ -342,7 +342,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Chooses the next window by what this cycle cost.
+    /// Chooses the length of the next window by the cost of this cycle.
     fn learn_cost(&mut self, observation: &Observation, length: Duration) {
         let attribution = &observation.attribution;
         let (longest, limit) = self.config.window_and_budget();
@@ -392,7 +392,8 @@ impl<'a> Daemon<'a> {
         self.publish(window);
     }
 
-    /// Takes the measured outcomes that came or went, if plans of this goal follow them.
+    /// Reads the measured outcomes again if files came or went, and plans of this goal follow
+    /// outcomes.
     fn refresh_outcomes(&mut self, goal: &Goal) {
         if !self.config.follows_outcomes(goal) {
             if self.outcomes.clear() {
@@ -414,7 +415,8 @@ impl<'a> Daemon<'a> {
             return;
         }
         let batch = write::write(&self.kernel, &self.dir, changes);
-        // Settings are read once a minute: their old values would look like another's writes.
+        // Settings are read once a minute. Without this, their old values would look like the
+        // writes of another program.
         self.observer.invalidate();
         let done = |outcome: &WriteResult| matches!(outcome, WriteResult::InEffect(_));
         self.status.totals.changes +=
@@ -430,7 +432,8 @@ impl<'a> Daemon<'a> {
         self.controller.wrote(now, &batch.results);
     }
 
-    /// Records a decision in the log and the totals, and sends it to the journal or prints it.
+    /// Records a decision in the log and the totals, and sends it to systemd's journal or prints
+    /// it.
     fn decided(&mut self, mut entry: LogEntry) {
         if self.status.mode != Mode::Placing {
             entry.kind = entry.kind.without_writes();
@@ -452,7 +455,7 @@ impl<'a> Daemon<'a> {
         self.log.push_back(entry);
     }
 
-    /// Prints and keeps a note of the daemon's own; skips a repetition of the last one.
+    /// Prints and keeps one of the daemon's own notes. Skips a note that equals the last one.
     fn note(&mut self, note: String) {
         if self.status.notes.last() != Some(&note) {
             eprint_line(&note);
@@ -501,12 +504,12 @@ impl<'a> Daemon<'a> {
         tell_systemd(&[NotifyState::Status(&format!("{:?}, {changes}", status.state))]);
     }
 
-    /// Reads the configuration again; one that cannot be applied changes nothing.
+    /// Reads the configuration again. If it cannot be applied, nothing changes.
     fn reload(&mut self) -> Result<()> {
         let counting = self.config.counting();
         if let Err(error) = self.args.load().and_then(|config| self.configure(config)) {
             let error = format!("{error:#}");
-            eprint_line(format_args!("configuration not reloaded, the old one stays: {error}"));
+            eprint_line(format_args!("configuration not reloaded, so the old one stays: {error}"));
             self.status.config.error = Some(error);
             self.status.totals.bad_reloads += 1;
             self.publish(Duration::ZERO);
@@ -526,7 +529,7 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// Keeps or restores the settings, as configured.
+    /// Keeps or restores the settings, according to the configuration.
     fn end(self) -> Exit {
         tell_systemd(&[NotifyState::Stopping]);
         if !self.config.restore_on_exit || self.status.mode != Mode::Placing {

@@ -1,9 +1,9 @@
 //! netsilo: shows where a machine's network receive work runs, plans where it should run, applies
 //! the plan, and undoes it.
 //!
-//! The library has the program's `main`, the command line as a value for `crates/dev`, which
-//! writes manual pages and completions of it, and what `netsilo-bench` shares: arguments, messages,
-//! forecasts, runs, and changes that are undone when the command ends.
+//! The library has the program's `main`, the command line as a value, and what `netsilo-bench`
+//! shares: arguments, messages, forecasts, runs, and changes that are undone when the command ends.
+//! `crates/dev` writes manual pages and completions from the command line.
 
 pub mod args;
 pub mod cli;

@@ -1,10 +1,10 @@
-//! The filter behind `--ndjson`: each line of standard input, an observation or the path of a
-//! bundle, becomes one line of JSON on standard output, in the same order.
+//! The filter behind `--ndjson`. Each line of standard input is an observation or the path of a
+//! bundle. It becomes one line of JSON on standard output, in the same order.
 //!
-//! Lines go to the workers in turn, and results are taken from the workers in turn: so the order
-//! stays, and memory holds a few lines per worker. A line that cannot be used becomes a line with
-//! `error`, and the next line is read. Workers are processes, so this holds for a line that ends
-//! its worker, too.
+//! Lines go to the workers in turn, and results are taken from the workers in turn. So the order is
+//! kept, and memory holds only a few lines per worker. If a line cannot be used, its output is a
+//! line with `error`, and the next line is read. Workers are processes, so this also works for a
+//! line that ends its worker.
 
 mod worker;
 
@@ -30,13 +30,14 @@ use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::tell::words::plural;
 
-/// Longest line of input in bytes: several times a machine of 512 CPUs and 4000 interrupts.
+/// Maximum length of a line of input in bytes: several times a machine of 512 CPUs and 4000
+/// interrupts.
 const MOST_LINE: u64 = 16 << 20;
 
-/// Lines that wait for a worker, and results that wait to be printed, per worker.
+/// Per worker: number of lines that wait for it, and of results that wait to be printed.
 const WAITING: usize = 4;
 
-/// What a verb answers for one host.
+/// A verb's answer for one host.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -51,8 +52,8 @@ pub(crate) enum Answer {
     Error(String),
 }
 
-/// An answer with what it would do to the observed load; absent without `--predict`, where too
-/// little was seen, and where nothing changes.
+/// An answer, with what it would do to the observed load. The forecast is missing without
+/// `--predict`, if too little was observed, or if nothing changes.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct WithForecast<T> {
@@ -62,7 +63,7 @@ pub(crate) struct WithForecast<T> {
     pub(crate) forecast: Option<Forecast>,
 }
 
-/// One line of output; `docs/howto/fleet.md` describes it.
+/// One line of output, as described in `docs/howto/fleet.md`.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OutputLine<'a> {
@@ -79,7 +80,7 @@ pub(crate) struct OutputLine<'a> {
     answer: Answer,
 }
 
-/// By what hosts are grouped.
+/// The values by which hosts are grouped.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Host<'a> {
@@ -105,7 +106,7 @@ impl<'a> Host<'a> {
     }
 }
 
-/// A line of input with its number; `None`: it is too long.
+/// A line of input with its number. `None`: it is too long.
 struct InputLine {
     number: u64,
     text: Option<Vec<u8>>,
@@ -145,7 +146,7 @@ pub(crate) fn filter(answer: impl Fn(&Observation) -> Answer) -> Result<Exit> {
     Ok(Exit::UnusableLines)
 }
 
-/// Returns what answers lines in a process of its own.
+/// Returns a function that answers lines in a separate process.
 fn by_a_process() -> impl FnMut(&InputLine) -> Result<Printed> {
     let mut worker = Worker::default();
     move |line| {
@@ -154,16 +155,16 @@ fn by_a_process() -> impl FnMut(&InputLine) -> Result<Printed> {
         };
         match worker.ask(line.number, text)? {
             Ok((usable, text)) => Ok(Printed { text, usable }),
-            // A defect that one host's data brings to light costs that host's answer only.
+            // If the data of one host triggers a defect, only that host's answer is lost.
             Err(why) => line.printed(None, Answer::Error(why)),
         }
     }
 }
 
-/// Hands the lines to workers in turn, and takes their results in turn, until `print` is false.
-/// `worker` makes what one worker does with a line.
+/// Gives the lines to workers in turn, and takes their results in turn, until `print` returns
+/// false. `worker` makes the function that one worker calls for a line.
 ///
-/// Then the threads are left behind: the one that reads may wait for input that never comes.
+/// Then the threads are abandoned: the one that reads may wait for input that never comes.
 fn each_line<W: FnMut(&InputLine) -> Result<Printed> + Send + 'static>(
     input: impl BufRead + Send + 'static,
     worker: impl Fn() -> W,
@@ -245,7 +246,7 @@ impl InputLine {
         Ok(Printed { text: out::line(&line)?, usable })
     }
 
-    /// The path that the line names, if it is no JSON.
+    /// The path in the line, unless the line is JSON.
     fn bundle(&self) -> Option<&Path> {
         let text = self.text.as_deref()?.trim_ascii();
         (!text.starts_with(b"{")).then(|| Path::new(OsStr::from_bytes(text)))
@@ -263,7 +264,7 @@ fn too_long() -> String {
     format!("the line is longer than {} MiB", MOST_LINE >> 20)
 }
 
-/// Reads an observation of a schema that this netsilo knows.
+/// Reads an observation if this netsilo knows its schema.
 fn parse(text: &[u8]) -> Result<Observation> {
     #[derive(Deserialize)]
     struct Version {
@@ -272,7 +273,7 @@ fn parse(text: &[u8]) -> Result<Observation> {
     let document = serde_json::from_slice::<ObservationDocument>(text);
     let schema = match &document {
         Ok(document) => document.schema,
-        // A newer schema is the likely reason why the rest cannot be read.
+        // If the rest cannot be read, a newer schema is the likely reason.
         Err(_) => serde_json::from_slice::<Version>(text).map_or(SCHEMA, |it| it.schema),
     };
     ensure!(
@@ -284,7 +285,7 @@ fn parse(text: &[u8]) -> Result<Observation> {
     Ok(observation)
 }
 
-/// Counts lines on stderr where they are not printed on the same terminal.
+/// Counts lines on stderr, unless they are printed on the same terminal.
 fn progress() -> ProgressBar {
     if io::stdout().is_terminal() {
         return ProgressBar::hidden();
@@ -302,7 +303,7 @@ mod tests {
 
     use super::*;
 
-    /// Written by the netsilo that introduced schema 1.
+    /// Written by the netsilo version that introduced schema 1.
     const SCHEMA_1: &str = include_str!("../../../fixtures/observation-schema-1.ndjson");
 
     fn check(observation: &Observation) -> Answer {
@@ -353,7 +354,7 @@ mod tests {
                 format!("{document}\n")
             })
             .collect();
-        // The first lines take the longest, as a bundle among observations does.
+        // The first lines take the longest, as when a bundle comes among observations.
         let lines = printed(&input, |observation| {
             let name = &observation.after.machine.hostname;
             if name.len() == 2 { check(observation) } else { Answer::Error(name.clone()) }
@@ -388,7 +389,7 @@ mod tests {
         let errors = errors(&long);
         assert_eq!(errors[0], (1, "\"the line is longer than 16 MiB\"".to_owned()));
         assert_eq!(errors[1].0, 2);
-        // at the limit it is read: it is JSON without the fields of an observation
+        // at the limit the line is read: it is JSON without the fields of an observation
         let longest = format!("{{{}}}", " ".repeat(MOST_LINE as usize - 2));
         assert!(self::errors(&longest)[0].1.contains("missing field"));
     }

@@ -1,7 +1,7 @@
-//! `netsilo report --incident`: a bundle and what netsilo finds in it, as one page for a ticket.
+//! `netsilo report --incident`: a bundle and netsilo's findings about it, as one page for a ticket.
 //!
-//! The page has the bundle itself as a link, so that others can examine it with `--from`. May use
-//! `tell`, `views` and `verbs::capture`.
+//! The page contains the bundle itself as a link, so that others can examine it with `--from`. May
+//! use `tell`, `views` and `verbs::capture`.
 
 mod page;
 
@@ -33,13 +33,13 @@ use crate::tell::words::plural;
 use crate::verbs::capture;
 use crate::views;
 
-/// The largest bundle that a page holds: mail and tickets refuse larger files.
+/// Maximum size of a bundle on a page. Mail and ticket systems refuse larger files.
 const LARGEST: usize = 8 << 20;
 
 /// Arguments of `netsilo report`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Report an incident: what netsilo finds on this machine now, or in a bundle, as a page to
+    /// Report an incident: netsilo's findings on this machine now, or in a bundle, as a page to
     /// attach to a ticket
     #[arg(long, required = true)]
     incident: bool,
@@ -120,13 +120,13 @@ fn page(path: &Path, with_addresses: bool, is_elsewhere: bool) -> Result<String>
     Ok(document(&title, &subtitle, &version, &sections))
 }
 
-/// Refuses a bundle with addresses that nobody has asked for.
+/// Refuses a bundle with addresses unless the user asked for them.
 fn refuse_addresses(path: &Path, bundle: &Bundle, with_addresses: bool) -> Result<()> {
     if !bundle.manifest().with_addresses || with_addresses {
         return Ok(());
     }
     let why = format!(
-        "{} holds addresses and the host's name: --with-addresses puts them into the page; \
+        "{} contains addresses and the host's name: --with-addresses puts them into the page; \
          netsilo capture without that option replaces them",
         path.display()
     );
@@ -137,12 +137,12 @@ fn queues_in_words(report: &Report) -> String {
     plural(report.netdevs.iter().map(|netdev| netdev.queues.len()).sum(), "rx queue")
 }
 
-/// What is wrong, the worst first, then a line for what is well.
+/// The findings, most severe first, then a line for what is in order.
 fn findings(check: &Check) -> Markup {
     let (passed, wrong): (Vec<&Finding>, Vec<&Finding>) =
         check.findings.iter().partition(|finding| finding.severity == Severity::Ok);
     html! {
-        @if wrong.is_empty() { p { "No check found anything wrong." } }
+        @if wrong.is_empty() { p { "No check found a problem." } }
         @for finding in wrong { (one(finding)) }
         @if !passed.is_empty() {
             details {
@@ -157,7 +157,7 @@ fn findings(check: &Check) -> Markup {
     }
 }
 
-/// A finding, its evidence and remedies, and the page about its kind.
+/// A finding with its evidence and remedies, and a link to the page about its kind.
 fn one(finding: &Finding) -> Markup {
     let mut text = Styled::default();
     views::check::one(&mut text, finding, true);
@@ -169,7 +169,7 @@ fn one(finding: &Finding) -> Markup {
     }
 }
 
-/// The bundle as a link, and what it holds.
+/// The bundle as a link, and what it contains.
 fn download(holds: &[String], bytes: &[u8]) -> Markup {
     let file = "host.tar.zst";
     html! {
@@ -188,7 +188,7 @@ fn download(holds: &[String], bytes: &[u8]) -> Markup {
     }
 }
 
-/// A view's text, in the colours of its meanings.
+/// The text of a view, in the colours of its meanings.
 fn pre(text: &Styled) -> Markup {
     html! {
         pre.view {

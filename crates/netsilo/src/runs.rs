@@ -1,5 +1,5 @@
-//! A run of trials: its folder of plan and records, this machine as its record describes it, and
-//! what it writes. Searches and the experiments of `netsilo-bench` share it.
+//! A run of trials: its folder with plan and records, the description of this machine in its
+//! record, and the changes it writes. Searches and the experiments of `netsilo-bench` share it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -23,14 +23,14 @@ use crate::args::state_dir::StateDir;
 use crate::tell::out;
 use crate::tell::words::plural;
 
-/// Most bytes of each file: 10,000 trials have 100 MB of records.
+/// Maximum size of each file in bytes. 10,000 trials have 100 MB of records.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// The complete lines of a file of records.
 pub struct Lines<T> {
     /// The records in order.
     pub records: Vec<T>,
-    /// Line number of an incomplete last line, which is ignored.
+    /// Line number of an incomplete last line; that line is ignored.
     pub torn: Option<usize>,
     /// Length of the complete lines, in bytes.
     pub whole: usize,
@@ -47,7 +47,7 @@ pub fn read_records<T: DeserializeOwned>(folder: &Path) -> Result<Lines<T>> {
             Ok(record) => records.push(record),
             Err(_) if line.trim_ascii().is_empty() => {}
             Err(error) => {
-                // serde_json sees one line at a time and always reports line 1
+                // serde_json gets one line at a time and always reports line 1
                 let why = error.to_string();
                 let why = why
                     .strip_suffix(&format!(" at line 1 column {}", error.column()))
@@ -61,10 +61,10 @@ pub fn read_records<T: DeserializeOwned>(folder: &Path) -> Result<Lines<T>> {
     Ok(Lines { records, torn, whole })
 }
 
-/// Refuses files that others may have written, as the commands in them will run.
+/// Refuses files that others may have written, because the commands in them will run.
 pub fn refuse_foreign(folder: &Path, files: &[&str]) -> Result<()> {
     for it in [folder.to_owned()].into_iter().chain(files.iter().map(|file| folder.join(file))) {
-        let why = "others may have written the commands in it: read them, then use --trust";
+        let why = "others may have written the commands in it: read them first, then use --trust";
         let missing = || std::io::Error::from(rustix::io::Errno::NOENT);
         let found = trust::check(&it).context(why)?.ok_or_else(missing);
         found.with_context(|| format!("cannot read {}", it.display()))?;
@@ -113,7 +113,7 @@ impl RecordsFile {
     }
 }
 
-/// Creates a folder; an error if it already holds the plan of a run.
+/// Creates a folder. Fails if it already holds the plan of a run.
 pub fn create(path: &Path, plan: &str) -> Result<()> {
     let taken =
         format!("{}: choose another folder (-o), or resume this run with --resume", path.display());
@@ -159,14 +159,14 @@ pub fn writes(settings: &[Setting], even_if_owned: bool) -> Vec<Plan> {
     settings.iter().map(plan).collect()
 }
 
-/// Checks that every changed value is still as it was when the run began.
+/// Checks that every changed value is still the same as when the run began.
 pub fn as_found(state: &StateDir, settings: &[Setting]) -> Result<()> {
     let kernel = state.kernel()?;
     for change in settings.iter().flat_map(|setting| &setting.changes) {
         let now = knob::read(&kernel, &change.target)?.value;
         ensure!(
             now == change.old,
-            "{} is {now} and was {} when the run began: restore it, or start a new run",
+            "{} is {now} but was {} when the run began: restore it, or start a new run",
             change.target,
             change.old
         );
@@ -174,7 +174,7 @@ pub fn as_found(state: &StateDir, settings: &[Setting]) -> Result<()> {
     Ok(())
 }
 
-/// Describes this machine for the run's record.
+/// Describes this machine for the record of the run.
 pub fn machine(seen: &Observation) -> Result<MachineSummary> {
     let identity = machine_identity(&Root::live()).context("cannot identify this machine")?;
     let with_queues = seen.after.netdevs.iter().filter(|netdev| netdev.up && netdev.name != "lo");
@@ -211,7 +211,7 @@ pub fn same_machine(then: &MachineSummary, now: &MachineSummary) -> Result<()> {
     Ok(())
 }
 
-/// Returns why a setting was not applied if everything was restored; other errors end the run.
+/// Returns why a setting was not applied, if everything was restored. Any other error ends the run.
 pub fn refused(error: anyhow::Error) -> Result<String> {
     match error.downcast_ref() {
         Some(ApplyError::Drifted(_) | ApplyError::Restored { .. }) => Ok(error.to_string()),

@@ -1,7 +1,7 @@
-//! The JSON Schema `docs/schema.json`: current, and true of what the verbs print.
+//! The JSON Schema `docs/schema.json` is current and matches what the verbs print.
 //!
-//! It is derived from the types that are printed. `tests/conforms` checks the output of the program
-//! itself against it.
+//! The schema is derived from the types that are printed. `tests/conforms` checks the output of the
+//! program itself against it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,7 +54,7 @@ struct Document {
     schema: Schema,
 }
 
-/// Describes the type that these verbs print, and adds the types of its fields to the definitions.
+/// Describes the type that these verbs print. Adds the types of its fields to the definitions.
 fn document<T: JsonSchema>(
     generator: &mut SchemaGenerator,
     name: &'static str,
@@ -65,7 +65,7 @@ fn document<T: JsonSchema>(
     Document { name, schema }
 }
 
-/// One schema for all documents; `#/$defs/NAME` is that of one.
+/// One schema for all documents; `#/$defs/NAME` is the schema of one of them.
 fn schema() -> (Value, Vec<&'static str>) {
     let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let documents = documents(&mut generator);
@@ -151,7 +151,7 @@ fn the_schema_is_current_and_numbers_every_document() {
     assert_current(FILE, &crate::tell::out::indented(&schema).unwrap());
 }
 
-/// Validators by name; to make one takes longer than to use it.
+/// Validators by name. They are kept because making one takes longer than using it.
 struct Validators(BTreeMap<&'static str, Validator>);
 
 impl Validators {

@@ -1,4 +1,4 @@
-//! Tables of the documentation that are made from tables of the model.
+//! Tables of the documentation that are generated from tables of the model.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use netsilo_model::drivers::table::Drivers;
 
 use crate::current::assert_current;
 
-/// A page, divided where its table begins.
+/// A page, split where its table begins.
 fn at_table(page: &str, table: &str) -> (String, String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
     let text = fs::read_to_string(path).unwrap();

@@ -1,7 +1,7 @@
-//! What netsilo says and how: output and exit codes, common words, consent before a write, and the
-//! status document that the daemon publishes.
+//! What netsilo prints and how: output and exit codes, common words, consent before a write, and
+//! the status document that the daemon publishes.
 //!
-//! May use the library crates only; nothing here knows a verb, an argument or a view.
+//! May use only the library crates. Nothing here knows a verb, an argument or a view.
 
 pub mod consent;
 pub mod exit;

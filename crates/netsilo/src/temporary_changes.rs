@@ -20,12 +20,13 @@ pub enum Restored {
     Nothing,
     /// It restored the changes.
     Now,
-    /// The guard, or `netsilo undo`, had restored them: they were not in effect all the time.
+    /// The guard or `netsilo undo` had already restored them, so they were not in effect all the
+    /// time.
     Earlier,
 }
 
 impl Restored {
-    /// An error if changes were not in effect until now.
+    /// Fails if the changes were not in effect until now.
     pub fn only_now(self) -> Result<()> {
         ensure!(
             self != Self::Earlier,
@@ -36,24 +37,24 @@ impl Restored {
     }
 }
 
-/// Switches between sets of changes; restores everything when dropped. While changes are in effect,
-/// a guard process restores them when this process ends in any way.
+/// Switches between sets of changes. Restores everything when dropped. While changes are in effect,
+/// a guard process restores them if this process ends in any way.
 pub struct TemporaryChanges<'a> {
     state: &'a StateDir,
     kernel: Live,
     transaction: Option<u64>,
-    /// The longest time that changes stay in effect.
+    /// Maximum time that changes stay in effect.
     within: Duration,
 }
 
 impl<'a> TemporaryChanges<'a> {
-    /// Starts with nothing changed; the guard restores each set of changes after `within` at the
+    /// Starts with nothing changed. The guard restores each set of changes after `within` at the
     /// latest.
     pub fn new(state: &'a StateDir, within: Duration) -> Result<Self> {
         Ok(Self { state, kernel: state.kernel()?, transaction: None, within })
     }
 
-    /// Replaces the changes in effect by others; returns whether anything was written.
+    /// Replaces the changes in effect by others. Returns whether anything was written.
     pub fn replace(&mut self, changes: &[Change]) -> Result<bool> {
         let restored = self.restore()?;
         restored.only_now()?;
@@ -81,8 +82,8 @@ impl<'a> TemporaryChanges<'a> {
         Ok(true)
     }
 
-    /// Keeps the changes in effect, as one transaction that `netsilo undo` restores; returns its
-    /// number. `None` if nothing is in effect, or the guard has restored it.
+    /// Keeps the changes in effect, as one transaction that `netsilo undo` restores. Returns its
+    /// number, or `None` if nothing is in effect or the guard has restored it.
     pub(crate) fn keep(&mut self) -> Result<Option<u64>> {
         let Some(transaction) = self.transaction.take() else { return Ok(None) };
         let kept = guard::confirm(&self.kernel, self.state.path())?;
@@ -100,7 +101,7 @@ impl<'a> TemporaryChanges<'a> {
     }
 }
 
-/// Checks that everything was restored; the error lists what was not.
+/// Checks that everything was restored. The error lists what was not.
 pub fn complete(undone: &[Undone]) -> Result<()> {
     if undone.iter().all(Undone::is_complete) {
         return Ok(());

@@ -1,9 +1,10 @@
-//! `netsilo top`: a full-screen live view of which CPU polls which queue and who reads its data.
+//! `netsilo top`: a full-screen live view of which CPU polls which queue, and which process reads
+//! its data.
 //!
-//! `state` is what is shown, `update` makes the next state from an event, `draw` draws a state;
-//! these and the pages compute no rate and do no input or output. `window` is what one interval
-//! showed: the values of `show` and `check`. `source` and `changes` observe and write in threads of
-//! their own; `shell` connects all of them to the terminal.
+//! `state` is what is shown, `update` makes the next state from an event, and `draw` draws a state.
+//! These and the pages compute no rate and do no input or output. `window` has the data of one
+//! interval: the values of `show` and `check`. `source` and `changes` observe and write in separate
+//! threads; `shell` connects all of them to the terminal.
 
 mod args;
 mod changes;
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Starts a recording; an error if its file cannot be written.
+/// Starts a recording. Fails if its file cannot be written.
 fn start_recording(path: &Path) -> Result<Arc<Recording>> {
     output::check(path).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(Arc::new(Recording::start()?))

@@ -1,10 +1,10 @@
 //! `netsilo tune`: tries placements and knobs in a race, and keeps the winner.
 //!
-//! `args` are its arguments; `candidates` observes the machine and makes what is tried; `meter`
-//! measures one window; `search` runs the race, which `netsilo-trial` decides; `folder` keeps its
-//! records; `keep_outcome` keeps its outcome for `plan`, and `kept_outcomes` lists and removes
-//! those. May use `verbs`, for the measurement
-//! that it shares with `ab`, and `runs`. No figure is computed here.
+//! `args` has the arguments. `candidates` observes the machine and makes the candidates. `meter`
+//! measures one window. `search` runs the race; `netsilo-trial` makes its decisions. `folder` keeps
+//! its records. `keep_outcome` stores the outcome for `plan`, and `kept_outcomes` lists and removes
+//! outcomes. May use `verbs`, for the measurement that it shares with `ab`, and `runs`. No number
+//! is computed here.
 
 mod args;
 mod candidates;
@@ -36,7 +36,7 @@ use crate::tune::meter::Meter;
 use crate::tune::search::Search;
 use crate::views::tune::{TuneResult, candidates as listed, render};
 
-/// Makes or reads the plan of a race, runs it, and keeps the winner; or shows or removes outcomes.
+/// Makes or reads the plan of a race, runs it, and keeps the winner. Or lists or removes outcomes.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.kept.outcomes {
         return kept_outcomes::list(&args.outcomes_dir, args.json);
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     for signal in
         [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
     {
-        // while the question is open nothing needs restoring: a signal may end the program
+        // while the question is open nothing needs to be restored, so a signal may end the program
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&asking))
             .context("cannot await signals")?;
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
@@ -94,7 +94,7 @@ fn dry_run(args: &Args, field: &Field) -> Result<Exit> {
     Ok(Exit::Printed)
 }
 
-/// Asks for consent; an error if the answer is no.
+/// Asks for consent. Fails if the answer is no.
 fn agree(
     args: &Args,
     plan: &RacePlan,
@@ -117,7 +117,7 @@ fn agree(
     Ok(())
 }
 
-/// Goes on with a race; the winner of one that had ended is applied.
+/// Continues a race. If it had already ended, applies its winner.
 fn resume(args: &Args, dir: &Path, stop: &AtomicBool, asking: &AtomicBool) -> Result<Exit> {
     let (folder, plan, race) = Folder::open(dir, args.trust)?;
     candidates::is_this_machine(&plan)?;
@@ -162,15 +162,15 @@ fn search(
     if !interrupted {
         keep_outcome::keep_outcome(&args.outcomes_dir, plan, &race);
     }
-    // a winner that is not kept was in effect for the outcome
+    // a winner that is not kept was in effect only to measure the outcome
     temporary.restore()?;
     if interrupted && let Some(dir) = dir {
-        out::note(&format!("go on with: netsilo tune --resume {}", dir.display()));
+        out::note(&format!("to continue: netsilo tune --resume {}", dir.display()));
     }
     Ok(if interrupted { Exit::Refused } else { Exit::Done })
 }
 
-/// Confirms the winner, all of which is written, as one transaction; returns its number.
+/// Confirms the winner, which is fully written, as one transaction. Returns its number.
 fn keep(temporary: &mut TemporaryChanges<'_>) -> Result<u64> {
     let kept = temporary.keep()?;
     kept.context("the guard undid the winner's changes before they could be confirmed")

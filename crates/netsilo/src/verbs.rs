@@ -1,8 +1,8 @@
 //! The verbs: one file each, with its arguments and a `run` that reads, decides, and shows or
 //! writes.
 //!
-//! May use `tell`, `args`, `views`, `temporary_changes`, and the daemon's configuration. What two
-//! verbs share goes down to these rooms.
+//! May use `tell`, `args`, `views`, `temporary_changes`, and the daemon's configuration. Code that
+//! two verbs share belongs in one of these modules.
 
 pub(crate) mod ab;
 pub(crate) mod apply;

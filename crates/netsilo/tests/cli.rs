@@ -43,7 +43,7 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// Returns exit code and stderr of a failure; asserts that stdout is empty.
+/// Returns exit code and stderr of a failure. Asserts that stdout is empty.
 fn refusal(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert_eq!(stdout(&output), "", "{arguments:?}");
@@ -135,7 +135,10 @@ fn an_invalid_command_line_is_a_usage_error() {
 #[test]
 fn an_objective_of_tune_fits_its_command() {
     let refused = [
-        (&["--objective", "latency"][..], "2 netsilo: latency needs a command that prints it: "),
+        (
+            &["--objective", "latency"][..],
+            "2 netsilo: latency needs a command that prints a number: ",
+        ),
         (&["--objective", "locality", "--", "true"], "2 netsilo: locality is measured on the live"),
         (&["--window", "1ms"], "2 netsilo: --window must be at least 50ms"),
         (&["--for", "1ms"], "2 netsilo: --for must be at least 50ms"),
@@ -306,7 +309,7 @@ fn a_damaged_outcome_is_named_and_skipped_and_can_be_forgotten() {
     let folder = dir.path().to_str().unwrap();
     let outcomes = |more: &[&str]| run(&[&["tune", "--outcomes-dir", folder], more].concat());
     let listed = outcomes(&["--outcomes"]);
-    let none = "no outcome is kept: netsilo tune measures one\n";
+    let none = "no outcome is stored: netsilo tune measures one\n";
     assert_eq!((code(&listed), stdout(&listed), stderr(&listed)), (0, none, ""));
     std::fs::write(dir.path().join("1.json"), "{\"schema\": 1, \"won\": 7}").unwrap();
     std::fs::write(dir.path().join("2.json"), "{\"schema\": 9, \"x\": {}}").unwrap();

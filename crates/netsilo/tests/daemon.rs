@@ -1,4 +1,4 @@
-//! Tests of the daemon as a service manager and a scraper use it: the built binary, on a copy of a
+//! Tests of the daemon as used by a service manager and a scraper: the built binary, on a copy of a
 //! fixture in place of the kernel. Its work on real kernels is tested in `lab_run.rs`.
 
 #![allow(
@@ -104,7 +104,7 @@ impl Host {
         std::fs::read_to_string(self.path("log")).unwrap()
     }
 
-    /// Waits until the daemon's status holds; fails the test after two minutes.
+    /// Waits until `holds` is true for the daemon's status. Fails the test after two minutes.
     fn until(&self, what: &str, holds: impl Fn(&Json) -> bool) -> Json {
         let look = || serde_json::from_slice(&self.ask(&["--json"]).stdout).unwrap_or(Json::Null);
         until(what, look, holds).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
@@ -164,7 +164,7 @@ fn the_status_has_the_budget_the_window_and_the_cost() {
     let status = host.until("a window", |status| status["windows"].as_u64() > Some(1));
     let counting = &status["counting"];
     assert_eq!((&counting["budget"], &counting["measured"]), (&0.005.into(), &false.into()));
-    // without eBPF there is nothing to shorten the window for
+    // without eBPF there is nothing whose window could be shortened
     assert_eq!(counting["window"], serde_json::json!({ "secs": 0, "nanos": 500_000_000 }));
     assert!(counting["share"].as_f64() > Some(0.0), "{counting}");
     let (_, text) = output_of(&host.ask(&[]));
@@ -207,7 +207,7 @@ fn an_invalid_configuration_is_refused_at_the_start_and_ignored_later() {
         "{status}"
     );
     assert_eq!(status["mode"], "placing");
-    let kept = "configuration not reloaded, the old one stays";
+    let kept = "configuration not reloaded, so the old one stays";
     assert!(host.log().contains(kept), "{}", host.log());
     host.configure("hints-only = true");
     daemon.signal(Signal::HUP);
@@ -219,7 +219,7 @@ fn an_invalid_configuration_is_refused_at_the_start_and_ignored_later() {
     assert!(!host.path("state/irq").exists());
 }
 
-/// A host with a journal whose only transaction has moved an interrupt from CPU 0 to CPU 4.
+/// A host with a journal. Its only transaction has moved an interrupt from CPU 0 to CPU 4.
 fn moved(confirm_by: &Json) -> Host {
     let host = Host::new("");
     host.put("tree/proc/irq/90/smp_affinity", "10\n");
@@ -269,12 +269,12 @@ fn a_transaction_that_a_dead_daemon_left_unfinished_is_restored_at_the_start() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
-/// Sends a GET request; returns head and body of the response.
+/// Sends a GET request. Returns head and body of the response.
 fn get(address: &str, path: &str) -> (String, String) {
     scrape(address, &format!("GET {path} HTTP/1.0\r\n\r\n")).unwrap()
 }
 
-/// Sends a request as a scraper does; returns head and body of the response.
+/// Sends a request as a scraper does. Returns head and body of the response.
 fn scrape(address: &str, request: &str) -> Result<(String, String), String> {
     let exchange = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;
@@ -429,7 +429,8 @@ fn a_listener_that_ended_is_started_again_and_log_and_status_say_so() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
-/// Ends all TCP sockets with which a daemon listens, as `ss --kill` does; returns how many.
+/// Ends all TCP sockets on which a daemon listens, as `ss --kill` does. Returns how many there
+/// were.
 fn end_tcp_listeners(daemon: &Daemon) -> usize {
     let pid = Pid::from_child(&daemon.0);
     let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
@@ -444,7 +445,8 @@ fn end_tcp_listeners(daemon: &Daemon) -> usize {
     numbers.filter_map(listens).count()
 }
 
-/// Sets the soft limit of open files, of this process without a daemon; returns the one before.
+/// Sets the soft limit of open files of the daemon, or of this process if there is no daemon.
+/// Returns the previous limit.
 fn limit_descriptors(daemon: Option<&Daemon>, most: u64) -> u64 {
     let pid = daemon.map(|daemon| Pid::from_child(&daemon.0));
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -487,7 +489,7 @@ fn a_reload_moves_the_metrics_to_another_address_of_the_same_port() {
         host.until(&format!("{from} to {to}"), |status| status["totals"]["reloads"] == reloads);
         assert_scraped(&address, "nothing");
     }
-    // Another program has the port at an address of its own: the old listener is back.
+    // Another program has the port at another address, so the old listener is back.
     let taken = TcpListener::bind(format!("127.0.0.2:{port}")).unwrap();
     host.configure(&format!("metrics = \"{all}\""));
     daemon.signal(Signal::HUP);
@@ -549,7 +551,7 @@ fn without_permission_to_write_it_only_observes() {
         return;
     }
     let host = Host::new("");
-    // As nobody, with a program that nobody may run and a state folder that nobody may create.
+    // As user nobody, with a program that nobody may run and a state folder that nobody may create.
     let open = |path: &Path| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap()
     };

@@ -1,8 +1,9 @@
-//! The daemon under a steady real load, at the speed of this machine's own kernel: it settles, and
+//! The daemon under a steady real load, at the speed of this machine's own kernel. It settles, and
 //! then writes nothing.
 //!
-//! Veths between two network namespaces stand for NICs: the kthread of each polls its packets, and
-//! can be placed as an interrupt can. What it costs with its default interval is bounded.
+//! Veths between two network namespaces stand in for NICs: the kthread of each veth polls its
+//! packets, and can be placed like an interrupt. The daemon's cost with its default interval is
+//! limited.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,24 +21,25 @@ use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 
-/// Windows of a second that are counted.
+/// Number of counted windows, one second each.
 const WINDOWS: u64 = 70;
 
-/// Windows of the default interval in which its cost is measured, after those in which it starts.
+/// Number of windows of the default interval in which the daemon's cost is measured, after the
+/// windows in which it starts.
 const LONG_WINDOWS: u64 = 7;
 const STARTS: u64 = 2;
 
-/// Most of the machine's CPU time that the daemon may take with its default interval.
+/// Maximum share of the machine's CPU time that the daemon may use with its default interval.
 const BUDGET: f64 = 0.003;
 
-/// Windows in which the daemon may settle: two that want a change, six that verify it, and the same
-/// once more for what it takes back.
+/// Number of windows in which the daemon may settle: two that want a change, six that verify it,
+/// and the same again for changes that it reverts.
 const SETTLES: u64 = 20;
 
 /// Datagrams per second on each veth.
 const RATES: [u32; 4] = [8000, 4000, 2000, 1000];
 
-/// Two network namespaces, and the programs in them; all end when this is dropped.
+/// Two network namespaces and the programs in them. All end when this is dropped.
 struct Site {
     client: String,
     server: String,
@@ -57,7 +59,7 @@ impl Site {
         let Self { client, server, .. } = &site;
         sh(&format!("ip netns add {client} && ip netns add {server}"));
         for at in 0..RATES.len() {
-            // A sender that segments hands over packets that GRO need not merge.
+            // If the sender segments, its packets need no merging by GRO.
             sh(&format!(
                 "ip -n {client} link add wire{at} type veth peer name nv{at} netns {server} &&
                  ip -n {client} addr add 10.79.{at}.1/24 dev wire{at} &&
@@ -94,7 +96,7 @@ impl Site {
         let (client, server, log) = (self.client.clone(), self.server.clone(), self.path("load"));
         let bench = netsilo_lab::bench_of(NETSILO);
         self.start(&server, &bench, "serve --bind 0.0.0.0 --workers 2 --only-answer", &log);
-        // The client asks once whether a server is there.
+        // The client checks only once whether a server is there.
         let listens = || sh(&format!("ip netns exec {server} ss -Hltn sport = :12870"));
         until("the server listens", listens, |ports| !ports.is_empty()).unwrap();
         for (at, rate) in RATES.iter().enumerate() {
@@ -116,7 +118,7 @@ impl Site {
         self.start(&server, NETSILO, &run, &log);
     }
 
-    /// Ends the daemon, which leaves what it has placed.
+    /// Ends the daemon. Its placement stays.
     fn stop_daemon(&mut self) {
         let mut daemon = self.programs.pop().unwrap();
         sh(&format!("kill -TERM {}", daemon.id()));
@@ -134,10 +136,10 @@ impl Site {
         serde_json::from_slice(&status.output().unwrap().stdout).unwrap_or(Json::Null)
     }
 
-    /// Waits until the daemon's status holds; fails the test after two minutes.
+    /// Waits until `holds` is true for the daemon's status. Fails the test after two minutes.
     fn until(&self, what: &str, holds: impl Fn(&Json) -> bool) -> Json {
         let look = || {
-            // Each look is a process, and load of its own.
+            // Each check starts a process, which is itself a load.
             std::thread::sleep(Duration::from_millis(500));
             self.status()
         };
@@ -210,7 +212,7 @@ fn under_a_steady_load_nothing_is_written_in_70_windows() {
     site.stop_daemon();
     // A budget would shorten its windows.
     site.start_daemon("budget = \"off\"\n");
-    // The status of the one before is still there at first.
+    // At first the status of the previous daemon is still there.
     let begun = site.until("the next daemon has begun", |status| {
         status["config"]["interval"]["secs"] == 10 && number(status, "/windows") >= STARTS
     });
@@ -222,7 +224,7 @@ fn under_a_steady_load_nothing_is_written_in_70_windows() {
     assert!(share <= BUDGET, "{share} of all CPU time: {ended:#}");
 }
 
-/// What the daemon took between two states, as a share of the machine's CPU time.
+/// What the daemon used between two states, as a share of the machine's CPU time.
 fn cost(begun: &Json, ended: &Json) -> f64 {
     let cpus = std::thread::available_parallelism().unwrap().get() as f64;
     let took = |path| seconds(ended, path) - seconds(begun, path);

@@ -31,7 +31,7 @@ fn page(file: &Path, arguments: &[&str]) -> String {
     std::fs::read_to_string(file).unwrap()
 }
 
-/// The bundle that a page holds.
+/// The bundle that a page contains.
 fn held(page: &str) -> Vec<u8> {
     let data = page.split("data:application/zstd;base64,").nth(1).unwrap();
     BASE64_STANDARD.decode(data.split('"').next().unwrap()).unwrap()
@@ -74,7 +74,7 @@ fn a_page_about_this_machine_has_no_addresses_unless_asked_for() {
     let refused = netsilo(&[&arguments[..], &from].concat());
     assert_eq!(refused.status.code(), Some(1));
     assert!(
-        stderr(&refused).contains("holds addresses and the host's name"),
+        stderr(&refused).contains("contains addresses and the host's name"),
         "{}",
         stderr(&refused)
     );

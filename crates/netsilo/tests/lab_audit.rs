@@ -15,10 +15,10 @@ use netsilo_lab::{Kernel, Lab, NicModel, Spec, until};
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const LRO: &str = "ethtool -k eth0 | sed -n 's/^large-receive-offload: //p'";
 const RING: &str = "ethtool -g eth0 | sed -n 's/^RX:\\t*//p' | tail -n 1";
-/// Number of packets that found no descriptor, on all queues.
+/// Number of packets for which there was no descriptor, over all queues.
 const LOST: &str = "ethtool -S eth0 | awk -F: '/pkts rx OOB/ { all += $2 } END { print all }'";
-/// Packets of a burst: more than a ring of 32 holds, fewer than one of 64; the emulator passes up
-/// to 50 to the NIC before the guest may take any.
+/// Number of packets in a burst: more than a ring of 32 holds, fewer than a ring of 64 holds. The
+/// emulator passes up to 50 to the NIC before the guest may take any.
 const BURST: usize = 48;
 /// Number of bursts that are counted.
 const BURSTS: u64 = 40;

@@ -1,4 +1,4 @@
-//! Faults provoked on a real kernel: each is found at the right stage, fixed by the plan that its
+//! Faults provoked on a real kernel. Each is found at the right stage, fixed by the plan that its
 //! finding offers, and undone.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
@@ -20,8 +20,8 @@ fn provoked_faults_are_found_at_their_stage_and_fixed_and_undone() {
         return;
     }
     let lab = Lab::boot(&Spec::new(Kernel::V6_12, NicModel::Igb)).unwrap();
-    // Loads the program from the host while the guest is idle: during the flood this takes many
-    // times as long.
+    // Loads the program from the host while the guest is idle, because during the flood this takes
+    // many times as long.
     lab.run(&format!("{NETSILO} check --interval 100ms")).unwrap();
     cpus_without_a_tx_queue(&lab);
     // Without this, ports are not hashed and all flows arrive on one queue.
@@ -35,7 +35,7 @@ fn provoked_faults_are_found_at_their_stage_and_fixed_and_undone() {
     a_listener_that_accepts_nobody(&lab);
 }
 
-/// Sends sixteen flows of datagrams to as many sockets, whose readers leave cores idle.
+/// Sends sixteen flows of datagrams to sixteen sockets, whose readers leave some cores idle.
 fn flood(lab: &Lab) -> (PeerJob, Job) {
     let receive =
         "receive --mode udp-unconnected --cpus 6,7 --port 7000 --ports 16 --flows 16 --idle 300";
@@ -61,7 +61,7 @@ fn findings<'a>(check: &'a Json, id: &'a str) -> impl Iterator<Item = &'a Json> 
     check["findings"].as_array().unwrap().iter().filter(move |finding| finding["id"] == id)
 }
 
-/// Runs check until it has this finding of this subject.
+/// Runs check until it has this finding about this subject.
 fn found(lab: &Lab, id: &str, subject: &str) -> Json {
     let look = || lab.json(&format!("{NETSILO} check --interval 2s -j")).unwrap();
     let is_it = |check: &Json| findings(check, id).any(|finding| finding["subject"] == subject);
@@ -77,7 +77,7 @@ fn lost(check: &Json, place: &str) -> u64 {
         .map_or(0, |stage| stage["count"].as_u64().unwrap())
 }
 
-/// Applies the plan that fixes these findings; asserts that it changes knobs of these kinds only.
+/// Applies the plan that fixes these findings. Asserts that it changes only knobs of these kinds.
 fn fix(lab: &Lab, findings: &[&str], knobs: &[&str]) {
     let requests: Vec<String> = findings.iter().map(|it| format!("--fix '{it}'")).collect();
     let look = || {
@@ -146,9 +146,9 @@ fn a_reader_that_stopped(lab: &Lab, reader: &Job) {
     reader.signal(Signal::CONT).unwrap();
 }
 
-/// CPU 5 polls all queues, RPS steers their packets to CPU 5, whose backlog may hold one packet and
-/// whose softirqs may poll one, and RFS lacks the machine's table. A reader makes known which NAPI
-/// polls the queue: igb of 6.12 does not tell.
+/// CPU 5 polls all queues. RPS steers their packets to CPU 5, whose backlog may hold one packet and
+/// whose softirqs may poll one. RFS lacks the machine's table. A reader shows which NAPI polls the
+/// queue, because igb of 6.12 does not report it.
 fn steering_in_vain_and_limits_that_are_too_small(lab: &Lab) {
     const SETTINGS: &str = "cd /proc/sys/net/core; grep . netdev_max_backlog netdev_budget \
         rps_sock_flow_entries /sys/class/net/eth0/queues/rx-*/rps_*";
@@ -179,7 +179,7 @@ fn steering_in_vain_and_limits_that_are_too_small(lab: &Lab) {
         "{why}"
     );
     fix(lab, &FINDINGS, &["sysctl", "rps_cpus", "rps_flow_cnt"]);
-    // the kernel's defaults, as twice 1 is still less
+    // the kernel's defaults, because twice 1 is still less
     let limits = "cd /proc/sys/net/core; cat netdev_max_backlog netdev_budget";
     assert_eq!(lab.sh(limits).unwrap(), "1000\n300\n");
     gone(lab, &FINDINGS);
@@ -190,8 +190,8 @@ fn steering_in_vain_and_limits_that_are_too_small(lab: &Lab) {
     set("0", 0, 1000, 300);
 }
 
-/// The listen queue has the length that the kernel allows: two connections wait (one more than
-/// `somaxconn`), others are dropped.
+/// The listen queue has the maximum length that the kernel allows. Two connections wait (one more
+/// than `somaxconn`); others are dropped.
 fn a_listener_that_accepts_nobody(lab: &Lab) {
     const SETTING: &str = "cat /proc/sys/net/core/somaxconn";
     lab.sh("echo 1 >/proc/sys/net/core/somaxconn").unwrap();
@@ -199,7 +199,7 @@ fn a_listener_that_accepts_nobody(lab: &Lab) {
     let listener = format!("exec '{}' listener 7200", helper.display());
     let listener = lab.spawn(&listener).unwrap();
     let to = format!("/dev/tcp/{}/7200", Lab::guest_address(0));
-    // accepted connections stay open; each other client tries for a moment
+    // accepted connections stay open; the other clients try for a moment
     let knock = format!(
         "while :; do timeout 2 bash -c \"exec 3<>{to} && sleep 2\" 2>/dev/null & sleep 0.3; done"
     );
@@ -218,7 +218,7 @@ fn a_listener_that_accepts_nobody(lab: &Lab) {
     let overflows = lines.iter().find(|line| line["counter"] == "TcpExtListenOverflows").unwrap();
     assert!(overflows["count"].as_u64() > Some(0), "{lines:#?}");
     fix(lab, &["listen-overflow:tcp/port/7200"], &["sysctl"]);
-    // the kernel's default, as twice 1 is still less
+    // the kernel's default, because twice 1 is still less
     assert_eq!(lab.sh(SETTING).unwrap().trim(), "4096");
     undo(lab);
     assert_eq!(lab.sh(SETTING).unwrap().trim(), "1");
@@ -226,7 +226,7 @@ fn a_listener_that_accepts_nobody(lab: &Lab) {
     listener.stop().unwrap();
 }
 
-/// TCP arrives in bulk while GRO is off: 10,000 packets per second, which take most of an emulated
+/// TCP arrives in bulk while GRO is off. The 10,000 packets per second take most of an emulated
 /// guest's time.
 #[test]
 #[ignore = "too slow for make test: make test-long"]
@@ -251,8 +251,8 @@ fn segments_that_nothing_merges_are_found_and_fixed_and_undone() {
     reader.stop().unwrap();
 }
 
-/// Half of the CPUs have no tx queue while many segments leave. They are small, and the device
-/// makes them: so even an emulated guest sends enough.
+/// Half of the CPUs have no tx queue while many segments leave. The segments are small and the
+/// device makes them, so even an emulated guest sends enough.
 fn cpus_without_a_tx_queue(lab: &Lab) {
     const SETTINGS: &str = "grep -H . /sys/class/net/eth0/queues/tx-*/xps_cpus";
     lab.sh("ip route change 10.77.0.0/24 dev eth0 mtu lock 120").unwrap();

@@ -1,4 +1,4 @@
-//! Exported files on a real kernel: the script writes exactly what the plan states, the real
+//! Exported files on a real kernel. The script writes exactly what the plan states, the real
 //! irqbalance follows its policy script, and udev and tuned accept their files.
 
 #![allow(
@@ -30,7 +30,7 @@ struct Guest {
     device_path: String,
 }
 
-/// A change to this value; exports do not use the old one.
+/// A change to this value. Exports do not use the old value.
 fn to<K: Knob + Into<Target>>(knob: K, new: K::Value) -> Change {
     Change::new(knob, new.clone(), new, "test")
 }
@@ -72,7 +72,7 @@ impl Guest {
         self.lab.sh(&wanted.iter().map(write).collect::<String>()).unwrap();
     }
 
-    /// Assigns a CPU to each interrupt: `cpus` from last to first, repeated.
+    /// Assigns a CPU to each interrupt: `cpus` from last to first, repeatedly.
     fn wanted(&self, cpus: [u32; 4]) -> Places {
         let place = |(n, irq): (usize, &Irq)| (*irq, CpuSet::from_cpu(CpuId(cpus[3 - n % 4])));
         self.irqs.keys().enumerate().map(place).collect()
@@ -157,8 +157,8 @@ fn the_script_writes_what_differs_and_then_nothing(guest: &Guest) {
          /proc/sys/net/core/rps_sock_flow_entries"
     );
     assert_eq!(guest.lab.sh(&knobs).unwrap(), "0c\n1024\n60\n8192\n", "{first}");
-    // The files are read-only now, so a write would fail: an equal value must not be written, as
-    // that would flush the flow table.
+    // The files are read-only now, so a write would fail. An equal value must not be written,
+    // because that would flush the flow table.
     let again = format!(
         "for f in /proc/sys/net/core/rps_sock_flow_entries {queues}/rx-0/rps_flow_cnt; do
         copy=$(mktemp); cat $f >$copy; mount --bind $copy $f; mount -o remount,bind,ro $f; done
@@ -168,7 +168,7 @@ fn the_script_writes_what_differs_and_then_nothing(guest: &Guest) {
     let second = guest.lab.sh(&again).unwrap();
     assert_eq!(second.lines().count(), 12, "{second}");
     assert!(second.lines().all(|line| line.ends_with(" already")), "{second}");
-    // A missing interrupt is reported, and the rest is done.
+    // A missing interrupt is reported, and the others are moved.
     let stray = to(
         knobs::IrqAffinity { irq: Irq(9999), action: "eth9-rx-0".into(), netdev: None },
         CpuSet::from_cpu(CpuId(0)),
@@ -218,8 +218,9 @@ fn the_example_follows_hints_exactly(guest: &Guest) {
     assert_eq!(guest.lab.sh("/tmp/follow-hints --once").unwrap(), "");
 }
 
-/// Runs the real udev with two rules that act like its own: it must find the device by its path,
-/// apply our file and understand everything in it except keys of systemd 256, if it is older.
+/// Runs the real udev with two rules that act like its own. udev must find the device by its path,
+/// apply our file and understand everything in it. If udev is older than systemd 256, it may ignore
+/// keys of that version.
 fn udev_applies_the_link_file_to_its_netdev(guest: &Guest) {
     let ntuple =
         to(knobs::Offload { netdev: guest.netdev(), feature: NTUPLE_FILTER.into() }, false);
@@ -241,7 +242,8 @@ fn udev_applies_the_link_file_to_its_netdev(guest: &Guest) {
     let output =
         guest.lab.sh(&format!("{} test /sys/class/net/eth0 2>&1", udevadm.display())).unwrap();
     assert!(output.lines().any(|line| line == format!("ID_NET_LINK_FILE={path}")), "{output}");
-    // virtio_net has no such filter: that udev tries to set it shows that it understood the key.
+    // virtio_net has no ntuple filter, but udev's attempt to set it shows that it understood the
+    // key.
     assert!(output.contains("rx-ntuple-filter"), "{output}");
     let complaints = output.lines().filter(|line| line.contains(&format!("{path}:")));
     let unknown: Vec<&str> =
@@ -249,7 +251,7 @@ fn udev_applies_the_link_file_to_its_netdev(guest: &Guest) {
     assert!(unknown.is_empty(), "{output}");
 }
 
-/// Reads the profile with tuned's Python modules: tuned itself needs D-Bus and a system to tune,
+/// Reads the profile with tuned's Python modules. tuned itself needs D-Bus and a system to tune,
 /// but reading a profile needs only the standard library.
 #[test]
 fn tuned_reads_the_exported_profile() {

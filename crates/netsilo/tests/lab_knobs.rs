@@ -24,8 +24,8 @@ use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 
-/// Prints everything that these tests change, by ethtool and from files; what a driver lacks shows
-/// as an error.
+/// Prints everything that these tests change, with ethtool and from files. What a driver lacks
+/// appears as an error.
 const SHOWN: &str = "cd /sys/class/net; for d in eth*; do \
     for o in -l -g -c -k -x -n; do ethtool $o $d 2>&1; done; \
     for t in tcp4 udp4 tcp6 udp6; do ethtool -n $d rx-flow-hash $t 2>&1; done; \
@@ -36,12 +36,12 @@ const SHOWN: &str = "cd /sys/class/net; for d in eth*; do \
 /// Offloads that are toggled if the driver allows it.
 const OFFLOADS: [&str; 4] = ["rx-lro", "rx-gro", "tx-tcp-segmentation", "rx-checksum"];
 
-/// What `cases/knobs/<kind>/knob.json` says of the lab.
+/// The part of `cases/knobs/<kind>/knob.json` about the lab.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum InLab {
-    /// `false`: a knob of no netdev, or one that other tests of the lab write, or that no driver of
-    /// the lab changes.
+    /// `false`: a knob of no netdev, or one that other tests of the lab write, or one that no
+    /// driver of the lab changes.
     Skipped(bool),
     /// A value to write on each netdev.
     Written(Value),
@@ -50,7 +50,7 @@ enum InLab {
 /// `cases/knobs/<kind>/knob.json`, without the parts for other tests.
 #[derive(Deserialize)]
 struct Case {
-    /// Absent if [`remedies`] makes the value from the present one.
+    /// Absent if [`remedies`] makes the value from the current one.
     lab: Option<InLab>,
     change: Change,
 }
@@ -64,7 +64,7 @@ fn cases() -> Vec<(&'static str, Case)> {
     knobs::kinds().into_iter().map(case).collect()
 }
 
-/// The knobs of a netdev whose cases have a value for the lab, with the value.
+/// The knobs of a netdev whose cases have a value for the lab, with that value.
 fn of_cases(netdev: &NetdevIdentity) -> Vec<(Target, Value)> {
     let here = |(kind, case): (&str, Case)| {
         let Some(InLab::Written(value)) = case.lab else { return None };
@@ -87,7 +87,7 @@ fn snapshot(lab: &Lab) -> Snapshot {
     serde_json::from_str(&helper(lab, "snapshot")).unwrap()
 }
 
-/// Everything that these tests change, and what depends on it.
+/// Everything that these tests change, and the settings that depend on it.
 fn shown(lab: &Lab) -> String {
     let any = NetdevIdentity { name: String::new(), device_path: None, ifindex: None };
     let file = |(target, _): &(Target, Value)| match target.location() {
@@ -105,7 +105,7 @@ fn other(now: &Settings, most: &Settings, name: &str) -> Option<Value> {
     (most > 1 && other != now_is).then(|| Value::Settings(now.clone().with(name, other)))
 }
 
-/// Returns the knobs to try on a netdev, each with a value that differs from its current one.
+/// Returns the knobs to try on a netdev, each with a new value that differs from its current one.
 fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
     let of = || NetdevIdentity::from_netdev(netdev);
     let ethtool = netdev.ethtool.as_ref().unwrap();
@@ -176,8 +176,8 @@ fn change(snapshot: &Snapshot, target: Target, new: Value) -> Option<Change> {
     Some(Change::untyped(target, old, new, "test").unwrap())
 }
 
-/// Applies the changes, checks each knob, undoes them, and checks that everything is as before;
-/// returns the kinds of knobs that were written.
+/// Applies the changes, checks each knob, undoes them, and checks that everything is as before.
+/// Returns the kinds of knobs that were written.
 fn there_and_back(lab: &Lab, changes: Vec<Change>) -> BTreeSet<String> {
     let before = shown(lab);
     assert!(before.contains(" kthread Cpus_allowed:"), "{before}");
@@ -220,7 +220,7 @@ fn boot(kernel: Kernel, models: &[NicModel]) -> Lab {
     Lab::boot(&Spec { kernel, nics, ..Spec::default() }).unwrap()
 }
 
-/// Tries every knob on each card of a guest; returns the kinds of knobs that were written.
+/// Tries every knob on each card of a guest. Returns the kinds of knobs that were written.
 fn every_knob(lab: &Lab) -> BTreeSet<String> {
     helper(lab, "pin-queues");
     let host = snapshot(lab);
@@ -238,7 +238,7 @@ fn every_knob(lab: &Lab) -> BTreeSet<String> {
                 .map(|change| format!("{driver} {}", change.target).replace(&netdev.name, "")),
         );
         changes.extend(here);
-        // vmxnet3 reports its channels and accepts no change.
+        // vmxnet3 reports its channels but accepts no change.
         let now = netdev.ethtool.as_ref().unwrap().channels.value().filter(|_| driver != "vmxnet3");
         if let Some(fewer) =
             now.filter(|it| it.combined.is_some_and(|it| it.current > 1)).map(|it| it.settings())
@@ -257,7 +257,7 @@ fn every_knob(lab: &Lab) -> BTreeSet<String> {
         }));
     }
     // Channels first: igb's own table differs from what the kernel calls the default, so undo
-    // writes it, and with a written table the kernel refuses to reduce the channels.
+    // writes it. Once a table was written, the kernel refuses to reduce the channels.
     let mut kinds = there_and_back(lab, channels);
     kinds.extend(there_and_back(lab, changes));
     println!("{}: {tried:#?}", lab.title());
@@ -315,12 +315,12 @@ fn undo_waits_for_netdevs_that_are_down(lab: &Lab) {
         let now = snapshot(lab);
         let now = now.netdevs.iter().find(|it| it.name == *name).unwrap();
         assert_eq!((now.mtu, now.threaded), (1500, Some(1)), "all else is restored");
-        // Nothing holds rtnl: the link comes up, and undo goes on.
+        // Nothing holds rtnl: the link can be set up, and undo can continue.
         lab.sh(&format!("ip link set {name} up; exec {NETSILO} undo")).unwrap();
         let now = snapshot(lab);
         let now = now.netdevs.iter().find(|it| it.name == *name).unwrap();
         assert_eq!(now.threaded, Some(0));
-        // Nor does apply begin such a write.
+        // apply does not start this write either.
         lab.sh(&format!("echo 1 >/sys/class/net/{name}/threaded; ip link set {name} down"))
             .unwrap();
         let host = snapshot(lab);

@@ -13,8 +13,8 @@ use netsilo_lab::{Init, Kernel, Lab, NicModel, Spec, until};
 
 const OUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/package/out");
 
-/// Makes the folders writable in memory that packages are installed to. In a container,
-/// policy-rc.d forbids packages to start services.
+/// Mounts writable folders in memory where packages are installed. In a container, policy-rc.d
+/// forbids packages to start services.
 const WRITABLE: &str = "modprobe overlay
     for dir in usr etc var; do
         mkdir -p /run/upper/$dir /run/work/$dir
@@ -83,7 +83,8 @@ impl Guest {
         output.text().into_owned()
     }
 
-    /// Installs, upgrades and removes the package twice; the second time, removing restores.
+    /// Installs, upgrades and removes the package twice. The second time, removing it restores the
+    /// settings.
     fn upgrades_and_removes(&self, manager: &Manager) {
         let lab = &self.0;
         let before = self.affinity();
@@ -141,7 +142,7 @@ fn the_daemon_runs_before_and_after_an_upgrade_and_removing_restores_if_asked() 
     assert_eq!(left.unwrap(), "");
 }
 
-/// Words per minute that somebody reads who has never seen them.
+/// How many words per minute a newcomer reads.
 const READ_PER_MINUTE: f64 = 200.0;
 
 /// What a newcomer has done so far.
@@ -151,7 +152,7 @@ struct Trial {
     words: usize,
     /// What the commands printed.
     printed: Vec<String>,
-    /// Lines that were read: the plan that `apply` shows once more is recognized.
+    /// Lines that were already read. They include the plan, which `apply` shows again.
     lines: BTreeSet<String>,
 }
 
@@ -165,7 +166,7 @@ impl Trial {
         self.words += words;
     }
 
-    /// Runs a command of the newcomer, who reads all that it prints.
+    /// Runs a command for the newcomer, who reads all its output.
     fn run(&mut self, lab: &Lab, command: &str) -> String {
         let started = Instant::now();
         let output = lab.run(command).unwrap();
@@ -210,7 +211,7 @@ fn a_newcomer_installs_it_sees_a_finding_plans_applies_with_a_timer_and_undoes()
     trial.step("README.md: what it is, is it safe, install, three commands", 0.0, &read.join("\n"));
     trial.run(lab, &format!("dpkg --force-unsafe-io -i {}", deb.display()));
     let check = trial.run(lab, "netsilo check");
-    // which one depends on how much of an emulated CPU the load takes
+    // the finding depends on how much of an emulated CPU the load takes
     let found = ["[queues-share-core]", "[far-from-consumers]"].iter().any(|id| check.contains(id));
     assert!(found, "{check}");
     let plan = trial.run(lab, "netsilo plan");

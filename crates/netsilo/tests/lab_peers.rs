@@ -1,5 +1,5 @@
 //! netsilo's default compared with other placements in one guest (`make bench-peers`), at reduced
-//! size: counts and shares of bytes are asserted, never rates.
+//! size. Counts and shares of bytes are asserted, never rates.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,18 +13,19 @@ use std::process::Command;
 use netsilo_lab::exact;
 use serde_json::Value as Json;
 
-/// The IPIs per transaction that netsilo may have more than the best peer: both medians are of few
-/// rounds, and the guest's own work (timers, reading the counters) adds some to each.
+/// By how many IPIs per transaction netsilo may exceed the best peer. Both medians come from few
+/// rounds, and the guest's own work (timers, reading the counters) adds some IPIs to each.
 const IPI_SLACK: f64 = 0.05;
 
-/// The share of bytes across sockets that it may have more: a second of a light load is little.
+/// By how much netsilo's share of bytes across sockets may exceed the best peer's. A second of a
+/// light load has few bytes.
 const REMOTE_SLACK: f64 = 0.02;
 
 /// The settings of the reduced run.
 const SETTINGS: [&str; 7] =
     ["as-booted", "irqbalance", "spread", "cpu0", "rps", "rps-rfs", "netsilo"];
 
-/// All workloads but `forward`, which falls short in each count (evidence/peers.md).
+/// All workloads except `forward`, where netsilo is worse in each count (evidence/peers.md).
 const WORKLOADS: [&str; 7] = ["tcp-rr", "udp-rr", "redis", "memcached", "nginx", "dns", "stream"];
 
 #[test]
@@ -86,7 +87,7 @@ fn settings(state: &Json) -> impl Iterator<Item = &str> {
     array(&state["details"]["settings"]).iter().map(|name| name.as_str().unwrap())
 }
 
-/// The median of a figure under netsilo, and the best peer's.
+/// The median of a figure with netsilo, and with the best peer.
 fn comparison(workload: &Json, figure: &str) -> (f64, f64) {
     let median = |state: &Json| {
         let rounds = array(&state["figures"][figure]).iter().map(|it| it.as_f64().unwrap());

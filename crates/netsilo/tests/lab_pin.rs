@@ -28,7 +28,7 @@ fn a_cgroup_is_restricted_and_restored() {
     assert!(pinned.contains("cgroup /web cpuset.cpus: none -> 2-5"), "{pinned}");
     assert_eq!(state(), "2-5\nCpus_allowed_list: 2-5\n");
     let undone = lab.sh(&format!("{NETSILO} undo")).unwrap();
-    // Linux does not let a cgroup with processes return to the empty set; all CPUs of its parent
+    // Linux does not let a cgroup with processes return to the empty set. All CPUs of its parent
     // have the same effect.
     assert_eq!(state(), "0-7\nCpus_allowed_list: 0-7\n", "{undone}");
     let refused = |arguments: &str| {
@@ -42,7 +42,7 @@ fn a_cgroup_is_restricted_and_restored() {
     // A kthread that the kernel binds to its CPU.
     let bound = refused("--comm migration/0");
     assert!(bound.contains("PF_NO_SETAFFINITY"), "{bound}");
-    // After its process has ended nothing is left to restore, and that is no failure.
+    // After its process has ended nothing is left to restore. That is not a failure.
     lab.sh(&format!(
         "{NETSILO} pin --pid {pid} --cpus 2 --yes 2>&1; kill {pid}; \
          while [ -d /proc/{pid} ]; do :; done"

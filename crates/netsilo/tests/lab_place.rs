@@ -1,5 +1,5 @@
-//! Placement on a real kernel where nobody reads (a router, a bridge), and where everybody reads
-//! from all queues (a proxy).
+//! Placement on a real kernel if nobody reads (a router, a bridge), and if every process reads from
+//! all queues (a proxy).
 
 #![allow(
     clippy::unwrap_used,
@@ -14,7 +14,7 @@ use netsilo_decide::report::Report;
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, PeerJob, Spec, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
-/// Weights a hundred times larger than usual, because emulated packets are few.
+/// Weights a hundred times larger than usual, because there are few packets under emulation.
 const COSTS: &str = r#"{ "line_ns": {
     "same_cpu": 0, "smt": 1000, "l2": 2500, "llc": 5000, "node": 8500, "remote": 100000 } }"#;
 /// Lists the interrupts of a netdev's queues.
@@ -57,7 +57,8 @@ fn through(lab: &Lab, from: usize, address: &str) -> [PeerJob; 2] {
     [lab.peer(from).unwrap().exact(&send).unwrap(), receiver]
 }
 
-/// The CPU that forwards a packet chooses the tx queue by XPS, and so the CPU of the completion.
+/// The CPU that forwards a packet chooses the tx queue by XPS. So it also determines the CPU of the
+/// completion.
 #[test]
 fn forwarding_under_xps_settles_in_one_plan() {
     if !netsilo_lab::skip().unwrap() {
@@ -88,9 +89,9 @@ fn a_nat_and_a_bridge_settle_in_one_plan_both_ways() {
     settles(&lab, 2, &[(0, "10.77.0.3"), (1, "10.77.0.1")]);
 }
 
-/// Receives eth0 on the first CPUs, eth1 on both sockets, and sends from each half or quarter of
-/// the CPUs through a queue of its own: after one plan nothing more moves, and packets are received
-/// and completed on one socket.
+/// Receives eth0 on the first CPUs and eth1 on both sockets. Each half or quarter of the CPUs sends
+/// through its own queue. After one plan nothing more moves, and packets are received and completed
+/// on one socket.
 fn settles(lab: &Lab, queues: u32, flows: &[(usize, &str)]) {
     let (width, eth1) = (8 / queues, ["4 2", "4 2 6 0"][usize::from(queues == 4)]);
     let set = format!(
@@ -138,8 +139,8 @@ fn settles(lab: &Lab, queues: u32, flows: &[(usize, &str)]) {
     lab.sh(&format!("{NETSILO} undo")).unwrap();
 }
 
-/// Polls and forwarded packets are counted in one window, however short: nearly all that is polled
-/// is forwarded. A poll that an edge of the window cuts counts as a whole.
+/// Polls and forwarded packets are counted in one window, however short, so nearly all polled
+/// packets are forwarded. A poll at the edge of the window counts as a whole.
 fn all_is_of_one_window(report: &Report, flows: &[(usize, &str)]) {
     const MOST_IN_A_POLL: f64 = 64.0; // NAPI_POLL_WEIGHT
     for (from, _) in flows {
@@ -156,9 +157,9 @@ fn all_is_of_one_window(report: &Report, flows: &[(usize, &str)]) {
     }
 }
 
-/// Four servers that answer all the time, and clients: no interrupt is moved twice, and where each
+/// Four servers that answer all the time, and their clients. No interrupt is moved twice. If each
 /// queue has one server, the first plan is the last. On igb each queue has flows of several
-/// servers, and a later plan may move what gains little more than the least.
+/// servers, and a later plan may make moves whose gain is only slightly above the minimum.
 #[test]
 #[ignore = "three minutes: make test-long"]
 fn successive_plans_under_a_steady_load_move_nothing_twice_on_igb_and_on_32_cpus() {
@@ -221,7 +222,7 @@ fn forwarding(lab: &Lab) {
     let socket = |cpu: u32| cpu / 4;
     let (mut together, mut apart) = (0.0, 0.0);
     for silo in silos("eth0") {
-        // The queue of a NAPI with hardly any packets is unknown, and so is its affinity.
+        // If a NAPI has hardly any packets, its queue is unknown, and so is the affinity.
         let Some(receives) = silo.requested.as_ref().and_then(|cpus| cpus.single()) else {
             continue;
         };
@@ -243,9 +244,9 @@ fn forwarding(lab: &Lab) {
 }
 
 fn proxy(lab: &Lab) {
-    // Two queues and many flows: the hash key is random, and so is the queue of each flow.
+    // Two queues and many flows, because the hash key is random, and so is the queue of each flow.
     lab.sh("ethtool -L eth0 combined 2").unwrap();
-    // Little traffic: emulated times are long, and crowding is not tested here.
+    // Little traffic, because emulated times are long, and crowding is not tested here.
     let worker = |(n, cpu)| {
         let receive = format!(
             "receive --mode udp-unconnected --cpus {cpu} --port 71{n}0 --flows 64 --idle 60"

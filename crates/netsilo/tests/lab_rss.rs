@@ -1,5 +1,5 @@
-//! RSS on real kernels: every flow arrives on its predicted queue, with any table and fields; UDP
-//! and tunnels on a single queue are found, and fixed where the NIC allows it.
+//! RSS on real kernels. Every flow arrives on its predicted queue, with any table and fields. UDP
+//! and tunnels on a single queue are found, and fixed if the NIC allows it.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,13 +13,13 @@ use netsilo_lab::{Job, Kernel, Lab, Nic, NicModel, PeerJob, Spec, until};
 use serde_json::Value;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
-/// Datagrams per second on 64 flows: as many as emulated CPUs can take while netsilo runs, in its
-/// time, also on a busy machine.
+/// Datagrams per second on 64 flows: as many as emulated CPUs can process while netsilo runs, even
+/// on a busy machine.
 const RATE: u32 = 250;
-/// Packets per second of a tunnel sender: a finding needs a fifth of what the NIC receives, and 200
-/// packets.
+/// Packets per second of a tunnel sender. A finding needs a fifth of the packets that the NIC
+/// receives, and 200 packets.
 const TUNNEL_RATE: u32 = 150;
-/// Interval in which `rss-table-skew` gets the thousand packets that it needs.
+/// An interval in which `rss-table-skew` gets the thousand packets that it needs.
 const LONG: &str = "--interval 6s";
 
 /// Microsoft's example key.
@@ -37,7 +37,7 @@ fn flows_arrive_as_predicted_and_udp_and_tunnels_on_one_queue_are_found_and_fixe
         return;
     }
     let nics = [NicModel::Igb, NicModel::Vmxnet3].map(Nic::from);
-    // check samples each CPU 499 times a second; with four CPUs a busy machine has time for that
+    // check samples each CPU 499 times a second; with four CPUs, a busy machine has time for that
     // and for traffic
     let lab =
         Lab::boot(&Spec { kernel: Kernel::V6_12, nics: nics.to_vec(), cpus: 4, ..Spec::default() })
@@ -58,12 +58,12 @@ fn flows_arrive_as_predicted_and_udp_and_tunnels_on_one_queue_are_found_and_fixe
     drop(udp);
     netsilo(&lab, "undo").unwrap();
     let after = lab.sh(settings).unwrap();
-    // ethtool set the last table by hand: undo leaves that and restores the fields
+    // ethtool set the last table by hand; undo leaves that table and restores the fields
     assert_eq!(after.split_once("UDP").unwrap().1, before.split_once("UDP").unwrap().1);
 }
 
-/// virtio_net of 6.1 shows a key that the device does not have: setting its queues turns RSS off
-/// there until the next key or table.
+/// virtio_net of 6.1 shows a key that the device does not have. Setting its queues turns RSS off in
+/// the device until the next key or table.
 #[test]
 fn flows_follow_a_key_that_the_nic_accepted_and_expose_one_that_it_lacks() {
     if netsilo_lab::skip().unwrap() {
@@ -125,7 +125,7 @@ fn a_key_that_the_driver_cannot_set_is_refused(lab: &Lab) {
     }
 }
 
-/// Returns what `rss where` prints of eth0 and the first of our flows.
+/// Returns the output of `rss where` for eth0 and the first of our flows.
 fn rss_where(lab: &Lab, flows: &[Value], more: &str) -> Value {
     let source =
         flows.iter().find(|flow| is_ours(flow)).unwrap()["ends"]["source"].as_str().unwrap();
@@ -138,7 +138,7 @@ fn queue_0_of_ours(flows: &[Value]) -> usize {
     flows.iter().filter(|flow| is_ours(flow) && flow["queue"] == 0).count()
 }
 
-/// Producer and receiver; they run until dropped.
+/// Sender and receiver. They run until dropped.
 type Traffic = (PeerJob, Job);
 
 /// Starts UDP traffic from one peer, from `flows` ports to one port.
@@ -155,7 +155,7 @@ fn netsilo(lab: &Lab, arguments: &str) -> anyhow::Result<String> {
     lab.sh(&format!("{NETSILO} {arguments}"))
 }
 
-/// Returns what `rss show` prints of eth0 now.
+/// Returns the output of `rss show` for eth0 now.
 fn shown(lab: &Lab) -> Value {
     rss_show(lab, "--interval 1s")
 }
@@ -169,7 +169,7 @@ fn flows(shown: &Value) -> Vec<Value> {
     shown["flows"].as_array().unwrap().clone()
 }
 
-/// Whether a flow is one of the 64 to port 5300.
+/// Whether a flow is one of the 64 flows to port 5300.
 fn is_ours(flow: &Value) -> bool {
     flow["ends"]["target"].as_str().is_some_and(|target| target.ends_with(":5300"))
 }
@@ -178,7 +178,7 @@ fn queues(flows: &[Value]) -> BTreeSet<u64> {
     flows.iter().filter(|flow| is_ours(flow)).map(|flow| flow["queue"].as_u64().unwrap()).collect()
 }
 
-/// Returns what `rss show` prints once all of our flows are seen and `settled`.
+/// Returns the output of `rss show` once all of our flows are seen and `settled`.
 fn all_of_ours(lab: &Lab, when: &str, settled: impl Fn(&[Value]) -> bool) -> Value {
     let settled = |shown: &Value| are_all(&flows(shown)) && settled(&flows(shown));
     until(when, || shown(lab), settled).unwrap()
@@ -188,7 +188,7 @@ fn are_all(flows: &[Value]) -> bool {
     flows.iter().filter(|flow| is_ours(flow)).count() >= 64
 }
 
-/// Waits until all of our flows are seen and `settled`; asserts that each predicted flow arrived on
+/// Waits until all of our flows are seen and `settled`. Asserts that each predicted flow arrived on
 /// its predicted queue.
 fn predicted(lab: &Lab, when: &str, settled: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     as_predicted(when, &all_of_ours(lab, when, settled))
@@ -222,12 +222,12 @@ fn of_id(check: &Value, id: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Whether the title of one of these findings begins like this.
+/// Whether the title of one of these findings begins with this text.
 fn has(findings: &[Value], title: &str) -> bool {
     findings.iter().any(|finding| finding["title"].as_str().unwrap().starts_with(title))
 }
 
-/// Runs check and ignores its exit code, which depends on other findings too.
+/// Runs check and ignores its exit code, because the code depends on other findings too.
 fn netsilo_check(lab: &Lab, interval: &str) -> Value {
     lab.json(&format!("{NETSILO} check -j {interval}")).unwrap()
 }
@@ -286,7 +286,7 @@ fn udp_is_fixed(lab: &Lab) {
 fn flows_follow_every_table(lab: &Lab) {
     lab.sh("ethtool -X eth0 equal 2").unwrap();
     predicted(lab, "equal 2", |flows| queues(flows).is_subset(&[0, 1].into()));
-    // 8 of 128 entries lead to queue 0: 64 flows cannot load it as much as queue 3
+    // 8 of 128 entries lead to queue 0, so 64 flows cannot load it as much as queue 3
     lab.sh("ethtool -X eth0 weight 1 0 0 15").unwrap();
     let skewed = predicted(lab, "weight 1 0 0 15", |flows| queues(flows).is_subset(&[0, 3].into()));
     netsilo(lab, &format!("apply --yes --fix rss-table-skew {LONG}")).unwrap();
@@ -301,7 +301,7 @@ fn flows_follow_every_table(lab: &Lab) {
     assert!(queue_0_of_ours(&even) >= 16, "{even:#?}");
 }
 
-/// Compares bundles, with the driver's own settings.
+/// Compares bundles with the driver's own settings.
 fn a_bundle_has_queues_with_addresses_and_without(lab: &Lab) {
     const WITH: &str = "--from /tmp/with.tar.zst";
     let captured = || {
@@ -329,8 +329,8 @@ fn a_bundle_has_queues_with_addresses_and_without(lab: &Lab) {
     assert!(without["load"]["packets"].as_u64().unwrap() > 0, "{without:#}");
 }
 
-/// vmxnet3 reports no hash fields, and without flows nothing shows that its emulation puts all on
-/// one queue.
+/// vmxnet3 reports no hash fields, and without flows nothing shows that its emulation puts all
+/// flows on one queue.
 fn a_nic_that_reports_too_little_is_refused(lab: &Lab, from: &str) {
     let place = format!("{NETSILO} rss where 10.77.1.1:1-10.77.1.2:2/udp --netdev eth1 {from} -j");
     let place = lab.run(&place).unwrap();

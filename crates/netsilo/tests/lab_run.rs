@@ -1,5 +1,5 @@
-//! The daemon on real kernels and real NIC queues: it follows the workload, repairs what drivers
-//! reset, yields to other programs, and leaves nothing that undo does not restore. Counts and
+//! The daemon on real kernels and real NIC queues. It follows the workload, repairs what drivers
+//! reset, leaves knobs to other programs, and leaves nothing that undo does not restore. Counts and
 //! affinities are asserted, never times.
 
 #![allow(
@@ -26,13 +26,13 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
         return;
     }
     let (guest, daemon, work) = a_daemon_that_follows(Kernel::V6_1);
-    // Before the resets, which would explain a changed knob for a while.
+    // Before the resets, because they would explain a changed knob for a while.
     yields_to_other_programs(&guest, &daemon);
     does_not_fight_irqbalance(&guest, &daemon);
     repairs_what_drivers_reset(&guest);
     leaves_only_what_it_wrote(&guest, daemon);
-    // How kthreads are found depends on the kernel (`lab_read` of sys tests all); the journal does
-    // not.
+    // How kthreads are found depends on the kernel (`lab_read` of sys tests all kernels); the
+    // journal does not.
     let written = is_undone_after_kill_9(&guest);
     // `make test-long` kills it in each of its writes.
     let sample = [(written[0], By::Daemon), (written[written.len() - 1], By::Undo)];
@@ -74,7 +74,8 @@ fn a_daemon_that_follows(kernel: Kernel) -> (Guest, Job, Workload) {
     (guest, daemon, work)
 }
 
-/// Each write of the daemon, three times: the last rounds also fold the transactions of the first.
+/// Kills each write of the daemon, three times. The last rounds also compact the transactions of
+/// the first.
 #[test]
 #[ignore = "too slow for make test: make test-long"]
 fn a_kill_in_each_write_of_the_daemon_is_undone() {
@@ -85,7 +86,7 @@ fn a_kill_in_each_write_of_the_daemon_is_undone() {
     let _work = guest.workload(7100, "5");
     let written = is_undone_after_kill_9(&guest);
     let before = guest.knobs();
-    // More transactions than the daemon keeps apart (`COMPACT_AT`).
+    // More transactions than the daemon keeps before it compacts them (`COMPACT_AT`).
     let kills = (3 * written.len()).max(20);
     for (n, irq) in written.iter().cycle().take(kills).enumerate() {
         restores_every_byte(&guest, *irq, if n % 2 == 0 { By::Daemon } else { By::Undo });
@@ -149,8 +150,8 @@ fn repairs_what_drivers_reset(guest: &Guest) {
 
 fn yields_to_other_programs(guest: &Guest, daemon: &Job) {
     let placed = guest.until_placed("all on socket 1", "4-7");
-    // Only what the daemon wrote itself can be in conflict: an interrupt may have been on socket 1
-    // from the start.
+    // Only interrupts that the daemon wrote can conflict: others may have been on socket 1 from the
+    // start.
     let written = |entry: &Json| {
         let irq = entry["target"]["irq"].as_u64()?;
         (entry["what"] == "in_effect" && placed.contains_key(&irq)).then_some(irq)
@@ -189,14 +190,14 @@ fn yields_to_other_programs(guest: &Guest, daemon: &Job) {
     guest.until_placed("placed again with a new configuration", "4-7");
 }
 
-/// Starts the real irqbalance: the daemon leaves what it moves alone and names it, until it has
-/// ended.
+/// Starts the real irqbalance. The daemon leaves alone what irqbalance moves, and names it, until
+/// it has ended.
 fn does_not_fight_irqbalance(guest: &Guest, daemon: &Job) {
     guest.until_placed("all placed before", "4-7");
     let program = netsilo_lab::irqbalance().unwrap();
     let balancer =
         guest.lab.spawn(&format!("exec {} --foreground --interval=1", program.display())).unwrap();
-    // irqbalance moves interrupts at its own pace; whatever it moves is noticed.
+    // irqbalance moves interrupts at its own pace; each move is noticed.
     guest.all_on(0);
     let named = |status: &Json| {
         ["conflicts", "refusals"]
@@ -266,8 +267,8 @@ fn is_undone_after_kill_9(guest: &Guest) -> Vec<u64> {
     written
 }
 
-/// With hints only, the daemon writes no knob, and the real irqbalance with the exported policy
-/// script moves each interrupt to the node of its hint.
+/// With hints only, the daemon writes no knob. The real irqbalance with the exported policy script
+/// moves each interrupt to the node of its hint.
 fn irqbalance_follows_its_hints(guest: &Guest) {
     guest.lab.sh("echo 0 >/sys/class/net/eth0/threaded").unwrap();
     guest.configure("hints-only = true");

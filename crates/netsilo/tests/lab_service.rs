@@ -1,5 +1,5 @@
-//! The daemon as the systemd service, in a guest whose first process is systemd: the unit's sandbox
-//! lets it see, write and restore all it needs, and nobody else reaches its metrics.
+//! The daemon as the systemd service, in a guest whose first process is systemd. The unit's sandbox
+//! lets the daemon see, write and restore all it needs, and nobody else reaches its metrics.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const UNIT: &str = include_str!("../../../dist/netsilo.service");
 
-/// The sandbox hides /tmp and the home folders, in which the tested program may be.
+/// The sandbox hides /tmp and the home folders, where the tested program may be.
 const PROGRAM: &str = "/run/lab/netsilo";
 
 /// Wants a knob of each kind that the daemon writes. Under emulation times are noise.
@@ -35,7 +35,7 @@ hold-off-most = "2s"
 worse-by = 1.0
 "#;
 
-/// Adds what the daemon needs where the kernel refuses eBPF, as docs/daemon.md says.
+/// Adds what the daemon needs if the kernel refuses eBPF, as described in docs/daemon.md.
 const WITHOUT_BPF: &str = "[Service]\nCapabilityBoundingSet=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH\n\
                            SystemCallFilter=pidfd_getfd\n";
 
@@ -192,8 +192,8 @@ fn metrics_are_for_this_machine(lab: &Lab) {
     assert_eq!(lab.peer(0).unwrap().sh(&scrape("10.77.0.2")).unwrap(), "200\n");
 }
 
-/// Without eBPF the sandbox hides the readers of sockets, and the status says so; with the drop-in
-/// of docs/daemon.md they are seen.
+/// Without eBPF the sandbox hides the readers of sockets, and the status reports that. With the
+/// drop-in of docs/daemon.md they are visible.
 fn readers_without_bpf_need_ptrace(guest: &Guest) {
     let lab = &guest.0;
     guest.configure(&format!("bpf = false\n{CONFIG}"));

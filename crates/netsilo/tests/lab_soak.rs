@@ -1,7 +1,7 @@
-//! The daemon over a long time, while all that it follows changes: the load moves, links,
-//! channels, CPUs and netdevs come and go, irqbalance starts and ends, the configuration is read.
-//! Whatever happens, it comes back to the right placement, and its memory, its descriptors and its
-//! writes stay within bounds. `make soak HOURS=N` prolongs it.
+//! The daemon over a long time, while everything that it follows changes: the load moves; links,
+//! channels, CPUs and netdevs come and go; irqbalance starts and ends; the configuration is
+//! reloaded. Whatever happens, the daemon returns to the right placement, and its memory,
+//! descriptors and writes stay within limits. `make soak HOURS=N` runs it longer.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,13 +21,14 @@ use serde_json::Value as Json;
 
 use guest::{Guest, Workload, array};
 
-/// Rounds before the daemon's memory and descriptors count as those of a daemon at work.
+/// Number of rounds before the daemon's memory and descriptors are compared.
 const WARM_UP: usize = 1;
 
-/// Bytes by which its memory may grow later: caches of the allocator, not one leak per round.
+/// Maximum growth of its memory afterwards, in bytes. Caches of the allocator may grow this much; a
+/// leak in each round would grow more.
 const MOST_GROWTH: u64 = 4 << 20;
 
-/// Changes of the machine in a round, after each of which all knobs may be written once.
+/// Number of changes of the machine per round. After each change, every knob may be written once.
 const CHANGES: u64 = 10;
 
 /// What the daemon uses after a round.
@@ -139,10 +140,10 @@ fn assert_bounded(uses: &[Use], knobs: u64) {
     let (first, last) = (uses[WARM_UP], uses[uses.len() - 1]);
     assert!(last.resident_bytes <= first.resident_bytes + MOST_GROWTH, "memory: {uses:#?}");
     assert_eq!(last.threads, first.threads, "threads: {uses:#?}");
-    // A window attaches its eBPF programs while the descriptors are counted, or it does not.
+    // When the descriptors are counted, the eBPF programs of a window may or may not be attached.
     let most = uses[..=WARM_UP].iter().map(|it| it.descriptors).max().unwrap();
     assert!(last.descriptors <= most, "descriptors: {uses:#?}");
-    // Sixteen transactions of the daemon are one in the journal (docs/daemon.md).
+    // Sixteen transactions of the daemon become one in the journal (docs/daemon.md).
     assert!(last.journal_bytes <= 1 << 20, "journal: {uses:#?}");
     for round in uses.windows(2) {
         let writes = round[1].writes - round[0].writes;

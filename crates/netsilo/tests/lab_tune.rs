@@ -1,4 +1,4 @@
-//! `netsilo tune` on the interrupts of a real NIC driver, in a guest: the winner stays until undo,
+//! `netsilo tune` on the interrupts of a real NIC driver, in a guest. The winner stays until undo,
 //! and a kill restores every affinity.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const AFFINITIES: &str = "grep -H . /proc/irq/*/smp_affinity";
 
-/// Puts the interrupts of eth0 on CPU 0, and keeps all affinities in a file.
+/// Puts the interrupts of eth0 on CPU 0, and stores all affinities in a file.
 const ALL_ON_CPU0: &str = "for irq in $(grep -lE 'eth0|virtio' /sys/kernel/irq/*/actions | \
                            cut -d/ -f5); do echo 1 >/proc/irq/$irq/smp_affinity; done; \
                            grep -H . /proc/irq/*/smp_affinity >/tmp/before";

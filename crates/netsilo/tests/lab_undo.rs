@@ -1,5 +1,5 @@
-//! The transaction on real kernels and real NIC queues: interrupts arrive where planned, undo
-//! restores every byte, also after kill -9 at each write.
+//! The transaction on real kernels and real NIC queues. Interrupts arrive where planned, and undo
+//! restores every byte, even after kill -9 at each write.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -157,9 +157,9 @@ impl Guest {
         self.lab.sh(&format!("cat >/tmp/plan.json <<'END'\n{plan}\nEND")).unwrap();
     }
 
-    /// Kills an apply with -9 while it writes this file, where a mounted pipe makes it hang; each
-    /// read before gets the old value. The process that apply has for such a write ends with it, a
-    /// moment later.
+    /// Kills an apply with -9 while it writes this file. A pipe mounted there makes it hang; every
+    /// earlier read gets the old value. The process that apply starts for the write ends with
+    /// apply, a moment later.
     fn kill_in_write(&self, file: &str, old: &str, written_before: usize) {
         let records = written_before + 1;
         let script = format!(
@@ -175,7 +175,7 @@ impl Guest {
     }
 }
 
-/// Lock for one guest at a time, whatever the number of test threads.
+/// Lock for one guest at a time, regardless of the number of test threads.
 static GUEST: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -197,7 +197,7 @@ fn there_and_back(machines: &[(Kernel, NicModel)]) {
     let _one = GUEST.lock();
     for &(kernel, model) in machines {
         let guest = Guest::boot(kernel, model);
-        // Refused connections, each from another port: a few packets for every queue.
+        // Refused connections, each from another port, give every queue a few packets.
         let peer = guest.lab.peer(0).unwrap();
         let knocking = "while :; do (echo >/dev/tcp/10.77.0.2/9) 2>/dev/null; done";
         let traffic = peer.spawn(&format!("exec bash -c '{knocking}'")).unwrap();
@@ -222,8 +222,8 @@ fn there_and_back(machines: &[(Kernel, NicModel)]) {
     }
 }
 
-/// Asserts that `apply -v` told each phase once, and waited once for all interrupts together, with
-/// the bound of that wait.
+/// Asserts that `apply -v` reported each phase once, and waited once for all interrupts together,
+/// within the time limit.
 fn phases_are_told(messages: &str, applied: &Json) {
     let phases: Vec<&str> = messages
         .lines()
@@ -240,8 +240,8 @@ fn phases_are_told(messages: &str, applied: &Json) {
     assert!(messages.lines().any(|line| line.starts_with(&told)), "{messages}");
 }
 
-/// Asserts that interrupts arrive where planned: those that `apply` saw in its seconds, and finally
-/// more than one.
+/// Asserts that interrupts arrive where planned: those that `apply` saw while it waited, and in the
+/// end more than one.
 fn arrived_where_planned(guest: &Guest, plan: &Plan, applied: &Json) {
     let wanted = |this: Irq| {
         let of = |change: &&Change| match &change.target {
@@ -280,7 +280,8 @@ fn undo_restores_every_byte_after_kill_9_in_a_write() {
     }
     let _one = GUEST.lock();
     let (guest, before, files) = a_guest_with_a_plan();
-    // The first and the last interrupt, and each other kind; `make test-long` kills in each write.
+    // The first and the last interrupt, and one of each other kind; `make test-long` kills in each
+    // write.
     let irqs = files.iter().filter(|file| file.ends_with("smp_affinity")).count() - 1;
     is_undone_after_kills(&guest, &before, &files, |n| n == 0 || n + 1 >= irqs);
     the_guard_restores(&guest, &before);
@@ -331,7 +332,7 @@ fn is_undone_after_kills(
     }
 }
 
-/// The guard restores on its default folder, after its apply was killed.
+/// The guard restores with its default folder, after its apply was killed.
 fn the_guard_restores(guest: &Guest, before: &BTreeMap<String, String>) {
     let kill = format!(
         "rm -rf /run/netsilo
@@ -342,6 +343,6 @@ fn the_guard_restores(guest: &Guest, before: &BTreeMap<String, String>) {
          cat /run/netsilo/guard.log"
     );
     let log = guest.lab.sh(&kill).unwrap();
-    assert!(log.contains("no confirmation in time"), "{log}");
+    assert!(log.contains("not confirmed in time"), "{log}");
     assert_eq!(guest.knobs(), *before, "{log}");
 }

@@ -1,5 +1,5 @@
-//! RPS in guests, on a NIC whose CPUs are busy with a service and on netdevs without hardware:
-//! compares the verdict with the counts after RPS was switched on.
+//! RPS in guests, on a NIC whose CPUs are busy with a service and on netdevs without hardware.
+//! Compares the verdict with the counts after RPS was switched on.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,15 +14,16 @@ use netsilo_decide::report::Report;
 use netsilo_lab::{Job, Kernel, Lab, Nic, NicModel, Spec, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
-/// Raises netsilo's priority: next to servers that use all CPU time it would wait for minutes.
+/// Raises netsilo's priority. Without this it would wait for minutes, because the servers use all
+/// CPU time.
 const FIRST: &str = "nice -n -20";
-/// Weights a hundred times larger than usual, because emulated packets are few.
+/// Weights a hundred times larger than usual, because there are few packets under emulation.
 const COSTS: &str = r#"{ "ipi_ns": { "same_cpu": 0, "smt": 500000, "l2": 500000,
     "llc": 500000, "node": 500000, "remote": 500000 } }"#;
 /// CPUs to which RPS steers work; the interrupt is on CPU 1.
 const TARGETS: [u32; 3] = [0, 2, 3];
-/// How often RPS is turned on and off. Means over rounds are compared: the rates of a busy guest
-/// vary from one interval to the next.
+/// How often RPS is turned on and off. Means over rounds are compared, because the rates of a busy
+/// guest vary from one interval to the next.
 const ROUNDS: usize = 3;
 
 #[test]
@@ -103,8 +104,8 @@ fn rps_on_a_busy_guest_has_the_verdict_hurts_and_adds_the_predicted_interrupts()
     drop((client, server));
 }
 
-/// Netdevs of the guest, each above a veth whose other end is in the namespace `far`: address there
-/// and here differ in the last number.
+/// Netdevs of the guest, each above a veth whose other end is in the namespace `far`. The addresses
+/// at both ends differ in the last number.
 const SOFTWARE: &str = "modprobe -a bonding 8021q bridge; ip netns add far; \
     for n in 0 1 2; do \
         ip link add near$n type veth peer name far$n netns far; \
@@ -121,7 +122,7 @@ const SOFTWARE: &str = "modprobe -a bonding 8021q bridge; ip netns add far; \
     ip -n far address add 10.80.0.2/24 dev far0; ip -n far address add 10.80.1.2/24 dev far1.5; \
     ip -n far address add 10.80.2.2/24 dev far2";
 
-/// The kernel reads the RPS of a bridge, and never that of a bond or VLAN.
+/// The kernel uses the RPS of a bridge, but never that of a bond or VLAN.
 #[test]
 #[ignore = "too slow for make test: make test-long"]
 fn rps_steers_what_a_bridge_delivers_and_nothing_of_a_bond_or_vlan() {

@@ -1,4 +1,5 @@
-//! The filter `--ndjson` as a program: its answers are those of the verbs, its memory is bounded.
+//! The filter `--ndjson` as a program. Its answers equal those of the verbs, and its memory is
+//! limited.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -32,7 +33,7 @@ fn fed(command: &mut Command, input: String) -> Output {
     output
 }
 
-/// The lines of an output, each of which conforms to the schema of lines.
+/// The lines of an output. Each conforms to the schema of lines.
 fn conforming_lines(output: &Output) -> Vec<Value> {
     let text = std::str::from_utf8(&output.stdout).unwrap();
     text.lines().map(|line| conforming("ndjson", line.as_bytes())).collect()
@@ -54,7 +55,7 @@ fn the_answer_for_a_bundle_is_that_of_the_verb() {
         assert_eq!(output.status.code(), Some(0));
         let line = &conforming_lines(&output)[0];
         let mut alone: Value = serde_json::from_slice(&alone.stdout).unwrap();
-        // A line has its own number of a schema.
+        // A line has its own schema number.
         alone.as_object_mut().unwrap().remove("schema");
         assert_eq!(line[verb], alone);
         assert_eq!((&line["bundle"], &line["host"]["name"]), (&BUNDLE.into(), &"host".into()));
@@ -152,7 +153,7 @@ fn a_line_that_ends_its_worker_has_an_error_and_later_lines_are_answered() {
 
 #[test]
 fn no_number_of_the_input_sizes_the_memory() {
-    // Each number of an observation, one after the other, at the limits of its type.
+    // Each number of an observation in turn, set to the limits of its type.
     let document: Value = serde_json::from_str(HOST).unwrap();
     let mut paths = Vec::new();
     numbers(&document, String::new(), &mut paths);

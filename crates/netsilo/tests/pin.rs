@@ -11,7 +11,8 @@ use netsilo_model::machine::cpuset::CpuSet;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 
-/// Lock for one test at a time: pinning this process pins what other tests start in it.
+/// Lock for one test at a time, because pinning this process also pins what other tests start in
+/// it.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// Returns whether the test cannot run here, and prints why.
@@ -79,7 +80,7 @@ fn every_thread_is_pinned_and_undo_restores_each_threads_cpus() {
     let thread = std::thread::spawn(move || wait.recv().is_err());
     let before = cpus(me);
     assert!(before.len() > 1);
-    // The harness starts and ends threads of its own.
+    // The harness itself starts and ends threads.
     let as_before = || cpus(me).iter().all(|(tid, now)| before.get(tid).is_none_or(|it| it == now));
     let one = before.values().next().unwrap().lowest().unwrap().to_string();
     let pid = me.to_string();

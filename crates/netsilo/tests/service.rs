@@ -14,8 +14,8 @@ use netsilo_lab::output_of;
 
 const UNIT: &str = include_str!("../../../dist/netsilo.service");
 
-/// Runs `systemd-analyze` on the unit, with the tested program in the place of the installed one;
-/// `None` on a machine without systemd.
+/// Runs `systemd-analyze` on the unit, with the tested program in place of the installed one.
+/// Returns `None` on a machine without systemd.
 fn analyze(arguments: &[&str]) -> Option<(Option<i32>, String)> {
     let dir = tempfile::tempdir().unwrap();
     let path: PathBuf = dir.path().join("netsilo.service");
@@ -39,7 +39,7 @@ fn systemd_has_no_complaint_about_the_unit() {
 
 #[test]
 fn the_units_exposure_is_at_most_2_5() {
-    // In tenths. Without the unit's last protection it would be 2.6: the limit is not slack.
+    // In tenths. Without the unit's last protection the value would be 2.6, so the limit is tight.
     let Some((code, text)) = analyze(&["security", "--offline=true", "--threshold=25"]) else {
         return;
     };

@@ -12,14 +12,14 @@ use bundles::{OWNED, VIRTIO};
 use netsilo_lab::until;
 use tempfile::TempDir;
 
-/// A terminal with a shell, of its own server; it ends with the test.
+/// A terminal with a shell, on a separate tmux server. It ends with the test.
 struct Terminal {
     dir: TempDir,
 }
 
 impl Terminal {
-    /// Starts a shell of 100x30; `None`, with a SKIPPED message, if tmux is not installed. Fails
-    /// instead if nothing may be skipped.
+    /// Starts a shell of 100x30. If tmux is not installed, prints SKIPPED and returns `None`, or
+    /// fails if nothing may be skipped.
     fn start() -> Option<Self> {
         if Command::new("tmux").arg("-V").output().is_err() {
             assert!(
@@ -74,7 +74,8 @@ impl Terminal {
         self.sees_not(text, "\0");
     }
 
-    /// Waits until the screen shows a text and another one no longer: it may be drawn in parts.
+    /// Waits until the screen shows a text and no longer shows another one. Both are needed because
+    /// a screen may be drawn in parts.
     fn sees_not(&self, text: &str, gone: &str) {
         let fits = |screen: &String| screen.contains(text) && !screen.contains(gone);
         let seen = until(text, || self.screen(), fits);
@@ -89,7 +90,7 @@ impl Terminal {
         self.sees(" icanon echo .");
     }
 
-    /// Starts top with these arguments; the shell then prints its exit code.
+    /// Starts top with these arguments. Afterwards the shell prints top's exit code.
     fn top(&self, arguments: &str) {
         let program = env!("CARGO_BIN_EXE_netsilo");
         self.run(&format!("{program} top {arguments}; echo code $?"));
@@ -168,12 +169,12 @@ fn each_page_fits_a_real_terminal_of_three_sizes() {
     for (columns, rows) in [(80, 24), (120, 40), (200, 60)] {
         let (x, y) = (columns.to_string(), rows.to_string());
         terminal.tmux(&["resize-window", "-x", &x, "-y", &y]);
-        // tmux passes the new size on to the pane's terminal some time later
+        // tmux passes the new size to the pane's terminal some time later
         terminal.run(&format!(
             "until test \"$(stty size)\" = '{rows} {columns}'; do sleep 0.01; done; clear"
         ));
         terminal.top(&format!("--from {}", &*VIRTIO));
-        // the note gives its place to the keys with the first key
+        // with the first key, the list of keys replaces the note
         terminal.sees("read-only: a bundle shows another time or machine");
         for (key, tab, content) in pages {
             terminal.keys(&[key]);
@@ -259,7 +260,7 @@ fn without_a_terminal_top_says_what_to_use_instead() {
     assert_eq!(message, "netsilo: top needs a terminal; netsilo show prints the same once\n");
 }
 
-/// Runs top in a network namespace with a netdev of two queues; its process id is in `$DIR/pid`.
+/// Runs top in a network namespace with a netdev of two queues. Its process id is in `$DIR/pid`.
 const NAMESPACE: &str = r#"
 set -e
 mount -t sysfs sysfs /sys

@@ -1,5 +1,5 @@
-//! Tests of `netsilo tune` in network namespaces: a search on the running kernel's RPS finds what
-//! is so, keeps the winner alone, and leaves nothing else, however it ends.
+//! Tests of `netsilo tune` in network namespaces. A search on the running kernel's RPS finds the
+//! truth, keeps only the winner, and leaves nothing else, however it ends.
 
 #![allow(
     clippy::unwrap_used,
@@ -68,7 +68,7 @@ impl Bench {
         self.dir.path().join("outcomes")
     }
 
-    /// A verb that uses outcomes and writes nothing, and its JSON.
+    /// Runs a verb that uses outcomes and writes nothing. Returns its JSON.
     fn with_outcomes(&self, arguments: &[&str]) -> Json {
         let mut command = self.netsilo(1, arguments);
         let output = command.arg("--outcomes-dir").arg(self.outcomes()).output().unwrap();
@@ -80,14 +80,14 @@ impl Bench {
         self.with_outcomes(&[&["plan", "--json", "--netdev", "veth0"], options].concat())
     }
 
-    /// The plan, which must rest on an outcome.
+    /// The plan, which must be based on an outcome.
     fn plan_by_outcome(&self) -> Json {
         let plan = self.plan(&[]);
         assert!(!plan["measured"].is_null(), "{}", plan["unchanged"]);
         plan
     }
 
-    /// A search between RPS and the present state, with the options before a command.
+    /// A search between RPS and the current state, with the options before a command.
     fn tune(&self, options: &[&str], script: Option<&str>) -> Command {
         let scope = ["tune", "--yes", "--netdev", "veth0", "--only", "rps", "--seed", "7"];
         let mut command = self.on_the_machine(&[&scope, options].concat());
@@ -97,7 +97,7 @@ impl Bench {
         command
     }
 
-    /// A script that prints a number, another one while RPS is on.
+    /// A script that prints one number, and another while RPS is on.
     fn script(with_rps: &str, without: &str) -> String {
         let file = "/sys/class/net/veth0/queues/rx-0/rps_cpus";
         format!("case $(cat {file}) in *[1-9a-f]*) {with_rps};; *) {without};; esac")
@@ -110,7 +110,7 @@ impl Bench {
     }
 
     /// Sends 5000 datagrams per second from the first namespace to the machine under test until the
-    /// test ends: few enough that a busy machine measures, too.
+    /// test ends. They are few enough that even a busy machine can measure.
     fn load(&mut self) {
         let mut server = self.bench(1, &["serve", "--bind", "192.0.2.2"]);
         let mut server = server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -134,20 +134,20 @@ impl Bench {
         self.children.push(watch.stderr(Stdio::null()).spawn().unwrap());
     }
 
-    /// Measures that RPS is better, and keeps it; returns the id of the outcome.
+    /// Measures that RPS is better, and keeps it. Returns the id of the outcome.
     fn rps_wins(&self) -> String {
         let script = Self::script("sleep 0.1; echo 90", "sleep 0.1; echo 100");
         let options = ["--for", "60s", "--objective", "latency"];
         let (code, text) = output_of(&self.tune(&options, Some(&script)).output().unwrap());
         assert_eq!(code, Some(0), "{text}");
-        assert!(text.contains("rps is better than the present state"), "{text}");
+        assert!(text.contains("rps is better than the current state"), "{text}");
         let listed = self.with_outcomes(&["tune", "--outcomes", "--json"]);
         conforming("outcomes", listed.to_string().as_bytes());
         let outcome = &listed["outcomes"][0];
         let best = (&outcome["won"], &outcome["best"]["name"]);
         assert_eq!(best, (&true.into(), &"rps".into()), "{text}");
         let id = outcome["id"].as_str().unwrap();
-        assert!(text.contains(&format!("outcome {id} is kept")), "{text}");
+        assert!(text.contains(&format!("outcome {id} is stored")), "{text}");
         id.to_owned()
     }
 
@@ -157,8 +157,8 @@ impl Bench {
         assert_eq!(output_of(&output), (Some(0), "1 outcome removed\n".into()));
     }
 
-    /// Starts a daemon, which runs until the test ends. It verifies for longer than that: whether
-    /// RPS costs more here is measured elsewhere.
+    /// Starts a daemon that runs until the test ends. It verifies for longer than that, because
+    /// whether RPS costs more here is measured elsewhere.
     fn start_daemon(&mut self, more: &str) {
         let file = self.dir.path().join("netsilo.toml");
         let config =
@@ -223,7 +223,7 @@ fn candidate<'a>(result: &'a Json, name: &str) -> &'a Json {
     all.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("{name} in {result}"))
 }
 
-/// Whether RPS is better here is measured, and no claim: on some machines it is.
+/// Whether RPS is better here is measured, not claimed: on some machines it is.
 #[test]
 fn a_search_on_the_live_load_keeps_a_winner_or_nothing_and_undoes_the_rest() {
     if netsilo_lab::skip().unwrap() {
@@ -243,7 +243,7 @@ fn a_search_on_the_live_load_keeps_a_winner_or_nothing_and_undoes_the_rest() {
     let (code, text) = output_of(&bench.run(&["undo"]));
     assert_eq!((code, text == "nothing to undo\n"), (Some(0), !won), "{text}");
     assert_eq!(bench.knobs(), before);
-    // each window with RPS was a transaction of its own, and each one is undone
+    // each window with RPS was a separate transaction, and each one is undone
     let begun = bench.journal("begin").len();
     assert!(begun > 0 && bench.journal("undone").len() == begun, "{begun}");
 }
@@ -278,9 +278,9 @@ fn a_candidate_beyond_the_guard_rail_is_out_after_one_window() {
     let output = bench.tune(&["--for", "60s"], Some(&script)).output().unwrap();
     let (code, text) = output_of(&output);
     assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
-    assert!(text.contains("throughput 50.0 is beyond the guard rail 95.0"), "{text}");
-    assert!(text.contains("no difference shown\nnothing remains written"), "{text}");
-    // of the latency it is the other direction
+    assert!(text.contains("throughput 50.0 breaks the guard rail 95.0"), "{text}");
+    assert!(text.contains("no difference shown\neverything is restored"), "{text}");
+    // for latency it is the other direction
     let latency = ["--for", "60s", "--objective", "latency"];
     let result = bench.result(&latency, Some(&script));
     assert_eq!(result["result"]["won"]["candidate"], 1, "{result}");
@@ -329,9 +329,9 @@ fn a_kill_at_any_moment_leaves_the_state_before() {
     }
     let bench = Bench::new("killed");
     let before = bench.knobs();
-    // the command outlives the search by seconds only
+    // the command outlives the search by only a few seconds
     let script = Bench::script("sleep 20", "echo 100");
-    // in the middle of a trial; as soon as it is seen to be written, and a little later
+    // in the middle of a trial: as soon as the write is seen, and a little later
     for later in [300, 0, 3, 1].map(Duration::from_millis) {
         let undone = bench.journal("undone").len();
         let mut child = bench
@@ -376,18 +376,18 @@ fn an_interrupted_search_restores_goes_on_and_has_a_report() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let (code, text) = output_of(&child.wait_with_output().unwrap());
     assert_eq!((code, bench.knobs()), (Some(1), before.clone()), "{text}");
-    assert!(text.contains("interrupted: nothing remains written"), "{text}");
+    assert!(text.contains("interrupted: everything is restored"), "{text}");
     let (code, text) =
         output_of(&bench.on_the_machine(&["tune", "--resume", folder, "--yes"]).output().unwrap());
     assert_eq!(code, Some(0), "{text}");
     assert!(
-        text.contains("rps is better than the present state (-10.0% .. -10.0%, 95%)"),
+        text.contains("rps is better than the current state (-10.0% .. -10.0%, 95%)"),
         "{text}"
     );
     assert_ne!(bench.knobs(), before);
     assert_eq!(output_of(&bench.run(&["undo"])).0, Some(0));
     assert_eq!(bench.knobs(), before);
-    // a search that has ended has its result again, without another window
+    // a search that has ended returns its result again, without another window
     let windows = records().unwrap();
     let again = &["tune", "--resume", folder, "--yes", "--json"];
     let output = bench.on_the_machine(again).output().unwrap();
@@ -422,7 +422,7 @@ fn plan_follows_a_winner_until_it_is_in_effect_or_forgotten() {
         let plan = bench.plan(options);
         assert_eq!((&plan["measured"], &plan["changes"]), (&Json::Null, &Json::Array(vec![])));
     }
-    // the plan is applied as any other
+    // the plan is applied like any other
     let file = bench.dir.path().join("plan.json");
     std::fs::write(&file, plan.to_string()).unwrap();
     let (code, text) = output_of(&bench.run(&["apply", "--yes", "--plan", file.to_str().unwrap()]));

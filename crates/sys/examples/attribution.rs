@@ -1,5 +1,5 @@
-//! Prints, as JSON and without sampling, who polled each NAPI and who read its data, until standard
-//! input ends or for a number of seconds.
+//! Prints as JSON, without sampling, which CPU polled each NAPI and which process read its data.
+//! Runs until standard input ends or for a number of seconds.
 //!
 //!     attribution            until end of input; prints "attached" on stderr when attached
 //!     attribution 2.5        for 2.5 seconds

@@ -1,7 +1,8 @@
 //! netsilo's eBPF programs, each next to the Rust code that loads it and decodes its counts.
 //!
-//! Each part gives a reason where the kernel or a missing privilege does not permit it. The
-//! programs only count: they decide nothing and change no packet. Uses nothing else of this crate.
+//! If the kernel or a missing privilege prevents a part from running, that part reports the reason.
+//! The programs only count: they decide nothing and change no packet. Uses nothing else of this
+//! crate.
 
 pub mod arrived;
 pub mod cgroup;

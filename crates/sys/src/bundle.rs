@@ -1,13 +1,13 @@
-//! A bundle: what `netsilo capture` saves, so that every read-only verb works on another machine.
+//! A bundle is what `netsilo capture` saves. Every read-only verb can read it on another machine.
 //!
-//! `host.tar.zst` holds `manifest.json`, `attribution.json`, and the trees of two samples `0/` and
-//! `1/`. Each tree is a [`Root`] and also has the answers of ethtool and netlink, as
+//! `host.tar.zst` holds `manifest.json`, `attribution.json`, and the trees of two samples, `0/` and
+//! `1/`. Each tree is a [`Root`]; it also has the answers of ethtool and netlink, as
 //! `ethtool/<dev>.json` and `netdev_genl.json`. Opening a bundle runs the same readers on the
-//! trees. A bundle never has payload; it has addresses only on request.
+//! trees. A bundle never contains payload, and contains addresses only on request.
 //!
-//! A bundle of several windows also holds, for each further window N from 2 on, `N/` with what
-//! differs from the sample before, `gone-N.json` with the paths that this sample lacks, and
-//! `attribution-N.json`.
+//! A bundle of several windows has more for each further window N (from 2 on). `N/` has the files
+//! that differ from the sample before, `gone-N.json` has the paths that this sample lacks, and
+//! `attribution-N.json` has the counts.
 
 mod delta;
 pub mod redact;
@@ -35,12 +35,12 @@ use crate::files::regular;
 use crate::files::root::Root;
 use crate::read::snapshot::snapshot;
 
-/// The schema version that this netsilo writes for several windows and the newest that it reads. A
-/// bundle of one window has version 1.
+/// The schema version that this netsilo writes for bundles of several windows. It is also the
+/// newest version that it reads. A bundle of one window has version 1.
 pub const SCHEMA: u32 = 2;
 
-/// Files and bytes of all samples after which a capture takes no more windows: some less than what
-/// is unpacked.
+/// A capture takes no more windows once all samples have this many files or bytes. The limits are a
+/// little below those for unpacking.
 const MOST_FILES: usize = 60_000;
 const MOST_BYTES: u64 = 192 << 20;
 
@@ -50,7 +50,7 @@ const MOST_JSON: usize = 16 << 20;
 /// Why a bundle could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// A file on this machine cannot be read or written.
+    /// A file on this machine could not be read or written.
     #[error("{}: {source}", path.display())]
     File {
         /// The file.
@@ -58,7 +58,7 @@ pub enum BundleError {
         /// The error.
         source: io::Error,
     },
-    /// It is not a bundle, or was tampered with.
+    /// It is not a bundle, or someone tampered with it.
     #[error("not a netsilo bundle: {0}")]
     Invalid(#[from] UnpackError),
     /// A part of it is missing or malformed.
@@ -81,9 +81,9 @@ pub enum BundleError {
         written_by: String,
     },
     /// The capture ended before its first window.
-    #[error("there is nothing to save: no window has ended")]
+    #[error("nothing to save: no window has ended yet")]
     Empty,
-    /// The readers reject its trees, or a tree cannot be saved.
+    /// The readers reject its trees, or a tree could not be saved.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
@@ -98,7 +98,7 @@ pub struct Manifest {
     pub netsilo: String,
     /// Kernel release of the machine.
     pub kernel: String,
-    /// Whether hardware and network addresses and the host name are unchanged.
+    /// Whether hardware addresses, network addresses and the host name are the real ones.
     pub with_addresses: bool,
     /// Its contents, in words.
     pub holds: Vec<String>,
@@ -118,7 +118,8 @@ fn is_one(windows: &usize) -> bool {
 /// Whether a bundle has the real addresses and host name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Addresses {
-    /// Replaced by synthetic ones, consistently within the bundle.
+    /// Synthetic addresses and host name; the same address has the same replacement everywhere in
+    /// the bundle.
     Replace,
     /// Unchanged.
     Keep,
@@ -128,11 +129,11 @@ pub enum Addresses {
 #[derive(Debug)]
 pub struct Capture {
     dir: PrivateDir,
-    /// Whole trees of the samples of which `dir` has the difference; at most two at a time.
+    /// Whole trees of those samples that `dir` has only as differences; at most two at a time.
     whole: PrivateDir,
-    /// Number of samples that began.
+    /// Number of samples started.
     samples: usize,
-    /// Of the sample that is being read.
+    /// The recorder of the sample that is being read.
     recorder: Option<Arc<Recorder>>,
     /// The counts of each window.
     windows: Vec<Attribution>,
@@ -141,7 +142,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts a capture; its trees are in a temporary directory until it is written or dropped.
+    /// Starts a capture. Its trees are in a temporary directory until the capture is written or
+    /// dropped.
     pub fn start() -> Result<Self, BundleError> {
         Ok(Self {
             dir: private_dir("netsilo-capture")?,
@@ -154,8 +156,8 @@ impl Capture {
         })
     }
 
-    /// Wraps the root so that the next sample is saved: what is read before the first window, and
-    /// at the end of each one.
+    /// Wraps the root so that the next sample is saved. A sample is what is read before the first
+    /// window or at the end of a window.
     pub fn sample(&mut self, root: &Root) -> Result<Root, BundleError> {
         self.finish_sample()?;
         let (root, recorder) = root.recording(&self.whole(self.samples))?;
@@ -164,23 +166,24 @@ impl Capture {
         Ok(root)
     }
 
-    /// Takes the counts between the last two samples.
+    /// Adds the counts of the time between the last two samples.
     pub fn window(&mut self, attribution: &Attribution) {
         self.windows.push(attribution.clone());
     }
 
-    /// Whether another window could make the bundle too large to be opened.
+    /// Whether another window could make the bundle too large to open.
     pub fn is_full(&self) -> bool {
         self.files > MOST_FILES || self.bytes > MOST_BYTES
     }
 
-    /// The folder of a sample's whole tree.
+    /// The folder with a sample's whole tree.
     fn whole(&self, sample: usize) -> PathBuf {
         let dir = if sample < 2 { &self.dir } else { &self.whole };
         dir.path().join(sample.to_string())
     }
 
-    /// Completes the tree of the last sample; of a third or later one only the difference is kept.
+    /// Completes the tree of the last sample. From the third sample on, only the difference is
+    /// kept.
     fn finish_sample(&mut self) -> Result<(), BundleError> {
         let Some(recorder) = self.recorder.take() else { return Ok(()) };
         recorder.finish()?;
@@ -201,7 +204,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Writes the bundle; leaves out a last sample without the counts of its window.
+    /// Writes the bundle. Leaves out the last sample if the counts of its window are missing.
     pub fn write(
         mut self,
         path: &Path,
@@ -242,7 +245,7 @@ impl Capture {
         Ok(manifest)
     }
 
-    /// Opens the capture as a reader of its bundle would, without keeping the bundle.
+    /// Opens the capture as a reader of the bundle would, without keeping the bundle.
     pub fn reopen(self, kernel: &str, addresses: Addresses) -> Result<Bundle, BundleError> {
         let dir = private_dir("netsilo-capture")?;
         let path = dir.path().join("host.tar.zst");
@@ -251,17 +254,18 @@ impl Capture {
     }
 }
 
-/// Opens a bundle and reads it as the machine itself would be read: all its windows as one.
+/// Opens a bundle and reads it as the machine itself would be read. All its windows become one.
 pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
     Bundle::open(path)?.whole()
 }
 
-/// An open bundle; its windows are read in order.
+/// An open bundle. Its windows are read in order.
 #[derive(Debug)]
 pub struct Bundle {
-    /// What was not read yet.
+    /// The files that were not read yet.
     parts: MemoryTree,
-    /// The sample at the end of the last window that was read, or of the first one.
+    /// The tree of the sample at the end of the last window that was read; before that, the first
+    /// sample.
     tree: Arc<MemoryTree>,
     manifest: Manifest,
     /// The number of the next window, from 1 on.
@@ -308,7 +312,7 @@ impl Bundle {
         Ok(Some(Observation { before, after, attribution }))
     }
 
-    /// All windows that were not read as one.
+    /// All windows that were not read yet, as one.
     pub fn whole(mut self) -> Result<Observation, BundleError> {
         let mut attribution = self.counts()?;
         while self.next < self.windows() {
@@ -333,7 +337,7 @@ impl Bundle {
         Ok(snapshot(&Root::in_memory(Arc::clone(&self.tree))?)?)
     }
 
-    /// Makes the tree that of the end of the next window.
+    /// Turns the tree into that of the sample at the end of the next window.
     fn advance(&mut self) -> Result<(), BundleError> {
         if self.next > 1 {
             let gone: Vec<String> = load(&self.parts, &gone_from(self.next))?;

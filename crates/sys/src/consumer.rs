@@ -12,7 +12,7 @@ use crate::files::error::ReadError;
 use crate::files::root::Root;
 use crate::transaction::knob::CGROUPS;
 
-/// Maximum readings of the threads; two consecutive ones must agree.
+/// Maximum number of readings of the threads. Two consecutive ones must agree.
 const LOOKS: usize = 10;
 
 /// The consumer to pin.
@@ -41,7 +41,7 @@ pub enum PinError {
         "threads come and go faster than they can be read; restrict the cgroup instead (--cgroup)"
     )]
     Restless,
-    /// There is no such cgroup.
+    /// The cgroup does not exist.
     #[error(
         "no cgroup {path} below {CGROUPS}; `cat /proc/PID/cgroup` shows a process's own (after 0::)"
     )]
@@ -63,7 +63,7 @@ pub enum PinError {
     NoController {
         /// The cgroup.
         path: String,
-        /// Its parent, with a slash at the end.
+        /// Its parent folder, with a slash at the end.
         parent: String,
     },
     /// A file could not be read.
@@ -107,8 +107,9 @@ fn look(root: &Root, who: &ConsumerSelector) -> Result<Vec<Thread>, PinError> {
     Ok(threads)
 }
 
-/// The CPUs to which processes are pinned: all CPUs of those of its threads that may not run on all
-/// of `online`. A process without such a thread, or that has ended, has no entry.
+/// The CPUs to which processes are pinned. For each process, these are the CPUs of those threads
+/// that may not run on all of `online`. A process that has no pinned thread, or has ended, has no
+/// entry.
 pub fn pinned(
     root: &Root,
     pids: impl IntoIterator<Item = u32>,
@@ -155,7 +156,8 @@ fn thread(root: &Root, pid: u32, tid: u32) -> Result<Option<Thread>, ReadError> 
     }
 }
 
-/// Whether a process or thread ended while its files were read: ENOENT, or ESRCH for open files.
+/// Whether a process or thread ended while its files were read. The error is ENOENT, or ESRCH for
+/// open files.
 fn is_gone(error: &ReadError) -> bool {
     let ended = |source: &std::io::Error| {
         source.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
@@ -163,7 +165,8 @@ fn is_gone(error: &ReadError) -> bool {
     error.is_absent() || matches!(error, ReadError::Io { source, .. } if ended(source))
 }
 
-/// Finds a cgroup by its path, relative to the root cgroup or as a folder of the cgroup mount.
+/// Finds a cgroup by its path. The path is relative to the root cgroup, or is a folder of the
+/// cgroup mount.
 pub fn cgroup(root: &Root, path: &Path) -> Result<Cgroup, PinError> {
     let path = path.to_string_lossy();
     let below = path.strip_prefix(CGROUPS).unwrap_or(&path);
@@ -216,7 +219,7 @@ mod tests {
     #[test]
     fn all_threads_of_a_process_are_found_by_its_number_and_its_name() {
         let (done, wait) = std::sync::mpsc::channel::<()>();
-        // a thread sets its own name first
+        // a thread sets its own name when it starts
         let (named, is_named) = std::sync::mpsc::channel();
         let sleep = move || named.send(()).is_ok() && wait.recv().is_err();
         let sleeper = std::thread::Builder::new().name("pin-sleeper".into()).spawn(sleep).unwrap();

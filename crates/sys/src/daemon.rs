@@ -1,7 +1,8 @@
-//! What a daemon needs besides reading and writing: events, signals, hints and its own cost.
+//! Events, signals, hints and the cost of the daemon itself: what a daemon needs besides reading
+//! and writing.
 //!
-//! Uses [`files`](crate::files) and [`transaction`](crate::transaction), whose lock makes it the
-//! only instance. The daemon's decisions are in `netsilo-decide`, its loop is in `netsilo`.
+//! Uses [`files`](crate::files) and [`transaction`](crate::transaction). A lock makes the daemon
+//! the only instance. Its decisions are in `netsilo-decide`, its loop is in `netsilo`.
 
 pub mod events;
 pub mod hints;

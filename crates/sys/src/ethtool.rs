@@ -1,4 +1,4 @@
-//! What `ethtool` shows and sets: the ioctl `SIOCETHTOOL`, read and written.
+//! Reads and writes what `ethtool` shows and sets, by the ioctl `SIOCETHTOOL`.
 //!
 //! Uses nothing else of this crate. Decoding and encoding are in `netsilo-model`; journal and undo
 //! are in [`transaction`](crate::transaction).

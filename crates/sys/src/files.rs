@@ -1,7 +1,7 @@
 //! The source of kernel files, and how they are read: whole, line by line, or repeatedly.
 //!
 //! A [`Root`](root::Root) is the running kernel, a captured tree, or a tree made for a test. Uses
-//! nothing else of this crate. What a file means does not belong here: readers pass a parser of
+//! nothing else of this crate. The meaning of a file does not belong here: readers pass a parser of
 //! `netsilo-model`.
 
 pub mod cache;

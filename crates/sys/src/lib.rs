@@ -1,4 +1,4 @@
-//! netsilo's kernel edge: everything that reads from the kernel or writes to it.
+//! Everything of netsilo that reads from the kernel or writes to it.
 //!
 //! Nothing is decided or printed here, and only this crate reads files below `/proc` and `/sys`.
 //!

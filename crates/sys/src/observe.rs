@@ -1,4 +1,5 @@
-//! Observes the running host: a snapshot, counting during an interval, another snapshot.
+//! Observes the running host: takes a snapshot, counts during an interval, and takes another
+//! snapshot.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,15 +18,16 @@ use crate::read::netlink::sock_diag;
 use crate::read::refresh::Refresher;
 use crate::read::snapshot::{Series, snapshot};
 
-/// Most thread groups whose affinity is read.
+/// Maximum number of thread groups whose affinity is read.
 const MOST_READERS: usize = 32;
 
 /// How to count which threads read which data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountingMode {
-    /// eBPF, always attached; sock_diag where eBPF is refused.
+    /// eBPF, always attached. Uses sock_diag if eBPF is refused.
     Continuous,
-    /// eBPF, attached for this long in each interval to cost less; sock_diag where eBPF is refused.
+    /// eBPF, attached for this long in each interval to reduce its cost. Uses sock_diag if eBPF is
+    /// refused.
     Windows(Duration),
     /// sock_diag only.
     WithoutBpf,
@@ -42,16 +44,16 @@ pub enum ObserveError {
     Bpf(#[from] tracer::ReadError),
 }
 
-/// Observes the running host repeatedly; each observation begins where the last one ended.
+/// Observes the running host repeatedly. Each observation begins where the last one ended.
 pub struct Observer {
     counting: CountingMode,
     counter: Counter,
     /// The start of the next observation.
     ///
-    /// `None` until the last observation is given back to an observer started with
-    /// [`Observer::start_light`].
+    /// `None` while the caller of an observer started with [`Observer::start_light`] has the last
+    /// observation.
     before: Option<Snapshot>,
-    /// `None`: each snapshot is a full read, or the next of `series`.
+    /// `None`: each snapshot is a full read, or is the next one of `series`.
     refresher: Option<Refresher>,
     series: Option<Series>,
 }
@@ -78,16 +80,16 @@ impl Observer {
         Self::begin(root, counting, options, None)
     }
 
-    /// Starts counting for a long time: later snapshots read only what changes without an
+    /// Starts counting for a long time. Later snapshots read only what changes without an
     /// announcement.
     ///
-    /// Interrupts of other devices and data that no decision needs are left out. Call
+    /// Leaves out interrupts of other devices and data that no decision needs. Call
     /// [`Observer::invalidate`] when something else changed.
     pub fn start_light(root: &Root, counting: CountingMode) -> Result<Self, ObserveError> {
         Self::begin(root, counting, tracer::Options::default(), Some(Refresher::default()))
     }
 
-    /// Changes how long eBPF is attached in each later interval; only in
+    /// Changes how long eBPF is attached in each later interval. Has an effect only in
     /// [`CountingMode::Windows`].
     pub fn set_window(&mut self, length: Duration) {
         if let CountingMode::Windows(window) = &mut self.counting {
@@ -121,16 +123,17 @@ impl Observer {
             Some(refresher) => refresher.first(root)?,
             None => snapshot(root)?,
         });
-        // The counts are of the time from this snapshot on, as in all later windows.
+        // As in all later windows, counting starts with this snapshot.
         if let (CountingMode::Continuous, Counter::Attached(tracer)) = (counting, &mut counter) {
             tracer.restart()?;
         }
         Ok(Self { counting, counter, before, refresher, series: None })
     }
 
-    /// From now on the topology, the list of processes, the programs that write the same knobs,
-    /// sysctls, the settings of netdevs, the audit, and the hints and nodes of interrupts may be up
-    /// to 5 s old, unless this process writes a setting: for views that are renewed each second.
+    /// Allows some data to be up to 5 s old, for views that are updated each second. This applies
+    /// to the topology, the list of processes, the programs that write the same knobs, sysctls, the
+    /// settings of netdevs, the audit, and the hints and nodes of interrupts. A write of a setting
+    /// by this process makes them all read again.
     pub fn read_seldom(&mut self) {
         self.series = Some(Series::default());
     }
@@ -141,12 +144,12 @@ impl Observer {
 
     /// Takes an observation back, so that the next one begins where it ended.
     ///
-    /// Required after [`Observer::start_light`], which keeps no copy of its observations.
+    /// Required after [`Observer::start_light`], because it keeps no copy of its observations.
     pub fn give_back(&mut self, observation: Observation) {
         self.before = Some(observation.after);
     }
 
-    /// Observes the next `interval`; `wait` lets the time pass, for example with a progress
+    /// Observes the next `interval`. `wait` lets the time pass, for example with a progress
     /// display.
     pub fn next(
         &mut self,
@@ -201,7 +204,7 @@ fn heaviest_readers(attribution: &Attribution) -> impl Iterator<Item = u32> {
     readers.into_iter().take(MOST_READERS).map(|(tgid, _)| tgid)
 }
 
-/// eBPF if any hook attaches; else sock_diag, with the reasons of the hooks.
+/// Uses eBPF if any hook attaches; else sock_diag, with the reasons of the hooks.
 fn attached_or_sockets(options: tracer::Options) -> Counter {
     let tracer = Tracer::attach(options);
     if tracer.hooks().iter().any(|hook| hook.refused.is_none()) {

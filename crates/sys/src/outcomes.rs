@@ -1,7 +1,7 @@
-//! The folder of outcomes: one file for what each search measured, private to its owner.
+//! The folder of outcomes. Each search stores what it measured in one file, private to its owner.
 //!
-//! Only whole files of bounded size that nobody else can write to are read, and only the newest are
-//! kept. What is in them is not known here.
+//! Reads only complete files of bounded size to which nobody else can write, and keeps only the
+//! newest. This module does not know what the files contain.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -15,10 +15,10 @@ use crate::files::{regular, trust};
 /// Default folder; it survives a reboot.
 pub const OUTCOMES_DIR: &str = "/var/lib/netsilo/outcomes";
 
-/// Most files; a further one removes the oldest.
+/// Maximum number of files. Storing another one removes the oldest.
 pub const MOST_FILES: usize = 64;
 
-/// Most bytes of a file: that of a machine with a thousand queues has 300 kB.
+/// Maximum size of a file in bytes. The file of a machine with a thousand queues has 300 kB.
 const MOST_BYTES: u64 = 1 << 20;
 
 const SUFFIX: &str = ".json";
@@ -26,7 +26,7 @@ const SUFFIX: &str = ".json";
 /// One file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutcomeFile {
-    /// Its name without the suffix; later ones are greater.
+    /// Its name without the suffix. Ids of later files are greater.
     pub id: String,
     /// Its contents.
     pub text: Vec<u8>,
@@ -37,7 +37,7 @@ pub struct OutcomeFile {
 pub struct OutcomeFiles {
     /// The files that can be trusted, the newest first.
     pub outcomes: Vec<OutcomeFile>,
-    /// What was not read, and why.
+    /// The files that were not read, and why.
     pub notes: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Outcome
     move |source| OutcomeError { doing, path: path.to_owned(), source }
 }
 
-/// Reads the newest files of a folder; a folder that does not exist has none.
+/// Reads the newest files of a folder. A missing folder has no files.
 pub fn load(dir: &Path) -> OutcomeFiles {
     let mut loaded = OutcomeFiles::default();
     let note = |path: &Path, error: io::Error| format!("{} is not used: {error}", path.display());
@@ -82,8 +82,8 @@ pub fn load(dir: &Path) -> OutcomeFiles {
     loaded
 }
 
-/// Writes a file atomically under an id that sorts after those of the past, removes the oldest
-/// files above [`MOST_FILES`], and returns the id.
+/// Writes a file atomically under an id that sorts after all earlier ones. Removes the oldest files
+/// above [`MOST_FILES`]. Returns the id.
 pub fn store(dir: &Path, when: &str, text: &[u8]) -> Result<String, OutcomeError> {
     trust::make_dir(dir, 0o700).map_err(|error| failed("create", dir)(error.into()))?;
     // temporary files have mode 0600
@@ -99,13 +99,13 @@ pub fn store(dir: &Path, when: &str, text: &[u8]) -> Result<String, OutcomeError
     Ok(id)
 }
 
-/// Removes the file with an id of [`ids`].
+/// Removes the file that has this id of [`ids`].
 pub fn forget(dir: &Path, id: &str) -> Result<(), OutcomeError> {
     let path = file_of(dir, id);
     std::fs::remove_file(&path).map_err(failed("remove", &path))
 }
 
-/// The ids of all files in a folder, the oldest first; an error if others can write to it.
+/// The ids of all files in a folder, the oldest first. Fails if others can write to the folder.
 pub fn ids(dir: &Path) -> io::Result<Vec<String>> {
     if trust::check(dir)?.is_none() {
         return Ok(Vec::new());
@@ -124,7 +124,7 @@ fn file_of(dir: &Path, id: &str) -> PathBuf {
     dir.join(format!("{id}{SUFFIX}"))
 }
 
-/// Gives the file its name; a number follows if two searches end at the same time.
+/// Gives the file its name. If two searches end at the same time, a number is added.
 fn persist(mut file: NamedTempFile, dir: &Path, when: &str) -> io::Result<String> {
     let ids = (2..100).map(|number| format!("{when}-{number}"));
     for id in std::iter::once(when.to_owned()).chain(ids) {
@@ -137,7 +137,7 @@ fn persist(mut file: NamedTempFile, dir: &Path, when: &str) -> io::Result<String
     Err(ErrorKind::AlreadyExists.into())
 }
 
-/// Reads a regular file of the user's own or root's, without following a link.
+/// Reads a regular file that belongs to this user or root, without following a link.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     trust::check(path)?;
     let file = regular::open_with(OpenOptions::new().read(true), OFlags::NOFOLLOW, path)?;

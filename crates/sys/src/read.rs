@@ -1,7 +1,7 @@
 //! Reads a host into the values of [`netsilo_model::snapshot`].
 //!
-//! Uses [`files`](crate::files) and [`ethtool`](crate::ethtool). Text is parsed by `netsilo-model`,
-//! rates and findings are computed elsewhere, and nothing is written here.
+//! Uses [`files`](crate::files) and [`ethtool`](crate::ethtool). `netsilo-model` parses the text,
+//! other crates compute rates and findings, and nothing is written here.
 
 pub mod audit;
 pub mod containers;

@@ -1,8 +1,9 @@
-//! Writes to the kernel with a journal: apply, verify, undo, and the guard that undoes by itself.
+//! Writes to the kernel with a journal: apply, verify, undo, and the guard, which undoes
+//! automatically.
 //!
 //! Uses [`files`](crate::files) and [`ethtool`](crate::ethtool). The old value of each knob is in
-//! the journal before the new one is written, and undo restores only values that are still ours.
-//! What to write, and why, is decided in `netsilo-decide`.
+//! the journal before the new one is written, and undo restores only values that are still
+//! netsilo's own. `netsilo-decide` decides what to write, and why.
 
 pub mod apply;
 pub mod attached;

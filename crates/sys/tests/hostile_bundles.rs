@@ -1,4 +1,4 @@
-//! What a bundle of a stranger can cost: the memory of this process, which has no other test.
+//! Limits what a stranger's bundle can cost: the memory of this process, which runs no other test.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ fn header(name: &str, kind: EntryType, size: u64) -> tar::Header {
     header
 }
 
-/// Opens a bundle that `fill` writes, and returns why it is refused.
+/// Opens a bundle that `fill` writes. Returns why it is refused.
 fn refused(what: &str, fill: impl FnOnce(&mut Archive) -> io::Result<()>) -> String {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("host.tar.zst");
@@ -107,8 +107,8 @@ fn a_hostile_bundle_is_refused_within_64_mib() {
     assert!(error.contains("cannot unpack") && error.contains("memory"), "{error}");
 }
 
-/// On a disk with slow deletes (`discard`) the many files of the capture take minutes; seconds with
-/// `TMPDIR=/dev/shm`.
+/// On a disk with slow deletes (`discard`) the many files of the capture take minutes. With
+/// `TMPDIR=/dev/shm` they take seconds.
 #[test]
 #[ignore = "slow: make test-long"]
 fn a_bundle_of_512_cpus_and_4000_interrupts_reads() {

@@ -1,5 +1,5 @@
-//! Paths below `/proc` and `/sys` are named in `netsilo-sys` only, and `docs/kernel.md` documents
-//! all of them.
+//! Only `netsilo-sys` names paths below `/proc` and `/sys`, and `docs/kernel.md` documents all of
+//! them.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -27,7 +27,7 @@ fn named((path, file): (String, PathBuf)) -> String {
 
 /// The literals of a crate that are paths below `/proc` or `/sys`, with their files.
 ///
-/// Test modules are left out, and texts for people, which have blanks.
+/// Leaves out test modules, and texts for people, which contain spaces.
 fn kernel_paths(name: &str) -> Vec<(String, PathBuf)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name(name).join("src");
     let mut paths = Vec::new();
@@ -45,7 +45,7 @@ fn is_kernel_path(literal: &str) -> bool {
         && !literal.contains(char::is_whitespace)
 }
 
-/// Whether the page names a path, by its last part without a placeholder.
+/// Whether the page names a path. A path is compared by its last part without a placeholder.
 fn is_known(literal: &str) -> bool {
     let last = literal
         .split('/')

@@ -23,7 +23,7 @@ fn igb_reports_its_rss_and_toeplitz_predicts_the_napi_of_a_socket() {
     }
 }
 
-/// What the kernels before and after it show too.
+/// What the kernels before and after this one also show.
 #[test]
 #[ignore = "too slow for make test: make test-long"]
 fn igb_reports_its_rss_on_the_kernel_between_them() {
@@ -41,8 +41,7 @@ fn virtio_has_no_rss_and_its_sockets_report_one_napi_per_queue() {
     serve(Kernel::V6_12, NicModel::VirtioNet, "nic-virtio");
 }
 
-/// Boots a guest, runs one of the servers in it and the client at its peer; both must
-/// succeed.
+/// Boots a guest, runs one of the servers in it and the client at its peer. Both must succeed.
 fn serve(kernel: Kernel, model: NicModel, server: &str) {
     // one guest at a time, whatever the number of test threads
     static GUEST: Mutex<()> = Mutex::new(());

@@ -1,4 +1,4 @@
-//! The readers on real kernels, in the lab: this program boots the guest and runs one of its
+//! The readers on real kernels, in the lab. This program boots the guest and runs one of its
 //! ignored tests in it.
 
 #![allow(clippy::unwrap_used, reason = "tests")]

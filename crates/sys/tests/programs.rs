@@ -1,5 +1,5 @@
-//! An eBPF program, the file that decodes its counts and its rows in `docs/kernel.md` name each
-//! other.
+//! An eBPF program and the file that decodes its counts name each other, and `docs/kernel.md` has
+//! rows for both.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests")]
 

@@ -61,7 +61,7 @@ impl Host {
     }
 
     /// Changes everything that changes without an announcement, and the interrupts' settings, as
-    /// other programs may.
+    /// other programs may do.
     fn a_second_later(&self) {
         self.put("proc/uptime", "101.0 0\n");
         self.edit("proc/stat", "cpu5 1000000000 0 1000000000", "cpu5 1000000020 0 1000000030");
@@ -79,7 +79,7 @@ impl Host {
     }
 }
 
-/// A full read as the refresher leaves it: without the data that is not refreshed.
+/// A full read, without the data that the refresher does not read.
 fn without_the_rest(mut whole: Snapshot) -> Snapshot {
     whole.audit = None;
     let netdevs = || whole.netdevs.iter();
@@ -211,8 +211,8 @@ fn changes_that_a_refresh_cannot_apply_force_a_full_read() {
                 "proc/interrupts",
                 &(text.lines().filter(kept).collect::<Vec<_>>().join("\n") + "\n"),
             );
-            // a tree cannot reproduce the errors of a cached file whose object is gone: its actions
-            // change instead
+            // a tree cannot reproduce the errors of a cached file whose object is gone, so its
+            // actions change instead
             host.put("sys/kernel/irq/31/actions", "\n");
         }),
         ("a netdev that has gone", |host| {

@@ -91,7 +91,7 @@ fn a_bundle_of_several_windows_gives_each_and_all_as_one() {
     for lost_events in 1..4 {
         capture.window(&Attribution { lost_events, ..Attribution::default() });
     }
-    // the last sample has no counts: a signal came
+    // the last sample has no counts, because a signal arrived
     let manifest = capture.write(&path, "6.1", Addresses::Keep).unwrap();
     assert_eq!((manifest.schema, manifest.windows), (2, 3));
     let mut bundle = Bundle::open(&path).unwrap();
@@ -113,7 +113,7 @@ fn a_capture_without_a_window_is_not_written() {
     let mut capture = Capture::start().unwrap();
     snapshot(&capture.sample(&Root::live()).unwrap()).unwrap();
     let error = capture.write(&path, "6.1", Addresses::Keep).unwrap_err();
-    assert_eq!(error.to_string(), "there is nothing to save: no window has ended");
+    assert_eq!(error.to_string(), "nothing to save: no window has ended yet");
     assert!(!path.exists());
 }
 

@@ -135,7 +135,7 @@ fn a_peer_beyond_a_veth_is_not_local() {
             let address = peer.recv().unwrap();
             let mut client = TcpStream::connect(address).unwrap();
             client.write_all(&[7; 100_000]).unwrap();
-            // ends, and with it its namespace, on a message
+            // a message ends the thread, and with it its namespace
             let _ = peer.recv();
         });
         let peer_pid = netns.recv().unwrap();
@@ -168,7 +168,7 @@ fn a_peer_beyond_a_veth_is_not_local() {
     });
 }
 
-/// Thread id of the calling thread; `/proc/<tid>` is its directory too.
+/// Thread id of the calling thread. It also names the thread's folder `/proc/<tid>`.
 fn gettid() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }

@@ -1,4 +1,4 @@
-//! Comparison of A with B: from pairs of numbers to a verdict and warnings. Measures and writes
+//! Compares A with B: turns pairs of numbers into a verdict and warnings. Measures and writes
 //! nothing.
 
 use crate::stats::bootstrap::{self, Draws};
@@ -23,13 +23,13 @@ pub enum Better {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// By their ratio; both must be above 0.
+    /// By their ratio. Both must be above 0.
     Ratio,
-    /// By their difference, for shares, which may be 0.
+    /// By their difference. This is for shares, which may be 0.
     Difference,
 }
 
-/// One number of each setting, measured directly after each other.
+/// One number for each setting, measured directly after each other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pair {
@@ -37,7 +37,7 @@ pub struct Pair {
     pub a: f64,
     /// The number under setting B.
     pub b: f64,
-    /// Whether B ran first; decided at random.
+    /// Whether B ran first. This is decided at random.
     pub b_first: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Pair {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ComparisonSpec {
-    /// When to stop; `smallest_relevant` is relative on the ratio scale.
+    /// When to stop. `smallest_relevant` is relative on the ratio scale.
     pub rules: Rules,
     /// Ratio or difference.
     pub scale: Scale,
@@ -74,17 +74,18 @@ pub enum Conclusion {
 pub struct Comparison {
     /// B compared with A.
     pub verdict: Conclusion,
-    /// Why to stop measuring; `None` when more pairs are needed.
+    /// Why to stop measuring; `None` if more pairs are needed.
     pub stop: Option<Stop>,
-    /// Probability that the interval misses the true change, whenever it stops.
+    /// Probability that the interval does not contain the true change, whenever the comparison
+    /// stops.
     #[serde(rename = "doubt")]
     pub error_rate: f64,
     /// Number of pairs used for the interval.
     pub pairs_used: usize,
-    /// B minus A, relative to A on the ratio scale; the verdict follows from its interval.
+    /// B minus A, relative to A on the ratio scale. The verdict follows from its interval.
     pub change: Option<Estimate>,
-    /// The bootstrap interval of the same change, as if the number of pairs had been fixed;
-    /// informative only, not used for the verdict.
+    /// The bootstrap interval of the same change, as if the number of pairs had been fixed. It is
+    /// informative only, and not used for the verdict.
     pub bootstrap: Option<Estimate>,
     /// The medians with A and with B.
     pub medians: Option<(f64, f64)>,
@@ -92,7 +93,7 @@ pub struct Comparison {
     pub a: Steadiness,
     /// Steadiness of B.
     pub b: Steadiness,
-    /// Indices of pairs with outlying differences; they move the interval little.
+    /// Indices of pairs with outlying differences. They have little influence on the interval.
     #[serde(rename = "far_off")]
     pub outliers: Vec<usize>,
     /// All measured pairs.
@@ -116,7 +117,7 @@ impl ComparisonSpec {
         }
     }
 
-    /// Compares the pairs; the interval is that of the last look that was due.
+    /// Compares the pairs. The interval is that of the last look that was due.
     pub fn compare(&self, pairs: &[Pair]) -> Comparison {
         let differences: Vec<f64> = pairs.iter().map(|pair| self.difference(pair)).collect();
         let each = |of: fn(&Pair) -> f64| pairs.iter().map(of).collect::<Vec<_>>();

@@ -1,20 +1,21 @@
 //! A race between settings: which one to measure next, which ones are out, and which one won.
 //!
-//! Candidate 0 is the present state. In each round every candidate that is still in is measured
-//! once, in random order, so that drift affects all alike; a candidate is compared only with what
-//! the same rounds measured. Intervals are those of [`crate::stats::sequential`]: valid whenever
+//! Candidate 0 is the current state. In each round every remaining candidate is measured once, in
+//! random order, so that drift affects all alike. Candidates are compared only by measurements of
+//! the same rounds. Intervals are those of [`crate::stats::sequential`]: they are valid whenever
 //! the race looks at them.
 //!
-//! - A candidate is dropped when the interval shows that it is worse than the present state or
-//!   than the leader, is as good as the leader, or cannot gain enough.
-//! - A candidate that breaks a guard rail ([`rails`]) is taken back at once. The present state is
-//!   measured directly after it: if that is beyond the limit as well, something else was the
-//!   cause, and the candidate stays, once. One whose windows of three rounds in a row are worse
-//!   than any of the present state, by more than is tolerated, is out as well.
-//! - The winner is the best candidate that is still in and whose interval shows a gain, all
-//!   candidates together at the stated error rate.
+//! - A candidate is dropped if the interval shows that it is worse than the current state or the
+//!   leader, is as good as the leader, or cannot gain enough.
+//! - A candidate that breaks a guard rail ([`rails`]) is reverted at once. The current state is
+//!   measured directly after it. If that breaks the limit as well, something else was the cause,
+//!   and the candidate stays, once. A candidate is also dropped if its windows in three consecutive
+//!   rounds are worse than every window of the current state by more than is tolerated.
+//! - The winner is the best remaining candidate whose interval shows a gain. The error rate applies
+//!   to all candidates together.
 //!
-//! Nothing here knows a clock, a file or the kernel: the caller measures, and [`Race`] says what.
+//! Nothing here knows a clock, a file or the kernel. The caller measures, and [`Race`] determines
+//! what to measure.
 //!
 //! Files, each using only those before it: `rules`, `rails`, `standing`, `lane`, `record`,
 //! `contest`.

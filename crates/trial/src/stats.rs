@@ -1,7 +1,7 @@
 //! Statistics of measured differences: intervals, stopping rules, checks of the measurement.
 //!
-//! Functions from numbers to numbers. Only numeric libraries may come in: nothing here knows
-//! networks, experiments, files or the clock, and the caller gives the seed of random numbers. The
+//! Functions from numbers to numbers. Only numeric libraries may be used: nothing here knows
+//! networks, experiments, files or the clock, and the caller passes the seed of random numbers. The
 //! integration tests simulate the coverage of each interval with [`simulate`]. `docs/ab.md`
 //! explains the choice of methods.
 

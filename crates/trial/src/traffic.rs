@@ -10,13 +10,13 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::attribution::CpuTime;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of instances: each is a socket, and a client has about 28000 ports.
+/// Maximum number of instances. Each is a socket, and a client has about 28000 ports.
 pub const MAX_INSTANCES: usize = 20_000;
 
 /// Maximum size of a request, response or send call, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Bytes per call that a TCP stream sends, as iperf3 does, and that its reader takes.
+/// Bytes per call that a TCP stream sends, as in iperf3, and that its reader takes.
 const DEFAULT_PIECE: usize = 128 << 10;
 
 /// Maximum payload of a UDP datagram over IPv4, in bytes.
@@ -41,7 +41,7 @@ pub enum Test {
     /// The same from a file in memory, by `sendfile`: the sender copies nothing.
     #[serde(rename = "TCP_SENDFILE")]
     TcpSendfile,
-    /// Datagrams, as many as possible or at a given rate; lost datagrams stay lost.
+    /// Datagrams, as many as possible or at a given rate. Lost datagrams stay lost.
     #[serde(rename = "UDP_STREAM")]
     UdpStream,
     /// `UDP_STREAM` with the smallest frames on many flows, to load a machine that forwards.
@@ -89,7 +89,8 @@ impl Test {
         matches!(self, Self::TcpStream | Self::TcpSendfile)
     }
 
-    /// Whether `MSG_ZEROCOPY` applies: streams from a buffer; `sendfile` copies nothing anyway.
+    /// Whether `MSG_ZEROCOPY` applies. It does for streams from a buffer; `sendfile` copies nothing
+    /// anyway.
     pub fn may_zero_copy(self) -> bool {
         matches!(self, Self::TcpStream | Self::UdpStream)
     }
@@ -117,7 +118,8 @@ impl fmt::Display for Test {
 
 /// How an instance runs.
 ///
-/// It changes the result: a thread with one connection sleeps and is woken for each response.
+/// The choice changes the result: a thread with one connection sleeps and is woken for each
+/// response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -157,11 +159,11 @@ impl fmt::Display for InstancesAs {
 pub struct Spec {
     /// The traffic pattern.
     pub test: Test,
-    /// Number of instances; each has one outstanding request.
+    /// Number of instances. Each has one outstanding request.
     pub instances: usize,
     /// How instances run.
     pub instances_as: InstancesAs,
-    /// Number of client threads when instances are multiplexed.
+    /// Number of client threads if instances are multiplexed.
     pub workers: usize,
     /// Length of a request, in bytes.
     pub request_bytes: usize,
@@ -179,7 +181,7 @@ pub struct Spec {
     pub rate_per_s: Option<f64>,
     /// Time after which a UDP request counts as lost.
     pub lost_after: Duration,
-    /// Whether a lost UDP request is sent again; otherwise the next request follows.
+    /// Whether a lost UDP request is sent again. Otherwise the next request follows.
     pub resend: bool,
     /// Run time before counting starts.
     pub warm_up: Duration,
@@ -255,12 +257,13 @@ impl Spec {
     }
 }
 
-/// The counts of one end. The client sends requests and receives responses, the server the reverse.
+/// The counts of one end. The client sends requests and receives responses; the server does the
+/// reverse.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Totals {
-    /// Requests; the client counts each once, however often it sent the request.
+    /// Requests. The client counts each once, however often it sent the request.
     pub requests: u64,
     /// Responses to requests.
     pub responses: u64,
@@ -268,7 +271,8 @@ pub struct Totals {
     pub lost: u64,
     /// Requests sent again.
     pub resent: u64,
-    /// Responses after the request counted as lost, or to no known request.
+    /// Responses that arrived after the request counted as lost, or that belong to no known
+    /// request.
     pub late: u64,
     /// Bytes passed to the kernel.
     pub sent_bytes: u64,
@@ -338,7 +342,7 @@ impl Totals {
     }
 }
 
-/// Response times from before the request was sent until the response was read, in nanoseconds.
+/// Response times in nanoseconds, from before the request was sent until the response was read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Latency {
@@ -363,7 +367,7 @@ pub struct EndMachine {
     pub hostname: String,
     /// Kernel release.
     pub kernel: String,
-    /// Boot id: two ends with the same one share their CPUs.
+    /// Boot id. If two ends have the same one, they share their CPUs.
     pub boot_id: String,
     /// Kernel counters as rates: CPU times, softirqs, IPIs, softnet, interrupts, netdevs.
     pub rates: Rates,
@@ -397,7 +401,7 @@ impl EndMachine {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ServerResult {
-    /// How its workers run; as requested if the server supports it.
+    /// How its workers run: as requested, if the server supports that.
     pub instances_as: Option<InstancesAs>,
     /// Number of threads.
     pub workers: usize,
@@ -423,7 +427,7 @@ pub struct LoadResult {
     pub address: String,
     /// Counting time, in seconds.
     pub seconds: f64,
-    /// The client's totals of the whole run: each request was answered or lost.
+    /// The client's totals of the whole run. Each request was answered or lost.
     pub totals: Totals,
     /// The client's totals while counting.
     pub counted: Totals,
@@ -448,10 +452,11 @@ pub struct Figures {
     pub datagrams_per_s: Option<f64>,
     /// Share of datagrams or requests that were lost.
     pub lost: Option<f64>,
-    /// CPU time per transaction on the client's and the server's machine, in nanoseconds; counts
+    /// CPU time per transaction on the client's and the server's machine, in nanoseconds. Counts
     /// all work on them.
     pub cpu_ns_per_transaction: Option<(f64, f64)>,
-    /// CPU seconds per gigabyte (10^9 bytes) that arrived, likewise.
+    /// CPU seconds per gigabyte (10^9 bytes) that arrived, on the client's and the server's
+    /// machine.
     pub cpu_s_per_gigabyte: Option<(f64, f64)>,
 }
 
@@ -485,7 +490,7 @@ impl LoadResult {
         }
     }
 
-    /// Whether both ends ran on one machine and so share their CPU times.
+    /// Whether both ends ran on one machine, so that they share their CPU times.
     pub fn is_on_one_machine(&self) -> bool {
         self.client.boot_id == self.server.side.boot_id
     }

@@ -24,7 +24,7 @@ pub enum WorkloadMeasure {
     IpisPerPacket,
     /// NET_RX softirqs per packet that the NICs received.
     SoftirqsPerPacket,
-    /// The 99th percentile of the time from runnable to running of threads that read sockets, in
+    /// The 99th percentile of the time from runnable to running, for threads that read sockets, in
     /// nanoseconds.
     RunqueueLatency,
 }
@@ -77,7 +77,7 @@ impl WorkloadMeasure {
         if self == Self::Locality { Better::Higher } else { Better::Lower }
     }
 
-    /// How two values are compared: times by their ratio; values that may be 0 by their difference.
+    /// How two values are compared: times by their ratio, values that may be 0 by their difference.
     pub fn scale(self) -> Scale {
         if self.is_time() { Scale::Ratio } else { Scale::Difference }
     }
@@ -142,7 +142,8 @@ fn sum(rates: &Rates, of: impl Fn(&CpuRates) -> Option<f64>) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum())
 }
 
-/// CPU time that was not idle, in ns per second; interrupt time as measured if it was measured.
+/// CPU time that was not idle, in ns per second. Interrupt time is the measured one, if it was
+/// measured.
 fn cpu_ns_per_s(observation: &Observation, rates: &Rates) -> Option<f64> {
     let seconds = observation.attribution.elapsed.as_secs_f64();
     let cpus = rates.cpus.iter().filter_map(|(cpu, rates)| {
@@ -163,7 +164,7 @@ fn bytes_per_s(observation: &Observation, which: impl Fn(&Consumption) -> bool) 
     rows.map(|row| row.bytes as f64).sum::<f64>() / observation.attribution.elapsed.as_secs_f64()
 }
 
-/// Packets per second that the NICs received; without NICs, all devices but loopback.
+/// Packets per second that the NICs received. Without NICs, all devices except loopback.
 pub(crate) fn packets_per_s(observation: &Observation, rates: &Rates) -> f64 {
     let received = |which: &dyn Fn(&Netdev) -> bool| -> f64 {
         let netdevs = observation.after.netdevs.iter().filter(|netdev| which(netdev));

@@ -1,4 +1,4 @@
-//! What a race promises, in thousands of simulated worlds with noise, drift and interference.
+//! What a race guarantees, in thousands of simulated worlds with noise, drift and interference.
 
 #![allow(
     clippy::print_stdout,
@@ -11,21 +11,21 @@ use netsilo_trial::race::{Race, RaceResult, RaceRules, TurnEnd};
 use netsilo_trial::stats::mean;
 use netsilo_trial::stats::simulate::{Noise, normal};
 
-/// Parts of a window at which the guard rails are looked at.
+/// Number of parts of a window after which the guard rails are checked.
 const PEEKS: usize = 8;
 
 /// A machine whose cost under each candidate is known.
 struct World {
-    /// Cost by candidate; the present state's is 1.
+    /// Cost by candidate. That of the current state is 1.
     costs: Vec<f64>,
     noise: Noise,
     /// Deviation of one part of a window.
     deviation: f64,
     /// Growth of all costs per part of a window.
     drift: f64,
-    /// Load of others: its logarithm, correlated from part to part.
+    /// Load by other programs: its logarithm, correlated from part to part.
     weather: f64,
-    /// Parts that a burst of others still lasts.
+    /// Number of parts for which a burst of other programs still lasts.
     burst: usize,
     at: f64,
     rng: Rng,
@@ -60,13 +60,13 @@ impl World {
     }
 }
 
-/// What one race led to.
+/// The result of one race.
 struct Ended {
-    /// Cost of what the race ends on, relative to the best candidate.
+    /// Cost of the state that the race chose, relative to the best candidate.
     over_best: f64,
-    /// Whether a candidate won that is no better than the present state.
+    /// Whether a candidate won although it is no better than the current state.
     is_false: bool,
-    /// Additional cost while it searched, relative to the present state: the mean over the search.
+    /// Additional cost while it searched, relative to the current state: the mean over the search.
     loss: f64,
     /// The same, relative to the cost of the whole budget.
     loss_of_budget: f64,
@@ -103,8 +103,8 @@ fn race(mut world: World, turns: usize) -> Ended {
     }
 }
 
-/// Costs of two to eight candidates compared with the present state: within 12 % of it, one in ten
-/// far worse.
+/// Costs of two to eight candidates compared with the current state: within 12 % of it, and one in
+/// ten far worse.
 fn costs(rng: &mut Rng) -> Vec<f64> {
     let challengers = rng.usize(2..=8);
     let cost = |rng: &mut Rng| match rng.usize(..10) {

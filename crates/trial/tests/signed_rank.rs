@@ -3,7 +3,7 @@
 use netsilo_trial::stats::signed_rank::interval;
 use netsilo_trial::stats::simulate::{Noise, share};
 
-/// A pair's difference: a coin decides which side runs first, and both drift.
+/// The difference of a pair: a coin decides which side runs first, and both drift.
 fn difference(noise: Noise, truth: f64, drift: f64, rng: &mut fastrand::Rng) -> f64 {
     let (first, second) = (noise.sample(rng), noise.sample(rng) + drift);
     if rng.bool() { second + truth - first } else { first + truth - second }

@@ -20,7 +20,7 @@ pub(super) struct ReportFolder {
     pub(super) note: Option<String>,
 }
 
-/// Reads a folder; control characters in names are escaped.
+/// Reads a folder. Control characters in names are escaped.
 pub(super) fn read(folder: &Path) -> Result<ReportFolder> {
     let RunFolder { experiment, records, torn, .. } = folder::read(folder)?;
     let path = folder.join(RECORDS);

@@ -12,7 +12,7 @@ use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 use crate::report::folder::ReportFolder;
 use crate::report::words;
 
-/// Renders the verdicts, what weakens them, and all figures.
+/// Renders the verdicts, the reasons to doubt them, and all figures.
 pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
     let machine = &folder.experiment.machine;
     let mut text = format!(
@@ -37,7 +37,7 @@ pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
     }
     text += &expected(results);
     text += &stages(results);
-    list(&mut text, "What weakens single figures", &words::cell_notes(results));
+    list(&mut text, "Reasons to doubt single figures", &words::cell_notes(results));
     let failed = results.failed.iter().map(|it| {
         format!("round {}, {}, {}: {}", it.step.round + 1, it.step.load, it.step.setting, it.why)
     });
@@ -100,7 +100,7 @@ fn figures(load: &UnderLoad) -> String {
     table(&rows)
 }
 
-/// What the model expected and what was measured.
+/// The model's predictions and the measurements.
 fn expected(results: &Results) -> String {
     let rows = words::expected_rows(results);
     let mut text = String::new();
@@ -116,7 +116,7 @@ fn expected(results: &Results) -> String {
     text
 }
 
-/// Costs of the stages under each load, and what early drops show.
+/// Costs of the stages under each load, and what early drops save.
 fn stages(results: &Results) -> String {
     let mut text = String::new();
     for load in &results.loads {
@@ -167,7 +167,7 @@ fn stage_costs(costs: &[&StageCosts]) -> String {
     table(&[head].into_iter().chain(words::stage_rows(costs)).map(row).collect::<Vec<_>>())
 }
 
-/// A table; the first row is its header.
+/// A table. The first row is its header.
 pub(super) fn table(rows: &[Vec<String>]) -> String {
     let mut text = String::new();
     for (at, row) in rows.iter().enumerate() {

@@ -52,7 +52,7 @@ pub(super) fn interval(interval: &Estimate, scale: Scale) -> String {
 
 fn signed(value: f64, scale: Scale) -> String {
     match scale {
-        // above tenfold a factor reads better than a percentage
+        // above tenfold a factor is easier to read than a percentage
         Scale::Ratio if value >= 9.995 => format!("x{}", units::count(value + 1.0)),
         Scale::Ratio => format!("{:+.1}%", value * 100.0),
         Scale::Difference if value < 0.0 => format!("-{}", units::small(-value)),
@@ -80,7 +80,7 @@ pub(super) fn against(against: &ReferenceComparison) -> String {
     format!("{}{}: {}", change(against), interval.unwrap_or_default(), verdict(against.verdict))
 }
 
-/// Formats change, interval and verdict; without an interval the change alone.
+/// Formats change, interval and verdict. Without an interval, only the change.
 pub(super) fn change_or_verdict(against: &ReferenceComparison) -> String {
     let interval =
         against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
@@ -90,15 +90,15 @@ pub(super) fn change_or_verdict(against: &ReferenceComparison) -> String {
 
 /// What the columns of predictions mean.
 pub(super) const EXPECTED: &str = "Predicted is how much more of the load fits until something is \
-    full, with a 90 % interval, as netsilo predict computes it; it was written down before the \
-    settings were measured. Measured is the rate. With few instances latency limits the rate, of \
-    which the prediction says nothing.";
+    full, with a 90 % interval, as computed by netsilo predict before the settings were measured. \
+    Measured is the rate. With few instances the rate is limited by latency, which is not \
+    predicted.";
 
 /// The columns of [`expected_rows`].
 pub(super) const EXPECTED_COLUMNS: [&str; 5] =
     ["load", "setting", "predicted", "measured", "in the interval"];
 
-/// What the model expected and what was measured: one row per load and setting.
+/// The model's predictions and the measurements: one row per load and setting.
 pub(super) fn expected_rows(results: &Results) -> Vec<[String; 5]> {
     let row = |load: &str, it: &ExpectedBesideMeasured| {
         let predicted = match it.expected {
@@ -119,12 +119,12 @@ pub(super) fn expected_rows(results: &Results) -> Vec<[String; 5]> {
 /// Why nothing was predicted, by load.
 pub(super) fn not_expected(results: &Results) -> Vec<String> {
     let why = |it: &ExpectedUnderLoad| {
-        Some(format!("{}: nothing was predicted: {}", it.load, it.why_not.as_ref()?))
+        Some(format!("{}: no prediction: {}", it.load, it.why_not.as_ref()?))
     };
     results.expected.iter().filter_map(why).collect()
 }
 
-/// Returns sentences about what each setting but the first changed.
+/// Returns sentences about the changes made by each setting except the first.
 pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
     let names = results
         .loads
@@ -252,7 +252,7 @@ pub(super) fn early_drop_comparisons(spared: &Saving) -> Vec<(&'static str, &Dif
     ways.into_iter().filter_map(|(name, it)| Some((name, it.as_ref()?))).collect()
 }
 
-/// Lists where stages were not sampled or samples were lost.
+/// Lists loads and settings where stages were not sampled or samples were lost.
 pub(super) fn not_sampled(results: &Results) -> Vec<String> {
     let notes = |costs: &StageCosts| {
         let who = format!("{}, {}", costs.load, costs.setting);
@@ -277,9 +277,9 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
     for (what, chance) in [("rates", &results.rates), ("other measures", &results.others)] {
         if chance.made > 0 {
             caveats.push(format!(
-                "On {what}: {}, {} of them of a difference. If no setting changed anything, about \
-                 {:.1} would show one by chance: an interval misses the true value once in {:.0} \
-                 times ({sure:.0} %).",
+                "On {what}: {}, {} with a difference. If no setting changed anything, about {:.1} \
+                 would show one by chance: one interval in {:.0} does not contain the true value \
+                 ({sure:.0} %).",
                 plural(chance.made, "verdict"),
                 chance.differ,
                 chance.by_chance,
@@ -294,10 +294,8 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
             .push(format!("{few} {is} too few for an interval: verdicts need 6 rounds or more."));
     }
     if !results.failed.is_empty() {
-        caveats.push(format!(
-            "{} failed; they are listed below.",
-            plural(results.failed.len(), "trial")
-        ));
+        caveats
+            .push(format!("{} failed: see the list below.", plural(results.failed.len(), "trial")));
     }
     if !results.not_tried.is_empty() {
         caveats.push(format!(
@@ -307,7 +305,7 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
     }
     if results.unknown_records > 0 {
         caveats.push(format!(
-            "{} with a setting, load or round that this experiment does not have; not counted.",
+            "{} of a setting, load or round that this experiment does not have: not counted.",
             plural(results.unknown_records, "record")
         ));
     }
@@ -318,7 +316,7 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
     caveats
 }
 
-/// Lists what weakens single figures.
+/// Lists the reasons to doubt single figures.
 pub(super) fn cell_notes(results: &Results) -> Vec<String> {
     let mut doubts = Vec::new();
     for load in &results.loads {
@@ -332,7 +330,7 @@ pub(super) fn cell_notes(results: &Results) -> Vec<String> {
                 ));
             }
             if steadiness.autocorrelation.is_some() {
-                doubts.push(format!("{who}: autocorrelated, neighbouring rounds are alike"));
+                doubts.push(format!("{who}: autocorrelated: neighbouring rounds are similar"));
             }
             if !steadiness.outliers.is_empty() {
                 let outliers = plural(steadiness.outliers.len(), "outlier");

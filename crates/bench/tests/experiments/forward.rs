@@ -38,7 +38,8 @@ impl Row {
         )
     }
 
-    /// With a bridge in the middle, which has addresses too, because it controls the ends.
+    /// The same with a bridge in the middle. The bridge has addresses too, because it controls the
+    /// ends.
     fn bridged() -> Self {
         Self::with(
             "bridge",
@@ -49,7 +50,8 @@ impl Row {
         )
     }
 
-    /// Sets up the namespaces, the middle with the script `between`, and routes between the ends.
+    /// Sets up the namespaces, the middle one with the script `between`, and routes between the
+    /// ends.
     fn with(name: &str, between: &str, [to_b, to_a]: [&str; 2]) -> Self {
         let names = ["a", "r", "b"].map(|end| format!("ns-{name}-{}-{end}", std::process::id()));
         let row = Self { names, servers: Vec::new() };
@@ -80,13 +82,13 @@ impl Row {
         assert!(line.starts_with("listening on "), "{line}");
     }
 
-    /// Starts servers at both ends that may load each other.
+    /// Starts servers at both ends. They may generate loads against each other.
     fn serve_both(&mut self) {
         self.serve(0, "192.0.2.1", &["--may-load", "198.51.100.1"]);
         self.serve(2, "198.51.100.1", &["--may-load", "192.0.2.1"]);
     }
 
-    /// Returns the published experiment on the middle, with these loads; `ip` execs the program, so
+    /// Returns the published experiment on the middle, with these loads. `ip` execs the program, so
     /// a signal reaches it.
     fn forward(&self, dir: &Path, folder: &str, loads: &[&str], more: &[&str]) -> Command {
         let file = dir.join("forward.toml");
@@ -113,7 +115,7 @@ impl Row {
         command
     }
 
-    /// Sends datagrams from one end; returns how many arrive at the other.
+    /// Sends datagrams from one end. Returns how many arrive at the other.
     fn arriving(&self) -> u64 {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[0], PROGRAM, "run", "198.51.100.1"]);
@@ -251,7 +253,7 @@ fn packets_that_a_bridge_drops_early_cost_no_later_stage_and_the_rule_ends_with_
     }
     let (mut row, dir) = (Row::bridged(), tempfile::tempdir().unwrap());
     row.serve_both();
-    // at full speed: stages are found by samples
+    // at full speed, because stages are found by samples
     let mut run = row.forward(dir.path(), "run", &["name = 'one way'", DROPPED], &["-d", "2s"]);
     let (code, text) = output_of(&run.output().unwrap());
     assert_eq!(code, Some(0), "{text}");

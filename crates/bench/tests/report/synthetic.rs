@@ -50,7 +50,7 @@ pub(crate) fn loads() -> Vec<Load> {
     requests.into_iter().chain(others).collect()
 }
 
-/// Returns the work done per second: a setting helps more with more instances.
+/// Returns the work done per second. A setting helps more with more instances.
 pub(crate) fn per_s(load: usize, setting: usize, round: u32) -> f64 {
     let base = [9_000.0, 60_000.0, 118_000.0, 95_000.0, 1.1e9, 640_000.0][load];
     let helps = [0.0, 0.11, 0.21, 0.002][setting] * [0.1, 0.6, 1.0, 1.2, -0.3, 0.8][load];
@@ -118,7 +118,7 @@ fn latency(base_ns: f64) -> Latency {
     }
 }
 
-/// Under `none` one CPU does the softirqs; affinity spreads them over four, RPS over all.
+/// With `none` one CPU does the softirqs. Affinity spreads them over four CPUs, RPS over all.
 fn side(setting: usize, per_s: f64, round: u32) -> EndMachine {
     let on = [1, 4, 8, 1][setting];
     let wobble = 1.0 + 0.01 * f64::from(round % 3);
@@ -234,7 +234,7 @@ fn map(load: &str, setting: usize) -> Record {
     }))
 }
 
-/// What was expected under the first load; under the second too little was seen.
+/// The predictions under the first load. Under the second load there was too little data.
 fn expectations(loads: &[Load]) -> [Record; 2] {
     let change = |value| Some(Estimate { value, low: value - 0.1, high: value + 0.1 });
     let expected = |setting: &str, change, not_modeled: &[&str]| ExpectedChange {
@@ -254,7 +254,7 @@ fn expectations(loads: &[Load]) -> [Record; 2] {
     [of(&loads[0], settings.into(), None), of(&loads[1], Vec::new(), too_little)]
 }
 
-/// Returns all records; one trial of `FORWARD` failed.
+/// Returns all records. One trial of `FORWARD` failed.
 pub(crate) fn records() -> Vec<Record> {
     let loads = loads();
     let mut records: Vec<Record> = (0..3).map(|setting| map(&loads[2].name, setting)).collect();
@@ -277,8 +277,8 @@ pub(crate) fn records() -> Vec<Record> {
     records
 }
 
-/// Returns the run of a forwarding machine: forwarded packets, the same dropped early, and in which
-/// stages receive work spends its time.
+/// Returns the run of a forwarding machine: forwarded packets, the same packets dropped early, and
+/// the stages in which receive work spends its time.
 pub(crate) fn forward() -> (Experiment, Vec<Record>) {
     let mut experiment = experiment(None);
     experiment.kind = "forward".into();
@@ -303,7 +303,7 @@ pub(crate) fn forward() -> (Experiment, Vec<Record>) {
     (experiment, records)
 }
 
-/// Returns a trial in which the machine under test forwarded, and received 700 000 packets per
+/// Returns a trial in which the machine under test forwarded. It received 700 000 packets per
 /// second.
 fn between(load: &Load, setting: usize, round: u32) -> Record {
     let Record::Trial(mut trial) = trial(5, load, setting, round) else {

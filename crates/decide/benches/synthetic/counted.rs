@@ -1,5 +1,5 @@
-//! Synthetic eBPF counts for a synthetic host: each queue is polled on one CPU, its readers run on
-//! others.
+//! Synthetic eBPF counts for a synthetic host. Each queue is polled on one CPU, and its readers run
+//! on others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -22,7 +22,7 @@ pub(crate) fn ways(work: &Work, topology: &Topology, model: &Model) -> [Vec<usiz
             .map(|(it, vector)| Suggestion::cpu(it).or(vector.present).unwrap());
         cpus.map(|cpu| model.cpus.binary_search(&cpu).unwrap()).collect()
     };
-    // As set_irq_affinity scripts do: queue n to the n-th CPU of the list.
+    // As set_irq_affinity scripts do: queue n goes to the n-th CPU of the list.
     let pool: Vec<CpuId> = work.vectors[0].pool.iter().collect();
     let round_robin =
         (0..work.vectors.len()).map(|n| model.cpus.binary_search(&pool[n % pool.len()]).unwrap());

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The writes of the last minute: a sliding window, so that no 60 seconds contain more than the
-/// limit.
+/// The writes of the last minute. The window slides, so no 60 seconds contain more than the limit.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Budget(VecDeque<(Duration, usize)>);
 

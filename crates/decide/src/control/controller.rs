@@ -1,4 +1,4 @@
-//! The controller: runs the phases of each window over what it remembers.
+//! The controller: runs the phases of each window, using its memory of earlier windows.
 
 use std::mem::take;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::event::Event;
 use netsilo_model::snapshot::observation::Observation;
 
-/// The controller, with what it remembers from window to window.
+/// The controller, with its memory of earlier windows.
 #[derive(Debug, Clone)]
 pub struct Controller {
     pub(super) memory: Memory,
@@ -31,7 +31,7 @@ impl Controller {
         Self { memory: Memory::new(policy) }
     }
 
-    /// Sets another policy; knobs that were left to other programs are ours to write again.
+    /// Sets another policy. netsilo may write knobs again that it had left to other programs.
     pub fn reconfigure(&mut self, policy: Policy) {
         self.memory.policy = policy;
         self.memory.restart();
@@ -40,8 +40,8 @@ impl Controller {
         }
     }
 
-    /// Sets another goal under the same policy: netdevs came or went that rules of the
-    /// configuration match.
+    /// Sets another goal under the same policy, because netdevs that match rules of the
+    /// configuration came or went.
     pub fn set_goal(&mut self, goal: Goal) {
         self.memory.policy.goal = goal;
         self.memory.restart();
@@ -57,7 +57,7 @@ impl Controller {
         &self.memory.policy
     }
 
-    /// The knobs with a history: those that are planned now, and those that were.
+    /// The knobs with a history: those that are planned now, and those planned before.
     pub fn tracked(&self) -> impl Iterator<Item = &Target> {
         self.memory.knobs.keys()
     }
@@ -68,7 +68,7 @@ impl Controller {
         let owners = &self.memory.owners;
         let covered = self.memory.knobs.keys().filter(|target| covers(event, target, owners));
         let covered: Vec<Target> = covered.cloned().collect();
-        // Netdevs of containers come and go all the time: they have no knob of ours.
+        // Netdevs of containers come and go all the time. netsilo has no knobs on them.
         if !covered.is_empty() || self.memory.placed.iter().any(|netdev| is_of(event, netdev)) {
             self.memory.restart();
         }
@@ -78,8 +78,8 @@ impl Controller {
         self.memory.events.note(now, event.clone());
     }
 
-    /// Decides after an observation window that ended `now`, in time since boot; plans follow the
-    /// measured outcome of its workload.
+    /// Decides after an observation window that ended at `now`, in time since boot. Plans follow
+    /// the measured outcome of its workload.
     pub fn tick(
         &mut self,
         now: Duration,
@@ -104,12 +104,12 @@ impl Controller {
         Decision { plan, writes, revert, log, state, conflicts, held, verifications, locality }
     }
 
-    /// The results of the last decision's writes and reverts; due before the next window.
+    /// Takes the results of the last decision's writes and reverts. Call it before the next window.
     pub fn wrote(&mut self, now: Duration, results: &[(Target, WriteResult)]) {
         self.memory.wrote(now, results);
     }
 
-    /// Phase one: takes what later phases compare the knobs with.
+    /// Phase one: reads the values with which later phases compare the knobs.
     fn observe(&mut self, window: &Window<'_>) {
         self.memory.now = window.now;
         self.memory.owners.clone_from(&window.after().knob_owners);
@@ -118,8 +118,8 @@ impl Controller {
         self.memory.workload.observe(window.now, &window.pattern, self.memory.policy.calm);
     }
 
-    /// Tracks what is wanted of each knob; returns the plan with XPS for where the interrupts will
-    /// be.
+    /// Tracks what is wanted for each knob. Returns the plan with XPS for the new CPUs of the
+    /// interrupts.
     fn track_wants(&mut self, window: &Window<'_>, plan: Plan, revert: &[Change]) -> Plan {
         self.memory.track(window, &plan, |target| !is_xps(target));
         let plan = match self.memory.rest {
@@ -152,7 +152,7 @@ impl Controller {
         }
     }
 
-    /// Keeps what the next window's plan depends on.
+    /// Stores what the plan of the next window depends on.
     fn remember(
         &mut self,
         window: &Window<'_>,

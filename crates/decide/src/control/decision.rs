@@ -1,4 +1,4 @@
-//! What the controller returns for each window, and the outcomes of its writes.
+//! What the controller returns for each window, and the results of its writes.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use netsilo_model::derive::locality::Locality;
 /// The controller's decision after one window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// All that is wanted: the plan of `netsilo plan`, made around the knobs that are held.
+    /// Everything that is wanted: the plan of `netsilo plan`, made around the knobs that are held.
     pub plan: Plan,
-    /// What to write now: a part of the plan, often none.
+    /// What to write now: a part of the plan, often nothing.
     pub writes: Plan,
-    /// The inverse of changes of ours that made it worse: to be written now.
+    /// The inverse of our changes that made things worse. They are to be written now.
     pub revert: Vec<Change>,
     /// New decisions since the last window, with their reasons.
     pub log: Vec<LogEntry>,
     /// What the controller is doing.
     pub state: ControllerState,
-    /// Knobs that another program has written and that are left to it.
+    /// Knobs that another program has written, and that are left to it.
     pub conflicts: Vec<Conflict>,
-    /// Wanted changes that are held, with the reason.
+    /// Wanted changes that are held, each with the reason.
     pub held: Vec<Held>,
     /// The batches of writes that were judged in this window.
     pub verifications: Vec<VerificationResult>,
-    /// The distance between protocol and reader of the data of this window.
+    /// For the data of this window: how far the protocol work is from the reader.
     #[serde(default)]
     pub locality: Locality,
 }
@@ -40,11 +40,11 @@ pub enum ControllerState {
     /// No window has shown anything yet that could be placed.
     #[default]
     Observing,
-    /// Changes are wanted: not yet for long enough, or being written.
+    /// Changes are wanted, but not for long enough yet, or they are being written.
     Settling,
     /// No further change is wanted; the effect of the last writes is being measured.
     Verifying,
-    /// Changes are wanted, and each of them is held for a time.
+    /// Changes are wanted, but all of them are held for some time.
     HoldOff,
     /// No change is wanted.
     Settled,
@@ -56,12 +56,12 @@ pub enum ControllerState {
 pub struct LogEntry {
     /// When, since boot.
     pub at: Duration,
-    /// The knob; `None` for a batch of several.
+    /// The knob; `None` for a batch of several knobs.
     pub target: Option<Target>,
     /// What was decided.
     #[serde(rename = "what")]
     pub kind: LogKind,
-    /// Why, as a human would accept it.
+    /// Why, in words that an operator would accept.
     pub why: String,
 }
 
@@ -72,9 +72,9 @@ pub struct LogEntry {
 pub enum LogKind {
     /// A change is to be written.
     Write,
-    /// A change is wanted, and is only advice: netsilo writes nothing here.
+    /// A change is wanted, but only as advice: netsilo writes nothing here.
     Advise,
-    /// A change that a reset removed is to be written again.
+    /// A reset removed a change, and it is to be written again.
     Reapply,
     /// A change is wanted, but not written now.
     Hold,
@@ -84,28 +84,28 @@ pub enum LogKind {
     Refused,
     /// The knob no longer exists.
     Gone,
-    /// Another program has written the knob: it is left to that program.
+    /// Another program has written the knob, so it is left to that program.
     Yield,
-    /// The knob is ours to write again.
+    /// netsilo may write the knob again.
     Regain,
     /// An event explains why the value changed: a reset, not another program.
     Reset,
-    /// The written value is better than the one before.
+    /// The written value is better than the previous one.
     Confirm,
-    /// The written value makes no difference that could be shown.
+    /// No difference between the written value and the previous one could be shown.
     NoDifference,
-    /// The written value made it worse, and is reverted.
+    /// The written value made things worse, and is reverted.
     Revert,
     /// The effect could not be judged.
     NotVerified,
     /// Plans follow a measured outcome from now on.
     Follow,
-    /// Plans rest on the cost model again.
+    /// Plans follow the cost model again.
     Estimate,
 }
 
 impl LogKind {
-    /// The kind of the same decision where nothing is written.
+    /// The kind of the same decision if nothing is written.
     pub fn without_writes(self) -> Self {
         match self {
             Self::Write | Self::Reapply | Self::Revert => Self::Advise,
@@ -124,13 +124,13 @@ pub struct Conflict {
     pub ours: Value,
     /// The other program's value.
     pub theirs: Value,
-    /// The program that likely wrote it; `unknown` if none is known to run.
+    /// The program that likely wrote it; `unknown` if no known program runs.
     pub owner: String,
     /// When it was noticed, since boot.
     pub since: Duration,
 }
 
-/// A change that is wanted and not written now.
+/// A change that is wanted but not written now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Held {
@@ -138,7 +138,7 @@ pub struct Held {
     pub target: Target,
     /// Why not now.
     pub why: String,
-    /// Whether the reason lasts as long as the workload: then the change is never written.
+    /// Whether the reason lasts as long as the workload. Then the change is never written.
     #[serde(default)]
     pub lasting: bool,
 }
@@ -147,11 +147,11 @@ pub struct Held {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriteResult {
-    /// In force; the knob reports this value since (the kernel rounds counts).
+    /// In effect. The knob reports this value since the write (the kernel rounds counts).
     InEffect(Value),
-    /// Failed for this reason; the knob has its old value.
+    /// Failed for this reason. The knob has its old value.
     Refused(String),
-    /// Not written: another program had written this value in the meantime.
+    /// Not written, because another program had written this value in the meantime.
     Overwritten(Value),
     /// The knob no longer exists, or its number belongs to another knob now.
     Gone,
@@ -169,33 +169,34 @@ pub struct VerificationResult {
     pub result: MeasuredEffect,
     /// CPU time per received megabyte, or per thousand forwarded packets, before and after.
     pub cost: Option<BeforeAfter>,
-    /// Wakeups of threads that slept on another CPU than the waker's, for the same amount of work.
+    /// Wakeups of threads that slept on a different CPU than the waker's, for the same amount of
+    /// work.
     #[serde(default)]
     pub wakeups: Option<BeforeAfter>,
-    /// Share of the bytes read under the last-level cache where the protocol ran, or of the
-    /// forwarded packets completed there, before and after.
+    /// Before and after: share of the bytes that are read under the last-level cache where the
+    /// protocol ran, or of the forwarded packets that are completed there.
     pub locality: Option<BeforeAfter>,
-    /// The wakeups that the plan expected: those of the windows before, from the new CPUs; `None`
-    /// if it cannot be known.
+    /// The wakeups that the plan predicted: those of the windows before, but from the new CPUs.
+    /// `None` if they cannot be known.
     #[serde(default)]
     pub expected_wakeups: Option<f64>,
-    /// The locality that the plan expected.
+    /// The locality that the plan predicted.
     #[serde(default)]
     pub expected_locality: Option<f64>,
-    /// In one line, for people.
+    /// The effect in one line of text.
     pub words: String,
 }
 
-/// Whether a batch of writes made it better or worse.
+/// Whether a batch of writes made things better or worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MeasuredEffect {
-    /// A megabyte, or a forwarded packet, costs less CPU time or fewer wakeups across CPUs.
+    /// A megabyte or a forwarded packet costs less CPU time, or fewer wakeups across CPUs.
     Better,
     /// No difference shown.
     NoDifference,
-    /// A megabyte costs more, beyond noise; or it is read farther away for no gain.
+    /// A megabyte costs more, beyond noise. Or it is read farther away, for no gain.
     Worse,
     /// It could not be judged.
     Unknown,
@@ -213,7 +214,7 @@ pub struct BeforeAfter {
     pub before: f64,
     /// Mean after.
     pub after: f64,
-    /// Lower end of the 99% interval of after relative to before (costs and wakeups: ratio;
+    /// Lower end of the 99% interval of after compared with before (costs and wakeups: ratio;
     /// locality: difference).
     pub low: f64,
     /// Upper end.

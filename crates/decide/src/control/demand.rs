@@ -6,10 +6,11 @@ use super::pattern::Workload;
 use super::planned::Planned;
 use netsilo_model::change::{Change, Value};
 
-/// Windows in a row that have to want a change before it is written.
+/// Number of consecutive windows that must want a change before it is written.
 pub(super) const WINDOWS_WANTED: u32 = 2;
 
-/// The same for a workload that did not change, or whose readers move all the time: 15 minutes.
+/// The same number for a workload that did not change, or whose readers move all the time: 15
+/// minutes.
 pub(super) const WINDOWS_OF_NOISE: u32 = 90;
 
 /// Whether the plan wants another value.
@@ -27,27 +28,28 @@ pub(super) enum Demand {
 /// A change that is wanted.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Want {
-    /// As the last window put it.
+    /// The change in the form of the last window.
     pub(super) change: Change,
     /// Windows in a row.
     pub(super) windows: u32,
-    /// The end of the first of them.
+    /// The end of the first window that wanted it.
     pub(super) since: Duration,
-    /// What the workload did in the first of them.
+    /// What the workload did in the first window that wanted it.
     workload: Workload,
-    /// It began without a change of the workload that could be the reason, or was held together
-    /// with one that did.
+    /// It began without a change of the workload that could explain it, or was held together with
+    /// another noisy want.
     pub(super) noise: bool,
-    /// It gained too little when it was old enough: noise may make a later window see more.
+    /// Its gain was too small when it was old enough. Noise may make it look larger in a later
+    /// window.
     pub(super) gained_too_little: bool,
     /// An earlier window of this workload kept the value.
     was_content: bool,
-    /// The value that was requested in the last window; an observer's requests are never written.
+    /// The value that was requested in the last window. An observer's requests are never written.
     pub(super) requested: Option<Value>,
 }
 
 impl Demand {
-    /// The demand after a window, and whether it gave a want up that was not old enough yet.
+    /// The demand after a window, and whether it abandoned a want that was not old enough yet.
     pub(super) fn planned(
         self,
         now: Duration,
@@ -101,15 +103,16 @@ impl Want {
         }
     }
 
-    /// Whether a window's want is the same one. Right after a change of the workload another value
-    /// is the same want, unless the knob has abandoned wants: it has not decided where to go.
+    /// Whether the want of a window continues this one. Right after a change of the workload,
+    /// another value is the same want, because the knob has not decided where to go. This does not
+    /// apply if the knob has abandoned wants.
     fn goes_on(&self, planned: &Planned<'_>, abandoned: u32) -> bool {
         let Planned { same, workload, .. } = *planned;
         let early = matches!(workload, Workload::Changed | Workload::JustChanged) && abandoned == 0;
         (early && self.is_fresh() || same) && (self.is_fresh() || workload != Workload::Changed)
     }
 
-    /// Windows in a row that are needed. One want that was given up is forgiven: its window may
+    /// Number of consecutive windows needed. One abandoned want is forgiven, because its window may
     /// have been half of the old workload and half of the new.
     pub(super) fn windows_needed(&self, abandoned: u32) -> u32 {
         match self.workload {
@@ -120,8 +123,8 @@ impl Want {
         }
     }
 
-    /// Notes that it gains too little in this window; while its readers move all the time, every
-    /// window is another workload.
+    /// Records that its gain is too small in this window. While its readers move all the time,
+    /// every window is a different workload.
     pub(super) fn note_small_gain(&mut self, abandoned: u32) {
         self.gained_too_little |= self.workload != Workload::Unrest && self.is_old(abandoned);
     }
@@ -130,7 +133,7 @@ impl Want {
         self.windows >= self.windows_needed(abandoned)
     }
 
-    /// Whether it began with a change of the workload, and is no noise.
+    /// Whether it began with a change of the workload, so that it is not noise.
     fn is_fresh(&self) -> bool {
         self.workload == Workload::Changed && !self.noise
     }
@@ -147,8 +150,8 @@ mod tests {
         Change::untyped(Target::from(knobs::RpsSockFlowEntries), old, new, "a test").unwrap()
     }
 
-    /// The demand after windows with these workloads, and whether the last one gave a want up; a
-    /// window without a change wants to keep the value.
+    /// The demand after windows with these workloads, and whether the last one abandoned a want. A
+    /// window with `false` keeps the value.
     fn after(windows: &[(Workload, bool)]) -> (Demand, bool) {
         let change = change();
         windows.iter().fold((Demand::Content, false), |(demand, _), (workload, wanted)| {

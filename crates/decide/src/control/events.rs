@@ -1,5 +1,5 @@
-//! Recent kernel events: an event explains that a knob no longer has our value, without another
-//! program.
+//! Recent kernel events. An event explains why a knob no longer has our value although no other
+//! program wrote it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use netsilo_model::snapshot::host::KnobOwner;
 /// An event may be announced this long before or after its effect is seen.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
 
-/// Events are remembered for this time, for knobs that are created under another name or number.
+/// Events are remembered for this long, for knobs that are created under another name or number.
 pub(super) const MEMORY: Duration = Duration::from_secs(300);
 
 /// The events of the last minutes, oldest first.
@@ -24,7 +24,7 @@ impl Events {
         self.0.push((now, event));
     }
 
-    /// The newest event that may have changed this knob, and when it was announced; `owners` are
+    /// The newest event that may have changed this knob, and when it was announced. `owners` are
     /// the other programs that write knobs.
     pub(super) fn newest(
         &self,
@@ -34,7 +34,7 @@ impl Events {
         self.0.iter().rev().find(|(_, event)| covers(event, target, owners))
     }
 
-    /// Whether an event may have created a knob that exists since this time.
+    /// Whether an event may have created a knob that has existed since this time.
     pub(super) fn may_have_created(
         &self,
         target: &Target,
@@ -50,9 +50,10 @@ impl Events {
 
 /// Whether an event may have changed this knob.
 ///
-/// With a CPU the kernel moves interrupts and kthreads, and some drivers (virtio_net, in
-/// `virtnet_cpu_online` and `virtnet_cpu_down_prep`) set interrupts and XPS again. Programs that
-/// write interrupts do so as well, so a CPU explains nothing where one of these runs.
+/// When a CPU comes or goes, the kernel moves interrupts and kthreads, and some drivers
+/// (virtio_net, in `virtnet_cpu_online` and `virtnet_cpu_down_prep`) set interrupts and XPS again.
+/// Programs that write interrupts also do so. If one of these runs, the event of a CPU explains
+/// nothing.
 pub(super) fn covers(event: &Event, target: &Target, owners: &[KnobOwner]) -> bool {
     match event {
         Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => target.is_of(name),
@@ -69,7 +70,7 @@ pub(super) fn covers(event: &Event, target: &Target, owners: &[KnobOwner]) -> bo
     }
 }
 
-/// Whether an event concerns this netdev alone.
+/// Whether an event concerns only this netdev.
 pub(super) fn is_of(event: &Event, netdev: &str) -> bool {
     match event {
         Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => name == netdev,
@@ -79,7 +80,7 @@ pub(super) fn is_of(event: &Event, netdev: &str) -> bool {
     }
 }
 
-/// An event as a person reads it.
+/// An event in words.
 pub(super) fn describe(event: &Event) -> String {
     match event {
         Event::LinkUp(name) => format!("{name} came up"),

@@ -1,4 +1,4 @@
-//! Since when each interrupt, kthread and queue exists: a knob that an event created is new.
+//! Since when each interrupt, kthread and queue exists. A knob is new if an event created it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ enum Numbered {
 pub(super) struct Existing(Option<BTreeMap<Numbered, Duration>>);
 
 impl Existing {
-    /// Takes a window. What the first one shows has been there before.
+    /// Takes a window. Whatever the first window shows existed before.
     pub(super) fn observe(&mut self, now: Duration, snapshot: &Snapshot) {
         let before = self.0.take();
         let since = |it: &Numbered| match &before {

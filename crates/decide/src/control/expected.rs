@@ -1,8 +1,9 @@
-//! What a batch of writes is expected to give, by the counts of the windows before it.
+//! The expected effect of a batch of writes, from the counts of the windows before it.
 //!
-//! The plan places a queue for its readers as it finds them: they stay where they are, the queue's
-//! packets are processed where it is polled from then on, and that CPU wakes the readers. So the
-//! expected counts are those of the windows before, with the new CPU instead of the old one.
+//! The plan places a queue for its readers at their current places. It assumes that the readers
+//! stay there, that the queue's packets are processed on the new CPU, and that the new CPU wakes
+//! the readers. So the expected counts are those of the windows before, with the new CPU instead of
+//! the old one.
 
 use std::collections::BTreeMap;
 
@@ -29,13 +30,13 @@ pub(super) struct Moves {
     irqs: BTreeMap<Irq, CpuId>,
     /// The last-level caches of their CPUs.
     llcs: BTreeMap<CpuId, CpuSet>,
-    /// It sets XPS: packets leave in other ways then.
+    /// It sets XPS, so packets leave in other ways afterwards.
     xps: bool,
-    /// The batch has other changes, whose counts nothing estimates.
+    /// The batch has other changes, whose effect on the counts is not estimated.
     others: bool,
 }
 
-/// What a window of the load before would show after the batch.
+/// What a window of the previous load would show after the batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ExpectedWindow {
     /// Share of the work that stays under one last-level cache.
@@ -45,8 +46,8 @@ pub(super) struct ExpectedWindow {
 }
 
 impl Moved {
-    /// What a change moves; `None` if it does something else. A kthread polls what is threaded,
-    /// wherever the interrupt is. Under RPS the packets are processed on other CPUs.
+    /// What a change moves; `None` if it does something else. If NAPI is threaded, the kthread
+    /// polls, wherever the interrupt is. With RPS, packets are processed on other CPUs.
     pub(super) fn new(window: &Window<'_>, change: &Change) -> Option<Self> {
         let cpu = view::cpu_of(&change.new)?;
         let target = &change.target;
@@ -73,7 +74,7 @@ impl Moves {
         self.llcs.insert(cpu, llc);
     }
 
-    /// What a window before would show on these CPUs; `None` if that is not known.
+    /// What an earlier window would show on these CPUs; `None` if that is not known.
     pub(super) fn expected(
         &self,
         sample: &Sample,
@@ -97,7 +98,7 @@ impl Moves {
         (all > 0.0).then(|| ExpectedWindow { locality: near / all, wakeups })
     }
 
-    /// Whether this work stays under one last-level cache; `None` if it takes another way then.
+    /// Whether this work stays under one last-level cache; `None` if it then takes another path.
     fn is_near(&self, row: &DataPath) -> Option<bool> {
         if row.egress.is_some() && self.xps {
             return None;

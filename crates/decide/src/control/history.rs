@@ -1,4 +1,4 @@
-//! What is remembered of a knob whatever its state: its changes, how its consumers reacted to them,
+//! What is remembered about a knob in every state: its changes, how its consumers reacted to them,
 //! and refusals.
 
 use std::mem::Discriminant;
@@ -10,19 +10,20 @@ use super::planned::Planned;
 use super::policy::Policy;
 use netsilo_model::change::Value;
 
-/// A refused knob is tried again after this time, which doubles with each refusal.
+/// A refused knob is tried again after this time. The time doubles with each refusal.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// The consumers followed a knob when the share of its data that is read on its core grew by this.
+/// The consumers followed a knob if the share of its data that is read on its core grew by this
+/// much.
 const FOLLOWED: f64 = 0.3;
 
-/// Consumers that followed a knob are expected to do so again for this time.
+/// Consumers that followed a knob are expected to do so again for this long.
 const FOLLOWS_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// The hold-off doubles no more often than this.
+/// Maximum number of times that the hold-off doubles.
 const HIGHEST_LEVEL: u32 = 16;
 
-/// What is remembered whatever the state.
+/// What is remembered in every state.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct History {
     /// Neither wanted nor changed since.
@@ -33,25 +34,25 @@ pub(super) struct History {
     pub(super) moves: u32,
     /// Values since the last calm.
     pub(super) had: Vec<Value>,
-    /// How often the hold-off has doubled; 0 means none.
+    /// How often the hold-off has doubled. 0 means that there is none.
     hold_off_level: u32,
-    /// Wants that went away before they were old enough.
+    /// Number of wants that disappeared before they were old enough.
     pub(super) abandoned: u32,
     pub(super) followers: Followers,
     /// Since the last write.
     pub(super) refusal: Option<WriteRefusal>,
-    /// The reason to hold it that was last logged.
+    /// The reason for holding it that was logged last.
     pub(super) logged: Option<Discriminant<Hold>>,
 }
 
 /// Whether the consumers move after the knob.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Followers {
-    /// Share of the data that was read on the core of the knob's CPU when it was written.
+    /// Share of the data that was read on the core of the knob's CPU when the knob was written.
     read_there: Option<f64>,
     /// They followed the last change.
     followed: bool,
-    /// How often they did since the last calm.
+    /// How often they followed since the last calm.
     times: u32,
 }
 
@@ -64,18 +65,18 @@ pub(super) struct WriteRefusal {
 }
 
 impl History {
-    /// The history of a knob that is first seen now.
+    /// The history of a knob that is seen for the first time now.
     pub(super) fn new(now: Duration) -> Self {
         Self { calm_since: now, ..Self::default() }
     }
 
-    /// Whether nothing is to be remembered.
+    /// Whether there is nothing to remember.
     pub(super) fn is_blank(&self) -> bool {
         let Self { abandoned, moves, hold_off_level, refusal, .. } = self;
         refusal.is_none() && (*abandoned, *moves, *hold_off_level) == (0, 0, 0)
     }
 
-    /// A window was planned; `gave_up`: the knob gave a want up that was not old enough yet.
+    /// A window was planned. `gave_up`: the knob abandoned a want that was not old enough yet.
     pub(super) fn planned(
         &mut self,
         now: Duration,
@@ -99,7 +100,7 @@ impl History {
         }
     }
 
-    /// The kernel refused a write; returns when it is tried again.
+    /// The kernel refused a write. Returns when it is tried again.
     pub(super) fn refused(&mut self, now: Duration, why: &str, policy: &Policy) -> Duration {
         let times = self.refusal.as_ref().map_or(0, |refusal| refusal.times);
         let wait = RETRY.saturating_mul(1 << times.min(16)).min(policy.hold_off_most);
@@ -114,8 +115,8 @@ impl History {
         (self.calm_since, self.refusal, self.logged) = (now, None, None);
     }
 
-    /// The write was a change. The first one after a calm is free; each one from the second doubles
-    /// the hold-off.
+    /// The write was a change. The first change after a calm is free; from the second on, each one
+    /// doubles the hold-off.
     pub(super) fn moved(&mut self, now: Duration, old: &Value, new: &Value) {
         self.moves = self.moves.saturating_add(1);
         self.had.retain(|had| had != new);
@@ -126,7 +127,7 @@ impl History {
         }
     }
 
-    /// The write took a change back that made it worse: the next change has to wait.
+    /// The write reverted a change that made things worse, so the next change has to wait.
     pub(super) fn reverted(&mut self) {
         if self.moves < 2 {
             self.moves = 2;
@@ -138,13 +139,13 @@ impl History {
         self.hold_off_level = (self.hold_off_level + 1).min(HIGHEST_LEVEL);
     }
 
-    /// How long a change has to be wanted once there were two since the last calm.
+    /// How long a change must be wanted if there were two changes since the last calm.
     pub(super) fn hold_off(&self, policy: &Policy) -> Duration {
         policy.hold_off_at(self.hold_off_level)
     }
 
-    /// Whether its consumers are expected to follow the next change. Once may be chance: the
-    /// workload itself may have moved there.
+    /// Whether its consumers are expected to follow the next change. Following once may be chance:
+    /// the workload itself may have moved there.
     pub(super) fn is_followed(&self, now: Duration) -> bool {
         let Followers { followed, times, .. } = self.followers;
         let lately = |at: Duration| at.saturating_add(FOLLOWS_FOR) > now;
@@ -153,12 +154,12 @@ impl History {
 }
 
 impl Followers {
-    /// The knob was written to another CPU.
+    /// The knob was set to another CPU.
     pub(super) fn moved(&mut self, read_there: Option<f64>) {
         (self.read_there, self.followed) = (read_there, false);
     }
 
-    /// The consumers read this share on the knob's core in a window.
+    /// In a window, the consumers read this share on the knob's core.
     fn window(&mut self, read_there: Option<f64>) {
         let Some((then, now)) = self.read_there.zip(read_there) else { return };
         let followed = now >= then + FOLLOWED;

@@ -8,25 +8,25 @@ use std::time::Duration;
 pub(super) enum Hold {
     /// The knob is left to this program.
     Yielded(String),
-    /// The kernel refused it with this reason; the next attempt is at this time.
+    /// The kernel refused it for this reason. The next attempt is at this time.
     Refused(Duration, String),
-    /// It gains too little, in CPU-nanoseconds per second.
+    /// Its gain is too small, in CPU-nanoseconds per second.
     SmallGain(i64),
     /// The consumers would follow the knob.
     Followed,
     /// The workload did not change.
     Noise,
-    /// It was wanted for this many windows of the number needed.
+    /// How many windows wanted it, and how many must.
     TooShort(u32, u32),
-    /// The knob changed twice without a calm; the hold-off ends at this time.
+    /// The knob changed twice without a calm. The hold-off ends at this time.
     Restless(Duration),
-    /// It would go back to an earlier value; the dwell ends at this time.
+    /// It would return to an earlier value. The dwell ends at this time.
     Dwell(Duration),
-    /// The budget of this many changes per minute is spent.
+    /// The budget of this many changes per minute is used up.
     Budget(u32),
-    /// XPS waits for the interrupts of its netdev.
+    /// XPS waiting for the interrupts of its netdev.
     WaitsForInterrupts,
-    /// The present value is being reverted.
+    /// The current value is being reverted.
     Reverting,
 }
 
@@ -46,7 +46,7 @@ impl Hold {
         matches!(self, Self::Restless(_) | Self::Dwell(_) | Self::Refused(..))
     }
 
-    /// Whether the log mentions it: the two most frequent reasons would fill the log.
+    /// Whether it is logged. The two most frequent reasons would fill the log.
     pub(super) fn is_logged(&self) -> bool {
         !matches!(self, Self::TooShort(..) | Self::Noise)
     }
@@ -71,15 +71,15 @@ impl fmt::Display for Hold {
             }
             Self::Restless(until) => write!(
                 f,
-                "it changed several times lately: has to be wanted without a break until {} s",
+                "it changed several times recently: must be wanted without interruption until {} s",
                 until.as_secs()
             ),
             Self::Dwell(until) => {
-                write!(f, "it had that value lately; not before {} s", until.as_secs())
+                write!(f, "it had that value recently; not before {} s", until.as_secs())
             }
             Self::Budget(most) => write!(f, "{most} changes were made within a minute"),
-            Self::Reverting => f.write_str("its present value is being reverted"),
-            Self::WaitsForInterrupts => f.write_str("waits for the interrupts of its netdev"),
+            Self::Reverting => f.write_str("its current value is being reverted"),
+            Self::WaitsForInterrupts => f.write_str("waiting for the interrupts of its netdev"),
         }
     }
 }

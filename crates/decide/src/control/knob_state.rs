@@ -1,8 +1,8 @@
 //! One knob as a state machine: whose value it has, whether the plan wants another value, and the
 //! history that decides how soon a wanted change may be written.
 //!
-//! [`TrackedKnob::step`] is pure: knob and input give the next knob and the controller's actions.
-//! What several knobs share (the budget, the silo, the verifications) is not decided here.
+//! [`TrackedKnob::step`] is pure: a knob and an input give the next knob and the controller's
+//! actions. What several knobs share (the budget, the silo, the verifications) is not decided here.
 
 use netsilo_model::change::{Change, Target, Value};
 use std::mem::{discriminant, take};
@@ -32,25 +32,25 @@ pub(super) struct TrackedKnob {
 /// Whose value the knob has.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) enum KnobState {
-    /// Not ours, and free to be written.
+    /// The value is not ours, and the knob may be written.
     #[default]
     Free,
     /// The value that we wrote.
     Ours(Ours),
-    /// A kernel event removed our value or created the knob: the next write is a re-application.
+    /// A kernel event removed our value or created the knob. The next write is a re-application.
     Reset(Reset),
-    /// The value of another program: not written until it is returned.
+    /// The value of another program. It is not written until the knob is returned.
     Yielded(Yielded),
 }
 
 /// A value of ours.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Ours {
-    /// As the knob reported it after the write.
+    /// The value that the knob reported after the write.
     value: Value,
     /// The end of the last window that showed it.
     seen_at: Duration,
-    /// The event that removed the value before it.
+    /// The event that removed the previous value.
     reset: Option<PastReset>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Ours {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct PastReset {
     announced_at: Duration,
-    /// A window has shown our value since: the event explains no further change.
+    /// A window has shown our value since, so the event explains no further change.
     over: bool,
 }
 
@@ -66,7 +66,7 @@ struct PastReset {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reset {
     noticed_at: Duration,
-    /// `None` for a knob that is new.
+    /// `None` for a new knob.
     removal: Option<Removal>,
     /// The value since then, and the end of the last window that showed it.
     left: Option<(Value, Duration)>,
@@ -91,7 +91,7 @@ pub(super) struct Yielded {
     pub(super) since: Duration,
 }
 
-/// What a step depends on besides knob and input.
+/// What a step depends on, in addition to the knob and the input.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) now: Duration,
@@ -104,19 +104,19 @@ pub(super) struct Context<'a> {
 /// What happens to a knob.
 #[derive(Debug)]
 pub(super) enum Input<'a> {
-    /// A window shows this value; `event` is the newest one that covers the knob, with its time.
+    /// A window shows this value. `event` is the newest event that covers the knob, with its time.
     Shows { value: &'a Value, event: Option<&'a (Duration, Event)> },
     /// A window shows that the knob no longer exists.
     Gone,
-    /// The kernel announced this event now; it covers the knob.
+    /// The kernel just announced this event, which covers the knob.
     Announced(&'a Event),
-    /// A knob that is left to another program is ours to write again.
+    /// netsilo may write a knob again that was left to another program.
     Return { why: &'static str },
     /// A window was planned.
     Planned(Planned<'a>),
     /// A wanted change is held.
     Held(&'a Hold),
-    /// A wanted change is requested to be written.
+    /// The write of a wanted change is requested.
     Requested(&'a Change),
     /// The result of a request.
     Written {
@@ -127,7 +127,7 @@ pub(super) enum Input<'a> {
     },
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WriteKind {
     Write,
@@ -139,25 +139,25 @@ pub(super) enum WriteKind {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Action {
     Log(LogKind, String),
-    /// End the verifications of this knob: its value has changed.
+    /// End the verifications of this knob, because its value has changed.
     EndVerifications,
     /// Make a new plan in the next window.
     Replan,
-    /// Remove the knob: it no longer exists.
+    /// Remove the knob, because it no longer exists.
     Forget,
 }
 
 type Step = (TrackedKnob, Vec<Action>);
 
 impl TrackedKnob {
-    /// A knob that is first seen now; `reset` if a kernel event may have created it.
+    /// A knob that is seen for the first time now. `reset`: a kernel event may have created it.
     pub(super) fn new(now: Duration, reset: bool) -> Self {
         let state = if reset { KnobState::Reset(Reset::new(now, None)) } else { KnobState::Free };
         let history = History::new(now);
         Self { state, history, ..Self::default() }
     }
 
-    /// The next state, and what follows from it. Total: each input is allowed in each state.
+    /// The next state, and the resulting actions. Every input is allowed in every state.
     pub(super) fn step(self, context: &Context<'_>, input: Input<'_>) -> Step {
         match input {
             Input::Shows { value, event } => self.shows(context, value, event),
@@ -230,7 +230,7 @@ impl TrackedKnob {
                     .yield_for
                     .is_some_and(|most| yielded.until(most) <= context.now) =>
             {
-                self.returned("it was left to the other program for long enough")
+                self.returned("the time for which it was left to the other program is over")
             }
             KnobState::Free | KnobState::Yielded(_) => (self, Vec::new()),
         }
@@ -244,7 +244,7 @@ impl TrackedKnob {
         (Self::default(), actions)
     }
 
-    /// An event can be announced after its effect was mistaken for another program's write.
+    /// An event may be announced only after its effect was mistaken for another program's write.
     fn announced(self, context: &Context<'_>, event: &Event) -> Step {
         match &self.state {
             KnobState::Yielded(yielded) if yielded.until(GRACE) >= context.now => {
@@ -267,7 +267,7 @@ impl TrackedKnob {
     fn yielded(mut self, context: &Context<'_>, ours: Value, theirs: &Value) -> Step {
         let owner = likely_owner(context.owners, context.target);
         let why =
-            format!("{ours} -> {theirs}, written by another program (likely {owner}): left to it");
+            format!("{ours} -> {theirs}, written by another program (likely {owner}): left alone");
         let theirs = theirs.clone();
         self.state = KnobState::Yielded(Yielded { ours, theirs, owner, since: context.now });
         self.demand = Demand::Unjudged;
@@ -299,8 +299,8 @@ impl TrackedKnob {
         self
     }
 
-    /// A want that is held as noise with its silo is noise itself: a later plan may, by noise,
-    /// leave out what it was held for.
+    /// If a want is held as noise together with its silo, it is noise itself: a later plan may, by
+    /// noise, leave out the change for which it was held.
     fn held(mut self, hold: &Hold) -> Step {
         if let Demand::Wanted(want) = &mut self.demand {
             match hold {
@@ -376,9 +376,9 @@ impl TrackedKnob {
         (self, vec![Action::Log(LogKind::Refused, words)])
     }
 
-    /// Why the wanted change is not written now; `None` means that this knob allows it.
-    /// `stays_on_llc` tells that the change stays under its last-level cache, `gain` what it gains
-    /// by the cost model, `goes_along` that another change is written, so that less suffices.
+    /// Why the wanted change is not written now; `None` if this knob allows it. `stays_on_llc`: the
+    /// change stays under its last-level cache. `gain`: its gain by the cost model. `goes_along`:
+    /// another change is written anyway, so the threshold is lower.
     pub(super) fn hold(
         &self,
         now: Duration,
@@ -423,7 +423,7 @@ impl TrackedKnob {
             .map(Hold::Dwell)
     }
 
-    /// The value that is ours.
+    /// Our value.
     pub(super) fn ours(&self) -> Option<&Value> {
         match &self.state {
             KnobState::Ours(ours) => Some(&ours.value),
@@ -431,7 +431,7 @@ impl TrackedKnob {
         }
     }
 
-    /// To whom it is left.
+    /// The program to which it is left.
     pub(super) fn as_yielded(&self) -> Option<&Yielded> {
         match &self.state {
             KnobState::Yielded(yielded) => Some(yielded),
@@ -444,8 +444,8 @@ impl TrackedKnob {
         matches!(self.state, KnobState::Reset(_))
     }
 
-    /// Why it keeps its value for an unknown time: a measured state that needs another one is out
-    /// of reach.
+    /// Why it keeps its value for an unknown time: a measured state needs another value, but cannot
+    /// be reached.
     pub(super) fn obstacle(&self) -> Option<String> {
         match (&self.state, &self.history.refusal) {
             (KnobState::Yielded(it), _) => {
@@ -473,7 +473,7 @@ impl TrackedKnob {
         self.want().map(|want| want.since)
     }
 
-    /// The earlier wish for a knob that has this value: what the last window wanted, or what an
+    /// The earlier want for a knob that has this value: what the last window wanted, or what an
     /// event removed.
     pub(super) fn wanted_before(&self, target: &Target, old: Value) -> Option<Change> {
         if let KnobState::Reset(Reset { removal: Some(Removal { lost: Some(lost), .. }), .. }) =
@@ -486,7 +486,7 @@ impl TrackedKnob {
         self.wanted().filter(|change| change.old == old).cloned()
     }
 
-    /// Whether there is nothing to remember of it.
+    /// Whether nothing about it must be remembered.
     pub(super) fn is_blank(&self) -> bool {
         self.state == KnobState::Free && self.want().is_none() && self.history.is_blank()
     }
@@ -497,15 +497,15 @@ impl Reset {
         Self { noticed_at: now, removal, left: None, kept: false }
     }
 
-    /// Whether an event announced at that time explains why the value has changed since: a driver
+    /// Whether an event announced at that time explains why the value has changed since. A driver
     /// may take more than one step.
     fn is_explained_by(&self, announced_at: Duration) -> bool {
         let shown_at = self.left.as_ref().map(|(_, shown_at)| *shown_at);
         shown_at.is_none_or(|shown_at| announced_at.saturating_add(GRACE) >= shown_at)
     }
 
-    /// Whether another want than that for the lost value is a change, and no re-application: a plan
-    /// has kept what the event left.
+    /// Whether a want for another value than the lost one is a change and not a re-application. It
+    /// is if a plan has kept what the event left.
     fn is_settled(&self, wanted: &Value) -> bool {
         let lost = self.removal.as_ref().and_then(|it| it.lost.as_ref());
         self.kept && lost != Some(wanted)

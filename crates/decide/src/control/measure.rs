@@ -1,5 +1,5 @@
-//! The measures of a verification: cost, wakeups and locality before and after, what was
-//! expected of them, and what the counts prove.
+//! The measures of a verification: cost, wakeups and locality before and after, what was expected,
+//! and what the counts prove.
 
 use super::decision::{BeforeAfter, MeasuredEffect};
 use super::expected::ExpectedWindow;
@@ -7,20 +7,20 @@ use super::sample::{Sample, WorkKind};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_trial::stats;
 
-/// The probability of both tails of the interval together.
+/// Both tails of the interval together have this probability.
 const DOUBT: f64 = 0.01;
 
-/// The least standard deviation of a measure, relative (costs) or absolute (locality): clock ticks
-/// are no finer.
+/// Minimum standard deviation of a measure, relative (costs) or absolute (locality), because clock
+/// ticks are no finer.
 const LEAST_DEVIATION: f64 = 0.01;
 
-/// Locality that falls by more than this is lost; a placement that promises it is taken back.
+/// If locality falls by more than this, it is lost. A placement that promised it is reverted.
 const LOST_LOCALITY: f64 = 0.10;
 
-/// Wakeups across CPUs that change by less than this factor prove nothing.
+/// If wakeups across CPUs change by less than this factor, they prove nothing.
 const WAKEUPS: f64 = 1.25;
 
-/// Readers that read this share of the data on other CPUs than before have moved.
+/// Readers have moved if they read this share of the data on other CPUs than before.
 pub(super) const READERS_MOVED: f64 = 0.2;
 
 /// The measures of a verification, before and after.
@@ -31,14 +31,14 @@ pub(super) struct Measures {
     pub(super) expectation: Option<ExpectedAndMeasured>,
 }
 
-/// What the plan expected, compared with what came: `before` is the expected value.
+/// What the plan predicted, compared with the result. `before` is the predicted value.
 pub(super) struct ExpectedAndMeasured {
     pub(super) wakeups: BeforeAfter,
     pub(super) locality: BeforeAfter,
 }
 
 impl ExpectedAndMeasured {
-    /// The expected values of the windows before, compared with the windows after.
+    /// The predicted values of the windows before, compared with the windows after.
     pub(super) fn new(
         expected: Option<Vec<ExpectedWindow>>,
         before: &[WindowMeasure],
@@ -59,7 +59,7 @@ impl ExpectedAndMeasured {
 }
 
 impl Measures {
-    /// What the counts prove, whatever the CPU time is; `None` if nothing.
+    /// What the counts prove, regardless of the CPU time; `None` if nothing.
     pub(super) fn by_counts(&self) -> Option<MeasuredEffect> {
         if self.is_locality_lost() {
             return Some(MeasuredEffect::Worse);
@@ -75,9 +75,9 @@ impl Measures {
         self.locality.is_some_and(|it| it.high < -LOST_LOCALITY)
     }
 
-    /// Whether the plan expected better counts, and beyond doubt not half of the improvement came,
-    /// of neither count. Fewer than [`READERS_MOVED`] of the readers may have moved: what they can
-    /// take away proves nothing.
+    /// Whether the plan predicted better counts, and beyond doubt neither count improved by half of
+    /// the prediction. Fewer than [`READERS_MOVED`] of the readers may have moved: an improvement
+    /// that their move could have removed proves nothing.
     fn is_missed(&self) -> bool {
         let Some(ExpectedAndMeasured { wakeups, locality }) = &self.expectation else {
             return false;
@@ -95,7 +95,7 @@ impl Measures {
     }
 }
 
-/// A window's measures on the CPUs of a verification.
+/// The measures of a window on the CPUs of a verification.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WindowMeasure {
     /// CPU-nanoseconds per unit of work.
@@ -107,7 +107,7 @@ pub(super) struct WindowMeasure {
     pub(super) locality: f64,
 }
 
-/// Half a wakeup more, so that none has a logarithm.
+/// Adds half a wakeup, because 0 has no logarithm.
 fn wakeups_per_unit(per_s: f64, units: f64) -> f64 {
     (per_s + 0.5) / units
 }
@@ -145,7 +145,7 @@ pub(super) fn compare(
 }
 
 impl BeforeAfter {
-    /// Means and a ratio, from those of logarithms.
+    /// Converts means and a ratio from their logarithms.
     pub(super) fn exp(self) -> Self {
         let Self { before, after, low, high, .. } = self;
         Self { before: before.exp(), after: after.exp(), low: low.exp(), high: high.exp(), ..self }
@@ -161,7 +161,7 @@ pub(super) fn in_words(effect: MeasuredEffect, work: WorkKind, measures: &Measur
         MeasuredEffect::Better => "fewer wakeups across cpus".to_owned(),
         MeasuredEffect::Worse if by_cost => format!("{unit} more"),
         MeasuredEffect::Worse if measures.is_locality_lost() && work == WorkKind::Read => {
-            "data is no longer read under the cache where it arrives, and nothing is gained".into()
+            "data is no longer read under the cache where it arrives, without any gain".into()
         }
         MeasuredEffect::Worse if measures.is_locality_lost() => {
             "transmissions are no longer completed under the cache where packets arrive, and \
@@ -171,12 +171,14 @@ pub(super) fn in_words(effect: MeasuredEffect, work: WorkKind, measures: &Measur
         MeasuredEffect::Worse if wakeups.is_some_and(|it| it.low > WAKEUPS) => {
             "more wakeups across cpus, and nothing is gained".to_owned()
         }
-        MeasuredEffect::Worse => "what was expected did not come, and nothing is gained".to_owned(),
+        MeasuredEffect::Worse => {
+            "the expected improvement did not come, and nothing is gained".to_owned()
+        }
         MeasuredEffect::NoDifference | MeasuredEffect::Unknown if work == WorkKind::Read => {
             "no difference shown".to_owned()
         }
         MeasuredEffect::NoDifference | MeasuredEffect::Unknown => {
-            format!("no difference shown in what {unit}")
+            format!("no difference shown: {unit}")
         }
     };
     let woken = wakeups.filter(|it| it.before.max(it.after) >= 1.0).map(|it| {

@@ -1,6 +1,6 @@
-//! What lasts from window to window, and the step of one knob in it.
+//! What lasts from window to window, and how it steps one knob.
 //!
-//! The phases of a window are methods of [`Memory`] in files of their own.
+//! The phases of a window are methods of [`Memory`] in separate files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -24,7 +24,7 @@ use netsilo_model::snapshot::host::KnobOwner;
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
     pub(super) policy: Policy,
-    /// The newest time that was given.
+    /// The newest time passed in.
     pub(super) now: Duration,
     pub(super) knobs: BTreeMap<Target, TrackedKnob>,
     pub(super) events: Events,
@@ -33,14 +33,14 @@ pub(super) struct Memory {
     pub(super) placed: BTreeSet<String>,
     pub(super) workload: WorkloadHistory,
     pub(super) verifications: Verifications,
-    /// Verifications that have ended since the last window, not yet judged.
+    /// Verifications that have ended since the last window and are not judged yet.
     pub(super) ended: Vec<Verification>,
-    /// Changes that made it worse, inverted, until the budget allows them.
+    /// The inverse of changes that made things worse. They wait until the budget allows them.
     pub(super) to_revert: Vec<Change>,
     pub(super) budget: Budget,
-    /// The last decision's writes and reverts, until their outcome is known.
+    /// The last decision's writes and reverts, until their results are known.
     pub(super) requests: BTreeMap<Target, Request>,
-    /// The plan to reuse while nothing changes.
+    /// The plan that is reused while nothing changes.
     pub(super) rest: Option<Rest>,
     /// The rx queues whose interrupts were held in the last window.
     pub(super) held_queues: BTreeSet<(String, u32)>,
@@ -48,7 +48,7 @@ pub(super) struct Memory {
     pub(super) followed: Option<String>,
     /// Whether the last plan follows it.
     pub(super) follows: bool,
-    /// Other programs that write knobs, as of the last window.
+    /// Other programs that write knobs, as seen in the last window.
     pub(super) owners: Vec<KnobOwner>,
     /// Decisions since the last window.
     pub(super) log: Vec<LogEntry>,
@@ -90,13 +90,13 @@ impl Memory {
         }
     }
 
-    /// Makes a new plan in the next window, which counts as a change of the workload.
+    /// Makes a new plan in the next window. That window counts as a change of the workload.
     pub(super) fn restart(&mut self) {
         self.workload.restart();
         self.rest = None;
     }
 
-    /// Gives a knob an input and executes its actions.
+    /// Gives an input to a knob and executes its actions.
     pub(super) fn step(&mut self, target: &Target, input: Input<'_>) {
         let Some(knob) = self.knobs.get_mut(target) else { return };
         let context = Context { now: self.now, target, policy: &self.policy, owners: &self.owners };
@@ -112,7 +112,7 @@ impl Memory {
         }
     }
 
-    /// Whether a kernel event may have created this knob lately.
+    /// Whether a kernel event may have created this knob recently.
     pub(super) fn is_new(&self, target: &Target) -> bool {
         self.existing.since(target).is_some_and(|since| {
             self.events.may_have_created(target, since, self.now, &self.owners)

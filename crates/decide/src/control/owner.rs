@@ -3,7 +3,7 @@
 use netsilo_model::change::Target;
 use netsilo_model::snapshot::host::KnobOwner;
 
-/// The programs on this machine that write such a knob.
+/// The programs on this machine that write a knob of this kind.
 pub(super) fn owners_of<'o>(
     owners: &'o [KnobOwner],
     target: &Target,
@@ -11,7 +11,7 @@ pub(super) fn owners_of<'o>(
     owners.iter().filter(|owner| target.is_owned_by(owner))
 }
 
-/// The program on this machine that likely wrote such a knob.
+/// The program on this machine that likely wrote a knob of this kind.
 pub(super) fn likely_owner(owners: &[KnobOwner], target: &Target) -> String {
     let names: Vec<&str> = owners_of(owners, target).map(|owner| owner.name.as_str()).collect();
     if names.is_empty() { "unknown".into() } else { names.join(", ") }

@@ -1,6 +1,6 @@
-//! What the workload does from window to window: the same with noise, or something else?
+//! Whether the workload stays the same from window to window, apart from noise.
 //!
-//! Compared is only what does not follow from where the controller puts the knobs.
+//! Compares only what does not follow from where the controller puts the knobs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use netsilo_model::derive::silo::Silos;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::subject::Subject;
 
-/// Packets per second that differ by more than this factor.
+/// Differs if packets per second differ by more than this factor.
 const PACKETS: f64 = 1.3;
 
-/// This share of a queue's data is read on other CPUs.
+/// Differs if this share of a queue's data is read on other CPUs.
 const READ_ELSEWHERE: f64 = 0.2;
 
-/// The share of user time of a CPU differs by this.
+/// Differs if the share of user time of a CPU differs by this much.
 const USER_TIME: f64 = 0.15;
 
-/// Readers that moved more often than this within a calm move all the time.
+/// Readers move all the time if they moved more often than this within a calm.
 const UNREST: usize = 6;
 
 /// The workload of one window.
@@ -40,7 +40,7 @@ struct Queue {
 /// What the workload does, as far as one knob is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Workload {
-    /// It is another one than in the window before.
+    /// It differs from the previous window.
     Changed,
     /// It changed in the window before.
     JustChanged,
@@ -57,7 +57,7 @@ pub(super) struct WorkloadHistory {
     pattern: Option<Pattern>,
     /// Windows since the change.
     windows_since: u32,
-    /// When the readers of a queue moved, by its silo; no longer ago than a calm.
+    /// When the readers of each queue moved, by silo. Moves longer ago than a calm are forgotten.
     readers_moved: BTreeMap<Subject, Vec<Duration>>,
 }
 
@@ -118,7 +118,7 @@ impl Pattern {
         }
     }
 
-    /// Whether it is another workload.
+    /// Whether the two are different workloads.
     pub(super) fn differs(&self, other: &Self) -> bool {
         let user = |(cpu, share): (&CpuId, &f64)| {
             other.user.get(cpu).is_none_or(|before| (share - before).abs() > USER_TIME)

@@ -1,9 +1,9 @@
-//! What one window's plan says of a knob.
+//! What the plan of one window contains for a knob.
 
 use super::pattern::Workload;
 use netsilo_model::change::Change;
 
-/// What one window's plan says of a knob.
+/// What the plan of one window contains for a knob.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Planned<'a> {
     /// The wanted change; `None` means the value is kept.

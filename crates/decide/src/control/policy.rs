@@ -1,4 +1,4 @@
-//! The policy: what is wanted, how certain the controller has to be, how often it may write.
+//! The policy: what is wanted, how certain the controller must be, and how often it may write.
 
 use std::time::Duration;
 
@@ -8,8 +8,7 @@ use crate::plan::Goal;
 
 /// What the operator wants, and how cautiously the controller pursues it.
 ///
-/// Times are whole seconds in the configuration. `docs/daemon.md` has the reasons for the
-/// defaults.
+/// Times are whole seconds in the configuration. `docs/daemon.md` has the reasons for the defaults.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Policy {
@@ -17,29 +16,30 @@ pub struct Policy {
     pub goal: Goal,
     /// A move that is estimated by the cost model must gain at least this share of a CPU's time.
     pub min_gain: f64,
-    /// A knob keeps its value for this time before it may go back to an earlier one.
+    /// A knob keeps its value for at least this long before it may return to an earlier one.
     #[serde(with = "seconds")]
     pub dwell: Duration,
-    /// A knob for which no change is wanted for this time has a calm: its next change counts as
-    /// the first one.
+    /// If no change of a knob is wanted for this long, the knob has had a calm: its next change
+    /// counts as the first.
     #[serde(with = "seconds")]
     pub calm: Duration,
-    /// After the second change of a knob without a calm, the next change has to be wanted without
-    /// a break for this time; it doubles with each further change.
+    /// After the second change of a knob without a calm, the next change must be wanted for this
+    /// long without interruption. The time doubles with each further change.
     #[serde(with = "seconds")]
     pub hold_off: Duration,
-    /// The hold-off doubles up to this time.
+    /// Maximum hold-off after doubling.
     #[serde(with = "seconds")]
     pub hold_off_most: Duration,
-    /// The most writes in any 60 seconds, reverts (which come first) and re-applications included.
+    /// Maximum number of writes in any 60 seconds. Includes reverts, which come first, and
+    /// re-applications.
     pub changes_per_minute: u32,
-    /// A knob that another program has written is left to it for this time; `None` means until
-    /// the next configuration.
+    /// A knob that another program has written is left to it for this long. `None` means until the
+    /// next configuration.
     #[serde(with = "seconds::optional")]
     pub yield_for: Option<Duration>,
-    /// Windows after a write that are compared with those before it.
+    /// Number of windows after a write that are compared with those before it.
     pub verify_windows: u32,
-    /// A batch is reverted when a received megabyte costs more by at least this share, with 99%
+    /// A batch is reverted if a received megabyte costs at least this share more, with 99%
     /// confidence.
     pub worse_by: f64,
 }
@@ -65,7 +65,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The hold-off at a level; there is none at level 0.
+    /// The hold-off at a level. There is none at level 0.
     pub(super) fn hold_off_at(&self, level: u32) -> Duration {
         match level.checked_sub(1) {
             Some(doubled) => {

@@ -1,4 +1,4 @@
-//! Phase two: compares what each knob shows with what we wrote.
+//! Phase two: compares the value of each knob with what we wrote.
 
 use super::decision::Conflict;
 use super::knob_state::{Input, Yielded};
@@ -6,7 +6,7 @@ use super::memory::Memory;
 use super::view::Window;
 
 impl Memory {
-    /// Gives each knob the value that the window shows, and forgets knobs without a history.
+    /// Passes to each knob the value that the window shows. Forgets knobs without a history.
     pub(super) fn reconcile(&mut self, window: &Window<'_>) {
         for target in self.knobs.keys().cloned().collect::<Vec<_>>() {
             let event = self.events.newest(&target, &self.owners).cloned();

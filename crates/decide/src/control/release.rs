@@ -15,7 +15,7 @@ use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::cost::problem::SECOND_NS;
 
 impl Memory {
-    /// Gives each of these knobs its part of the plan.
+    /// Passes to each of these knobs its part of the plan.
     pub(super) fn track(
         &mut self,
         window: &Window<'_>,
@@ -55,7 +55,7 @@ impl Memory {
         Planned { change, same, workload, read_there }
     }
 
-    /// The wanted changes, each with the reason if it is held. What belongs to one silo is held or
+    /// The wanted changes, each with the reason if it is held. Changes of one silo are held or
     /// released together.
     pub(super) fn wanted_changes<'p>(
         &self,
@@ -71,7 +71,8 @@ impl Memory {
         wanted_changes
     }
 
-    /// Beside a move that gains enough, a part of the least gain suffices, as in the plan itself.
+    /// If a move that gains enough is written anyway, other moves need only a part of the minimum
+    /// gain, as in the plan itself.
     fn let_small_gains_go_along(
         &self,
         window: &Window<'_>,
@@ -110,7 +111,7 @@ impl Memory {
         knob.hold(window.now, stays_on_llc, gain, goes_along, &self.policy)
     }
 
-    /// Holds what the budget has no room for; the largest gains come first.
+    /// Holds changes that exceed the budget. The largest gains come first.
     fn keep_to_budget(
         &self,
         window: &Window<'_>,
@@ -119,7 +120,8 @@ impl Memory {
     ) {
         let most = self.policy.changes_per_minute;
         let mut left = self.budget.left(window.now, most);
-        // By silo, or by position without one: the largest gain and the members.
+        // By silo; a change without a silo is by position. Each group has its largest gain and its
+        // members.
         let mut groups: BTreeMap<Result<usize, usize>, (i64, Vec<usize>)> = BTreeMap::new();
         for (at, WantedChange { change, .. }) in
             wanted_changes.iter().enumerate().filter(|(_, it)| it.hold.is_none())
@@ -132,7 +134,7 @@ impl Memory {
         let mut groups: Vec<(i64, Vec<usize>)> = groups.into_values().collect();
         groups.sort_unstable_by_key(|(gain, members)| (Reverse(*gain), members.first().copied()));
         for (_, members) in groups {
-            // A group that is larger than the whole budget is written in parts.
+            // A group that exceeds the whole budget is written in parts.
             let room = match members.len() {
                 count if count > most as usize => left.min(count),
                 count if count <= left => count,
@@ -146,7 +148,7 @@ impl Memory {
     }
 }
 
-/// Holds all changes of a silo for the first reason that one of them has.
+/// If one change of a silo has a reason, holds all changes of that silo for the first reason.
 fn hold_whole_silos(window: &Window<'_>, wanted_changes: &mut [WantedChange<'_>]) {
     let mut reasons: BTreeMap<usize, Hold> = BTreeMap::new();
     for WantedChange { change, hold } in wanted_changes.iter() {
@@ -160,7 +162,7 @@ fn hold_whole_silos(window: &Window<'_>, wanted_changes: &mut [WantedChange<'_>]
     }
 }
 
-/// Holds XPS until the interrupts of its netdev are where it was planned for.
+/// Holds XPS until the interrupts of its netdev are on the CPUs for which it was planned.
 fn wait_for_interrupts(window: &Window<'_>, wanted_changes: &mut [WantedChange<'_>]) {
     let moving = wanted_changes.iter().filter(|it| it.hold.as_ref().is_some_and(Hold::is_short));
     let queues = moving.filter_map(|it| window.queue(&it.change.target));
@@ -172,8 +174,8 @@ fn wait_for_interrupts(window: &Window<'_>, wanted_changes: &mut [WantedChange<'
     }
 }
 
-/// The gain of a move by the cost model, in CPU-nanoseconds per second; `None` if a measured
-/// outcome or an algorithm without the cost model chose the place.
+/// The gain of a move by the cost model, in CPU-nanoseconds per second. `None` if a measured
+/// outcome, or an algorithm without the cost model, chose the CPU.
 fn gain(window: &Window<'_>, plan: &Plan, change: &Change) -> Option<i64> {
     let irq = window.irq(&change.target)?;
     let placement = plan.placements.iter().find(|placement| placement.irq == Some(irq))?;

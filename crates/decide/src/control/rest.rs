@@ -1,7 +1,8 @@
-//! At rest: no wanted change can be written, and the plan is reused as long as the windows look
-//! alike.
+//! The resting state: no wanted change can be written, and the plan is reused as long as the
+//! windows look alike.
 //!
-//! Making a plan costs by far the most of a window; a host at rest pays for observing only.
+//! Making a plan is by far the largest cost of a window. In the resting state only observing costs
+//! time.
 
 use std::collections::BTreeMap;
 
@@ -17,22 +18,23 @@ use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::{IrqState, Snapshot};
 use netsilo_model::snapshot::netdev::Netdev;
 
-/// A plan is reused for this many windows at most: five minutes.
+/// Maximum number of windows for which a plan is reused: five minutes.
 const WINDOWS: u32 = 30;
 
-/// The busy share of a CPU differs by this: less is noise of clock ticks and of measuring.
+/// Differs if the busy share of a CPU differs by this much. Less is noise of clock ticks and of
+/// measuring.
 const BUSY: f64 = 0.10;
 
-/// What a plan is made from.
+/// The data from which a plan is made.
 #[derive(Debug, Clone)]
 struct Basis {
     pattern: Pattern,
     busy: BTreeMap<CpuId, f64>,
-    /// The snapshot with the settings; its counters count for nothing.
+    /// The snapshot with the settings. Its counters are ignored.
     snapshot: Snapshot,
 }
 
-/// A plan without a change that can be written, and its basis.
+/// A plan without a change that can be written now, and the data it was made from.
 #[derive(Debug, Clone)]
 pub(super) struct Rest {
     plan: Plan,
@@ -41,7 +43,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// A rest begins if every wanted change is held, and not only for a time.
+    /// A rest begins if every wanted change is held, and not only for a limited time.
     pub(super) fn begin(
         plan: &Plan,
         wanted_changes: &[WantedChange<'_>],
@@ -55,7 +57,7 @@ impl Rest {
         })
     }
 
-    /// The rest goes on if this window looks like the first one.
+    /// The rest continues if this window looks like the first one.
     pub(super) fn goes_on(self, window: &Window<'_>) -> Option<Self> {
         let same = self.windows < WINDOWS
             && have_same_settings(&self.basis.snapshot, window.after())
@@ -95,10 +97,10 @@ fn cpu_sets(topology: &Topology) -> [&CpuSet; 5] {
     [online, isolated, isolated_partitions, nohz_full, exclusive]
 }
 
-/// Whether two snapshots of a machine have the same settings, and the same can be set.
+/// Whether two snapshots of a machine have the same settings, and the same settings can be changed.
 ///
-/// What is compared must have no counters, which would end each rest. A test compares the snapshots
-/// of recorded machines.
+/// The compared values must not include counters, because counters would end every rest. A test
+/// compares the snapshots of recorded machines.
 fn have_same_settings(then: &Snapshot, now: &Snapshot) -> bool {
     let irq = |((then, before), (now, after)): ((&Irq, &IrqState), (&Irq, &IrqState))| {
         then == now
@@ -143,7 +145,7 @@ mod tests {
         Scene { grid, netdevs: vec![netdev], ..Scene::default() }
     }
 
-    /// Whether a rest that began in one scene goes on in another.
+    /// Whether a rest that began in one scene continues in another.
     fn goes_on(from: &Scene, to: &Scene) -> bool {
         let (observations, costs) = ([from.observation(), to.observation()], Costs::default());
         let [before, now] = observations.each_ref().map(|it| Analysis::new(it, &costs));
@@ -178,7 +180,8 @@ mod tests {
         assert!(!changed(|it| it.exclusive = CpuSet::from_cpu(CpuId(3))));
         assert!(!changed(|it| it.rps_sock_flow_entries = Some(4096)));
     }
-    /// Counters of the kernel grow between the two snapshots of a recording, settings stay.
+    /// Between the two snapshots of a recording, counters of the kernel grow and settings stay the
+    /// same.
     #[test]
     fn counters_do_not_end_a_rest() {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/outcomes");

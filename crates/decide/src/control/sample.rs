@@ -1,4 +1,4 @@
-//! What one window shows of costs and counts, as far as verifications compare it.
+//! The costs and counts of one window that verifications compare.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use netsilo_model::snapshot::attribution::{Attribution, Consumption, Forwarded};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, TxQueue};
 
-/// One window's costs, each list in order. Vectors, as a dozen samples are kept.
+/// One window's costs. Each list is sorted. They are vectors because a dozen samples are kept.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sample {
     pub(super) ended: Duration,
-    /// CPU-nanoseconds per second that were not idle, with interrupt time as measured if it was.
+    /// CPU-nanoseconds per second that were not idle. Interrupt time is the measured one, if it was
+    /// measured.
     cpus: Vec<(CpuId, f64)>,
     /// Bytes per second that were read.
     pub(super) read: Vec<(DataPath, f64)>,
@@ -25,7 +26,7 @@ pub(super) struct Sample {
     forwarded: Vec<(DataPath, Forwards)>,
     /// Wakeups per second of a thread that slept on another CPU: waker, sleeper, rate.
     wakeups: Vec<(CpuId, CpuId, f64)>,
-    /// Wakeups per second of readers by the data of one NAPI.
+    /// Wakeups per second of readers, by the NAPI of the data.
     pub(super) woken: Vec<Woken>,
 }
 
@@ -44,20 +45,20 @@ pub(super) struct Woken {
     pub(super) per_s: f64,
 }
 
-/// The kind of work by whose unit a verification counts.
+/// The kind of work in whose unit a verification counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkKind {
     Read,
     Forwarded,
 }
 
-/// Where data was processed and read; of forwarded packets, where they were processed and where
+/// Where data was processed and read. For forwarded packets: where they were processed, and where
 /// their transmission was completed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DataPath {
     pub(super) napi: Option<NapiId>,
     pub(super) protocol: Option<CpuId>,
-    /// The reader's CPU; of forwarded packets that of the completions. Where that is not known (a
+    /// The reader's CPU. For forwarded packets, the CPU of the completions. If that is not known (a
     /// software netdev, another network namespace), the CPU that sent them.
     pub(super) consumer: CpuId,
     pub(super) same_llc: bool,
@@ -88,7 +89,7 @@ impl DataPath {
 }
 
 impl WorkKind {
-    /// The larger part of the work of these CPUs, by bytes.
+    /// The kind that makes up the larger part of the work of these CPUs, by bytes.
     pub(super) fn larger<'a>(
         samples: impl Iterator<Item = &'a Arc<Sample>> + Clone,
         cpus: &CpuSet,
@@ -98,7 +99,7 @@ impl WorkKind {
         if forwarded > read { Self::Forwarded } else { Self::Read }
     }
 
-    /// Bytes or packets of one unit: a megabyte, a thousand packets.
+    /// Bytes or packets in one unit: a megabyte, a thousand packets.
     pub(super) fn unit(self) -> f64 {
         match self {
             Self::Read => 1e6,
@@ -142,7 +143,7 @@ impl Sample {
         if seconds <= 0.0 {
             return sample;
         }
-        // What a plan expects of wakeups are those of readers.
+        // A plan's prediction of wakeups covers only readers.
         let polls = |tgid: u32| window.after().napi_threads.contains_key(&tgid);
         let of_readers = attribution.wakeups.iter().filter(|it| !polls(it.tgid));
         let remote = of_readers.filter(|it| it.waker_cpu != it.sleeper_cpu);
@@ -156,7 +157,7 @@ impl Sample {
         }
     }
 
-    /// Wakeups per second between CPUs of which one is among these.
+    /// Wakeups per second between two CPUs, at least one of which is in the set.
     pub(super) fn remote_wakeups(&self, cpus: &CpuSet) -> f64 {
         let here = |(waker, sleeper, _): &&(CpuId, CpuId, f64)| {
             cpus.contains(*waker) || cpus.contains(*sleeper)
@@ -182,8 +183,8 @@ impl Sample {
         }
     }
 
-    /// Bytes read or packets forwarded per second by these CPUs, and the part of them that stayed
-    /// under one last-level cache.
+    /// Bytes read or packets forwarded per second by these CPUs, and the part that stayed under one
+    /// last-level cache.
     pub(super) fn done(&self, work: WorkKind, cpus: &CpuSet) -> (f64, f64) {
         let here = self.rows(work).filter(|(row, _)| row.touches(cpus));
         here.fold((0.0, 0.0), |(all, near), (row, amount)| {
@@ -200,7 +201,7 @@ impl Sample {
     }
 }
 
-/// Whether two CPUs are one, or share a last-level cache.
+/// Whether two CPUs are the same, or share a last-level cache.
 fn same_llc(snapshot: &Snapshot, a: CpuId, b: CpuId) -> bool {
     a == b || snapshot.topology.cpus.get(&a).is_some_and(|known| known.llc.contains(b))
 }
@@ -246,15 +247,15 @@ fn forwarded(
     forwarded.into_iter().collect()
 }
 
-/// The netdev and tx queue through which packets leave, if both are known here.
+/// The netdev and tx queue through which packets leave, if both are known in this namespace.
 fn egress_queue<'s>(snapshot: &'s Snapshot, row: &Forwarded) -> Option<(&'s Netdev, &'s TxQueue)> {
     let same = |it: &&Netdev| it.ifindex == row.egress_ifindex && it.name == row.egress;
     let netdev = snapshot.netdevs.iter().find(same)?;
     Some((netdev, netdev.tx_queues.iter().find(|tx| tx.index == row.tx_queue)?))
 }
 
-/// The CPU that polled each NAPI most often. Completions have no other trace: virtio's transmit
-/// NAPIs have no id, and are found by their interrupt.
+/// The CPU that polled each NAPI most often. Nothing else shows where completions run: virtio's
+/// transmit NAPIs have no id, and are found by their interrupt.
 fn polled_on(attribution: &Attribution) -> BTreeMap<NapiId, (CpuId, u64)> {
     let mut most: BTreeMap<NapiId, (CpuId, u64)> = BTreeMap::new();
     for poll in attribution.polls.iter().filter(|poll| poll.napi.0 != 0) {

@@ -1,14 +1,15 @@
-//! Verifications: whether a batch of writes made it better or worse.
+//! Verifications measure whether a batch of writes made things better or worse.
 //!
-//! Compared are the cost of a received megabyte (of forwarded packets, where these are more), the
-//! wakeups across CPUs for it, and the locality, in the windows before the batch and after it, on
-//! the same CPUs: those between which something moved and those that read it. The interval is
-//! Student's, with a common variance, as there may be only two windows before; of the logarithm for
-//! costs and wakeups, so that it is one of a ratio.
+//! A verification compares windows before and after the batch, on the same CPUs: those between
+//! which something moved, and those that read its data. It compares the cost of a received megabyte
+//! (or of forwarded packets, if there are more of these), the wakeups across CPUs per megabyte, and
+//! the locality. The interval is Student's with a common variance, because there may be only two
+//! windows before. For costs and wakeups it is computed from logarithms, so that it is the interval
+//! of a ratio.
 //!
 //! CPU time is noisy, counts are not. So a batch is also better if it needs fewer wakeups across
-//! CPUs, and worse if data that was read under one last-level cache no longer is, if it needs more
-//! wakeups, or if none of what it was written for came, unless its CPU time is less.
+//! CPUs. It is worse if data is no longer read under the last-level cache of its protocol work, if
+//! it needs more wakeups, or if no expected improvement came; unless its CPU time decreased.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -30,10 +31,10 @@ use netsilo_model::machine::ids::NapiId;
 /// Loads that differ by more than this factor are not compared.
 const SAME_LOAD: f64 = 2.0;
 
-/// An interval of costs wider than this factor says nothing.
+/// If the interval of costs is wider than this factor, it proves nothing.
 const TELLS_NOTHING: f64 = 16.0;
 
-/// The least number of windows on either side.
+/// Minimum number of windows on either side.
 const LEAST_WINDOWS: usize = 2;
 
 /// Changes that were written together.
@@ -57,17 +58,17 @@ pub(super) struct Verification {
     after: Vec<Arc<Sample>>,
 }
 
-/// The batches being measured, and the windows before the next one.
+/// The batches that are being measured, and the windows before the next batch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Verifications {
     recent: VecDeque<Arc<Sample>>,
     open: Vec<Verification>,
-    /// Windows that ended up to here are of no use: knobs have changed since.
+    /// Windows that ended up to this time are useless, because knobs have changed since.
     fresh_from: Duration,
 }
 
 impl Verifications {
-    /// Adds a window; returns the verifications that have all their windows.
+    /// Adds a window. Returns the verifications that now have all their windows.
     pub(super) fn sample(&mut self, window: &Window<'_>, policy: &Policy) -> Vec<Verification> {
         let sample = Arc::new(Sample::new(window));
         for verification in &mut self.open {
@@ -81,8 +82,8 @@ impl Verifications {
         self.end(|verification| verification.after.len() >= windows)
     }
 
-    /// Begins the verification of a batch that is written now; its windows before are those
-    /// from `since`. Returns the verifications on the same CPUs, which end.
+    /// Begins the verification of a batch that is written now. Its windows before are those from
+    /// `since`. Returns the verifications on the same CPUs, which end.
     pub(super) fn begin(
         &mut self,
         now: Duration,
@@ -115,7 +116,7 @@ impl Verifications {
         ended
     }
 
-    /// Ends the verifications of a knob, whose value has changed.
+    /// Ends the verifications of a knob, because its value has changed.
     pub(super) fn end_of(&mut self, target: &Target) -> Vec<Verification> {
         self.end(|verification| verification.changes.iter().any(|change| change.target == *target))
     }
@@ -132,7 +133,7 @@ impl Verifications {
 }
 
 impl Verification {
-    /// What its windows show.
+    /// The result of its windows.
     pub(super) fn result(&self, policy: &Policy) -> VerificationResult {
         let unknown = |why: String| self.as_result(MeasuredEffect::Unknown, None, why);
         let all = || self.before.iter().chain(&self.after);
@@ -189,12 +190,12 @@ impl Verification {
         self.as_result(effect, Some(measures), words)
     }
 
-    /// Whether counts prove something: not if readers moved themselves.
+    /// Whether counts can prove something. They cannot if readers moved by themselves.
     fn is_judged_by_counts(&self, policy: &Policy) -> bool {
         policy.goal.algorithm.algorithm().judged_by_counts && !self.readers_moved()
     }
 
-    /// Whether the readers of the data are on other CPUs since the batch.
+    /// Whether the readers of the data have moved to other CPUs since the batch.
     fn readers_moved(&self) -> bool {
         let shares = |samples: &[Arc<Sample>]| {
             let mut on: BTreeMap<CpuId, f64> = BTreeMap::new();

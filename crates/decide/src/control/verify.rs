@@ -8,8 +8,8 @@ use super::verification::Verification;
 use super::view::Window;
 
 impl Memory {
-    /// Adds the window to the verifications, judges those that have ended, and marks what made it
-    /// worse to be reverted.
+    /// Adds the window to the verifications, judges those that have ended, and marks changes that
+    /// made things worse to be reverted.
     pub(super) fn judge_verifications(&mut self, window: &Window<'_>) -> Vec<VerificationResult> {
         self.ended.extend(self.verifications.sample(window, &self.policy));
         let ended = take(&mut self.ended);

@@ -1,5 +1,5 @@
-//! One observation window, and what the controller needs of it beyond the plan: which knobs belong
-//! together, and where their data is read.
+//! One observation window, and what the controller needs from it in addition to the plan: which
+//! knobs belong together, and where their data is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl<'a> Window<'a> {
             by_thread.extend(silo.kthread.as_ref().map(|thread| (thread.pid, at)));
             by_queue.extend(silo.queue.map(|queue| ((silo.netdev.name.as_str(), queue), at)));
         }
-        // A tx queue's own interrupt belongs to the rx queue of the same number.
+        // The interrupt of a tx queue belongs to the rx queue of the same number.
         for netdev in &after.netdevs {
             for tx in &netdev.tx_queues {
                 let rx = by_queue.get(&(netdev.name.as_str(), tx.index)).copied();
@@ -56,7 +56,7 @@ impl<'a> Window<'a> {
         self.analysis.after()
     }
 
-    /// The silo that a knob belongs to, by its position; knobs of one silo are decided together.
+    /// The silo to which a knob belongs, by its position. Knobs of one silo are decided together.
     pub(super) fn silo_of(&self, target: &Target) -> Option<usize> {
         match target {
             Target::IrqAffinity(knob) => self.by_irq.get(&knob.irq).copied(),
@@ -69,17 +69,17 @@ impl<'a> Window<'a> {
         self.analysis.silos.queues.get(self.silo_of(target)?)
     }
 
-    /// The interrupt of the silo that a knob belongs to.
+    /// The interrupt of the silo to which a knob belongs.
     pub(super) fn irq(&self, target: &Target) -> Option<Irq> {
         Some(self.silo(target)?.irq.as_ref()?.to)
     }
 
-    /// The subject of the silo that a knob belongs to.
+    /// The subject of the silo to which a knob belongs.
     pub(super) fn subject(&self, target: &Target) -> Option<Subject> {
         Some(self.silo(target)?.subject())
     }
 
-    /// The rx queue of the silo that a knob belongs to.
+    /// The rx queue of the silo to which a knob belongs.
     pub(super) fn queue(&self, target: &Target) -> Option<(String, u32)> {
         let silo = self.silo(target)?;
         Some((silo.netdev.name.clone(), silo.queue?))
@@ -96,7 +96,7 @@ impl<'a> Window<'a> {
             .collect()
     }
 
-    /// Whether a kthread polls the silo that a knob belongs to.
+    /// Whether a kthread polls the silo to which a knob belongs.
     pub(super) fn is_threaded(&self, target: &Target) -> bool {
         self.silo(target).is_some_and(|silo| silo.kthread.is_some())
     }
@@ -115,7 +115,7 @@ impl<'a> Window<'a> {
         Some(silo.napi.as_ref().filter(|_| polls && !by_rps)?.to)
     }
 
-    /// The CPU of an interrupt or kthread now, by its settings.
+    /// The current CPU of an interrupt or kthread, by its settings.
     pub(super) fn cpu(&self, target: &Target) -> Option<CpuId> {
         let requested = cpu_of(&target.value_in(self.after())?);
         let effective = || match target {
@@ -127,7 +127,7 @@ impl<'a> Window<'a> {
         requested.or_else(effective)
     }
 
-    /// Share of the silo's bytes that are read on this CPU's core; `None` if no reader is known.
+    /// Share of the silo's bytes that are read on this CPU's core. `None` if no reader is known.
     pub(super) fn read_on_core_of(&self, target: &Target, cpu: CpuId) -> Option<f64> {
         let read_on = self.silo(target)?.read_on();
         let all: f64 = read_on.values().sum();
@@ -137,21 +137,21 @@ impl<'a> Window<'a> {
         (all > 0.0).then(|| here / all)
     }
 
-    /// Whether a value keeps an interrupt or kthread under its present last-level cache.
+    /// Whether a value keeps an interrupt or kthread under its current last-level cache.
     pub(super) fn stays_on_llc(&self, target: &Target, value: &Value) -> bool {
         let llc = |cpu| self.after().topology.llc_of(cpu);
         self.cpu(target).zip(cpu_of(value)).is_some_and(|(now, then)| llc(now).contains(then))
     }
 
-    /// Whether two wanted values of a knob count as the same: equal, or both under the same other
-    /// last-level cache.
+    /// Whether two wanted values of a knob count as the same: they are equal, or both are under the
+    /// same other last-level cache.
     pub(super) fn is_same_want(&self, target: &Target, a: &Value, b: &Value) -> bool {
         let llc = |value| cpu_of(value).map(|cpu| self.after().topology.llc_of(cpu));
         a == b || (llc(a).is_some() && llc(a) == llc(b) && !self.stays_on_llc(target, a))
     }
 }
 
-/// The CPU of a value of one CPU.
+/// The CPU of a value that names one CPU.
 pub(super) fn cpu_of(value: &Value) -> Option<CpuId> {
     match value {
         Value::Cpus(cpus) => cpus.single(),

@@ -1,5 +1,5 @@
-//! Phase four: what is wanted. The plan, with the knobs that are held where they are, and with the
-//! earlier choice among equal places.
+//! Phase four: what is wanted. This is the plan, with held knobs at their current places, and with
+//! the earlier choice among equal places.
 
 use std::collections::BTreeMap;
 use std::mem::replace;
@@ -18,7 +18,7 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 
 impl Memory {
-    /// All that is wanted: the plan of the rest if it goes on, else a new one.
+    /// Everything that is wanted: the plan of the resting state if that continues, else a new plan.
     pub(super) fn want(&mut self, window: &Window<'_>, outcomes: &FindOutcome<'_>) -> Plan {
         let rest = self.rest.take().filter(|_| self.to_revert.is_empty());
         self.rest = rest.and_then(|rest| rest.goes_on(window));
@@ -33,8 +33,8 @@ impl Memory {
         }
     }
 
-    /// The plan by a measured outcome, if each of its changes may be written one day; else by the
-    /// model.
+    /// The plan by a measured outcome, if each of its changes may be written some day. Otherwise
+    /// the plan by the model.
     fn plan_by_outcome(&self, window: &Window<'_>, found: &FoundOutcome<'_>) -> Plan {
         let goal = &self.policy.goal;
         let plan = plan_by_outcome(window.analysis, goal, found);
@@ -51,8 +51,9 @@ impl Memory {
         }
     }
 
-    /// Logs when plans begin or cease to rest on an outcome; another one counts as a change of the
-    /// workload. The same one again does not: a workload at the edge of what matches moves nothing.
+    /// Logs when plans begin or stop to follow an outcome. A different outcome counts as a change
+    /// of the workload. The same outcome again does not, so a workload that only just matches moves
+    /// nothing.
     fn note_basis(&mut self, plan: &Plan) {
         match &plan.measured {
             Some(basis) => {
@@ -67,7 +68,7 @@ impl Memory {
                 }
             }
             None if replace(&mut self.follows, false) => {
-                let none = || "no outcome of this machine is known any more".to_owned();
+                let none = || "no outcome of this machine exists any more".to_owned();
                 let of = |it: &Unchanged| format!("{}: {}", it.subject, it.reason);
                 let why = plan.unused_outcome.as_ref().map_or_else(none, of);
                 self.log(None, LogKind::Estimate, why);
@@ -76,8 +77,8 @@ impl Memory {
         }
     }
 
-    /// The plan, but with the queues that were held in the last window where they are: the others
-    /// find their places around them.
+    /// The plan, but queues that were held in the last window stay where they are, and the others
+    /// are placed around them.
     fn around_held(&self, plan: Plan, window: &Window<'_>) -> Plan {
         if self.held_queues.is_empty() {
             return plan;
@@ -102,8 +103,8 @@ impl Memory {
         around
     }
 
-    /// The plan, but with the last window's wants instead of this window's where the planner, after
-    /// they were written, would let them stay: of equal places the first named one counts, so that
+    /// The plan, but with the last window's wants instead of this window's, if the planner would
+    /// let them stay after they were written. Among equal places, the earlier one counts, so that
     /// noise does not choose.
     fn prefer_earlier_wants(&self, mut wanted: Plan, window: &Window<'_>) -> Plan {
         let Observation { after, attribution, .. } = window.analysis.observation;
@@ -124,7 +125,8 @@ impl Memory {
             let Analysis { rates, costs, .. } = window.analysis;
             plan(&Analysis::with_rates(&followed, rates.clone(), costs), &self.policy.goal).changes
         };
-        // Two alike may have exchanged their names: try all of the earlier wants together first.
+        // Two similar queues may have exchanged their places, so first try all earlier wants
+        // together.
         let all: Vec<Change> = earlier.values().cloned().collect();
         if planned_after(&all).is_empty() {
             wanted.changes = ordered(all);
@@ -141,8 +143,8 @@ impl Memory {
         wanted
     }
 
-    /// The plan with XPS for the CPUs that the interrupts will have; interrupts that are held for
-    /// longer keep their CPUs.
+    /// The plan with XPS for the future CPUs of the interrupts. Interrupts that are held for long
+    /// keep their CPUs.
     pub(super) fn plan_xps(&self, window: &Window<'_>, plan: Plan, revert: &[Change]) -> Plan {
         if self.policy.goal.xps.is_none() {
             return plan;

@@ -3,7 +3,7 @@
 use super::hold::Hold;
 use netsilo_model::change::Change;
 
-/// A wanted change, and the reason if it is held.
+/// A wanted change, with the reason if it is held.
 pub(super) struct WantedChange<'p> {
     pub(super) change: &'p Change,
     pub(super) hold: Option<Hold>,

@@ -18,9 +18,9 @@ use crate::plan::arfs::wants_arfs;
 use crate::plan::find_outcome::FoundOutcome;
 use crate::plan::{Goal, Plan, plan, plan_as_measured};
 
-/// Adds the verdict on each change of RPS, RFS and aRFS to its reason; the plan is of this goal.
+/// Adds the verdict on each change of RPS, RFS and aRFS to its reason. The plan is for this goal.
 ///
-/// A change without receive traffic to judge stays as it is.
+/// A change stays as it is if there is no receive traffic to judge.
 pub fn annotate(plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     let mut notes: BTreeMap<(NetdevIdentity, PacketSteering), String> = BTreeMap::new();
     let look = OnceCell::new();
@@ -45,8 +45,8 @@ pub fn plan_with_verdicts(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     annotate(plan(analysis, goal), analysis, goal)
 }
 
-/// Plans by what was measured on this workload, else by the model, with the reason if an outcome
-/// was measured on another one.
+/// Plans by what was measured on this workload, else by the model. If an outcome was measured on
+/// another workload, the plan has the reason why it is not followed.
 pub fn plan_by_outcome(analysis: &Analysis<'_>, goal: &Goal, found: &FoundOutcome<'_>) -> Plan {
     match found {
         FoundOutcome::Matches(matching) => plan_as_measured(analysis, goal, matching),
@@ -81,7 +81,7 @@ enum PacketSteering {
     Arfs,
 }
 
-/// The packet steering that a change switches on, and its netdev.
+/// The packet steering that a change switches on, and the netdev.
 fn steering(change: &Change) -> Option<(&NetdevIdentity, PacketSteering)> {
     match (&change.target, &change.new) {
         (Target::RpsCpus(knob), Value::Cpus(cpus)) if !cpus.is_empty() => {
@@ -96,7 +96,7 @@ fn steering(change: &Change) -> Option<(&NetdevIdentity, PacketSteering)> {
 }
 
 impl PacketSteering {
-    /// Whether the goal asks for it: flow rules need the same offload as aRFS.
+    /// Whether the goal requests it. Flow rules need the same offload as aRFS.
     fn is_of(&self, goal: &Goal, analysis: &Analysis<'_>, netdev: &Netdev) -> bool {
         match self {
             Self::Rps(_) => goal.rps.is_some(),

@@ -1,5 +1,5 @@
-//! The candidates of `netsilo tune`: every placement and every knob that may help here, singly and
-//! together, with what the model expects of each.
+//! The candidates of `netsilo tune`: every placement and every knob that may help here, alone and
+//! combined, each with the model's prediction.
 //!
 //! Files, each using only those before it: `candidate`, `combined` (placement and knobs in one
 //! plan), `device` (the knobs of a netdev).
@@ -31,11 +31,11 @@ use crate::plan::{AlgorithmName, Goal, Plan, Unchanged, Xps};
 /// Which candidates to make.
 #[derive(Debug, Clone, Default)]
 pub struct CandidateOptions {
-    /// Netdevs, CPUs and weights; the rest of the goal is replaced.
+    /// Netdevs, CPUs and weights. The rest of the goal is replaced.
     pub goal: Goal,
     /// Whether changes may reset a device.
     pub allow_interruption: bool,
-    /// Only these, even those of which the model expects no gain; empty means all.
+    /// Only these, even if the model predicts no gain. Empty means all.
     pub only: Vec<String>,
     /// Not these.
     pub except: Vec<String>,
@@ -45,9 +45,9 @@ pub struct CandidateOptions {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Candidates {
-    /// What to try, without the present state.
+    /// What to try, apart from the current state.
     pub tried: Vec<Candidate>,
-    /// What was requested and is not tried, with the reason.
+    /// What was requested but is not tried, with the reason.
     pub left_out: Vec<Unchanged>,
 }
 
@@ -74,7 +74,7 @@ pub fn candidates(
         let plan = plan_with_verdicts(analysis, &placing(options.goal.clone(), *algorithm));
         let expected =
             plan.predicted.clone().map_or(CandidateEstimate::NotEstimated, CandidateEstimate::Cost);
-        // also one that was not requested, as a part of what was
+        // also one that was not requested, if it is a part of a requested one
         if made.why_not(&plan, &expected).is_none() {
             placements.push((*algorithm, plan.clone(), expected.clone()));
         }
@@ -100,7 +100,7 @@ pub fn candidates(
     made.finish()
 }
 
-/// The placement of which the model expects the least cost.
+/// The placement with the lowest cost by the model.
 fn least_cost(
     placements: Vec<(AlgorithmName, Plan, CandidateEstimate)>,
 ) -> Option<(AlgorithmName, Plan)> {
@@ -154,8 +154,8 @@ fn remedies(analysis: &Analysis<'_>, base: &Goal) -> Vec<KnobCandidate> {
     all
 }
 
-/// Whether the knobs of a netdev are tried: it is up and has interrupts of its own or kthreads that
-/// poll it, and the goal does not name others.
+/// Whether the knobs of a netdev are tried: it is up, it has its own interrupts or kthreads that
+/// poll it, and the goal does not limit itself to other netdevs.
 fn may_be_set(netdev: &Netdev, goal: &Goal) -> bool {
     let polled = netdev.rx_queues.iter().any(|queue| queue.irq.is_some())
         || netdev.napis.iter().any(|napi| napi.thread.is_some());
@@ -174,7 +174,7 @@ fn verdict_of(
     verdicts.iter().find(of).map_or(CandidateEstimate::NotEstimated, expected_of)
 }
 
-/// Whether a change is of the goal's netdevs, and onto its CPUs.
+/// Whether a change is for the goal's netdevs, and onto its CPUs.
 fn is_within(change: &Change, goal: &Goal, analysis: &Analysis<'_>) -> bool {
     let of_netdev =
         goal.netdevs.is_empty() || goal.netdevs.iter().any(|it| change.target.is_of(it));
@@ -223,7 +223,8 @@ fn steering(
     goals.into_iter().map(remedy).collect()
 }
 
-/// The verdict on a remedy of the goal's netdevs: the best one, as a knob of one of them may help.
+/// The verdict on a remedy for the goal's netdevs. It is the best of their verdicts, because the
+/// knob may help on one of them.
 fn verdict_on(
     remedy: Option<RemedyName>,
     goal: &Goal,
@@ -241,7 +242,7 @@ fn expected_of(verdict: &RemedyVerdict) -> CandidateEstimate {
     CandidateEstimate::Verdict(verdict.claim, verdict.reason.clone())
 }
 
-/// Whether [`steering`] makes the candidates of this remedy, or an algorithm does.
+/// Whether this remedy's candidates are made by [`steering`] or by an algorithm.
 fn is_steering(verdict: &RemedyVerdict) -> bool {
     matches!(
         verdict.remedy,
@@ -253,7 +254,7 @@ fn is_steering(verdict: &RemedyVerdict) -> bool {
     )
 }
 
-/// Candidates as they are made; keeps each set of writes once.
+/// Collects candidates as they are made. Keeps each set of writes only once.
 struct Collector<'a> {
     options: &'a CandidateOptions,
     all: Candidates,
@@ -278,7 +279,7 @@ impl Collector<'_> {
         }
     }
 
-    /// Considers a combination, if its knob ranks high enough or its name was requested.
+    /// Considers a combination if its knob ranks high enough or its name was requested.
     fn combine(&mut self, name: &str, rank: usize, plan: Plan, expected: CandidateEstimate) {
         let requested = self.options.only.iter().any(|it| is_named(name, it));
         if rank < COMBINED || requested || self.names.iter().any(|known| known == name) {
@@ -375,7 +376,7 @@ mod tests {
         assert_eq!(cost(10_000_000, 20_000_000).excluded(), None);
         assert_eq!(
             cost(15_000_000, 35_000_000).excluded().unwrap(),
-            "the model expects it to cost 3.5% of a cpu instead of 1.5%"
+            "the model predicts a cost of 3.5% of a cpu instead of 1.5%"
         );
     }
 }

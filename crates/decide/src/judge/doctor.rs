@@ -1,4 +1,5 @@
-//! What limits netsilo on a machine: what is degraded by what is missing, and how to fix it.
+//! What limits netsilo on a machine: what works worse because something is missing, and how to fix
+//! it.
 
 use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
@@ -11,20 +12,20 @@ use crate::judge::findings::Severity;
 /// What is judged.
 #[derive(Debug)]
 pub struct Machine<'a> {
-    /// What the kernel offers and this process may do.
+    /// What the kernel offers, and what this process may do.
     pub prerequisites: &'a Prerequisites,
-    /// Everything that was read; its programs and its gaps are judged.
+    /// Everything that was read. Its programs and its gaps are judged.
     pub snapshot: &'a Snapshot,
-    /// Each eBPF hook, with the reason why it is not attached.
+    /// Each eBPF hook, with the reason if it is not attached.
     pub hooks: &'a [Hook],
     /// The daemon, its configuration and the journal.
     pub daemon: DaemonFacts,
 }
 
-/// The daemon, its configuration and the journal, each with the reason why it cannot be used.
+/// The daemon, its configuration and the journal, each with the reason if it cannot be used.
 #[derive(Debug, Clone, Default)]
 pub struct DaemonFacts {
-    /// What the running daemon does, in a few words; `None`: none runs.
+    /// What the running daemon does, in a few words; `None` if none runs.
     pub running: Option<String>,
     /// Why the running daemon does less than it should.
     pub hindered: Option<String>,
@@ -42,7 +43,7 @@ pub struct DaemonFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diagnosis {
-    /// Grows when a field changes its meaning or is removed.
+    /// Increased when a field changes its meaning or is removed.
     pub schema: u32,
     /// All areas, in a fixed order.
     pub areas: Vec<Area>,
@@ -54,11 +55,11 @@ pub struct Diagnosis {
 pub struct Area {
     /// Its name.
     pub name: &'static str,
-    /// That of the gravest problem; `ok` without a problem.
+    /// The severity of the most severe problem; `ok` without a problem.
     pub severity: Severity,
     /// What was found.
     pub found: String,
-    /// What is degraded, the gravest first.
+    /// What works worse, most severe first.
     pub problems: Vec<Problem>,
 }
 
@@ -68,7 +69,7 @@ pub struct Area {
 pub struct Problem {
     /// How much it limits.
     pub severity: Severity,
-    /// What is missing or in the way.
+    /// What is missing, or prevents something.
     pub what: String,
     /// What netsilo cannot do, or does worse.
     pub degraded: String,
@@ -136,7 +137,7 @@ fn kernel(machine: &Prerequisites) -> Area {
     area("kernel", format!("{release}, {btf}{mode}"), problems)
 }
 
-/// What is lost without a feature of the kernel (`docs/kernel.md` has the releases).
+/// What does not work without a feature of the kernel (`docs/kernel.md` has the releases).
 fn lacking(feature: KernelFeature) -> Problem {
     let newer = |what: &str, since: &str, degraded: &str| {
         problem(Severity::Info, what, degraded, format!("use a kernel of {since} or later"))
@@ -210,7 +211,7 @@ fn privileges(machine: &Prerequisites) -> Area {
     area("privileges", found.into_iter().flatten().collect::<Vec<_>>().join(", "), problems)
 }
 
-/// Groups refused hooks by reason. Of several ways to count the same, one is enough.
+/// Groups refused hooks by reason. If there are several ways to count the same, one is enough.
 fn hooks(hooks: &[Hook]) -> Area {
     let attached = |quantity: &str| {
         hooks.iter().any(|hook| hook.quantity == quantity && hook.refused.is_none())
@@ -252,14 +253,14 @@ fn hooks(hooks: &[Hook]) -> Area {
     area("eBPF hooks", format!("{running} of {} attached", hooks.len()), problems)
 }
 
-/// What could not be read: at most three gaps by name.
+/// What could not be read. Names at most three gaps.
 fn readings(snapshot: &Snapshot) -> Area {
     const NAMED: usize = 3;
     let gap = |gap: &netsilo_model::snapshot::host::Gap| {
         problem(
             Severity::Info,
             format!("{}: {}", gap.what, gap.why),
-            "what depends on it is absent from the reports",
+            "reports lack the data that depends on it",
             "run netsilo on the host as root; netsilo show --json lists all gaps",
         )
     };
@@ -280,7 +281,7 @@ fn other_programs(snapshot: &Snapshot) -> Area {
         let knobs: Vec<String> =
             program.writes.iter().map(|knob| Subject::Settings(*knob).to_string()).collect();
         let degraded = if contended {
-            "plan and run leave these settings to it".to_owned()
+            "plan and run do not change these settings".to_owned()
         } else {
             "it may write them again when devices or containers appear".to_owned()
         };
@@ -290,7 +291,7 @@ fn other_programs(snapshot: &Snapshot) -> Area {
     });
     let problems: Vec<Problem> = problems.collect();
     let found = match problems.len() {
-        0 => "none writes these settings".to_owned(),
+        0 => "no other program writes these settings".to_owned(),
         count => format!("{count} found"),
     };
     area("other programs", found, problems)
@@ -302,7 +303,7 @@ fn daemon(daemon: &DaemonFacts) -> Area {
         problems.push(problem(
             Severity::Critical,
             why,
-            "the daemon does not start, or keeps the configuration before this one",
+            "the daemon does not start, or keeps its previous configuration",
             "correct it, then netsilo run --check-config",
         ));
     }

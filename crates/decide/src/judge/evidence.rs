@@ -23,7 +23,7 @@ pub struct Evidence {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
-    /// A fraction of 1; of a CPU's time unless the evidence names another whole.
+    /// A fraction of 1. It is a fraction of a CPU's time, unless the evidence names another whole.
     Share(f64),
     /// Events per second.
     PerSecond(f64),
@@ -47,11 +47,11 @@ pub struct Remedy {
     pub what: String,
     /// Its expected benefit.
     pub gain: Gain,
-    /// Its cost; `None` when the cost is negligible.
+    /// Its cost; `None` if the cost is negligible.
     pub cost: Option<String>,
-    /// When not to use it; `None` when no such case is known.
+    /// When not to use it; `None` if no exception is known.
     pub not_when: Option<String>,
-    /// What `plan --fix` writes; empty when netsilo cannot write the remedy.
+    /// What `plan --fix` writes. Empty if netsilo cannot write the remedy.
     pub changes: Vec<Change>,
     /// Whether writing it interrupts traffic for a moment.
     pub interrupts_traffic: bool,
@@ -78,9 +78,9 @@ pub enum Gain {
         /// How the bound was derived.
         basis: String,
     },
-    /// No measurement bounds the gain; the text says why.
+    /// No measurement limits the gain. The text says why.
     Unknown(String),
-    /// There is no gain; the text says why.
+    /// There is no gain. The text says why.
     Nothing(String),
 }
 

@@ -2,8 +2,8 @@
 //!
 //! One file per family, listed in [`check`](mod@check); the ids of all findings are in [`id`]. A
 //! family gets the check's input ([`Judged`](judged::Judged)): analysis, ledger, verdicts, plan. It
-//! knows no files, and no knobs beyond the [`Target`](netsilo_model::change::Target)s of its
-//! remedies. Every finding has evidence. A gain that no measurement bounds is
+//! knows no files, and no knobs except the [`Target`](netsilo_model::change::Target)s of its
+//! remedies. Every finding has evidence. A gain that no measurement limits is
 //! [`Gain::Unknown`](crate::judge::evidence::Gain::Unknown).
 
 mod builders;

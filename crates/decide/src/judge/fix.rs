@@ -19,7 +19,7 @@ pub struct FixRequest {
     pub subject: Option<Subject>,
 }
 
-/// Parses `udp-one-queue` or `udp-one-queue:eth0`; in a subject, `/` stands for a space
+/// Parses `udp-one-queue` or `udp-one-queue:eth0`. In a subject, `/` stands for a space
 /// (`rps-to-itself:eth0/rx-3`).
 impl FromStr for FixRequest {
     type Err = UnknownFinding;
@@ -55,16 +55,16 @@ impl FixRequest {
 
 /// Plans the fix of the selected findings: for each, the first remedy that netsilo can write.
 ///
-/// Changes that a change of channels would make void are left for a later plan. A finding that is
-/// not present, or has no such remedy, is left unchanged with the reason. If two remedies set one
-/// knob to different values, the remedy of the graver finding applies.
+/// Changes that a change of channels would reset are left for a later plan. A request without a
+/// matching finding, or whose finding has no writable remedy, is left unchanged with the reason. If
+/// two remedies set one knob to different values, the remedy of the more severe finding applies.
 pub fn fix(check: &Check, requests: &[FixRequest], after: &Snapshot, even_if_owned: bool) -> Plan {
     let mut plan = Plan { even_if_owned, ..Plan::default() };
     for request in requests {
         let found: Vec<&Finding> =
             check.findings.iter().filter(|finding| request.matches(finding)).collect();
         if found.is_empty() {
-            plan.leave(&request.to_string(), "no such finding now: nothing to fix");
+            plan.leave(&request.to_string(), "there is no such finding now, so nothing to fix");
         }
         for finding in found {
             plan = with_fix(plan, finding);
@@ -78,8 +78,8 @@ pub fn fix(check: &Check, requests: &[FixRequest], after: &Snapshot, even_if_own
     without_voided(plan)
 }
 
-/// The plan without the changes that a change of channels would make void: they need a new plan,
-/// made when the new queues exist.
+/// The plan without the changes that a change of channels would reset. They need a new plan, made
+/// when the new queues exist.
 fn without_voided(mut plan: Plan) -> Plan {
     let (now, later) = held_back(std::mem::take(&mut plan.changes));
     for change in &now {

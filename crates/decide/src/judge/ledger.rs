@@ -2,7 +2,7 @@
 //! the order of the receive path.
 //!
 //! Several counters (of the device, the driver, each queue) may count the same loss. The ledger
-//! takes the largest of them per subject, so a stage's sum is a lower bound.
+//! takes the largest of them for each subject, so the sum of a stage is a lower bound.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ use serde::{Deserialize, Serialize};
 pub struct Ledger {
     /// The stages.
     pub stages: Vec<StageLosses>,
-    /// Where losses were counted, and where not.
+    /// Where losses were counted, and where they were not.
     #[serde(default)]
     pub coverage: Vec<StageCoverage>,
-    /// The next step for the stage that loses most; `None` when nothing is lost.
+    /// The next step for the stage that loses most; `None` if nothing is lost.
     pub next: Option<String>,
 }
 
@@ -33,7 +33,8 @@ pub struct Ledger {
 pub struct StageLosses {
     /// The stage.
     pub stage: LossStage,
-    /// Packets lost in the interval, a lower bound; for a stage that loses nothing, its events.
+    /// Packets lost in the interval, a lower bound. For a stage that loses nothing, the number of
+    /// its events.
     pub count: u64,
     /// `count` per second.
     pub per_s: f64,
@@ -47,11 +48,12 @@ pub struct StageLosses {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LossCounter {
-    /// The object it counts for (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`, `machine`).
+    /// The object to which it belongs (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`,
+    /// `machine`).
     pub subject: Subject,
-    /// The name that the kernel or the driver gives it.
+    /// Its name in the kernel or the driver.
     pub counter: String,
-    /// Its growth in the interval; `None` when it was reset or did not exist before.
+    /// Its growth in the interval; `None` if it was reset or did not exist before.
     pub count: Option<u64>,
     /// Its absolute value.
     pub since_boot: u64,
@@ -62,7 +64,7 @@ pub struct LossCounter {
 }
 
 impl Ledger {
-    /// The entry of a stage; `None` when none of its counters is known.
+    /// The entry of a stage; `None` if none of its counters is known.
     pub fn stage(&self, stage: LossStage) -> Option<&StageLosses> {
         self.stages.iter().find(|losses| losses.stage == stage)
     }
@@ -72,8 +74,8 @@ impl Ledger {
         self.stages.iter().filter(|stage| stage.stage.loses() && stage.count > 0)
     }
 
-    /// The stage that lost most in the interval; the earlier of two equal ones, because packets
-    /// lost there never reach the later one.
+    /// The stage that lost most in the interval. Of two equal ones it is the earlier, because
+    /// packets lost there never reach the later one.
     pub fn most_lost(&self) -> Option<&StageLosses> {
         self.losing().rev().max_by_key(|stage| stage.count)
     }
@@ -88,7 +90,7 @@ impl Ledger {
         let share = stage.count as f64 / all * 100.0;
         Some(match self.losing().count() {
             1 => step,
-            // Never "100%" when several stages lost packets.
+            // Never "100%" if several stages lost packets.
             _ => format!(
                 "{step} ({:.0}% of all losses: {})",
                 share.floor().min(99.0),
@@ -244,8 +246,8 @@ fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCou
     }
 }
 
-/// Protocol counters: name, stage, subject, reason why it is not a loss. Counters of one subject
-/// overlap: the ledger takes the largest.
+/// Protocol counters: name, stage, subject, and the reason if it is not a loss. Counters of one
+/// subject overlap, so the ledger takes the largest.
 const PROTOCOLS: &[(&str, LossStage, ProtocolPart, &str)] = &[
     ("IpInDiscards", LossStage::Protocol, ProtocolPart::Ipv4, ""),
     ("IpInHdrErrors", LossStage::Protocol, ProtocolPart::Ipv4Headers, ""),

@@ -1,4 +1,4 @@
-//! Sysctls that limit receive work: how far a remedy raises each of them.
+//! Sysctls that limit receive work, and how far a remedy raises each of them.
 
 /// The kernel's default of each limit (6.12, x86-64).
 const DEFAULTS: [(&str, u64); 5] = [
@@ -11,8 +11,8 @@ const DEFAULTS: [(&str, u64); 5] = [
     ("net.core.somaxconn", 4096),
 ];
 
-/// Twice the value, and at least the kernel's default: twice a value that somebody set far too low
-/// is still too low.
+/// Twice the value, and at least the kernel's default: if somebody set a value far too low, twice
+/// that value is still too low.
 pub(super) fn raised(name: &str, value: u64) -> u64 {
     value.saturating_mul(2).max(default(name))
 }

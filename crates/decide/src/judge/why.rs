@@ -1,8 +1,8 @@
 //! Explains why a CPU is busy with softirqs and interrupts, or where the work of a queue, a netdev
 //! or an interrupt runs.
 //!
-//! Causes are in descending order of their CPU time. Where time is not measured per cause, it is
-//! divided by packets and marked as estimated.
+//! Causes are sorted by CPU time, largest first. If time is not measured per cause, it is divided
+//! by packets and marked as estimated.
 
 mod chain;
 mod cpu;

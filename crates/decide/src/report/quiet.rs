@@ -1,4 +1,5 @@
-//! Which CPUs of a large machine have nothing to tell: a list names the others and sums these up.
+//! Which CPUs of a large machine have nothing to report. A list names the others and summarizes
+//! these.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +11,10 @@ use crate::report::CpuLine;
 /// Up to this number of CPUs, a list names all of them.
 const MOST_NAMED: usize = 64;
 
-/// From this share of its time in use on, a CPU is named.
+/// From this share of its time in use, a CPU is named.
 const BUSY: f64 = 0.05;
 
-/// The CPUs of one node that have nothing to tell.
+/// The CPUs of one node that have nothing to report.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct QuietCpus {
     /// The node; `None` for CPUs in no node.
@@ -26,7 +27,7 @@ pub struct QuietCpus {
 
 /// Splits CPUs into those that a list names, and the others by node.
 ///
-/// A CPU is named if it polls a queue, reads data, drops packets or is in use. Of a machine with
+/// A CPU is named if it polls a queue, reads data, drops packets or is in use. On a machine with
 /// few CPUs, all are named.
 pub fn split_quiet(cpus: &[CpuLine]) -> (Vec<&CpuLine>, Vec<QuietCpus>) {
     let (named, quiet): (Vec<&CpuLine>, Vec<&CpuLine>) =

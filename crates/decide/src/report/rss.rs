@@ -28,17 +28,17 @@ pub struct NetdevRss {
     pub entries: usize,
     /// Hashed fields per flow type, if the driver reports them.
     pub fields: BTreeMap<FlowType, HashFields>,
-    /// Reason why queues cannot be predicted; `None` if they can.
+    /// Why queues cannot be predicted; `None` if they can.
     pub no_model: Option<String>,
-    /// Agreement of the predictions with the flows that arrived.
+    /// How well the predictions agree with the flows that arrived.
     pub fit: Fit,
-    /// The table's load; `None` with a reason in `no_load`.
+    /// The table's load; `None` if unknown, with the reason in `no_load`.
     pub load: Option<TableLoadReport>,
     /// Reason why there is no load.
     pub no_load: Option<String>,
     /// Load of each rx queue that received packets.
     pub queues: BTreeMap<u32, QueueLoad>,
-    /// The flows that arrived, the heaviest first.
+    /// The flows that arrived, heaviest first.
     pub flows: Vec<FlowReport>,
 }
 
@@ -48,13 +48,13 @@ pub struct NetdevRss {
 pub struct TableLoadReport {
     /// Packets that followed the table.
     pub packets: u64,
-    /// Packets that arrived on a queue other than the table's, or whose entry is unknown.
+    /// Packets that arrived on a different queue than the table's, or whose entry is unknown.
     pub outside: u64,
-    /// Packets of flows without room in the flow table.
+    /// Packets of flows for which the flow table had no room.
     pub missed: u64,
     /// Flows that followed the table.
     pub flows: usize,
-    /// Number of equally loaded entries with the same unevenness.
+    /// Number of equally loaded entries that would have the same unevenness.
     #[serde(rename = "effective_entries")]
     pub effective_entries: Option<f64>,
     /// Ratio of the heaviest queue's load to the mean.
@@ -63,7 +63,7 @@ pub struct TableLoadReport {
     pub heaviest_flow: Option<f64>,
 }
 
-/// Flows and packets that one rx queue received.
+/// Flows and packets received by one rx queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QueueLoad {
@@ -141,7 +141,7 @@ fn load_of(load: &TableLoad) -> TableLoadReport {
     }
 }
 
-/// The queue that a netdev gives a flow.
+/// The queue that a netdev assigns to a flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowQueue {
@@ -149,11 +149,11 @@ pub struct FlowQueue {
     pub netdev: String,
     /// The requested flow.
     pub flow: FlowSpec,
-    /// Its predicted queue; `None` with a reason in `refused`.
+    /// Its predicted queue; `None` if there is none, with the reason in `refused`.
     pub predicted: Option<PredictedQueue>,
     /// Reason why there is no prediction.
     pub refused: Option<String>,
-    /// Agreement of the predictions with flows of the same type that arrived.
+    /// How well the predictions agree with arrived flows of the same type.
     pub fit: Fit,
     /// The queue on which this flow was observed.
     pub seen_on: Option<u32>,
@@ -161,7 +161,7 @@ pub struct FlowQueue {
     pub cpus: Option<CpuSet>,
 }
 
-/// Finds the queue that this netdev gives a flow.
+/// Finds the queue that this netdev assigns to a flow.
 pub fn find_queue(observation: &Observation, netdev: &Netdev, flow: FlowSpec) -> FlowQueue {
     let seen = flows_on(observation, netdev)
         .find(|seen| seen.ends == Some(flow.ends) && seen.outer == flow.outer);

@@ -1,4 +1,4 @@
-//! What holds of the controller, in a closed loop with a synthetic machine: the laws of
+//! What is true of the controller in a closed loop with a synthetic machine: the laws of
 //! `docs/daemon.md`, over simulated hours and days.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
@@ -24,12 +24,12 @@ fn policy(algorithm: AlgorithmName) -> Policy {
     Policy { goal: Goal { algorithm, ..Goal::default() }, ..Policy::default() }
 }
 
-/// The same, and the CPUs of each tx queue (XPS) follow its completion interrupt.
+/// The same, but the CPUs of each tx queue (XPS) follow its completion interrupt.
 fn with_xps(policy: Policy, wanted: bool) -> Policy {
     Policy { goal: Goal { xps: wanted.then_some(Xps::Near), ..policy.goal }, ..policy }
 }
 
-/// Two sockets of four cores; each queue's interrupt on cpu 0, its reader on the other socket.
+/// Two sockets of four cores. Each queue's interrupt is on cpu 0, its reader on the other socket.
 fn scene(queues: u32) -> Scene {
     let queue = |at: u32| SceneQueue {
         irq: Some(30 + at),

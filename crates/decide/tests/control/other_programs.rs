@@ -119,8 +119,9 @@ fn placed_by_others() -> World {
     world
 }
 
-/// irqbalance moved interrupts 140 s after a CPU had come back, and the daemon wrote them as
-/// re-applications, at once and whatever they gained: a CPU counted as what had created them.
+/// irqbalance moved interrupts 140 s after a CPU had come back. The daemon wrote them again as
+/// re-applications, at once and regardless of their gain, because it assumed that the CPU event had
+/// created them.
 #[test]
 fn what_another_program_moves_some_time_after_a_cpu_came_back_is_not_written_again() {
     for event in [Event::CpuOnline(CpuId(3)), Event::LinkUp("eth0".into()), Event::Resumed] {
@@ -139,7 +140,8 @@ fn what_another_program_moves_some_time_after_a_cpu_came_back_is_not_written_aga
 
 #[test]
 fn a_value_that_someone_writes_over_what_a_reset_left_is_theirs() {
-    // The driver leaves a place that is as good: the plan keeps it, and nothing is written.
+    // The driver leaves the interrupt in an equally good place, so the plan keeps it and nothing is
+    // written.
     let mut world = small(1, 5);
     world.steps(10);
     let ours = on_cpu(&world, 30).unwrap();
@@ -173,13 +175,13 @@ fn a_cpu_explains_nothing_where_a_program_runs_that_writes_interrupts() {
     let decision = world.step();
     let [conflict] = decision.conflicts.as_slice() else { panic!("{decision:?}") };
     assert_eq!(conflict.owner, "irqbalance");
-    // Announced after its effect was seen, it takes nothing back either.
+    // An event that is announced after its effect was seen reverts nothing either.
     by_someone_else(&mut world, 31, 0);
     assert_eq!(world.step().conflicts.len(), 2);
     world.controller.note_event(world.now, &Event::CpuOnline(CpuId(3)));
     assert_eq!(world.steps(HOUR).conflicts.len(), 2);
     assert_eq!(world.made.len(), made, "nothing is written against it");
-    // What only the driver resets is no matter of irqbalance.
+    // If only the driver resets a knob, irqbalance has nothing to do with it.
     world.settings.knob_owners.clear();
     let policy = world.controller.policy().clone();
     world.controller.reconfigure(policy);

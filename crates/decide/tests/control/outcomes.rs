@@ -25,7 +25,7 @@ fn world() -> World {
     World::new(scene(2), policy(AlgorithmName::Auto), 5)
 }
 
-/// What moves the interrupts to these CPUs in the state of now.
+/// The changes that move the interrupts to these CPUs from the current state.
 fn spread_over(world: &World, cpus: &str) -> Vec<Change> {
     let (observation, costs) = (world.scene.observe(&world.settings), Costs::default());
     let cpus = Some(CpuSet::parse_list(cpus).unwrap());
@@ -33,7 +33,8 @@ fn spread_over(world: &World, cpus: &str) -> Vec<Change> {
     plan(&Analysis::new(&observation, &costs), &goal).changes
 }
 
-/// A search that these changes won in the state of now; without changes nothing beat that state.
+/// A search that these changes won in the current state. Without changes, nothing was better than
+/// that state.
 fn measured(world: &World, id: &str, winner: &[Change]) -> KeptOutcome {
     let costs = Costs::default();
     let end = world.scene.observe(&apply_to(&world.settings, winner));
@@ -71,7 +72,7 @@ fn cpus(settings: &Snapshot) -> Vec<u32> {
     [30, 31].into_iter().filter_map(cpu).map(|cpu| cpu.0).collect()
 }
 
-/// A world at rest by the model, of which an outcome with another placement becomes known.
+/// A world that is idle by the model. Then an outcome with another placement becomes known.
 fn with_a_new_outcome() -> (World, Vec<u32>, Vec<u32>) {
     let mut world = world();
     world.steps(30);
@@ -107,7 +108,7 @@ fn a_forgotten_outcome_leaves_the_placement_to_the_model() {
     world.controller.outcomes_changed();
     let decision = world.step();
     assert!(has(&decision.log, LogKind::Estimate) && decision.plan.measured.is_none());
-    // the third change of these knobs: after the hold-off
+    // the third change of these knobs comes after the hold-off
     world.steps(HOUR);
     assert_eq!(cpus(&world.settings), by_model);
 }
@@ -155,7 +156,8 @@ fn an_outcome_that_makes_it_worse_is_reverted() {
 #[test]
 fn a_workload_at_the_edge_of_the_measured_one_moves_nothing_to_and_fro() {
     let (mut world, ..) = with_a_new_outcome();
-    // measured at 50000 packets per second and queue; the same workload up to a third of that
+    // measured at 50000 packets per second and queue; down to a third of that, the workload is the
+    // same
     for queue in &mut world.scene.netdevs[0].queues {
         queue.packets_per_s /= 3;
         queue.readers[0].bytes_per_s /= 3;

@@ -1,4 +1,4 @@
-//! What settles, and what never oscillates: any machine, any noise, any scheduler.
+//! What settles, and what never oscillates, on any machine, with any noise and any scheduler.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,8 +20,8 @@ fn algorithms() -> impl Strategy<Value = AlgorithmName> {
     select(AlgorithmName::ALL.to_vec())
 }
 
-/// Without shrinking: a world follows from its seed, and another seed is no smaller world. The same
-/// worlds each time, unless `PROPTEST_RNG_SEED` names others.
+/// Without shrinking, because a world follows from its seed, and another seed does not make a
+/// smaller world. The worlds are the same each time, unless `PROPTEST_RNG_SEED` selects others.
 fn worlds(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     let rng_seed = match default.rng_seed {
@@ -38,9 +38,9 @@ fn worlds(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Lets windows of one workload pass after the first ones: nothing is written. Worlds are left out
-/// where the machine contradicts the cost model, so that writes are taken back and tried again,
-/// ever more rarely.
+/// Lets windows of one workload pass after the first ones. Nothing is written. Worlds are left out
+/// in which the machine contradicts the cost model, because there writes are reverted and tried
+/// again, more and more rarely.
 fn stays_settled(world: &mut World, first: usize, windows: usize) -> TestCaseResult {
     for _ in 0..first {
         prop_assume!(world.step().revert.is_empty());
@@ -57,8 +57,8 @@ proptest! {
     #![proptest_config(worlds(ProptestConfig::default().cases))]
 
     /// A cycle is one window. The first window that is wholly of the new workload is followed by
-    /// one that confirms it; at the end of that one all is written. PROPTEST_CASES=5000 in a
-    /// release build takes a minute.
+    /// one that confirms it. At the end of that window everything is written. PROPTEST_CASES=5000
+    /// in a release build takes a minute.
     #[test]
     fn after_a_lasting_change_all_is_settled_within_two_cycles(
         seed: u64,
@@ -69,7 +69,7 @@ proptest! {
         for _ in 0..2 {
             world.steps(2);
             let made = world.made.len();
-            // longer than the dwell: going back sooner would be a reversal
+            // longer than the dwell, because returning sooner would be a reversal
             for _ in 0..12 {
                 let decision = world.step();
                 prop_assert!(decision.conflicts.is_empty());
@@ -93,8 +93,9 @@ proptest! {
     }
 }
 
-/// A kthread was wanted elsewhere since the workload changed, and its interrupt a window later. The
-/// plan of five minutes later left the interrupt where it was, and the kthread was moved alone.
+/// A kthread was wanted elsewhere since the workload changed, and its interrupt since one window
+/// later. The plan of five minutes later left the interrupt where it was, and only the kthread was
+/// moved.
 #[test]
 fn what_was_held_as_noise_with_its_silo_is_not_written_when_the_rest_of_it_is_content() {
     let seed = 5_648_973_563_940_459_997;
@@ -157,8 +158,8 @@ fn the_random_machines_have_all_kinds_of_knobs_that_are_placed() {
     assert_eq!(kinds, BTreeSet::from(["interrupt", "kthread", "tx interrupt", "xps"]));
 }
 
-/// A day with a task scheduler that moves readers to their interrupts and away from busy CPUs, and
-/// the proof that it would oscillate without the controller.
+/// A day with a task scheduler that moves readers to their interrupts and away from busy CPUs. Also
+/// proves that it would oscillate without the controller.
 fn a_day(algorithm: AlgorithmName, scene: Scene) {
     a_day_is_calm(algorithm, scene.clone());
     let mut naive = World::new(scene, with_xps(policy(algorithm), true), 7);
@@ -199,9 +200,9 @@ fn a_day_with_a_pulling_scheduler_never_oscillates_with_auto() {
 proptest! {
     #![proptest_config(worlds((ProptestConfig::default().cases / 64).max(1)))]
 
-    /// The workload changes every eight hours. What noise hides in the first two windows may be
-    /// written after a quarter of an hour in which it was always wanted. PROPTEST_CASES=100, which
-    /// overrides the number of cases, makes it 100 days (48 s in release).
+    /// The workload changes every eight hours. A change that noise hides in the first two windows
+    /// may be written after a quarter of an hour in which it was always wanted. PROPTEST_CASES=100,
+    /// which overrides the number of cases, makes it 100 days (48 s in release).
     #[test]
     fn a_day_of_any_workload_changes_nothing_while_it_lasts(seed: u64, xps: bool) {
         let mut world = World::random(with_xps(policy(AlgorithmName::Auto), xps), seed);
@@ -213,8 +214,8 @@ proptest! {
     }
 }
 
-/// A kthread's interrupt gained too little in all windows but one, 22 minutes after the change of
-/// the workload.
+/// A kthread's interrupt gained too little in all windows except one, 22 minutes after the change
+/// of the workload.
 #[test]
 fn what_gained_too_little_is_not_written_when_noise_sees_it_gain_enough() {
     let mut world =
@@ -236,8 +237,8 @@ fn a_day_never_oscillates_with_kthreads_that_poll() {
         .queues
         .iter_mut()
         .for_each(|queue| queue.kthread_cpus = CpuSet::from_cpu(CpuId(0)));
-    // Without the controller it would not either: a kthread's turns are dear, so that only a large
-    // gain moves it.
+    // It would not oscillate without the controller either: a kthread's turns are expensive, so
+    // only a large gain moves it.
     a_day_is_calm(AlgorithmName::Auto, scene);
 }
 
@@ -250,8 +251,8 @@ fn a_day_never_oscillates_with_tx_interrupts_apart() {
     a_day(AlgorithmName::Auto, scene);
 }
 
-/// The reader moves to the other socket whenever the interrupt arrives on its own: no write ever
-/// reaches what is wanted.
+/// The reader moves to the other socket whenever the interrupt arrives on its own. So no write ever
+/// has the wanted effect.
 #[test]
 fn even_an_adversary_gets_ever_rarer_changes_and_without_the_hold_off_it_would_not() {
     let flee = Scheduler { flee: 1.0, ..Scheduler::default() };

@@ -52,7 +52,7 @@ fn what_is_better_is_confirmed_and_what_makes_no_difference_is_said_to() {
     assert!(has(&log, LogKind::NoDifference), "{log:#?}");
 }
 
-/// A router of one queue each way, the second netdev's interrupts far from the first one's.
+/// A router with one queue each way. The second netdev's interrupts are far from the first one's.
 fn router(penalty: f64) -> World {
     let mut scene = scene(1);
     let queue = &mut scene.netdevs[0].queues[0];
@@ -89,8 +89,8 @@ fn forwarding_is_judged_by_the_cost_of_a_packet() {
     }
 }
 
-/// Something that the model does not know processes the packets on one CPU: no move of an interrupt
-/// brings what the plan expects of it, and each is taken back.
+/// Something unknown to the model processes the packets on one CPU. So no move of an interrupt has
+/// the predicted effect, and each is reverted.
 #[test]
 fn what_does_not_come_as_expected_is_taken_back_and_tried_again_ever_more_rarely() {
     let mut world = World::new(scene(2), policy(AlgorithmName::Auto), 9);
@@ -99,7 +99,7 @@ fn what_does_not_come_as_expected_is_taken_back_and_tried_again_ever_more_rarely
     let log: Vec<LogEntry> = (0..12).flat_map(|_| world.step().log).collect();
     let said = log.iter().find(|entry| entry.kind == LogKind::Revert);
     let said = said.unwrap_or_else(|| panic!("{log:#?}"));
-    assert!(said.why.starts_with("what was expected did not come"), "{}", said.why);
+    assert!(said.why.starts_with("the expected improvement did not come"), "{}", said.why);
     for irq in [30, 31] {
         let cpus = world.settings.irqs[&Irq(irq)].requested.clone();
         assert_eq!(cpus, Some(CpuSet::from_cpu(CpuId(0))), "back where it was");

@@ -19,7 +19,7 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
 
-/// Numbers from a seed (Knuth's MMIX constants; the high bits are good enough for noise).
+/// Random numbers from a seed (Knuth's MMIX constants; the high bits are good enough for noise).
 #[derive(Debug, Clone)]
 pub(super) struct Chance(u64);
 
@@ -46,7 +46,7 @@ impl Chance {
         self.share() < probability
     }
 
-    /// Up to this share more or less.
+    /// A factor that deviates from 1 by at most this share.
     fn noisy(&mut self, value: f64, noise: f64) -> f64 {
         value * (1.0 + noise * (2.0 * self.share() - 1.0))
     }
@@ -63,13 +63,15 @@ impl Chance {
 /// What the task scheduler does to readers: probabilities per window and reader.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Scheduler {
-    /// Wake-affine: the reader moves to the CPU that wakes it, or to its last-level cache.
+    /// Wake-affine: the reader moves to the CPU that wakes it, or to the last-level cache of that
+    /// CPU.
     pub(super) pull: f64,
-    /// It leaves a CPU that is more than 80% busy for any other CPU of its last-level cache.
+    /// The reader leaves a CPU that is more than 80% busy for any other CPU of its last-level
+    /// cache.
     pub(super) push: f64,
-    /// It moves to any CPU of its last-level cache.
+    /// The reader moves to any CPU of its last-level cache.
     pub(super) wander: f64,
-    /// It leaves its last-level cache as soon as its interrupt is there: an adversary.
+    /// The reader leaves its last-level cache as soon as its interrupt is there: an adversary.
     pub(super) flee: f64,
 }
 
@@ -87,15 +89,15 @@ pub(super) struct World {
     pub(super) scene: Scene,
     pub(super) settings: Snapshot,
     pub(super) controller: Controller,
-    /// What was measured of it, the newest first.
+    /// Its measured outcomes, newest first.
     pub(super) outcomes: Vec<KeptOutcome>,
     pub(super) scheduler: Scheduler,
     /// The largest relative error of each measure.
     pub(super) noise: f64,
-    /// The factor by which polling on another CPU than an interrupt's first one costs more; the
+    /// The factor by which polling costs more on a different CPU than an interrupt's first one. The
     /// cost model does not know it.
     pub(super) penalty: f64,
-    /// The CPU where packets are processed, wherever they are polled; the cost model does not know
+    /// The CPU where packets are processed, wherever they are polled. The cost model does not know
     /// it.
     pub(super) processed_on: Option<CpuId>,
     pub(super) now: Duration,
@@ -126,8 +128,8 @@ impl World {
         }
     }
 
-    /// A random machine with a random workload. In a third of them kthreads poll the queues, in
-    /// another third the tx queues have interrupts of their own.
+    /// A random machine with a random workload. In a third of these machines kthreads poll the
+    /// queues; in another third the tx queues have their own interrupts.
     pub(super) fn random(policy: Policy, seed: u64) -> Self {
         let mut chance = Chance::new(seed);
         let kind = chance.below(3);
@@ -193,7 +195,7 @@ impl World {
         &self.settings.topology
     }
 
-    /// The workload changes for good: each reader moves to a random CPU.
+    /// The workload changes permanently: each reader moves to a random CPU.
     pub(super) fn shift(&mut self) {
         let all = self.topology().online.clone();
         for reader in self
@@ -207,7 +209,7 @@ impl World {
         }
     }
 
-    /// One window; the decision is written and reported to be in effect.
+    /// One window. The decision is written and reported as in effect.
     pub(super) fn step(&mut self) -> Decision {
         let decision = self.look();
         let changes: Vec<Change> =
@@ -224,7 +226,7 @@ impl World {
         self.step()
     }
 
-    /// One window, and nothing is written.
+    /// One window. Nothing is written.
     pub(super) fn look(&mut self) -> Decision {
         let observation = self.window();
         let kept = &self.outcomes;
@@ -234,7 +236,7 @@ impl World {
         })
     }
 
-    /// One window without the controller: the whole plan is written at once.
+    /// One window without the controller. The whole plan is written at once.
     pub(super) fn step_without_controller(&mut self) {
         let observation = self.window();
         let goal = &self.controller.policy().goal;
@@ -346,7 +348,7 @@ impl World {
         scene
     }
 
-    /// How often a knob that had changed from A to B and back changed to B again.
+    /// How often a knob changed from A to B, back to A, and to B again.
     pub(super) fn oscillations(&self) -> usize {
         let of_knob = |made: Vec<&Made>| {
             made.windows(3).filter(|w| w[0].new == w[2].new && w[0].old == w[1].new).count()

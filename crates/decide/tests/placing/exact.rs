@@ -1,5 +1,5 @@
-//! The placement of least cost, by integer programming: the reference for the solver on small
-//! problems.
+//! The placement with the lowest cost, by integer programming. It is the reference for the solver
+//! on small problems.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use netsilo_model::cost::assumed::Assumed;
 use netsilo_model::cost::problem::{Problem, SECOND_NS};
 use netsilo_model::machine::topology::Distance;
 
-/// The library gets costs in hundredths of a CPU, so that its tolerances are suitable.
+/// The library gets costs in hundredths of a CPU, because its tolerances suit that range.
 const UNIT: f64 = SECOND_NS / 100.0;
 
 /// The optimal placement.
@@ -53,7 +53,7 @@ pub(crate) fn solve(problem: &Problem) -> Vec<usize> {
 struct Program {
     variables: ProblemVariables,
     cost: Expression,
-    /// The left value is at most the right one.
+    /// Pairs in which the left value is at most the right one.
     at_most: Vec<(Expression, Expression)>,
 }
 
@@ -78,8 +78,8 @@ fn crowding(
     }
 }
 
-/// The cost of two items by their places: on one CPU, where kthreads wait for each other's turns,
-/// on two threads of a core, and for packets passed between them.
+/// The cost that depends on the places of two items: on one CPU, where kthreads wait for each
+/// other's turns; on two threads of a core; and for packets passed between them.
 fn together(
     problem: &Problem,
     a: usize,

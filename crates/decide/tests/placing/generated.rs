@@ -35,7 +35,7 @@ fn topologies() -> impl Strategy<Value = Topology> {
         .prop_filter("no cpu may take work", |topology| !topology.housekeeping().is_empty())
 }
 
-/// Numbers CPUs in steps, the second threads of all cores after the first ones if `apart`.
+/// Numbers CPUs in steps. If `apart`, the second threads of all cores come after the first ones.
 fn built(shape: &Shape, stride: u32, apart: bool, hybrid: bool) -> Topology {
     let mut path: Vec<([usize; 4], u32)> = Vec::new();
     for (n, node) in shape.iter().enumerate() {
@@ -92,7 +92,7 @@ fn built(shape: &Shape, stride: u32, apart: bool, hybrid: bool) -> Topology {
     }
 }
 
-/// A machine, and the vectors of some devices on it, with one reader each.
+/// A machine, and the vectors of some devices on it, each with one reader.
 #[derive(Debug)]
 struct Host {
     topology: Topology,
@@ -162,7 +162,7 @@ impl Host {
         self.topology.core_of(cpu).and(&self.topology.online)
     }
 
-    /// Fast cores of a node with an allowed CPU, no reader and none of these vectors.
+    /// Fast cores of a node that have an allowed CPU, no reader and none of these vectors.
     fn free_cores(&self, node: NodeId, taken: &[CpuId]) -> Vec<CpuSet> {
         let allowed = self.topology.node_cpus(node).and(&self.topology.housekeeping());
         let is_free = |cpu: &CpuId| {
@@ -241,7 +241,8 @@ proptest! {
     }
 }
 
-/// In 1000 loops of ten plans, each placed and then measured with 3 % of noise, of all algorithms.
+/// 1000 loops of ten plans for all algorithms. Each plan is placed and then measured with 3 % of
+/// noise.
 #[test]
 fn noise_of_three_per_cent_moves_at_most_one_queue_in_a_thousand_loops() {
     let mut runner = TestRunner::deterministic();
@@ -256,7 +257,7 @@ fn noise_of_three_per_cent_moves_at_most_one_queue_in_a_thousand_loops() {
     assert!(moves.len() <= 1, "{moves:#?}");
 }
 
-/// What moves in nine plans after the first one.
+/// What moves in the nine plans after the first.
 fn moves_by_noise(
     mut host: Host,
     algorithm: AlgorithmName,

@@ -115,7 +115,7 @@ fn every_algorithm_places_on_allowed_cpus_only_and_then_settles() {
 
 /// No core has two queues of half a CPU or more while another is free.
 ///
-/// The rule is for algorithms that place by load; `rfs-max-weight`, `same-cpu` and `driver-hint`
+/// The rule is for algorithms that place by load. `rfs-max-weight`, `same-cpu` and `driver-hint`
 /// follow fixed targets, and `dedicated` packs on purpose.
 #[test]
 fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc() {
@@ -172,7 +172,7 @@ fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc() {
     }
 }
 
-/// A machine of two equal halves: a placement and its mirror image cost the same.
+/// On a machine of two equal halves, a placement and its mirror image cost the same.
 #[test]
 fn symmetric_work_costs_the_same_on_either_side() {
     let topology = &Grid { nodes: 2, l2s: 4, threads: 2, ..Grid::default() }.topology();
@@ -212,8 +212,8 @@ fn on_idle_cpus(topology: &Topology, vectors: Vec<Vector>) -> Work {
     Work { vectors, busy, costs: Costs::default() }
 }
 
-/// A queue away from its reader wakes it a thousand times a second: of a hundredth of a second, ten
-/// wakeups are known.
+/// A queue away from its reader wakes it a thousand times a second. A window of a hundredth of a
+/// second has only ten wakeups.
 #[test]
 fn a_few_counted_wakeups_are_too_weak_an_evidence_for_a_move() {
     let topology = &Grid { l2s: 2, ..Grid::default() }.topology();
@@ -239,8 +239,8 @@ fn a_few_counted_wakeups_are_too_weak_an_evidence_for_a_move() {
     assert_eq!(goes_to(0.0), Some(CpuId(1)), "as if all was known");
 }
 
-/// Two queues hand packets to a third, whose completions follow the one that sends more; but the
-/// next window has other flows on each queue, which does not move them to and fro.
+/// Two queues pass packets to a third. Its completions follow the queue that sends more. The next
+/// window has other flows on each queue; that must not move the completions back and forth.
 #[test]
 fn completions_leave_a_senders_cpu_for_one_that_sends_more_than_twice_as_much() {
     let topology = &Grid { l2s: 4, ..Grid::default() }.topology();
@@ -262,7 +262,7 @@ fn completions_leave_a_senders_cpu_for_one_that_sends_more_than_twice_as_much() 
     assert_eq!(completes_on(1, 208_000.0), Some(CpuId(0)));
 }
 
-/// Completions are beside a sender of one packet in a hundred; the other one's CPU is full.
+/// Completions are near a sender of one packet in a hundred. The CPU of the other sender is full.
 #[test]
 fn a_sender_of_little_does_not_hold_completions_far_from_the_others() {
     let topology = &Grid { nodes: 1, llcs: 2, l2s: 4, ..Grid::default() }.topology();
@@ -280,7 +280,7 @@ fn a_sender_of_little_does_not_hold_completions_far_from_the_others() {
     assert_eq!(placed(290_000.0), CpuId(0));
 }
 
-/// What a queue that is not placed sends counts as well.
+/// The packets of a queue that is not placed count as well.
 #[test]
 fn completions_stay_beside_a_sender_that_is_not_placed() {
     let topology = &Grid { l2s: 4, ..Grid::default() }.topology();
@@ -296,7 +296,7 @@ fn completions_stay_beside_a_sender_that_is_not_placed() {
     assert_eq!([10.0, 200_000.0, 600_000.0].map(completes_on), [1, 0, 0].map(CpuId).map(Some));
 }
 
-/// A queue that may only be on this CPU and hands all its packets to the vector of this index.
+/// A queue that may only be on this CPU and passes all its packets to the vector of this index.
 fn sends_to(to: usize, cpu: u32, packets_per_s: f64, load: f64) -> Vector {
     let queue = Subject::default();
     Vector {
@@ -306,7 +306,7 @@ fn sends_to(to: usize, cpu: u32, packets_per_s: f64, load: f64) -> Vector {
     }
 }
 
-/// A queue that receives these packets on its present CPU and forwards them.
+/// A queue that receives these packets on its current CPU and forwards them.
 fn forwarding(netdev: &str, cpu: u32, packets_per_s: f64, load: f64) -> Vector {
     Vector {
         label: Subject::Queue(netdev.into(), cpu),
@@ -321,8 +321,9 @@ fn forwarding(netdev: &str, cpu: u32, packets_per_s: f64, load: f64) -> Vector {
     }
 }
 
-/// Each window has 35 to 65% of the packets on each queue. In 2500 plans after the first ones, the
-/// completions of a tx queue move 15 times, and 62 times if they follow whoever sends most.
+/// Each window has 35 to 65% of the packets on each queue. In 2500 plans after the first, the
+/// completions of a tx queue move 15 times. They would move 62 times if they followed whichever
+/// queue sends most.
 #[test]
 fn completions_stay_while_flows_come_and_go_on_the_queues_that_send() {
     let topology = &Grid { nodes: 2, l2s: 4, ..Grid::default() }.topology();
@@ -343,10 +344,10 @@ fn completions_stay_while_flows_come_and_go_on_the_queues_that_send() {
     assert!(moved <= 25, "{moved}");
 }
 
-/// A router on two sockets, with two netdevs of two queues each, whose tx queues are chosen by
-/// socket (XPS).
+/// A router on two sockets with two netdevs of two queues each. The tx queue is chosen by socket
+/// (XPS).
 struct Router {
-    /// 1 or 2: only what eth0 receives is forwarded, or both ways.
+    /// 1: only what eth0 receives is forwarded; 2: both ways.
     ways: usize,
     /// CPUs of the rx queues of both netdevs, then of their tx queues.
     at: [CpuId; 8],
@@ -368,7 +369,7 @@ impl Router {
         }
     }
 
-    /// What a window sees: 35 to 65% of the packets of a netdev on each queue.
+    /// What a window sees: each queue gets 35 to 65% of the packets of its netdev.
     fn window(&self, topology: &Topology, numbers: &mut Numbers) -> Work {
         let mut rates = [0.0; 4];
         for rates in rates.chunks_mut(2).take(self.ways) {
@@ -410,7 +411,7 @@ impl Router {
         };
         let mut work = on_idle_cpus(topology, (0..8).map(vector).collect());
         work.busy = self.busy.clone();
-        // few packets, as an emulated guest has them: each counts for a hundred
+        // few packets, as in an emulated guest, so each counts for a hundred
         work.costs.line_ns =
             ByDistance { same_cpu: 0.0, smt: 1e3, l2: 2.5e3, llc: 5e3, node: 8.5e3, remote: 1e5 };
         work

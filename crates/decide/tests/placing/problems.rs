@@ -46,13 +46,13 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// This many vectors on this many of the machine's CPUs, at most all of them.
+    /// This many vectors on this many of the machine's CPUs, or on all if it has fewer.
     pub(crate) fn new(topology: &Topology, seed: u64, vectors: usize, cpus: usize) -> Self {
         let mut numbers = Numbers(seed);
         let online: Vec<CpuId> = topology.housekeeping().iter().collect();
         let mut pool = CpuSet::new();
         while pool.len() < cpus.min(online.len()) {
-            // Adjacent CPUs, so that a small part of a large machine has shared caches.
+            // Adjacent CPUs, so that even a small part of a large machine has shared caches.
             let first = numbers.below(online.len());
             pool = online[first..(first + 4).min(online.len())]
                 .iter()
@@ -90,7 +90,7 @@ impl Work {
             }
         };
         let mut vectors: Vec<Vector> = (0..vectors).map(vector).collect();
-        // One machine in four polls in kthreads, each of which one or two CPUs wake.
+        // One machine in four polls in kthreads. One or two CPUs wake each kthread.
         if numbers.share() < 0.25 {
             for vector in &mut vectors {
                 vector.threaded = true;
@@ -135,13 +135,13 @@ impl Work {
     }
 }
 
-/// The cost of a placement, with the cost of moving to it.
+/// The cost of a placement, including the cost of moving to it.
 pub(crate) fn total(problem: &Problem, at: &[usize]) -> f64 {
     problem.cost(at) + problem.moving(at)
 }
 
-/// How far a cost is from the optimum, as a share of `spread`'s distance; in CPUs if spread is
-/// optimal.
+/// How far a cost is from the optimum, as a share of the distance of `spread`. In CPUs if `spread`
+/// is optimal.
 pub(crate) fn gap(cost: f64, least: f64, spread: f64) -> f64 {
     let whole = spread - least;
     if whole < 0.001 * SECOND_NS { (cost - least) / SECOND_NS } else { (cost - least) / whole }

@@ -32,7 +32,7 @@ struct Args {
     #[arg(long)]
     truth: bool,
     /// Write a bundle for each host into this folder, and print their paths; the hosts have the
-    /// files of the fixture, and differ in name and time only
+    /// files of the fixture, and differ only in name and time
     #[arg(
         long,
         value_name = "DIR",
@@ -48,7 +48,7 @@ struct Args {
 fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader has all that it wanted.
+        // The reader has everything that it wanted.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "netsilo-synth: {error:#}");

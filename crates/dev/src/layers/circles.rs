@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::layers::modules::Reference;
 
-/// The files of a circle, each of which refers to the next one and the last one to the first.
+/// The files of a circle. Each refers to the next one, and the last one to the first.
 pub type Circle<'a> = Vec<&'a str>;
 
-/// Circles, shortest first, and the references without which none is left.
+/// Circles, shortest first, and the references without which there would be no circle.
 ///
-/// After each circle its weakest link is cut, the pair of files with the fewest references. So each
+/// After each circle its weakest link is cut: the pair of files with the fewest references. So each
 /// cut is printed once, with one circle that shows why.
 pub fn circles(references: &[Reference]) -> Vec<(Circle<'_>, Vec<&Reference>)> {
     let mut links: BTreeMap<&str, BTreeMap<&str, Vec<&Reference>>> = BTreeMap::new();

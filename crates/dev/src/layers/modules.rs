@@ -1,8 +1,8 @@
 //! The modules of a workspace, and the file that each path names.
 //!
-//! A file in a module's folder is a child of that module, also where a macro declares it. A path
-//! names the file of its longest prefix that is a module: `crate::plan::Goal` names
-//! `plan.rs` also where `plan.rs` takes `Goal` from a child by `pub use`.
+//! A file in a module's folder is a child of that module, even if a macro declares it. A path names
+//! the file of its longest prefix that is a module. So `crate::plan::Goal` names `plan.rs` even if
+//! `plan.rs` takes `Goal` from a child by `pub use`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ struct Node {
     root: usize,
     file: String,
     children: BTreeMap<String, usize>,
-    /// What names of this module stand for.
+    /// What the names in this module stand for.
     aliases: BTreeMap<String, Vec<String>>,
     paths: Vec<Path>,
 }
@@ -48,7 +48,7 @@ struct Tree {
     libraries: BTreeMap<String, usize>,
 }
 
-/// All references from one file to another, sorted; those between crates too.
+/// All references from one file to another, including those between crates, sorted.
 ///
 /// # Errors
 /// A file cannot be read as Rust, or a module has no file.
@@ -68,7 +68,7 @@ pub fn references(sources: &Sources) -> Result<Vec<Reference>, String> {
     for (at, node) in tree.nodes.iter().enumerate() {
         for path in &node.paths {
             let Some(target) = tree.file(at, &path.segments) else { continue };
-            // What an imported name leads to is counted once, where it is imported.
+            // An imported name is counted once, where it is imported.
             let known = path.segments.first().filter(|_| path.segments.len() > 1);
             let imported = known.and_then(|name| tree.file(at, tree.alias(at, name)?));
             if target != node.file && imported != Some(target) {
@@ -103,13 +103,14 @@ fn library(folder: &str) -> String {
     }
 }
 
-/// Whether a file below `src` is a program of its own: `bin/x.rs`.
+/// Whether a file below `src` is a separate program: `bin/x.rs`.
 fn is_program(file: &str) -> bool {
     file.strip_prefix("bin/").is_some_and(|name| !name.contains('/'))
 }
 
 impl Tree {
-    /// Adds the module of a file with all below it; `leaf`: of a program, with its own folder.
+    /// Adds the module of a file with all modules below it. `leaf`: the file is a program with its
+    /// own folder.
     fn add_file(
         &mut self,
         sources: &Sources,
@@ -148,7 +149,7 @@ impl Tree {
             paths: (imports.map(|import| &import.path)).chain(&module.paths).cloned().collect(),
         });
         let mut names: BTreeSet<_> = module.files.iter().cloned().collect();
-        // Beside a root are files of other roots too.
+        // Next to a root there are files of other roots too.
         if parent.is_some() {
             names.extend(beside(sources, below));
         }
@@ -166,19 +167,19 @@ impl Tree {
         Ok(at)
     }
 
-    /// What a name of module `at` stands for, if a `use` line brought it.
+    /// What a name stands for in module `at`, if a `use` line imported it.
     fn alias(&self, at: usize, name: &str) -> Option<&[String]> {
         let node = &self.nodes[at];
         let alias = node.aliases.get(name).filter(|_| !node.children.contains_key(name))?;
         Some(alias)
     }
 
-    /// The file of the module that a path of module `at` leads to.
+    /// The file of the module to which a path in module `at` leads.
     fn file(&self, at: usize, segments: &[String]) -> Option<&str> {
         self.resolve(at, segments, 0).map(|module| self.nodes[module].file.as_str())
     }
 
-    /// The module that a path of module `at` leads to; `None`: out of the workspace.
+    /// The module to which a path in module `at` leads; `None`: out of the workspace.
     fn resolve(&self, at: usize, segments: &[String], depth: usize) -> Option<usize> {
         let (first, mut rest) = segments.split_first()?;
         let node = &self.nodes[at];

@@ -1,7 +1,7 @@
 //! One file as tokens: modules, `use` lines, and paths in code, macros and attributes.
 //!
-//! Tokens, not a syntax tree: in the arguments of a macro only tokens exist, and a path is the same
-//! everywhere. Whatever stands under `#[cfg(test)]` or `#[test]` is left out.
+//! It uses tokens, not a syntax tree: the arguments of a macro have only tokens, and a path looks
+//! the same everywhere. Everything under `#[cfg(test)]` or `#[test]` is left out.
 
 use std::str::FromStr as _;
 
@@ -10,13 +10,13 @@ use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 /// A path as written (`crate::plan::Plan`), from its first segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
-    /// The segments; an imported `self` or `*` at the end is left out.
+    /// The segments. An imported `self` or `*` at the end is left out.
     pub segments: Vec<String>,
     /// The line, from 1.
     pub line: usize,
 }
 
-/// A name that a `use` line brings into its module.
+/// A name that a `use` line adds to its module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
     /// The name in this module; `*` for all names.
@@ -28,15 +28,15 @@ pub struct Import {
 /// The content of a module, without the code for tests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Module {
-    /// Modules with a file of their own: `mod name;`.
+    /// Modules with a separate file: `mod name;`.
     pub files: Vec<String>,
-    /// Modules with a file of their own that are for tests only.
+    /// Modules with a separate file that are only for tests.
     pub tests: Vec<String>,
     /// Modules within this file: `mod name { .. }`.
     pub inline: Vec<(String, Module)>,
     /// What `use` lines import, also within functions.
     pub imports: Vec<Import>,
-    /// The other paths of two segments and more.
+    /// The other paths, if they have at least two segments.
     pub paths: Vec<Path>,
 }
 
@@ -119,7 +119,7 @@ fn scan(tokens: &[TokenTree], module: &mut Module) {
             }
             [TokenTree::Ident(_), ..] => {
                 let (path, length) = path(rest);
-                // A method, a lifetime, or the rest of `<T as Trait>::name` is no path.
+                // A method, a lifetime, or the rest of `<T as Trait>::name` is not a path.
                 let continued = at > 0
                     && matches!(&tokens[at - 1], TokenTree::Punct(before)
                     if before.as_char() == '\''
@@ -141,7 +141,7 @@ fn is_range(tokens: &[TokenTree]) -> bool {
         if a.as_char() == '.' && a.spacing() == Spacing::Joint && b.as_char() == '.')
 }
 
-/// Whether tokens end in `name::` or `>::`; `::` at the start of a path is not such an end.
+/// Whether tokens end in `name::` or `>::`. A `::` at the start of a path does not count.
 fn is_double_colon(tokens: &[TokenTree]) -> bool {
     match tokens {
         [.., before, TokenTree::Punct(a), TokenTree::Punct(b)]
@@ -276,11 +276,11 @@ fn node(tokens: &[TokenTree]) -> usize {
     end.map_or(tokens.len(), |end| at + end + 1)
 }
 
-/// The paths in an attribute; also those in strings, as in `#[serde(with = "crate::hex")]`.
+/// The paths in an attribute, including those in strings, as in `#[serde(with = "crate::hex")]`.
 fn attribute_paths(attribute: TokenStream, module: &mut Module) {
     let tokens: Vec<_> = attribute.into_iter().collect();
     scan(&tokens, module);
-    // The text of a doc comment is no code.
+    // The text of a doc comment is not code.
     if matches!(tokens.first(), Some(TokenTree::Ident(name)) if name == "doc") {
         return;
     }

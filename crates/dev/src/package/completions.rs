@@ -6,8 +6,8 @@ use clap_complete::{Shell, generate};
 
 use crate::package::program::Program;
 
-/// The scripts of a program by their path below `completions/`, under the names by which the
-/// shells find them.
+/// The scripts of a program by their path below `completions/`, under the names by which the shells
+/// find them.
 pub fn scripts(program: &Program) -> BTreeMap<String, Vec<u8>> {
     let name = program.name;
     let script = |(shell, path)| {

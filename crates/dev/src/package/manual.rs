@@ -14,7 +14,7 @@ use crate::package::program::Program;
 /// Where the daemon's configuration is described.
 const DAEMON: &str = include_str!("../../../../docs/daemon.md");
 
-/// The pages of a program by their path; `date` is that of the sources, like `2026-11-23`.
+/// The pages of a program by their path. `date` is the date of the sources, like `2026-11-23`.
 ///
 /// # Errors
 /// A page cannot be written, or `docs/daemon.md` has no section on the configuration.
@@ -52,7 +52,7 @@ fn verbs(
     Ok(())
 }
 
-/// The page of one verb; of the program itself if `verb` is empty.
+/// The page of one verb, or of the program itself if `verb` is empty.
 fn page(program: &Program, command: &Command, verb: &str, date: &str) -> Result<Vec<u8>> {
     let man = man(command.clone(), &page_name(program, verb), "8", date);
     let mut text = Vec::new();
@@ -102,8 +102,8 @@ fn man(command: Command, name: &str, section: &str, date: &str) -> Man {
     man.source(source).date(date).manual("netsilo")
 }
 
-/// The page without justified lines, which troff warns about where a line has one word, and without
-/// breaks next to empty lines, which clap_mangen writes around lists of values.
+/// The page without justified lines, because troff warns about a justified line of one word, and
+/// without breaks next to empty lines, which clap_mangen writes around lists of values.
 fn finished(text: &[u8], roff: &Roff) -> Result<Vec<u8>> {
     let mut text = String::from_utf8(text.to_vec())? + &roff.render();
     text = text.replace(".br\n\n.br\n", ".sp\n");

@@ -27,7 +27,7 @@ struct Page<'a> {
     line: Vec<Inline>,
     style: fn(String) -> Inline,
     table: Option<Table>,
-    /// Whether nothing stands between the last heading and here: a paragraph needs no macro.
+    /// Whether nothing has been written since the last heading. Then a paragraph needs no macro.
     begins: bool,
 }
 
@@ -67,7 +67,7 @@ impl Page<'_> {
         }
     }
 
-    /// Leaves a line empty, except after a heading and in an item.
+    /// Writes an empty line, except after a heading and in an item.
     fn gap(&mut self) {
         if !std::mem::take(&mut self.begins) {
             self.roff.control("PP", []);

@@ -53,7 +53,7 @@ pub enum Fault {
     Owned,
 }
 
-/// What a host was made as.
+/// How a host was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Truth {
     /// Its name: `host-` and its number.
@@ -75,16 +75,16 @@ pub struct Truth {
 /// A host of a fleet.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// What it was made as.
+    /// How it was made.
     pub truth: Truth,
     scene: Scene,
-    /// Since when it is up.
+    /// How long it has been up.
     uptime: Duration,
 }
 
 impl Host {
-    /// Host `number` of the fleet with this seed, on one of `machines`; if `uniform`, with 8 queues
-    /// and 8 CPUs.
+    /// Host `number` of the fleet with this seed, on one of `machines`. If `uniform`, it has 8
+    /// queues and 8 CPUs.
     pub fn new(seed: u64, number: u64, machines: &[Machine], uniform: bool) -> Self {
         // Consecutive seeds of this generator give unrelated numbers.
         let mut rng = Rng::with_seed(seed.rotate_left(32) ^ number);
@@ -154,7 +154,7 @@ fn netdev(truth: &Truth, topology: &Topology, rng: &mut Rng) -> SceneNetdev {
     }
 }
 
-/// A queue with its load: 20,000 to 60,000 packets a second, of which each takes a microsecond.
+/// A queue with its load: 20,000 to 60,000 packets a second. Each packet takes a microsecond.
 fn queue(fault: Fault, number: u32, polled: CpuId, reader: CpuId, rng: &mut Rng) -> SceneQueue {
     let packets_per_s = rng.u64(20_000..60_000);
     SceneQueue {

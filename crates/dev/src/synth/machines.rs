@@ -11,7 +11,7 @@ const REAL: &str = include_str!("machines.json");
 /// A machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// The archive's name, or what a regular machine has.
+    /// The archive's name; for a regular machine, a description.
     pub name: String,
     /// Its CPUs.
     pub topology: Topology,
@@ -29,7 +29,7 @@ impl Machine {
         Self { name, topology: grid.topology() }
     }
 
-    /// Whether some CPUs share no last-level cache: else no queue can be far from its reader.
+    /// Whether some CPUs share no last-level cache. Otherwise no queue can be far from its reader.
     fn has_distances(&self) -> bool {
         let Topology { online, .. } = &self.topology;
         let Some(first) = online.lowest() else { return false };
@@ -37,7 +37,7 @@ impl Machine {
     }
 }
 
-/// All machines of the fleet; an error if the embedded file is damaged.
+/// All machines of the fleet. Fails if the embedded file is damaged.
 pub fn machines() -> serde_json::Result<Vec<Machine>> {
     let grids = [
         Grid { llcs: 2, l2s: 4, threads: 2, siblings_apart: true, ..Grid::default() },

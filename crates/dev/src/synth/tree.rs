@@ -1,4 +1,4 @@
-//! Bundles from a captured fixture: the same kernel files, with a host name and time of their own.
+//! Bundles from a captured fixture: the same kernel files, with a new host name and time.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use netsilo_sys::files::root::Root;
 /// Time between the two samples of a bundle in seconds.
 const INTERVAL: u64 = 10;
 
-/// Writes the bundle of a host with the files of a fixture (a folder of `fixtures/`), and with no
-/// counts: nothing was attributed.
+/// Writes the bundle of a host with the files of a fixture (a folder of `fixtures/`), and without
+/// counts, because nothing was attributed.
 pub fn write_bundle(fixture: &Path, host: &str, uptime: u64, path: &Path) -> Result<()> {
     let dir = tempfile::tempdir().context("cannot make a temporary folder")?;
     let mut capture = Capture::start()?;

@@ -15,8 +15,8 @@ use crate::exact::pin::pin;
 /// A request on its way from the first to the second process: address, port, first byte.
 const RECORD: usize = 7;
 
-/// Send back what arrives, in one thread that sleeps only until something arrives; TCP connections
-/// one after the other
+/// Send back what arrives, in one thread that sleeps only until something arrives; serve TCP
+/// connections one after another
 #[derive(Debug, Clone, Args)]
 pub struct Echo {
     /// Answer datagrams instead of streams
@@ -30,7 +30,7 @@ pub struct Echo {
     pub cpu: Option<usize>,
 }
 
-/// Answer UDP requests by two processes, which a pipe connects
+/// Answer UDP requests with two processes that are connected by a pipe
 #[derive(Debug, Clone, Args)]
 pub struct Pipeline {
     /// Port
@@ -48,7 +48,7 @@ pub struct Pipeline {
     /// CPU time that the second process burns per request, in microseconds
     #[arg(long, default_value_t = 0)]
     pub work_usecs: u64,
-    /// Be the second process: requests come on standard input, standard output is the socket
+    /// Be the second process: requests come on standard input, and standard output is the socket
     #[arg(long, hide = true)]
     pub second: bool,
 }
@@ -71,7 +71,7 @@ impl Echo {
         loop {
             let (mut stream, _) = listener.accept()?;
             stream.set_nodelay(true)?;
-            // A connection that the client has broken ends like one that it has closed.
+            // If the client breaks the connection, it ends as if the client had closed it.
             while let Ok(length @ 1..) = stream.read(&mut buffer) {
                 let _ = stream.write_all(&buffer[..length]);
             }
@@ -80,7 +80,7 @@ impl Echo {
 }
 
 impl Pipeline {
-    /// Runs until it is killed; the second process ends with the first.
+    /// Runs until it is killed. The second process ends together with the first.
     pub(crate) fn run(&self) -> Result<()> {
         let Self { port, bind, cpu, second_cpu, work_usecs, second } = self;
         if *second {
@@ -109,7 +109,7 @@ impl Pipeline {
     }
 }
 
-/// Answers what the first process hands over, until that ends.
+/// Answers the requests that the first process passes to it, until the first process ends.
 fn answer(work_usecs: u64) -> Result<()> {
     let socket = UdpSocket::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     let mut input = std::io::stdin().lock();
@@ -132,7 +132,7 @@ fn request([a, b, c, d, high, low, byte]: [u8; RECORD]) -> (SocketAddrV4, u8) {
     (SocketAddrV4::new([a, b, c, d].into(), u16::from_be_bytes([high, low])), byte)
 }
 
-/// Burns CPU time in user mode, as a service does that computes.
+/// Burns CPU time in user mode, like a service that computes.
 fn take_time(usecs: u64) {
     let used = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);

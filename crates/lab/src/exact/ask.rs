@@ -1,4 +1,4 @@
-//! Sends requests to servers that `netsilo-bench serve` is not: those of [`crate::exact`], and
+//! Sends requests to servers other than `netsilo-bench serve`: those of [`crate::exact`], and
 //! servers with a text protocol.
 
 use std::io::{ErrorKind, Read, Write};
@@ -15,7 +15,7 @@ use crate::exact::peer::{connect, is_not_there};
 /// A UDP request or its response counts as lost after this time.
 const LOST: Duration = Duration::from_millis(400);
 
-/// Send requests one after the other on each of several connections, a thread each
+/// Send requests one after another on each of several connections, with a thread for each
 #[derive(Debug, Clone, Args)]
 pub struct Ask {
     /// Send datagrams of one byte instead of streams
@@ -33,10 +33,10 @@ pub struct Ask {
     /// Number of concurrent connections, each with one request outstanding
     #[arg(long, default_value_t = 1)]
     pub connections: u16,
-    /// Seconds to run; each connection has one request at least
+    /// Seconds to run; each connection makes at least one request
     #[arg(long, default_value_t = 5.0)]
     pub duration: f64,
-    /// TCP: send this text and the end of a line as each request, instead of one byte
+    /// TCP: send this text and a newline as each request, instead of one byte
     #[arg(long, value_name = "TEXT", conflicts_with = "udp")]
     pub request_line: Option<String>,
     /// TCP: bytes of a response
@@ -100,8 +100,8 @@ impl Ask {
     }
 }
 
-/// Sends datagrams whose byte is a number, so that a late response is known; a lost one is sent
-/// again.
+/// Sends datagrams whose byte is a number, so that a late response is recognized. A lost datagram
+/// is sent again.
 fn datagrams(to: SocketAddr, end: Instant) -> Result<Vec<Duration>> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(to)?;
@@ -131,7 +131,7 @@ fn datagrams(to: SocketAddr, end: Instant) -> Result<Vec<Duration>> {
     })
 }
 
-/// Repeats a transaction, once at least, and returns how long each took.
+/// Repeats a transaction, at least once. Returns how long each took.
 fn until(end: Instant, mut transact: impl FnMut() -> Result<()>) -> Result<Vec<Duration>> {
     let mut latencies = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! The other end: waiting until it is there.
+//! The other end: waits until it is reachable.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 /// How long senders wait for their receiver.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Connects; waits for a server that is not there yet.
+/// Connects. Waits for a server that is not running yet.
 pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -28,7 +28,7 @@ pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream> {
     }
 }
 
-/// Whether the receiver of a datagram was not there yet, or its host has no route or address.
+/// Whether the receiver of a datagram was not reachable yet, or its host has no route or address.
 pub(crate) fn is_not_there(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Pins the calling thread, and those it starts, to `cpu`.
+/// Pins the calling thread, and the threads it starts, to `cpu`.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
     ensure!(cpu < CpuSet::MAX_CPU, "cpu {cpu}: this program supports {} cpus", CpuSet::MAX_CPU);
     let mut set = CpuSet::new();

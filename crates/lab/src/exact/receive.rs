@@ -1,4 +1,4 @@
-//! Receives flows in a given way and counts every byte.
+//! Receives flows by a given method and counts every byte.
 
 use std::fs::File;
 use std::io::Read;

@@ -23,7 +23,7 @@ pub struct Receive {
     /// Number of flows to expect; flow i arrives at port + i modulo the number of ports
     #[arg(long, default_value_t = 1)]
     pub flows: u16,
-    /// UDP: bytes of each flow, after which to end [default: when nothing more arrives]
+    /// UDP: end after this many bytes of each flow [default: when nothing more arrives]
     #[arg(long)]
     pub bytes: Option<u64>,
     /// Read socket i on the i-th of these CPUs
@@ -53,7 +53,7 @@ pub enum Mode {
     /// TCP: `io_uring` recv
     #[value(name = "io_uring")]
     IoUring,
-    /// UDP: recvfrom, connected to the first sender after its first datagram
+    /// UDP: recvfrom; connected to the first sender after its first datagram
     UdpConnected,
     /// UDP: recvfrom
     UdpUnconnected,

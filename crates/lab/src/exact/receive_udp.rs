@@ -1,5 +1,5 @@
-//! Receives UDP flows. A flow opens with an empty datagram, which is answered by an empty one;
-//! empty datagrams add nothing to counts of bytes.
+//! Receives UDP flows. A flow opens with an empty datagram, which is answered by an empty one.
+//! Empty datagrams add nothing to counts of bytes.
 
 use std::io::IoSliceMut;
 use std::net::{SocketAddr, UdpSocket};
@@ -15,11 +15,11 @@ use crate::exact::peer::is_not_there;
 use crate::exact::receive_args::{Mode, Receive};
 use crate::exact::received::{ReceivedSocket, incoming_napi_id};
 
-/// The most datagrams of a call of recvmmsg.
+/// Maximum number of datagrams per call of recvmmsg.
 const BATCH: usize = 16;
 const DATAGRAM_BYTES: usize = 65536;
 
-/// Receives on one port until all bytes of its flows have arrived, or nothing more does.
+/// Receives on one port until all bytes of its flows have arrived, or nothing more arrives.
 pub(crate) fn run(receive: &Receive, port: u16, flows: u64) -> Result<ReceivedSocket> {
     let socket = UdpSocket::bind((receive.bind, port))
         .with_context(|| format!("cannot listen on udp port {port}"))?;
@@ -48,7 +48,7 @@ pub(crate) fn run(receive: &Receive, port: u16, flows: u64) -> Result<ReceivedSo
     Ok(counts)
 }
 
-/// Answers the empty datagram that opens a flow; the sender repeats it if the answer is lost.
+/// Answers the empty datagram that opens a flow. The sender repeats it if the answer is lost.
 fn open(socket: &UdpSocket, from: SocketAddr, is_connected: bool) -> Result<()> {
     let answered = if is_connected { socket.send(&[]) } else { socket.send_to(&[], from) };
     match answered {
@@ -57,7 +57,7 @@ fn open(socket: &UdpSocket, from: SocketAddr, is_connected: bool) -> Result<()> 
     }
 }
 
-/// Receives once: length and sender of each datagram; none before the socket's timeout.
+/// Receives once: length and sender of each datagram. None if the socket times out.
 fn read(socket: &UdpSocket, mode: Mode, buffers: &mut [u8]) -> Result<Vec<(usize, SocketAddr)>> {
     let received = match mode {
         Mode::UdpRecvmmsg => return read_many(socket, buffers),

@@ -21,14 +21,14 @@ pub struct Received {
 pub struct ReceivedSocket {
     /// Bytes removed from the socket's queue, each counted once.
     pub bytes: u64,
-    /// Bytes that were mapped instead of copied; included in `bytes`.
+    /// Bytes that were mapped instead of copied. They are included in `bytes`.
     pub mapped_bytes: u64,
-    /// `SO_INCOMING_NAPI_ID` at the end: the NAPI instance that delivered last; 0 if none did.
+    /// `SO_INCOMING_NAPI_ID` at the end: the NAPI instance that delivered last. 0 if none did.
     pub incoming_napi_id: u32,
 }
 
 impl ReceivedSocket {
-    /// Adds the result of one call; returns `false` at the end of the stream.
+    /// Adds the result of one call. Returns `false` at the end of the stream.
     pub(crate) fn count_read(&mut self, bytes: usize) -> bool {
         self.bytes += bytes as u64;
         bytes > 0

@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 
 use crate::exact::peer::{PATIENCE, connect, is_not_there};
 
-/// Send an exact number of bytes; fails unless all were sent
+/// Send an exact number of bytes; fail unless all were sent
 #[derive(Debug, Clone, Args)]
 pub struct Send {
     /// Send datagrams instead of streams
@@ -39,7 +39,7 @@ pub struct Send {
     /// Writes or datagrams per second, all flows together [default: UDP 2000, TCP unlimited]
     #[arg(long)]
     pub rate: Option<f64>,
-    /// TCP: send a file in memory, whose whole pages a receiver can map
+    /// TCP: send a file in memory, so that the receiver can map its whole pages
     #[arg(long, conflicts_with = "udp")]
     pub sendfile: bool,
 }
@@ -56,7 +56,7 @@ impl Send {
         (0..self.flows).map(|flow| SocketAddr::new(self.dest, self.port + flow % self.ports.max(1)))
     }
 
-    /// Runs a thread per flow after all are connected, so that none ends before another one starts.
+    /// Runs a thread per flow once all are connected, so that none ends before another one starts.
     fn streams(&self) -> Result<()> {
         let streams = self.destinations().map(connect).collect::<Result<Vec<_>>>()?;
         std::thread::scope(|scope| {
@@ -87,7 +87,7 @@ impl Send {
             pace.iter_mut().for_each(Pace::wait);
         }
         stream.shutdown(Shutdown::Write)?;
-        // Wait until the receiver has read everything and closed: nothing is in flight then.
+        // Wait until the receiver has read everything and closed: then nothing is in flight.
         std::io::copy(&mut stream, &mut std::io::sink()).context("the receiver has failed")?;
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Send {
     }
 }
 
-/// Spaces writes evenly; one that is late is made up for.
+/// Spaces writes evenly. After a late write, the next ones catch up.
 struct Pace {
     next: Instant,
     pause: Duration,
@@ -145,8 +145,8 @@ fn open(to: SocketAddr) -> Result<UdpSocket> {
     bail!("no receiver answers on {to}")
 }
 
-/// Sends a datagram; repeats it while the destination is temporarily unreachable (ARP, a slow
-/// guest), which the kernel reports once, on the sender's socket.
+/// Sends a datagram. Repeats it while the destination is temporarily unreachable (ARP, a slow
+/// guest). The kernel reports that once, on the sender's socket.
 fn send(socket: &UdpSocket, datagram: &[u8]) -> Result<usize> {
     let deadline = Instant::now() + PATIENCE;
     loop {

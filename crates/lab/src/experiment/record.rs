@@ -1,5 +1,5 @@
-//! Records of experiments as files: what each setting gave under each load, round by round, and
-//! bundles of the states in which netsilo is asked.
+//! Records of experiments as files: the result of each setting under each load, round by round, and
+//! bundles of the states in which netsilo decides.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -31,7 +31,7 @@ pub(crate) struct Recorded {
     pub(crate) loads: Vec<LoadRecord>,
 }
 
-/// What came of each setting under one load.
+/// The results of all settings under one load.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LoadRecord {
@@ -42,13 +42,13 @@ pub(crate) struct LoadRecord {
     /// The netdevs whose rx queues were placed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) netdevs: Vec<String>,
-    /// What was measured; placements first.
+    /// What was measured. Placements come first.
     pub(crate) settings: Vec<SettingRecord>,
-    /// The first setting, measured once more in each round: what a difference of nothing looks
-    /// like. Old records have none.
+    /// The first setting, measured a second time in each round. It shows how large a difference by
+    /// chance is. Old records lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) again: Option<SettingRecord>,
-    /// States in which netsilo is asked, each several times.
+    /// States in which netsilo decides. Each is used several times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) starts: Vec<Start>,
     /// What cannot be measured, with the reason.
@@ -59,17 +59,17 @@ pub(crate) struct LoadRecord {
     pub(crate) failed: Option<String>,
 }
 
-/// What one setting gave.
+/// The results of one setting.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SettingRecord {
     /// Its name next to the CPUs.
     pub(crate) name: String,
-    /// The CPU of each rx queue, netdev by netdev; empty for a setting that is no placement, and
-    /// that the default therefore cannot choose.
+    /// The CPU of each rx queue, netdev by netdev. Empty for a setting that is not a placement, so
+    /// the default cannot choose it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) cpus: Vec<String>,
-    /// What its experiment knows of it before it is measured: how to make it, what is predicted.
+    /// What its experiment knows before measuring it: how to make it, and the prediction.
     #[serde(default, skip_serializing_if = "Json::is_null")]
     pub(crate) details: Json,
     /// Rate by round.
@@ -79,7 +79,7 @@ pub(crate) struct SettingRecord {
     pub(crate) figures: BTreeMap<String, Vec<f64>>,
 }
 
-/// A state in which netsilo is asked.
+/// A state in which netsilo decides.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Start {
@@ -106,7 +106,7 @@ impl RoundResult {
 }
 
 impl Recorded {
-    /// Reads the file of a folder; nothing was measured if there is none.
+    /// Reads the file of a folder. If there is none, nothing was measured.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(FILE);
         if !path.exists() {
@@ -118,7 +118,7 @@ impl Recorded {
         read.map(Some).with_context(|| format!("{path:?} is not as written"))
     }
 
-    /// Writes the file next to the bundles, down to the disk.
+    /// Writes the file next to the bundles, and syncs it to the disk.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let (path, new) = (folder.join(FILE), folder.join("experiment.new"));
         let write = || -> Result<()> {
@@ -164,24 +164,24 @@ fn rows(pretty: &str) -> String {
 }
 
 impl SettingRecord {
-    /// A setting of which nothing is measured yet.
+    /// A setting that has not been measured yet.
     pub(crate) fn new(name: &str, cpus: &[String]) -> Self {
         Self { name: name.to_owned(), cpus: cpus.to_vec(), ..Self::default() }
     }
 
-    /// The same with what its experiment knows of it.
+    /// The same, with what its experiment knows about it.
     pub(crate) fn with(name: &str, details: &impl Serialize) -> Result<Self> {
         let details = serde_json::to_value(details)?;
         Ok(Self { name: name.to_owned(), details, ..Self::default() })
     }
 
-    /// What its experiment knows of it.
+    /// What its experiment knows about it.
     pub(crate) fn details<T: DeserializeOwned>(&self) -> Result<T> {
         T::deserialize(&self.details).with_context(|| format!("setting {}", self.name))
     }
 
-    /// Its rate over that of another setting in the same rounds; `None` with too few of them, or if
-    /// one is 0.
+    /// Its rate divided by that of another setting in the same rounds; `None` with too few rounds,
+    /// or if a rate is 0.
     pub(crate) fn over(&self, other: &Self) -> Option<Estimate> {
         ratio(&self.rates, &other.rates)
     }
@@ -210,7 +210,7 @@ impl SettingRecord {
     }
 }
 
-/// Figures over others of the same rounds; `None` with too few of them, or if one is 0.
+/// Figures divided by others of the same rounds; `None` with too few rounds, or if a figure is 0.
 pub(crate) fn ratio(ours: &[f64], theirs: &[f64]) -> Option<Estimate> {
     let logs: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| (a / b).ln()).collect();
     let interval = signed_rank::interval(&logs, ERROR_RATE);

@@ -1,4 +1,4 @@
-//! The loop of all experiments: what a folder has is not measured again.
+//! The loop of all experiments. Whatever a folder already has is not measured again.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use crate::experiment::record::{LoadRecord, Recorded, SettingRecord};
 use crate::experiment::study::{Options, Study, Usual};
 use crate::say::{bar, progress};
 
-/// The most machines for one load, where each may hang.
+/// Maximum number of machines for one load, because each may hang.
 const MACHINES: usize = 4;
 
-/// How the lab begins to say that a guest has hung.
+/// The beginning of the lab's message that a guest has hung.
 const HUNG: &str = "the guest has hung";
 
 /// A run of one study.
@@ -25,7 +25,7 @@ struct Run<'a> {
     begun: Instant,
 }
 
-/// Measures these studies, or reads what was measured: each record with its folder.
+/// Measures these studies, or reads earlier measurements. Returns each record with its folder.
 ///
 /// A temporary folder lives as long as `temporary`.
 pub(crate) fn records(
@@ -46,7 +46,7 @@ pub(crate) fn records(
     folders.into_iter().map(read).collect()
 }
 
-/// Measures what the folders of these studies lack; returns those that have a record.
+/// Measures what the folders of these studies lack. Returns those that have a record.
 fn run(
     options: &Options,
     usual: Usual,
@@ -77,7 +77,7 @@ impl Run<'_> {
         for (number, name) in loads.iter().enumerate() {
             let most = self.options.at_most.map(Duration::from_secs);
             if most.is_some_and(|most| self.begun.elapsed() >= most) {
-                progress("the time is over: the same command goes on");
+                progress("the time is over: run the same command again to continue");
                 return Ok(());
             }
             let recorded = Recorded::read(&self.folder)?;
@@ -91,8 +91,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Measures a load. Where the machine fails, a fresh one goes on with what is missing; in the
-    /// end the record says why something is.
+    /// Measures a load. If the machine fails, a fresh one continues with what is missing. At the
+    /// end, the record has the reason for what is still missing.
     fn load(&self, study: &mut dyn Study, name: &str) -> Result<()> {
         let mut recorded = match Recorded::read(&self.folder)? {
             Some(recorded) => recorded,
@@ -115,7 +115,7 @@ impl Run<'_> {
                 return Err(error.context(name.to_owned()));
             }
             if left > 0 {
-                progress("a fresh machine goes on");
+                progress("continuing on a fresh machine");
             } else {
                 let at = position(&mut recorded, name).unwrap_or_else(|| {
                     recorded
@@ -132,7 +132,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Measures what the record lacks of a load, and writes it down.
+    /// Measures what the record lacks for a load, and writes it.
     fn measure(&self, study: &mut dyn Study, name: &str, recorded: &mut Recorded) -> Result<()> {
         let mut scene = study.start(name)?;
         let at =
@@ -143,7 +143,7 @@ impl Run<'_> {
                     load.again = load.settings.first().map(|it| SettingRecord { ..it.clone() });
                     recorded.loads.retain(|known| known.name != name);
                     recorded.loads.push(load);
-                    // What is predicted is on the disk before anything is measured.
+                    // The predictions are on the disk before anything is measured.
                     recorded.write(&self.folder)?;
                     recorded.loads.len() - 1
                 }
@@ -167,7 +167,7 @@ impl Run<'_> {
         }
         bar.finish_and_clear();
         if let Err(error) = scene.finish() {
-            // What something has disturbed is measured again by the next run.
+            // If something disturbed a measurement, the next run repeats it.
             recorded.loads.remove(at);
             recorded.write(&self.folder)?;
             return Err(error);
@@ -180,7 +180,7 @@ fn position(recorded: &mut Recorded, name: &str) -> Option<usize> {
     recorded.loads.iter().position(|load| load.name == name)
 }
 
-/// A setting by its number; the one after the last is the first one again.
+/// A setting by its number. The number after the last means the first setting again.
 fn nth(load: &mut LoadRecord, setting: usize) -> &mut SettingRecord {
     match &mut load.again {
         Some(again) if setting == load.settings.len() => again,
@@ -188,7 +188,7 @@ fn nth(load: &mut LoadRecord, setting: usize) -> &mut SettingRecord {
     }
 }
 
-/// Why a machine failed, in one line: that it has hung, or else the first cause.
+/// Why a machine failed, in one line: it has hung, or else the first cause.
 fn reason(error: &Error) -> String {
     let causes = || error.chain().map(ToString::to_string);
     let hung = causes().any(|cause| cause.starts_with(HUNG));
@@ -204,7 +204,7 @@ mod tests {
     use crate::experiment::record::RoundResult;
     use crate::experiment::study::Scene;
 
-    /// Two settings under two loads; each machine lasts for a number of measurements.
+    /// Two settings under two loads. Each machine lasts for a number of measurements.
     struct Fake {
         lives: Vec<usize>,
         plans: usize,
@@ -290,7 +290,7 @@ mod tests {
             assert_eq!((again.name.as_str(), again.rates.as_slice()), ("a", &[2.0; 3][..]));
             assert!(load.settings.iter().all(|it| it.rates == [2.0; 3]), "{load:?}");
         }
-        // 2 loads x 3 rounds x 3 are measured: another run has nothing to do.
+        // 2 loads x 3 rounds x 3 are measured, so another run has nothing to do.
         assert_eq!(rounds(&measure(&[0], 3, folder.path()).unwrap()), [3, 3]);
     }
 

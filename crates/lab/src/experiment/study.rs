@@ -13,29 +13,29 @@ pub(crate) struct Options {
     /// order. With fewer than six, ratios have no interval [default: see docs/lab.md]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) rounds: Option<u32>,
-    /// Seconds of each measurement; in a guest, whole ones [default: see docs/lab.md]
+    /// Seconds of each measurement; in a guest a whole number [default: see docs/lab.md]
     #[arg(long, value_parser = seconds)]
     pub(super) seconds: Option<f64>,
-    /// Seed of the random order, and of random loads and settings [default: from the clock; of
+    /// Seed of the random order, and of random loads and settings [default: from the clock; for
     /// random loads, 1]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// Measure only loads whose name contains this; may be repeated
     #[arg(long = "load", value_name = "TEXT")]
     pub(super) loads: Vec<String>,
-    /// Save what is measured, with a bundle of each start, in folders of this one; a run goes on
-    /// with what they lack [default: a temporary one]
+    /// Save measurements, with a bundle of each start, in subfolders of this folder; a later run
+    /// continues with what they lack [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     pub(super) keep: Option<PathBuf>,
     /// Measure nothing: print the tables of this saved folder; may be repeated
     #[arg(long, value_name = "DIR", conflicts_with_all = ["keep", "rounds", "seconds", "at_most"])]
     pub(super) from: Vec<PathBuf>,
-    /// Begin no load after this many seconds; the same command with --keep then goes on
+    /// Begin no load after this many seconds; the same command with --keep then continues
     #[arg(long, value_name = "SECONDS")]
     pub(super) at_most: Option<u64>,
 }
 
-/// How long an experiment measures unless its user chooses.
+/// How long an experiment measures, unless its user chooses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usual {
     pub(crate) rounds: u32,
@@ -56,15 +56,16 @@ pub(crate) trait Study {
     /// Starts a load.
     fn start(&mut self, load: &str) -> Result<Box<dyn Scene + '_>>;
 
-    /// Takes a fresh machine after a failure for this reason; `false` if there is none.
+    /// Switches to a fresh machine after a failure for this reason. Returns `false` if there is
+    /// none.
     fn restart(&mut self, _why: &str) -> bool {
         false
     }
 }
 
-/// A load that is running, or that can be.
+/// A load that is running, or can run.
 pub(crate) trait Scene {
-    /// Looks at the load, saves bundles in the folder, and says what to measure.
+    /// Observes the load, saves bundles in the folder, and returns what to measure.
     fn plan(&mut self, folder: &Path) -> Result<LoadRecord>;
 
     /// Makes a setting of the plan.
@@ -73,7 +74,7 @@ pub(crate) trait Scene {
     /// Measures the setting that was made last.
     fn measure(&mut self, seconds: f64) -> Result<RoundResult>;
 
-    /// Ends the load; an error if something has disturbed it.
+    /// Ends the load. Fails if something has disturbed it.
     fn finish(&mut self) -> Result<()> {
         Ok(())
     }

@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::experiment::record::{LoadRecord, Recorded};
 use crate::say::{markdown, say};
 
-/// Prints the tables of a record, and what differs where nothing does.
+/// Prints the tables of a record, and how much two measurements of the same setting differ.
 pub(crate) fn print(tables: &str, recorded: &Recorded) -> Result<()> {
     say(tables)?;
     let lost = lost(recorded);
@@ -18,7 +18,7 @@ pub(crate) fn print(tables: &str, recorded: &Recorded) -> Result<()> {
     say("")
 }
 
-/// A line for each thing that is missing.
+/// A line for each missing measurement.
 fn lost(recorded: &Recorded) -> Vec<String> {
     let of = |load: &LoadRecord| {
         let all = load.lost.iter().chain(&load.failed);
@@ -27,7 +27,7 @@ fn lost(recorded: &Recorded) -> Vec<String> {
     recorded.loads.iter().flat_map(of).collect()
 }
 
-/// The rates of the same setting, measured twice in each round; `None` of an old record.
+/// The rates of the same setting, measured twice in each round; `None` for an old record.
 fn same_twice(recorded: &Recorded) -> Option<String> {
     let mut table = markdown(&["load", "setting", "measured again"]);
     for load in &recorded.loads {

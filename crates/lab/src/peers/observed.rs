@@ -1,4 +1,4 @@
-//! The settings that a program places while it observes the workload.
+//! The settings for which a program places queues while it observes the workload.
 
 use std::time::{Duration, Instant};
 
@@ -8,24 +8,25 @@ use serde_json::Value as Json;
 
 use crate::peers::setting::PeerSetting;
 
-/// Short windows, and no verdict from CPU times: under emulation these are noise, and the daemon's
-/// own is so long that its budget would leave it hardly an event to see.
+/// Short windows, and no verdict from CPU times. Under emulation these times are noise, and the
+/// daemon's own time is so long that its budget would leave it hardly any event to observe.
 const DAEMON: &str = "interval = \"2s\"\nbudget = \"off\"\n[controller]\nworse-by = 1.0\n";
 
-/// A search by what holds under emulation: counts.
+/// A search for an objective that is valid under emulation: counts.
 const TUNE: &str = "--window 1s --objective ipis-per-packet --yes";
 /// All candidates need seven minutes.
 const SHORT: &str = "--for 3m --only same-cpu,near-consumer,spread";
 const ALL: &str = "--for 7m";
 
-/// The time after which the search must have ended: its own, and that of its start and end.
+/// The time after which the search must have ended: its own time, plus that of its start and end.
 const SEARCHED: Duration = Duration::from_secs(590);
 
-/// Windows that the daemon observes at least, and the time after which it must have settled.
+/// Minimum number of windows that the daemon observes, and the time after which it must have
+/// settled.
 const WINDOWS: u64 = 3;
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// Lets the program of this setting place, while the workload runs; returns what it printed.
+/// Lets the program of this setting place queues while the workload runs. Returns its output.
 ///
 /// `search_all`: the search tries all candidates.
 pub(crate) fn place(
@@ -47,8 +48,8 @@ pub(crate) fn place(
     }
 }
 
-/// Closes what netsilo has journalled and forgets what it has learned, so that the next setting
-/// finds nothing of it.
+/// Closes netsilo's journal and deletes its outcomes, so that they do not influence the next
+/// setting.
 pub(crate) fn forget(lab: &Lab, netsilo: &str) -> Result<()> {
     lab.sh(&format!("{netsilo} undo && rm -rf /var/lib/netsilo/outcomes")).map(drop)
 }
@@ -58,7 +59,7 @@ fn balance(lab: &Lab) -> Result<String> {
     lab.sh(&format!("{program} --foreground --oneshot --interval=2"))
 }
 
-/// Runs the daemon until a window after the first ones wants nothing moved that it would move.
+/// Runs the daemon until, in a window after the first ones, it wants to move nothing more.
 fn daemon(lab: &Lab, netsilo: &str) -> Result<String> {
     lab.sh(&format!("mkdir -p /tmp/conf; cat >/tmp/conf/netsilo.toml <<'END'\n{DAEMON}END"))?;
     let daemon = lab.spawn(&format!("exec {netsilo} run --config /tmp/conf >/tmp/log 2>&1"))?;
@@ -79,7 +80,8 @@ fn daemon(lab: &Lab, netsilo: &str) -> Result<String> {
     lab.sh("cat /tmp/log")
 }
 
-/// Nothing is wanted but what the daemon will not write as long as the workload is the same.
+/// The only wanted changes are those that the daemon will not write while the workload stays the
+/// same.
 fn is_settled(status: &Json) -> bool {
     let list = |key: &str| status[key].as_array().map_or(&[][..], Vec::as_slice);
     let stays = |target: &Json| {

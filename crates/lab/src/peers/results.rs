@@ -7,16 +7,16 @@ use crate::experiment::record::{self, LoadRecord, SettingRecord, middle};
 use crate::peers::setting::{PeerSetting, State};
 use crate::workload::Kind;
 
-/// Share of the best peer's rate below which netsilo's interval must not reach.
+/// netsilo's interval must not reach below this share of the best peer's rate.
 const LEAST_RATE: f64 = 0.97;
 
-/// netsilo's rate over irqbalance's, at least, where requests and responses are light.
+/// Minimum ratio of netsilo's rate to irqbalance's, if requests and responses are light.
 const LEAST_OVER_IRQBALANCE: f64 = 1.5;
 
-/// Difference of shares of bytes that one second of a light load can show.
+/// Minimum difference of shares of bytes that one second of a light load can show.
 const VISIBLE_SHARE: f64 = 0.01;
 
-/// The figure of the bytes that another socket reads.
+/// The figure for the bytes that another socket reads.
 const REMOTE: &str = "bytes_remote";
 
 /// The results of one workload.
@@ -26,10 +26,10 @@ pub(crate) struct Results<'a> {
     pub(crate) states: Vec<PeerState<'a>>,
 }
 
-/// What was measured in one state of the knobs; counts per transaction.
+/// What was measured in one state of the knobs, as counts per transaction.
 #[derive(Debug)]
 pub(crate) struct PeerState<'a> {
-    /// The settings that lead to this state.
+    /// The settings that produce this state.
     settings: Vec<PeerSetting>,
     pub(crate) measured: &'a SettingRecord,
 }
@@ -42,14 +42,14 @@ pub(crate) struct PeerComparison {
     /// The medians.
     pub(crate) netsilo: f64,
     pub(crate) other: f64,
-    /// netsilo's figure over the peer's in the same round; `None` with too few rounds, or if a
-    /// figure is 0.
+    /// netsilo's figure divided by the peer's in the same round; `None` with too few rounds, or if
+    /// a figure is 0.
     pub(crate) ratio: Option<Estimate>,
     /// Whether it is shown that netsilo misses the goal here.
     pub(crate) falls_short: bool,
 }
 
-/// The rate; more of it is better, and less of everything else.
+/// The rate. More of it is better; for all other figures, less is better.
 const RATE: &str = "per_second";
 
 const QUANTITIES: [&str; 4] = [RATE, "ipis", "softirqs", "switches"];
@@ -68,7 +68,7 @@ impl PeerState<'_> {
         middle(self.figures(quantity))
     }
 
-    /// The first name of a state that a peer leads to.
+    /// The first name of a state that a peer produces.
     fn peer(&self) -> Option<PeerSetting> {
         self.settings.iter().copied().find(|it| it.is_peer())
     }
@@ -87,7 +87,8 @@ impl<'a> Results<'a> {
         self.states.iter().find(|state| state.settings.contains(&wanted))
     }
 
-    /// netsilo's default compared with the best peer of each quantity; empty without one of both.
+    /// netsilo's default compared with the best peer in each quantity. Empty unless both were
+    /// measured.
     pub(crate) fn comparisons(&self) -> Vec<PeerComparison> {
         let Some(netsilo) = self.state(PeerSetting::Netsilo) else { return Vec::new() };
         let peers = self.states.iter().filter_map(|state| Some((state, state.peer()?)));
@@ -111,8 +112,8 @@ impl<'a> Results<'a> {
         counted.chain(remote).collect()
     }
 
-    /// netsilo's rate over irqbalance's; it also falls short if it is less than half as much again
-    /// where requests and responses are light.
+    /// netsilo's rate divided by irqbalance's. If requests and responses are light, it also falls
+    /// short if the ratio is below 1.5.
     pub(crate) fn over_irqbalance(&self) -> Option<PeerComparison> {
         let netsilo = self.state(PeerSetting::Netsilo)?;
         let irqbalance = self.state(PeerSetting::Irqbalance)?;
@@ -124,8 +125,8 @@ impl<'a> Results<'a> {
     }
 }
 
-/// Compares the figures of the same rounds. A state that both lead to was measured once: its ratio
-/// is 1.
+/// Compares the figures of the same rounds. A state that both produce was measured once, so its
+/// ratio is 1.
 fn compare(
     quantity: &'static str,
     netsilo: &PeerState<'_>,

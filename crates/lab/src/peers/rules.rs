@@ -1,10 +1,10 @@
-//! The settings that a fixed rule gives, as changes of the booted state.
+//! The settings defined by a fixed rule, as changes of the booted state.
 
 use crate::guests::Queues;
 use crate::knobs::Knobs;
 use crate::peers::setting::PeerSetting;
 
-/// Changes the booted state to the setting; `false` for a setting that a program places.
+/// Changes the booted state to the setting. Returns `false` for a setting that a program places.
 pub(crate) fn apply(setting: PeerSetting, queues: &Queues, knobs: &mut Knobs) -> bool {
     match setting {
         PeerSetting::AsBooted => {}
@@ -35,8 +35,8 @@ pub(crate) fn apply(setting: PeerSetting, queues: &Queues, knobs: &mut Knobs) ->
     true
 }
 
-/// What perftune.py writes besides the interrupts: RPS to the CPUs of its mode, RFS, XPS with the
-/// CPUs divided among the queues, and two backlogs.
+/// What perftune.py writes in addition to the interrupts: RPS to the CPUs of its mode, RFS, XPS
+/// with the CPUs divided among the queues, and two backlogs.
 fn perftune(queues: &Queues, knobs: &mut Knobs, compute: u32) {
     queues.rps(knobs, compute);
     queues.rfs(knobs);
@@ -50,7 +50,7 @@ fn perftune(queues: &Queues, knobs: &mut Knobs, compute: u32) {
     sysctl(knobs, "net/ipv4/tcp_max_syn_backlog", "4096");
 }
 
-/// network-latency, without what is not about the network and what needs a reboot.
+/// network-latency, without settings that do not concern the network or need a reboot.
 fn tuned_latency(knobs: &mut Knobs) {
     sysctl(knobs, "net/core/busy_read", "50");
     sysctl(knobs, "net/core/busy_poll", "50");
@@ -75,8 +75,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// What a setting changes on a guest with two queues, whose interrupts are 30 to 33, and eight
-    /// CPUs.
+    /// What a setting changes on a guest with eight CPUs and two queues, whose interrupts are 30 to
+    /// 33.
     fn changes(setting: PeerSetting) -> BTreeMap<String, String> {
         let mut text: String =
             (30..34).map(|irq| format!("proc/irq/{irq}/smp_affinity:80\n")).collect();

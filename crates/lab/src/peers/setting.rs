@@ -16,7 +16,7 @@ pub(crate) enum PeerSetting {
     TunedLatency,
     /// The sysctls of tuned's profile network-throughput
     TunedThroughput,
-    /// Queue i on CPU i, as the scripts of NIC vendors
+    /// Queue i on CPU i, as in the scripts of NIC vendors
     Spread,
     /// All interrupts of the NIC on CPU 0
     Cpu0,
@@ -30,9 +30,9 @@ pub(crate) enum PeerSetting {
     PerftuneSq,
     /// netsilo apply with its default options
     Netsilo,
-    /// What netsilo's daemon has placed
+    /// The placement by netsilo's daemon
     NetsiloRun,
-    /// What netsilo tune has found best
+    /// The best setting found by netsilo tune
     NetsiloTune,
 }
 
@@ -56,7 +56,7 @@ impl PeerSetting {
         }
     }
 
-    /// Whether it is none of netsilo's.
+    /// Whether it is not one of netsilo's settings.
     pub(crate) fn is_peer(self) -> bool {
         !matches!(self, Self::Netsilo | Self::NetsiloRun | Self::NetsiloTune)
     }
@@ -66,9 +66,9 @@ impl PeerSetting {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct State {
-    /// The settings that lead to it.
+    /// The settings that produce it.
     pub(crate) settings: Vec<PeerSetting>,
-    /// What differs from the booted state, by file.
+    /// The differences from the booted state, by file.
     pub(crate) changes: BTreeMap<String, String>,
 }
 

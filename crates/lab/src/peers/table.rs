@@ -5,7 +5,7 @@ use netsilo_trial::stats::Estimate;
 
 use crate::peers::results::{PeerComparison, PeerState, Results};
 
-/// A table with one row per state, and one with a row per quantity.
+/// A table with one row per state, and a table with one row per quantity.
 pub(crate) fn show(results: &Results<'_>) -> String {
     let header = [
         "per transaction:",
@@ -61,7 +61,7 @@ fn comparison(it: &PeerComparison, quantity: &str) -> [String; 6] {
     ]
 }
 
-/// Lines in columns, all but the first one aligned to the right.
+/// Lines in columns. All columns except the first are right-aligned.
 fn aligned<const N: usize>(header: [String; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header).add_rows(rows);

@@ -6,7 +6,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use crate::veths::VethSetting;
 use crate::wire::{CLIENT_CPU, SERVER_CPU, cpus_of};
 
-/// Settings of each load, apart from the present one.
+/// Settings of each load, apart from the current one.
 pub(super) const SETTINGS: usize = 5;
 
 /// A load of `netsilo-bench run`.
@@ -15,7 +15,7 @@ pub(super) struct RandomLoad {
     /// `TCP_RR`, `UDP_RR` or `TCP_STREAM`.
     pub(super) test: String,
     pub(super) instances: u32,
-    /// Of request and response; 0 for a stream.
+    /// Bytes of request and response; 0 for a stream.
     pub(super) bytes: u32,
     /// The server's work per request.
     pub(super) work_us: u32,
@@ -47,22 +47,22 @@ pub(super) fn words(setting: &VethSetting) -> String {
     format!("polled on {cpus}, RPS {rps}")
 }
 
-/// The name of a load, with what draws it.
+/// The name of a load, with the numbers from which it is drawn.
 pub(super) fn name(seed: u64, number: usize, load: &str) -> String {
     format!("{seed}-{number:03}: {load}")
 }
 
-/// The load of this number, the present setting, and those to be predicted.
+/// The load with this number, the current setting, and those to be predicted.
 pub(super) fn draw(seed: u64, number: usize) -> (RandomLoad, Vec<VethSetting>) {
     let mut rng = Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
     let test = ["TCP_RR", "TCP_RR", "TCP_RR", "UDP_RR", "UDP_RR", "TCP_STREAM"];
     let test = test[rng.usize(..test.len())].to_owned();
-    // Evenly over the magnitudes, as all sizes matter alike.
+    // Evenly over the magnitudes, because all sizes matter alike.
     let mut between = |least: f64, most: f64| (least * (most / least).powf(rng.f64())) as u32;
     let load = match test.as_str() {
         "TCP_STREAM" => RandomLoad { test, instances: between(1.0, 9.0), bytes: 0, work_us: 0 },
         _ => {
-            // With fewer instances, latency limits the rate, and not what fits.
+            // With fewer instances, latency limits the rate, not the CPUs.
             let (instances, bytes) = (between(16.0, 257.0), between(1.0, 1400.0));
             // Half of the servers only answer.
             let work_us = between(0.01, 300.0);

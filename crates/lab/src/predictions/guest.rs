@@ -1,7 +1,7 @@
-//! Random settings of a guest, and what they do to counts: predicted first, then measured.
+//! Random settings of a guest and their effect on counts, predicted first and then measured.
 //!
-//! The guest may be emulated: its CPUs have no speed of their own, but its kernel steers packets
-//! and sends interrupts as any other does.
+//! The guest may be emulated. The speed of its CPUs means nothing, but its kernel steers packets
+//! and sends interrupts like any other.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,20 +27,20 @@ use crate::say::markdown;
 use crate::wire::cpus_of;
 use crate::workload::{Kind, Workload};
 
-/// Settings of each load, apart from the present one.
+/// Settings of each load, apart from the current one.
 const SETTINGS: usize = 5;
 const QUEUES: usize = 4;
 const CPUS: u32 = 8;
 const NETDEV: &str = "eth0";
 
-/// Entries of the flow table, and of each queue's.
+/// Number of entries of the flow table, and of each queue's table.
 const FLOWS: u32 = 32_768;
 
-/// Figures for each CPU: the share of the packets that it polls, and that it processes.
+/// Figures for each CPU: the share of the packets that it polls, and the share that it processes.
 const POLLED: &str = "polled by ";
 const PROCESSED: &str = "processed by ";
 
-/// Loads in turn; each server has a port of its own.
+/// Loads in turn. Each server has its own port.
 const LOADS: [Kind; 2] = [Kind::TcpRr, Kind::UdpRr];
 
 /// Settings of the guest's NIC.
@@ -49,23 +49,23 @@ const LOADS: [Kind; 2] = [Kind::TcpRr, Kind::UdpRr];
 struct GuestSetting {
     /// The CPU of each queue's interrupts.
     irqs: [u32; QUEUES],
-    /// `rps_cpus` as a mask; 0 is off.
+    /// `rps_cpus` as a mask. 0 is off.
     rps: u32,
     /// Whether RFS is on.
     rfs: bool,
 }
 
-/// What is known of a setting before it is measured.
+/// What is known about a setting before it is measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Details {
     setting: GuestSetting,
-    /// The counts that are predicted; of the present setting, those that the prediction saw.
+    /// The counts that are predicted. For the current setting, those that the prediction observed.
     expected: Counts,
 }
 
-/// A load with its settings and what was counted under each, over all rounds; the first is the
-/// present one.
+/// A load with its settings and the counts under each, over all rounds. The first setting is the
+/// current one.
 #[derive(Debug)]
 pub(super) struct GuestRow {
     load: String,
@@ -125,7 +125,8 @@ impl Study for Drawn {
 }
 
 impl Scene for GuestScene<'_> {
-    /// What netsilo sees of the load under the first setting, and the predictions for the others.
+    /// What netsilo observes of the load under the first setting, and the predictions for the
+    /// others.
     fn plan(&mut self, _folder: &Path) -> Result<LoadRecord> {
         let drawn = draw(self.seed, self.number);
         drawn[0].apply(&self.guest)?;
@@ -183,7 +184,7 @@ impl GuestRow {
     }
 }
 
-/// The mean of what was counted in all rounds.
+/// The mean of the counts over all rounds.
 fn counted(setting: &SettingRecord) -> Counts {
     let figure = |name: &str| {
         setting
@@ -203,13 +204,13 @@ fn counted(setting: &SettingRecord) -> Counts {
     }
 }
 
-/// The present setting, and those to be predicted.
+/// The current setting, and those to be predicted.
 fn draw(seed: u64, number: usize) -> Vec<GuestSetting> {
     let mut rng = Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
     let mut settings = Vec::new();
     while settings.len() <= SETTINGS {
         let irqs = std::array::from_fn(|_| rng.u32(..CPUS));
-        // Each way of steering is as likely as the others: none, RPS, RFS, both.
+        // Each way of steering is equally likely: none, RPS, RFS, both.
         let rps = if rng.bool() { rng.u32(1..1 << CPUS) } else { 0 };
         let setting = GuestSetting { irqs, rps, rfs: rng.bool() };
         if !settings.contains(&setting) {
@@ -219,7 +220,7 @@ fn draw(seed: u64, number: usize) -> Vec<GuestSetting> {
     settings
 }
 
-/// What netsilo sees in the guest under a load.
+/// What netsilo observes in the guest under a load.
 fn observe(guest: &Guest<'_>, workload: &Workload<'_>) -> Result<Observation> {
     let folder = tempfile::tempdir()?;
     guest.capture(workload, 3, &folder.path().join("seen.tar.zst"))

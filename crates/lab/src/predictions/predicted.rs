@@ -1,4 +1,4 @@
-//! Predictions of settings from what netsilo saw under the first one.
+//! Predictions of settings from what netsilo observed under the first setting.
 
 use std::path::Path;
 
@@ -23,13 +23,13 @@ use crate::wire::{NETDEV, cpus_of};
 #[serde(deny_unknown_fields)]
 pub(super) struct PredictedSetting {
     pub(super) setting: VethSetting,
-    /// Relative change of the load that fits, against the present setting.
+    /// Relative change of the load that fits, compared with the current setting.
     pub(super) gain: Estimate,
-    /// What is full first.
+    /// The resource that is saturated first.
     pub(super) limit: String,
 }
 
-/// A load with its settings, and the rates of each by round; the first is the present one.
+/// A load with its settings, and the rates of each by round. The first setting is the current one.
 #[derive(Debug, Clone)]
 pub(super) struct PredictedLoad {
     pub(super) load: String,
@@ -44,7 +44,7 @@ impl PredictedLoad {
         Ok(Self { load: load.name.clone(), settings, rates })
     }
 
-    /// The same with what the present model predicts.
+    /// The same with the predictions of the current model.
     pub(super) fn predicted_again(self, load: &LoadRecord, folder: &Path) -> Result<Self> {
         let start = load.starts.first().context("no bundle")?;
         let settings: Vec<VethSetting> =
@@ -58,7 +58,7 @@ impl PredictedLoad {
     }
 }
 
-/// Predicts each setting from what netsilo saw under the first one.
+/// Predicts each setting from what netsilo observed under the first one.
 pub(super) fn predicted(settings: &[VethSetting], bundle: &Path) -> Result<Vec<PredictedSetting>> {
     let observation = netsilo_sys::bundle::open(bundle)?;
     let costs = Costs::default();

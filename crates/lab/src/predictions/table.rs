@@ -6,10 +6,10 @@ use crate::predictions::draw::words;
 use crate::predictions::predicted::PredictedLoad;
 use crate::say::markdown;
 
-/// Settings within this share of the best one are as good.
+/// Settings whose rate is within this share of the best one count as equally good.
 const AS_GOOD: f64 = 0.03;
 
-/// One pair: what was predicted, and what was measured.
+/// One pair: the prediction and the measurement.
 struct Pair {
     gain: Estimate,
     measured: f64,
@@ -54,12 +54,12 @@ fn pairs(row: &PredictedLoad) -> Vec<Pair> {
         .collect()
 }
 
-/// What the setting that was predicted best gives, as a share of what the best one gives.
+/// The rate of the setting with the best prediction, as a share of the highest measured rate.
 fn share_of_best(row: &PredictedLoad) -> f64 {
     let rates = row.medians();
     let by_gain =
         |a: &usize, b: &usize| row.settings[*a].gain.value.total_cmp(&row.settings[*b].gain.value);
-    // Of settings that are predicted alike the present one is chosen.
+    // Among settings with the same prediction, the current one is chosen.
     let chosen = (0..rates.len()).rev().max_by(by_gain).unwrap_or(0);
     rates[chosen] / rates.iter().copied().fold(f64::NAN, f64::max)
 }
@@ -94,15 +94,15 @@ fn summary(rows: &[PredictedLoad]) -> String {
     )
 }
 
-/// The root mean square of the logarithms of measured over predicted rates.
+/// The root mean square of the logarithms of measured rates divided by predicted rates.
 fn root_mean_square(pairs: &[Pair]) -> f64 {
     let squares =
         pairs.iter().map(|pair| ((1.0 + pair.measured) / (1.0 + pair.gain.value)).ln().powi(2));
     (squares.sum::<f64>() / pairs.len() as f64).sqrt()
 }
 
-/// The standard deviation of the logarithms of a setting's rates over the rounds; the median of all
-/// settings.
+/// The standard deviation of the logarithms of a setting's rates over the rounds. Returns the
+/// median over all settings.
 fn noise(rows: &[PredictedLoad]) -> f64 {
     let deviation = |rates: &Vec<f64>| {
         let logs: Vec<f64> = rates.iter().map(|rate| rate.ln()).collect();

@@ -19,7 +19,7 @@ use crate::experiment::record::{LoadRecord, Recorded, SettingRecord, middle};
 use crate::say::markdown;
 use crate::wire::{NETDEV, cpus_of};
 
-/// Change of the rate within which "no clear change" is right.
+/// If the rate changes by less than this, "no clear change" is right.
 const SMALL: f64 = 0.05;
 
 /// What a setting writes.
@@ -29,7 +29,7 @@ pub(super) struct Rps {
     pub(super) rps: u32,
 }
 
-/// A setting of RPS, and the same load without.
+/// A setting of RPS, and the same load without RPS.
 struct Pair<'a> {
     load: &'a LoadRecord,
     off: &'a SettingRecord,
@@ -104,14 +104,14 @@ impl Pair<'_> {
     }
 }
 
-/// What became of a verdict.
+/// How a verdict compares with the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Score {
-    /// "Helps" or "hurts", and so it was; "no clear change", and a change of more than
-    /// [`SMALL`] is not shown.
+    /// The verdict was "helps" or "hurts", and the measurements agree. Or it was "no clear change",
+    /// and the measurements show no change of more than [`SMALL`].
     Right,
     Wrong,
-    /// "Helps" or "hurts", and the interval of the change holds zero.
+    /// The verdict was "helps" or "hurts", but the interval of the change contains zero.
     NotShown,
     SaysNothing,
 }

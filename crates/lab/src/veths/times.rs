@@ -16,7 +16,7 @@ pub(crate) struct Times {
     waited_us: f64,
 }
 
-/// What passed between two moments, per second.
+/// What was used between two moments, per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Passed {
     /// CPU time of all CPUs, in microseconds.
@@ -35,7 +35,7 @@ impl Times {
         Ok(Self { at, busy_us, waited_us })
     }
 
-    /// What has passed since an earlier moment.
+    /// What was used since an earlier moment.
     pub(crate) fn since(&self, before: &Self) -> Passed {
         let seconds = (self.at - before.at).max(Duration::from_millis(1)).as_secs_f64();
         Passed {
@@ -51,8 +51,8 @@ const QUIET: f64 = 0.1;
 /// How long to wait for a quiet machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until this machine does nothing for a second; times measured during other work mean
-/// nothing.
+/// Waits until this machine has done nothing for a second, because times measured during other work
+/// mean nothing.
 pub(crate) fn until_quiet() -> Result<()> {
     let begun = Instant::now();
     loop {

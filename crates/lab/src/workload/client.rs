@@ -9,27 +9,27 @@ use crate::built;
 use crate::workload::kind::Kind;
 use crate::workload::reports::{self, ClientReport};
 
-/// Requests to all redis servers together in each second of a measurement: redis-benchmark counts
-/// requests, not seconds.
+/// Number of requests to all redis servers together in each second of a measurement.
+/// redis-benchmark takes a number of requests, not seconds.
 const REDIS_REQUESTS: u32 = 3000;
 
-/// Longest time of a light load.
+/// Maximum time of a light load.
 const LIGHT_SECONDS: u32 = 600;
 
 /// The value in memcached.
 const VALUE: &str = "0123456789abcdef0123456789abcdef";
 
-/// How much a client does; each kind has its own measure.
+/// How much a client does. Each kind has its own measure.
 struct Load {
     connections: usize,
-    /// Requests without an answer at a time; only dnsperf has such a limit.
+    /// Maximum number of unanswered requests at a time. Only dnsperf has this limit.
     outstanding: usize,
     seconds: u32,
     /// To each redis server.
     requests: u32,
 }
 
-/// The client of a kind of servers on these CPUs.
+/// The client for servers of one kind on these CPUs.
 pub(crate) struct Client {
     kind: Kind,
     /// The shell command of its program.
@@ -62,13 +62,13 @@ impl Client {
             ensure!(stored == Some(cpus.len()), "memcached stored nothing: {output}");
         }
         if kind == Kind::Dns {
-            // This folder is the peers' own.
+            // This folder belongs to the peers.
             peer.sh("echo 'www.example.org A' >/run/queries")?;
         }
         Ok(client)
     }
 
-    /// The command of a measurement of about these seconds.
+    /// The command for a measurement of about this many seconds.
     pub(crate) fn full(&self, seconds: u32) -> String {
         let connections = self.kind.connections(self.cpus.len());
         self.command(&Load {
@@ -79,7 +79,7 @@ impl Client {
         })
     }
 
-    /// The command of a light load that lasts until it is stopped.
+    /// The command for a light load that lasts until it is stopped.
     pub(crate) fn light(&self) -> String {
         self.command(&Load {
             connections: self.kind.light_connections(),
@@ -89,7 +89,7 @@ impl Client {
         })
     }
 
-    /// What the clients of such a measurement report; `None` if their output is not complete.
+    /// What the clients report after a measurement; `None` if their output is incomplete.
     pub(crate) fn report(&self, output: &str, seconds: u32) -> Option<ClientReport> {
         match self.kind {
             Kind::TcpRr | Kind::UdpRr | Kind::Forward => reports::bench(output),
@@ -139,7 +139,7 @@ impl Client {
                 all.chain(["wait".to_owned()]).collect()
             }
             Kind::Stream => {
-                // The folder is the peers' own; each client writes a file of its own.
+                // The folder belongs to the peers; each client writes a separate file.
                 let one = |port| {
                     format!(
                         "{program} --client {address} --port {port} --time {seconds} --json \
@@ -160,7 +160,7 @@ impl Client {
         }
     }
 
-    /// Sends a command of memcached's text protocol to all servers; each response has `response`
+    /// Sends a command of memcached's text protocol to all servers. Each response has `response`
     /// bytes.
     fn memcached(&self, text: &str, response: usize, connections: usize, seconds: u32) -> String {
         let Self { kind, program, cpus } = self;

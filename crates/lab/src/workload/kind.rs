@@ -1,6 +1,6 @@
 //! The kinds of workloads.
 
-/// A server that readers know, and the load on it.
+/// A well-known server, and the load on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
     /// A request and its response of one byte on TCP connections, one per server
@@ -17,12 +17,12 @@ pub(crate) enum Kind {
     Dns,
     /// iperf3: TCP streams to the guest; a transaction is 64 KiB
     Stream,
-    /// Requests and responses of one byte as datagrams: one process reads, another one on the other
-    /// thread of its core answers
+    /// Requests and responses of one byte as datagrams: one process reads, and another one answers
+    /// on the other thread of its core
     #[value(skip)]
     Pipeline,
     /// Requests and responses of one byte on TCP connections that the guest forwards between two
-    /// hosts. It forwards from then on, so this is the last
+    /// hosts. From then on the guest forwards, so this is the last kind
     Forward,
 }
 
@@ -42,8 +42,8 @@ impl Kind {
         }
     }
 
-    /// Port of the first server; the next ones follow it, except those of nginx and nsd, which
-    /// share one.
+    /// Port of the first server. The others follow it, except that those of nginx and nsd share one
+    /// port.
     pub(crate) fn port(self) -> u16 {
         match self {
             Self::TcpRr => 7100,
@@ -58,9 +58,9 @@ impl Kind {
         }
     }
 
-    /// Connections of a light load to all servers together. The processes of nginx and nsd share a
-    /// port: of four connections, each process gets one in 9% of all cases, of 16 in 96%. Without
-    /// one, its queue has no traffic.
+    /// Number of connections of a light load to all servers together. The processes of nginx and
+    /// nsd share a port. With four connections, each process gets one in 9% of all cases; with 16,
+    /// in 96%. If a process has none, its queue has no traffic.
     pub(crate) fn light_connections(self) -> usize {
         match self {
             Self::Nginx | Self::Dns => 16,

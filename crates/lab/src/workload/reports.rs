@@ -9,12 +9,12 @@ use serde::Deserialize;
 pub(crate) struct ClientReport {
     pub(crate) transactions: f64,
     pub(crate) per_second: f64,
-    /// 99th percentile of the response time; of several clients, the longest.
+    /// 99th percentile of the response time. For several clients, the longest.
     pub(crate) p99_ms: Option<f64>,
 }
 
-/// The report of `netsilo-bench run`; its transactions are those of the whole run, its rate is
-/// without the warm-up.
+/// The report of `netsilo-bench run`. Its transactions are those of the whole run; its rate
+/// excludes the warm-up.
 pub(crate) fn bench(text: &str) -> Option<ClientReport> {
     let report: LoadResult = serde_json::from_str(text).ok()?;
     Some(ClientReport {
@@ -34,9 +34,9 @@ pub(crate) fn ask(text: &str) -> Option<ClientReport> {
     })
 }
 
-/// The rows of redis-benchmark's CSV, one of each client:
-/// `"GET","rps","avg_latency_ms","min","p50","p95","p99","max"`. It repeats neither the number of
-/// clients nor that of each one's requests.
+/// The rows of redis-benchmark's CSV, one for each client:
+/// `"GET","rps","avg_latency_ms","min","p50","p95","p99","max"`. It contains neither the number of
+/// clients nor the number of requests of each.
 pub(crate) fn redis(text: &str, clients: usize, requests: u32) -> Option<ClientReport> {
     let row = |line: &str| -> Option<(f64, f64)> {
         let cells = line.strip_prefix("\"GET\",")?.split(',');
@@ -77,8 +77,8 @@ pub(crate) fn dnsperf(text: &str) -> Option<ClientReport> {
     })
 }
 
-/// The reports of several clients of iperf3, one after the other; a transaction is 64 KiB that the
-/// server received.
+/// The reports of several clients of iperf3, one after another. A transaction is 64 KiB received by
+/// the server.
 pub(crate) fn iperf3(text: &str, clients: usize) -> Option<ClientReport> {
     const TRANSACTION: f64 = 65536.0;
     #[derive(Deserialize)]

@@ -27,7 +27,7 @@ pub(crate) fn start(kind: Kind, lab: &Lab, cpus: &[u32]) -> Result<Servers> {
         Kind::Dns => lab.spawn(&nsd_server(cpus)?)?,
     };
     let ports = match kind {
-        // Its client waits for it; it has no TCP port.
+        // Its client waits for it, because it has no TCP port.
         Kind::Pipeline => return Ok(Servers::InGuest(job)),
         Kind::TcpRr | Kind::UdpRr | Kind::Forward | Kind::Nginx | Kind::Dns => 1,
         Kind::Redis | Kind::Memcached | Kind::Stream => cpus.len() as u16,
@@ -36,7 +36,8 @@ pub(crate) fn start(kind: Kind, lab: &Lab, cpus: &[u32]) -> Result<Servers> {
     Ok(Servers::InGuest(job))
 }
 
-/// Starts a server at the peer of eth1, to which the guest forwards what comes from that of eth0.
+/// Starts a server at the peer of eth1. The guest forwards to it what arrives from the peer of
+/// eth0.
 fn behind(lab: &Lab) -> Result<PeerJob> {
     lab.route()?;
     let (address, port) = (Lab::peer_address(1), Kind::Forward.port());
@@ -64,7 +65,7 @@ fn bench_server(address: Ipv4Addr, kind: Kind, cpus: &[u32]) -> Result<String> {
     ))
 }
 
-/// One command for each CPU and port, side by side.
+/// One command for each CPU and port, run in parallel.
 fn side_by_side(kind: Kind, cpus: &[u32], command: impl Fn(u32, u16) -> String) -> String {
     let commands = cpus.iter().zip(kind.port()..).map(|(cpu, port)| command(*cpu, port));
     commands.map(|command| format!("{command} & ")).chain(["wait".to_owned()]).collect()
@@ -130,7 +131,7 @@ END
     ))
 }
 
-/// nsd with one process per CPU and a zone of its own, without its limit of equal responses.
+/// nsd with one process per CPU and its own zone, without its limit of equal responses.
 fn nsd_server(cpus: &[u32]) -> Result<String> {
     let one = |(n, cpu): (usize, &u32)| format!("server-{}-cpu-affinity: {cpu}\n", n + 1);
     Ok(format!(

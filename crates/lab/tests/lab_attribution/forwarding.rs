@@ -1,7 +1,7 @@
 //! Attribution of packets that arrive on `eth0` and leave by `eth1`, or the other way: bridged,
 //! routed, and with translated addresses.
 //!
-//! All counts are compared with the counters of the two NICs, per queue if the driver has such
+//! All counts are compared with the counters of the two NICs, per queue if the driver has per-queue
 //! counters.
 
 use netsilo_model::cost::weights::Costs;
@@ -22,10 +22,10 @@ use super::PATIENCE;
 use super::Traffic;
 use super::traced_with;
 
-/// Packets that a NIC counts but nobody forwarded: address resolution, multicast of the peers.
+/// Packets that a NIC counts but nobody forwarded: address resolution, and multicast of the peers.
 pub(super) const STRAY: u64 = 20;
 
-/// Tests forwarding between the two NICs by a router, a NAT and a bridge; runs last, because it
+/// Tests forwarding between the two NICs by a router, a NAT and a bridge. Runs last, because it
 /// removes their addresses.
 pub(super) fn is_attributed_in_every_way(lab: &Lab, model: NicModel) {
     is_attributed_on_a_router(lab, model);
@@ -89,15 +89,15 @@ fn packets<'a>(rows: impl IntoIterator<Item = &'a &'a Forwarded>) -> u64 {
     rows.into_iter().map(|row| row.packets).sum()
 }
 
-/// Sends through the guest to the peer of eth1, at `address`; returns what arrived there.
+/// Sends through the guest to the peer of eth1, at `address`. Returns what arrived there.
 ///
-/// The receiver ends with the last byte. It waits long if nothing arrives meanwhile: on a busy
-/// machine a guest may do nothing for seconds.
+/// The receiver ends with the last byte. If nothing arrives meanwhile it waits long, because on a
+/// busy machine a guest may do nothing for seconds.
 fn pass(lab: &Lab, proto: &str, address: &str, traffic: Traffic) -> Received {
     pass_or_lose(lab, proto, address, traffic, 30)
 }
 
-/// Sends through the guest; the receiver waits at most `idle` seconds, for packets that may be
+/// Sends through the guest. The receiver waits at most `idle` seconds, for packets that may be
 /// dropped.
 fn pass_or_lose(lab: &Lab, proto: &str, address: &str, traffic: Traffic, idle: u32) -> Received {
     let Traffic { flows, bytes } = traffic;
@@ -149,7 +149,7 @@ fn translated_packets_are_attributed(lab: &Lab, model: NicModel) {
     lab.end_nat().unwrap();
 }
 
-/// Raw PREROUTING drops all datagrams but the empty ones that open a flow.
+/// Raw PREROUTING drops all datagrams except the empty ones that open a flow.
 fn packets_dropped_early_spend_no_time_in_later_stages(lab: &Lab) {
     let stages = |bytes, idle| {
         let traffic = Traffic { flows: 16, bytes };
@@ -249,7 +249,8 @@ fn by_queue(
     assert!(off <= STRAY, "{kind}: {sums:?} {grown:#?}");
 }
 
-/// On a router nobody reads the queues: the report learns each queue's NAPI from forwarded packets.
+/// On a router nobody reads the queues, so the report learns each queue's NAPI from forwarded
+/// packets.
 fn a_report_has_no_stray_napi(lab: &Lab, seen: &Seen) {
     let snapshot: Snapshot = serde_json::from_str(&lab.sh("cat /tmp/snapshot").unwrap()).unwrap();
     let attribution = seen.attribution.clone();

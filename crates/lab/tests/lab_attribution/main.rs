@@ -1,5 +1,5 @@
-//! Compares eBPF attribution of queues, in guests whose NICs have several, with what the
-//! applications and the NIC count themselves.
+//! Compares eBPF attribution of queues, in guests whose NICs have several queues, with the counts
+//! of the applications and of the NIC.
 //!
 //! The tracer in the guest is `examples/tracer.rs`. Bytes on the host's own kernel are
 //! tested in `crates/sys/tests/attribution`.
@@ -20,7 +20,7 @@ use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, QueueResolution};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// To a container; the bytes are each flow's.
+/// To a container. The bytes are per flow.
 const CONTAINER: Traffic = Traffic { flows: 8, bytes: 100_001 };
 /// The name of the processes of [`exact`].
 const COMM: &str = "netsilo-lab";
@@ -39,7 +39,7 @@ fn kernel_6_1_with_virtio_net() {
     });
 }
 
-/// igb counts the packets of each queue itself, so all ways of forwarding are tested with it.
+/// igb itself counts the packets of each queue, so all ways of forwarding are tested with it.
 #[test]
 fn kernel_6_12_with_igb() {
     in_a_guest(Kernel::V6_12, NicModel::Igb, |lab| {
@@ -49,7 +49,7 @@ fn kernel_6_12_with_igb() {
     });
 }
 
-/// What the kernels before and after it show too.
+/// What the kernels before and after this one also show.
 #[test]
 #[ignore = "too slow for make test: make test-long"]
 fn kernel_6_12_with_igb_in_every_way() {
@@ -67,7 +67,7 @@ fn newest_kernel_with_virtio_net() {
     });
 }
 
-/// What kernels before it show too.
+/// What earlier kernels also show.
 #[test]
 #[ignore = "too slow for make test: make test-long"]
 fn newest_kernel_with_virtio_net_in_every_way() {
@@ -87,8 +87,9 @@ fn kernel_6_1_with_virtio_net_forwards_in_every_way() {
     });
 }
 
-/// Boots a guest with two NICs, one guest at a time, and tests `claims` in it: first those about
-/// its own programs, which read from the first NIC, then those about forwarding between both.
+/// Boots a guest with two NICs, one guest at a time, and tests `claims` in it. First come those
+/// about the guest's own programs, which read from the first NIC, then those about forwarding
+/// between both.
 fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
     static TURN: Mutex<()> = Mutex::new(());
     if netsilo_lab::skip().unwrap() {
@@ -119,8 +120,8 @@ fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution 
     serde_json::from_str(&lab.sh("cat /tmp/attribution").unwrap()).unwrap()
 }
 
-/// Receives what the peer sends in the guest at `address`, under the command `prefix`; returns what
-/// the application counted.
+/// Receives in the guest, at `address` and with the command `prefix`, what the peer sends. Returns
+/// the application's count.
 fn passed(lab: &Lab, prefix: &str, address: &str, mode: &str, traffic: Traffic) -> Received {
     let program = exact::program().unwrap();
     let program = program.display();
@@ -194,11 +195,11 @@ fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
     assert!(attribution.cpu_time.values().any(|time| time.net_rx_runs > 0 && time.hardirqs > 0));
 }
 
-/// How many events may be lost on kernels that do not preempt tasks: an interrupt may arrive while
-/// a program runs for a task.
+/// How many events may be lost on kernels that do not preempt tasks, because an interrupt may
+/// arrive while a program runs for a task.
 const FEW: u64 = 4;
 
-/// Asserts that all bytes were counted, or that lost events are reported; only the kernel that
+/// Asserts that all bytes were counted, or that lost events are reported. Only the kernel that
 /// preempts itself (7.2) loses more than a few.
 fn accounted(lab: &Lab, attribution: &Attribution, counted: u64, truth: &Received) {
     let few = attribution.lost_events <= FEW || preempts(lab);
@@ -239,8 +240,8 @@ fn a_queue_has_one_napi_which_its_device_polls(attribution: &Attribution) {
     assert!(napis.len() > 1, "several queues were used: {napis:?}");
 }
 
-/// igb keeps a flow on its queue, so the NAPI that a socket reports at its end is that of all its
-/// bytes.
+/// igb keeps a flow on its queue, so the NAPI that a socket reports at its end is the NAPI of all
+/// its bytes.
 fn bytes_of_each_queue_are_those_of_its_sockets(lab: &Lab) {
     lab.sh("ethtool -N eth0 rx-flow-hash udp4 sdfn").unwrap();
     let address = Lab::guest_address(0).to_string();
@@ -287,7 +288,7 @@ fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[QueueResoluti
         accounted(lab, &attribution, sum(&reads), truth);
         let (resolved, others): (Vec<_>, Vec<_>) =
             reads.into_iter().partition(|read| expected.contains(&read.resolved));
-        // A lost event may be a flow's first one, which tells its queue.
+        // A lost event may be the first one of a flow, which identifies its queue.
         let most = attribution.lost_events * CONTAINER.bytes;
         assert!(sum(&others) <= most && !resolved.is_empty(), "{mode}: {others:#?}");
         for read in resolved {
@@ -299,9 +300,9 @@ fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[QueueResoluti
     lab.sh("ip netns del inside; echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
 }
 
-/// The NIC interrupts CPU 1 and the server runs on CPU 5: each time it sleeps, CPU 1 wakes it, also
-/// from a threaded NAPI. Nobody else reads in the guest, so each time it gets a CPU is one wait,
-/// and there are no other waits.
+/// The NIC interrupts CPU 1, and the server runs on CPU 5. Each time the server sleeps, CPU 1 wakes
+/// it, also from a threaded NAPI. Nobody else reads in the guest, so each time the server gets a
+/// CPU is one wait, and there are no other waits.
 fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
     interrupts_on_cpu_1(lab);
     let server = |udp: &str| lab.exact(&format!("echo {udp} --port 7100 --cpu 5")).unwrap();
@@ -326,7 +327,8 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
         });
         let (slept, came) = (after.slept - before.slept, after.came - before.came);
         let waits = attribution.runqueue_latency.as_ref().unwrap().count();
-        // before its first read it is not known as a reader; it runs on while the tracer ends
+        // before its first read it is not known as a reader; it continues to run while the tracer
+        // ends
         let at_most = Times::of(lab).came - before.came + 20;
         let about = came * 19 / 20..=at_most;
         assert!(
@@ -392,7 +394,7 @@ fn interrupts_on_cpu_1(lab: &Lab) {
         .unwrap();
 }
 
-/// All protocol work runs on CPU 7, which takes no interrupt of the NIC.
+/// All protocol work runs on CPU 7, which receives no interrupt of the NIC.
 fn under_rps_both_cpus_are_reported(lab: &Lab) {
     lab.sh("for queue in /sys/class/net/eth0/queues/rx-*; do echo 80 > $queue/rps_cpus; done")
         .unwrap();

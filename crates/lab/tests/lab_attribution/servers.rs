@@ -1,5 +1,5 @@
-//! Servers at full load, not paced: the bytes that netsilo counts are those that each server counts
-//! itself, and the packets of each queue are those that the NIC counts.
+//! Servers at full load, without pacing. The bytes that netsilo counts equal those that each server
+//! counts itself, and the packets of each queue equal those that the NIC counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use netsilo_model::snapshot::attribution::Attribution;
 use crate::forwarding::{STRAY, counters};
 use crate::{of, sum, traced};
 
-/// Longest time of one load.
+/// Maximum time of one load.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Connections to each server.
 const CONNECTIONS: u32 = 16;
 
-/// The longest read of these servers, and so the most bytes that a lost event leaves uncounted:
-/// `PROTO_IOBUF_LEN` of redis, `READ_BUFFER_SIZE` of memcached; nginx reads 1 KiB.
+/// The longest read of these servers, and so the maximum number of bytes that a lost event leaves
+/// uncounted: `PROTO_IOBUF_LEN` of redis, `READ_BUFFER_SIZE` of memcached. nginx reads 1 KiB.
 const LONGEST_READ: u64 = 16 * 1024;
 
-/// The most packets of a poll (`NAPI_POLL_WEIGHT`), and so of a lost event.
+/// Maximum number of packets of a poll (`NAPI_POLL_WEIGHT`), and so of a lost event.
 const LONGEST_POLL: u64 = 64;
 
 /// Bytes of the headers of each packet: Ethernet, IPv4, TCP without options and with all of them.
@@ -30,12 +30,12 @@ const HEADERS: [u64; 2] = [14 + 20 + 20, 14 + 20 + 60];
 /// A server, a load on it, and its own count.
 struct Server {
     name: &'static str,
-    /// Starts it in the guest; the shell becomes the server.
+    /// Starts it in the guest. The shell becomes the server.
     start: String,
     port: u16,
     /// Runs at the peer, as fast as it can.
     load: String,
-    /// Prints the bytes that the server says it has read so far.
+    /// Prints the number of bytes that the server reports it has read so far.
     counted: String,
 }
 
@@ -76,8 +76,8 @@ fn servers() -> [Server; 3] {
             ),
             port: 11211,
             load: client(11211, "get none", "END\r\n".len()),
-            // One command only: a second one (quit) is read with the first or after its answer, and
-            // so would be in one count and not in another.
+            // Only one command: a second one (quit) is read with the first or after its answer, so
+            // it would be in one count and not in the other.
             counted: format!(
                 "bash -c 'exec 3<>/dev/tcp/{address}/11211; printf \"stats\\r\\n\" >&3; \
                  sed -n \"s/STAT bytes_read \\([0-9]*\\).*/\\1/p; /^END/q\" <&3'"
@@ -125,7 +125,7 @@ pub(super) fn servers_count_what_netsilo_counts(lab: &Lab) {
         };
         let pid = u32::try_from(number(&format!("cat /tmp/{name}.pid"))).unwrap();
         let before = number(&server.counted);
-        // What asking costs, which the server counts too.
+        // The bytes of the question itself, which the server counts too.
         let asked = number(&server.counted) - before;
         let mut nic = BTreeMap::new();
         let attribution = traced(lab, || {
@@ -153,8 +153,8 @@ pub(super) fn servers_count_what_netsilo_counts(lab: &Lab) {
     }
 }
 
-/// Compares the packets polled from each queue with the NIC's own count, and the bytes that the
-/// server read from each with those that arrived there, less the headers.
+/// Compares the packets polled from each queue with the NIC's own count. Compares the bytes that
+/// the server read from each queue with those that arrived there, without the headers.
 fn queues_have_what_the_nic_counts(
     name: &str,
     attribution: &Attribution,
@@ -164,7 +164,7 @@ fn queues_have_what_the_nic_counts(
     let mut queues: BTreeMap<u32, NapiId> = BTreeMap::new();
     let mut read: BTreeMap<u32, u64> = BTreeMap::new();
     for row in of(attribution, pid) {
-        // What `counted` asks for comes from the guest itself.
+        // The question of `counted` comes from the guest itself.
         let (Some(queue), Some(napi)) = (row.rx_queue, row.napi) else { continue };
         assert_eq!(*queues.entry(queue).or_insert(napi), napi, "{name} rx-{queue}");
         *read.entry(queue).or_default() += row.bytes;
@@ -186,7 +186,7 @@ fn queues_have_what_the_nic_counts(
             polled <= packets + STRAY && polled + polls_lost >= packets,
             "{name} rx-{queue}: {polled} polled of {packets} packets"
         );
-        // A flow that changes its queue takes along what its socket has not read yet.
+        // If a flow changes its queue, the data that its socket has not read yet moves with it.
         let waiting = u64::from(CONNECTIONS) * LONGEST_READ / 16;
         assert!(
             read[&queue] <= payload[0] + waiting

@@ -3,8 +3,8 @@
 use crate::change::one_change::Change;
 use crate::snapshot::host::Snapshot;
 
-/// The snapshot after these changes; counters and everything else stay. A change of a knob that the
-/// snapshot does not have does nothing.
+/// The snapshot after these changes. Counters and everything else stay. A change of a knob that the
+/// snapshot does not have is ignored.
 pub fn apply_to(snapshot: &Snapshot, changes: &[Change]) -> Snapshot {
     let mut after = snapshot.clone();
     for change in changes {

@@ -1,4 +1,4 @@
-//! The settings of a snapshot that netsilo reads and has no knob for.
+//! The settings of a snapshot that netsilo reads but has no knob for.
 
 use std::collections::BTreeMap;
 

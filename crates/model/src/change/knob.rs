@@ -1,8 +1,9 @@
-//! The descriptor of a knob: the trait [`Knob`], whose implementors are the rows of the table in
-//! [`knobs`](crate::change::knobs).
+//! The descriptor of a knob: the trait [`Knob`]. The rows of the table in
+//! [`knobs`](crate::change::knobs) implement it.
 //!
-//! A knob that is not in this table cannot be written: it is no [`Target`](crate::change::Target).
-//! What is true of a knob, wherever it is asked, is a fact of its row or a method of [`Knob`].
+//! A knob that is not in this table cannot be written, because it is not a
+//! [`Target`](crate::change::Target). Whatever is true of a knob is a fact in its row or a method
+//! of [`Knob`].
 
 use crate::change::location::{EthtoolSetting, Location};
 use crate::change::step::{Step, Traffic};
@@ -13,18 +14,18 @@ use crate::snapshot::host::{OwnedKnob, Snapshot};
 /// A knob that netsilo may write. The fields of the type are its identity.
 ///
 /// Devices are identified by values that survive a renumbering (path, queue, action name), so that
-/// a journal can tell whether the knob is still the same.
+/// a journal can determine whether the knob is still the same.
 ///
 /// To add a knob: write its type and its `impl` in a file of [`knobs`](crate::change::knobs), and
 /// list it there, which makes it a [`Target`](crate::change::Target).
 pub trait Knob: Clone {
-    /// The type of its value: a change with another type does not compile.
+    /// The type of its value. A change with another type does not compile.
     type Value: Kind;
 
-    /// The facts that are the same for each knob of this type.
+    /// The facts that are the same for all knobs of this type.
     const FACTS: &'static KnobFacts;
 
-    /// Where it lies.
+    /// Where it is.
     fn location(&self) -> Location<'_>;
 
     /// The name for people (`eth0 rx-3 rps_cpus`, `eth0 rss key`).
@@ -42,7 +43,7 @@ pub trait Knob: Clone {
         }
     }
 
-    /// The value in a snapshot; `None` where the snapshot does not have this knob.
+    /// The value in a snapshot; `None` if the snapshot does not have this knob.
     fn value_in(&self, _snapshot: &Snapshot) -> Option<Self::Value> {
         None
     }
@@ -50,13 +51,13 @@ pub trait Knob: Clone {
     /// Sets the value in a snapshot that has this knob.
     fn set_in(&self, _snapshot: &mut Snapshot, _value: Self::Value) {}
 
-    /// All knobs of this type that a machine has; none where another knob covers the setting, or
-    /// where a snapshot does not list them.
+    /// All knobs of this type that a machine has. None if another knob covers the setting, or if a
+    /// snapshot does not list them.
     fn all_in(_snapshot: &Snapshot) -> Vec<Self> {
         Vec::new()
     }
 
-    /// The step in which a change is made; `off` means that the new value switches the knob off.
+    /// The step in which a change is made. `off` means that the new value switches the knob off.
     fn step(&self, _off: bool) -> Step {
         Self::FACTS.step
     }
@@ -66,8 +67,8 @@ pub trait Knob: Clone {
         self.location().netdev().is_some_and(|identity| identity.name == netdev)
     }
 
-    /// Whether a change of the knob at `other` in the same plan takes away what a change of this
-    /// knob sets.
+    /// Whether a change of the knob at `other` in the same plan resets the value that this knob
+    /// sets.
     ///
     /// After a change of channels the driver sets up queues, interrupts and their threads again,
     /// and chooses their settings itself.
@@ -83,12 +84,12 @@ pub trait Knob: Clone {
         Self::Value::parse(text)
     }
 
-    /// The text that the kernel takes for a value.
+    /// The text that the kernel accepts for a value.
     fn text(value: &Self::Value) -> String {
         value.text()
     }
 
-    /// The value that the kernel stores for a written value; `reserved` returns the CPUs set apart
+    /// The value that the kernel stores for a written value. `reserved` returns the CPUs isolated
     /// at boot.
     fn settles_as(value: &Self::Value, _reserved: &dyn Fn() -> CpuSet) -> Self::Value {
         value.clone()
@@ -99,23 +100,24 @@ pub trait Knob: Clone {
         false
     }
 
-    /// The option and arguments of `ethtool` that set the new value, quoted for a shell; `None` if
-    /// ethtool has no such command, or none that is safe to repeat.
+    /// The option and arguments of `ethtool` that set the new value, quoted for a shell. `None` if
+    /// ethtool has no command for it, or none that can safely be repeated.
     fn ethtool(&self, _old: &Self::Value, _new: &Self::Value) -> Option<String> {
         None
     }
 }
 
-/// What a change of a knob does to traffic, to other settings and to other programs. Each row
-/// states it: an effect that is forgotten would be announced as harmless.
+/// The effects of a change on traffic, other settings and other programs. Each row must state them,
+/// because a forgotten effect would be reported as harmless.
 #[derive(Debug, Clone, Copy)]
 pub struct Effect {
     /// What a change does to the traffic of its device.
     pub traffic: Traffic,
-    /// Whether the knob is about queues, their interrupts or their threads: a change of channels
-    /// takes its value away.
+    /// Whether the knob concerns queues, their interrupts or their threads. Then a change of
+    /// channels resets its value.
     pub names_queues: bool,
-    /// As what another program owns the knob; `None` if no known program writes it while it runs.
+    /// The kind of knob that another program owns; `None` if no known program writes it while
+    /// running.
     pub owner: Option<OwnedKnob>,
 }
 
@@ -136,20 +138,20 @@ pub struct KnobFacts {
     pub step: Step,
     /// What a change does to others.
     pub effect: Effect,
-    /// The capability that a write needs besides the file's mode.
+    /// The capability that a write needs, in addition to the file's mode.
     pub needs: Capability,
-    /// Whether a write may never return while NAPIs of its netdev are disabled, as they are while
-    /// the netdev is down.
+    /// Whether a write may never return while NAPIs of its netdev are disabled. They are disabled
+    /// while the netdev is down.
     pub waits_for_napis: bool,
-    /// Why the knob may be absent (ENOENT on reading); `None`: the kernel or netdev has none.
+    /// Why the knob may be absent (ENOENT on reading); `None`: the kernel or netdev lacks it.
     pub absent: Option<&'static str>,
-    /// What an error on writing means for this knob, and what to do next; other errors mean the
+    /// What an error on writing means for this knob, and what to do next. Other errors mean the
     /// same for all knobs.
     pub refusals: &'static [(Errno, &'static str)],
 }
 
 impl KnobFacts {
-    /// What most rows have in common; each row sets the other facts itself.
+    /// The facts that most rows have in common. Each row sets the other facts itself.
     pub(super) const fn usual(effect: Effect) -> Self {
         Self {
             kind: "",
@@ -177,10 +179,10 @@ impl KnobFacts {
     }
 }
 
-/// A capability that a write needs besides the file's mode.
+/// A capability that a write needs, in addition to the file's mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
-    /// None but the file's mode (`/proc/irq`, `/proc/sys`).
+    /// None except the file's mode (`/proc/irq`, `/proc/sys`).
     None,
     /// `CAP_NET_ADMIN`, which sysfs needs for a netdev's queues (`net/core/net-sysfs.c`).
     NetAdmin,
@@ -188,7 +190,7 @@ pub enum Capability {
     SysNice,
 }
 
-/// The errors on writing that mean something special for some knob.
+/// The errors on writing that have a special meaning for some knob.
 #[allow(missing_docs)] // the kernel's names
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Errno {
@@ -199,7 +201,7 @@ pub enum Errno {
     OpNotSupp,
 }
 
-/// A value that the knob does not take.
+/// A value that the knob does not accept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: the knob `{knob}` takes a value of type `{wanted}`, not `{found}`")]
 pub struct WrongValue {
@@ -209,8 +211,8 @@ pub struct WrongValue {
     found: &'static str,
 }
 
-/// A [`Knob`] whose type is known only at run time, as in a journal: its values are [`Value`]s, and
-/// a value of another type is `None`.
+/// A [`Knob`] whose type is known only at run time, as in a journal. Its values are [`Value`]s; a
+/// value of another type becomes `None`.
 pub(super) trait AnyKnob {
     fn facts(&self) -> &'static KnobFacts;
     fn name(&self) -> String;
@@ -295,14 +297,14 @@ impl<K: Knob> AnyKnob for K {
     }
 }
 
-/// Puts a value where there is a place for it.
+/// Stores a value if there is a place for it.
 pub(super) fn put<T>(place: Option<&mut T>, value: T) {
     if let Some(place) = place {
         *place = value;
     }
 }
 
-/// A text as one word of a shell, whatever is in it.
+/// A text quoted as one word of a shell, whatever it contains.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

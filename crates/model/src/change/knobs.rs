@@ -1,4 +1,4 @@
-//! The table of knobs: a file for each family, and the list that makes [`Target`] of them.
+//! The table of knobs: a file for each family, and the list from which [`Target`] is made.
 //!
 //! To add a knob, write its descriptor in the file of its family and name it in the list below.
 
@@ -49,8 +49,8 @@ macro_rules! knobs {
                 }
             }
 
-            /// All knobs that a snapshot has a value of, and that can be written. Rules and RSS
-            /// contexts are not among them.
+            /// All knobs that can be written and for which a snapshot has a value. Does not include
+            /// rules and RSS contexts.
             pub fn all_in(snapshot: &Snapshot) -> Vec<Self> {
                 let mut all = Vec::new();
                 $(all.extend($knob::all_in(snapshot).into_iter().map(Self::$knob));)*
@@ -74,7 +74,7 @@ macro_rules! knobs {
     };
 }
 
-// The order here is that of the table in `docs/knobs.md` and of targets when they are sorted.
+// The table in `docs/knobs.md` and sorted targets have the order of this list.
 knobs! {
     IrqAffinity,
     DefaultSmpAffinity,

@@ -1,4 +1,4 @@
-//! Where a knob lies: the few ways in which the kernel edge reads and writes settings.
+//! Where a knob is: the few ways in which the `sys` crate reads and writes settings.
 
 use crate::change::rule::FlowRule;
 use crate::machine::cpuset::CpuSet;
@@ -6,7 +6,7 @@ use crate::machine::ids::Irq;
 use crate::snapshot::ethtool::FlowType;
 use crate::snapshot::netdev::NetdevIdentity;
 
-/// Where a knob lies, with what identifies its owner after a renumbering.
+/// Where a knob is, with what identifies its owner after a renumbering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location<'a> {
     /// `/proc/irq/<irq>/smp_affinity`, while the interrupt has these action names.
@@ -27,7 +27,7 @@ pub enum Location<'a> {
         /// The path of the file below the device's folder.
         file: String,
     },
-    /// A setting that only ethtool's ioctl reaches.
+    /// A setting that only ethtool's ioctl can access.
     Ethtool {
         /// The device.
         netdev: &'a NetdevIdentity,
@@ -38,8 +38,8 @@ pub enum Location<'a> {
     Thread {
         /// The thread's id.
         id: u32,
-        /// The name of a kernel thread, which never changes; `None` for a program's thread, which
-        /// may rename itself.
+        /// The name of a kernel thread, which never changes. `None` for a program's thread, because
+        /// it may rename itself.
         comm: Option<&'a str>,
         /// Clock ticks from boot to the start of the thread.
         start_time: u64,
@@ -61,32 +61,32 @@ impl<'a> Location<'a> {
     }
 }
 
-/// A setting of a netdev that only ethtool's ioctl reaches, with an example of its text.
+/// A setting of a netdev that only ethtool's ioctl can access, with an example of its text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EthtoolSetting {
     /// `combined=8 other=1`.
     Channels,
-    /// The most that the driver accepts of each; never written.
+    /// The maximum of each count that the driver accepts. It is never written.
     MostChannels,
     /// `rx=256 tx=256`.
     Rings,
-    /// The most that the driver accepts of each; never written.
+    /// The maximum of each count that the driver accepts. It is never written.
     MostRings,
     /// `rx-usecs=3`.
     Coalesce,
-    /// One number of [`EthtoolSetting::Coalesce`] by its name there; a write keeps the others.
+    /// One number of [`EthtoolSetting::Coalesce`], by its name there. A write keeps the others.
     CoalesceNumber(&'static str),
     /// An offload by the kernel's name: `on`, `off`, `off [requested on]`.
     Offload(String),
     /// What RSS hashes: `sdfn`, or `none`.
     FlowHash(FlowType),
-    /// An RSS table, the queue of each bucket; `default` is written for the driver's own.
+    /// An RSS table: the queue of each bucket. `default` is written for the driver's own table.
     RssTable(u32),
     /// The RSS key in hexadecimal.
     RssKey,
     /// `toeplitz symmetric-xor`.
     RssHash,
-    /// An RSS context over just these queues: `off`, or `on` and its number.
+    /// An RSS context over exactly these queues: `off`, or `on` and its number.
     RssContext(CpuSet),
     /// A flow steering rule: `off`, or `on` and its location.
     Rule(FlowRule),

@@ -1,4 +1,4 @@
-//! A [`Change`]: its values, what it looks like for people, and how it is reversed and verified.
+//! A [`Change`]: its values, its form for people, and how it is reversed and verified.
 
 use std::ops::Deref;
 
@@ -12,8 +12,8 @@ use crate::snapshot::host::Snapshot;
 
 /// One knob, its old and new value, and the reason.
 ///
-/// Both values have the type that the knob takes: [`Change::new`] does not compile with another
-/// one, and [`Change::untyped`] and deserialization refuse it. The fields are read through
+/// Both values have the type that the knob accepts. With another type [`Change::new`] does not
+/// compile, and [`Change::untyped`] and deserialization fail. The fields are read through
 /// [`Deref`]; nothing writes them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -30,7 +30,7 @@ pub struct ChangeFields {
     pub old: Value,
     /// The value wanted.
     pub new: Value,
-    /// Why, in words that a person would accept.
+    /// Why, in words that an operator would accept.
     pub reason: String,
 }
 
@@ -90,8 +90,8 @@ impl Change {
         ChangeFields { target, old, new, reason: reason.into() }.try_into()
     }
 
-    /// The change from what a snapshot says; `None` where the snapshot does not have the knob, or
-    /// the knob has the new value already.
+    /// The change from the value in a snapshot. `None` if the snapshot does not have the knob, or
+    /// if the knob already has the new value.
     pub fn of<K: Knob + Into<Target>>(
         snapshot: &Snapshot,
         knob: K,
@@ -108,7 +108,7 @@ impl Change {
         Self(ChangeFields { reason: reason.into(), ..self.0 })
     }
 
-    /// The old and the new value for people: of settings only those that differ, of a table also
+    /// The old and the new value for people. For settings only those that differ; for a table also
     /// how much of it moves.
     pub fn from_to(&self) -> (String, String) {
         match (&self.old, &self.new) {
@@ -123,7 +123,7 @@ impl Change {
         }
     }
 
-    /// The change that takes this one back.
+    /// The change that reverts this one.
     #[must_use]
     pub fn inverse(&self) -> Self {
         Self(ChangeFields {
@@ -134,25 +134,26 @@ impl Change {
         })
     }
 
-    /// The text that the kernel takes for the new value.
+    /// The text that the kernel accepts for the new value.
     pub fn text(&self) -> String {
         self.target.knob().text(&self.new).unwrap_or_else(|| self.new.to_string())
     }
 
-    /// The text of the new value as the kernel keeps it: flow counts are rounded up.
+    /// The text of the new value as the kernel stores it: flow counts are rounded up.
     pub fn settled_text(&self) -> String {
         let settled = self.settles_as(&CpuSet::new);
         self.target.knob().text(&settled).unwrap_or_else(|| settled.to_string())
     }
 
-    /// What the kernel makes of the new value; `reserved` are the CPUs set apart at boot.
+    /// The value that the kernel stores for the new value. `reserved` are the CPUs isolated at
+    /// boot.
     pub fn settles_as(&self, reserved: &dyn Fn() -> CpuSet) -> Value {
         let settled = self.target.knob().settles_as(&self.new, reserved);
         settled.unwrap_or_else(|| self.new.clone())
     }
 
-    /// The option and arguments of `ethtool` that make this change, quoted for a shell; `None`
-    /// where ethtool has none that can run twice.
+    /// The option and arguments of `ethtool` that make this change, quoted for a shell. `None` if
+    /// ethtool has none that can run twice.
     pub fn ethtool(&self) -> Option<String> {
         self.target.knob().ethtool(&self.old, &self.new)
     }

@@ -1,18 +1,18 @@
-//! Which change comes before which, and which would be void in one plan.
+//! The order of changes, and which changes another change of the same plan would reset.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::change::knobs::Target;
 use crate::change::one_change::Change;
 
-/// The order in which changes are made; undo goes the other way.
+/// The order in which changes are made. Undo uses the reverse order.
 pub fn ordered(mut changes: Vec<Change>) -> Vec<Change> {
     changes.sort_by_key(|change| change.target.step(change.new.is_off()));
     changes
 }
 
-/// Changes that can be made together, and changes that another one of them would make void: those
-/// need a plan of their own, made when the first are in effect.
+/// Splits changes into those that can be made together, and those that another one of them would
+/// reset. The latter need a separate plan, made when the first are in effect.
 pub fn held_back(changes: Vec<Change>) -> (Vec<Change>, Vec<Change>) {
     let resets = resets(&changes);
     let stays: Vec<bool> =
@@ -21,15 +21,15 @@ pub fn held_back(changes: Vec<Change>) -> (Vec<Change>, Vec<Change>) {
     changes.into_iter().partition(|_| stays.next() == Some(true))
 }
 
-/// The first change that another one of the plan would make void, after that other one.
+/// The first change that another one of the plan would reset, after that other one.
 pub fn first_void(changes: &[Change]) -> Option<(&Target, &Target)> {
     let resets = resets(changes);
     let mut targets = changes.iter().map(|change| &change.target);
     targets.find_map(|target| Some((reset_of(&resets, target)?, target)))
 }
 
-/// The changes that may make others of their netdev void, by its name: a plan of a stranger may
-/// have a hundred thousand changes.
+/// The changes that may reset others of their netdev, by the netdev's name. They are indexed
+/// because a stranger's plan may have a hundred thousand changes.
 type Resets<'a> = BTreeMap<&'a str, BTreeSet<&'a Target>>;
 
 fn resets(changes: &[Change]) -> Resets<'_> {
@@ -46,7 +46,7 @@ fn reset_of<'a>(resets: &Resets<'a>, target: &Target) -> Option<&'a Target> {
     let voids = |reset: &&Target| reset.voids(target);
     match target.netdev() {
         Some(netdev) => resets.get(netdev.name.as_str())?.iter().copied().find(voids),
-        // a kthread, which has only a part of its netdev's name
+        // a kthread, whose name has only a part of its netdev's name
         None => resets.values().flatten().copied().find(voids),
     }
 }

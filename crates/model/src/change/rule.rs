@@ -1,4 +1,4 @@
-//! A flow steering rule in the words of `ethtool -N`: which flows, and the queue that they go to.
+//! A flow steering rule in the words of `ethtool -N`: which flows, and the queue to which they go.
 
 use core::net::IpAddr;
 use std::fmt;
@@ -11,9 +11,9 @@ use crate::machine::as_text::as_text;
 use crate::machine::cpuset::CpuSet;
 use crate::snapshot::ethtool::FlowType;
 
-/// Flows of one protocol, by exact addresses and ports, and where the device steers them.
+/// Flows of one protocol, selected by exact addresses and ports, and where the device steers them.
 ///
-/// All fields together are its identity: two equal rules are one rule.
+/// All fields together identify it: two equal rules are the same rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]
@@ -28,7 +28,7 @@ pub struct FlowRule {
     pub src_port: Option<u16>,
     /// Destination port; `None` is any.
     pub dst_port: Option<u16>,
-    /// Where these flows go.
+    /// Where the device steers these flows.
     pub to: Steer,
 }
 
@@ -37,7 +37,7 @@ pub struct FlowRule {
 pub enum Steer {
     /// To this rx queue (`action 3`).
     Queue(u32),
-    /// To these rx queues, by the RSS context that spreads over just these (`queues 2-3`).
+    /// To these rx queues, by the RSS context that spreads over exactly these (`queues 2-3`).
     Queues(CpuSet),
 }
 
@@ -49,8 +49,8 @@ impl FlowRule {
         Self { flow, src_ip: None, dst_ip: None, src_port: None, dst_port: Some(port), to }
     }
 
-    /// Whether a driver could take it: a protocol with ports, addresses of its family, and at least
-    /// one address or port.
+    /// Whether a driver could accept it: the protocol has ports, the addresses are of its family,
+    /// and there is at least one address or port.
     pub fn is_sound(&self) -> bool {
         let v4 = match self.flow {
             FlowType::Tcp4 | FlowType::Udp4 | FlowType::Sctp4 => true,
@@ -115,7 +115,7 @@ impl FromStr for FlowRule {
             }
             steered |= matches!(name, "action" | "queues");
         }
-        // A missing or surplus word would be lost without a trace: refuse it.
+        // A missing or surplus word would be lost without notice, so refuse it.
         let whole = rule.to_string().split_whitespace().count() == text.split_whitespace().count();
         if steered && whole && rule.is_sound() { Ok(rule) } else { Err(refuse()) }
     }

@@ -1,4 +1,4 @@
-//! When a change is made, and what it does to the traffic of its device.
+//! When a change is made, and its effect on the traffic of its device.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use std::fmt;
 pub enum Step {
     /// The default for interrupts that a later step creates.
     DefaultAffinity,
-    /// The driver sets up queues and interrupts again, which takes other settings away.
+    /// The driver sets up queues and interrupts again, which resets other settings.
     Channels,
     /// The driver sets up its rings again.
     Rings,
-    /// Threaded polling makes the kthreads that a later step moves.
+    /// Threaded polling creates the kthreads that a later step moves.
     Threads,
-    /// Steering ends: rules first, then the contexts that they lead to, then the offload.
+    /// Steering ends: first rules, then the contexts that they use, then the offload.
     RulesOff,
     /// See [`Step::RulesOff`].
     ContextsOff,
@@ -27,13 +27,13 @@ pub enum Step {
     Hash,
     /// Which fields are hashed.
     HashFields,
-    /// The table that the hash leads into.
+    /// The table that the hash indexes.
     HashTable,
     /// The CPUs of interrupts.
     Interrupts,
     /// Each kthread after the interrupt that wakes it.
     Kthreads,
-    /// The tx queue of each CPU, when the completions of the queue arrive at their new CPU.
+    /// The tx queue of each CPU, once the completions of the queue arrive at their new CPU.
     Xps,
     /// The CPUs of RPS.
     Rps,
@@ -41,9 +41,9 @@ pub enum Step {
     FlowTable,
     /// The flow counts of the queues.
     FlowCounts,
-    /// The RFS table goes when no queue counts into it.
+    /// The RFS table is removed once no queue counts into it.
     FlowTableOff,
-    /// Steering begins, the other way round than it ends, when all tables are there.
+    /// Steering begins once all tables exist, in the reverse order of its end.
     SteeringOn,
     /// See [`Step::SteeringOn`].
     ContextsOn,
@@ -51,7 +51,7 @@ pub enum Step {
     RulesOn,
     /// Limits and budgets.
     Sysctls,
-    /// Consumers come last: a cgroup before its threads, whose CPUs it may narrow.
+    /// Consumers come last. A cgroup comes before its threads, because it may narrow their CPUs.
     Cgroups,
     /// The threads of consumers.
     Consumers,
@@ -60,9 +60,9 @@ pub enum Step {
 /// Whether a change stops the traffic of its device for a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Interruption {
-    /// With some drivers, which set themselves up again.
+    /// Only with some drivers, which set themselves up again.
     Sometimes,
-    /// The driver sets up its queues again: frames in them are lost, and the link may be down for
+    /// The driver sets up its queues again. Frames in them are lost, and the link may be down for
     /// seconds.
     Always,
 }
@@ -72,7 +72,7 @@ pub enum Interruption {
 pub enum Traffic {
     /// Nothing beyond the change itself.
     Unchanged,
-    /// Flows move to another queue; some of their packets may arrive out of order.
+    /// Flows move to another queue. Some of their packets may arrive out of order.
     FlowsMove,
     /// Traffic stops for a moment.
     Stops(Interruption),

@@ -1,6 +1,6 @@
 //! The list of sysctls that netsilo may write.
 
-/// Their names; all others are refused, also in plans written by hand.
+/// Their names. All others are refused, also in plans written by hand.
 pub const SYSCTLS: &[&str] = &[
     "net.core.busy_poll",
     "net.core.busy_read",
@@ -30,7 +30,7 @@ pub const SYSCTLS: &[&str] = &[
     "net.ipv4.udp_wmem_min",
 ];
 
-/// The file of a sysctl; `None` for one that netsilo does not write.
+/// The file of a sysctl; `None` for a sysctl that netsilo does not write.
 pub fn sysctl_path(name: &str) -> Option<String> {
     SYSCTLS.contains(&name).then(|| format!("/proc/sys/{}", name.replace('.', "/")))
 }

@@ -1,4 +1,4 @@
-//! What can be asked of any knob.
+//! Questions that can be asked about any knob.
 
 use std::fmt;
 
@@ -21,18 +21,18 @@ impl Target {
         self.knob().location()
     }
 
-    /// The value in a snapshot; `None` when the snapshot does not have this knob, or has another
-    /// one in its place.
+    /// The value in a snapshot; `None` if the snapshot does not have this knob, or has another one
+    /// in its place.
     pub fn value_in(&self, snapshot: &Snapshot) -> Option<Value> {
         self.knob().value_in(snapshot)
     }
 
-    /// The value that the kernel's text means; the error is the reason.
+    /// The value that the kernel's text means. The error is the reason.
     pub fn parse(&self, text: &str) -> Result<Value, String> {
         self.knob().parse(text)
     }
 
-    /// Whether the knob takes values of this type.
+    /// Whether the knob accepts values of this type.
     pub fn check(&self, value: &Value) -> Result<(), WrongValue> {
         self.knob().check(value)
     }
@@ -42,17 +42,17 @@ impl Target {
         self.knob().may_round_to(requested, now) == Some(true)
     }
 
-    /// The step in which it is written; `off` means that the new value switches it off.
+    /// The step in which it is written. `off` means that the new value switches it off.
     pub fn step(&self, off: bool) -> Step {
         self.knob().step(off)
     }
 
-    /// Whether another program writes such a knob while it runs.
+    /// Whether another program writes knobs of this kind while it runs.
     pub fn is_owned_by(&self, program: &KnobOwner) -> bool {
         self.facts().effect.owner.is_some_and(|knob| program.writes.contains(&knob))
     }
 
-    /// Whether writing it stops the traffic of its device for a moment; `None` where it does not.
+    /// Whether writing it stops the traffic of its device for a moment; `None` if it does not.
     pub fn interrupts_traffic(&self) -> Option<Interruption> {
         match self.facts().effect.traffic {
             Traffic::Stops(interruption) => Some(interruption),
@@ -60,18 +60,18 @@ impl Target {
         }
     }
 
-    /// Whether the driver may recreate queues, interrupts or NAPIs of its device when it is
-    /// written, and so choose their settings itself.
+    /// Whether the driver may recreate queues, interrupts or NAPIs of its device when the knob is
+    /// written. Then the driver chooses their settings itself.
     pub fn may_reset_queues(&self) -> bool {
         self.interrupts_traffic().is_some() || self.facts().waits_for_napis
     }
 
-    /// The device that it belongs to, if it has one.
+    /// The device to which it belongs, if any.
     pub fn netdev(&self) -> Option<&NetdevIdentity> {
         self.location().netdev()
     }
 
-    /// Whether a driver takes or refuses it, through ethtool.
+    /// Whether a driver accepts or refuses it, through ethtool.
     pub fn is_of_ethtool(&self) -> bool {
         matches!(self.location(), Location::Ethtool { .. })
     }
@@ -81,13 +81,13 @@ impl Target {
         self.knob().is_of(netdev)
     }
 
-    /// Whether a change of `self` makes a change of `other` void in the same plan.
+    /// Whether a change of `self` resets the value that a change of `other` sets in the same plan.
     pub fn voids(&self, other: &Self) -> bool {
         other.knob().is_void_after(&self.location())
     }
 }
 
-/// The knob as a person calls it (`irq 27 (virtio0-input.1)`, `eth0 rx-3 rps_cpus`).
+/// The knob in words (`irq 27 (virtio0-input.1)`, `eth0 rx-3 rps_cpus`).
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.knob().name())

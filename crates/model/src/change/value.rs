@@ -11,7 +11,7 @@ use crate::machine::as_text::as_text;
 use crate::machine::cpuset::CpuSet;
 use crate::snapshot::ethtool::HashFields;
 
-/// A type of value that a knob takes: each variant of [`Value`] holds one.
+/// A type of value that a knob accepts. Each variant of [`Value`] holds one.
 pub trait Kind: Clone + PartialEq + Into<Value> {
     /// Its key in the JSON of a plan (`cpus`).
     const NAME: &'static str;
@@ -22,7 +22,7 @@ pub trait Kind: Clone + PartialEq + Into<Value> {
     /// The value that a kernel's text means.
     fn parse(text: &str) -> Result<Self, String>;
 
-    /// The text that the kernel takes.
+    /// The text that the kernel accepts.
     fn text(&self) -> String {
         self.clone().into().to_string()
     }
@@ -81,20 +81,20 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A set of CPUs; the empty set switches RPS or XPS off. As text a mask: every file but
-    /// `cpuset.cpus` takes masks, and only some files take lists.
+    /// A set of CPUs. The empty set switches RPS or XPS off. Its text is a mask: every file except
+    /// `cpuset.cpus` accepts masks, and only some files accept lists.
     Cpus(CpuSet) = "cpus", CpuSet::parse_mask, |cpus: &CpuSet| cpus.to_mask(1);
-    /// A number: of flow table entries, of nanoseconds; 0 mostly means off.
+    /// A number: of flow table entries, of nanoseconds. 0 usually means off.
     Count(u32) = "count", |text: &str| text.trim().parse::<u32>();
-    /// On or off; of an offload, whether it is in effect.
+    /// On or off. For an offload, whether it is in effect.
     Switch(bool) = "switch", parse_switch;
     /// Numbers with names (`rx=4096 tx=512`): channels, rings, coalescing.
     Settings(Settings) = "settings", Settings::from_str;
-    /// What RSS hashes of a packet (`sdfn`).
+    /// The fields of a packet that RSS hashes (`sdfn`).
     Fields(HashFields) = "fields", |text: &str| {
         HashFields::from_str(if text.trim() == "none" { "" } else { text.trim() })
     };
-    /// An RSS indirection table; as text entry by entry.
+    /// An RSS indirection table; its text is entry by entry.
     Table(Table) = "table", Table::from_str, |table: &Table| {
         table.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     };
@@ -104,7 +104,7 @@ kinds! {
     Words(Words) = "words", |text: &str| Ok::<_, ValueError>(Words::new(text));
 }
 
-/// The first word; after it may follow what was requested, or where a rule is.
+/// Parses the first word. What was requested, or where a rule is, may follow.
 fn parse_switch(text: &str) -> Result<bool, &'static str> {
     match text.split_whitespace().next() {
         Some("on" | "1") => Ok(true),
@@ -119,7 +119,8 @@ impl Value {
         Self::Words(Words::new(text))
     }
 
-    /// Whether the value switches its knob off: a change to it can need another place in the order.
+    /// Whether the value switches its knob off. A change that does so may need another place in the
+    /// order.
     pub fn is_off(&self) -> bool {
         matches!(self, Self::Count(0) | Self::Switch(false))
     }
@@ -149,7 +150,7 @@ impl fmt::Display for Value {
 pub struct Words(String);
 
 impl Words {
-    /// The words of a text, whatever blanks the kernel has put between them.
+    /// The words of a text, whatever blanks the kernel puts between them.
     pub fn new(text: &str) -> Self {
         Self(text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
@@ -166,13 +167,13 @@ impl fmt::Display for Words {
     }
 }
 
-/// Numbers with the names of ethtool's command line; an absent name means 0.
+/// Numbers with the names of ethtool's command line. A missing name means 0.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]
 pub struct Settings(BTreeMap<String, u32>);
 
-/// An absent name equals 0: the ioctls cannot tell "the driver has none" from "0".
+/// A missing name equals 0, because the ioctls cannot distinguish "the driver has none" from "0".
 impl PartialEq for Settings {
     fn eq(&self, other: &Self) -> bool {
         self.names().chain(other.names()).all(|name| self.get(name) == other.get(name))
@@ -182,7 +183,7 @@ impl PartialEq for Settings {
 impl Eq for Settings {}
 
 impl Settings {
-    /// The number of this name; 0 if there is none.
+    /// The number with this name; 0 if there is none.
     pub fn get(&self, name: &str) -> u32 {
         self.0.get(name).copied().unwrap_or(0)
     }
@@ -236,7 +237,7 @@ impl fmt::Display for Settings {
     }
 }
 
-/// A text that is no value of the wanted type.
+/// A text that is not a value of the wanted type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {wanted}")]
 pub struct ValueError {
@@ -281,12 +282,14 @@ as_text!(Settings, Key);
 pub struct Table(pub Vec<u32>);
 
 impl Table {
-    /// What `ethtool -X equal` makes, and most drivers by default (`ethtool_rxfh_indir_default`).
+    /// The table that `ethtool -X equal` makes. Most drivers have it by default
+    /// (`ethtool_rxfh_indir_default`).
     pub fn equal(buckets: usize, queues: u32) -> Self {
         Self((0..buckets as u64).map(|bucket| (bucket % u64::from(queues.max(1))) as u32).collect())
     }
 
-    /// What `ethtool -X weight` makes: each queue gets buckets in a row, by its weight.
+    /// The table that `ethtool -X weight` makes: each queue gets consecutive buckets, according to
+    /// its weight.
     pub fn weighted(buckets: usize, weights: &[u32]) -> Self {
         let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
         let mut table = Vec::with_capacity(buckets);
@@ -299,7 +302,7 @@ impl Table {
         Self(table)
     }
 
-    /// How many buckets each queue has, from queue 0 to the highest; queues beyond 65535 do not
+    /// How many buckets each queue has, from queue 0 to the highest. Queues beyond 65535 do not
     /// count.
     pub fn shares(&self) -> Vec<u32> {
         let known = || self.0.iter().filter(|queue| **queue <= u32::from(u16::MAX));
@@ -310,7 +313,7 @@ impl Table {
         shares
     }
 
-    /// Whether it looks like a driver's default: every queue has an equal share, either in turns or
+    /// Whether it looks like a driver's default: every queue has an equal share, either in turn or
     /// in one block.
     pub fn looks_like_default(&self) -> bool {
         let queues = self.shares();
@@ -326,7 +329,7 @@ impl Table {
         Self((0..buckets).map(|bucket| (bucket * queues / buckets.max(1)) as u32).collect())
     }
 
-    /// The arguments of `ethtool -X` that make this table; `None` where no arguments make it.
+    /// The arguments of `ethtool -X` that make this table; `None` if no arguments make it.
     pub fn as_ethtool(&self) -> Option<String> {
         let shares = self.shares();
         if *self == Self::equal(self.0.len(), shares.len() as u32) {
@@ -338,7 +341,7 @@ impl Table {
         (*self == Self::weighted(self.0.len(), &weights)).then(|| format!("weight {}", words()))
     }
 
-    /// How many buckets lead to another queue than in `other`.
+    /// How many buckets lead to a different queue than in `other`.
     pub fn moved_from(&self, other: &Self) -> usize {
         let longer = self.0.len().max(other.0.len());
         (0..longer).filter(|bucket| self.0.get(*bucket) != other.0.get(*bucket)).count()
@@ -349,7 +352,7 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The arguments of `ethtool -X`, or else how many buckets each queue has.
+/// The arguments of `ethtool -X`; if there are none, how many buckets each queue has.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
@@ -365,7 +368,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Entry by entry, as the journal holds it.
+/// Entry by entry, as the journal stores it.
 impl FromStr for Table {
     type Err = ValueError;
 
@@ -378,7 +381,7 @@ impl FromStr for Table {
     }
 }
 
-/// An RSS hash key, written as ethtool does: bytes in hexadecimal, colons between them.
+/// An RSS hash key, in ethtool's form: hexadecimal bytes separated by colons.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]

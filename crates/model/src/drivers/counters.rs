@@ -1,6 +1,6 @@
 //! Drivers' `ethtool -S` counters of packets that the driver or its device dropped on receive.
 //!
-//! The names come from the drivers' sources; a name that a driver lacks is harmless. `{n}` stands
+//! The names come from the drivers' sources. A name that a driver lacks does no harm. `{n}` stands
 //! for a number.
 
 use crate::drivers::loss_stage::LossStage;
@@ -9,7 +9,7 @@ use crate::drivers::loss_stage::LossStage;
 pub struct DropCounter {
     drivers: &'static [&'static str],
     name: &'static str,
-    /// The stage of the ledger that it counts.
+    /// The stage of the ledger in which it counts.
     pub place: LossStage,
     /// Why it is shown but not counted as a loss; empty for a loss.
     pub aside: &'static str,
@@ -117,7 +117,7 @@ const ROWS: &[DropCounter] = &[
 ];
 
 /// Drivers that count packets without a descriptor separately from packets that the NIC's buffer
-/// could not hold. With other drivers the NIC's buffer fills up because it waits for descriptors.
+/// could not hold. With other drivers, the NIC's buffer fills up because it waits for descriptors.
 const RING_APART: &[&str] = &["bnxt_en", "ena", "mana", "mlx5_core", "sfc", "virtio_net"];
 
 /// Whether this driver's NIC drops are independent of the ring.

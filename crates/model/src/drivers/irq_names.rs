@@ -1,8 +1,8 @@
 //! The interrupt of each queue, from the names that drivers give their interrupts.
 //!
-//! Pure: device and names in, edges out. The patterns come from driver sources; a comment at each
-//! pattern names the function. An interrupt name contains the netdev's name at the time of
-//! creation, so a later rename does not change it.
+//! Pure: takes device and names, returns the interrupt of each queue. The patterns come from driver
+//! sources; a comment at each pattern names the function. An interrupt name contains the netdev's
+//! name at the time of creation, so a later rename does not change it.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ pub struct Device<'a> {
     pub name: &'a str,
     /// Its driver.
     pub driver: Option<&'a str>,
-    /// Its virtio device (`virtio1`), which its interrupt names contain.
+    /// Its virtio device (`virtio1`). Its interrupt names contain this name.
     pub virtio: Option<&'a str>,
     /// Number of rx queues.
     pub rx_queues: u32,
     /// Number of tx queues.
     pub tx_queues: u32,
-    /// Names of all netdevs of the machine: an interrupt with another netdev's name belongs to that
+    /// Names of all netdevs of the machine. An interrupt with another netdev's name belongs to that
     /// netdev.
     pub others: &'a [String],
 }
@@ -45,11 +45,11 @@ enum Serves {
     Tx,
     /// Both queues with the number.
     Both,
-    /// Rx queues in ascending order of the numbers, which are vector numbers.
+    /// Rx queues, sorted by the numbers, which are vector numbers.
     RxInOrder,
-    /// Tx queues in ascending order of the numbers, which are vector numbers.
+    /// Tx queues, sorted by the numbers, which are vector numbers.
     TxInOrder,
-    /// Both in ascending order of the numbers, which are vector numbers.
+    /// Both, sorted by the numbers, which are vector numbers.
     BothInOrder,
     /// The first half of the numbers are tx queues, the second half are rx queues.
     TxThenRx,
@@ -144,8 +144,8 @@ const COMMON: &[Pattern] = &[
 
 /// The interrupts of each queue.
 ///
-/// `irqs` are the message-signalled interrupts of the device with their action names. If these are
-/// unknown, pass all interrupts of the machine and `owned = false`: then only actions with the
+/// `irqs` are the message-signalled interrupts of the device, with their action names. If these are
+/// unknown, pass all interrupts of the machine and `owned = false`. Then only actions with the
 /// netdev's current name count.
 pub fn edges(device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool) -> Edges {
     let known = |p: &&Pattern| device.driver.is_some_and(|driver| p.drivers.contains(&driver));
@@ -161,7 +161,7 @@ pub fn edges(device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool
     only_irq(device, irqs, owned)
 }
 
-/// A device with one named interrupt: it serves all queues.
+/// A device with one named interrupt, which serves all queues.
 fn only_irq(device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool) -> Edges {
     let mine = |actions: &&Vec<String>| {
         if owned { !actions.is_empty() } else { actions.iter().any(|action| action == device.name) }
@@ -239,7 +239,7 @@ struct Match<'a> {
 }
 
 impl Match<'_> {
-    /// Whether the interrupt is certain to belong to the device; `None` when it belongs to another
+    /// Whether the interrupt is certain to belong to the device; `None` if it belongs to another
     /// netdev.
     fn owner(&self, device: &Device<'_>, owned: bool) -> Option<bool> {
         match self.dev {
@@ -253,7 +253,7 @@ impl Match<'_> {
     }
 }
 
-/// Matches an action name; the last number in the pattern counts.
+/// Matches an action name. The last number in the pattern counts.
 fn matched<'a>(pattern: &str, action: &'a str, virtio: Option<&str>) -> Option<Match<'a>> {
     let mut found = Match { number: 0, dev: None };
     let mut rest = action;
@@ -293,8 +293,8 @@ mod tests {
         (30..).zip(names).map(|(irq, name)| (Irq(irq), vec![(*name).to_owned()])).collect()
     }
 
-    /// Writes edges as `rx: irq irq.. tx: irq irq..`, with `-` for a queue without interrupt and
-    /// `?` after a guess.
+    /// Writes the interrupts of each queue as `rx: irq irq.. tx: irq irq..`, with `-` for a queue
+    /// without interrupt and `?` after a guess.
     fn shown(driver: &str, name: &str, queues: (u32, u32), names: &[&str]) -> String {
         let others = ["eth0".to_owned(), "eth1".to_owned()];
         let device = Device {

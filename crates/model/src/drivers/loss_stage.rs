@@ -61,7 +61,7 @@ impl LossStage {
         !matches!(self, Self::Xdp | Self::Squeeze)
     }
 
-    /// The next step for losses of `subject` at this stage; empty for a stage that loses nothing.
+    /// The next step for losses of `subject` at this stage. Empty for a stage that loses nothing.
     pub fn next(self, subject: &str) -> String {
         match self {
             Self::Wire => {

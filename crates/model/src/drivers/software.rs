@@ -1,33 +1,33 @@
-//! Where netdevs without hardware process the packets that they receive, by their kind.
+//! Where netdevs without hardware process the packets that they receive, by kind of netdev.
 
 use crate::snapshot::netdev::Netdev;
 
 /// A kind of netdev without hardware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SoftwareNetdev {
-    /// Where it processes received packets while no NAPI polls it.
+    /// Where it processes received packets if no NAPI polls it.
     pub receive: SoftwareReceive,
-    /// The kernel function that decides so.
+    /// The kernel function that determines this.
     pub function: &'static str,
 }
 
 /// Where a netdev without hardware processes received packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SoftwareReceive {
-    /// On the backlog of the CPU that sends to it, in NET_RX; RPS is read first (`netif_rx`).
+    /// On the backlog of the CPU that sends to it, in NET_RX. RPS is applied first (`netif_rx`).
     Backlog,
-    /// In the program that writes packets into it, as its system time; RPS is read first
+    /// In the program that writes packets into it, as its system time. RPS is applied first
     /// (`netif_receive_skb`).
     Writer,
     /// While its ports receive. What it delivers to this host enters the stack a second time
-    /// (`netif_receive_skb`), where its own RPS is read; what it forwards does not.
+    /// (`netif_receive_skb`), where its own RPS is applied. What it forwards does not.
     Reentry,
-    /// While the netdevs below it receive: the stack goes on with the same packet
-    /// (`RX_HANDLER_ANOTHER`, `another_round`), and never reads its RPS.
+    /// While the netdevs below it receive. The stack continues with the same packet
+    /// (`RX_HANDLER_ANOTHER`, `another_round`), and never applies its RPS.
     SamePass,
 }
 
-/// Names of drivers by ethtool, and of device types by `uevent`.
+/// Driver names from ethtool, and device types from `uevent`.
 const KINDS: [(&[&str], SoftwareNetdev); 7] = [
     (&["veth"], kind(SoftwareReceive::Backlog, "drivers/net/veth.c:veth_forward_skb")),
     (&["tun"], kind(SoftwareReceive::Writer, "drivers/net/tun.c:tun_rx_batched")),
@@ -56,8 +56,8 @@ impl SoftwareNetdev {
         Some(known.1)
     }
 
-    /// Whether no NAPI polls a netdev of this kind: its packets are on the backlogs of the CPUs
-    /// that send them.
+    /// Whether no NAPI polls a netdev of this kind. Then its packets are on the backlogs of the
+    /// CPUs that send them.
     pub fn is_on_backlogs(netdev: &Netdev) -> bool {
         Self::from_netdev(netdev).is_some_and(|kind| kind.receive == SoftwareReceive::Backlog)
     }

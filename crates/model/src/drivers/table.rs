@@ -1,8 +1,8 @@
 //! The knobs of each driver by kernel version: `drivers.toml`, rendered as `docs/drivers.md`.
 //!
-//! The table lists what a driver *can* support, from kernel sources. `Ethtool` has what a device
-//! reports now. The table covers what a query cannot show without a write attempt, and advice about
-//! other kernels.
+//! The table lists what a driver *can* support, according to kernel sources. `Ethtool` has what a
+//! device reports now. The table is for what a query cannot show without an attempt to write, and
+//! for advice about other kernels.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -27,11 +27,11 @@ pub struct DriverEntry {
     pub name: String,
     /// Source file and `struct ethtool_ops`.
     pub source: String,
-    /// Whether its RSS hash includes UDP ports; `None` when not investigated.
+    /// Whether its RSS hash includes UDP ports; `None` if not investigated.
     pub udp_ports: Option<UdpPorts>,
     /// Source of that fact.
     pub udp_source: Option<String>,
-    /// Knobs by kernel version, oldest first; an examined version without an entry equals the
+    /// Knobs by kernel version, oldest first. An examined version without an entry equals the
     /// previous one.
     pub kernel: Vec<DriverKnobs>,
 }
@@ -48,7 +48,7 @@ pub enum UdpPorts {
     Never,
 }
 
-/// The knobs of a driver from one kernel version on.
+/// The knobs of a driver from a given kernel version on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverKnobs {
     /// The oldest examined version with these knobs.
@@ -150,8 +150,8 @@ impl Drivers {
         self.driver.iter().find(|driver| driver.name == name)
     }
 
-    /// The knobs of a driver on a kernel release (`6.12.48+deb12-amd64`); `None` on a kernel older
-    /// than all examined ones.
+    /// The knobs of a driver on a kernel release (`6.12.48+deb12-amd64`); `None` if the kernel is
+    /// older than all examined ones.
     pub fn knobs(&self, driver: &str, release: &str) -> Option<&DriverKnobs> {
         let running = version(release)?;
         self.find(driver)?
@@ -160,7 +160,7 @@ impl Drivers {
             .rfind(|knobs| version(&knobs.since).is_some_and(|since| since <= running))
     }
 
-    /// Whether a driver is known to lack a knob on this kernel; false when unknown.
+    /// Whether a driver is known to lack a knob on this kernel. False if unknown.
     pub fn lacks(&self, driver: &str, release: &str, knob: DriverKnob) -> bool {
         self.knobs(driver, release).is_some_and(|knobs| !knobs.knobs.contains(&knob))
     }

@@ -1,4 +1,4 @@
-//! A few counts by name, stored compactly: each CPU has a set of them, so names are shared and no
+//! A few counts by name, stored compactly. Each CPU has a set of them, so names are shared and no
 //! capacity is unused.
 
 use std::collections::BTreeMap;

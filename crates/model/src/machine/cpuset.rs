@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Most CPUs that Linux can be configured for (`CONFIG_NR_CPUS` on x86-64).
+/// Maximum number of CPUs for which Linux can be configured (`CONFIG_NR_CPUS` on x86-64).
 pub const MAX_CPUS: u32 = 8192;
 
 /// A logical CPU, by its kernel number.
@@ -25,12 +25,12 @@ impl fmt::Display for CpuId {
     }
 }
 
-/// A set of logical CPUs; serialized as a kernel list (`"0-3,8"`).
+/// A set of logical CPUs. It is serialized as a kernel list (`"0-3,8"`).
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(with = "String"))]
 pub struct CpuSet {
-    /// Bit `c % 64` of word `c / 64` is CPU `c`; no trailing zero word, so that equality is set
-    /// equality.
+    /// Bit `c % 64` of word `c / 64` is CPU `c`. There is no trailing zero word, so that equality
+    /// is set equality.
     words: Vec<u64>,
 }
 
@@ -69,7 +69,7 @@ pub enum CpuSetErrorKind {
     /// A range whose end is before its start.
     #[error("range runs backwards")]
     Backwards,
-    /// A stride `:used/group` that the kernel rejects too (`used` above `group`, or zero).
+    /// A stride `:used/group` that the kernel also rejects (`used` above `group`, or zero).
     #[error("stride must be USED/GROUP with 0 < USED <= GROUP")]
     Stride,
 }
@@ -90,7 +90,7 @@ impl CpuSet {
         std::iter::once(cpu).collect()
     }
 
-    /// Adds a CPU; numbers of [`MAX_CPUS`] and above are ignored.
+    /// Adds a CPU. Numbers of [`MAX_CPUS`] and above are ignored.
     pub fn insert(&mut self, cpu: CpuId) {
         if cpu.0 >= MAX_CPUS {
             return;
@@ -189,7 +189,7 @@ impl CpuSet {
     /// Formats the mask as a kernel with `nr_cpu_ids` CPUs prints it (`%*pb`): 32-bit groups, with
     /// leading zeros.
     ///
-    /// A set with a CPU of `nr_cpu_ids` or above is printed as wide as it needs.
+    /// If the set has a CPU of `nr_cpu_ids` or above, the mask is as wide as needed.
     pub fn to_mask(&self, nr_cpu_ids: u32) -> String {
         let bits = self.highest().map_or(1, |c| c.0 + 1).max(nr_cpu_ids).max(1);
         let groups = bits.div_ceil(32);
@@ -207,11 +207,11 @@ impl CpuSet {
         mask
     }
 
-    /// Parses a kernel mask (`ff`, `0000000f,ffffffff`, with or without `0x`); the only limit is
+    /// Parses a kernel mask (`ff`, `0000000f,ffffffff`, with or without `0x`). The only limit is
     /// [`MAX_CPUS`].
     ///
-    /// The set may be empty: the kernel prints such masks, and each knob decides whether it accepts
-    /// one.
+    /// The set may be empty: the kernel prints empty masks, and each knob decides whether it
+    /// accepts one.
     pub fn parse_mask(text: &str) -> Result<Self, CpuSetError> {
         let text = text.trim();
         let error = |at, kind| CpuSetError { text: text.to_owned(), at, kind };
@@ -247,7 +247,7 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// Parses a kernel list (`0-3,8`, `0-31:2/8`); an empty text is the empty set, as the kernel
+    /// Parses a kernel list (`0-3,8`, `0-31:2/8`). An empty text is the empty set, as the kernel
     /// prints it.
     pub fn parse_list(text: &str) -> Result<Self, CpuSetError> {
         let text = text.trim();
@@ -267,8 +267,8 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// Parses user input: a mask if it can only be one (`0x`, a letter, or a group of 8 digits),
-    /// else a list.
+    /// Parses user input: as a mask if it can only be one (`0x`, a letter, or a group of 8 digits),
+    /// else as a list.
     ///
     /// The empty set and CPUs at or above `limit` are errors with a position.
     pub fn parse_user(text: &str, limit: u32) -> Result<Self, CpuSetError> {
@@ -323,7 +323,7 @@ impl Spelling {
         if (prefixed || letters || eight) && !text.contains('-') { Self::Mask } else { Self::List }
     }
 
-    /// Byte offset of the range or mask group that holds the CPU.
+    /// Byte offset of the range or mask group that contains the CPU.
     fn place_of(self, text: &str, cpu: CpuId) -> usize {
         let mut at = 0;
         match self {
@@ -351,7 +351,7 @@ impl Spelling {
     }
 }
 
-/// Adds `a`, `a-b` or `a-b:used/group`; an error carries the byte offset within the range.
+/// Adds `a`, `a-b` or `a-b:used/group`. An error has the byte offset within the range.
 fn insert_range(set: &mut CpuSet, range: &str) -> Result<(), (usize, CpuSetErrorKind)> {
     let number = |offset: usize, digits: &str| -> Result<u32, (usize, CpuSetErrorKind)> {
         if digits.is_empty() {

@@ -1,9 +1,9 @@
-//! Makes what a kernel shows of shared levels consistent: core in level 2 cache in last-level cache
-//! in node, each level a partition of the CPUs.
+//! Makes the shared levels that a kernel shows consistent: cores lie within level 2 caches, these
+//! within last-level caches, these within nodes, and each level is a partition of the CPUs.
 //!
 //! Firmware and hypervisors describe levels for some CPUs only, or contradict themselves. Two CPUs
-//! share a level if either of them says so, and also if they share an inner one. A last-level cache
-//! that the nodes divide (sub-NUMA clustering) counts as one cache per node.
+//! share a level if either of them says so, or if they share an inner level. A last-level cache
+//! that is divided among nodes (sub-NUMA clustering) counts as one cache per node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use crate::machine::topology::{Cpu, NodeId, Topology};
 impl Topology {
     /// Makes the levels of the online CPUs partitions that nest.
     ///
-    /// A CPU whose last-level cache no CPU describes gets a guess: the other such CPUs of its
-    /// package and node.
+    /// If no CPU describes the last-level cache of a CPU, it is guessed: the CPU shares it with the
+    /// other undescribed CPUs of its package and node.
     pub fn nested(mut self) -> Self {
         let online: Vec<CpuId> =
             self.cpus.keys().copied().filter(|cpu| self.online.contains(*cpu)).collect();
@@ -48,8 +48,8 @@ impl Topology {
         self
     }
 
-    /// Puts all CPUs of a level 2 cache in one node, and CPUs without a node in the only one of
-    /// their last-level cache; each CPU is then in at most one node.
+    /// Puts all CPUs of a level 2 cache into one node. Puts CPUs without a node into the node of
+    /// their last-level cache, if there is only one. Afterwards each CPU is in at most one node.
     fn share_nodes(&mut self, l2s: &BTreeMap<CpuId, CpuSet>, llcs: &BTreeMap<CpuId, CpuSet>) {
         let first = |cpus: &CpuSet| cpus.iter().find_map(|cpu| self.cpus[&cpu].node);
         let by_l2: BTreeMap<CpuId, Option<NodeId>> =
@@ -70,12 +70,13 @@ impl Topology {
     }
 }
 
-/// Groups of CPUs, which only grow: for each CPU number, a lower CPU of its group or itself.
+/// Groups of CPUs that only grow. For each CPU number it has a lower CPU of the same group, or the
+/// CPU itself.
 #[derive(Default)]
 struct Together(Vec<u32>);
 
 impl Together {
-    /// Joins each CPU with the online ones of its set; returns the resulting group of each.
+    /// Joins each CPU with the online ones of its set. Returns the resulting group of each.
     fn join(
         &mut self,
         topology: &Topology,

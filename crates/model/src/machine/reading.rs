@@ -29,7 +29,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Converts the value; an absent part keeps its reason.
+    /// Converts the value. An absent part keeps its reason.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
         match self {
             Reading::Value(value) => Reading::Value(f(value)),

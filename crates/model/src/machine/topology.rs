@@ -20,21 +20,21 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// The CPUs of a machine and what they share.
+/// The CPUs of a machine, and what they share.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
-    /// One entry per present CPU; offline CPUs have what the kernel still reports.
+    /// One entry per CPU that exists. Offline CPUs have what the kernel still reports.
     pub cpus: BTreeMap<CpuId, Cpu>,
     /// `nr_cpu_ids`: the width of the kernel's masks (highest possible CPU + 1).
     pub nr_cpu_ids: u32,
-    /// CPUs that run now.
+    /// CPUs that are online now.
     pub online: CpuSet,
     /// CPUs that can ever come online.
     pub possible: CpuSet,
     /// `isolcpus=` (`/sys/devices/system/cpu/isolated`).
     pub isolated: CpuSet,
-    /// CPUs of isolated cpuset partitions, which cgroups form at run time; the boot list never has
-    /// them.
+    /// CPUs of isolated cpuset partitions, which cgroups form at run time. The list from boot never
+    /// contains them.
     #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub isolated_partitions: CpuSet,
     /// `nohz_full=` (`/sys/devices/system/cpu/nohz_full`).
@@ -42,7 +42,7 @@ pub struct Topology {
     /// CPUs that belong to one container alone (the kubelet's CPU Manager, policy `static`).
     #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub exclusive: CpuSet,
-    /// CPUs and distances of each NUMA node (SLIT; 10 is local); empty if the kernel shows none.
+    /// CPUs and distances of each NUMA node (SLIT; 10 is local). Empty if the kernel shows none.
     pub nodes: BTreeMap<NodeId, Node>,
 }
 
@@ -50,7 +50,7 @@ pub struct Topology {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Node {
-    /// Its CPUs; empty for a memory-only node.
+    /// Its CPUs. Empty for a memory-only node.
     pub cpus: CpuSet,
     /// Distance to each online node in ascending order of node number (`node*/distance`).
     pub distances: Vec<u32>,
@@ -58,21 +58,22 @@ pub struct Node {
 
 /// One logical CPU.
 ///
-/// Shared levels are stored as sets, not as identifiers: `core_id` and cache `id` repeat across
-/// packages and are absent on some machines. The sets always exist, as a CPU shares with itself.
-/// [`Topology::nested`] makes them partitions that nest.
+/// Shared levels are stored as sets, not as identifiers, because `core_id` and cache `id` repeat
+/// across packages and are missing on some machines. The sets are never empty, because a CPU shares
+/// with itself. [`Topology::nested`] makes them nested partitions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// CPUs of the same core, itself included (`topology/core_cpus_list`).
+    /// CPUs of the same core, including itself (`topology/core_cpus_list`).
     pub siblings: CpuSet,
-    /// CPUs under the same level 2 data or unified cache, itself included.
+    /// CPUs under the same level 2 data or unified cache, including itself.
     pub l2: CpuSet,
-    /// CPUs under the same last-level cache, itself included.
+    /// CPUs under the same last-level cache, including itself.
     pub llc: CpuSet,
-    /// Whether `llc` is a guess, because the kernel shows no cache: CPUs of its package and node.
+    /// Whether `llc` is a guess because the kernel shows no cache. It then has the CPUs of its
+    /// package and node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub llc_is_guess: bool,
-    /// CPUs of the same package (socket), itself included.
+    /// CPUs of the same package (socket), including itself.
     pub package: CpuSet,
     /// NUMA node; `None` if the kernel has no NUMA or does not report it.
     pub node: Option<NodeId>,
@@ -98,7 +99,7 @@ pub enum CoreKind {
     Efficiency,
 }
 
-/// Distance between two CPUs, ordered nearest first.
+/// Another CPU is nearer if its distance sorts first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -111,7 +112,7 @@ pub enum Distance {
     L2,
     /// Another core under the same last-level cache.
     Llc,
-    /// The same NUMA node (or the same package, for CPUs in no node).
+    /// The same NUMA node (for CPUs in no node, the same package).
     Node,
     /// Another node.
     Remote,
@@ -153,8 +154,8 @@ pub type Levels = [u32; 4];
 impl Cpu {
     /// The numbers of the levels that this CPU, with number `cpu`, shares.
     pub fn levels(&self, cpu: CpuId) -> Levels {
-        /// Offset of package numbers, which stand in for the node of CPUs in no node, so that the
-        /// two never collide.
+        /// Offset of package numbers. They stand in for the node of CPUs in no node, and must not
+        /// collide with node numbers.
         const PACKAGES: u32 = 1 << 16;
         let first = |cpus: &CpuSet| cpus.lowest().unwrap_or(cpu).0;
         let l2 = first(&self.l2);
@@ -167,7 +168,7 @@ impl Cpu {
 }
 
 impl Topology {
-    /// Distance between two CPUs; a CPU outside the topology is remote from all others.
+    /// Distance between two CPUs. A CPU outside the topology is remote from all others.
     pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
         match (self.cpus.get(&a), self.cpus.get(&b)) {
             _ if a == b => Distance::SameCpu,
@@ -176,8 +177,8 @@ impl Topology {
         }
     }
 
-    /// Distance of a CPU from a device by the nodes of both ([`LOCAL`] is local); a device without
-    /// a node is local everywhere, a CPU without one is as far as possible.
+    /// Distance of a CPU from a device, by the nodes of both ([`LOCAL`] is local). A device without
+    /// a node is local everywhere; a CPU without one is as far as possible.
     pub fn distance_from_device(&self, device: Option<NodeId>, cpu: CpuId) -> u32 {
         const FAR: u32 = 255;
         let Some(device) = device.filter(|_| !self.nodes.is_empty()) else { return LOCAL };
@@ -187,7 +188,8 @@ impl Topology {
         if device == node { LOCAL } else { distance().unwrap_or(FAR).max(LOCAL + 1) }
     }
 
-    /// The online CPUs of a CPU's node; for a CPU in no node, those of its package in no node.
+    /// The online CPUs of a CPU's node. For a CPU in no node, the CPUs of its package that are in
+    /// no node.
     pub fn node_of(&self, cpu: CpuId) -> CpuSet {
         let Some(known) = self.cpus.get(&cpu) else { return CpuSet::new() };
         let in_no_node = |cpu: &CpuId| self.cpus.get(cpu).is_some_and(|cpu| cpu.node.is_none());
@@ -202,7 +204,7 @@ impl Topology {
         self.dropped_from_rps().or(&self.isolated_partitions)
     }
 
-    /// CPUs that the kernel drops from RPS masks: those set apart at boot, and not those of
+    /// CPUs that the kernel drops from RPS masks: those isolated at boot, but not those of
     /// partitions (`net/core/net-sysfs.c:rps_cpumask_housekeeping`).
     pub fn dropped_from_rps(&self) -> CpuSet {
         self.isolated.or(&self.nohz_full)
@@ -219,17 +221,17 @@ impl Topology {
         groups
     }
 
-    /// Whether the kernel shows no cache that these CPUs of a group share.
+    /// Whether the kernel shows no cache that the CPUs of this group share.
     pub fn is_guess(&self, llc: &CpuSet) -> bool {
         llc.lowest().and_then(|cpu| self.cpus.get(&cpu)).is_some_and(|cpu| cpu.llc_is_guess)
     }
 
-    /// The nodes with CPUs: not those of memory alone (of a GPU, or CXL).
+    /// The nodes that have CPUs. Nodes with memory only (of a GPU, or CXL) are left out.
     pub fn nodes_with_cpus(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.nodes.iter().filter(|(_, node)| !node.cpus.is_empty()).map(|(id, node)| (*id, node))
     }
 
-    /// The online CPUs of a node; none when there is no such node.
+    /// The online CPUs of a node. None if the node does not exist.
     pub fn node_cpus(&self, node: NodeId) -> CpuSet {
         self.nodes.get(&node).map(|node| node.cpus.and(&self.online)).unwrap_or_default()
     }
@@ -240,12 +242,12 @@ impl Topology {
         self.llc_of(cpu).minus(&self.core_of(cpu))
     }
 
-    /// The CPUs of the same core, the CPU itself included.
+    /// The CPUs of the same core, including the CPU itself.
     pub fn core_of(&self, cpu: CpuId) -> CpuSet {
         self.cpus.get(&cpu).map_or_else(|| CpuSet::from_cpu(cpu), |cpu| cpu.siblings.clone())
     }
 
-    /// The online CPUs under the same last-level cache, the CPU itself included.
+    /// The online CPUs under the same last-level cache, including the CPU itself.
     pub fn llc_of(&self, cpu: CpuId) -> CpuSet {
         self.cpus.get(&cpu).map(|cpu| cpu.llc.and(&self.online)).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Kernel notifications decoded from bytes to [`Event`]s: links (rtnetlink), channels and rings
+//! Decodes kernel notifications from bytes to [`Event`]s: links (rtnetlink), channels and rings
 //! (ethtool netlink), CPUs (uevents).
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub struct Link {
 }
 
 impl Links {
-    /// Starts with the current netdevs by interface index; notifications are compared with them.
+    /// Starts with the current netdevs by interface index. Notifications are compared with them.
     pub fn new(links: BTreeMap<u32, Link>) -> Self {
         Self(links)
     }
@@ -47,7 +47,7 @@ impl Links {
         self.0.values().map(|link| link.name.as_str())
     }
 
-    /// The events of rtnetlink messages of the link group; a message without a relevant change
+    /// The events of rtnetlink messages of the link group. A message without a relevant change
     /// gives none.
     pub fn events(&mut self, bytes: &[u8]) -> Vec<Event> {
         messages(bytes).flat_map(|(kind, payload)| self.message(kind, payload)).collect()
@@ -63,7 +63,7 @@ impl Links {
             return Vec::new();
         };
         if kind == RTM_DELLINK {
-            // A bridge announces the loss of a port by a DELLINK of its own family: the netdev
+            // A bridge announces the loss of a port by a DELLINK of its own family. The netdev
             // still exists.
             let whole = payload[0] == 0;
             let gone = if whole { self.0.remove(&index) } else { None };
@@ -102,7 +102,7 @@ pub fn ethtool(bytes: &[u8]) -> Vec<Event> {
     messages(bytes).filter_map(|(_, payload)| reset(payload)).collect()
 }
 
-/// The event of a uevent; only for CPUs, since rtnetlink announces netdevs.
+/// The event of a uevent. Only for CPUs, because rtnetlink announces netdevs.
 pub fn uevent(bytes: &[u8]) -> Option<Event> {
     let text = String::from_utf8_lossy(bytes);
     let value =
@@ -118,7 +118,7 @@ pub fn uevent(bytes: &[u8]) -> Option<Event> {
     }
 }
 
-/// The netlink messages of one datagram: type and payload; stops at a truncated message.
+/// The netlink messages of one datagram: type and payload. Stops at a truncated message.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;

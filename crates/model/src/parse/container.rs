@@ -7,14 +7,14 @@
 //! | `crio-ID.scope`, `docker-ID.scope`, `libpod-ID.scope` | CRI-O, Docker, Podman |
 //! | `kubepods-podU_U.slice:cri-containerd:ID` | containerd set to another driver than the kubelet |
 //!
-//! More folders may follow that the container made itself.
+//! The container itself may have made more folders below.
 
 /// A container, as a cgroup's path names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container<'a> {
     /// The runtime's identifier: 64 hexadecimal digits.
     pub id: &'a str,
-    /// The UID of its pod, with dashes where the API prints them; `None` outside Kubernetes.
+    /// The UID of its pod, with dashes as in the API; `None` outside Kubernetes.
     pub pod_uid: Option<String>,
 }
 
@@ -25,7 +25,7 @@ impl<'a> Container<'a> {
         Some(Self { id, pod_uid: path.rsplit('/').find_map(pod_uid) })
     }
 
-    /// The container in few words, for want of its name.
+    /// The container in a few words, if its name is not known.
     pub fn label(&self) -> String {
         let id = self.id.get(..12).unwrap_or(self.id);
         match &self.pod_uid {
@@ -48,7 +48,7 @@ fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The pod's UID in one folder's name; static pods have no dashes in theirs.
+/// The pod's UID in one folder's name. The UIDs of static pods have no dashes.
 pub fn pod_uid(folder: &str) -> Option<String> {
     let slice = folder.split(':').next().unwrap_or(folder);
     let name = slice.strip_suffix(".slice").unwrap_or(slice);
@@ -62,7 +62,7 @@ pub fn pod_uid(folder: &str) -> Option<String> {
 /// The identifier and the name (`namespace/pod/container`) in the name of a file of
 /// `/var/log/containers`, `POD_NAMESPACE_CONTAINER-ID.log`.
 ///
-/// None of the three may have an underscore (`pkg/kubelet/kuberuntime/legacy.go`).
+/// None of the three may contain an underscore (`pkg/kubelet/kuberuntime/legacy.go`).
 pub fn log_file(name: &str) -> Option<(&str, String)> {
     let (names, id) = name.strip_suffix(".log")?.rsplit_once('-')?;
     let mut names = names.split('_');
@@ -93,7 +93,7 @@ mod tests {
             format!("/system.slice/containerd.service/kubepods-{systemd}:cri-containerd:{ID}"),
             // systemd runs in the container
             format!("{burstable}/cri-containerd-{ID}.scope/system.slice/nginx.service"),
-            // a reader in a cgroup namespace of its own
+            // a reader in a separate cgroup namespace
             format!("/../../kubepods-burstable-{systemd}/cri-containerd-{ID}.scope"),
             // kind: a node that is itself a container
             format!(

@@ -1,7 +1,7 @@
 //! Files that hold a set of CPUs or queues, as a list or as a mask.
 //!
 //! Some kernels append a NUL: after the newline of the lists and masks of nodes and caches (seen on
-//! 5.15, arm64), or before that of an empty `nohz_full` (3.10 of CentOS 7).
+//! 5.15, arm64), or before the newline of an empty `nohz_full` (3.10 of CentOS 7).
 
 use crate::machine::cpuset::{CpuSet, CpuSetError};
 use crate::parse::error::ParseError;

@@ -27,7 +27,8 @@ pub fn virtual_machine(cpuinfo: &str) -> Option<bool> {
 /// Whether the firmware strings `/sys/class/dmi/id/sys_vendor` and `product_name` name a
 /// hypervisor.
 ///
-/// For CPUs without a hypervisor flag. `None` for an unknown vendor, which proves nothing.
+/// For CPUs without a hypervisor flag. Returns `None` for an unknown vendor, because it proves
+/// nothing.
 pub fn virtual_by_firmware(vendor: &str, product: &str) -> Option<bool> {
     let is_guest = match vendor {
         "QEMU" | "VMware, Inc." | "Xen" | "innotek GmbH" | "Google" => true,

@@ -1,9 +1,9 @@
-//! `cpuset.cpus.partition` of a cgroup: whether its CPUs are apart from those of other cgroups.
+//! `cpuset.cpus.partition` of a cgroup: whether its CPUs are separate from those of other cgroups.
 
-/// Whether the cgroup is a valid isolated partition, whose CPUs the scheduler does not balance.
+/// Whether the cgroup is a valid isolated partition. The scheduler does not balance its CPUs.
 ///
-/// The kernel prints `member`, `root` or `isolated`; where it cannot form a requested partition,
-/// `root invalid (reason)` or `isolated invalid (reason)`
+/// The kernel prints `member`, `root` or `isolated`. If it cannot form a requested partition, it
+/// prints `root invalid (reason)` or `isolated invalid (reason)`
 /// (`kernel/cgroup/cpuset.c:cpuset_partition_show`).
 pub fn is_isolated(text: &str) -> bool {
     text.trim() == "isolated"

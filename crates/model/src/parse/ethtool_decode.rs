@@ -1,4 +1,4 @@
-//! Decoders for the buffers that `SIOCETHTOOL` fills; no input panics.
+//! Decodes the buffers that `SIOCETHTOOL` fills. No input panics.
 //!
 //! Layouts and numbers are those of `include/uapi/linux/ethtool.h`, 64-bit ABI, native byte order.
 //! `offset` counts bytes from the start of the struct, whose first u32 is always the command.
@@ -58,14 +58,14 @@ fn long(bytes: &[u8], offset: usize) -> Result<u64, TooShort> {
     array(bytes, offset).map(u64::from_ne_bytes)
 }
 
-/// Reads a NUL-padded field; `None` when empty.
+/// Reads a NUL-padded field; `None` if it is empty.
 fn text(field: &[u8]) -> Option<String> {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     let text = String::from_utf8_lossy(&field[..end]).trim().to_owned();
     (!text.is_empty()).then_some(text)
 }
 
-/// Decodes `struct ethtool_drvinfo`; drivers write "N/A" for an unknown firmware.
+/// Decodes `struct ethtool_drvinfo`. Drivers write "N/A" for an unknown firmware.
 pub fn driver(bytes: &[u8]) -> Result<Driver, TooShort> {
     let field = |offset| array::<32>(bytes, offset).map(|field| text(&field));
     let known = |text: Option<String>| text.filter(|text| text != "N/A");
@@ -77,7 +77,8 @@ pub fn driver(bytes: &[u8]) -> Result<Driver, TooShort> {
     })
 }
 
-/// Decodes a limit; `None` when maximum and current value are 0: the netdev lacks the object.
+/// Decodes a limit; `None` if maximum and current value are 0, because then the netdev lacks the
+/// object.
 fn limit(bytes: &[u8], max: usize, current: usize) -> Result<Option<Limit>, TooShort> {
     let limit = Limit { current: word(bytes, current)?, max: word(bytes, max)? };
     Ok((limit.max != 0 || limit.current != 0).then_some(limit))
@@ -112,14 +113,15 @@ pub fn coalesce(bytes: &[u8]) -> Result<Coalesce, TooShort> {
     Ok(Coalesce::from_numbers(numbers))
 }
 
-/// The count in `struct ethtool_sset_info`; `None` when the kernel cleared the requested bit: the
-/// netdev has no such string set.
+/// The count in `struct ethtool_sset_info`; `None` if the kernel cleared the requested bit, because
+/// the netdev does not have this string set.
 pub fn sset_count(bytes: &[u8]) -> Result<Option<u32>, TooShort> {
     let mask = long(bytes, 8)?;
     Ok(if mask == 0 { None } else { Some(word(bytes, 16)?) })
 }
 
-/// Decodes `struct ethtool_gstrings`: limited by the kernel's count and by the buffer.
+/// Decodes `struct ethtool_gstrings`. The number of strings is limited by the kernel's count and by
+/// the buffer.
 pub fn strings(bytes: &[u8]) -> Result<Vec<String>, TooShort> {
     let count = word(bytes, 8)? as usize;
     let strings = bytes.get(GSTRINGS_LEN..).unwrap_or_default().chunks_exact(GSTRING_LEN);
@@ -133,7 +135,7 @@ pub fn stats(bytes: &[u8], names: &[String]) -> Result<Vec<(String, u64)>, TooSh
     names.iter().zip(values).map(|(name, value)| Ok((name.clone(), long(value, 0)?))).collect()
 }
 
-/// Decodes `struct ethtool_gfeatures`, with the names of the string set `ETH_SS_FEATURES`; a bit
+/// Decodes `struct ethtool_gfeatures`, with the names of the string set `ETH_SS_FEATURES`. A bit
 /// without a name is reserved.
 pub fn features(bytes: &[u8], names: &[String]) -> Result<Vec<Feature>, TooShort> {
     let named = names.iter().enumerate().filter(|(_, name)| !name.is_empty());
@@ -200,8 +202,8 @@ pub fn rule_count(bytes: &[u8]) -> Result<u32, TooShort> {
     word(bytes, 184)
 }
 
-/// The number of words in each link mode mask; a request with 0 makes the kernel answer with the
-/// negated number.
+/// The number of words in each link mode mask. For a request with 0 words, the kernel answers with
+/// the negated number.
 pub fn link_mode_words(bytes: &[u8]) -> Result<u8, TooShort> {
     byte(bytes, 15).map(|words| (words as i8).unsigned_abs())
 }

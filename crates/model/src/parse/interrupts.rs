@@ -1,5 +1,5 @@
-//! `/proc/interrupts` (`kernel/irq/proc.c:show_interrupts`), parsed as bytes, line by line: the
-//! file has 22.8 MB with 512 CPUs and 4000 IRQs.
+//! Parses `/proc/interrupts` (`kernel/irq/proc.c:show_interrupts`) as bytes, line by line, because
+//! the file has 22.8 MB with 512 CPUs and 4000 IRQs.
 //!
 //! The header names the CPUs; only online CPUs have a column. The kernel prints each count as a
 //! space and ten right-aligned digits. Most counts are zero, so the parser compares that cell as a
@@ -19,7 +19,7 @@ pub struct Interrupts {
     pub cpus: Vec<CpuId>,
     /// Device interrupts.
     pub irqs: BTreeMap<Irq, IrqRow>,
-    /// Rows of the architecture (`LOC`, `CAL`, `IPI0`); rows with one total for all CPUs (`ERR`)
+    /// Rows of the architecture (`LOC`, `CAL`, `IPI0`). Rows with one total for all CPUs (`ERR`)
     /// are left out.
     pub arch: BTreeMap<String, BTreeMap<CpuId, u64>>,
 }
@@ -27,7 +27,7 @@ pub struct Interrupts {
 /// One row of a device interrupt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IrqRow {
-    /// Interrupts taken, by CPU; zeros are left out.
+    /// Number of interrupts by CPU. Zeros are left out.
     pub counts: BTreeMap<CpuId, u64>,
     /// Controller, hardware number and trigger, with single spaces (`PCI-MSIX-0000:00:04.0
     /// 1-edge`).
@@ -69,7 +69,7 @@ impl<'a> InterruptsParser<'a> {
         Self { wanted: Some(wanted), ..Self::default() }
     }
 
-    /// Keeps all rows without counts, which are most of the memory on a large machine.
+    /// Keeps all rows, but without counts, because these are most of the memory on a large machine.
     pub fn uncounted() -> Self {
         Self { uncounted: true, ..Self::default() }
     }
@@ -116,7 +116,7 @@ impl<'a> InterruptsParser<'a> {
         Ok(())
     }
 
-    /// Returns the rows; an error if there was no header.
+    /// Returns the rows. Fails if there was no header.
     pub fn finish(self) -> Result<Interrupts, ParseError> {
         if self.line == 0 {
             return Err(ParseError::new(1, 1, "no header of cpus"));
@@ -136,7 +136,7 @@ impl<'a> InterruptsParser<'a> {
         )
     }
 
-    /// The counts from byte `at` on, and the byte after the last count.
+    /// The counts starting at byte `at`, and the byte after the last count.
     fn counts(&self, line: &[u8], mut at: usize) -> Result<(Counts, usize), ParseError> {
         let mut counts = Counts::default();
         for &cpu in &self.read.cpus {

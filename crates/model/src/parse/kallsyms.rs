@@ -13,12 +13,12 @@ pub struct Symbol {
 
 /// The function that contains each address; addresses below the first function are left out.
 ///
-/// `None` when the kernel hides addresses: unprivileged readers see only 0
+/// Returns `None` if the kernel hides addresses: unprivileged readers see only 0
 /// (`kernel.kptr_restrict`).
 pub fn functions(text: &str, addresses: &BTreeSet<u64>) -> Option<BTreeMap<u64, Symbol>> {
     let mut symbols: Vec<(u64, &str, Option<&str>)> = text.lines().filter_map(symbol).collect();
-    // a stable sort keeps the first of several names of one address: the function precedes its
-    // aliases
+    // a stable sort keeps the first of several names of one address, because the function comes
+    // before its aliases
     symbols.sort_by_key(|(address, ..)| *address);
     symbols.dedup_by_key(|(address, ..)| *address);
     if symbols.is_empty() {
@@ -32,7 +32,8 @@ pub fn functions(text: &str, addresses: &BTreeSet<u64>) -> Option<BTreeMap<u64, 
     Some(addresses.iter().filter_map(function).collect())
 }
 
-/// Parses `ffffffffc0401000 t igb_poll\t[igb]`: address, name, module; `None` unless it is code.
+/// Parses `ffffffffc0401000 t igb_poll\t[igb]`: address, name, module. Returns `None` unless it is
+/// code.
 fn symbol(line: &str) -> Option<(u64, &str, Option<&str>)> {
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok().filter(|address| *address != 0)?;

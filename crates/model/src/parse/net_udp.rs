@@ -1,7 +1,7 @@
 //! `/proc/net/udp`, `/proc/net/udp6` (`net/ipv4/udp.c:udp4_format_sock`): the UDP sockets of one
 //! network namespace.
 //!
-//! Addresses are not read: drops are reported by port and holder.
+//! Addresses are not read, because drops are reported by port and holder.
 
 use crate::parse::error::ParseError;
 use crate::parse::words::{decimal, words};
@@ -13,7 +13,7 @@ pub struct UdpSocket {
     pub port: u16,
     /// Bytes of memory waiting to be read (`sk_rmem_alloc`).
     pub queued: u32,
-    /// Inode, as in `/proc/<pid>/fd`; 0 when no process holds the socket any more.
+    /// Inode, as in `/proc/<pid>/fd`. 0 if no process holds the socket any more.
     pub inode: u32,
     /// Datagrams dropped since the socket was opened (`sk_drops`), mostly because the buffer was
     /// full.

@@ -4,7 +4,7 @@ use crate::parse::error::ParseError;
 
 /// `current_link_speed`, `max_link_speed` in MT/s: `8.0 GT/s PCIe`, on older kernels `8 GT/s`.
 ///
-/// `None` for values that are no PCIe speed (`Unknown`, `66 MHz PCI`); see
+/// `None` for values that are not a PCIe speed (`Unknown`, `66 MHz PCI`); see
 /// `drivers/pci/probe.c:pci_speed_string`.
 pub fn link_speed(text: &str) -> Result<Option<u32>, ParseError> {
     let text = text.trim();
@@ -37,7 +37,7 @@ pub fn link_width(text: &str) -> Result<Option<u32>, ParseError> {
     Ok(Some(width).filter(|&width| width != 0 && width < 255))
 }
 
-/// The set bits of a virtio device's `features`: one digit per bit, the first digit is bit 0
+/// The set bits of a virtio device's `features`. Each digit is one bit; the first digit is bit 0
 /// (`drivers/virtio/virtio.c:features_show`).
 pub fn virtio_features(text: &str) -> Result<Vec<u32>, ParseError> {
     let text = text.trim();

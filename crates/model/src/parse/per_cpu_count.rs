@@ -7,7 +7,7 @@ use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::parse::error::ParseError;
 use crate::parse::words::decimal;
 
-/// Interrupts taken, by CPU; zeros are left out. The file has one number per *possible* CPU.
+/// Number of interrupts by CPU. Zeros are left out. The file has one number per *possible* CPU.
 pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u64>, ParseError> {
     let text = text.trim_end();
     if let Some(counts) = counts_in_one_pass(text, possible) {
@@ -33,9 +33,10 @@ pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u6
     Ok(counts)
 }
 
-/// Fast path: the same result in one pass over the bytes, since nearly all counts are 0.
+/// Fast path with the same result: one pass over the bytes, because nearly all counts are 0.
 ///
-/// `None` on any deviation from the format; the slow path then finds the error's position.
+/// Returns `None` if the format differs in any way. The slow path then finds the position of the
+/// error.
 fn counts_in_one_pass(text: &str, possible: &CpuSet) -> Option<Vec<(CpuId, u64)>> {
     let mut counts = Vec::new();
     let mut bytes = text.bytes();

@@ -1,7 +1,7 @@
 //! Escapes control characters in names from outside.
 //!
 //! Processes and bundles choose their names freely. A name must not control a terminal or forge a
-//! line of output, so control characters are escaped before any other code sees the name.
+//! line of output. So control characters are escaped before any other code sees the name.
 
 use std::borrow::Cow;
 
@@ -10,8 +10,8 @@ use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{AssociationSource, Netdev};
 
-/// Whether a character is a control or format character: moves the cursor, starts an escape
-/// sequence, ends a line, is invisible, or changes the text direction.
+/// Whether a character is a control or format character. Such a character moves the cursor, starts
+/// an escape sequence, ends a line, is invisible, or changes the text direction.
 pub fn is_control(c: char) -> bool {
     let format = matches!(
         c,
@@ -23,7 +23,7 @@ pub fn is_control(c: char) -> bool {
     c.is_control() || format
 }
 
-/// The text with such characters escaped (`\u{1b}`, `\n`).
+/// The text with control characters escaped (`\u{1b}`, `\n`).
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_control) {
         return Cow::Borrowed(text);
@@ -46,8 +46,8 @@ fn escape_all<'a>(texts: impl IntoIterator<Item = &'a mut String>) {
 impl Snapshot {
     /// Escapes control characters in all names.
     ///
-    /// A device with such a name cannot be found under the escaped name, so netsilo never writes
-    /// its settings.
+    /// A device whose name was escaped cannot be found under the escaped name, so netsilo never
+    /// writes its settings.
     pub fn escape_names(&mut self) {
         let machine = &mut self.machine;
         escape_all([

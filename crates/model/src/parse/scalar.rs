@@ -23,7 +23,7 @@ pub fn hexadecimal(text: &str) -> Result<u32, ParseError> {
     })
 }
 
-/// The text without surrounding white space; never fails.
+/// The text without surrounding white space. Never fails.
 pub fn word(text: &str) -> Result<String, ParseError> {
     Ok(text.trim().to_owned())
 }

@@ -12,7 +12,7 @@ pub fn thread_time(schedstat: &str) -> Option<ThreadTime> {
 
 /// Parses `stat`: the CPU on which the thread last ran (field 39, `processor`).
 ///
-/// The name in parentheses may contain spaces and parentheses: fields count from the last
+/// The name in parentheses may contain spaces and parentheses, so fields are counted from the last
 /// parenthesis.
 pub fn processor(stat: &str) -> Option<CpuId> {
     let (_, after) = stat.rsplit_once(')')?;
@@ -27,8 +27,8 @@ pub fn run_ns(schedstat: &str) -> Option<u64> {
 
 /// Parses `cgroup`: the path in the v2 hierarchy (the line of hierarchy 0 without controllers).
 ///
-/// Where the process is in the root of that hierarchy, or there is none, services and containers
-/// are in those of v1: then the path in the hierarchy that systemd names.
+/// If the process is in the root of that hierarchy, or the hierarchy does not exist, services and
+/// containers are in the v1 hierarchies. Then this is the path in the hierarchy named systemd.
 pub fn cgroup_path(cgroup: &str) -> Option<&str> {
     let v2 = cgroup.lines().find_map(|line| line.strip_prefix("0::"));
     let v1 = || cgroup.lines().find_map(|line| Some(line.split_once(":name=systemd:")?.1));

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use crate::parse::error::ParseError;
 use crate::parse::words::{decimal, words};
 
-/// Parses `snmp` or `netstat`: pairs of lines, names then values, each starting with the protocol
-/// and a colon.
+/// Parses `snmp` or `netstat`: pairs of lines, first names, then values. Each starts with the
+/// protocol and a colon.
 ///
 /// A negative value is not a counter (`Tcp: MaxConn` is -1) and is left out.
 pub fn snmp(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
@@ -33,7 +33,7 @@ pub fn snmp(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
                     format!("no value of {prefix}{name}"),
                 ));
             };
-            // an unsigned long, or a long where -1 has a special meaning
+            // an unsigned long, or a long in which -1 has a special meaning
             if !word.1.starts_with('-') {
                 counters.insert(format!("{prefix}{name}"), decimal(line, word)?);
             }

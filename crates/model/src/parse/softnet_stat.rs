@@ -11,7 +11,7 @@ use crate::snapshot::host::Softnet;
 /// Counters by CPU.
 ///
 /// Column 13 (since 5.10) is the CPU; the line number is not. Older kernels print 9 to 11 columns
-/// without a CPU. There the n-th line is the n-th online CPU, and it is an error if the number of
+/// without a CPU. Then the n-th line is the n-th online CPU, and it is an error if the number of
 /// lines differs from the number of online CPUs.
 pub fn softnet_stat(text: &str, online: &CpuSet) -> Result<BTreeMap<CpuId, Softnet>, ParseError> {
     let mut read = BTreeMap::new();

@@ -7,7 +7,7 @@ use crate::parse::error::ParseError;
 use crate::parse::words::{decimal, words};
 use crate::snapshot::host::CpuStat;
 
-/// Times by CPU; ignores the sum over all CPUs (`cpu `) and all other rows.
+/// Times by CPU. Ignores the sum over all CPUs (`cpu `) and all other rows.
 pub fn stat(text: &str) -> Result<BTreeMap<CpuId, CpuStat>, ParseError> {
     let mut read = BTreeMap::new();
     for (line, number) in text.lines().zip(1..) {

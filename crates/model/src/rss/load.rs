@@ -8,8 +8,8 @@ use crate::snapshot::flow::Flow;
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
 
-/// Most packets counted per entry and observation (about 10^12), so that the sum over a table never
-/// overflows, whatever a bundle contains.
+/// Maximum number of packets counted per entry and observation (about 10^12), so that the sum over
+/// a table never overflows, whatever a bundle contains.
 const MAX_PACKETS: u64 = 1 << 40;
 
 /// The load of a netdev's indirection table, in packets.
@@ -21,19 +21,19 @@ pub struct TableLoad {
     pub load: Vec<u64>,
     /// Packets that followed the table: their entry is known, and its queue received them.
     pub packets: u64,
-    /// Packets with an unknown entry, or received by another queue than their entry's.
+    /// Packets whose entry is unknown, or that another queue received than the one of their entry.
     pub off_table: u64,
-    /// Packets of flows without room in the flow table.
+    /// Packets of flows for which the flow table had no room.
     pub missed: u64,
     /// Flows that followed the table.
     pub flows: usize,
-    /// Packets of the heaviest of these flows, and its entry.
+    /// Packets of the heaviest of these flows, and the entry of that flow.
     pub heaviest: Option<(u64, usize)>,
 }
 
 impl TableLoad {
-    /// Computes the load by the NIC's hash or, without one, by the predicted hash of the addresses;
-    /// the error is the reason why there is none.
+    /// Computes the load from the NIC's hash or, without one, from the predicted hash of the
+    /// addresses. The error is the reason why there is no load.
     pub fn from_observation(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
         let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
         let table = rss.map(|rss| rss.indirection.clone()).filter(|table| !table.is_empty());
@@ -88,13 +88,13 @@ impl TableLoad {
         }
     }
 
-    /// Packets of each queue in the table, by the table.
+    /// Packets of each queue in the table, according to the table.
     pub fn queues(&self) -> BTreeMap<u32, u64> {
         queue_loads(&self.table, &self.load).into_iter().collect()
     }
 
-    /// Number of equally loaded entries with the same unevenness (2 to the power of the load's
-    /// entropy); `None` without load.
+    /// Number of equally loaded entries that would have the same unevenness (2 to the power of the
+    /// load's entropy); `None` without load.
     pub fn effective_entries(&self) -> Option<f64> {
         let total = self.packets as f64;
         let shares = self.load.iter().filter(|load| **load > 0).map(|load| *load as f64 / total);

@@ -1,5 +1,5 @@
-//! Predicts the rx queue that a NIC's receive side scaling gives a flow, and checks the prediction
-//! against flows that arrived.
+//! Predicts the rx queue that a NIC's receive side scaling assigns to a flow, and checks the
+//! prediction against flows that arrived.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub struct RssModel {
 pub enum KeySource {
     /// The driver shows it.
     Driver,
-    /// The driver shows no key, and is known to use `net.core.netdev_rss_key`.
+    /// The driver shows no key, but is known to use `net.core.netdev_rss_key`.
     NetdevRssKey,
 }
 
@@ -47,7 +47,7 @@ pub enum KeySource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PredictedQueue {
-    /// The hash; `None` if the NIC does not hash such packets.
+    /// The hash; `None` if the NIC does not hash packets of this kind.
     pub hash: Option<u32>,
     /// The entry of the indirection table.
     pub entry: u32,
@@ -58,7 +58,7 @@ pub struct PredictedQueue {
 }
 
 impl RssModel {
-    /// Builds the model from ethtool's report; the error is the reason why that is not possible.
+    /// Builds the model from ethtool's report. The error is the reason why that is not possible.
     ///
     /// `netdev_rss_key` is the sysctl `net.core.netdev_rss_key`, as printed.
     pub fn from_ethtool(ethtool: &Ethtool, netdev_rss_key: &str) -> Result<Self, String> {
@@ -103,7 +103,7 @@ impl RssModel {
         self.key_source
     }
 
-    /// Predicts the queue of packets with these headers; the error is the reason why that is not
+    /// Predicts the queue of packets with these headers. The error is the reason why that is not
     /// possible.
     pub fn predict(
         &self,
@@ -148,7 +148,7 @@ impl RssModel {
     }
 }
 
-/// Agreement of a model with flows that arrived.
+/// How well a model agrees with flows that arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fit {
@@ -216,7 +216,7 @@ pub struct CheckedModel {
 }
 
 impl CheckedModel {
-    /// Builds the netdev's model and checks it against the observed flows; the error is the reason
+    /// Builds the netdev's model and checks it against the observed flows. The error is the reason
     /// why there is no model.
     pub fn from_observation(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
         let ethtool = netdev.ethtool.as_ref().ok_or("ethtool was not queried")?;
@@ -238,13 +238,13 @@ impl CheckedModel {
         Ok(Self { model, fits })
     }
 
-    /// Agreement for flows of this type if any arrived; otherwise for all flows.
+    /// Agreement for flows of this type, if any arrived; otherwise for all flows.
     pub fn fit(&self, kind: Option<FlowType>) -> Fit {
         let of = |kind| self.fits.get(&kind).copied();
         of(kind).or_else(|| of(None)).unwrap_or_default()
     }
 
-    /// Predicts the queue of a flow; the error is the reason why that is not possible.
+    /// Predicts the queue of a flow. The error is the reason why that is not possible.
     pub fn predict(&self, outer: Outer, ends: Ends) -> Result<PredictedQueue, String> {
         let fit = self.fit(outer.flow_type(ends.target.is_ipv6()));
         if !fit.holds() {
@@ -265,12 +265,12 @@ pub fn flows_on<'a>(
     flows.filter(|flow| flow.ifindex == netdev.ifindex && machine.is_own_netns(flow.netns))
 }
 
-/// The steering of packets that arrive for one of the netdev's addresses.
+/// How packets are steered that arrive for one of the netdev's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NicSteering {
     /// The netdev's own addresses.
     pub addresses: Vec<IpAddr>,
-    /// The NAPI of each rx queue, where known.
+    /// The NAPI of each rx queue, if known.
     pub napis: BTreeMap<u32, NapiId>,
     /// The RSS model.
     pub model: RssModel,

@@ -1,11 +1,12 @@
-//! Balances an indirection table: spreads the load of its entries evenly over the queues and moves
+//! Balances an indirection table: spreads the load of its entries evenly over the queues, and moves
 //! few entries.
 //!
-//! The idea is that of RSS++ (CoNEXT 2019): an entry can be moved, a flow cannot be split. Entries
-//! that carry more than a queue's fair share get a queue of their own, as far as queues suffice.
-//! The other entries move off overloaded queues, in as few moves as possible.
+//! The idea is that of RSS++ (CoNEXT 2019): an entry can be moved, but a flow cannot be split.
+//! Entries that carry more than a queue's fair share each get a separate queue, as long as there
+//! are queues. The other entries move off overloaded queues, in as few moves as possible.
 
-/// A queue may exceed its fair share by this fraction: a closer balance would only move flows.
+/// A queue may exceed its fair share by this fraction, because a closer balance would only move
+/// flows.
 const TOLERANCE: f64 = 0.05;
 
 /// A balanced table, and the moves that lead to it.
@@ -25,7 +26,7 @@ pub struct Balanced {
 ///
 /// Entries without load stay. The sum of `load` times the number of queues must fit in a u64.
 ///
-/// The heaviest queue never becomes heavier; if it would not become lighter, nothing moves.
+/// The heaviest queue never becomes heavier. If it would not become lighter, nothing moves.
 pub fn balance(table: &[u32], load: &[u64]) -> Balanced {
     let before = heaviest(table, load);
     let mut work = Balancer::new(table, load);
@@ -61,7 +62,7 @@ struct Balancer<'a> {
     load: &'a [u64],
     /// Queues and their loads.
     queues: Vec<(u32, u64)>,
-    /// Most load of a queue without a heavier single entry.
+    /// Maximum load of a queue, unless a single entry is heavier.
     limit: u64,
 }
 
@@ -76,7 +77,7 @@ impl<'a> Balancer<'a> {
         self.queues.partition_point(|(other, _)| *other < queue)
     }
 
-    /// Entries of a queue with load, the lightest first.
+    /// Entries of a queue that have load, lightest first.
     fn entries_of(&self, at: usize) -> Vec<usize> {
         let queue = self.queues[at].0;
         let load = |entry: &usize| self.load.get(*entry).copied().unwrap_or(0);
@@ -91,7 +92,7 @@ impl<'a> Balancer<'a> {
         mine
     }
 
-    /// Most load of a queue: the limit, or its heaviest entry, which cannot be split.
+    /// Maximum load of a queue: the limit, or its heaviest entry, because that cannot be split.
     fn cap(&self, at: usize) -> u64 {
         self.entries_of(at).last().map_or(self.limit, |entry| self.load[*entry].max(self.limit))
     }
@@ -102,7 +103,7 @@ impl<'a> Balancer<'a> {
         self.queues[to].1 += self.load[entry];
     }
 
-    /// Moves entries off queues above their cap; each step reduces the sum of squares, so the loop
+    /// Moves entries off queues above their cap. Each step reduces the sum of squares, so the loop
     /// ends.
     fn relieve(&mut self) {
         let mut stuck = vec![false; self.queues.len()];
@@ -127,8 +128,9 @@ impl<'a> Balancer<'a> {
 
     /// Chooses the next move off queue `from`.
     ///
-    /// The first match applies: the lightest entry that takes the whole excess and fits; the
-    /// heaviest entry that fits; the entry that leaves the heavier of the two queues lightest.
+    /// The first match applies: the lightest entry that takes away the whole excess and fits; the
+    /// heaviest entry that fits; the entry after whose move the heavier of the two queues is
+    /// lightest.
     fn step(&self, from: usize, excess: u64) -> Option<(usize, usize)> {
         let to =
             (0..self.queues.len()).filter(|at| *at != from).min_by_key(|at| self.queues[*at].1)?;
@@ -147,8 +149,8 @@ impl<'a> Balancer<'a> {
         Some((*entry, to))
     }
 
-    /// Reverts each move that is not needed to stay below the caps, the lightest entry first, until
-    /// no more can be reverted.
+    /// Reverts each move that is not needed to stay below the caps, beginning with the lightest
+    /// entry, until no more can be reverted.
     fn put_back(&mut self, table: &[u32]) {
         loop {
             let mut moved: Vec<usize> =
@@ -174,7 +176,7 @@ impl<'a> Balancer<'a> {
 
 /// A queue's fair share of the load, plus [`TOLERANCE`].
 ///
-/// Entries heavier than a fair share each take a queue; the rest of the load is divided by the
+/// Entries heavier than a fair share each occupy a queue. The remaining load is divided by the
 /// remaining queues.
 fn limit(load: &[u64], queues: usize) -> u64 {
     let mut heavy: Vec<u64> = load.to_vec();
@@ -348,8 +350,8 @@ mod tests {
         ) {
             let balanced = balance(&equal(load.len(), queues), &load);
             let best = best(&load, queues);
-            // Where no single move gains, the heaviest of m queues carries at most 2m / (m + 1) of
-            // the best (Finn and Horowitz, BIT 19, 1979): 4/3 of two, 3/2 of three.
+            // If no single move gains, the heaviest of m queues carries at most 2m / (m + 1) of the
+            // best (Finn and Horowitz, BIT 19, 1979): 4/3 for two, 3/2 for three.
             let m = u64::from(queues);
             prop_assert!(
                 balanced.after * (m + 1) <= best * 2 * m + 3,

@@ -4,8 +4,8 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-/// Transformation of the fields before hashing, so that both directions of a connection have one
-/// hash (`RXH_XFRM_*`).
+/// How the fields are transformed before hashing, so that both directions of a connection have the
+/// same hash (`RXH_XFRM_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transform {
     /// Both halves are source xor destination.
@@ -28,7 +28,8 @@ impl Transform {
 
 /// Computes the Toeplitz hash of `input`; `None` if the key is too short for it.
 ///
-/// If bit n of the input is set, the 32 bits of the key from bit n on are XORed into the hash.
+/// If bit n of the input is set, the 32 bits of the key that start at bit n are XORed into the
+/// hash.
 pub fn hash(key: &[u8], input: &[u8]) -> Option<u32> {
     let (start, rest) = key.split_first_chunk::<4>()?;
     let mut window = u32::from_be_bytes(*start);
@@ -47,8 +48,8 @@ pub fn hash(key: &[u8], input: &[u8]) -> Option<u32> {
     Some(hash)
 }
 
-/// Builds the hash input of a packet from `source` to `target`: addresses, then ports if `ports`;
-/// `None` if the addresses are of different families.
+/// Builds the hash input of a packet from `source` to `target`: addresses, then ports if `ports`.
+/// Returns `None` if the addresses are of different families.
 pub fn input(
     source: SocketAddr,
     target: SocketAddr,

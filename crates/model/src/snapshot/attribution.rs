@@ -1,5 +1,5 @@
-//! Which CPU polled each NAPI and which consumer read its data, counted over a window by the eBPF
-//! programs or, without them, by sock_diag.
+//! Which CPU polled each NAPI, and which consumer read its data. The eBPF programs count this over
+//! a window; without them, sock_diag is used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,19 +19,19 @@ pub struct Attribution {
     pub source: AttributionSource,
     /// Time during which the hooks were attached.
     pub elapsed: Duration,
-    /// Whether the hooks were attached for this window only. Then the first event of each socket
+    /// Whether the hooks were attached only for this window. Then the first event of each socket
     /// only sets its baseline, so bytes are a lower bound.
     pub windowed: bool,
     /// NAPI polls by instance and CPU.
     pub polls: Vec<Poll>,
     /// Bytes read, by queue, CPUs and consumer.
     pub consumption: Vec<Consumption>,
-    /// Names of consumers' containers (`namespace/pod/container`) by their identifier, where the
-    /// kubelet logs them.
+    /// Names of consumers' containers (`namespace/pod/container`) by identifier, if the kubelet
+    /// logs them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub containers: BTreeMap<String, String>,
-    /// The CPUs to which processes that read data are pinned, by thread group; those that may run
-    /// on all CPUs are not listed.
+    /// The CPUs to which processes that read data are pinned, by thread group. Processes that may
+    /// run on all CPUs are not listed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pinned: BTreeMap<u32, CpuSet>,
     /// Wakeups of sleeping threads by receive work, by thread group and CPUs.
@@ -40,28 +40,28 @@ pub struct Attribution {
     /// Forwarded packets, by ingress queue and egress device.
     #[serde(default)]
     pub forwarded: Vec<Forwarded>,
-    /// Flows and the rx queue of each; empty when not requested.
+    /// Flows with the rx queue of each. Empty if not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<Flow>,
-    /// Packets (after GRO) of flows that did not fit into that table.
+    /// Packets (after GRO) of flows that did not fit into the flow table.
     #[serde(default)]
     pub flows_missed: u64,
-    /// Where receive work spends its time; `None` when not requested.
+    /// Where receive work spends its time; `None` if not requested.
     #[serde(default)]
     pub stages: Option<StageSamples>,
-    /// How long threads that read sockets waited for a CPU; `None` when not requested.
+    /// How long threads that read sockets waited for a CPU; `None` if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runqueue_latency: Option<RunqueueLatency>,
-    /// Measured interrupt time per CPU; empty when it could not be measured.
+    /// Measured interrupt time per CPU. Empty if it could not be measured.
     pub cpu_time: BTreeMap<CpuId, CpuTime>,
-    /// Each hook: attached, or the reason why not.
+    /// Each hook: attached, or the reason why it is not.
     pub hooks: Vec<Hook>,
     /// Events lost because a table was full.
     pub lost_events: u64,
     /// How many events of each kind were examined.
     #[serde(default)]
     pub sampling: Sampling,
-    /// CPU time that the eBPF programs took; `None` when not known.
+    /// CPU time of the eBPF programs; `None` if not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<CountingCost>,
 }
@@ -75,12 +75,12 @@ pub struct Sampling {
     /// Softirqs, with the polls and wakeups in them: [`Attribution::cpu_time`],
     /// [`Attribution::polls`], [`Attribution::wakeups`].
     pub softirqs: Examined,
-    /// Polls outside of softirqs, and the wakeups by and of the kthreads that do so.
+    /// Polls outside of softirqs, and the wakeups by and of the kthreads that poll.
     pub other_polls: Examined,
 }
 
 impl Sampling {
-    /// What was added after an earlier state.
+    /// The events added since an earlier state.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             reads: self.reads.since(earlier.reads),
@@ -98,12 +98,12 @@ impl Sampling {
 
 /// Events of one kind, and how many of them were examined.
 ///
-/// A CPU examines all while they are rare. Of frequent ones it examines one in 32.5 on average, at
-/// random, which stands for all since the one before it.
+/// A CPU examines all events while they are rare. If they are frequent, it examines one in 32.5 on
+/// average, at random. Each examined event stands for all events since the previous examined one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Examined {
-    /// Events that the examined ones stand for.
+    /// Number of events for which the examined ones stand.
     pub events: u64,
     /// Examined events.
     pub examined: u64,
@@ -138,19 +138,20 @@ impl Examined {
     }
 }
 
-/// CPU time that the eBPF programs took.
+/// CPU time of the eBPF programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountingCost {
     /// All CPUs together, in nanoseconds.
     pub ns: u64,
-    /// Measured by the kernel (`kernel.bpf_stats_enabled`), else estimated by the events.
+    /// Whether the kernel measured it (`kernel.bpf_stats_enabled`). Otherwise it is estimated from
+    /// the events.
     pub measured: bool,
 }
 
 impl Attribution {
-    /// Adds the counts of the window that follows directly. Rows of both windows stay apart: sums
-    /// over rows hold, but a row may occur twice. Stages are left out.
+    /// Adds the counts of the window that follows directly. Rows of both windows stay separate:
+    /// sums over rows are right, but a row may occur twice. Stages are left out.
     pub fn append(&mut self, next: Self) {
         self.elapsed += next.elapsed;
         self.polls.extend(next.polls);
@@ -193,15 +194,15 @@ pub enum AttributionSource {
 /// Polls of one NAPI instance on one CPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Poll {
-    /// The NAPI instance; 0 for instances without an id (transmit, backlog), which `ifindex` and
-    /// `netns` distinguish.
+    /// The NAPI instance. 0 for instances without an id (transmit, backlog); `ifindex` and `netns`
+    /// distinguish those.
     pub napi: NapiId,
-    /// Name of its device, in the network namespace of the device; empty for the backlog (RPS,
-    /// veth, loopback).
+    /// Name of its device, in the device's network namespace. Empty for the backlog (RPS, veth,
+    /// loopback).
     pub netdev: String,
     /// Interface index of its device, in that namespace.
     pub ifindex: u32,
-    /// Inode number of that namespace (`/proc/<pid>/ns/net`), 0 when unknown.
+    /// Inode number of that namespace (`/proc/<pid>/ns/net`); 0 if unknown.
     pub netns: u32,
     /// The CPU that polled.
     pub cpu: CpuId,
@@ -209,8 +210,8 @@ pub struct Poll {
     pub polls: u64,
     /// Packets that the polls returned (an LRO or hardware-GRO aggregate counts as one).
     pub packets: u64,
-    /// Time of the polls in NET_RX, without interrupts, in nanoseconds; `None` when not measured
-    /// (no softirq hooks, kthreads, busy polling).
+    /// Time of the polls in NET_RX, without interrupts, in nanoseconds; `None` if not measured (no
+    /// softirq hooks, kthreads, busy polling).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns: Option<u64>,
 }
@@ -218,17 +219,16 @@ pub struct Poll {
 /// Bytes of one queue that one consumer read on one CPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Consumption {
-    /// The NAPI instance that received the data; `None` when unresolved.
+    /// The NAPI instance that received the data; `None` if it was not found.
     pub napi: Option<NapiId>,
-    /// The rx queue that the driver recorded in the packet; `None` when it recorded none (veth) or
-    /// unresolved.
+    /// The rx queue that the driver recorded in the packet; `None` if the driver recorded none
+    /// (veth), or if it was not found.
     pub rx_queue: Option<u32>,
     /// How NAPI instance and queue were found.
     pub resolved: QueueResolution,
-    /// The CPU that polled the packets; `None` when only [`Attribution::polls`] has it.
+    /// The CPU that polled the packets; `None` if only [`Attribution::polls`] has it.
     pub poll_cpu: Option<CpuId>,
-    /// The CPU that ran the protocol (`sk_incoming_cpu`); under RPS it differs from the polling
-    /// CPU.
+    /// The CPU that ran the protocol (`sk_incoming_cpu`). With RPS it differs from the polling CPU.
     pub protocol_cpu: Option<CpuId>,
     /// The CPU on which the consumer called read.
     pub consumer_cpu: CpuId,
@@ -242,26 +242,26 @@ pub struct Consumption {
     pub events: u64,
     /// The byte count is exact, but the queue may belong to another packet of the same socket.
     pub approximate: bool,
-    /// Whether the UDP socket is connected; RFS steers only connected sockets. `None` for TCP or
-    /// when not observed.
+    /// Whether the UDP socket is connected, because RFS steers only connected sockets. `None` for
+    /// TCP, or if not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connected: Option<bool>,
 }
 
-/// How often receive work (the NET_RX softirq or a NAPI kthread) on one CPU woke a sleeping thread,
-/// or anything there a NAPI kthread.
+/// How often receive work (the NET_RX softirq or a NAPI kthread) on one CPU woke a sleeping thread.
+/// If the thread is a NAPI kthread, wakeups by any other work count too.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Wakeup {
-    /// The woken thread group; of kernel threads only those that poll a NAPI are counted.
+    /// The woken thread group. Of kernel threads, only those that poll a NAPI are counted.
     pub tgid: u32,
-    /// The CPU that ran the receive work, or what else woke it.
+    /// The CPU that ran the receive work or other waker.
     pub waker_cpu: CpuId,
-    /// The CPU on which the thread went to sleep, and wakes unless the scheduler moves it.
+    /// The CPU on which the thread went to sleep. It wakes there, unless the scheduler moves it.
     pub sleeper_cpu: CpuId,
     /// Number of wakeups.
     pub count: u64,
-    /// Those of them that found that CPU idle: it ran its idle task, perhaps interrupted by a
-    /// softirq. `None` when that was not counted.
+    /// How many of these wakeups found that CPU idle: it ran its idle task, perhaps interrupted by
+    /// a softirq. `None` if that was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<u64>,
 }
@@ -269,17 +269,17 @@ pub struct Wakeup {
 /// Packets received and queued for sending on a device, not read by a local socket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Forwarded {
-    /// The NAPI instance that received them; `None` when no NIC received them (a container sent
-    /// them) or when unknown.
+    /// The NAPI instance that received them; `None` if no NIC received them (a container sent
+    /// them), or if it is unknown.
     pub napi: Option<NapiId>,
     /// The rx queue that the driver recorded.
     pub rx_queue: Option<u32>,
     /// The CPU that polled them.
     pub poll_cpu: CpuId,
-    /// The CPU that queued them for sending; under RPS it differs from the polling CPU.
+    /// The CPU that queued them for sending. With RPS it differs from the polling CPU.
     pub xmit_cpu: CpuId,
     /// Name of the egress device, in its network namespace. A bond or VLAN and the device below it
-    /// each count the packet.
+    /// both count the packet.
     pub egress: String,
     /// Interface index of the egress device, in that namespace.
     pub egress_ifindex: u32,
@@ -287,7 +287,7 @@ pub struct Forwarded {
     pub egress_netns: u32,
     /// The tx queue.
     pub tx_queue: u32,
-    /// Packets on the wire: a large packet counts as its segments.
+    /// Packets on the wire. A large packet counts as its segments.
     pub packets: u64,
     /// Bytes with link-layer headers.
     pub bytes: u64,
@@ -300,9 +300,9 @@ pub struct Consumer {
     pub tgid: u32,
     /// Its name (`/proc/<tgid>/comm`).
     pub comm: String,
-    /// Its cgroup path (v2), below `/sys/fs/cgroup`; `None` when it exited before the lookup.
+    /// Its cgroup path (v2), below `/sys/fs/cgroup`; `None` if it exited before the lookup.
     pub cgroup: Option<String>,
-    /// Inode number of its network namespace, 0 when unknown.
+    /// Inode number of its network namespace; 0 if unknown.
     pub netns: u32,
 }
 
@@ -322,10 +322,10 @@ pub enum Protocol {
 pub enum QueueResolution {
     /// The socket or packet contains them.
     Direct,
-    /// By the packet's hash, recorded at the NIC (a veth clears the NAPI id), or where the NAPI of
-    /// a virtual device polled it.
+    /// By the packet's hash, recorded at the NIC (a veth clears the NAPI id) or where the NAPI of a
+    /// virtual device polled it.
     FlowHash,
-    /// By the packet's addresses and ports, recorded there if it has no hash.
+    /// By the packet's addresses and ports, recorded in the same place if the packet has no hash.
     FiveTuple,
     /// Computed: the Toeplitz hash of the addresses and ports, looked up in the NIC's indirection
     /// table.
@@ -356,19 +356,19 @@ pub struct CpuTime {
     pub hardirqs: u64,
     /// Call-function inter-processor interrupts received.
     pub ipis: u64,
-    /// Reschedule inter-processor interrupts received; `None` when they were not counted.
+    /// Reschedule inter-processor interrupts received; `None` if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reschedules: Option<Reschedules>,
 }
 
-/// The inter-processor interrupts by which one CPU makes another one switch to a thread that it has
-/// woken.
+/// The inter-processor interrupts with which one CPU makes another one switch to a thread that it
+/// has woken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reschedules {
-    /// Time in their handlers, in nanoseconds; the switch to the thread comes after it.
+    /// Time in their handlers, in nanoseconds. The switch to the thread comes after it.
     pub ns: u64,
-    /// Their number.
+    /// Number of these interrupts.
     pub count: u64,
 }
 
@@ -387,7 +387,7 @@ impl CpuTime {
         self.net_rx_runs += more.net_rx_runs;
         self.hardirqs += more.hardirqs;
         self.ipis += more.ipis;
-        // a sum that covers a part of the time only would be too small
+        // a sum that covers only a part of the time would be too small
         self.reschedules = self
             .reschedules
             .zip(more.reschedules)
@@ -411,7 +411,7 @@ pub struct Hook {
     pub quantity: String,
     /// The attach point (`tp_btf/napi_poll`).
     pub hook: String,
-    /// Why it is not attached; `None` when it is.
+    /// Why it is not attached; `None` if it is.
     pub refused: Option<String>,
 }
 
@@ -419,7 +419,7 @@ pub struct Hook {
 mod tests {
     use super::*;
 
-    /// Samples a stream as `bpf/sample.h` does without a quota; each event belongs to the row with
+    /// Samples a stream as `bpf/sample.h` does without a quota. Each event belongs to the row with
     /// this probability. Returns the estimate's relative error, and what was examined.
     fn sampled(seed: u64, events: u64, share: f64) -> (f64, Examined) {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -1,5 +1,5 @@
-//! Host settings for the audit besides queues and interrupts: links, queueing disciplines, limits,
-//! connections, power.
+//! Host settings for the audit, in addition to queues and interrupts: links, queueing disciplines,
+//! limits, connections, power.
 //!
 //! Placement does not need them, so only a full read fills them. Absent is `None`, never 0.
 
@@ -24,7 +24,7 @@ pub struct Audit {
     pub qdiscs: Reading<Vec<Qdisc>>,
     /// The TCP connections that moved the most bytes.
     pub connections: Reading<Connections>,
-    /// Frequency and idle states, of CPUs that have them.
+    /// Frequency and idle states of the CPUs that have them.
     #[serde(default)]
     pub cpus: BTreeMap<CpuId, CpuPower>,
     /// Settings of the machine as a whole.
@@ -38,7 +38,7 @@ pub struct Audit {
 pub struct NetdevAudit {
     /// PCIe links from the device up to the root port; empty without PCIe.
     pub pcie: Vec<PcieLink>,
-    /// Whether it is a virtual function; its link is that of the physical function.
+    /// Whether it is a virtual function. Its link is that of the physical function.
     pub virtual_function: bool,
     /// Byte queue limits and timeouts, by tx queue.
     pub tx_queues: BTreeMap<u32, TxLimits>,
@@ -97,14 +97,14 @@ fn lane_mbps(mtps: u32) -> u64 {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TxLimits {
-    /// `byte_queue_limits/limit`: bytes that may be in flight; 0 until the driver has reported a
+    /// `byte_queue_limits/limit`: bytes that may be in flight. 0 until the driver has reported a
     /// completion.
     pub limit_bytes: Option<u64>,
     /// `byte_queue_limits/limit_max`.
     pub limit_max_bytes: Option<u64>,
     /// `byte_queue_limits/inflight`.
     pub inflight_bytes: Option<u64>,
-    /// `tx_timeout`: times that the watchdog found the queue stuck.
+    /// `tx_timeout`: how often the watchdog found the queue stuck.
     pub tx_timeouts: Option<u64>,
 }
 
@@ -128,7 +128,7 @@ pub struct Qdisc {
     pub ifindex: u32,
     /// Kind (`fq_codel`).
     pub kind: String,
-    /// Handle, major number in the upper half; 0 for a default qdisc.
+    /// Handle, with the major number in the upper half. 0 for a default qdisc.
     pub handle: u32,
     /// Handle of its parent; [`Qdisc::ROOT`] for the netdev.
     pub parent: u32,
@@ -138,9 +138,9 @@ pub struct Qdisc {
     pub packets: u64,
     /// Packets dropped.
     pub drops: u32,
-    /// Packets queued again because the driver could not take them.
+    /// Packets queued again because the driver could not accept them.
     pub requeues: u32,
-    /// Times that it exceeded its rate.
+    /// How often it exceeded its rate.
     pub overlimits: u32,
     /// Packets in the queue now.
     pub qlen: u32,
@@ -163,7 +163,7 @@ impl Qdisc {
 pub struct Connections {
     /// Number of connections.
     pub seen: u64,
-    /// The connections that moved the most bytes, at most [`Connections::MAX_LISTED`].
+    /// The connections that moved the most bytes; at most [`Connections::MAX_LISTED`].
     #[serde(rename = "kept")]
     pub busiest: Vec<Connection>,
 }
@@ -186,7 +186,7 @@ pub struct Connection {
     pub peer: Option<SocketAddr>,
     /// Largest segment to send, in bytes.
     pub snd_mss: u32,
-    /// Largest segment received from the peer, in bytes, an estimate.
+    /// Estimate of the largest segment received from the peer, in bytes.
     pub rcv_mss: u32,
     /// MSS advertised to the peer, in bytes.
     pub advmss: u32,
@@ -194,7 +194,7 @@ pub struct Connection {
     pub pmtu: u32,
     /// Round-trip time, in microseconds.
     pub rtt_usecs: u32,
-    /// Round-trip time measured by the receiver, in microseconds; 0 without a measurement.
+    /// Round-trip time measured by the receiver, in microseconds. 0 without a measurement.
     pub rcv_rtt_usecs: u32,
     /// Congestion window, in segments.
     pub snd_cwnd: u32,
@@ -256,7 +256,7 @@ pub struct IdleState {
     pub name: String,
     /// Exit latency, in microseconds.
     pub latency_usecs: u64,
-    /// Whether it is disabled by user space.
+    /// Whether user space disabled it.
     pub disabled: bool,
     /// Number of entries.
     pub usage: u64,
@@ -273,7 +273,7 @@ pub struct MachineAudit {
     /// `/dev/cpu_dma_latency`, in microseconds: the wake latency that user space requested.
     pub cpu_dma_latency_usecs: Option<i32>,
     /// Bytes between each last-level cache and memory for the default group (resctrl's
-    /// `mbm_total_bytes`), by domain; empty when resctrl is not mounted.
+    /// `mbm_total_bytes`), by domain. Empty if resctrl is not mounted.
     pub memory_bytes: BTreeMap<String, u64>,
     /// Whether the memory controllers have counters for perf (`uncore_imc*`).
     pub uncore_counters: bool,

@@ -24,8 +24,8 @@ pub struct Thread {
 pub struct Cgroup {
     /// Path below the root of the cgroup hierarchy.
     pub path: String,
-    /// `cpuset.cpus`; empty if the cgroup inherits its parent's CPUs.
+    /// `cpuset.cpus`. Empty if the cgroup inherits its parent's CPUs.
     pub cpus: CpuSet,
-    /// `cpuset.cpus.effective` of its parent: the most that the cgroup can have.
+    /// `cpuset.cpus.effective` of its parent: the largest set that the cgroup can have.
     pub open: CpuSet,
 }

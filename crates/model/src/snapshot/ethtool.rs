@@ -1,4 +1,4 @@
-//! The state that `ethtool` shows of a netdev, as plain values that a bundle can store.
+//! The state of a netdev that `ethtool` shows, as plain values that a bundle can store.
 //!
 //! Field names are those of the kernel's `include/uapi/linux/ethtool.h`. `ethtool_decode` decodes
 //! the kernel's bytes; the `sys` crate reads them.
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::as_text::as_text;
 use crate::machine::reading::Reading;
 
-/// Everything a driver reports through ethtool; a part may be absent, with the reason.
+/// Everything that a driver reports through ethtool. A part may be absent, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ethtool {
     /// Driver and firmware.
@@ -35,7 +35,7 @@ pub struct Ethtool {
     pub flow_hash: BTreeMap<FlowType, Reading<HashFields>>,
     /// Speed and duplex.
     pub link: Reading<Link>,
-    /// The driver's own counters, in its order; a name may repeat.
+    /// The driver's own counters, in its order. A name may repeat.
     pub stats: Reading<Vec<(String, u64)>>,
 }
 
@@ -44,7 +44,7 @@ pub struct Ethtool {
 pub struct Driver {
     /// Name, such as `igb`.
     pub driver: String,
-    /// Version; the kernel's version if the driver gives none.
+    /// Version. If the driver gives none, this is the kernel's version.
     pub version: Option<String>,
     /// Firmware version.
     pub fw_version: Option<String>,
@@ -61,7 +61,7 @@ pub struct Limit {
     pub max: u32,
 }
 
-/// `struct ethtool_channels`; `None`: the netdev has no such channel type.
+/// `struct ethtool_channels`; `None` if the netdev does not have this channel type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Channels {
     /// Channels that only receive.
@@ -74,7 +74,7 @@ pub struct Channels {
     pub combined: Option<Limit>,
 }
 
-/// `struct ethtool_ringparam`, in descriptors; `None`: the netdev has no such ring.
+/// `struct ethtool_ringparam`, in descriptors; `None` if the netdev does not have this ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rings {
     /// Receive ring.
@@ -87,7 +87,7 @@ pub struct Rings {
     pub tx: Option<Limit>,
 }
 
-/// `struct ethtool_coalesce`; the ioctl reports 0 also for a knob that the driver lacks.
+/// `struct ethtool_coalesce`. The ioctl also reports 0 for a setting that the driver lacks.
 #[allow(missing_docs)] // the kernel's header documents each field under the same name
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coalesce {
@@ -119,7 +119,7 @@ pub struct Coalesce {
 }
 
 impl Ethtool {
-    /// All parts absent, for one reason.
+    /// All parts absent, for the same reason.
     pub fn unavailable(why: &str) -> Self {
         fn absent<T>(why: &str) -> Reading<T> {
             Reading::Absent(why.to_owned())
@@ -175,16 +175,16 @@ impl Feature {
     }
 }
 
-/// RSS: the packet hash modulo the table length selects an entry; the entry is the rx queue.
+/// RSS: the packet hash modulo the table length selects an entry, and the entry is the rx queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rss {
-    /// The hash function; `None` when the driver does not report it.
+    /// The hash function; `None` if the driver does not report it.
     pub function: Option<HashFunction>,
-    /// The hash key; `None` when the driver does not report it (igb before 2026).
+    /// The hash key; `None` if the driver does not report it (igb before 2026).
     pub key: Option<Vec<u8>>,
-    /// The indirection table: the rx queue of each entry; empty when the driver has no table.
+    /// The indirection table: the rx queue of each entry. Empty if the driver has no table.
     pub indirection: Vec<u32>,
-    /// Bits of `input_xfrm` (since 6.8): 1 symmetric-xor, 2 symmetric-or-xor; 0 for none or on
+    /// Bits of `input_xfrm` (since 6.8): 1 symmetric-xor, 2 symmetric-or-xor. 0 for none, or on
     /// older kernels.
     pub input_xfrm: u8,
 }
@@ -269,7 +269,7 @@ impl fmt::Display for FlowType {
     }
 }
 
-/// The packet fields in the RSS hash, written as ethtool writes them (`sdfn`).
+/// The packet fields in the RSS hash, in ethtool's form (`sdfn`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]
@@ -312,7 +312,7 @@ impl HashFields {
         self.0 & other.0 == other.0
     }
 
-    /// Whether the hash uses no field; such flows all take entry 0.
+    /// Whether the hash uses no field. Then all flows use entry 0.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -363,13 +363,13 @@ as_text!(HashFields);
 /// `struct ethtool_link_settings`: the fields that placement uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Speed in Mbit/s; `None` when unknown, or 0, which drivers report while the link is down.
+    /// Speed in Mbit/s; `None` if it is unknown, or 0, which drivers report while the link is down.
     pub speed_mbps: Option<u32>,
     /// Duplex; `None` when unknown.
     pub duplex: Option<Duplex>,
     /// Connector: `tp`, `fibre`, `da`, `none`, ...
     pub port: String,
-    /// Whether speed and duplex are negotiated; `None` when unknown.
+    /// Whether speed and duplex are negotiated; `None` if unknown.
     pub autoneg: Option<bool>,
 }
 

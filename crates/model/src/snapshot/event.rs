@@ -22,12 +22,12 @@ pub enum Event {
     Renamed {
         /// The old name.
         from: String,
-        /// The new one.
+        /// The new name.
         to: String,
     },
     /// A CPU came online.
     CpuOnline(CpuId),
-    /// A CPU went offline; the kernel moves its interrupts.
+    /// A CPU went offline. The kernel moves its interrupts.
     CpuOffline(CpuId),
     /// The machine resumed after a suspend.
     Resumed,

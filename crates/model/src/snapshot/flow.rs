@@ -21,28 +21,28 @@ pub struct Flow {
     pub netns: u32,
     /// The rx queue, as the driver recorded it.
     pub queue: Option<u32>,
-    /// The NIC's hash; `None` if it gave none, as for packets that it cannot hash.
+    /// The NIC's hash; `None` if the NIC gave none, as for packets that it cannot hash.
     pub hash: Option<u32>,
     /// The protocol after the outermost network header.
     pub outer: Outer,
     /// Whether the outermost network header is IPv6.
     pub v6: bool,
-    /// IP fragments: only the first has ports, so none are hashed by ports.
+    /// IP fragments. Only the first has ports, so none are hashed by ports.
     pub fragments: bool,
-    /// Number of the peer's address, unique within the observation; 0 without an address.
+    /// Number of the peer's address, unique within the observation. 0 without an address.
     pub peer: u32,
-    /// Number of the connection, equal for both directions; 0 without addresses.
+    /// Number of the connection, the same for both directions. 0 without addresses.
     pub connection: u32,
-    /// Source and destination; a bundle contains them only with `capture --with-addresses`.
+    /// Source and destination. A bundle contains them only with `capture --with-addresses`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<Ends>,
-    /// Packets as on the wire: those that GRO merged count one by one.
+    /// Packets as on the wire: packets merged by GRO count one by one.
     pub packets: u64,
     /// Bytes from the outermost network header on, after GRO.
     pub bytes: u64,
 }
 
-/// The protocol after the outermost network header of a packet: all that a NIC can use.
+/// The protocol after the outermost network header of a packet. A NIC can use nothing else.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -68,7 +68,7 @@ pub enum Outer {
     SixInIp,
     Esp,
     Ah,
-    /// PPPoE sessions: the NIC finds no IP header at the expected place.
+    /// PPPoE sessions. The NIC finds no IP header at the expected place.
     Pppoe,
     /// A switch tag (DSA) before the packet.
     Dsa,
@@ -82,7 +82,7 @@ pub enum Outer {
     Unknown,
 }
 
-/// Source and destination of a flow; ports are 0 if it has none.
+/// Source and destination of a flow. Ports are 0 if it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ends {

@@ -21,15 +21,15 @@ pub struct Snapshot {
     pub machine: HostIdentity,
     /// Time since boot when the counters were read (CLOCK_BOOTTIME).
     pub at: Duration,
-    /// CPUs, caches and nodes; snapshots share it until a CPU goes online or offline.
+    /// CPUs, caches and nodes. Snapshots share this value until a CPU goes online or offline.
     pub topology: Arc<Topology>,
-    /// Device interrupts: all, or only those of netdevs when `other_vectors` is not empty.
+    /// Device interrupts: all, or only those of netdevs if `other_vectors` is not empty.
     pub irqs: BTreeMap<Irq, IrqState>,
-    /// Number of interrupts left out of `irqs`, by their single effective CPU.
+    /// Number of interrupts that are left out of `irqs`, by their single effective CPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub other_vectors: BTreeMap<CpuId, usize>,
-    /// Rows of the architecture in `/proc/interrupts` (`CAL`, `RES`, ...), counts per CPU; empty
-    /// for a row whose counts were not read.
+    /// Rows of the architecture in `/proc/interrupts` (`CAL`, `RES`, ...), with counts per CPU. A
+    /// row whose counts were not read is empty.
     pub arch_interrupts: BTreeMap<String, BTreeMap<CpuId, u64>>,
     /// `/proc/irq/default_smp_affinity`.
     pub default_smp_affinity: Option<CpuSet>,
@@ -39,24 +39,24 @@ pub struct Snapshot {
     pub netdevs: Vec<Netdev>,
     /// Settings of the network stack as a whole.
     pub net: NetSettings,
-    /// Other programs that write the same knobs and run now.
+    /// Other programs that are running and write the same knobs.
     pub knob_owners: Vec<KnobOwner>,
     /// Protocol counters of netsilo's own network namespace since its creation, with the names of
-    /// `nstat`; empty when not read.
+    /// `nstat`. Empty if not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub protocols: BTreeMap<String, u64>,
-    /// Sockets of that namespace that have dropped something; `None` when not read.
+    /// Sockets of that namespace that have dropped something; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub losing_sockets: Option<Vec<LosingSocket>>,
-    /// Run and wait time of each `ksoftirqd/<cpu>` since boot; empty when not read.
+    /// Run and wait time of each `ksoftirqd/<cpu>` since boot. Empty if not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,
-    /// Run and wait time of each NAPI kthread since its start, by pid; empty when not read.
+    /// Run and wait time of each NAPI kthread since its start, by pid. Empty if not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub napi_threads: BTreeMap<u32, ThreadTime>,
     /// Reads that failed, with the reason.
     pub gaps: Vec<Gap>,
-    /// Links, queueing disciplines, limits, connections, power; only a full read fills it.
+    /// Links, queueing disciplines, limits, connections, power. Only a full read fills it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<crate::snapshot::audit::Audit>,
 }
@@ -72,16 +72,16 @@ pub struct HostIdentity {
     pub boot_id: String,
     /// Kernel command line, for `isolcpus`, `nohz_full`, `threadirqs`.
     pub cmdline: String,
-    /// Inode number of the network namespace of the netdevs, 0 when unknown.
+    /// Inode number of the network namespace of the netdevs; 0 if unknown.
     #[serde(default)]
     pub netns: u32,
-    /// Whether the machine is a guest of a hypervisor; `None` when unknown.
+    /// Whether the machine is a guest of a hypervisor; `None` if unknown.
     #[serde(default)]
     pub virtual_machine: Option<bool>,
 }
 
 impl HostIdentity {
-    /// Whether a network namespace is that of the netdevs; also if either is not known.
+    /// Whether a network namespace is that of the netdevs. Also true if either is not known.
     pub fn is_own_netns(&self, netns: u32) -> bool {
         self.netns == 0 || netns == 0 || self.netns == netns
     }
@@ -104,14 +104,14 @@ pub struct IrqState {
     pub actions: Vec<String>,
     /// Interrupt controller and hardware number as printed (`PCI-MSIX-0000:00:04.0 1-edge`).
     pub chip: String,
-    /// Interrupts taken, by CPU; zeros are left out.
+    /// Number of interrupts by CPU. Zeros are left out.
     pub counts: BTreeMap<CpuId, u64>,
     /// `smp_affinity`: the requested CPUs.
     pub requested: Option<CpuSet>,
-    /// `effective_affinity`: the CPUs in effect (usually one); on x86 it changes only with the next
+    /// `effective_affinity`: the CPUs in effect (usually one). On x86 it changes only with the next
     /// interrupt.
     pub effective: Option<CpuSet>,
-    /// `affinity_hint`: the driver's suggestion; `None` when empty.
+    /// `affinity_hint`: the driver's suggestion; `None` if empty.
     pub hint: Option<CpuSet>,
     /// `node`: the NUMA node of the device; `None` for -1.
     pub node: Option<NodeId>,
@@ -170,17 +170,18 @@ pub struct Softnet {
     pub processed: u32,
     /// Packets dropped because the backlog was full.
     pub dropped: u32,
-    /// Times that `net_rx_action` stopped with work left (budget or time exhausted); not a drop.
+    /// How often `net_rx_action` stopped with work left (budget or time exhausted). This is not a
+    /// drop.
     pub time_squeeze: u32,
-    /// Times that another CPU woke this CPU to process RPS packets.
+    /// How often another CPU woke this CPU to process RPS packets.
     pub received_rps: u32,
-    /// Times that a flow exceeded its limit (`flow_limit_count`).
+    /// How often a flow exceeded its limit (`flow_limit_count`).
     pub flow_limit_count: u32,
     /// Packets in the backlog now (`input_queue` + `process_queue`); `None` before 5.10.
     pub backlog_len: Option<u32>,
-    /// Its part in `input_queue`; `None` before 6.2 (15 columns).
+    /// The part of the backlog in `input_queue`; `None` before 6.2 (15 columns).
     pub input_qlen: Option<u32>,
-    /// Its part in `process_queue`; `None` before 6.2.
+    /// The part of the backlog in `process_queue`; `None` before 6.2.
     pub process_qlen: Option<u32>,
 }
 
@@ -218,8 +219,8 @@ pub enum OwnedKnob {
     Rps,
     /// `xps_cpus`.
     Xps,
-    /// Any of these once, at boot or when a device or container appears; reported, but no conflict
-    /// now.
+    /// Any of these once, at boot or when a device or container appears. This is reported, but is
+    /// not a conflict now.
     LaterDevices,
     /// `net.core` and `net.ipv4` sysctls that the audit reads (budgets, backlog, socket buffers).
     Sysctls,

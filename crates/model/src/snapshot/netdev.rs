@@ -28,11 +28,11 @@ pub struct Netdev {
     pub mac: Option<String>,
     /// NUMA node of the device; `None` for -1. For virtio: the node of the parent PCI device.
     pub node: Option<NodeId>,
-    /// Link speed in Mbit/s; `None` when unknown.
+    /// Link speed in Mbit/s; `None` if unknown.
     pub speed_mbps: Option<u32>,
     /// Administratively up (`IFF_UP`).
     pub up: bool,
-    /// Carrier; `None` when the device is down.
+    /// Carrier; `None` if the device is down.
     pub carrier: Option<bool>,
     /// MTU in bytes.
     pub mtu: u32,
@@ -42,19 +42,19 @@ pub struct Netdev {
     pub rx_queues: Vec<RxQueue>,
     /// Transmit queues, by index.
     pub tx_queues: Vec<TxQueue>,
-    /// All interrupts of the device (`device/msi_irqs`, of the parent device for virtio), including
-    /// configuration vectors.
+    /// All interrupts of the device (`device/msi_irqs`; for virtio, of the parent device),
+    /// including configuration vectors.
     pub irqs: Vec<Irq>,
     /// NAPI instances, from netdev netlink or from kthreads.
     pub napis: Vec<Napi>,
-    /// `/sys/class/net/<dev>/threaded`: 0, 1 or 2 (busy poll); `None` when the kernel has no such
-    /// file.
+    /// `/sys/class/net/<dev>/threaded`: 0, 1 or 2 (busy poll); `None` if the kernel does not have
+    /// this file.
     pub threaded: Option<u32>,
-    /// `/sys/class/net/<dev>/napi_defer_hard_irqs`: empty polls before the interrupt is enabled
-    /// again; 0 means at once.
+    /// `/sys/class/net/<dev>/napi_defer_hard_irqs`: number of empty polls before the interrupt is
+    /// enabled again. 0 means at once.
     #[serde(default)]
     pub napi_defer_hard_irqs: Option<u32>,
-    /// `/sys/class/net/<dev>/gro_flush_timeout`, in nanoseconds; 0 means that GRO flushes at the
+    /// `/sys/class/net/<dev>/gro_flush_timeout`, in nanoseconds. 0 means that GRO flushes at the
     /// end of each poll.
     #[serde(default)]
     pub gro_flush_timeout: Option<u64>,
@@ -62,7 +62,7 @@ pub struct Netdev {
     pub statistics: BTreeMap<String, u64>,
     /// Settings and statistics from ethtool.
     pub ethtool: Option<crate::snapshot::ethtool::Ethtool>,
-    /// Where an XDP program is attached, which may take packets before the stack sees them; `None`
+    /// Where an XDP program is attached; it may take packets before the stack sees them. `None`
     /// without a known program.
     #[serde(default)]
     pub xdp: Option<Xdp>,
@@ -95,10 +95,11 @@ pub struct RxQueue {
     pub rps_cpus: Option<CpuSet>,
     /// `rps_flow_cnt`: 0 means that RFS is off.
     pub rps_flow_cnt: Option<u32>,
-    /// Holder of the queue (AF_XDP, io_uring or a lease); netsilo must not change such a queue.
+    /// Holder of the queue (AF_XDP, io_uring or a lease). netsilo must not change a queue that has
+    /// a holder.
     #[serde(default)]
     pub leased: Option<String>,
-    /// The CPU to which the queue's VMBus channel is bound (netvsc has no interrupts of its own).
+    /// The CPU to which the queue's VMBus channel is bound (netvsc queues have no interrupts).
     #[serde(default)]
     pub vmbus_cpu: Option<CpuId>,
 }
@@ -112,7 +113,7 @@ pub struct TxQueue {
     pub irq: Option<Association<Irq>>,
     /// The NAPI instance that polls its completions.
     pub napi: Option<Association<NapiId>>,
-    /// `xps_cpus`; `None` where the device has no XPS (one queue).
+    /// `xps_cpus`; `None` if the device has no XPS (one queue).
     pub xps_cpus: Option<CpuSet>,
     /// `xps_rxqs`, as a set of rx queue numbers.
     pub xps_rxqs: Option<CpuSet>,
@@ -121,7 +122,7 @@ pub struct TxQueue {
 /// A NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Napi {
-    /// Id; 0 for an instance without one (virtio's transmit NAPIs).
+    /// Id. 0 for an instance without one (virtio's transmit NAPIs).
     pub id: NapiId,
     /// Interrupt, if the driver reports it.
     pub irq: Option<Irq>,
@@ -135,9 +136,9 @@ pub struct Napi {
 pub struct NapiThread {
     /// Process id.
     pub pid: u32,
-    /// Name; the kernel cuts it to 15 bytes.
+    /// Name. The kernel cuts it to 15 bytes.
     pub comm: String,
-    /// Start time in clock ticks after boot; identifies the process together with the pid.
+    /// Start time in clock ticks after boot. Together with the pid it identifies the process.
     pub start_time: u64,
     /// The CPUs on which it may run.
     pub cpus: CpuSet,
@@ -166,7 +167,7 @@ pub enum AssociationSource {
     ActionName(String),
     /// `/sys/bus/vmbus/devices/*/channels`.
     VmbusChannel,
-    /// The device has one interrupt only.
+    /// The device has only one interrupt.
     OnlyIrq,
     /// Observed by eBPF: this NAPI polled packets of this queue.
     Observed,
@@ -181,7 +182,7 @@ pub enum Confidence {
     Guess,
     /// The driver's documented name, on a device that owns the interrupt.
     Named,
-    /// Reported by the kernel or observed.
+    /// The kernel reports it, or it was observed.
     Certain,
 }
 
@@ -193,22 +194,22 @@ pub struct NetdevIdentity {
     pub name: String,
     /// Device path below `/sys`; `None` for virtual devices.
     pub device_path: Option<String>,
-    /// Interface index of a virtual device: another device of the same name has another one, as
-    /// the kernel numbers netdevs upwards (`net/core/dev.c:dev_index_reserve`). `None` for devices
-    /// with a path, and where it was not recorded.
+    /// Interface index of a virtual device. A later device with the same name has another index,
+    /// because the kernel numbers netdevs upwards (`net/core/dev.c:dev_index_reserve`). `None` for
+    /// devices with a path, and if it was not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ifindex: Option<u32>,
 }
 
 impl NetdevIdentity {
-    /// What this netdev is recognised by.
+    /// The identity of this netdev.
     pub fn from_netdev(netdev: &Netdev) -> Self {
         let (name, device_path) = (netdev.name.clone(), netdev.device_path.clone());
         let ifindex = device_path.is_none().then_some(netdev.ifindex);
         Self { name, device_path, ifindex }
     }
 
-    /// Whether this is it: the same name on the same device.
+    /// Whether this is the netdev: the same name on the same device.
     pub fn is(&self, netdev: &Netdev) -> bool {
         self.name == netdev.name
             && self.device_path == netdev.device_path

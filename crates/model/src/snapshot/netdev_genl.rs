@@ -24,7 +24,7 @@ impl NetdevGenl {
     }
 }
 
-/// The direction of a queue; rx and tx queues are numbered separately.
+/// The direction of a queue. Rx and tx queues are numbered separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -43,9 +43,10 @@ pub struct Queue {
     pub id: u32,
     /// Direction of the queue.
     pub direction: Direction,
-    /// Id of the NAPI that serves it; `None` when the driver does not report it.
+    /// Id of the NAPI that serves it; `None` if the driver does not report it.
     pub napi_id: Option<u32>,
-    /// The holder that replaces the kernel's stack; netsilo must not change such a queue.
+    /// The holder that replaces the kernel's stack. netsilo must not change a queue that has a
+    /// holder.
     #[serde(default)]
     pub owners: Vec<QueueHolder>,
 }
@@ -78,14 +79,14 @@ pub struct Napi {
     pub ifindex: u32,
     /// Id, unique in the whole kernel.
     pub id: u32,
-    /// Interrupt number; `None` when the driver does not report it.
+    /// Interrupt number; `None` if the driver does not report it.
     pub irq: Option<u32>,
     /// Pid of its kthread when threaded.
     pub pid: Option<u32>,
     /// Number of empty polls before hardirqs are enabled again.
     pub defer_hard_irqs: Option<u32>,
-    /// Maximum time that a poll is deferred and GRO holds packets; `None` above 4.29 s, since
-    /// netlink-bindings 0.3 reads a u32.
+    /// Maximum time for which a poll is deferred and GRO holds packets; `None` above 4.29 s,
+    /// because netlink-bindings 0.3 reads a u32.
     pub gro_flush_timeout_nsecs: Option<u64>,
     /// Time that hardirqs stay off while an application busy-polls.
     pub irq_suspend_timeout_nsecs: Option<u64>,

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
 
-/// The newest schema of an observation's JSON; it grows when a field changes its meaning or is
-/// removed.
+/// The newest schema of an observation's JSON. It is increased when a field changes its meaning or
+/// is removed.
 pub const SCHEMA: u32 = 1;
 
 /// Two snapshots and the eBPF measurements between them: the input of all analysis.
@@ -14,24 +14,24 @@ pub const SCHEMA: u32 = 1;
 pub struct Observation {
     /// The first snapshot.
     pub before: Snapshot,
-    /// The second, later one; decisions use its settings.
+    /// The second, later snapshot. Decisions use its settings.
     pub after: Snapshot,
     /// NAPI polls and consumers measured between the two snapshots.
     pub attribution: Attribution,
 }
 
 impl Observation {
-    /// Adds the observation that began where this one ended; see [`Attribution::append`].
+    /// Adds the observation that began where this one ended. See [`Attribution::append`].
     pub fn append(&mut self, next: Self) {
         self.after = next.after;
         self.attribution.append(next.attribution);
     }
 }
 
-/// An observation as JSON between programs: `capture --ndjson` prints it, `plan --ndjson` reads it.
+/// An observation as JSON between programs. `capture --ndjson` prints it, `plan --ndjson` reads it.
 ///
-/// The fields of [`Observation`] with a version. They are listed here once more, because
-/// `serde(flatten)` cannot read maps whose keys are numbers.
+/// The fields of [`Observation`], with a version. They are repeated here because `serde(flatten)`
+/// cannot read maps whose keys are numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ObservationDocument {
     /// The schema that the writer used.

@@ -24,15 +24,15 @@ pub struct Prerequisites {
     pub read_only: Vec<String>,
 }
 
-/// A feature of the kernel that netsilo uses and can do without.
+/// A feature of the kernel that netsilo uses but does not require.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KernelFeature {
     /// The kernel's own types (`CONFIG_DEBUG_INFO_BTF`).
     Btf,
-    /// Counts of each interrupt in a file of its own.
+    /// Counts of each interrupt in a separate file.
     CountsByInterrupt,
-    /// The CPUs on which an interrupt really arrives.
+    /// The CPUs on which an interrupt actually arrives.
     EffectiveAffinity,
     /// Receive packet steering.
     Rps,

@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 /// The `quantity` of the hooks that measure it ([`crate::snapshot::attribution::Hook`]).
 pub const QUANTITY: &str = "run-queue latency";
-/// Buckets per octave, equally wide: values in one bucket differ by at most 1/32.
+/// Number of equally wide buckets per octave. Values in one bucket differ by at most 1/32.
 pub const STEPS: u64 = 32;
-/// Number of buckets; the last one ends at 2^36 ns (69 s) and also holds longer waits.
+/// Number of buckets. The last one ends at 2^36 ns (69 s) and also holds longer waits.
 pub const BUCKETS: usize = 1024;
-/// The fewest waits for a 99th percentile: fewer have no ten waits above it.
+/// Minimum number of waits for a 99th percentile: fewer than that have no ten waits above it.
 pub const MIN_WAITS: u64 = 1000;
 
-/// Waits of threads that read sockets, from runnable to running, all CPUs together.
+/// Waits of threads that read sockets, from runnable to running, on all CPUs together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunqueueLatency {
-    /// Number of waits by bucket; the key is the bucket's shortest wait in nanoseconds. Empty
+    /// Number of waits by bucket. The key is the shortest wait of the bucket in nanoseconds. Empty
     /// buckets are left out.
     pub waits: BTreeMap<u64, u64>,
 }
@@ -48,7 +48,7 @@ impl RunqueueLatency {
         (count >= MIN_WAITS).then(|| self.ranked_ns(rank)).flatten()
     }
 
-    /// The wait of this rank (1: the shortest) in nanoseconds, interpolated within its bucket;
+    /// The wait of this rank (1 is the shortest) in nanoseconds, interpolated within its bucket;
     /// `None` if there are fewer waits.
     pub fn ranked_ns(&self, rank: u64) -> Option<f64> {
         let rank = rank.max(1) as f64;
@@ -61,7 +61,7 @@ impl RunqueueLatency {
     }
 }
 
-/// The shortest wait of a bucket; the inverse of `bucket_of` in `bpf/runqueue.bpf.c`.
+/// The shortest wait of a bucket. This is the inverse of `bucket_of` in `bpf/runqueue.bpf.c`.
 ///
 /// Up to [`STEPS`] a bucket is one nanosecond wide. From the second octave on, the width doubles
 /// with each octave.

@@ -9,16 +9,16 @@ pub struct LosingSocket {
     pub kind: SocketKind,
     /// Local port.
     pub port: u16,
-    /// Inode; identifies the socket together with the port.
+    /// Inode. Together with the port it identifies the socket.
     pub inode: u32,
     /// Packets (for a listener: connections) dropped since the socket was opened (`sk_drops`).
     pub drops: u64,
-    /// Memory of the queued packets, in bytes; for a listener the number of queued connections.
+    /// Memory of the queued packets, in bytes. For a listener, the number of queued connections.
     pub queued: u32,
     /// Maximum number of queued connections of a listener; `None` for other sockets.
     #[serde(default)]
     pub limit: Option<u32>,
-    /// The thread group that holds it; `None` when unknown.
+    /// The thread group that holds it; `None` if unknown.
     #[serde(default)]
     pub holder: Option<Holder>,
 }
@@ -47,7 +47,7 @@ pub struct Holder {
 impl LosingSocket {
     /// Drops since an earlier list of all losing sockets.
     ///
-    /// A socket missing from `before` had no drops yet, or did not exist.
+    /// A socket that is missing from `before` had no drops yet, or did not exist.
     pub fn dropped_since(&self, before: &[Self]) -> u64 {
         let same = |other: &&Self| {
             (other.kind, other.port, other.inode) == (self.kind, self.port, self.inode)

@@ -18,7 +18,8 @@ pub enum ReceiveStage {
     BridgeIp,
     /// Packet filter, connection tracking, address translation.
     Netfilter,
-    /// TCP, UDP and other protocols, up to the reader's wakeup; includes the packets they send.
+    /// TCP, UDP and other protocols, up to the reader's wakeup. Includes the packets that they
+    /// send.
     LocalDelivery,
     /// Queueing disciplines, segmentation of large packets, and the driver's transmit function.
     QdiscXmit,
@@ -57,12 +58,12 @@ impl ReceiveStage {
 /// The samples of one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageSamples {
-    /// Samples per second and CPU; only samples in receive work are kept.
+    /// Samples per second and CPU. Only samples in receive work are kept.
     pub per_s: u32,
     /// Samples by CPU and stage.
     pub cpus: BTreeMap<CpuId, BTreeMap<ReceiveStage, u64>>,
     /// Samples in receive work whose stack was lost.
     pub lost: u64,
-    /// Why there are no samples, or only `other`; `None` when sampling worked.
+    /// Why there are no samples, or only `other`; `None` if sampling worked.
     pub refused: Option<String>,
 }

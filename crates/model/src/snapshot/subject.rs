@@ -1,6 +1,6 @@
 //! The subject of a counter, a finding or a question: a part of the machine, as a value.
 //!
-//! Its text (`eth0 rx-3`) is for people, for JSON and for the command line; code compares values.
+//! Its text (`eth0 rx-3`) is for people, for JSON and for the command line. Code compares values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,7 +42,7 @@ pub enum Subject {
     /// The sockets of a local port that one thread group holds:
     /// `udp port 53 of dnsmasq (pid 812)`.
     Socket(SocketKind, u16, Holder),
-    /// Settings of a kind that several programs write: `RPS`.
+    /// Settings of one kind that several programs write: `RPS`.
     Settings(OwnedKnob),
 }
 
@@ -55,7 +55,7 @@ pub enum Direction {
     Tx,
 }
 
-/// A protocol, or a part of one that has counters of its own; sorted by label.
+/// A protocol, or a part of one that has separate counters. Sorted by label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProtocolPart {
     /// IPv4.
@@ -84,7 +84,7 @@ pub enum ProtocolPart {
     TcpOutOfOrder,
     /// Requests for TCP connections.
     TcpRequests,
-    /// UDP over IPv4 (in some counters over both).
+    /// UDP over IPv4 (in some counters, UDP over both).
     Udp,
     /// Checksums of UDP.
     UdpChecksums,
@@ -151,7 +151,7 @@ impl ProtocolPart {
 }
 
 impl Subject {
-    /// Whether it is UDP, a part of it, or UDP sockets.
+    /// Whether it is UDP, a part of UDP, or UDP sockets.
     pub fn is_udp(&self) -> bool {
         match self {
             Self::Protocol(protocol) => matches!(
@@ -166,7 +166,7 @@ impl Subject {
         }
     }
 
-    /// Whether it is TCP, a part of it, or TCP sockets.
+    /// Whether it is TCP, a part of TCP, or TCP sockets.
     pub fn is_tcp(&self) -> bool {
         match self {
             Self::Protocol(protocol) => matches!(
@@ -184,7 +184,7 @@ impl Subject {
 }
 
 impl LosingSocket {
-    /// Protocol and port, which several sockets may share (`SO_REUSEPORT`).
+    /// Protocol and port. Several sockets may share a port (`SO_REUSEPORT`).
     pub fn port_subject(&self) -> Subject {
         Subject::Port(self.kind, self.port)
     }
@@ -242,9 +242,10 @@ impl fmt::Display for Subject {
 #[error("expected cpu3, irq27, eth0 or eth0/rx-3, found {0:?}")]
 pub struct UnknownSubject(String);
 
-/// Parses the printed text, and what people type: `3` and `cpu 3` for `cpu3`, `eth0/rx-3`.
+/// Parses the printed text and what people type: `3` and `cpu 3` for `cpu3`, `eth0/rx-3`.
 ///
-/// A netdev that is called as another subject (`cpu3`) is taken for that subject.
+/// If the name of a netdev is also the text of another subject (`cpu3`), it is read as that
+/// subject.
 impl FromStr for Subject {
     type Err = UnknownSubject;
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 pub struct ThreadTime {
     /// Nanoseconds on a CPU.
     pub run_ns: u64,
-    /// Nanoseconds runnable while waiting for a CPU.
+    /// Nanoseconds in which it was runnable and waited for a CPU.
     pub wait_ns: u64,
-    /// Number of times that it got a CPU.
+    /// How often it got a CPU.
     pub runs: u64,
 }

@@ -13,9 +13,9 @@ use crate::snapshot::flow::{Flow, FlowSpec, Outer};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SceneRss {
-    /// Number of entries of the indirection table, which assigns the queues in turn.
+    /// Number of entries of the indirection table. The entries lead to the queues in turn.
     pub entries: usize,
-    /// The table, if it does not assign the queues in turn.
+    /// The table, if its entries do not lead to the queues in turn.
     pub table: Vec<u32>,
     /// The hash key, if the driver shows it.
     pub key: Option<Key>,
@@ -58,9 +58,9 @@ impl SceneRss {
 pub struct SceneFlow {
     /// Source and destination (`10.0.0.1:40000-10.0.0.2:53/udp`).
     pub ends: Option<FlowSpec>,
-    /// The protocol, if there are no such ends.
+    /// The protocol, if `ends` is not given.
     pub outer: Option<Outer>,
-    /// Number of flows; each has the source port after that of the previous one; 0 counts as 1.
+    /// Number of flows. Each has the source port after that of the previous one. 0 counts as 1.
     pub count: u16,
     /// The NIC's hash of the first flow.
     pub hash: Option<u32>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::topology::{CoreKind, Cpu, Node, NodeId, Topology};
 
-/// A machine where every unit of one level has equally many units of the next level.
+/// A machine in which every unit of one level has equally many units of the next level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Grid {
@@ -32,7 +32,7 @@ impl Default for Grid {
 }
 
 impl Grid {
-    /// Returns the machine's topology; all CPUs are online, none is isolated or tickless.
+    /// Returns the machine's topology. All CPUs are online; none is isolated or tickless.
     pub fn topology(&self) -> Topology {
         let cores = self.nodes * self.llcs * self.l2s * self.cores;
         let all = CpuSet::first(cores * self.threads);
@@ -76,7 +76,7 @@ impl Grid {
 
 impl Topology {
     /// A machine of `sockets` nodes with one last-level cache each, `cores` per socket with a level
-    /// 2 cache each, and `threads` per core, siblings numbered in sequence.
+    /// 2 cache each, and `threads` per core. Siblings have consecutive numbers.
     pub fn grid(sockets: u32, cores: u32, threads: u32) -> Self {
         Grid { nodes: sockets, l2s: cores, threads, ..Grid::default() }.topology()
     }

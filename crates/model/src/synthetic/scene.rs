@@ -3,7 +3,7 @@
 //!
 //! [`Scene::settings`] returns the snapshot of its settings. [`Scene::observe`] returns an
 //! observation of the host under the settings of a given snapshot: the load stays the same, and
-//! packets are polled on the CPUs where the interrupts then go.
+//! packets are polled on the CPUs to which the interrupts then go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::synthetic::grid::Grid;
 mod settings;
 mod traffic;
 
-/// Seconds that a scene is observed.
+/// Number of seconds for which a scene is observed.
 const SECONDS: u64 = 10;
 /// Clock ticks in [`SECONDS`] (USER_HZ is 100).
 const TICKS: f64 = 1000.0;
-/// First NAPI id; the kernel's ids begin above the number of CPUs.
+/// First NAPI id. The kernel's ids begin above the number of CPUs.
 const FIRST_NAPI: u32 = 8193;
 /// The network namespace of all netdevs.
 const NETNS: u32 = 4_026_531_840;
@@ -38,7 +38,7 @@ const NETNS: u32 = 4_026_531_840;
 pub struct Scene {
     /// The machine.
     pub grid: Grid,
-    /// The machine, if it is not regular; it replaces `grid`.
+    /// The machine, if it is not regular. It replaces `grid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
     /// CPUs that are offline.
@@ -61,7 +61,7 @@ pub struct Scene {
     pub rps_sock_flow_entries: Option<u32>,
     /// `rps_default_mask`.
     pub rps_default_mask: Option<CpuSet>,
-    /// eBPF counted nothing: only `/proc` is known.
+    /// eBPF counted nothing, so only `/proc` is known.
     pub without_bpf: bool,
     /// Whether it is a virtual machine; `None` if unknown.
     pub virtual_machine: Option<bool>,
@@ -97,7 +97,7 @@ pub struct SceneNetdev {
     pub threaded: bool,
     /// An interrupt without a queue.
     pub config_irq: Option<u32>,
-    /// Only observation tells which NAPI belongs to which queue.
+    /// Only observation shows which NAPI belongs to which queue.
     pub napis_unknown: bool,
     /// rx queues, each with the tx queue of the same number.
     pub queues: Vec<SceneQueue>,
@@ -105,7 +105,7 @@ pub struct SceneNetdev {
     pub rss: Option<SceneRss>,
     /// Flows that arrive while the scene is observed.
     pub flows: Vec<SceneFlow>,
-    /// Most queues that it can have (`ethtool -l`); `None` if the driver does not report it.
+    /// Maximum number of queues (`ethtool -l`); `None` if the driver does not report it.
     pub most_queues: Option<u32>,
     /// Link speed in Mbit/s.
     pub speed_mbps: Option<u32>,
@@ -119,7 +119,7 @@ pub struct SceneNetdev {
 pub struct SceneQueue {
     /// Its interrupt.
     pub irq: Option<u32>,
-    /// `smp_affinity` of the interrupt; the lowest CPU is effective.
+    /// `smp_affinity` of the interrupt. The lowest CPU is effective.
     pub cpus: CpuSet,
     /// The interrupt of its tx queue, if the tx queue has its own.
     pub tx_irq: Option<u32>,
@@ -141,16 +141,16 @@ pub struct SceneQueue {
     pub leased: Option<String>,
     /// Packets that arrive per second.
     pub packets_per_s: u64,
-    /// Packets that each poll returns; 0 stands for 4.
+    /// Packets that each poll returns. 0 stands for 4.
     pub packets_per_poll: u64,
     /// Share of a CPU that polling the queue takes.
     pub load: f64,
-    /// Share of the time in which its kthread waits for a CPU; `None`: the kernel does not tell how
-    /// long it runs and waits.
+    /// Share of the time in which its kthread waits for a CPU; `None`: the kernel does not report
+    /// how long it runs and waits.
     pub kthread_waited: Option<f64>,
-    /// Whether the time of its polls is measured, too.
+    /// Whether the time of its polls is measured too.
     pub poll_time: bool,
-    /// Share of a CPU that its packets take after RPS handed them on, on all receiving CPUs
+    /// Share of a CPU used by its packets after RPS has steered them, on all receiving CPUs
     /// together.
     pub handed_load: f64,
     /// The readers of the queue.
@@ -167,7 +167,7 @@ pub struct SceneQueue {
 pub struct SceneForward {
     /// Name of the egress netdev.
     pub to: String,
-    /// Tx queue of the egress netdev; without effect where its XPS decides.
+    /// Tx queue of the egress netdev. It has no effect if XPS of that netdev chooses the queue.
     pub queue: u32,
     /// Packets per second.
     pub packets_per_s: u64,
@@ -312,7 +312,7 @@ impl Scene {
     }
 }
 
-/// Returns the CPU of a queue's interrupt, or of its kthread, by the settings.
+/// Returns the CPU of a queue's interrupt, or of its kthread, according to the settings.
 fn polled_on(settings: &Snapshot, at: usize, index: u32, napi: NapiId) -> Option<CpuId> {
     let netdev = settings.netdevs.get(at)?;
     let thread = netdev.napis.iter().find(|n| n.id == napi).and_then(|n| n.thread.as_ref());
@@ -325,7 +325,7 @@ fn polled_on(settings: &Snapshot, at: usize, index: u32, napi: NapiId) -> Option
     thread.map_or_else(irq, |thread| thread.cpus.lowest())
 }
 
-/// Number of interrupts of a CPU to process its backlog.
+/// Number of interrupts that made a CPU process its backlog.
 fn handed_to(attribution: &Attribution, cpu: CpuId) -> u64 {
     attribution
         .polls

@@ -21,7 +21,7 @@ use crate::args::plan::load;
 pub(crate) enum AbSetting {
     /// Nothing is written.
     None,
-    /// netsilo's own plan, by the named algorithm or the goal's.
+    /// netsilo's own plan, by the named algorithm or by the goal's.
     Plan(Option<AlgorithmName>),
     /// A plan read from a file.
     File(PathBuf),
@@ -61,7 +61,7 @@ impl AbSetting {
         matches!(self, Self::Plan(_))
     }
 
-    /// Returns the plan of this setting; `None` if it writes nothing.
+    /// Returns the plan of this setting, or `None` if the setting writes nothing.
     pub(crate) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
         match self {
             Self::None => Ok(None),
@@ -73,8 +73,8 @@ impl AbSetting {
                 };
                 anyhow::ensure!(
                     !goal.fixes_findings(),
-                    "{algorithm} places queues and --fix does not: with --fix write plan, not \
-                     plan:ALGORITHM"
+                    "--fix does not place queues, so {algorithm} does not apply: with --fix write \
+                     plan, not plan:ALGORITHM"
                 );
                 let goal = Goal { algorithm, ..goal.resolved(false)? };
                 let analysis = Analysis::new(observation, &goal.costs);

@@ -1,4 +1,4 @@
-//! Options for applying a plan: the question, confirmation, verification.
+//! Options for applying a plan: the question to the user, confirmation, verification.
 
 use std::time::Duration;
 

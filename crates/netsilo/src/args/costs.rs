@@ -11,7 +11,7 @@ use netsilo_sys::read::machine::machine_identity;
 use crate::args::file::{CONFIGURATION, read};
 use crate::tell::out;
 
-/// Returns the weights measured on this machine, or the defaults; prints a note if stored ones
+/// Returns the weights measured on this machine, or the defaults. Prints a note if stored weights
 /// cannot be used.
 pub(crate) fn measured(dir: &Path) -> Result<Costs> {
     let machine = machine_identity(&Root::live()).context("cannot identify this machine")?;
@@ -22,12 +22,12 @@ pub(crate) fn measured(dir: &Path) -> Result<Costs> {
     Ok(loaded.costs)
 }
 
-/// Returns the weights for what is observed: this machine, or a bundle (default weights).
+/// Returns the weights for what is observed: this machine, or a bundle (the default weights).
 pub fn costs_for(is_bundle: bool) -> Result<Costs> {
     if is_bundle { Ok(Costs::default()) } else { measured(Path::new(COSTS_DIR)) }
 }
 
-/// Reads a file of weights; those that it leaves out have their default.
+/// Reads a file of weights. Weights that it leaves out have their default.
 pub(crate) fn read_costs(path: &Path) -> Result<Costs> {
     let costs: Costs = serde_json::from_slice(&read(path, CONFIGURATION)?)
         .with_context(|| format!("{} contains no costs", path.display()))?;

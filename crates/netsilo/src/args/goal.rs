@@ -25,7 +25,7 @@ use crate::tell::out;
 pub(crate) struct GoalArgs {
     #[command(flatten)]
     keys: GoalKeys,
-    /// Plan only what fixes these findings of netsilo check; in a subject write / for a space
+    /// Plan only what fixes these findings of netsilo check; write a space in a subject as /
     /// (nic-drops:eth0, rps-to-itself:eth0/rx-3)
     #[arg(long, value_name = "ID[:SUBJECT],..", value_delimiter = ',', conflicts_with_all = [
         "netdev", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs", "steer", "xps",
@@ -39,7 +39,7 @@ pub(crate) struct GoalArgs {
     /// Folder where netsilo calibrate stores its measurement
     #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
     costs_dir: PathBuf,
-    /// Plan by the cost model alone, without what netsilo tune measured on this workload
+    /// Plan by the cost model alone, ignoring what netsilo tune measured on this workload
     #[arg(long)]
     no_outcomes: bool,
     #[command(flatten)]
@@ -74,12 +74,13 @@ impl GoalArgs {
         Self { fix: vec![fix], ..self.clone() }
     }
 
-    /// Returns the goal for this machine, with the weights measured on it, or for a bundle.
+    /// Returns the goal with the right weights: for this machine those measured on it, for a bundle
+    /// the defaults.
     pub(crate) fn resolved(&self, is_bundle: bool) -> Result<Goal> {
         if is_bundle { self.goal() } else { self.goal_for_this_machine() }
     }
 
-    /// Plans this goal for an observation of this machine or of a bundle's.
+    /// Plans this goal for an observation of this machine or of the bundle's machine.
     pub(crate) fn plan_for(&self, observation: &Observation, is_bundle: bool) -> Result<Plan> {
         let goal = self.resolved(is_bundle)?;
         self.plan(&Analysis::new(observation, &goal.costs), &goal, is_bundle)
@@ -111,8 +112,8 @@ impl GoalArgs {
         fix(&check(analysis), &self.fix, analysis.after(), goal.even_if_owned)
     }
 
-    /// Returns the goal with the weights measured on this machine; prints a note if they are stored
-    /// but cannot be used.
+    /// Returns the goal with the weights measured on this machine. Prints a note if stored weights
+    /// cannot be used.
     fn goal_for_this_machine(&self) -> Result<Goal> {
         if self.costs.is_some() {
             return self.goal();

@@ -1,4 +1,4 @@
-//! The keys of a goal, as the command line and section `[goal]` of the configuration give them.
+//! The keys of a goal, from the command line or from section `[goal]` of the configuration.
 
 use std::fmt::Display;
 
@@ -10,14 +10,14 @@ use serde::de::{Deserializer, Error as _};
 use crate::args::named;
 use crate::args::parse::{cpus_or_off, entries_or_off, on_or_off, some_cpus};
 
-/// What is said of a goal; the rest is as it was.
+/// The keys that are given; the others keep their values.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct GoalKeys {
-    /// Only in a file: whether netdevs without a rule are placed.
+    /// Whether netdevs without a rule are placed. Only in a file.
     #[arg(skip)]
     pub(crate) manage: Option<bool>,
-    /// Only in a file: whether plans follow measured outcomes.
+    /// Whether plans follow measured outcomes. Only in a file.
     #[arg(skip)]
     pub(crate) outcomes: Option<bool>,
     /// Place only the queues of these netdevs [default: all]
@@ -70,12 +70,12 @@ pub(crate) struct GoalKeys {
 }
 
 impl GoalKeys {
-    /// Whether knobs that another program writes are planned, too.
+    /// Whether knobs that another program writes are planned too.
     pub(crate) fn even_if_owned(&self) -> bool {
         self.even_if_owned == Some(true)
     }
 
-    /// Whether they only limit netdevs and CPUs, and leave to netsilo what is placed and set.
+    /// Whether the keys only limit netdevs and CPUs, and let netsilo decide what to place and set.
     pub(crate) fn only_limit(&self) -> bool {
         let limits = Self {
             manage: self.manage,
@@ -84,14 +84,14 @@ impl GoalKeys {
             cpus: self.cpus.clone(),
             exclude: self.exclude.clone(),
             even_if_owned: self.even_if_owned,
-            // --no-irqs sets it to false; without, the command line sets it to true
+            // --no-irqs sets it to false; without --no-irqs, the command line sets it to true
             irqs: self.irqs.filter(|irqs| *irqs),
             ..Self::default()
         };
         *self == limits
     }
 
-    /// The goal with these keys; it keeps the others, and its overrides and weights.
+    /// Applies these keys to a goal. Its other keys, overrides and weights stay.
     pub(crate) fn over(self, goal: Goal) -> Goal {
         let Goal { overrides, costs, .. } = goal;
         Goal {
@@ -122,7 +122,7 @@ fn file_text<'de, D: Deserializer<'de>, T, E: Display>(
     let text = String::deserialize(from)?;
     let wrong = |why| D::Error::custom(format!("{text:?}: {why}"));
     if text.is_empty() {
-        return Err(D::Error::custom("\"\": write at least one cpu, or leave the key out"));
+        return Err(D::Error::custom("\"\": write at least one cpu, or omit the key"));
     }
     parse(&text).map(Some).map_err(wrong)
 }

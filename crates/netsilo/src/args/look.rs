@@ -1,4 +1,4 @@
-//! What to observe: this machine or a bundle, for how long, with which eBPF programs.
+//! What to observe: this machine or a bundle, how long, and with which eBPF programs.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +15,14 @@ use netsilo_sys::observe::{CountingMode, Observer};
 
 /// Default observation time.
 pub const INTERVAL: Duration = Duration::from_secs(1);
-/// Default observation time for findings: losses and bursts are rarer than packets.
+/// Default observation time for findings. It is long because losses and bursts are rarer than
+/// packets.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Longest time between two checks of a stop flag.
+/// Maximum time between two checks of a stop flag.
 pub const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// This machine, or a bundle of another one.
+/// This machine, or a bundle from another one.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct BundleArg {
     /// Read this bundle (from `netsilo capture`) instead of this machine
@@ -30,7 +31,7 @@ pub(crate) struct BundleArg {
 }
 
 impl BundleArg {
-    /// Returns the bundle's observation; `None` for this machine.
+    /// Returns the bundle's observation, or `None` for this machine.
     pub(crate) fn bundle(&self) -> Result<Option<Observation>> {
         self.from
             .as_ref()
@@ -45,8 +46,8 @@ pub(crate) struct LiveArgs {
     /// Time to observe (500ms, 2s, 1m) [default: 1s; check, explain: 5s]
     #[arg(short, long, value_name = "TIME", value_parser = crate::args::parse::duration)]
     interval: Option<Duration>,
-    /// Attach eBPF only for this long at the end of each interval: costs less, but byte counts are
-    /// lower bounds [default: the whole interval]
+    /// Attach eBPF only for this long at the end of each interval. This costs less, but byte counts
+    /// are lower bounds [default: the whole interval]
     #[arg(
         long,
         value_name = "TIME",
@@ -85,8 +86,8 @@ impl LiveArgs {
         self.each_of(options, root, || self.interval(), wait_with_progress, use_it)
     }
 
-    /// Makes observations of changing length until `use_it` returns false; `wait` lets the time
-    /// pass, and each sample is read through a `root` of its own.
+    /// Makes observations of varying length until `use_it` returns false. `wait` lets the time
+    /// pass. Each sample is read through its own `root`.
     pub(crate) fn each_of<T>(
         &self,
         options: Options,
@@ -136,7 +137,7 @@ impl ObserveArgs {
         self.from.from.is_some()
     }
 
-    /// Opens the bundle; `None` for this machine.
+    /// Opens the bundle, or returns `None` for this machine.
     pub(crate) fn open_bundle(&self) -> Result<Option<Bundle>> {
         let bundle = self.from.from.as_ref().map(Bundle::open);
         bundle.transpose().context("cannot use the bundle")
@@ -162,7 +163,7 @@ impl ObserveArgs {
         Self { live: self.live.with_default_interval(interval), ..self.clone() }
     }
 
-    /// Makes observations until `use_it` returns false; a bundle holds one.
+    /// Makes observations until `use_it` returns false. A bundle has only one.
     pub(crate) fn each<T>(
         &self,
         options: Options,
@@ -175,7 +176,7 @@ impl ObserveArgs {
     }
 }
 
-/// Waits; above two seconds a bar on stderr shows the time left.
+/// Waits. If the wait exceeds two seconds, a bar on stderr shows the time left.
 pub fn wait_with_progress(length: Duration) {
     if length <= Duration::from_secs(2) {
         return sleep(length);

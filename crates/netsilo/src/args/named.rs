@@ -1,4 +1,4 @@
-//! Values that have names, as clap parsers: `--help` lists the names, and an error suggests one.
+//! Values that have names, as clap parsers. `--help` lists the names, and an error suggests one.
 
 use std::ffi::OsStr;
 
@@ -11,7 +11,7 @@ use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::objective::Objective;
 
-/// Parser of a value by its name; the types are defined in crates that do not know clap.
+/// Parses a value by its name. The types are defined in crates that do not depend on clap.
 #[derive(Debug, Clone)]
 pub struct Named<T: 'static> {
     values: &'static [T],

@@ -1,4 +1,4 @@
-//! What a search improves: a measure of the live workload, or the number that a command prints.
+//! What a search improves: a measure of the live workload, or the number printed by a command.
 
 use netsilo_trial::comparison::{Better, Scale};
 use netsilo_trial::workload::WorkloadMeasure;
@@ -10,7 +10,7 @@ pub(crate) enum Objective {
     Live(WorkloadMeasure),
     /// A command's number: transactions per second.
     Transactions,
-    /// A command's number: an amount per second.
+    /// The number printed by a command: an amount per second.
     Throughput,
     /// A command's number: a time.
     Latency,
@@ -39,7 +39,7 @@ impl Objective {
         }
     }
 
-    /// The measure of the live workload; `None` if a command prints the number.
+    /// The measure of the live workload, or `None` if a command prints the number.
     pub(crate) fn live(self) -> Option<WorkloadMeasure> {
         match self {
             Self::Live(measure) => Some(measure),
@@ -61,8 +61,8 @@ impl Objective {
         self.live().map_or(Scale::Ratio, WorkloadMeasure::scale)
     }
 
-    /// Whether plans follow its outcomes: a plan improves time and throughput, and a count of
-    /// interrupts or the locality alone may improve while these get worse.
+    /// Whether plans follow outcomes with this objective. A plan improves time and throughput. A
+    /// count of interrupts or the locality alone may improve while these get worse.
     pub(crate) fn guides_plans(self) -> bool {
         match self {
             Self::Live(measure) => measure.is_time(),

@@ -1,4 +1,4 @@
-//! The kept outcomes of `netsilo tune`: which of them says something of this machine and workload.
+//! The stored outcomes of `netsilo tune`, and which of them apply to this machine and workload.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,7 +16,7 @@ use netsilo_sys::read::machine::machine_identity;
 use crate::args::objective::Objective;
 use crate::tell::out;
 
-/// Where outcomes are kept.
+/// Folder in which outcomes are stored.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct OutcomesDir {
     /// Folder where netsilo tune keeps what it measured
@@ -24,7 +24,7 @@ pub(crate) struct OutcomesDir {
     outcomes_dir: PathBuf,
 }
 
-/// The outcomes that plans of one machine may follow, the newest first.
+/// The outcomes that plans of one machine may follow, newest first.
 #[derive(Debug)]
 pub(crate) struct KnownOutcomes {
     root: Root,
@@ -37,7 +37,7 @@ impl OutcomesDir {
         &self.outcomes_dir
     }
 
-    /// Reads all outcomes, the newest first, with a note for each that cannot be used.
+    /// Reads all outcomes, newest first, with a note for each that cannot be used.
     pub(crate) fn load(&self) -> (Vec<KeptOutcome>, Vec<String>) {
         let loaded = outcomes::load(&self.outcomes_dir);
         let (mut kept, mut notes) = (Vec::new(), loaded.notes);
@@ -67,7 +67,7 @@ impl OutcomesDir {
         Ok((KnownOutcomes { root, kept }, notes))
     }
 
-    /// Keeps an outcome; returns its id.
+    /// Stores an outcome. Returns its id.
     pub(crate) fn keep(&self, outcome: &MeasuredOutcome) -> Result<String> {
         let text = out::indented(outcome)?;
         let at = UNIX_EPOCH + Duration::from_secs(outcome.ended_s);
@@ -87,7 +87,7 @@ impl KnownOutcomes {
     }
 }
 
-/// What is observed, as a signature; `None` if no packet was counted.
+/// The signature of what is observed, or `None` if no packet was counted.
 pub(crate) fn signature(analysis: &Analysis<'_>, root: &Root) -> Option<Signature> {
     let silos = &analysis.silos.queues;
     let readers = silos.iter().flat_map(|silo| &silo.consumers).map(|consumer| consumer.tgid);
@@ -100,7 +100,7 @@ pub(crate) fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Whether plans follow an outcome with this objective; a plan improves time and throughput.
+/// Whether plans follow an outcome with this objective. A plan improves time and throughput.
 pub(crate) fn guides_plans(objective: &str) -> bool {
     let known = Objective::ALL.into_iter().find(|it| it.as_str() == objective);
     known.is_some_and(Objective::guides_plans)
@@ -108,7 +108,7 @@ pub(crate) fn guides_plans(objective: &str) -> bool {
 
 /// Parses and checks the contents of a file.
 fn parse(text: &[u8]) -> Result<MeasuredOutcome, String> {
-    // the schema first: the other fields of another schema may have any form
+    // the schema first, because the other fields may have any form in another schema
     #[derive(serde::Deserialize)]
     struct Versioned {
         schema: u32,

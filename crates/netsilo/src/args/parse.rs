@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-/// Parsers that the command line shares with files that hold a goal.
+/// Parsers that the command line shares with files that contain a goal.
 pub use netsilo_decide::plan::goal_text::{cpus_or_off, entries_or_off, some_cpus};
 
 /// Parses `on` or `off`.

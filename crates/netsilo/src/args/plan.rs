@@ -1,4 +1,4 @@
-//! Where a plan comes from: a goal and an observation, or a file.
+//! The source of a plan: a goal and an observation, or a file.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use netsilo_model::snapshot::observation::Observation;
 use crate::args::goal::GoalArgs;
 use crate::args::{file, look};
 
-/// The schema of plans that this netsilo prints and reads.
+/// The schema version of plans that this netsilo prints and reads.
 const SCHEMA: u32 = 1;
 
-/// The number of a plan's schema, which a plan that a person wrote need not have.
+/// The number of a plan's schema. A plan that a person wrote need not have it.
 #[derive(serde::Deserialize)]
 struct Versioned {
     #[serde(default = "newest")]
@@ -24,7 +24,7 @@ fn newest() -> u32 {
     SCHEMA
 }
 
-/// Reads a plan that `plan --json` printed or a person wrote, from a file; with `-` from standard
+/// Reads a plan that `plan --json` printed or that a person wrote. The path `-` means standard
 /// input.
 pub(crate) fn load(path: &Path) -> Result<Plan> {
     let text = file::read_or_stdin(path, file::PLAN).context("cannot read the plan")?;
@@ -48,16 +48,17 @@ pub(crate) struct PlanArgs {
 }
 
 impl PlanArgs {
-    /// What the user should know after a plan: where the remedies of findings are, or what writes
-    /// this one.
+    /// What the user should know after a plan: where the remedies of findings are, or which command
+    /// writes this plan.
     pub(crate) fn next(&self, plan: &Plan) -> Option<String> {
         match (plan.changes.is_empty(), self.goal.fix_options()) {
             (true, None) => Some(
-                "this is about places only; for what netsilo check finds: netsilo plan --fix ID"
+                "this plan only places work; to fix a finding of netsilo check: netsilo plan --fix \
+                 ID"
                     .into(),
             ),
             (false, Some(fix)) if !self.observe.is_bundle() => {
-                Some(format!("to write it: netsilo apply {fix}"))
+                Some(format!("to write this plan: netsilo apply {fix}"))
             }
             _ => None,
         }
@@ -68,23 +69,23 @@ impl PlanArgs {
         self.goal.plan_for(&self.observe()?, self.observe.is_bundle())
     }
 
-    /// Observes for as long, and with the eBPF programs, that the goal needs.
+    /// Observes for as long as the goal needs, with the eBPF programs that the goal needs.
     pub(crate) fn observe(&self) -> Result<Observation> {
         let interval = self.goal.interval();
         self.observe.with_default_interval(interval).observe_with(self.goal.options())
     }
 
-    /// Returns the goal, with the weights for this machine or the bundle's.
+    /// Returns the goal, with the weights for this machine or the bundle's machine.
     pub(crate) fn goal(&self) -> Result<Goal> {
         self.goal.resolved(self.observe.is_bundle())
     }
 
-    /// Returns the goal for other machines: weights measured here do not apply to them.
+    /// Returns the goal for other machines. Weights measured here do not apply to them.
     pub(crate) fn goal_elsewhere(&self) -> Result<Goal> {
         self.goal.resolved(true)
     }
 
-    /// Plans the goal for this machine or the bundle's.
+    /// Plans the goal for this machine or the bundle's machine.
     pub(crate) fn plan(&self, analysis: &Analysis<'_>, goal: &Goal) -> Result<Plan> {
         self.goal.plan(analysis, goal, self.observe.is_bundle())
     }

@@ -12,7 +12,7 @@ use netsilo_sys::transaction::kernel::Live;
 /// The journal's folder and the kernel that a verb works on.
 #[derive(Debug, Clone, clap::Args)]
 pub struct StateDir {
-    /// Folder of the journal; it must not outlive a boot, as the settings do not
+    /// Folder of the journal; it must not survive a reboot, because the settings do not
     #[arg(long, value_name = "DIR", default_value = STATE_DIR)]
     state_dir: PathBuf,
     /// Directory that stands for the running kernel, for tests
@@ -41,8 +41,8 @@ impl StateDir {
     pub fn path(&self) -> &Path {
         &self.state_dir
     }
-    /// The command that runs this same executable as the guard of a transaction, even if its file
-    /// was replaced; `dir` is the absolute path of the journal's folder.
+    /// The command that runs this same executable as the guard of a transaction, even if the file
+    /// was replaced. `dir` is the absolute path of the journal's folder.
     pub(crate) fn guard_command(&self, dir: &Path, transaction: u64) -> Command {
         let mut command = Command::new(THIS_PROGRAM);
         command.arg("guard").arg(transaction.to_string());

@@ -1,4 +1,4 @@
-//! Plans in the formats of other programs, as golden text, and what those programs say of them.
+//! Plans in the formats of other programs, as golden text, and checks by those programs.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,11 @@ use crate::verbs::export::Format;
 const FORMATS: [Format; 4] =
     [Format::Script, Format::IrqbalancePolicy, Format::Tuned, Format::SystemdLink];
 
-/// The reason of each change in golden text.
+/// The reason that every change has in golden text.
 const REASON: &str = "because";
 
-/// A plan whose reasons, which belong to the algorithms and change with them, are all alike.
+/// A plan in which all reasons are the same. The real reasons belong to the algorithms and change
+/// with them.
 fn with_one_reason(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     plan.placements.iter_mut().for_each(|it| it.basis = REASON.into());
@@ -41,7 +42,7 @@ pub(super) fn all(plan: &Plan) -> String {
     beyond.chain(files.iter().map(text)).collect()
 }
 
-/// The lines that another program reads, and the reasons, which are all [`REASON`].
+/// The lines that another program reads, and the reasons, which all equal [`REASON`].
 fn without_comments(text: &str) -> String {
     let is_read =
         |line: &&str| !line.is_empty() && (!line.starts_with('#') || line.ends_with(REASON));
@@ -68,7 +69,7 @@ fn subject(sentence: &str) -> &str {
     sentence.split_once(": ").map_or(sentence, |(subject, _)| subject)
 }
 
-/// Cuts off the script's functions, which are the same in every script.
+/// Cuts off the functions of a script, because they are the same in every script.
 fn own_lines(text: &str) -> &str {
     text.rsplit_once("cannot be moved to cpus $3\"\n    fi\n}\n\n").map_or(text, |(_, own)| own)
 }
@@ -105,7 +106,7 @@ pub(super) fn checked(plan: &Plan) {
     }
 }
 
-/// A plan whose every name and text tries to run `touch FILE` in each format.
+/// A plan in which every name and text tries to run `touch FILE` in each format.
 fn hostile(file: &Path) -> Plan {
     use netsilo_model::change::{Change, Words, knobs};
     use netsilo_model::machine::cpuset::CpuSet;

@@ -1,5 +1,5 @@
-//! Laws of the table of knobs, tried on the knob of each case in `cases/knobs`; here, because the
-//! crate that has the table reads no files.
+//! Laws of the table of knobs, tested with the knob of each case in `cases/knobs`. They are here
+//! because the crate that has the table reads no files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ fn knobs_are_changed_in_the_order_of_their_steps() {
     assert_recorded(&cases().join("knobs"), "order", &text);
 }
 
-/// A machine that has every knob which a snapshot holds, with the values of the cases.
+/// A machine that has every knob of a snapshot, with the values of the cases.
 fn host() -> Snapshot {
     let rss = Rss { function: None, key: None, indirection: Vec::new(), input_xfrm: 0 };
     let ethtool = Ethtool {

@@ -1,5 +1,5 @@
-//! A remedy that names a plan leads to a plan that changes something: on all cases, fixtures and
-//! generated machines.
+//! If a remedy names a plan, that plan changes something. This is tested with all cases, fixtures
+//! and generated machines.
 
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,8 @@ fn wrong(analysis: &Analysis<'_>, check: &Check, finding: &Finding, of: &Remedy)
         .then(|| format!("its fix changes nothing: {:?} {idle:?}", plan.unchanged))
 }
 
-/// What is wrong with the plans that the findings on a host name; also returns how many name one.
+/// Which plans named by the findings on a host are wrong. Also returns how many findings name a
+/// plan.
 fn judged(observation: &Observation) -> (usize, Vec<String>) {
     let costs = Costs::default();
     let analysis = Analysis::new(observation, &costs);
@@ -90,7 +91,8 @@ fn tree(path: &Path) -> Observation {
     Observation { before, after, ..Observation::default() }
 }
 
-/// Each bundle in a folder and those below; the links of a tree lead back into it.
+/// Each bundle in a folder and the folders below. Links are not followed, because a tree's links
+/// lead back into it.
 fn bundles(folder: &Path) -> Vec<PathBuf> {
     let entries = names(folder).into_iter().map(|name| folder.join(name));
     let below = |path: PathBuf| match path.is_dir() && !path.is_symlink() {
@@ -101,7 +103,8 @@ fn bundles(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(below).collect()
 }
 
-/// Fails if a finding on one of these hosts names an empty plan, or too few name any.
+/// Fails if a finding on one of these hosts names an empty plan, or if too few findings name a
+/// plan.
 fn assert_no_empty_plan(hosts: impl Iterator<Item = (PathBuf, Observation)>, least: usize) {
     let (mut named, mut all) = (0, Vec::new());
     for (path, observation) in hosts {
@@ -228,7 +231,7 @@ fn queue() -> impl Strategy<Value = SceneQueue> {
     )
 }
 
-/// Gives a netdev's queues interrupts of their own and CPUs that the machine has.
+/// Gives a netdev's queues their own interrupts, and CPUs that the machine has.
 fn fit_to(netdev: &mut SceneNetdev, number: u32, all: u32) {
     let fit = |cpus: &CpuSet| cpus.iter().map(|cpu| CpuId(cpu.0 % all)).collect::<CpuSet>();
     for (index, queue) in netdev.queues.iter_mut().enumerate() {

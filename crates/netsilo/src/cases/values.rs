@@ -1,5 +1,5 @@
-//! What a case records: values, without sentences. Of a sentence only its figures and the names of
-//! readers are recorded, so that better words change no case.
+//! What a case records: values, without sentences. Of a sentence it records only figures and the
+//! names of readers, so that better wording changes no case.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ impl Names {
         Self(names)
     }
 
-    /// The words of a sentence that have a digit or are names, sorted, each once.
+    /// The words of a sentence that contain a digit or are names, sorted, each once.
     pub(super) fn figures(&self, sentence: &str) -> String {
         let words = sentence.split(|c: char| c.is_whitespace() || "(),;:'".contains(c));
         let words = words.map(|word| {
@@ -73,7 +73,7 @@ fn key(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap().replace('"', "")
 }
 
-/// What a plan writes and refuses, and where it places what.
+/// What a plan writes and refuses, and where it places queues.
 pub(super) fn plan(plan: &Plan, names: &Names) -> String {
     let mut text = String::new();
     let mut section = |title: &str, lines: Vec<String>| {
@@ -117,7 +117,7 @@ fn change(change: &Change, names: &Names) -> String {
     };
     let mut text = format!("{}: {old} -> {new}{interrupts} {figures}", change.target);
     if let change::Value::Table(table) = &change.new {
-        // Its words give only how many buckets each queue has.
+        // Its words contain only how many buckets each queue has.
         let _ = write!(text, "\n    table {}", key(table));
     }
     text

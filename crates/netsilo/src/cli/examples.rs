@@ -1,4 +1,4 @@
-//! The end of each verb's help: two examples, and the exit codes that the verb has of its own.
+//! The end of each verb's help: two examples, and the exit codes that only this verb has.
 
 use clap::Command;
 
@@ -9,9 +9,9 @@ use crate::tell::exit::Exit;
 pub struct Ending {
     /// The verb, with the verbs above it.
     pub verb: &'static str,
-    /// Command lines, each with what it does.
+    /// Command lines, each with a description.
     pub examples: [(&'static str, &'static str); 2],
-    /// Exit codes besides those that every verb has.
+    /// Exit codes in addition to those that every verb has.
     exits: &'static [Exit],
 }
 
@@ -33,7 +33,7 @@ impl Ending {
     }
 }
 
-/// Exit codes of each verb that writes settings.
+/// Exit codes that each verb has that writes settings.
 pub const WRITES: &[Exit] =
     &[Exit::FailedAndRestored, Exit::RestoreIncomplete, Exit::OtherOwner, Exit::NoPermission];
 
@@ -249,7 +249,7 @@ mod tests {
     fn each_verb_has_examples() {
         let mut all = BTreeSet::new();
         verbs(&command(), "", &mut all);
-        // the help of rss has an example of each of its verbs
+        // the help of rss has an example for each of its verbs
         all.retain(|verb| !verb.starts_with("rss "));
         let named: BTreeSet<String> = ENDINGS.iter().map(|it| it.verb.to_owned()).collect();
         assert_eq!(named, all);

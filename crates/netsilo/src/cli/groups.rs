@@ -1,10 +1,10 @@
-//! The verbs by what an operator does, for `netsilo --help`.
+//! The verbs grouped by the task of the operator, for `netsilo --help`.
 
 use std::fmt::Write as _;
 
 use clap::Command;
 
-/// What an operator does, and the verbs for it.
+/// A task of the operator, and the verbs for it.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("See", &["show", "top", "check", "explain", "rss", "doctor"]),
     ("Decide", &["plan", "predict", "calibrate", "export"]),

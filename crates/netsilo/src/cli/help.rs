@@ -10,7 +10,7 @@ use crate::tell::out;
 /// Arguments of `netsilo help`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A verb (rss show), a topic, or topics to list the topics; without it, all verbs
+    /// A verb (rss show), a topic, or "topics" to list the topics; without it, all verbs
     #[arg(value_name = "VERB|TOPIC")]
     words: Vec<String>,
 }
@@ -44,7 +44,7 @@ fn verb(words: &[String], command: Command) -> Result<Exit> {
     }
 }
 
-/// Prints a help text on stdout, or what is wrong with the command line on stderr.
+/// Prints a help text on stdout, or an error of the command line on stderr.
 pub fn shown(error: &clap::Error) -> Exit {
     if error.use_stderr() {
         let _ = error.print();

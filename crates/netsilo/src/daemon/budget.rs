@@ -1,13 +1,14 @@
-//! The daemon bounds its own cost: the more the eBPF programs cost, the shorter they are attached.
+//! The daemon limits its own cost: the more CPU time the eBPF programs take, the shorter they are
+//! attached.
 
 use std::time::Duration;
 
 use netsilo_model::snapshot::attribution::CountingCost;
 
-/// The shortest time for which the programs are attached.
+/// Minimum time for which the programs are attached.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(10);
 
-/// What one cycle cost.
+/// The cost of one cycle.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cycle {
     pub(crate) length: Duration,
@@ -15,7 +16,7 @@ pub(crate) struct Cycle {
     pub(crate) cpus: usize,
     /// CPU time of the process.
     pub(crate) own: Duration,
-    /// The eBPF programs, and how long they were attached.
+    /// The CPU time of the eBPF programs, and how long they were attached.
     pub(crate) programs: Option<CountingCost>,
     pub(crate) attached: Duration,
 }
@@ -29,13 +30,13 @@ impl Cycle {
         self.programs.map_or(0.0, |cost| Duration::from_nanos(cost.ns).as_secs_f64())
     }
 
-    /// Share of the machine's CPU time that the process and the programs took.
+    /// Share of the machine's CPU time used by the process and the programs.
     pub(crate) fn share(&self) -> f64 {
         (self.own.as_secs_f64() + self.programs_seconds()) / self.machine_seconds()
     }
 
-    /// Share of a cycle for which the programs may be attached within the budget: they may take
-    /// what the process leaves of it.
+    /// For what share of a cycle the programs may be attached within the budget. They may use what
+    /// the process leaves of the budget.
     fn attachable(&self, budget: f64) -> f64 {
         let left = (budget * self.machine_seconds() - self.own.as_secs_f64()).max(0.0);
         let load = self.programs_seconds() / self.attached.as_secs_f64();
@@ -50,19 +51,19 @@ pub(crate) struct Budget {
 }
 
 impl Default for Budget {
-    /// The whole window, until a cycle shows what that costs.
+    /// The whole window, until a cycle shows the cost.
     fn default() -> Self {
         Self { attachable: 1.0 }
     }
 }
 
 impl Budget {
-    /// Learns from a cycle; without a limit the window is never shortened.
+    /// Learns from a cycle. Without a limit, the window is never shortened.
     pub(crate) fn learn(&mut self, limit: Option<f64>, cycle: &Cycle) {
         self.attachable = limit.map_or(1.0, |limit| cycle.attachable(limit));
     }
 
-    /// The window of a cycle of this length, at most `longest`.
+    /// The window in a cycle of this length; at most `longest`.
     pub(crate) fn window(&self, longest: Duration, cycle: Duration) -> Duration {
         let allowed = cycle.mul_f64(self.attachable.clamp(0.0, 1.0));
         allowed.max(SHORTEST).min(longest).min(cycle)
@@ -108,8 +109,8 @@ mod tests {
     }
 
     proptest! {
-        /// With the same load in the next cycle, process and programs stay within the budget,
-        /// unless the process alone or the shortest window exceeds it.
+        /// If the load stays the same, the process and the programs stay within the budget in the
+        /// next cycle, unless the process alone or the shortest window exceeds it.
         #[test]
         fn the_next_cycle_is_within_the_budget(
             load in 0.0..1.0f64,

@@ -1,5 +1,5 @@
-//! The daemon's configuration: defaults overridden by each file in turn, and the goal that results
-//! for a host.
+//! The daemon's configuration: defaults overridden by each file in turn, and the resulting goal for
+//! a host.
 
 mod file;
 
@@ -31,7 +31,8 @@ pub(crate) struct Config {
     pub(crate) interval: Duration,
     /// The part of each cycle in which eBPF is attached.
     pub(crate) window: BpfWindow,
-    /// Share of the machine's CPU time that the daemon may take; it shortens its windows.
+    /// Share of the machine's CPU time that the daemon may use. The daemon shortens its windows to
+    /// stay within it.
     pub(crate) budget: Budget,
     /// Whether eBPF is used at all.
     pub(crate) bpf: bool,
@@ -76,7 +77,7 @@ impl Default for Config {
     }
 }
 
-/// Reads one file, or a folder's `netsilo.toml` and then its `conf.d/*.toml` by name.
+/// Reads one file, or the `netsilo.toml` of a folder and then its `conf.d/*.toml` by name.
 pub(crate) fn load(path: &Path) -> Result<Config> {
     let mut config = Config::default();
     for file in files(path)? {
@@ -88,7 +89,7 @@ pub(crate) fn load(path: &Path) -> Result<Config> {
     Ok(config)
 }
 
-/// Reads the configuration like [`load`]; the defaults if the path does not exist.
+/// Reads the configuration like [`load`]. If the path does not exist, returns the defaults.
 pub(crate) fn load_if_there(path: &Path) -> Result<Config> {
     refuse_foreign(path)?;
     if path.try_exists().is_ok_and(|there| !there) { Ok(Config::default()) } else { load(path) }
@@ -116,7 +117,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Replaces `value` if there is a new one.
+/// Replaces `value` if there is a new value.
 fn set<T>(value: &mut T, new: Option<T>) {
     if let Some(new) = new {
         *value = new;
@@ -161,7 +162,7 @@ impl Config {
         set(&mut policy.yield_for, new.yield_for.map(how_long));
     }
 
-    /// Checks what involves more than one key.
+    /// Checks conditions that involve more than one key.
     fn check(&self) -> Result<()> {
         if let BpfWindow::Last(window) = self.window {
             let shown = humantime::format_duration;
@@ -196,8 +197,8 @@ impl Config {
         }
     }
 
-    /// Returns the longest time that eBPF is attached in a cycle, and the share of the machine's
-    /// CPU time that bounds it; with `window = "always"` nothing does.
+    /// Returns the maximum time that eBPF is attached in a cycle, and the share of the machine's
+    /// CPU time that limits it. With `window = "always"` there is no limit.
     pub(crate) fn window_and_budget(&self) -> (Duration, Option<f64>) {
         match self.window {
             BpfWindow::Always => (self.interval, None),
@@ -205,27 +206,27 @@ impl Config {
         }
     }
 
-    /// Returns the controller's policy, before any netdev is known.
+    /// Returns the policy of the controller, before any netdev is known.
     pub(crate) fn policy(&self) -> Policy {
         self.policy.clone()
     }
 
-    /// Returns the goal for these netdevs, with the configured weights, or else `costs`.
+    /// Returns the goal for these netdevs. Its weights are the configured ones, or else `costs`.
     pub(crate) fn goal(&self, netdevs: &[Netdev], costs: &Costs) -> Goal {
         let costs = self.costs.as_ref().unwrap_or(costs);
         let overrides = netdevs.iter().flat_map(|netdev| self.overrides(netdev)).collect();
         Goal { overrides, costs: costs.clone(), ..self.policy.goal.clone() }
     }
 
-    /// Whether plans of a goal for these netdevs follow measured outcomes: not where the
-    /// configuration chooses an algorithm, or sets knobs.
+    /// Whether plans of a goal for these netdevs follow measured outcomes. They do not if the
+    /// configuration chooses an algorithm or sets knobs.
     pub(crate) fn follows_outcomes(&self, goal: &Goal) -> bool {
         let chooses = |it: &Override| it.algorithm.is_some();
         self.outcomes && self.only_limits && !goal.overrides.iter().any(chooses)
     }
 
-    /// Overrides for one netdev: the last rule that matches it counts. Its queues come first,
-    /// because the first matching override counts.
+    /// Overrides for one netdev. The last rule that matches it applies. The overrides of its queues
+    /// come first, because the first matching override applies.
     fn overrides(&self, netdev: &Netdev) -> Vec<Override> {
         let all =
             Override { netdev: netdev.name.clone(), leave: !self.manage, ..Override::default() };

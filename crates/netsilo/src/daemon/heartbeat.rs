@@ -1,4 +1,4 @@
-//! What the daemon tells systemd: that it is ready, its status, and that it is alive.
+//! What the daemon reports to systemd: that it is ready, its status, and that it is alive.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ impl Heartbeat {
         Self { every: sd_notify::watchdog_enabled().map(|limit| limit / 3), last: Instant::now() }
     }
 
-    /// Returns the longest wait between two notifications.
+    /// Returns the maximum wait between two notifications.
     pub(super) fn pulse(&self) -> Duration {
         self.every.unwrap_or(Duration::from_secs(3600))
     }

@@ -12,15 +12,15 @@ use crate::views::status::decision_line;
 /// Where systemd-journald receives entries.
 pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// `MESSAGE_ID` of all decisions (`journalctl MESSAGE_ID=..`), chosen at random once.
+/// `MESSAGE_ID` of all decisions (`journalctl MESSAGE_ID=..`). It was chosen at random once.
 const MESSAGE_ID: &str = "5f0d3a9e6c1b4d72a8e40b9c7d2f6135";
 
 /// A connection to systemd's journal.
 pub(super) struct Journald(UnixDatagram);
 
 impl Journald {
-    /// Connects if stderr goes to the journal (`JOURNAL_STREAM`, systemd.exec(5)); else, as in a
-    /// terminal or a container, lines on stderr are what the reader sees.
+    /// Connects if stderr goes to the journal (`JOURNAL_STREAM`, systemd.exec(5)). Otherwise, as in
+    /// a terminal or a container, lines on stderr are what the user sees.
     pub(super) fn connect(socket: &Path) -> Option<Self> {
         let stream = std::env::var("JOURNAL_STREAM").ok()?;
         let stderr = rustix::fs::fstat(rustix::stdio::stderr()).ok()?;
@@ -40,7 +40,8 @@ impl Journald {
     }
 }
 
-/// The fields of a decision; `NETSILO_KNOB` and `NETSILO_NETDEV` only where it concerns one.
+/// The fields of a decision. `NETSILO_KNOB` and `NETSILO_NETDEV` are present only if it concerns
+/// one.
 fn fields(entry: &LogEntry) -> Vec<u8> {
     let target = entry.target.as_ref();
     let kind = serde_json::to_value(entry.kind).ok();
@@ -62,7 +63,7 @@ fn fields(entry: &LogEntry) -> Vec<u8> {
     bytes
 }
 
-/// A value with a line break needs its length in front (64 bits, little-endian).
+/// A value with a line break must be preceded by its length (64 bits, little-endian).
 fn field(bytes: &mut Vec<u8>, name: &str, value: &str) {
     bytes.extend_from_slice(name.as_bytes());
     if value.contains('\n') {
@@ -75,7 +76,7 @@ fn field(bytes: &mut Vec<u8>, name: &str, value: &str) {
     bytes.push(b'\n');
 }
 
-/// syslog's levels: warning where something was refused, lost or reverted, else information.
+/// syslog's levels: warning if something was refused, lost or reverted, else information.
 fn priority(kind: LogKind) -> u8 {
     match kind {
         LogKind::Refused | LogKind::Yield | LogKind::Revert => 4,

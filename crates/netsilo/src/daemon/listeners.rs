@@ -1,5 +1,5 @@
-//! The daemon's listeners: the status socket, and the metrics where they are configured. One that
-//! ends is started again.
+//! The daemon's listeners: the status socket, and the metrics if they are configured. A listener
+//! that ends is started again.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use crate::daemon::metrics::ReadBytes;
 use crate::daemon::publish::{MetricsServer, SharedStatus, StatusSocket};
 use crate::tell::status::Status;
 
-/// The listeners, and the state that they tell.
+/// The listeners, and the state that they publish.
 pub(crate) struct Listeners {
-    /// Path of the status socket; `None` where the state folder cannot be written to.
+    /// Path of the status socket; `None` if the state folder cannot be written to.
     path: Option<PathBuf>,
     shared: SharedStatus,
     socket: Option<StatusSocket>,
@@ -29,19 +29,19 @@ impl Listeners {
         Ok(listeners)
     }
 
-    /// Publishes a status; `window` is the length of the last window.
+    /// Publishes a status. `window` is the length of the last window.
     pub(crate) fn put(&self, status: Status, read: ReadBytes, window: Duration) {
         self.shared.put(status, read, window);
     }
 
-    /// Serves metrics at another address; if it cannot be bound, at the old one as before.
+    /// Serves metrics at another address. If that address cannot be bound, the old one stays.
     pub(crate) fn move_metrics(&mut self, address: Option<SocketAddr>) -> Result<()> {
         let old = self.metrics.as_ref().map(|server| server.address);
         if old == address {
             return Ok(());
         }
-        // Its own listener would keep the port from the new one, for example 127.0.0.1's from all
-        // addresses. Elsewhere the old one serves until the new one has its port.
+        // The old listener can block the port for the new one, for example 127.0.0.1 for all
+        // addresses. Otherwise the old listener serves until the new one has its port.
         if old.zip(address).is_some_and(|(old, new)| old.port() == new.port()) {
             self.metrics = None;
         }
@@ -49,7 +49,7 @@ impl Listeners {
             Ok(server) => self.metrics = server,
             Err(error) => {
                 if self.metrics.is_none() {
-                    // If this fails too, `check` says so and tries again.
+                    // If this fails too, `check` reports it and tries again.
                     self.metrics = self.metrics_at(old).unwrap_or(None);
                 }
                 return Err(error);
@@ -58,8 +58,8 @@ impl Listeners {
         Ok(())
     }
 
-    /// Starts listeners that ended again, metrics at this address; returns what keeps readers from
-    /// an answer.
+    /// Restarts listeners that have ended; metrics are served at this address. Returns why readers
+    /// get no answer, if they get none.
     pub(crate) fn check(&mut self, metrics: Option<SocketAddr>) -> Vec<String> {
         let socket = self.socket.take_if(|socket| socket.has_ended());
         let server = self.metrics.take_if(|server| server.has_ended());
@@ -73,7 +73,7 @@ impl Listeners {
             let at = ended.address;
             notes.push(format!("the server of metrics at {at} ended: starting it again"));
         }
-        // it removes its path, which the new one needs
+        // dropping it removes its path, which the new socket needs
         drop(socket);
         notes.extend(self.listen(metrics).err().map(|error| format!("{error:#}")));
         notes

@@ -42,7 +42,7 @@ fn word(distance: Distance) -> &'static str {
     }
 }
 
-/// The measured change and the ends of its interval.
+/// The measured change, and the ends of its interval.
 fn bounds(change: Estimate) -> [(&'static str, f64); 3] {
     [("low", change.low), ("value", change.value), ("high", change.high)]
 }
@@ -87,10 +87,10 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     );
     gauge(
         "netsilo_pending_changes",
-        "Changes that are planned and not in effect",
+        "Changes that are planned but not in effect",
         status.pending.len() as f64,
     );
-    gauge("netsilo_held_changes", "Changes that are planned and held", status.held.len() as f64);
+    gauge("netsilo_held_changes", "Changes that are planned but held", status.held.len() as f64);
     gauge(
         "netsilo_conflicts",
         "Knobs left alone because another program wrote them",
@@ -108,7 +108,7 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     );
     gauge(
         "netsilo_own_share",
-        "Share of the machine's CPU time that netsilo and its eBPF programs took in the last cycle",
+        "Share of the machine's CPU time that netsilo and its eBPF programs used in the last cycle",
         status.counting.share,
     );
     gauge(
@@ -118,13 +118,13 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     );
     gauge(
         "netsilo_outcome_followed",
-        "Whether the placements rest on a measured outcome, not on the cost model",
+        "Whether the placements follow a measured outcome, not the cost model",
         mode(status.measured.is_some()),
     );
     if let Some(measured) = &status.measured {
         gauge(
             "netsilo_outcome_age_seconds",
-            "Time since the outcome was measured, when the plan was made",
+            "Age of the outcome when the plan was made",
             measured.age_s as f64,
         );
     }
@@ -162,7 +162,7 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     );
     counter(
         "netsilo_reverts",
-        "Changes reverted because they made it worse",
+        "Changes reverted because they made the placement worse",
         totals.reverts as f64,
     );
     counter(
@@ -173,7 +173,7 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     counter("netsilo_refused", "Writes that the kernel refused", totals.refused as f64);
     counter(
         "netsilo_yielded",
-        "Times a knob was left alone because another program wrote it",
+        "How often a knob was left alone because another program wrote it",
         totals.yielded as f64,
     );
     counter(
@@ -208,9 +208,9 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     plain(&text)
 }
 
-/// Converts OpenMetrics, where a counter's family lacks the `_total` of its samples and a help text
-/// ends with a full stop, to the older text format that promtool checks and every version of
-/// Prometheus reads.
+/// Converts OpenMetrics to the older text format, which promtool checks and every version of
+/// Prometheus reads. In OpenMetrics the name of a counter lacks the `_total` of its samples, and a
+/// help text ends with a full stop.
 fn plain(text: &str) -> String {
     let counters: Vec<&str> = text
         .lines()
@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// A status while an outcome is followed.
+    /// A status while the daemon follows an outcome.
     fn following() -> Status {
         let best = BestCandidate {
             name: "spread".into(),
@@ -269,7 +269,7 @@ mod tests {
         let text = render(&status, &read, 1.0);
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         let words = files.iter().flat_map(|file| file.split(|c: char| !is_name(c)));
-        // `host:netsilo_...` is a rule's own name
+        // `host:netsilo_...` is the name of a rule
         let named: Vec<_> = words.filter(|word| word.starts_with("netsilo_")).collect();
         assert!(named.len() > 30, "{named:?}");
         for name in named {

@@ -1,4 +1,4 @@
-//! The measured outcomes that the daemon follows, read again whenever some come or go.
+//! The measured outcomes that the daemon follows. They are read again whenever files come or go.
 
 use netsilo_decide::plan::find_outcome::FoundOutcome;
 use netsilo_model::derive::analysis::Analysis;
@@ -7,19 +7,19 @@ use netsilo_sys::outcomes::ids;
 
 use crate::args::outcomes::{KnownOutcomes, OutcomesDir};
 
-/// The outcomes of the folder as it was read last.
+/// The outcomes of the folder at the last read.
 #[derive(Debug, Default)]
 pub(crate) struct FollowedOutcomes {
-    /// The files' names; `None` before the first reading, and while nothing is followed.
+    /// The names of the files; `None` before the first read, and while nothing is followed.
     ids: Option<Vec<String>>,
     known: Option<KnownOutcomes>,
 }
 
 impl FollowedOutcomes {
-    /// Reads the folder again if files came or went; `None` if it is as before, else notes on what
-    /// cannot be used.
+    /// Reads the folder again if files came or went. Returns `None` if nothing changed, else notes
+    /// on what cannot be used.
     pub(crate) fn refresh(&mut self, dir: &OutcomesDir, root: &Root) -> Option<Vec<String>> {
-        // why a folder cannot be listed is told when it is read
+        // if the folder cannot be listed, reading it reports why
         let ids = Some(ids(dir.path()).unwrap_or_default());
         if self.ids == ids {
             return None;
@@ -33,13 +33,13 @@ impl FollowedOutcomes {
         Some(notes)
     }
 
-    /// Follows nothing; returns whether something was.
+    /// Stops following outcomes. Returns whether any was followed.
     pub(crate) fn clear(&mut self) -> bool {
         self.known = None;
         self.ids.take().is_some()
     }
 
-    /// What the outcomes say of an observation.
+    /// What the outcomes show about an observation.
     pub(crate) fn find(&self, analysis: &Analysis<'_>) -> FoundOutcome<'_> {
         self.known.as_ref().map_or(FoundOutcome::Nothing, |known| known.find(analysis))
     }

@@ -1,7 +1,8 @@
-//! Serves the daemon's last status on a socket and its metrics over HTTP, both read-only.
+//! Serves the daemon's last status on a socket, and its metrics over HTTP. Both are read-only.
 //!
-//! Readers are not trusted. Each listener has a thread of its own, which waits for no reader. A
-//! connection carries one answer and ends at a deadline; if there are too many, the oldest ends.
+//! Readers are not trusted. Each listener has its own thread, which waits for no reader. A
+//! connection carries one answer and ends at a deadline. If there are too many connections, the
+//! oldest is closed.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -31,22 +32,22 @@ use tokio::time::{sleep, timeout};
 use crate::daemon::metrics::{self, ReadBytes};
 use crate::tell::status::Status;
 
-/// Longest time from a connection to the end of its request's header.
+/// Maximum time from a connection to the end of its request's header.
 const HEADER_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Longest life of a connection, with request and answer.
+/// Maximum duration of a connection, including request and answer.
 const LIFETIME: Duration = Duration::from_secs(5);
 
-/// Connections that a listener has at a time; a service may usually have 1024 descriptors.
+/// Maximum number of connections of a listener. A service usually may have 1024 descriptors.
 const CONNECTIONS: usize = 256;
 
-/// Bytes that a request's header may have.
+/// Maximum size of a request's header in bytes.
 const HEADER_BYTES: usize = 16 << 10;
 
 /// Time before the next attempt to accept a connection after a failure.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What is published; each text is rendered on the first request for it.
+/// What is published. Each text is rendered on the first request for it.
 #[derive(Debug)]
 pub(crate) struct Published {
     status: Status,
@@ -73,7 +74,7 @@ impl Published {
 pub(crate) struct SharedStatus(Arc<Mutex<Option<Arc<Published>>>>);
 
 impl SharedStatus {
-    /// Replaces the published state; `window` is the length of the last window.
+    /// Replaces the published state. `window` is the length of the last window.
     pub(crate) fn put(&self, status: Status, read: ReadBytes, window: Duration) {
         let (status_text, metrics_text) = Default::default();
         let shown = Published { status, read, window, status_text, metrics_text };
@@ -85,7 +86,7 @@ impl SharedStatus {
     }
 }
 
-/// A thread that answers all readers of one listener; dropping it closes the listener.
+/// A thread that answers all readers of one listener. Dropping it closes the listener.
 #[derive(Debug)]
 struct Answering {
     task: AbortHandle,
@@ -93,7 +94,7 @@ struct Answering {
     trouble: Trouble,
 }
 
-/// Why a listener could not accept a connection last, or ended.
+/// Why a listener ended, or could not accept its last connection.
 #[derive(Debug, Clone, Default)]
 struct Trouble(Arc<Mutex<Option<String>>>);
 
@@ -137,7 +138,7 @@ impl Answering {
         Ok(Self { task, thread, trouble })
     }
 
-    /// Whether the thread ended by itself; then its trouble says why.
+    /// Whether the thread ended by itself. Then its `Trouble` has the reason.
     fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -146,7 +147,8 @@ impl Answering {
 impl Drop for Answering {
     fn drop(&mut self) {
         self.task.abort();
-        // The thread closes the listener as it ends, at once: it waits for no reader.
+        // The thread closes the listener as it ends. It ends at once, because it waits for no
+        // reader.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -177,8 +179,8 @@ impl Listener {
     }
 }
 
-/// Accepts connections while the socket listens. Other failures, for example a lack of descriptors,
-/// may pass.
+/// Accepts connections while the socket listens. Other failures may be temporary, such as a lack of
+/// descriptors.
 async fn accept(listener: Listener, shared: SharedStatus, trouble: Trouble) {
     let mut connections: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -206,9 +208,9 @@ async fn accept(listener: Listener, shared: SharedStatus, trouble: Trouble) {
     }
 }
 
-/// Whether a socket that could not accept a connection still listens.
+/// Whether a socket still listens after it could not accept a connection.
 ///
-/// `ss --kill` on a listener ends it for good (`net/ipv4/tcp.c:tcp_abort`, then
+/// `ss --kill` on a listener ends it permanently (`net/ipv4/tcp.c:tcp_abort`, then
 /// `inet_csk_accept` returns EINVAL).
 fn listens(error: &io::Error) -> bool {
     let dead = [Errno::INVAL, Errno::BADF, Errno::NOTSOCK, Errno::OPNOTSUPP];
@@ -217,7 +219,7 @@ fn listens(error: &io::Error) -> bool {
 
 async fn send_status(mut stream: UnixStream, shared: SharedStatus) {
     if let Some(shown) = shared.get() {
-        // A reader that disconnects is no failure.
+        // If a reader disconnects, that is not a failure.
         let _ = stream.write_all(shown.status().as_bytes()).await;
     }
 }
@@ -227,7 +229,7 @@ async fn answer_http(stream: TcpStream, shared: SharedStatus) {
         let response = response(&request, &shared);
         async { Ok::<_, Infallible>(response) }
     });
-    // A reader that disconnects is no failure.
+    // If a reader disconnects, that is not a failure.
     let _ = http1::Builder::new()
         .keep_alive(false)
         .title_case_headers(true)
@@ -238,7 +240,7 @@ async fn answer_http(stream: TcpStream, shared: SharedStatus) {
         .await;
 }
 
-/// Answers a request; nobody reads its body.
+/// Answers a request. Nobody reads the body.
 fn response(request: &Request<Incoming>, shared: &SharedStatus) -> Response<String> {
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     let (status, body) = match (request.method(), request.uri().path()) {
@@ -257,7 +259,7 @@ fn response(request: &Request<Incoming>, shared: &SharedStatus) -> Response<Stri
     response
 }
 
-/// A socket that sends the status to whoever connects; removed when dropped.
+/// A socket that sends the status to every client that connects. It is removed when dropped.
 #[derive(Debug)]
 pub(crate) struct StatusSocket {
     path: PathBuf,
@@ -265,8 +267,8 @@ pub(crate) struct StatusSocket {
 }
 
 impl StatusSocket {
-    /// Opens the socket and replaces a dead daemon's; only the holder of the instance lock may call
-    /// this.
+    /// Opens the socket, and replaces that of a dead daemon. Only the holder of the instance lock
+    /// may call this.
     pub(crate) fn open(path: &Path, shared: SharedStatus) -> Result<Self> {
         let _ = std::fs::remove_file(path);
         let runtime = runtime()?;
@@ -298,7 +300,7 @@ impl Drop for StatusSocket {
     }
 }
 
-/// An HTTP server of metrics at `/metrics`; stops when dropped.
+/// An HTTP server of metrics at `/metrics`. It stops when dropped.
 #[derive(Debug)]
 pub(crate) struct MetricsServer {
     pub(crate) address: SocketAddr,

@@ -1,4 +1,4 @@
-//! The placements that hints publish; they change only when the controller decides to move an
+//! The placements that hints publish. They change only when the controller decides to move an
 //! interrupt.
 
 use std::collections::BTreeMap;
@@ -14,19 +14,19 @@ use netsilo_sys::daemon::hints::Hint;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PublishedPlacements {
     placements: BTreeMap<Irq, Placement>,
-    /// The configuration was loaded again, and may leave interrupts alone from now on.
+    /// The configuration was loaded again, so netsilo may not place some interrupts any more.
     reloaded: bool,
 }
 
 impl PublishedPlacements {
-    /// With the next window, interrupts without a placement are no longer published.
+    /// From the next window on, interrupts without a placement are no longer published.
     pub(crate) fn review(&mut self) {
         self.reloaded = true;
     }
 
-    /// Takes placements of a window for interrupts that are new, that stay on their CPUs, or that
-    /// move now; forgets interrupts that are gone, and CPUs that are offline. An interrupt without
-    /// a placement stays published: its queue received nothing in this window.
+    /// Takes placements of a window for interrupts that are new, stay on their CPUs, or move now.
+    /// Removes interrupts that are gone, and CPUs that are offline. An interrupt without a
+    /// placement stays published, because its queue only received nothing in this window.
     pub(crate) fn take(&mut self, placements: &[Placement], writes: &[Change], after: &Snapshot) {
         let moves_now = |irq: Irq| {
             writes.iter().any(
@@ -44,7 +44,7 @@ impl PublishedPlacements {
         for placement in placements {
             let Some(irq) = placement.irq else { continue };
             let known = self.placements.get(&irq).filter(|known| known.action == placement.action);
-            // Keep the reason of the decision; its numbers differ in each window.
+            // Keep the reason of the decision, because its numbers differ in each window.
             let as_before = known.is_some_and(|known| {
                 let same = known.cpus == placement.cpus && known.algorithm == placement.algorithm;
                 same || (placement.moves && !moves_now(irq))

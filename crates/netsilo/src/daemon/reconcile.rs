@@ -1,4 +1,5 @@
-//! After a kernel event a short window starts at once, to restore soon what a driver has reset.
+//! After a kernel event a short window starts at once, so that what a driver has reset is restored
+//! soon.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,10 +9,11 @@ use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::netdev::has_device;
 
-/// Length of the window after an event: drivers announce one reset in several steps.
+/// Length of the window after an event. It is not shorter because drivers announce one reset in
+/// several steps.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Time since which events keep coming, and the netdevs whose events matter.
+/// When the current series of events began, and the netdevs whose events matter.
 #[derive(Debug, Default)]
 pub(crate) struct Reconcile {
     since: Option<Duration>,
@@ -30,10 +32,10 @@ impl Reconcile {
         self.devices = on_a_device.map(|netdev| netdev.name.clone()).collect();
     }
 
-    /// Whether the window in which these events came must be discarded.
+    /// Whether to discard the window in which these events arrived.
     ///
-    /// Windows are discarded for no longer than one interval, so that a link that flaps forever
-    /// does not stop observation of the others.
+    /// Windows are discarded for at most one interval. Otherwise a link that flaps forever would
+    /// stop the observation of the others.
     pub(crate) fn discards_window(
         &mut self,
         root: &Root,
@@ -53,7 +55,7 @@ impl Reconcile {
         may_discard
     }
 
-    /// Whether an event can move interrupts: netdevs without a device have none, and those of
+    /// Whether an event can move interrupts. Netdevs without a device have none, and those of
     /// containers come and go all the time.
     pub(crate) fn matters(&self, root: &Root, event: &Event) -> bool {
         let on_a_device = |name: &String| self.devices.contains(name) || has_device(root, name);

@@ -1,5 +1,5 @@
-//! Writes what the controller decided, through the same transaction as `apply`, and returns the
-//! result of each write.
+//! Writes what the controller decided, through the same transaction as `apply`. Returns the result
+//! of each write.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use netsilo_sys::transaction::undo::{UndoScope, undo};
 /// The results of a batch of writes.
 #[derive(Debug, Default)]
 pub(crate) struct BatchResult {
-    /// Result of each knob; a knob without a result was not tried.
+    /// Result of each knob. A knob without a result was not tried.
     pub(crate) results: Vec<(Target, WriteResult)>,
     /// Why the batch ended early.
     pub(crate) stopped: Option<Stopped>,
@@ -33,8 +33,8 @@ pub(crate) enum Stopped {
     NotNow(String),
 }
 
-/// Writes changes as one transaction of the daemon; as more than one if some knobs fail and the
-/// others must be written without them.
+/// Writes changes as one transaction of the daemon. If some knobs fail, the others are written
+/// without them, in further transactions.
 pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -> BatchResult {
     let mut batch = BatchResult::default();
     while !changes.is_empty() {
@@ -71,7 +71,7 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
                 return batch;
             }
         }
-        // Retry without the failed knobs; each round drops at least one.
+        // Retry without the failed knobs. Each round drops at least one.
         changes.retain(|change| {
             !batch.results[before..].iter().any(|(target, _)| *target == change.target)
         });
@@ -105,20 +105,21 @@ fn stopped(error: &ApplyError) -> Stopped {
     }
 }
 
-/// Time that a guard may take to restore after its deadline.
+/// Time that a guard may need to restore after its deadline.
 const GUARD: Duration = Duration::from_secs(5);
 
-/// What an earlier writer had left.
+/// The result of recovering what an earlier writer had left.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recovered {
     /// What was done.
     pub(crate) words: Option<String>,
-    /// When to look again: a transaction awaits its confirmation, and has a guard until then.
+    /// When to check again. A transaction awaits its confirmation, and has a guard until then.
     pub(crate) look_at: Option<Duration>,
 }
 
-/// Restores a transaction that an earlier writer left unfinished; one that awaits its confirmation
-/// only if its guard has not done so after the deadline, since it was killed, too.
+/// Restores a transaction that an earlier writer left unfinished. If the transaction awaits
+/// confirmation, it is restored only if its guard has not done so after the deadline, because the
+/// guard was killed too.
 pub(crate) fn recover(kernel: &dyn Kernel, dir: &Path) -> anyhow::Result<Recovered> {
     let transactions = journal::read_without_lock(kernel, dir)?
         .map(|history| history.transactions)

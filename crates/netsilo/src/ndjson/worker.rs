@@ -1,8 +1,8 @@
-//! A worker of the filter: this program once more, with the same arguments, one line at a time.
+//! A worker of the filter: this program again, with the same arguments, for one line at a time.
 //!
-//! A defect of netsilo ends a process, not a thread: release builds abort on panic. So each worker
-//! is a process of its own. One that ends costs the answer of the line that it had; the next line
-//! starts another.
+//! A defect of netsilo ends a process, not a thread, because release builds abort on panic. So each
+//! worker is a separate process. If it ends, only the answer of its line is lost, and the next line
+//! starts another worker.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use netsilo_sys::read::process::THIS_PROGRAM;
 
-/// Set in the environment of a worker.
+/// Environment variable that is set in a worker.
 const WORKER: &str = "NETSILO_NDJSON_WORKER";
 
 /// The exit code of a process whose main thread panicked, in builds that unwind.
@@ -21,8 +21,8 @@ pub(super) fn is_one() -> bool {
     std::env::var_os(WORKER).is_some()
 }
 
-/// Reads `NUMBER LINE` from standard input, and prints `1` or `0` (whether the line was usable)
-/// and the answer, until standard input ends.
+/// Reads `NUMBER LINE` from standard input until it ends. For each, prints `1` or `0` (whether the
+/// line was usable) and the answer.
 pub(super) fn serve(mut answer: impl FnMut(u64, Vec<u8>) -> Result<(bool, String)>) -> Result<()> {
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
     let mut number = Vec::new();
@@ -42,20 +42,21 @@ pub(super) fn serve(mut answer: impl FnMut(u64, Vec<u8>) -> Result<(bool, String
     Ok(())
 }
 
-/// A worker, started when it gets its first line, and again after it has ended.
+/// A worker. It is started when it gets its first line, and again after it has ended.
 #[derive(Debug, Default)]
 pub(super) struct Worker(Option<Running>);
 
 #[derive(Debug)]
 struct Running {
     child: Child,
-    /// Absent when it shall end.
+    /// `None` while it must end.
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Worker {
-    /// Returns whether a line is usable, and its answer; if the worker ended meanwhile, the reason.
+    /// Returns whether a line is usable, and its answer. If the worker ended meanwhile, returns the
+    /// reason.
     pub(super) fn ask(
         &mut self,
         number: u64,
@@ -87,7 +88,7 @@ impl Running {
         Ok(Self { child, stdin, stdout: BufReader::new(stdout) })
     }
 
-    /// `None` if it ended while it had no line, which costs no answer.
+    /// Returns `None` if it ended while it had no line. Then no answer is lost.
     fn unless_ended(mut self) -> Option<Self> {
         matches!(self.child.try_wait(), Ok(None)).then_some(self)
     }

@@ -1,10 +1,10 @@
-//! An HTML page that needs no network and runs no script; Maud escapes every text.
+//! An HTML page that needs no network and runs no script. Maud escapes every text.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("page.css");
 
-/// Nothing is fetched and no script runs, whatever the names of a stranger's bundle hold.
+/// The page loads nothing and runs no script, whatever names a stranger's bundle contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 /// A section of a page: id, title, content.

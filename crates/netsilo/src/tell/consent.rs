@@ -1,4 +1,4 @@
-//! Consent before a write: the user's, and that of other programs that own the same knobs.
+//! Consent before a write: from the user, and in place of other programs that own the same knobs.
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 
@@ -9,8 +9,8 @@ use netsilo_sys::files::root::Root;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::{self, eprint};
 
-/// Refuses plans whose changes planning would refuse on the machine as it is now: they may be old,
-/// or come from elsewhere.
+/// Refuses plans if planning would refuse their changes on the machine as it is now. The plans may
+/// be old, or come from elsewhere.
 pub fn refuse(plans: &[Plan], root: &Root) -> Result<()> {
     let refused = refused(plans, root)?;
     if refused.is_empty() {
@@ -30,7 +30,7 @@ pub fn refuse(plans: &[Plan], root: &Root) -> Result<()> {
     Err(ExitError(Exit::Refused, message).into())
 }
 
-/// What planning would refuse of these changes now, each once.
+/// The reasons for which planning would refuse these changes now, each once.
 pub(crate) fn refused(plans: &[Plan], root: &Root) -> Result<Vec<Refusal>> {
     let now = netsilo_sys::uncounted(root).context("cannot read what would be changed")?;
     let mut refused: Vec<Refusal> = Vec::new();
@@ -42,8 +42,8 @@ pub(crate) fn refused(plans: &[Plan], root: &Root) -> Result<Vec<Refusal>> {
     Ok(refused)
 }
 
-/// Asks on the terminal; an error if standard input is none, or if what was printed before, what
-/// is to be written, cannot be seen.
+/// Asks on the terminal. Fails if standard input is not a terminal, or if the user could not see
+/// the changes printed before.
 pub fn confirmed_by_user(to: &str) -> Result<bool> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {

@@ -1,4 +1,4 @@
-//! Exit codes (`docs/topics/exit-codes.md`), and the single place that prints an error.
+//! Exit codes (`docs/topics/exit-codes.md`), and the only place that prints an error.
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -17,13 +17,13 @@ use crate::tell::out::{self, note};
 /// How a verb ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// 0: done, or nothing to do; what was to be done does not depend on standard output.
+    /// 0: done, or nothing to do. The work does not depend on standard output.
     Done,
-    /// 0: what was asked for is printed.
+    /// 0: the requested output is printed.
     Printed,
-    /// 1: refused or failed for a printed reason; nothing was changed.
+    /// 1: refused or failed for a printed reason. Nothing was changed.
     Refused,
-    /// 2: the command line makes no sense; clap uses this code too.
+    /// 2: the command line is wrong. clap uses this code too.
     Usage,
     /// 3: `status` found no daemon.
     NotRunning,
@@ -31,9 +31,9 @@ pub enum Exit {
     ChangesPending,
     /// 11: `check` has a finding at least as severe as `--fail-on`.
     Findings,
-    /// 12: `--ndjson`: some lines of the input could not be used; the others have their answer.
+    /// 12: `--ndjson`: some lines of the input could not be used. The others have their answer.
     UnusableLines,
-    /// 20: a write failed and everything was restored.
+    /// 20: a write failed, and everything was restored.
     FailedAndRestored,
     /// 21: something could not be restored.
     RestoreIncomplete,
@@ -41,7 +41,7 @@ pub enum Exit {
     OtherOwner,
     /// 77: a privilege is missing.
     NoPermission,
-    /// 78: the daemon's configuration is bad; `EX_CONFIG` of sysexits.h.
+    /// 78: the daemon's configuration is wrong; `EX_CONFIG` of sysexits.h.
     BadConfiguration,
 }
 
@@ -64,7 +64,7 @@ impl Exit {
         }
     }
 
-    /// The meaning in a few words, for help texts; `docs/topics/exit-codes.md` has the next steps.
+    /// The meaning in a few words, for help texts. `docs/topics/exit-codes.md` has the next steps.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
             Self::Done | Self::Printed => "done, or nothing to do",
@@ -82,9 +82,9 @@ impl Exit {
         }
     }
 
-    /// What it becomes where standard output failed, and whether that is worth a line. The code of
-    /// a verb whose work is the output is 1, unless its reader needed no more of it; the code of
-    /// other work stays.
+    /// The exit code if standard output failed, and whether to print a line about it. If the output
+    /// is the verb's work, the code is 1, unless its reader needed no more output. The code of
+    /// other work stays the same.
     fn without_output(self, reader_left: bool) -> (Self, bool) {
         match self {
             Self::Done | Self::FailedAndRestored | Self::RestoreIncomplete => (self, true),
@@ -106,7 +106,7 @@ impl Exit {
         }
     }
 
-    /// Returns the code of an error, by what the caller may do next.
+    /// Returns the code of an error, according to what the caller may do next.
     fn from_error(error: &Error) -> Self {
         if let Some(ExitError(exit, _)) = error.downcast_ref() {
             return *exit;
@@ -154,7 +154,7 @@ impl std::fmt::Display for ExitError {
 
 impl std::error::Error for ExitError {}
 
-/// Returns the process's exit code; prints an error with its causes on stderr.
+/// Returns the exit code of the process. Prints an error with its causes on stderr.
 pub fn code(result: Result<Exit>) -> ExitCode {
     let exit = result.unwrap_or_else(|error| {
         note(&in_words(&error));
@@ -168,7 +168,7 @@ pub fn code(result: Result<Exit>) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// Joins the error and its causes; skips a cause that the message already ends with.
+/// Joins the error and its causes. Skips a cause if the message already ends with it.
 fn in_words(error: &Error) -> String {
     error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |words, cause| {
         if words.ends_with(&cause) { words } else { format!("{words}: {cause}") }

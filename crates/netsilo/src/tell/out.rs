@@ -1,8 +1,9 @@
 //! Output: results to stdout, messages to stderr.
 //!
-//! Nothing here ends the program or fails it. Standard output that fails once gets nothing more,
-//! and the first error is kept: `exit::code` decides what it means for the exit code, `consent`
-//! refuses to write what could not be shown, and what prints again and again ends.
+//! Nothing here ends the program or makes it fail. After standard output has failed once, nothing
+//! more is written to it, and the first error is kept. `exit::code` decides what that error means
+//! for the exit code, `consent` refuses to write what could not be shown, and commands that print
+//! repeatedly end.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -16,7 +17,8 @@ use crate::tell::presentation::Presentation;
 use crate::tell::printable::printable;
 use crate::tell::styled::Styled;
 
-/// Why standard output takes no more results; a process has one standard output.
+/// Why standard output accepts no more results. It is global because a process has one standard
+/// output.
 static LOST: OnceLock<io::Error> = OnceLock::new();
 
 /// The name that messages begin with; see [`set_program`].
@@ -30,19 +32,19 @@ pub fn text(text: &str) {
     write(|stdout| Printable::new(text).write_to(stdout));
 }
 
-/// Prints a result; in colours on a terminal.
+/// Prints a result, in colours on a terminal.
 pub(crate) fn styled(text: &Styled) {
     let shown = Presentation::of_stdout().show(text);
     write(|stdout| stdout.write_all(shown.as_bytes()));
 }
 
-/// Shows what is to be written: on stderr where stdout has JSON.
+/// Shows the changes that are to be written. If stdout has JSON, they are shown on stderr.
 pub(crate) fn proposal(text: &Styled, json: bool) {
     if json { eprint(text.as_str()) } else { styled(text) }
 }
 
-/// Prints the next of several results: clears a terminal first, separates by a line otherwise.
-/// False: nobody reads another one.
+/// Prints the next of several results. Clears a terminal first; otherwise prints a line between
+/// them. Returns false if nobody reads further results.
 #[must_use]
 pub(crate) fn redraw(text: &Styled) -> bool {
     let before = if io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "\n" };
@@ -51,7 +53,7 @@ pub(crate) fn redraw(text: &Styled) -> bool {
     lost().is_none()
 }
 
-/// Prints the next of several results. False: nobody reads another one.
+/// Prints the next of several results. Returns false if nobody reads further results.
 #[must_use]
 pub(crate) fn next(line: &str) -> bool {
     text(line);
@@ -69,8 +71,8 @@ pub(crate) fn lost() -> Option<&'static io::Error> {
     LOST.get()
 }
 
-/// Returns why nobody has seen what was printed. Closed standard output is `/dev/null`: the
-/// standard library opens that before `main`.
+/// Returns why nobody has seen what was printed. If standard output is closed, the standard library
+/// opens `/dev/null` in its place before `main`.
 pub(crate) fn unseen() -> Option<String> {
     if let Some(error) = lost() {
         return Some(format!("cannot write to stdout: {error}"));
@@ -101,7 +103,7 @@ pub(crate) fn line(value: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string(value).context("cannot serialize JSON")? + "\n")
 }
 
-/// Begins all later messages with the name of another program than `netsilo`.
+/// Makes all later messages begin with the name of another program than `netsilo`.
 pub fn set_program(name: &'static str) {
     PROGRAM.get_or_init(|| name);
 }
@@ -111,7 +113,7 @@ pub fn note(message: &str) {
     eprint_line(format_args!("{}: {message}", PROGRAM.get().unwrap_or(&"netsilo")));
 }
 
-/// Prints a line on stderr and ignores failure: the terminal may be gone.
+/// Prints a line on stderr. Ignores failure, because the terminal may be gone.
 pub(crate) fn eprint_line(message: impl Display) {
     eprint(format_args!("{message}\n"));
 }
@@ -121,7 +123,8 @@ pub(crate) fn eprint(text: impl Display) {
     let _ = Printable::new(&text.to_string()).write_to(io::stderr());
 }
 
-/// A text without control characters but newline and tab; all output is one, errors too.
+/// A text without control characters, except newline and tab. All output is of this type, including
+/// errors.
 struct Printable<'a>(Cow<'a, str>);
 
 impl<'a> Printable<'a> {

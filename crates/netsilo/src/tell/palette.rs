@@ -1,8 +1,8 @@
-//! What a text means, and how the terminal shows it: colours, and glyphs.
+//! What a text means, and how the terminal shows it: with colours and glyphs.
 //!
-//! One set of colours serves dark and light backgrounds: each has a contrast of at least 3.8 with
-//! black and with white. With 16 colours the terminal's own theme decides. No meaning is carried by
-//! a colour alone: glyphs and words differ too.
+//! One set of colours serves dark and light backgrounds: each colour has a contrast of at least 3.8
+//! with black and with white. With 16 colours the terminal's own theme decides. Colour is never the
+//! only sign of a meaning: glyphs and words differ too.
 
 use netsilo_model::machine::topology::Distance;
 use ratatui::style::{Color, Modifier, Style};
@@ -10,22 +10,22 @@ use ratatui::style::{Color, Modifier, Style};
 /// What a text means.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Nothing in particular.
+    /// No special meaning.
     #[default]
     Plain,
     /// Less important than the rest.
     Quiet,
     /// A heading.
     Title,
-    /// As it should be.
+    /// In order.
     Good,
-    /// Could be better.
+    /// Not optimal.
     Fair,
-    /// Costs much.
+    /// Expensive.
     Bad,
-    /// Receive work: what this program is about.
+    /// Receive work, the subject of this program.
     Work,
-    /// Differs from what was shown before.
+    /// Differs from the previous output.
     Changed,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Palette {
 }
 
 impl Palette {
-    /// Reads what the terminal can do from the environment.
+    /// Reads the abilities of the terminal from the environment.
     pub(crate) fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let term = set("TERM").unwrap_or_default();
@@ -80,7 +80,7 @@ impl Palette {
         } else {
             Depth::Ansi
         };
-        // as setlocale(3) does, the first that is set decides
+        // as in setlocale(3), the first variable that is set decides
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
         let locale = locale.to_lowercase();
         Self { depth, unicode: locale.contains("utf-8") || locale.contains("utf8") }
@@ -116,12 +116,12 @@ impl Palette {
         }
     }
 
-    /// One of two texts: for a terminal with UTF-8, and for any other.
+    /// One of two texts: the first for a terminal with UTF-8, the second for any other.
     pub(crate) fn glyph<T>(self, unicode: T, ascii: T) -> T {
         if self.unicode { unicode } else { ascii }
     }
 
-    /// A share from 0 to 1 as a bar of at most this many characters, without the blanks behind it.
+    /// A share from 0 to 1 as a bar of at most this many characters, without trailing blanks.
     pub(crate) fn bar(self, share: f64, width: usize) -> String {
         const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
         let eighths = (share.clamp(0.0, 1.0) * width as f64 * 8.0).round() as usize;
@@ -129,7 +129,7 @@ impl Palette {
         whole + self.glyph(EIGHTHS[eighths % 8], "")
     }
 
-    /// A share from 0 to 1 as a bar of one character; blank if it is below 1 %.
+    /// A share from 0 to 1 as a bar of one character. It is blank below 1 %.
     pub(crate) fn level(self, share: f64) -> char {
         const UNICODE: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         const ASCII: [char; 8] = ['1', '2', '3', '4', '5', '6', '7', '8'];

@@ -10,12 +10,12 @@ use crate::tell::palette::{Depth, Palette};
 use crate::tell::printable::printable;
 use crate::tell::styled::Styled;
 
-/// Where results are shown; the default is a pipe.
+/// Where results are shown. The default is a pipe.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Presentation {
-    /// Its columns; `None`: a line has no end.
+    /// The number of columns. `None`: lines are not limited.
     pub(crate) width: Option<usize>,
-    /// How it shows meanings; `None`: as text alone, without bars.
+    /// How meanings are shown. `None`: as plain text, without bars.
     pub(crate) palette: Option<Palette>,
 }
 
@@ -33,8 +33,8 @@ impl Presentation {
         }
     }
 
-    /// The text as this screen shows it, long lines broken between words; control characters of
-    /// names are escaped.
+    /// The text as this screen shows it. Long lines are broken between words, and control
+    /// characters in names are escaped.
     pub(crate) fn show(self, text: &Styled) -> String {
         let wrapped = self.width.map(|width| text.wrapped(width));
         let text = wrapped.as_ref().unwrap_or(text);

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use netsilo_model::parse::sanitize::is_control;
 
-/// Escapes every control character but newline and tab, so that names cannot control a terminal.
+/// Escapes every control character except newline and tab, so that names cannot control a terminal.
 ///
-/// In JSON such characters occur only inside strings, where the escape has the same meaning.
+/// In JSON, control characters occur only inside strings, where the escape has the same meaning.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let is_escaped = |c: char| is_control(c) && c != '\n' && c != '\t';
     if !text.contains(is_escaped) {

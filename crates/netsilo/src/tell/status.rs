@@ -1,4 +1,4 @@
-//! The status document of the daemon, as its socket sends it and `netsilo status --json` prints it.
+//! The status document of the daemon. Its socket sends it, and `netsilo status --json` prints it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use netsilo_model::snapshot::attribution::{AttributionSource, Hook};
 use netsilo_sys::daemon::self_cost::{SelfCost, self_cost};
 use serde::{Deserialize, Serialize};
 
-/// Schema number of the JSON; it grows when a field changes meaning or is removed.
+/// Schema number of the JSON. It is increased when a field changes its meaning or is removed.
 pub(crate) const SCHEMA: u32 = 1;
 
 /// Name of the socket in the state folder.
 pub(crate) const SOCKET: &str = "status.sock";
 
-/// Status of the daemon; times are since boot (CLOCK_BOOTTIME).
+/// Status of the daemon. Times are since boot (CLOCK_BOOTTIME).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Status {
     pub(crate) schema: u32,
     pub(crate) version: String,
     pub(crate) pid: u32,
-    /// When the daemon started; `at` is when this status was made.
+    /// When the daemon started. `at` is when this status was made.
     pub(crate) started: Duration,
     pub(crate) at: Duration,
     /// Observation windows completed.
@@ -34,27 +34,27 @@ pub(crate) struct Status {
     pub(crate) state: ControllerState,
     pub(crate) config: ConfigStatus,
     pub(crate) attribution: AttributionStatus,
-    /// What the last cycle cost, and how long eBPF is attached in the next.
+    /// The cost of the last cycle, and how long eBPF is attached in the next one.
     #[serde(default)]
     pub(crate) counting: CountingStatus,
     /// Distances between protocol work and readers in the last window.
     pub(crate) locality: Locality,
     /// The placement of every interrupt and NAPI kthread.
     pub(crate) placements: Vec<Placement>,
-    /// The measured outcome that the placements rest on; `None`: they rest on the cost model.
+    /// The measured outcome that the placements follow. `None`: they follow the cost model.
     #[serde(default)]
     pub(crate) measured: Option<MeasuredBasis>,
-    /// The measured outcome that they do not follow, and why.
+    /// A measured outcome that the placements do not follow, and why.
     #[serde(default)]
     pub(crate) unused_outcome: Option<Unchanged>,
-    /// Changes that are planned and not in effect.
+    /// Changes that are planned but not in effect.
     pub(crate) pending: Vec<Change>,
     /// Pending changes that are held, and why.
     pub(crate) held: Vec<Held>,
     /// Knobs left alone because another program wrote them.
     pub(crate) conflicts: Vec<Conflict>,
     pub(crate) refusals: Vec<Refusal>,
-    /// Advice that netsilo does not act on itself.
+    /// Advice that netsilo does not carry out itself.
     pub(crate) advice: Vec<Advice>,
     /// Result of the last writes that could be verified.
     pub(crate) verification: Option<VerificationResult>,
@@ -108,7 +108,7 @@ pub(crate) enum Mode {
     Placing,
     /// Only hints are written, as configured.
     HintsOnly,
-    /// No knob is written because a privilege is missing.
+    /// No knob is written, because a privilege is missing.
     ObserveOnly(String),
 }
 
@@ -137,13 +137,13 @@ pub(crate) struct AttributionStatus {
 pub(crate) struct CountingStatus {
     /// How long eBPF is attached in the next cycle.
     pub(crate) window: Duration,
-    /// Share of the machine's CPU time that the daemon may take; `None`: no limit.
+    /// Share of the machine's CPU time that the daemon may use. `None`: no limit.
     pub(crate) budget: Option<f64>,
-    /// Share that it took in the last cycle, with its eBPF programs.
+    /// Share that it used in the last cycle, including its eBPF programs.
     pub(crate) share: f64,
     /// CPU time of the eBPF programs since the start.
     pub(crate) programs: Duration,
-    /// Whether the kernel measured that time; else it is estimated.
+    /// Whether the kernel measured that time. Otherwise it is estimated.
     pub(crate) measured: bool,
 }
 
@@ -153,19 +153,19 @@ pub(crate) struct CountingStatus {
 pub(crate) struct DaemonTotals {
     /// Knobs written, including reverts and reapplied changes.
     pub(crate) changes: u64,
-    /// Changes reverted because they made it worse.
+    /// Changes reverted because they made the placement worse.
     pub(crate) reverts: u64,
     /// Changes written again after a device reset.
     pub(crate) reapplied: u64,
     /// Writes that the kernel refused.
     pub(crate) refused: u64,
-    /// Times a knob was left alone because another program wrote it.
+    /// How often a knob was left alone because another program wrote it.
     pub(crate) yielded: u64,
     /// Kernel events.
     pub(crate) events: u64,
     /// Hint files written or removed.
     pub(crate) hints: u64,
-    /// Configurations accepted after the start; `bad_reloads` are those rejected.
+    /// Configurations accepted after the start. `bad_reloads` counts those rejected.
     pub(crate) reloads: u64,
     pub(crate) bad_reloads: u64,
 }

@@ -1,4 +1,5 @@
-//! A text whose parts have meanings; a terminal shows them in colours, a pipe gets the text alone.
+//! A text whose parts have meanings. A terminal shows the meanings in colours; a pipe gets only the
+//! text.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write as _};
@@ -12,7 +13,7 @@ use crate::tell::palette::Meaning;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Styled {
     text: String,
-    /// Parts that do not overlap, in their order.
+    /// Parts that do not overlap, in order.
     marks: Vec<(Range<usize>, Meaning)>,
 }
 
@@ -53,12 +54,13 @@ impl Styled {
         &self.text
     }
 
-    /// The number of columns that the text takes in a terminal.
+    /// The number of columns that the text occupies in a terminal.
     pub(crate) fn width(&self) -> usize {
         Span::raw(&self.text).width()
     }
 
-    /// The text, which has one line, in at most this many columns; an ellipsis ends a longer one.
+    /// The text, which is one line, cut to this number of columns. A text that was cut ends in an
+    /// ellipsis.
     pub(crate) fn cut(mut self, width: usize) -> Self {
         if self.width() <= width {
             return self;
@@ -73,8 +75,8 @@ impl Styled {
 
     /// The text with line breaks between words, so that no line exceeds the width.
     ///
-    /// What follows a break begins below the line's last cell, or 2 columns after the line's
-    /// beginning.
+    /// The continuation begins below the last cell of the line, or 2 columns after the beginning of
+    /// the line.
     pub(crate) fn wrapped(&self, width: usize) -> Self {
         let breaks = breaks(&self.text, width);
         let (mut wrapped, mut at) = (Self::default(), 0);
@@ -115,7 +117,7 @@ impl Styled {
     }
 }
 
-/// The spaces where lines break, each with the columns before the next line's text.
+/// The spaces where lines break, each with the indentation of the next line.
 fn breaks(text: &str, width: usize) -> BTreeMap<usize, usize> {
     let columns = |text: &str| Span::raw(text).width();
     let mut breaks = BTreeMap::new();
@@ -142,8 +144,8 @@ fn breaks(text: &str, width: usize) -> BTreeMap<usize, usize> {
     breaks
 }
 
-/// The columns before the last cell of a line, if it begins in the first 60 % of the width; else 2
-/// more than before the line's text.
+/// The columns before the last cell of a line, if that cell begins in the first 60 % of the width.
+/// Otherwise the line's indentation plus 2.
 fn indent(line: &str, width: usize) -> usize {
     let text = line.trim_start_matches(' ');
     let before = line.len() - text.len();
@@ -212,7 +214,7 @@ mod tests {
         assert_eq!(wrapped.as_str(), format!("{info}\n{rps}\n{:14}three", ""));
         assert_eq!(wrapped.marks, [(44..71, Meaning::Bad)]);
         assert_eq!(text.wrapped(80), text);
-        // a cell that begins far to the right, and a word without an end
+        // a cell that begins far to the right, and a word that fits into no line
         let wrapped = |text: &str| Styled::from(text.to_owned()).wrapped(10).text;
         assert_eq!(wrapped("  a bcdef  gh ij"), "  a\n    bcdef  gh\n    ij");
         assert_eq!(wrapped("abcdefghijklm n"), "abcdefghijklm\n  n");

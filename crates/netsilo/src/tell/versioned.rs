@@ -1,8 +1,8 @@
-//! The number of the schema in front of a result that has none itself, for JSON.
+//! Adds the number of the schema to a JSON result that does not have it.
 
 use serde::Serialize;
 
-/// A result as it is printed as JSON.
+/// A result in the form that is printed as JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Versioned<T> {

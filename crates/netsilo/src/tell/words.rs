@@ -5,8 +5,8 @@ use netsilo_decide::plan::selection::nearest;
 /// A number with its noun: `1 change`, `3 changes`.
 pub use netsilo_model::machine::words::plural;
 
-/// What serde says of a wrong key or value of a file, in short; an unknown key gets the nearest
-/// known one.
+/// serde's message about a wrong key or value of a file, shortened. For an unknown key, adds the
+/// nearest known one.
 pub(crate) fn wrong_key(message: &str) -> String {
     // unknown field `a`, expected one of `b`, `c`
     let mut names = message.split('`').skip(1).step_by(2);

@@ -13,7 +13,7 @@ use crate::args::state_dir::StateDir;
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) observe: look::ObserveArgs,
-    /// Restore what key a applied unless key c confirms it within this time (1s to 1day)
+    /// Restore what key a applied, unless key c confirms it within this time (1s to 1day)
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = confirm_time)]
     pub(super) confirm_within: Duration,
     #[command(flatten)]

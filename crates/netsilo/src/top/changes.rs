@@ -1,4 +1,4 @@
-//! What the keys of plans do: make a plan, write it with a guard, confirm it, undo it.
+//! What the keys for plans do: make a plan, write it with a guard, confirm it, undo it.
 
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) fn plan(
     }
 }
 
-/// Writes a plan; its guard restores it after `within` unless it is confirmed.
+/// Writes a plan. Its guard restores it after `within` unless it is confirmed.
 pub(super) fn apply(
     plan: &Plan,
     state: &StateDir,
@@ -52,9 +52,9 @@ pub(super) fn apply(
     }
 }
 
-/// Keeps a transaction, or says how it ended before; after its deadline it is restored.
+/// Keeps a transaction, or reports how it ended before. After its deadline it is restored.
 ///
-/// Another one may await its confirmation by now: that is not this program's to confirm.
+/// By now another transaction may await confirmation. This program must not confirm it.
 pub(super) fn confirm(state: &StateDir, id: u64) -> Result<String> {
     let (kernel, dir) = (state.kernel()?, state.path());
     let result = match journal::state_of(&kernel, dir, id)? {
@@ -73,7 +73,7 @@ pub(super) fn confirm(state: &StateDir, id: u64) -> Result<String> {
     })
 }
 
-/// Undoes the newest transaction; says what became of each setting.
+/// Undoes the newest transaction. Reports the result for each setting.
 pub(super) fn undo_newest(state: &StateDir) -> Result<String> {
     let (kernel, dir) = (state.kernel()?, state.path());
     let undone = undo(&kernel, dir, UndoScope::Last, false, RestoredBy::Undo, &mut |_, _| {})?;

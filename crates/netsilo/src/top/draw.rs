@@ -1,4 +1,4 @@
-//! Draws a state: the title, the row of pages, the page or what covers it, the line at the bottom.
+//! Draws a state: the title, the row of pages, the page or its overlay, and the line at the bottom.
 
 mod map;
 mod pen;
@@ -54,14 +54,14 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &State) {
     }
 }
 
-/// What is observed, how, and how much comes in.
+/// What is observed, how, and how much data arrives.
 fn draw_title(pen: &mut Pen<'_>, state: &State) {
     let end = usize::from(pen.area.width);
     let right = match (&state.source, state.frozen) {
         (Source::Bundle { of: 1, .. }, _) => "a bundle".to_owned(),
         (Source::Bundle { window, of }, false) => format!("window {window} of {of}"),
         (Source::Bundle { window, of }, true) => format!("FROZEN: window {window} of {of}"),
-        (Source::Live, true) => "FROZEN: space goes on".to_owned(),
+        (Source::Live, true) => "FROZEN: space continues".to_owned(),
         (Source::Live, false) => format!("interval {}", humantime::format_duration(state.interval)),
     };
     pen.put_right(end, 0, &right, if state.frozen { Meaning::Bad } else { Meaning::Quiet });
@@ -114,7 +114,7 @@ fn draw_tabs(pen: &mut Pen<'_>, state: &State) {
         text.push(' ');
         let end = pen.put(x, 0, &text, meaning);
         if page == state.page {
-            // without colour and attributes the brackets still tell the page
+            // without colours and attributes, the brackets still show the page
             pen.put(x, 0, "[", Meaning::Title);
             pen.put(end.saturating_sub(1), 0, "]", Meaning::Title);
             pen.reverse(x, end, 0);

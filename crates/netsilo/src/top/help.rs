@@ -1,4 +1,4 @@
-//! The keys, as the help page shows them.
+//! The keys, for the help page.
 
 use crate::top::state::Text;
 

@@ -1,4 +1,4 @@
-//! A table of a page: rows that can be filtered, sorted and selected, and columns in the order in
+//! The table of a page. Its rows can be filtered, sorted and selected. Its columns have an order in
 //! which a narrow terminal drops them.
 
 use std::cmp::Ordering;
@@ -9,11 +9,11 @@ use crate::tell::palette::Meaning;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
-    /// Whether its cells are aligned to the right.
+    /// Whether its cells are right-aligned.
     pub(crate) right: bool,
-    /// Columns of the highest rank are dropped first; rank 0 always stays.
+    /// Columns of the highest rank are dropped first. Rank 0 always stays.
     pub(crate) rank: u8,
-    /// A wider text is cut to this width before other columns are dropped.
+    /// Wider texts are cut to this width before other columns are dropped.
     pub(crate) least: usize,
 }
 
@@ -21,14 +21,14 @@ pub(crate) struct Column {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) parts: Vec<(String, Meaning)>,
-    /// The number that it shows; rows are sorted by it, otherwise by the text.
+    /// The number that the cell shows. Rows are sorted by it, or by the text if there is no number.
     pub(crate) value: Option<f64>,
 }
 
 /// One row.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
-    /// Names its subject, so that it stays selected when the order changes.
+    /// Identifies the row's subject, so that it stays selected when the order changes.
     pub(crate) key: String,
     pub(crate) cells: Vec<Cell>,
 }
@@ -38,9 +38,9 @@ pub(crate) struct Row {
 pub(crate) struct Listing {
     pub(crate) columns: &'static [Column],
     pub(crate) rows: Vec<Row>,
-    /// What to do next if there is no row.
+    /// What to do next if there are no rows.
     pub(crate) empty: String,
-    /// What is not listed, and other remarks, below the rows.
+    /// What is not listed, and other remarks. They are shown below the rows.
     pub(crate) notes: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) const fn left(name: &'static str, rank: u8) -> Column {
     wide(name, rank, 24)
 }
 
-/// A column of texts that are worth more room than other columns.
+/// A column of texts that get more space than other columns.
 pub(crate) const fn wide(name: &'static str, rank: u8, least: usize) -> Column {
     Column { name, right: false, rank, least }
 }
@@ -73,7 +73,7 @@ impl Cell {
         Self { parts: vec![(text.into(), Meaning::Plain)], value: None }
     }
 
-    /// A number; a dash if it is unknown.
+    /// A number, or a dash if it is unknown.
     pub(crate) fn number(value: Option<f64>, render: impl FnOnce(f64) -> String) -> Self {
         let text = value.map_or_else(|| "-".to_owned(), render);
         Self { parts: vec![(text, Meaning::Plain)], value: Some(value.unwrap_or(-1.0)) }
@@ -89,7 +89,7 @@ impl Cell {
         self.parts.iter().map(|(text, _)| text.as_str()).collect()
     }
 
-    /// Numbers: the largest first; texts: in order of the alphabet.
+    /// Numbers: largest first. Texts: in alphabetical order.
     fn order(&self, other: &Self) -> Ordering {
         match (self.value, other.value) {
             (Some(a), Some(b)) => b.total_cmp(&a),
@@ -99,7 +99,7 @@ impl Cell {
 }
 
 impl Listing {
-    /// The rows that contain the filter, ignoring case, in this order.
+    /// The rows that contain the filter text, ignoring case, in this order.
     pub(crate) fn arranged(mut self, filter: &str, sort: Sort) -> Self {
         let filter = filter.to_lowercase();
         let contains = |row: &Row| {
@@ -116,8 +116,8 @@ impl Listing {
         self
     }
 
-    /// The columns that fit into `width`, by number, given the width of each; the space between two
-    /// columns is 2.
+    /// The numbers of the columns that fit into `width`, given the width of each. There are 2
+    /// spaces between columns.
     pub(crate) fn fitting(&self, widths: &[usize], width: usize) -> Vec<usize> {
         let mut kept: Vec<usize> = (0..self.columns.len()).collect();
         let needs = |kept: &[usize]| kept.iter().map(|at| widths[*at] + 2).sum::<usize>();

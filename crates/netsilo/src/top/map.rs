@@ -1,8 +1,9 @@
-//! The map: rx queues as rows, CPUs as columns; where each queue is polled and where it is read.
+//! The map: rx queues as rows, CPUs as columns. It shows where each queue is polled and where its
+//! data is read.
 //!
 //! Columns are in the order of nodes, last-level caches and cores, so that the distance on the
-//! screen is the distance in the machine. If CPUs do not fit, a column is a core, a last-level
-//! cache or a node.
+//! screen corresponds to the distance in the machine. If CPUs do not fit, a column is a core, a
+//! last-level cache or a node.
 
 use netsilo_decide::report::{CpuLine, NetdevLine};
 use netsilo_model::derive::silo::Silo;
@@ -12,7 +13,7 @@ use netsilo_model::machine::topology::{Distance, NodeId, Topology};
 use crate::tell::palette::{Meaning, Palette};
 use crate::top::window::Window;
 
-/// What a column is.
+/// What a column stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     Cpu,
@@ -45,10 +46,10 @@ pub(crate) struct Column {
     pub(crate) place: CpuPosition,
 }
 
-/// Where a CPU is: columns are sorted by it.
+/// Where a CPU is. Columns are sorted by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CpuPosition {
-    /// `None` sorts first: CPUs in no node.
+    /// `None` sorts first: CPUs that belong to no node.
     pub(crate) node: Option<NodeId>,
     /// Lowest CPU under the last-level cache.
     pub(crate) llc: CpuId,
@@ -64,14 +65,14 @@ pub(crate) struct Grid {
     pub(crate) columns: Vec<Column>,
     /// Characters of a column.
     pub(crate) width: usize,
-    /// Characters of all columns, with the gaps.
+    /// Width of all columns in characters, including the gaps.
     pub(crate) total: usize,
 }
 
 /// The width of a column, and of the gaps between cores, last-level caches and nodes.
 type Spacing = (usize, [usize; 3]);
 
-/// The spacings of each level, the widest first.
+/// The spacings of each level, widest first.
 const SPACINGS: [(Level, &[Spacing]); 4] = [
     (
         Level::Cpu,
@@ -90,8 +91,8 @@ const SPACINGS: [(Level, &[Spacing]); 4] = [
 ];
 
 impl Grid {
-    /// The finest columns that fit into `width`; those of `level`, whatever their width, if it is
-    /// given.
+    /// The finest columns that fit into `width`. If `level` is given, its columns, whatever their
+    /// width.
     pub(crate) fn fitting(topology: &Topology, width: usize, level: Option<Level>) -> Self {
         let places = places(topology);
         let mut last = None;
@@ -192,11 +193,11 @@ pub(crate) enum Mark {
     Polled,
     /// RPS or a kthread runs the protocol here.
     Steered,
-    /// Read under the last-level cache where the protocol ran.
+    /// The data is read under the last-level cache where the protocol ran.
     Near,
-    /// Read in the node where the protocol ran.
+    /// The data is read in the node where the protocol ran.
     SameNode,
-    /// Read on another node.
+    /// The data is read on another node.
     Remote,
 }
 
@@ -205,7 +206,8 @@ pub(crate) enum Mark {
 pub(crate) struct Marks {
     /// By column: the mark, and the share of the queue's bytes that is read there.
     pub(crate) cells: Vec<Option<(Mark, f64)>>,
-    /// From a column that runs the protocol to one that reads, and whether another node reads.
+    /// Lines from a column where the protocol runs to one where data is read, and whether that is
+    /// on another node.
     pub(crate) lines: Vec<(usize, usize, bool)>,
 }
 
@@ -254,7 +256,7 @@ impl Mark {
         }
     }
 
-    /// Whether it is as it should be.
+    /// Whether this is good or bad.
     pub(crate) fn meaning(self) -> Meaning {
         match self {
             Self::Together | Self::Near => Meaning::Good,
@@ -317,7 +319,7 @@ pub(crate) fn lines<'a>(window: &'a Window, filter: &str) -> Vec<Line<'a>> {
     lines
 }
 
-/// The largest value of a column's CPUs; `None` if it is unknown of all.
+/// The largest value of a column's CPUs; `None` if it is unknown for all of them.
 pub(crate) fn hottest(
     column: &Column,
     cpus: &[CpuLine],
@@ -327,7 +329,7 @@ pub(crate) fn hottest(
     here.filter_map(share).max_by(f64::total_cmp)
 }
 
-/// Share of a CPU's time in softirqs: measured, else sampled at clock ticks.
+/// Share of a CPU's time in softirqs: measured if possible, else sampled at clock ticks.
 pub(crate) fn softirq(line: &CpuLine) -> Option<f64> {
     line.softirq_share.or(line.shares.map(|shares| shares.softirq))
 }

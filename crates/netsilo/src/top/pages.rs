@@ -1,4 +1,4 @@
-//! The pages that are tables: what each lists. The map is in [`crate::top::map`].
+//! The pages that are tables, and what each lists. The map is in [`crate::top::map`].
 
 mod consumers;
 mod cpus;
@@ -11,7 +11,7 @@ use crate::top::map;
 use crate::top::state::{Page, State};
 use crate::top::window::Window;
 
-/// The table of the present page, filtered and sorted; `None` for the map.
+/// The table of the current page, filtered and sorted; `None` for the map.
 pub(crate) fn listing(state: &State, window: &Window) -> Option<Listing> {
     let listing = match state.page {
         Page::Map => return None,
@@ -33,7 +33,7 @@ pub(crate) fn keys(state: &State) -> Vec<String> {
     }
 }
 
-/// The key of the selected row: the first one if the chosen one is gone.
+/// The key of the selected row. If the chosen row is gone, the first one.
 pub(crate) fn selected(state: &State, keys: &[String]) -> Option<String> {
     let chosen = state.view().selected.as_ref().filter(|key| keys.contains(key));
     chosen.or(keys.first()).cloned()

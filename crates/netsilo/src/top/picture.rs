@@ -1,4 +1,4 @@
-//! The picture of the README: the map page on a machine whose queues are placed badly, as SVG.
+//! The picture of the README: the map page of a machine whose queues are badly placed, as SVG.
 //!
 //! `make generate` draws it again.
 
@@ -45,7 +45,7 @@ fn screen() -> Buffer {
     terminal.backend().buffer().clone()
 }
 
-/// The style of a cell in words of SVG; cells of one style are drawn together.
+/// The style of a cell in SVG attributes. Cells of one style are drawn together.
 fn style(cell: &Cell) -> String {
     let colour = match cell.fg {
         Color::Rgb(r, g, b) => format!("#{r:02x}{g:02x}{b:02x}"),
@@ -68,7 +68,7 @@ fn runs(buffer: &Buffer, y: u16) -> Vec<(u16, String, String)> {
     runs
 }
 
-/// A terminal's screen as SVG. Each run has its length, so that columns meet in any font.
+/// The screen of a terminal as SVG. Each run has its length, so that columns align in any font.
 fn svg(buffer: &Buffer) -> String {
     let ((columns, rows), (width, height)) = (SIZE, CHARACTER);
     let (w, h) = (columns * width + 2 * MARGIN, rows * height + 2 * MARGIN);
@@ -90,7 +90,7 @@ fn svg(buffer: &Buffer) -> String {
             let (left, length) =
                 (MARGIN + (x + blanks) * width, shown.chars().count() as u16 * width);
             let base = MARGIN + y * height + height * 3 / 4;
-            // blanks that no renderer joins
+            // blanks that no renderer merges
             let shown = shown.replace(' ', "\u{a0}").replace('&', "&amp;").replace('<', "&lt;");
             let _ = writeln!(
                 svg,

@@ -1,7 +1,8 @@
-//! Connects the parts: events in, states to the screen, requests to what observes and writes.
+//! Connects the parts: events in, states to the screen, requests to the threads that observe and
+//! write.
 //!
-//! Keys, signals, windows and changes each come from a thread of their own through one channel, so
-//! that the screen is drawn when something happened and at no other time.
+//! Keys, signals, windows and changes each come from a separate thread through one channel. So the
+//! screen is drawn when something happened, and at no other time.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -39,12 +40,12 @@ struct Shell<'a> {
 
 /// Where windows come from.
 pub(super) enum Windows {
-    /// This machine, with what `--record` keeps.
+    /// This machine, and the recording of `--record`.
     Live(Option<Arc<Recording>>),
     Bundle(Box<Bundle>),
 }
 
-/// Runs until the user quits; returns the last state.
+/// Runs until the user quits. Returns the last state.
 pub(super) fn run(
     args: &Args,
     windows: Windows,
@@ -64,7 +65,7 @@ pub(super) fn run(
 /// Catches the signals that end the program.
 ///
 /// Call it before a bundle is opened: the owner of temporary folders ends the program on signals
-/// that nobody has caught by then.
+/// that nothing has caught by then.
 pub(super) fn signals() -> Result<Signals> {
     Signals::new([SIGTERM, SIGHUP, SIGINT]).context("cannot wait for signals")
 }
@@ -80,7 +81,7 @@ fn listen(mut signals: Signals, send: &Sender<Event>) -> Result<()> {
     let keys = send.clone();
     start("keys", send, move || {
         loop {
-            // the terminal is gone: SIGHUP may come, too
+            // the terminal is gone; SIGHUP may arrive too
             let event = next_event().unwrap_or(Some(Event::Quit));
             if event.is_some_and(|event| keys.send(event).is_err()) {
                 return Ok(());
@@ -108,7 +109,7 @@ fn watch(
     })
 }
 
-/// Starts a thread; its error is an event, and so is a panic.
+/// Starts a thread. If it fails or panics, that is an event.
 fn start(
     name: &str,
     send: &Sender<Event>,
@@ -124,7 +125,7 @@ fn start(
     Ok(())
 }
 
-/// Ends the program if its thread panics: the panic hook has already restored the terminal.
+/// Ends the program if its thread panics. The panic hook has already restored the terminal.
 struct Panics(Sender<Event>);
 
 impl Drop for Panics {
@@ -146,7 +147,7 @@ impl Shell<'_> {
         loop {
             screen.draw(|frame| draw(frame, &state))?;
             let mut event = Some(next(events, &state));
-            // all that has happened before the next picture
+            // process all events before the next picture
             while let Some(now) = event.take() {
                 #[cfg(debug_assertions)]
                 assert!(!self.is_panic(&now), "the key of --panic-at was pressed");
@@ -217,7 +218,7 @@ impl Shell<'_> {
         self.write(move |_| Event::Settled(work(&args).unwrap_or_else(in_words)))
     }
 
-    /// Writes in a thread, because interrupts may take seconds to arrive on their new CPUs.
+    /// Writes in a thread, because it may take seconds until interrupts arrive on their new CPUs.
     fn write(&self, work: impl FnOnce(&Sender<Event>) -> Event + Send + 'static) -> Result<()> {
         let send = self.send.clone();
         start("changes", &self.send, move || {
@@ -241,7 +242,8 @@ fn explained(window: &Window, subject: &Subject) -> Event {
     Event::Explained(format!("why {subject}"), text)
 }
 
-/// Waits for the next event; while a transaction awaits its confirmation, the clock is one.
+/// Waits for the next event. While a transaction awaits its confirmation, the clock is also an
+/// event.
 fn next(events: &Receiver<Event>, state: &State) -> Event {
     if state.pending.is_none() {
         return events.recv().unwrap_or(Event::Quit);

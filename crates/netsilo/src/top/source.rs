@@ -20,7 +20,7 @@ use crate::top::update::Event;
 use crate::top::window::Window;
 use crate::verbs::status;
 
-/// When the next window comes, which the user may change at any time.
+/// When the next window comes. The user may change this at any time.
 #[derive(Debug)]
 pub(super) struct Pace {
     state: Mutex<PaceState>,
@@ -30,9 +30,9 @@ pub(super) struct Pace {
 #[derive(Debug, Clone, Copy)]
 struct PaceState {
     interval: Duration,
-    /// Windows of a bundle to step at once, back if negative.
+    /// Number of windows of a bundle to step at once. Negative means back.
     step: isize,
-    /// Whether a bundle stops.
+    /// Whether the playback of a bundle is paused.
     paused: bool,
 }
 
@@ -43,17 +43,17 @@ impl Pace {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Changes the interval; the window that is being observed ends at once.
+    /// Changes the interval. The window that is being observed ends at once.
     pub(super) fn set_interval(&self, interval: Duration) {
         self.change(|state| state.interval = interval);
     }
 
-    /// Steps in a bundle, back if negative.
+    /// Steps in a bundle. Negative means back.
     pub(super) fn step(&self, by: isize) {
         self.change(|state| state.step += by);
     }
 
-    /// Stops a bundle, or lets it go on.
+    /// Pauses the playback of a bundle, or continues it.
     pub(super) fn pause(&self, paused: bool) {
         self.change(|state| state.paused = paused);
     }
@@ -83,7 +83,8 @@ impl Pace {
         }
     }
 
-    /// Waits for the next step in a bundle and returns it; at its end only the user makes one.
+    /// Waits for the next step in a bundle and returns it. At the end of the bundle only the user
+    /// can cause a step.
     fn next_step(&self, at_end: bool) -> isize {
         let start = Instant::now();
         let mut state = self.lock();
@@ -111,7 +112,7 @@ impl Pace {
     }
 }
 
-/// What `--record` keeps: the thread that observes fills it, and the end of `top` writes it.
+/// What `--record` keeps. The thread that observes adds to it, and `top` writes it at its end.
 #[derive(Debug)]
 pub(super) struct Recording(Mutex<Recorded>);
 
@@ -137,7 +138,7 @@ impl Recording {
         if recorded.capture.is_full() { Ok(live) } else { Ok(recorded.capture.sample(&live)?) }
     }
 
-    /// Takes a window whose sample was read.
+    /// Adds a window whose sample was read.
     fn window(&self, observation: &Observation) {
         let mut recorded = self.lock();
         if !recorded.capture.is_full() {
@@ -146,7 +147,7 @@ impl Recording {
         }
     }
 
-    /// Writes all windows that have ended; returns what the bundle contains, and whether it is
+    /// Writes all windows that have ended. Returns what the bundle contains, and whether it is
     /// full.
     pub(super) fn write(&self, path: &Path) -> Result<(Manifest, bool)> {
         let empty = Recorded { capture: Capture::start()?, release: String::new() };
@@ -188,7 +189,7 @@ pub(super) fn play(
     costs: &Costs,
     send: &Sender<Event>,
 ) -> Result<()> {
-    // the newest windows that were read; the last one is number `read`
+    // the newest windows that were read; the last one has number `read`
     let (mut windows, mut read, mut at) = (VecDeque::new(), 0, 0);
     loop {
         let step = if at == 0 { 1 } else { pace.next_step(at == bundle.windows()) };

@@ -1,4 +1,4 @@
-//! What `netsilo top` shows at a moment: the pages draw it, and `update` makes the next one.
+//! What `netsilo top` shows at one moment. The pages draw it, and `update` makes the next state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Page {
 /// What the user chose on one page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct View {
-    /// The key of the selected row; the first row if there is no such row.
+    /// The key of the selected row. If no row has it, the first row is selected.
     pub(crate) selected: Option<String>,
     pub(crate) sort: Sort,
 }
@@ -73,9 +73,9 @@ impl Text {
 /// What covers the page.
 #[derive(Debug, Clone)]
 pub(crate) enum Overlay {
-    /// A text to read: help, an explanation, the outcome of an apply or undo.
+    /// A text to read: help, an explanation, or the result of an apply or undo.
     Text(Text),
-    /// A plan; the next key may apply it.
+    /// A plan. The next key may apply it.
     Plan(Arc<Plan>, Text),
     /// The question whether to apply the plan.
     AskApply(Arc<Plan>, Text),
@@ -90,9 +90,9 @@ pub(crate) enum Overlay {
 pub(crate) struct Pending {
     pub(crate) transaction: u64,
     pub(crate) changes: usize,
-    /// When its guard restores it, since boot.
+    /// When the guard restores it, as time since boot.
     pub(crate) deadline: Duration,
-    /// The time that it had.
+    /// The time limit for its confirmation.
     pub(crate) within: Duration,
 }
 
@@ -128,7 +128,7 @@ impl History {
 pub(crate) enum Source {
     /// This machine.
     Live,
-    /// A bundle: the number of the window, from 1 on, and how many there are.
+    /// A bundle: the number of the window, from 1, and the number of windows.
     Bundle { window: usize, of: usize },
 }
 
@@ -148,14 +148,14 @@ pub(crate) struct State {
     /// The window on the screen.
     pub(crate) window: Option<Arc<Window>>,
     pub(crate) history: History,
-    /// Whether new windows are ignored; a bundle waits.
+    /// Whether new windows are ignored. A bundle pauses.
     pub(crate) frozen: bool,
     pub(crate) filter: String,
     /// Whether keys go into the filter.
     pub(crate) typing: bool,
-    /// The map's columns; `None` for the finest that fit.
+    /// What the map's columns stand for; `None` for the finest that fit.
     pub(crate) zoom: Option<Level>,
-    /// How many of the map's columns are left of the first one shown.
+    /// How many of the map's columns are scrolled out to the left.
     pub(crate) left: usize,
     pub(crate) overlay: Option<Overlay>,
     pub(crate) pending: Option<Pending>,
@@ -168,7 +168,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Starts without a window; says once why nothing can be written.
+    /// Starts without a window. Reports once why nothing can be written.
     pub(crate) fn new(palette: Palette, source: Source, read_only: Option<String>) -> Self {
         let message = read_only.as_ref().map(|why| format!("read-only: {why}"));
         Self {
@@ -194,7 +194,7 @@ impl State {
         }
     }
 
-    /// What the user chose on the present page.
+    /// What the user chose on the current page.
     pub(crate) fn view(&self) -> &View {
         &self.views[self.page as usize]
     }

@@ -1,7 +1,7 @@
-//! The terminal: the alternate screen and raw mode, and the way back from them in every case.
+//! The terminal: the alternate screen and raw mode, and the return from them in every case.
 //!
-//! While the screen is in use, standard error goes to a file in memory: a message there would
-//! destroy the picture. The file's contents are printed when the terminal is restored, by
+//! While the screen is in use, standard error goes to a file in memory, because a message would
+//! destroy the picture. The file's contents are printed when the terminal is restored: by
 //! `Screen::drop`, or by the panic hook before the panic's own message.
 
 use std::fs::File;
@@ -39,12 +39,12 @@ impl Messages {
         Ok(Self { stderr: Mutex::new(Some(stderr)), kept: file.into() })
     }
 
-    /// Restores standard error and prints what was kept; only the first call does.
+    /// Restores standard error and prints the stored messages. Only the first call has an effect.
     fn release(&self) {
         let Some(stderr) = self.stderr.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return;
         };
-        // a terminal that is gone takes no messages
+        // a terminal that is gone accepts no messages
         let _ = rustix::stdio::dup2_stderr(&stderr);
         let mut text = Vec::new();
         let mut kept = &self.kept;
@@ -55,7 +55,7 @@ impl Messages {
 }
 
 impl Screen {
-    /// Takes the terminal; an error if standard input or output is none.
+    /// Takes over the terminal. Fails if standard input or output is not a terminal.
     pub(super) fn open() -> Result<Self> {
         if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
             let words = "top needs a terminal; netsilo show prints the same once";
@@ -73,7 +73,7 @@ impl Screen {
         Ok(Self { terminal: terminal.context("cannot use the terminal")?, messages })
     }
 
-    /// Draws; only what differs from the last picture is sent to the terminal.
+    /// Draws. Only what differs from the last picture is sent to the terminal.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
         self.terminal.draw(draw).map(|_| ()).context("cannot write to the terminal")
     }
@@ -86,7 +86,7 @@ impl Drop for Screen {
     }
 }
 
-/// Waits for the next key or a new size; `None` for what does not matter.
+/// Waits for the next key or a new size. Returns `None` for other events.
 pub(super) fn next_event() -> std::io::Result<Option<Event>> {
     Ok(match event::read()? {
         event::Event::Key(key) if key.kind != KeyEventKind::Release => pressed(key),
@@ -95,7 +95,7 @@ pub(super) fn next_event() -> std::io::Result<Option<Event>> {
     })
 }
 
-/// Ctrl-C ends the program; other keys with Ctrl or Alt mean nothing, least of all `a`.
+/// Ctrl-C ends the program. Other keys with Ctrl or Alt do nothing, especially not `a`.
 fn pressed(key: KeyEvent) -> Option<Event> {
     if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
         return Some(Event::Quit);

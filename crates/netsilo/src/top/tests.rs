@@ -1,4 +1,4 @@
-//! The pages as a terminal shows them, at three sizes, and what the keys do.
+//! The pages as a terminal shows them, at three sizes, and the effect of keys.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn window_of(scene: &Scene) -> Arc<Window> {
     Arc::new(Window::new(scene.observation(), &Costs::default(), none))
 }
 
-/// A live machine, on which changes can be written.
+/// A live machine on which changes can be written.
 fn state_of(scene: &Scene) -> State {
     let state = State::new(COLOUR, Source::Live, None);
     update(state, Event::Window(window_of(scene))).0
@@ -67,7 +67,7 @@ fn screen(state: &State, (width, height): (u16, u16)) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The lines of the frame around each page, above and below.
+/// How many lines the frame around each page has, above and below.
 const FRAME: (usize, usize) = (2, 1);
 
 /// What a page shows inside the frame.
@@ -94,7 +94,7 @@ fn at_three_sizes(state: &State) -> String {
     SIZES.map(|size| page(state, size)).join("\n")
 }
 
-/// Two sockets; the queues of the first are read on the second, as after a boot.
+/// Two sockets. The queues of the first are read on the second, as after a boot.
 fn bad() -> Scene {
     scene("virtio-all-on-cpu0/before.json")
 }
@@ -164,7 +164,7 @@ fn the_decisions_of_a_daemon_have_the_recorded_look_the_newest_first() {
     assert!(text.contains("in effect") && !text.contains("another program"), "{text}");
 }
 
-/// 512 CPUs on 8 nodes with 64 queues, 2 of which are read far away.
+/// 512 CPUs on 8 nodes with 64 queues. 2 of the queues are read far away.
 fn large() -> Scene {
     let queue = |at: u64| {
         let reader = serde_json::json!({ "comm": "envoy", "cpu": (at * 8 + at % 2 * 256) % 512,
@@ -180,7 +180,7 @@ fn large() -> Scene {
     .unwrap()
 }
 
-/// RPS spreads one queue over a cache; a queue of another device is quiet.
+/// RPS spreads one queue over a cache. A queue of another device is quiet.
 fn steered() -> Scene {
     serde_json::from_value(serde_json::json!({
         "grid": { "nodes": 2, "llcs": 2, "l2s": 2, "threads": 2, "siblings_apart": true },
@@ -350,7 +350,7 @@ fn a_frozen_screen_ignores_windows() {
     let (state, _) = press(state_of(&bad()), " ");
     let (state, _) = update(state, Event::Window(window_of(&steered())));
     assert_eq!(state.history.read.len(), 1);
-    assert!(screen(&state, (80, 24)).contains("FROZEN: space goes on"));
+    assert!(screen(&state, (80, 24)).contains("FROZEN: space continues"));
     let (state, _) = press(state, " ");
     let (state, _) = update(state, Event::Window(window_of(&steered())));
     assert!(screen(&state, (80, 24)).contains("haproxy"));
@@ -492,7 +492,7 @@ fn the_windows_of_a_bundle_are_played_and_stepped_through() {
     assert_eq!(request, Some(Request::Pause(true)));
     assert_eq!(press(state.clone(), "[").1, Some(Request::Step(-1)));
     assert_eq!(press(state.clone(), "]").1, Some(Request::Step(1)));
-    // a frozen bundle shows the window that was asked for; the history does not go back
+    // a frozen bundle shows the requested window; the history does not go back
     let state = play(state, 1);
     assert!(screen(&state, (80, 24)).contains("FROZEN: window 1 of 3"));
     assert_eq!(state.history.read.len(), 1);

@@ -1,4 +1,5 @@
-//! From a state and an event to the next state, and what the program has to do for it.
+//! Makes the next state from a state and an event, and determines what the program has to do for
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +19,10 @@ use crate::top::state::{History, Overlay, Page, Pending, Source, State, Text};
 use crate::top::window::Window;
 use crate::views;
 
-/// The intervals that `+` and `-` choose from.
+/// The intervals among which `+` and `-` choose.
 const INTERVALS: [u64; 8] = [250, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000];
 
-/// Rows that a page key moves.
+/// Number of rows by which a page key moves.
 const PAGE_ROWS: isize = 10;
 
 /// What happened.
@@ -29,7 +30,7 @@ const PAGE_ROWS: isize = 10;
 pub(crate) enum Event {
     /// A key was pressed.
     Key(KeyCode),
-    /// The terminal has another size: only draw again.
+    /// The terminal has another size, so only draw again.
     Resized,
     /// The clock, since boot.
     Now(Duration),
@@ -47,11 +48,12 @@ pub(crate) enum Event {
     Step(String),
     /// The plan is written.
     Applied(Result<Pending, String>),
-    /// An undo, a confirmation or the guard has ended the pending transaction, or nothing has.
+    /// An undo, a confirmation or the guard has ended the pending transaction, or there was none to
+    /// end.
     Settled(String),
     /// The program is asked to end.
     Quit,
-    /// A thread has panicked; the terminal is restored and the reason printed.
+    /// A thread has panicked. The terminal is restored and the reason is printed.
     Panicked,
 }
 
@@ -63,23 +65,23 @@ pub(crate) enum Request {
     Fail,
     /// Observe at another interval from now on.
     Interval(Duration),
-    /// Step by this many windows of a bundle, back if negative.
+    /// Step by this many windows of a bundle. Negative means back.
     Step(isize),
-    /// Stop playing a bundle, or go on.
+    /// Pause the playback of a bundle, or continue it.
     Pause(bool),
-    /// Make a plan; for one finding if it is given.
+    /// Make a plan. If a finding is given, only for that finding.
     Plan(Option<FixRequest>),
-    /// Explain what put work on a part of the machine.
+    /// Explain why work is on a part of the machine.
     Why(Subject),
-    /// Write the plan, and restore it unless it is confirmed.
+    /// Write the plan, and restore the old values unless it is confirmed.
     Apply(Arc<Plan>),
-    /// Keep this transaction, or say how it ended before.
+    /// Keep this transaction, or report how it ended before.
     Confirm(u64),
     /// Undo the newest transaction.
     Undo,
 }
 
-/// Returns the next state, and what is to be done for it.
+/// Returns the next state, and what the program has to do for it.
 pub(crate) fn update(mut state: State, event: Event) -> (State, Option<Request>) {
     let request = match event {
         Event::Key(key) => return pressed(state, key),
@@ -139,7 +141,7 @@ pub(crate) fn update(mut state: State, event: Event) -> (State, Option<Request>)
     (state, request)
 }
 
-/// Shows a window of a bundle; the history goes on if it is the next one.
+/// Shows a window of a bundle. If it is the next window, the history continues.
 fn played(state: &mut State, number: usize, next: Arc<Window>) {
     if let Source::Bundle { window, .. } = &mut state.source {
         if number != *window + 1 {
@@ -151,7 +153,7 @@ fn played(state: &mut State, number: usize, next: Arc<Window>) {
     state.window = Some(next);
 }
 
-/// Ends what was being written: its steps stay to be read.
+/// Ends an apply or undo. Its steps stay on the screen.
 fn finish(state: &mut State, words: &str) {
     match state.overlay.take() {
         Some(Overlay::Busy(mut text)) => {
@@ -165,7 +167,7 @@ fn finish(state: &mut State, words: &str) {
     }
 }
 
-/// After the deadline, `Confirm` asks the journal what became of the transaction.
+/// After the deadline, `Confirm` finds the result of the transaction in the journal.
 fn ticked(mut state: State, now: Duration) -> (State, Option<Request>) {
     state.now = now;
     let is_over = |pending: &mut Pending| now > pending.deadline + Duration::from_secs(1);
@@ -185,7 +187,7 @@ fn pressed(mut state: State, key: KeyCode) -> (State, Option<Request>) {
     }
 }
 
-/// A key while the filter is typed.
+/// Handles a key while the user types the filter.
 fn typed(state: &mut State, key: KeyCode) {
     match key {
         KeyCode::Char(c) => state.filter.push(c),
@@ -233,7 +235,7 @@ fn confirmation(state: &State) -> Option<Request> {
     state.pending.map(|pending| Request::Confirm(pending.transaction))
 }
 
-/// Asks before a plan is written; says why it cannot be.
+/// Asks before a plan is written, or reports why it cannot be written.
 fn ask_apply(state: &mut State, plan: Arc<Plan>, text: Text) -> Option<Overlay> {
     let cannot = if let Some(why) = &state.read_only {
         Some(format!("read-only: {why}"))
@@ -309,7 +311,7 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
         KeyCode::Right => state.left += 1,
         KeyCode::Enter => request = explain(&mut state),
         KeyCode::Char('p') if state.window.is_none() => {
-            state.message = Some("nothing was observed yet: press p again".into());
+            state.message = Some("nothing was observed yet: press p again later".into());
         }
         KeyCode::Char('p') => request = Some(Request::Plan(fix_of_selected(&state))),
         KeyCode::Char('u') => match &state.read_only {
@@ -317,7 +319,7 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
             None => state.overlay = Some(Overlay::AskUndo),
         },
         KeyCode::Char('a') => {
-            state.message = Some("press p first: a writes the plan that p shows".into())
+            state.message = Some("press p first, then a writes the plan that p shows".into())
         }
         KeyCode::Char('c') if state.pending.is_some() => request = confirmation(&state),
         key => select(&mut state, direction(key)),
@@ -353,11 +355,12 @@ fn change_interval(state: &mut State, longer: bool) -> Option<Request> {
     next.map(Request::Interval)
 }
 
-/// Sorts by the next column; after the last one in the page's own order.
+/// Sorts by the next column. After the last column comes the page's own order.
 fn sort_by_next(state: &mut State) {
     let Some(window) = state.window.clone() else { return };
     let Some(listing) = pages::listing(state, &window) else {
-        state.message = Some("the map is in the order of queues and cpus".into());
+        state.message =
+            Some("the map cannot be sorted: it is in the order of queues and cpus".into());
         return;
     };
     let next = state.view().sort.column.map_or(0, |column| column + 1);
@@ -375,7 +378,7 @@ fn zoom(state: &mut State) {
     state.message = Some(format!("columns: {columns}"));
 }
 
-/// The fix of the selected finding, on the page of findings, if netsilo can write one.
+/// The fix of the selected finding, on the page of findings, if netsilo can write a fix.
 fn fix_of_selected(state: &State) -> Option<FixRequest> {
     if state.page != Page::Findings {
         return None;
@@ -397,7 +400,7 @@ fn explain(state: &mut State) -> Option<Request> {
     }
 }
 
-/// A finding with its evidence and remedies, then the page of its kind.
+/// A finding with its evidence and remedies, then the page about its kind.
 fn finding(window: &Window, key: &str) -> Option<Text> {
     let findings = &window.check.findings;
     let finding = findings.iter().find(|it| FixRequest::of(it).to_string() == key)?;

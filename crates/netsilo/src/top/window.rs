@@ -1,4 +1,4 @@
-//! What one interval showed: the values that the pages draw.
+//! The data of one interval: the values that the pages draw.
 
 use netsilo_decide::judge::findings::{Check, check};
 use netsilo_decide::report::Report;
@@ -9,10 +9,10 @@ use netsilo_model::snapshot::observation::Observation;
 
 use crate::tell::status::Status;
 
-/// What one interval showed.
+/// The data of one interval.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// What was read and counted; a plan is made from it.
+    /// What was read and counted. A plan can be made from it.
     pub(crate) observation: Observation,
     /// The report of `netsilo show`.
     pub(crate) report: Report,

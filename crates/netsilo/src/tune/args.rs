@@ -28,12 +28,12 @@ pub(crate) struct Args {
     /// Search for at most this long
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = parse::duration)]
     pub(super) budget: Duration,
-    /// What to improve; transactions, throughput and latency are the last number that COMMAND
-    /// prints, the others are measured on the live workload, as netsilo ab does [default:
+    /// What to improve. Transactions, throughput and latency are the last number that COMMAND
+    /// prints; the others are measured on the live workload, as in netsilo ab [default:
     /// cpu-per-megabyte; with COMMAND: throughput]
     #[arg(long, value_name = "OBJECTIVE", value_parser = named::objectives())]
     pub(super) objective: Option<Objective>,
-    /// Take back and drop a candidate that is this much worse than the present state ever was
+    /// Revert and drop a candidate that is worse by this share than the current state ever was
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse::percent)]
     pub(super) never_worse_than: f64,
     /// Try only these candidates, even if the model expects no gain
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// Also try knobs that reset the link: channels, rings, some offloads
     #[arg(long)]
     pub(super) allow_interruption: bool,
-    /// List the candidates and what the model expects of each, and write nothing
+    /// List the candidates and the model's forecast for each, and write nothing
     #[arg(long, conflicts_with = "resume")]
     pub(super) dry_run: bool,
     /// Length of each window of the live workload
@@ -57,13 +57,13 @@ pub(crate) struct Args {
     /// Seed of the random order [default: from the clock]
     #[arg(long, value_name = "N")]
     pub(super) seed: Option<u64>,
-    /// Write what was tried to this folder, for --resume
+    /// Write the plan and all measurements to this folder, for --resume
     #[arg(short, long, value_name = "DIR", conflicts_with = "resume")]
     pub(super) output: Option<PathBuf>,
-    /// Go on with the search in this folder, with its recorded options
+    /// Continue the search in this folder, with its recorded options
     #[arg(long, value_name = "DIR")]
     pub(super) resume: Option<PathBuf>,
-    /// With --resume: run the command of a folder that belongs to others
+    /// With --resume: run the command even if the folder belongs to others
     #[arg(long, requires = "resume", conflicts_with_all = ["dry_run", "output", "command"])]
     pub(super) trust: bool,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     /// Write without asking first
     #[arg(short, long)]
     pub(super) yes: bool,
-    /// Keep only the outcome, which plans follow, and restore the state before whoever wins
+    /// Store only the outcome, which plans follow, and restore the old state whoever wins
     #[arg(long, conflicts_with = "dry_run")]
     pub(super) restore: bool,
     /// Print the result as JSON
@@ -149,10 +149,11 @@ impl Args {
         let name = objective.as_str();
         let wrong = match (objective.live(), self.command.is_empty()) {
             (None, true) => format!(
-                "{name} needs a command that prints it: netsilo tune --objective {name} -- COMMAND"
+                "{name} needs a command that prints a number: netsilo tune --objective {name} -- \
+                 COMMAND"
             ),
             (Some(_), false) => format!(
-                "{name} is measured on the live workload: leave the command out, or choose \
+                "{name} is measured on the live workload: omit the command, or choose \
                  transactions, throughput or latency"
             ),
             _ => return Ok(objective),

@@ -1,4 +1,4 @@
-//! What a search tries: observes the machine, makes the candidates, and the plan of the race.
+//! What a search tries. Observes the machine, makes the candidates, and makes the plan of the race.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -30,35 +30,35 @@ use crate::tune::args::Args;
 use crate::tune::meter::{PEEK, while_running};
 use crate::views;
 
-/// Consecutive parts of a window beyond the limit of the objective that break it; of a command one,
-/// as it has one number.
+/// A window breaks the limit of the objective if this many consecutive parts of it exceed the
+/// limit. In a window of a command a single value is enough, because the window has only one.
 const STREAK: usize = 2;
 
-/// Most windows of a search: the time of a look grows with the square of their number.
+/// Maximum number of windows of a search. The time of a look grows with the square of their number.
 const MOST_TURNS: usize = 2000;
 
 /// What was observed before anything was written.
 pub(super) struct Field {
     observation: Observation,
-    /// What tells this workload from others.
+    /// The signature that distinguishes this workload from others.
     workload: Option<Signature>,
-    /// Time that the command took with nothing changed.
+    /// Time that the command took while nothing was changed.
     command: Option<Duration>,
-    /// Time of one look at the machine, of which a window has several.
+    /// Time to read the machine once. A window has several reads.
     look: Duration,
     pub(super) candidates: Candidates,
-    /// What each candidate would do to the observed load, where the model has what it needs.
+    /// What each candidate would do to the observed load, if the model has enough data.
     pub(super) forecast: Option<Forecast>,
 }
 
 impl Field {
-    /// The candidates with their forecast, to be shown.
+    /// The candidates with their forecast, for display.
     pub(super) fn listing(&self) -> views::tune::Candidates<'_> {
         let Self { candidates, forecast, .. } = self;
         views::tune::Candidates { candidates, forecast: forecast.as_ref() }
     }
 
-    /// Time of one window with the settling time and all looks.
+    /// Time of one window, including the settling time and all reads.
     fn time_of_window(&self, args: &Args) -> Duration {
         let window = self.command.unwrap_or(args.window);
         let looks = match self.command {
@@ -70,7 +70,7 @@ impl Field {
     }
 }
 
-/// Observes the machine, under the command if there is one, and makes the candidates.
+/// Observes the machine, while the command runs if there is one, and makes the candidates.
 pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
     let (observation, command) = observe(&args.command, stop)?;
     let scope = &args.scope;
@@ -96,7 +96,7 @@ pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
     let mut candidates = candidates(&analysis, &options, &ranking)
         .map_err(|unknown| ExitError(Exit::Usage, unknown.to_string()))?;
     let forecast = rank(&mut candidates, &analysis)
-        .map_err(|why| out::note(&format!("the forecast ranks no candidate: {why}")))
+        .map_err(|why| out::note(&format!("the candidates are not ranked by a forecast: {why}")))
         .ok();
     let started = Instant::now();
     netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
@@ -105,8 +105,8 @@ pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
     Ok(Field { observation, workload, command, look, candidates, forecast })
 }
 
-/// Sorts the candidates by the forecast gain, those without one as if they gained nothing; the
-/// error is the reason why there is no forecast.
+/// Sorts the candidates by predicted gain. Those without a forecast count as no gain. The error is
+/// the reason why there is no forecast.
 fn rank(candidates: &mut Candidates, analysis: &Analysis<'_>) -> Result<Forecast, String> {
     let forecast = forecast(&candidates.tried, analysis)?;
     let gain = |it: &Candidate| gain(&forecast, it).unwrap_or(0.0);
@@ -122,13 +122,13 @@ fn forecast(candidates: &[Candidate], analysis: &Analysis<'_>) -> Result<Forecas
     forecast_or_why(analysis, &proposals)
 }
 
-/// The gain that a forecast expects of a candidate.
+/// The gain that a forecast predicts for a candidate.
 fn gain(forecast: &Forecast, candidate: &Candidate) -> Option<f64> {
     let expected = forecast.settings.iter().skip(1).find(|it| it.name == candidate.name)?;
     expected.gain.map(|gain| gain.value)
 }
 
-/// Observes the live workload, without what only findings need.
+/// Observes the live workload, without the data that only findings need.
 pub(super) fn observe_live() -> Result<Observation> {
     let root = Root::live();
     let options = tracer::Options::default();
@@ -160,13 +160,13 @@ fn observe(command: &[String], stop: &AtomicBool) -> Result<(Observation, Option
     Ok((observation, Some(started.elapsed())))
 }
 
-/// The plan of a race between the candidates; an error if there is nothing to try, or the time is
-/// too short to tell them apart. If it is too short for all, those that rank last are left out,
-/// unless they were named.
+/// The plan of a race between the candidates. Fails if there is nothing to try, or if the time is
+/// too short to distinguish them. If it is too short for all, those that rank last are left out,
+/// unless the user named them.
 pub(super) fn plan(args: &Args, objective: Objective, field: &mut Field) -> Result<RacePlan> {
     if field.candidates.tried.is_empty() {
-        let message = "no candidate changes anything here: there is nothing to try (name a netdev \
-                       with --netdev? netsilo tune --dry-run gives the reasons)";
+        let message = "no candidate changes anything here, so there is nothing to try (name a \
+                       netdev with --netdev? netsilo tune --dry-run gives the reasons)";
         return Err(ExitError(Exit::Refused, message.into()).into());
     }
     let each = field.time_of_window(args);
@@ -205,13 +205,13 @@ pub(super) fn plan(args: &Args, objective: Objective, field: &mut Field) -> Resu
     })
 }
 
-/// Leaves out the last candidates until the time is enough, or one is left.
+/// Leaves out the last candidates until the time is enough, or until one is left.
 fn leave_out_last(candidates: &mut Candidates, rules: &RaceRules) {
     while candidates.tried.len() > 1 && rules.turns < rules.least_turns(candidates.tried.len() + 1)
     {
         let Some(last) = candidates.tried.pop() else { return };
         let better = plural(candidates.tried.len(), "other");
-        let reason = format!("the time is too short, and {better} come first (--for)");
+        let reason = format!("the time is too short (--for), and {better} rank higher");
         candidates.left_out.push(Unchanged { subject: last.name, reason });
     }
 }
@@ -223,8 +223,8 @@ fn enough_time(args: &Args, rules: &RaceRules, each: Duration, candidates: usize
     }
     let seconds = (each * least as u32).as_secs() + 1;
     let message = format!(
-        "{} allows {}, and {candidates} states need {least} to be told apart: search --for {}, or \
-         try fewer candidates (--only, --except)",
+        "{} allows {}, and {candidates} states need {least} to be distinguished: search --for {}, \
+         or try fewer candidates (--only, --except)",
         humantime::format_duration(args.budget),
         plural(rules.turns, "window"),
         humantime::format_duration(Duration::from_secs(seconds))
@@ -275,8 +275,8 @@ mod tests {
         assert_eq!(names, ["spread", "rps"]);
         let [auto, xps] = candidates.left_out.as_slice() else { panic!("{candidates:?}") };
         assert_eq!((auto.subject.as_str(), xps.subject.as_str()), ("auto", "xps"));
-        assert_eq!(xps.reason, "the time is too short, and 2 others come first (--for)");
-        // one is left, and refused where even that is too much
+        assert_eq!(xps.reason, "the time is too short (--for), and 2 others rank higher");
+        // one is left, and refused if the time is too short even for one
         leave_out_last(&mut candidates, &RaceRules { turns: 1, ..rules });
         assert_eq!(candidates.tried.len(), 1);
     }

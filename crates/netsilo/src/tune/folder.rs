@@ -1,4 +1,4 @@
-//! The folder of a search: its plan, and one line per window, written as the window ends.
+//! The folder of a search: its plan, and one line for each window, written when the window ends.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::runs::{
 pub(super) struct Folder(RecordsFile);
 
 impl Folder {
-    /// Creates a folder; an error if it already holds a search.
+    /// Creates a folder. Fails if it already holds a search.
     pub(super) fn create(path: &Path, plan: &RacePlan) -> Result<Self> {
         create(path, RACE)?;
         let records = RecordsFile::append_to(path)?;
@@ -21,9 +21,10 @@ impl Folder {
         Ok(Self(records))
     }
 
-    /// Opens a folder to go on with its search; truncates an incomplete last record.
+    /// Opens a folder to continue its search. Removes an incomplete last record.
     ///
-    /// Its command runs and its changes are written: unless trusted, it must be the user's own.
+    /// Its command will run and its changes will be written. So it must belong to the user, unless
+    /// trusted.
     pub(super) fn open(path: &Path, trust: bool) -> Result<(Self, RacePlan, Race)> {
         if !trust {
             refuse_foreign(path, &[RACE])?;

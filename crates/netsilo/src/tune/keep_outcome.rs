@@ -1,4 +1,4 @@
-//! Keeps what a search measured, for plans of the same workload.
+//! Stores what a search measured, for plans of the same workload.
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::measured_outcome::{
@@ -20,24 +20,25 @@ use crate::tell::out;
 use crate::tell::words::plural;
 use crate::tune::candidates::observe_live;
 
-/// Keeps the outcome of a search that has ended, or says why none is kept.
+/// Stores the outcome of a search that has ended, or reports why it is not stored.
 pub(super) fn keep_outcome(dir: &OutcomesDir, plan: &RacePlan, race: &Race) {
     let kept = measured_outcome(plan, race).and_then(|outcome| dir.keep(&outcome));
     out::note(&match kept {
         Ok(id) => format!(
-            "outcome {id} is kept: netsilo plan follows it while machine and workload stay the same"
+            "outcome {id} is stored: netsilo plan follows it while machine and workload stay the \
+             same"
         ),
-        Err(why) => format!("no outcome is kept for netsilo plan: {why:#}"),
+        Err(why) => format!("no outcome is stored for netsilo plan: {why:#}"),
     });
 }
 
-/// What a search showed: whether a candidate won, and the best candidate.
+/// The result of a search: whether a candidate won, and the best candidate.
 struct SearchEnd {
     won: Option<usize>,
     best: BestCandidate,
 }
 
-/// What a search showed; an error if it was too short to show anything.
+/// The result of a search. Fails if the search was too short to show anything.
 fn ended(plan: &RacePlan, race: &Race) -> Result<SearchEnd, String> {
     let relative = plan.rules.scale == Scale::Ratio;
     let best = |candidate: usize, change| BestCandidate {
@@ -53,7 +54,7 @@ fn ended(plan: &RacePlan, race: &Race) -> Result<SearchEnd, String> {
     let open = others().filter(|it| it.status == Status::In).count();
     if open > 0 {
         let open = plural(open, "candidate");
-        return Err(format!("{open} may still turn out better: search longer (--for)"));
+        return Err(format!("{open} may still be better: search longer (--for)"));
     }
     let sign = if plan.rules.better == Better::Higher { -1.0 } else { 1.0 };
     let loss = |it: &&Standing| change_of(it).map_or(f64::INFINITY, |it| sign * it.value);
@@ -65,8 +66,8 @@ fn ended(plan: &RacePlan, race: &Race) -> Result<SearchEnd, String> {
     Ok(SearchEnd { won: None, best: best(least.candidate, change_of(least)) })
 }
 
-/// The change from the present state to a candidate: at the shared error rate, else the one that
-/// put it out.
+/// The change from the current state to a candidate: at the shared error rate, or else the change
+/// for which the candidate was dropped.
 fn change_of(standing: &Standing) -> Option<Estimate> {
     let of_status = match &standing.status {
         Status::Out { why, .. } => match why {
@@ -78,8 +79,7 @@ fn change_of(standing: &Standing) -> Option<Estimate> {
     standing.change.or(of_status)
 }
 
-/// The outcome, with the state that is in effect now; an error if it would say nothing of another
-/// time.
+/// The outcome, with the state that is in effect now. Fails if the outcome would be useless later.
 fn measured_outcome(plan: &RacePlan, race: &Race) -> Result<MeasuredOutcome> {
     let SearchEnd { won, best } = ended(plan, race).map_err(anyhow::Error::msg)?;
     let before = plan.workload.as_ref().context("no packet was counted before the search")?;
@@ -109,7 +109,7 @@ fn measured_outcome(plan: &RacePlan, race: &Race) -> Result<MeasuredOutcome> {
     })
 }
 
-/// What is in effect now: with the live workload, or the settings alone if a command was the load.
+/// What is in effect now: with the live workload, or only the settings if a command was the load.
 fn now(plan: &RacePlan) -> Result<Observation> {
     if plan.load.is_empty() {
         return observe_live();
@@ -118,8 +118,8 @@ fn now(plan: &RacePlan) -> Result<Observation> {
     Ok(Observation { after, ..Observation::default() })
 }
 
-/// The workload as it looks before the search and now. Knobs of the winner may make it look
-/// different; a placement does not.
+/// The signature of the workload before the search and now. Knobs of the winner may change it; a
+/// placement does not.
 fn workloads(
     before: &Signature,
     now: Option<Signature>,
@@ -198,7 +198,7 @@ mod tests {
     fn a_search_that_was_too_short_is_no_outcome() {
         let plan = plan(8);
         let why = ended(&plan, &race(&plan, [100.0, 99.9, 100.0])).err().unwrap();
-        assert_eq!(why, "2 candidates may still turn out better: search longer (--for)");
+        assert_eq!(why, "2 candidates may still be better: search longer (--for)");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! `netsilo tune --outcomes`, `--forget`: lists and removes the outcomes that earlier searches kept
-//! for `plan`.
+//! `netsilo tune --outcomes`, `--forget`: lists and removes the outcomes that earlier searches
+//! stored for `plan`.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::views::table::{table, trim_lines};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ListedOutcome {
     id: String,
-    /// Why `plan` never follows it here; `None` if it does, for the same workload.
+    /// Why `plan` never follows it here; `None` if it does for the same workload.
     not_followed: Option<String>,
     #[serde(flatten)]
     outcome: MeasuredOutcome,
@@ -55,7 +55,7 @@ pub(super) fn list(dir: &OutcomesDir, json: bool) -> Result<Exit> {
     Ok(Exit::Printed)
 }
 
-/// Why plans on this machine never follow an outcome.
+/// Why plans on this machine never follow a given outcome.
 fn not_followed(outcome: &MeasuredOutcome, machine: &MachineIdentity) -> Option<String> {
     let objective = &outcome.objective;
     let of_objective = || {
@@ -66,7 +66,7 @@ fn not_followed(outcome: &MeasuredOutcome, machine: &MachineIdentity) -> Option<
     of_machine.map(|why| format!("another machine: {why}")).or_else(of_objective)
 }
 
-/// Removes one outcome or all; damaged ones, too.
+/// Removes one outcome or all, including damaged ones.
 pub(super) fn forget(dir: &OutcomesDir, which: &str) -> Result<Exit> {
     let path = dir.path();
     let cannot = || format!("cannot read {}", path.display());
@@ -85,10 +85,10 @@ pub(super) fn forget(dir: &OutcomesDir, which: &str) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// One line per outcome; `now` is the time since 1970.
+/// One line per outcome. `now` is the time since 1970.
 fn render(outcomes: &[ListedOutcome], now: Duration) -> String {
     if outcomes.is_empty() {
-        return "no outcome is kept: netsilo tune measures one\n".into();
+        return "no outcome is stored: netsilo tune measures one\n".into();
     }
     let mut rows = table(&["id", "age", "objective", "windows", "result", "change", ""], |name| {
         name == "windows"
@@ -162,6 +162,9 @@ mod tests {
         ];
         let all: Vec<ListedOutcome> = all.into_iter().enumerate().map(listed).collect();
         insta::assert_snapshot!(render(&all, Duration::from_secs(1_000 + 3 * 3600 + 5)));
-        assert_eq!(render(&[], Duration::ZERO), "no outcome is kept: netsilo tune measures one\n");
+        assert_eq!(
+            render(&[], Duration::ZERO),
+            "no outcome is stored: netsilo tune measures one\n"
+        );
     }
 }

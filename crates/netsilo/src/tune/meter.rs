@@ -1,5 +1,5 @@
-//! Measures one window: of the live workload, or while a command runs. Looks at it in parts, so
-//! that a bad candidate is seen before the window ends.
+//! Measures one window of the live workload, or while a command runs. Checks it in parts, so that a
+//! bad candidate is noticed before the window ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -20,16 +20,16 @@ use crate::args::look::wait_unless_stopped;
 use crate::tell::out;
 use crate::verbs::ab::measurement::{LONGEST_COMMAND, command};
 
-/// Length of a part of a window: two parts and the settling time are below a second.
+/// Length of a part of a window. Two parts and the settling time are shorter than a second.
 pub(super) const PEEK: Duration = Duration::from_millis(250);
 
-/// Time that a window may take longer than planned.
+/// How much longer than planned a window may take.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// Takes a part of a window; returns the limit that it broke.
+/// Takes a part of a window. Returns the limit that the part broke.
 pub(super) type Watch<'a> = &'a mut dyn FnMut(&Peek) -> Option<Breach>;
 
-/// What a window showed.
+/// The result of a window.
 pub(super) struct WindowResult {
     pub(super) peeks: Vec<Peek>,
     pub(super) end: TurnEnd,
@@ -42,7 +42,7 @@ impl WindowResult {
     }
 }
 
-/// Measures windows, one after the other.
+/// Measures windows one after another.
 pub(super) struct Meter<'a> {
     plan: &'a RacePlan,
     root: Root,
@@ -56,8 +56,8 @@ impl<'a> Meter<'a> {
     pub(super) fn start(plan: &'a RacePlan, stop: &'a AtomicBool) -> Result<Self> {
         let measure = WorkloadMeasure::ALL.into_iter().find(|it| it.as_str() == plan.objective);
         let root = Root::live();
-        // the run-queue latency is a guard rail of every objective; for a command's number it is
-        // all that eBPF is needed for
+        // the run-queue latency is a guard rail of every objective; for a command's number, eBPF is
+        // needed only for this
         let options = tracer::Options { runqueue: true, ..tracer::Options::default() };
         let options = match measure {
             Some(_) => options,
@@ -73,13 +73,13 @@ impl<'a> Meter<'a> {
         Ok(Self { plan, root, observer, measure, stop })
     }
 
-    /// The longest time that a candidate is in effect.
+    /// Maximum time that a candidate is in effect.
     pub(super) fn longest_window(&self) -> Duration {
         let window = if self.measure.is_some() { self.plan.window } else { LONGEST_COMMAND };
         self.plan.settle + 2 * window + MARGIN
     }
 
-    /// Measures one window; `None` when it was interrupted.
+    /// Measures one window. Returns `None` if it was interrupted.
     pub(super) fn measure(&mut self, watch: Watch<'_>) -> Result<Option<WindowResult>> {
         let stop = self.stop;
         self.part(self.plan.settle, stop)?;
@@ -90,7 +90,7 @@ impl<'a> Meter<'a> {
         Ok(window.filter(|_| !stop.load(Ordering::Relaxed)))
     }
 
-    /// Observes one part; ends early when `end` is set.
+    /// Observes one part. Ends early when `end` is set.
     fn part(&mut self, time: Duration, end: &AtomicBool) -> Result<Observation> {
         Ok(self.observer.next(&self.root, time, |time| wait_unless_stopped(time, end))?)
     }
@@ -165,7 +165,7 @@ fn no_runqueue_latency(attribution: &Attribution) -> Option<String> {
     refused.or_else(|| missing.then(|| "eBPF does not count here".into()))
 }
 
-/// A command that runs.
+/// A running command.
 #[derive(Default)]
 pub(super) struct Running {
     killed: AtomicBool,
@@ -177,14 +177,14 @@ impl Running {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Ends the command and everything that it started.
+    /// Ends the command and all processes that it started.
     pub(super) fn kill(&self) {
         self.killed.store(true, Ordering::Relaxed);
     }
 }
 
-/// Runs a command while something else is done; returns that and the command's number, `None` if
-/// it was killed.
+/// Runs a command while `work` runs. Returns the result of `work` and the command's number, or
+/// `None` if the command was killed.
 pub(super) fn while_running<T>(
     words: &[String],
     meanwhile: impl FnOnce(&Running) -> Result<T>,

@@ -1,4 +1,4 @@
-//! Runs a race: applies what it says, measures, records, and takes every candidate back.
+//! Runs a race: applies each candidate, measures it, records the result, and reverts it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ use crate::views::tune::{newly_out, so_far};
 /// A search ends after this many consecutive windows without a value.
 const MOST_LOST: usize = 5;
 
-/// A search that is under way.
+/// A running search.
 pub(super) struct Search<'a> {
     pub(super) plan: &'a RacePlan,
     pub(super) race: Race,
@@ -30,7 +30,7 @@ pub(super) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Measures until the race is over, the time is up or `stop` is set; nothing stays in effect.
+    /// Measures until the race is over, the time is up or `stop` is set. Nothing stays in effect.
     pub(super) fn run(mut self, temporary: &mut TemporaryChanges<'_>) -> Result<Race> {
         let bar = progress(self.plan, &self.race);
         let ended = self.windows(temporary, &bar);
@@ -59,7 +59,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Measures one window and takes the candidate back; `None` when it was interrupted.
+    /// Measures one window and reverts the candidate. Returns `None` if it was interrupted.
     fn window(
         &mut self,
         turn: Turn,
@@ -84,15 +84,15 @@ impl Search<'_> {
             if was_in_effect {
                 window
             } else {
-                let why = "its guard restored the present state before the window ended";
+                let why = "its guard restored the current state before the window ended";
                 WindowResult::ended(window.peeks, TurnEnd::Lost(why.into()))
             }
         };
         Ok(measured.map(as_measured).map(record))
     }
 
-    /// Counts consecutive windows without a value; an error after too many, and when the present
-    /// state cannot be measured.
+    /// Counts consecutive windows without a value. Fails after too many, and when the current state
+    /// cannot be measured.
     fn count_lost(&self, record: &RaceRecord, lost: usize) -> Result<usize> {
         match &record.end {
             TurnEnd::Failed(why) if record.candidate == 0 => bail!("{why}"),
@@ -102,7 +102,7 @@ impl Search<'_> {
                 )
             }
             TurnEnd::Lost(why) if lost + 1 == MOST_LOST => {
-                let message = format!("{MOST_LOST} windows in a row without a value: {why}");
+                let message = format!("{MOST_LOST} consecutive windows without a value: {why}");
                 Err(ExitError(Exit::Refused, message).into())
             }
             TurnEnd::Lost(_) => Ok(lost + 1),
@@ -111,7 +111,7 @@ impl Search<'_> {
     }
 }
 
-/// Bar on stderr: windows done, the longest time left, who is still in.
+/// Bar on stderr: windows measured, maximum time left, remaining candidates.
 fn progress(plan: &RacePlan, race: &Race) -> ProgressBar {
     let style = ProgressStyle::with_template(
         "window {pos} of at most {len} {wide_bar} at most {eta} left  {msg}",

@@ -38,8 +38,8 @@ pub(crate) struct Args {
     /// Setting B, written like --a
     #[arg(long, value_name = "SETTING", default_value = "plan")]
     b: AbSetting,
-    /// What to measure in the live workload when no COMMAND is given; runqueue-latency is the 99th
-    /// percentile of how long threads that read sockets wait for a cpu while runnable
+    /// What to measure in the live workload if no COMMAND is given; runqueue-latency is the 99th
+    /// percentile of how long threads that read sockets wait for a CPU while runnable
     #[arg(
         long,
         value_name = "MEASURE",
@@ -56,7 +56,7 @@ pub(crate) struct Args {
         value_parser = crate::args::parse::duration
     )]
     each: Duration,
-    /// Measure at most this many pairs; stop earlier when the result is clear or out of reach
+    /// Measure at most this many pairs; stop earlier if the result is clear or out of reach
     #[arg(
         long,
         value_name = "N",
@@ -64,7 +64,7 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u16).range(1..=1000)
     )]
     pairs: u16,
-    /// Measure this many pairs first and do not count them
+    /// Measure this many pairs first and ignore them
     #[arg(long, value_name = "N", default_value_t = 1)]
     warm_up: u16,
     /// Wait this long after each switch before measuring
@@ -93,8 +93,8 @@ pub(crate) struct Args {
     look: look::LiveArgs,
     #[command(flatten)]
     state: StateDir,
-    /// Command that prints a number, for example a load against this machine; its last word that
-    /// is a number counts
+    /// Command that prints a number, for example a load against this machine; the last number that
+    /// it prints counts
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -166,7 +166,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(if interrupted { Exit::Refused } else { Exit::Done })
 }
 
-/// Returns the plan of each setting; `None` for a setting that writes nothing.
+/// Returns the plan of each setting, or `None` for a setting that writes nothing.
 fn plans(args: &Args) -> Result<[Option<Plan>; 2]> {
     let settings = [&args.a, &args.b];
     let looks = settings.iter().any(|setting| setting.needs_observation());

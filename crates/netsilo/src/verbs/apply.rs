@@ -1,4 +1,4 @@
-//! `netsilo apply`: shows the plan, asks, applies it as one transaction and reports the outcome.
+//! `netsilo apply`: shows the plan, asks, applies it as one transaction and reports the result.
 //! Also the hidden `netsilo guard`.
 
 use std::path::{Path, PathBuf};
@@ -26,8 +26,8 @@ use crate::views;
 use crate::views::applied::ApplyResult;
 use crate::views::undone::restore_result;
 
-/// Options of a plan that `apply` makes. What requires `--plan` names them too: clap does not
-/// demand an argument that a given one excludes.
+/// Options of a plan that `apply` makes. Arguments that require `--plan` name them too, because
+/// clap does not demand an argument that a given one excludes.
 const OF_A_NEW_PLAN: [&str; 3] = ["GoalArgs", "GoalKeys", "LiveArgs"];
 
 /// Arguments of `netsilo apply`.
@@ -36,8 +36,8 @@ pub(crate) struct Args {
     /// Apply exactly the plan in this file (-: standard input), as printed by `netsilo plan --json`
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_NEW_PLAN)]
     plan: Option<PathBuf>,
-    /// With --plan: write also what netsilo itself would not plan: work on isolated or offline
-    /// cpus, interrupts that cannot be moved, settings that another program owns
+    /// With --plan: also write changes that netsilo itself would not plan: work on isolated or
+    /// offline CPUs, interrupts that cannot be moved, settings that another program owns
     #[arg(long, requires = "plan", conflicts_with_all = OF_A_NEW_PLAN)]
     force: bool,
     #[command(flatten)]
@@ -72,10 +72,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     apply(&plan, &args.options, args.force)
 }
 
-/// How long each phase of an apply took, for those who want to know.
+/// How long each phase of an apply took, for users who asked for it.
 pub(crate) struct Phases {
     told: bool,
-    /// Whether each write is told.
+    /// Whether each write is reported.
     writes: bool,
     since: Instant,
 }
@@ -85,12 +85,12 @@ impl Phases {
         Self { told, writes: told, since: Instant::now() }
     }
 
-    /// Phases that nobody wants to know of, only the writes.
+    /// Reports no phases, only the writes.
     pub(crate) fn only_writes() -> Self {
         Self { writes: true, ..Self::new(false) }
     }
 
-    /// Ends a phase and begins the next one; a line about the ended one.
+    /// Ends a phase and begins the next one. Returns a line about the ended phase.
     fn end(&mut self, phase: &str, what: &str) -> Option<String> {
         let took = self.since.elapsed().as_secs_f64();
         self.since = Instant::now();
@@ -98,7 +98,8 @@ impl Phases {
     }
 }
 
-/// Shows a plan, asks, applies it and reports the outcome; with `force` also what planning refuses.
+/// Shows a plan, asks, applies it and reports the result. With `force`, also writes what planning
+/// would refuse.
 pub(crate) fn apply(plan: &Plan, options: &ApplyOptions, force: bool) -> Result<Exit> {
     if !options.json || !options.yes {
         out::proposal(&views::plan::render(plan), options.json);
@@ -127,15 +128,16 @@ pub(crate) fn apply(plan: &Plan, options: &ApplyOptions, force: bool) -> Result<
             return Ok(Exit::Refused);
         }
     }
-    // Progress never fails and never ends the program: the changes may cut off the terminal itself.
+    // Progress never fails and never ends the program, because the changes may cut off the terminal
+    // itself.
     let tell = &mut |line: String| eprint_line(line);
     let applied = write(plan, &options.state, options.confirm_within, phases, tell)?;
     outcome(&applied, options)?;
     Ok(Exit::Done)
 }
 
-/// Refuses a plan that cannot be written as a whole, or that planning would refuse now; `force`
-/// only reports the latter.
+/// Refuses a plan that cannot be written as a whole, or that planning would refuse now. With
+/// `force`, the latter is only reported.
 pub(crate) fn refuse(plan: &Plan, state: &StateDir, force: bool) -> Result<()> {
     refuse_conflicting_changes(plan)?;
     let root = state.root()?;
@@ -148,7 +150,7 @@ pub(crate) fn refuse(plan: &Plan, state: &StateDir, force: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes a plan as one transaction, which its guard restores unless it is confirmed; tells the
+/// Writes a plan as one transaction. Its guard restores it unless it is confirmed. Reports the
 /// steps that are worth a line.
 pub(crate) fn write(
     plan: &Plan,
@@ -185,7 +187,8 @@ pub(crate) fn write(
     Ok(applied)
 }
 
-/// Tries a plan under the live workload and restores everything; `false` if it made it worse.
+/// Tries a plan under the live workload and restores everything. Returns `false` if the plan made
+/// the workload worse.
 fn is_no_worse(plan: &Plan, options: &ApplyOptions, window: Duration) -> Result<bool> {
     let comparison = comparison_run::verify(plan, &options.state, window)?;
     let (words, may_stay) = comparison_run::verification_line(comparison.as_ref());
@@ -199,7 +202,7 @@ fn is_no_worse(plan: &Plan, options: &ApplyOptions, window: Duration) -> Result<
     Ok(may_stay)
 }
 
-/// Refuses a plan where one change resets a device and so voids another change.
+/// Refuses a plan in which one change resets a device and so undoes another change.
 fn refuse_conflicting_changes(plan: &Plan) -> Result<()> {
     let Some((by, void)) = first_void(&plan.changes) else { return Ok(()) };
     let todo = "apply that change alone, then make a new plan; nothing was written";
@@ -210,8 +213,8 @@ fn refuse_conflicting_changes(plan: &Plan) -> Result<()> {
     .into())
 }
 
-/// A step of a transaction in one line; `None` if it is not worth one. A write that does what the
-/// plan says is worth one with `writes`.
+/// A step of a transaction in one line, or `None` if it is not worth a line. A write with the
+/// planned result is worth a line only with `writes`.
 fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path, writes: bool) -> Option<String> {
     Some(match event {
         ApplyEvent::Journalled { transaction } if writes => {
@@ -245,7 +248,8 @@ fn step(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path, writes: bool) -> Option
     })
 }
 
-/// Why an interrupt is not known to be on its new CPU; those that did not come are counted instead.
+/// Why an interrupt is not known to be on its new CPU. Interrupts that did not occur are only
+/// counted.
 fn elsewhere(arrival: &Arrival) -> Option<String> {
     match arrival {
         Arrival::Arrived(_) | Arrival::NoTraffic => None,
@@ -254,14 +258,14 @@ fn elsewhere(arrival: &Arrival) -> Option<String> {
     }
 }
 
-/// How many interrupts have arrived where they were sent; `None` if none was sent.
+/// How many interrupts have arrived on their new CPUs; `None` if none was moved.
 fn arrived(applied: &Applied) -> Option<String> {
     let all = applied.arrivals.len();
     let there = applied.arrivals.iter().filter(|(_, it)| matches!(it, Arrival::Arrived(_)));
     let silent = applied.arrivals.iter().filter(|(_, it)| matches!(it, Arrival::NoTraffic));
     let later = match silent.count() {
         0 => String::new(),
-        count => format!("; {count} had none yet, the next one arrives there"),
+        count => format!("; {count} had none yet, their next one arrives there"),
     };
     (all > 0).then(|| format!("  {} of {all} arrived on their new cpus{later}", there.count()))
 }

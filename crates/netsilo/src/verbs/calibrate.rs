@@ -25,7 +25,7 @@ pub(crate) const TIME: Duration = Duration::from_secs(5);
 /// Arguments of `netsilo calibrate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Time to measure, from 100ms to 5m; twice as long if the machine is busy [default: 5s]
+    /// Time to measure, from 100ms to 5m; doubled if the machine is busy [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = bounded)]
     time: Option<Duration>,
     /// Print the measurement without storing it
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Parses a measuring time that is long enough for each pair of CPUs.
+/// Parses a measuring time that is long enough for every pair of CPUs.
 fn bounded(text: &str) -> Result<Duration, String> {
     let time = crate::args::parse::duration(text)?;
     let (least, most) = (Duration::from_millis(100), Duration::from_secs(300));
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Measures this machine for about this long, with a progress bar above two seconds.
+/// Measures this machine for about this long. Above two seconds a progress bar is shown.
 pub(crate) fn measure(time: Duration) -> Result<Measurement> {
     let root = Root::live();
     let machine = machine_identity(&root).context("cannot identify this machine")?;
@@ -81,7 +81,7 @@ pub(crate) fn measure(time: Duration) -> Result<Measurement> {
     Ok(Measurement::new(when, machine, measured?))
 }
 
-/// A progress bar on stderr; hidden up to two seconds.
+/// A progress bar on stderr. It is hidden up to two seconds.
 fn progress(time: Duration) -> ProgressBar {
     if time <= Duration::from_secs(2) {
         return ProgressBar::hidden();
@@ -118,7 +118,7 @@ fn render(measurement: &Measurement) -> String {
         let classes: Vec<&str> = defaulted.iter().map(|distance| distance.label()).collect();
         let _ = writeln!(
             text,
-            "note: not measurable here, so the default weights stay: {}",
+            "note: not measurable here, so these keep their default weights: {}",
             classes.join(", ")
         );
     }
@@ -135,8 +135,8 @@ fn render(measurement: &Measurement) -> String {
     if guest {
         let _ = writeln!(
             text,
-            "note: the host may move a virtual machine's cpus, and their caches may differ from \
-             what is shown"
+            "note: the host may move a virtual machine's cpus, and the real caches may differ from \
+             those shown"
         );
     }
     if measured.is_wide() {

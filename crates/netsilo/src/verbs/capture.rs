@@ -36,8 +36,8 @@ pub(crate) struct Args {
         value_parser = crate::args::parse::duration
     )]
     interval: Duration,
-    /// Save one window of the interval's length after the other for this long, or until Ctrl-C;
-    /// netsilo top --from plays them
+    /// Save consecutive windows of the interval's length for this long, or until Ctrl-C; netsilo
+    /// top --from plays them
     #[arg(long = "for", value_name = "TIME", value_parser = crate::args::parse::duration)]
     time: Option<Duration>,
     /// Observe without eBPF: attribute TCP only, by sock_diag
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if manifest.windows > 1 {
         let windows = plural(manifest.windows, "window");
         out::note(&format!(
-            "  {windows}: netsilo top --from plays them, the other verbs add them up"
+            "  {windows}: netsilo top --from plays them, other verbs treat them as one"
         ));
     }
     for line in &manifest.holds {
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Prints each window on a line of its own.
+/// Prints each window on a separate line.
 fn print_windows(mut bundle: Bundle) -> Result<Exit> {
     while let Some(observation) = bundle.next_window()? {
         if !out::next(&out::line(&ObservationDocument::new(observation))?) {
@@ -106,7 +106,7 @@ pub fn save(
     capture.write(output, &release, addresses).context(CANNOT_WRITE)
 }
 
-/// Observes one window; returns what was read, and the kernel's release.
+/// Observes one window. Returns what was read, and the kernel's release.
 fn window(interval: Duration, counting: CountingMode) -> Result<(Capture, String)> {
     let mut capture = Capture::start()?;
     let live = Root::live();
@@ -117,7 +117,8 @@ fn window(interval: Duration, counting: CountingMode) -> Result<(Capture, String
     Ok((capture, observation.after.machine.release))
 }
 
-/// Observes one window after the other, until the time is over, Ctrl-C, or the bundle is full.
+/// Observes consecutive windows until the time is over, the user presses Ctrl-C, or the bundle is
+/// full.
 fn windows(args: &Args, time: Duration, counting: CountingMode) -> Result<(Capture, String)> {
     let windows = time.div_duration_f64(args.interval).ceil() as u64;
     let stop = Arc::new(AtomicBool::new(false));
@@ -143,7 +144,7 @@ fn windows(args: &Args, time: Duration, counting: CountingMode) -> Result<(Captu
         }
         if capture.is_full() && window + 1 < windows {
             out::note(&format!(
-                "{} fill a bundle: it ends here",
+                "{} fill the bundle: it ends here",
                 plural(window as usize + 1, "window")
             ));
             break;

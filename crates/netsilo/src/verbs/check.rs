@@ -16,8 +16,8 @@ use crate::tell::versioned::Versioned;
 use crate::verbs::calibrate;
 use crate::views;
 
-/// Options of the check of one machine. What requires `--ndjson` names them too: clap does not
-/// demand an argument that a given one excludes.
+/// Options for checking one machine. Arguments that require `--ndjson` name them too, because clap
+/// does not demand an argument that a given one excludes.
 const OF_ONE_MACHINE: [&str; 8] =
     ["fail_on", "calibrate", "verbose", "json", "from", "interval", "window", "no_bpf"];
 
@@ -34,19 +34,19 @@ pub(crate) struct Args {
         value_parser = named::severities()
     )]
     fail_on: Severity,
-    /// Measure the cost between this machine's CPUs first, for about 5s, and use it for the
-    /// verdicts; netsilo calibrate stores such a measurement
+    /// First measure the cost between this machine's CPUs, for about 5s, and use it for the
+    /// verdicts; netsilo calibrate stores it for later
     #[arg(long, conflicts_with = "from")]
     calibrate: bool,
-    /// Also print all evidence with its sources, what is only informative in full, the checks that
-    /// passed, what was late but not lost, and what each verdict rests on
+    /// Also print all evidence with its sources, informative findings in full, the checks that
+    /// passed, packets that were late but not lost, and what each verdict is based on
     #[arg(short, long)]
     verbose: bool,
     /// Print findings and verdicts as JSON
     #[arg(short, long)]
     json: bool,
-    /// Check each line of standard input, an observation (netsilo capture --ndjson) or the path of
-    /// a bundle, and print one line of JSON for each
+    /// Check each line of standard input, which is an observation (netsilo capture --ndjson) or the
+    /// path of a bundle, and print one line of JSON for each
     #[arg(long, conflicts_with_all = OF_ONE_MACHINE)]
     ndjson: bool,
 }

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     state: StateDir,
 }
 
-/// A transaction that stays.
+/// A transaction that is kept.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Confirmed {
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             out::text(&format!("transaction {id} was already confirmed\n"))
         }
         ConfirmResult::Restored(id, RestoredBy::Guard | RestoredBy::Confirm) => {
-            return late(id, "when its time ran out");
+            return late(id, "when its time limit passed");
         }
         ConfirmResult::Restored(id, by) => return late(id, &format!("by {by}")),
         ConfirmResult::RestoredNow(undone) => {
@@ -55,7 +55,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             if !undone.is_complete() {
                 return Ok(Exit::RestoreIncomplete);
             }
-            return late(undone.transaction, "now: its time had run out and its guard was gone");
+            return late(
+                undone.transaction,
+                "now: its time limit had passed and its guard process was gone",
+            );
         }
         ConfirmResult::Nothing => {
             return Err(

@@ -1,4 +1,4 @@
-//! `netsilo explain`: prints the page of a finding, or what put work on a part of the machine.
+//! `netsilo explain`: prints the page of a finding, or why work is on a part of the machine.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ use crate::views;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Finding as printed by check; or a CPU (cpu3), interrupt (irq27), netdev (eth0) or rx queue
-    /// (eth0/rx-3 or eth0 rx-3): what put its work there; without it, list all findings
+    /// (eth0/rx-3 or eth0 rx-3), to explain why its work is there; without it, list all findings
     #[arg(num_args = 0..=2, value_name = "SUBJECT")]
     subject: Vec<String>,
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Prints the page, the list, or what was observed of the subject.
+/// Prints the page, the list, or what was observed about the subject.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let subject = args.subject.join(" ");
     let page = match subject.as_str() {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     };
     if args.json || args.observe.is_given() {
         let message = "the pages of findings are text and need no observation: name a cpu, \
-            interrupt, netdev or rx queue, or leave the options out";
+                       interrupt, netdev or rx queue, or omit the options";
         return Err(ExitError(Exit::Usage, message.into()).into());
     }
     out::text(&page);

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// leaving interrupts alone
     #[arg(long)]
     suggest: bool,
-    /// Export the plan in this file, as printed by `netsilo plan --json`, instead of making one
+    /// Export the plan in this file, as printed by `netsilo plan --json`, instead of making a plan
     #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "GoalKeys", "ObserveArgs"])]
     plan: Option<PathBuf>,
     /// Write the files to this folder instead of printing them
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let why = "--suggest needs the format irqbalance-policy";
         return Err(crate::tell::exit::ExitError(Exit::Usage, why.into()).into());
     }
-    // The --suggest script reads the hints and needs no plan.
+    // The --suggest script reads the hints, so it needs no plan.
     let files = if args.suggest {
         vec![export::irqbalance_suggest()]
     } else {
@@ -76,7 +76,7 @@ fn plan(args: &Args) -> Result<Plan> {
 }
 
 impl Format {
-    /// The files of a plan, and what the format cannot express where no file says so.
+    /// The files of a plan, and what the format cannot express, unless a file mentions it.
     pub(crate) fn export(self, plan: &Plan) -> (Vec<ExportedFile>, Vec<String>) {
         match self {
             Self::IrqbalancePolicy => (vec![export::irqbalance_policy(plan)], Vec::new()),
@@ -93,7 +93,7 @@ fn render(format: Format, plan: &Plan) -> Vec<ExportedFile> {
     files
 }
 
-/// Joins the files; with their names if there is more than one.
+/// Joins the files. If there is more than one, adds their names.
 fn joined(files: &[ExportedFile]) -> String {
     match files {
         [] => "# the plan has no change that .link files can express\n".into(),

@@ -1,5 +1,5 @@
-//! The hidden `netsilo guard`, which `apply` and `tune` start: restores what is not confirmed in
-//! time.
+//! The hidden `netsilo guard`, which `apply` and `tune` start. Restores a transaction that is not
+//! confirmed in time.
 
 use std::io;
 
@@ -16,14 +16,14 @@ use crate::views::undone::report;
 pub struct Args {
     /// Transaction to restore unless it is confirmed
     transaction: u64,
-    /// Restore it also when the process ends that started this one
+    /// Restore it also when the process that started this one ends
     #[arg(long)]
     with_parent: bool,
     #[command(flatten)]
     state: StateDir,
 }
 
-/// Restores a transaction unless it is confirmed in time; standard error is the state folder's
+/// Restores a transaction unless it is confirmed in time. Standard error is the state folder's
 /// `guard.log`.
 pub fn run(args: &Args) -> Result<Exit> {
     let Args { transaction, with_parent, state } = args;
@@ -35,7 +35,7 @@ pub fn run(args: &Args) -> Result<Exit> {
         _ => Exit::Done,
     };
     match end {
-        // temporary changes end in this way all the time
+        // this is how temporary changes normally end
         GuardResult::Confirmed | GuardResult::Undone(_) if *with_parent => {}
         GuardResult::Confirmed => {
             eprint_line(format_args!("transaction {transaction} was confirmed"))
@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<Exit> {
             eprint_line(format_args!("transaction {transaction} was undone by {by}"))
         }
         GuardResult::Restored(undone) => {
-            eprint_line("no confirmation in time, or the program that wrote it has ended");
+            eprint_line("not confirmed in time, or the program that wrote it has ended");
             eprint_line(report(&[undone], true).trim_end());
         }
     }

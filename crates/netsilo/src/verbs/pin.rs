@@ -22,7 +22,7 @@ use crate::tell::words::plural;
 use crate::verbs::apply::apply;
 use crate::views;
 
-/// How often to look for threads that appeared meanwhile, and pin them.
+/// How often to search for threads that appeared meanwhile, and pin them.
 const ROUNDS: usize = 5;
 
 /// Arguments of `netsilo pin`.
@@ -55,7 +55,7 @@ struct WhoArgs {
     cgroup: Option<PathBuf>,
 }
 
-/// Finds the consumer, shows the change, asks, pins, and then pins threads that appeared meanwhile.
+/// Finds the consumer, shows the change, asks, and pins. Then pins threads that appeared meanwhile.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let root = args.options.state.root()?;
     let topology = topology::topology(&root).context("cannot read this machine's cpus")?;
@@ -93,8 +93,8 @@ fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
     Ok(crate::verbs::plan::exit(plan, false))
 }
 
-/// Pins threads that were started before their parent was pinned and so have its old CPUs, until no
-/// more appear.
+/// Pins threads that were started before their parent was pinned, because they still have the old
+/// CPUs. Repeats until no more appear.
 fn newcomers(
     root: &Root,
     topology: &Topology,

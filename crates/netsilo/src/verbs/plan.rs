@@ -27,18 +27,18 @@ pub(crate) struct Args {
     /// Exit with 10 if there are changes to make
     #[arg(long)]
     detailed_exitcode: bool,
-    /// Also print what each queue costs there, and on the CPUs that were not chosen
+    /// Also print the cost of each queue on its CPU, and on the CPUs that were not chosen
     #[arg(short, long)]
     verbose: bool,
-    /// Also predict each CPU's time and what is full first (docs/predict.md); with --json and
+    /// Also predict each CPU's time and what is saturated first (docs/predict.md); with --json and
     /// --ndjson, add the forecast
     #[arg(long)]
     predict: bool,
-    /// Print the plan as JSON, as `netsilo apply --plan` reads it
+    /// Print the plan as JSON, in the form that `netsilo apply --plan` reads
     #[arg(short, long)]
     json: bool,
-    /// Plan for each line of standard input, an observation (netsilo capture --ndjson) or the path
-    /// of a bundle, and print one line of JSON for each
+    /// Plan for each line of standard input, which is an observation (netsilo capture --ndjson) or
+    /// the path of a bundle, and print one line of JSON for each
     #[arg(long, conflicts_with_all = [
         "detailed_exitcode", "verbose", "json", "from", "interval", "window", "no_bpf",
     ])]
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let observation = args.make.observe()?;
     let analysis = Analysis::new(&observation, &goal.costs);
     let plan = args.make.plan(&analysis, &goal)?;
-    // Limits change nothing that a forecast knows.
+    // Limits change nothing that a forecast considers.
     let places = plan.changes.iter().any(|change| !matches!(change.target, Target::Sysctl(_)));
     let predicts = args.predict || places && !args.json;
     let forecast = predicts.then(|| predicted(&analysis, &plan));
@@ -99,7 +99,8 @@ pub(crate) struct PlanResult<'a> {
     forecast: Option<Forecast>,
 }
 
-/// What the plan would do to the observed load; the error is the reason why too little was seen.
+/// What the plan would do to the observed load. The error is the reason why there is too little
+/// data.
 fn predicted(analysis: &Analysis<'_>, plan: &Plan) -> Result<Forecast, String> {
     forecast_or_why(analysis, &[Proposal::new("plan", analysis.after(), &plan.changes)])
 }

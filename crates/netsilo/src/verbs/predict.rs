@@ -1,5 +1,5 @@
-//! `netsilo predict`: what settings would give, on this machine, a bundle's, or one that a file
-//! describes.
+//! `netsilo predict`: the effect of settings on this machine, on a bundle's machine, or on one that
+//! a file describes.
 
 mod arguments;
 mod described;

@@ -1,4 +1,5 @@
-//! `netsilo show`: which CPU processes each rx queue, and who reads its data where.
+//! `netsilo show`: which CPU processes each rx queue, and which process reads its data, on which
+//! CPU.
 
 use anyhow::Result;
 use netsilo_decide::report::Report;
@@ -25,7 +26,8 @@ pub(crate) struct Args {
     /// delivery, sending
     #[arg(long, conflicts_with = "no_bpf")]
     stages: bool,
-    /// Examine every read, poll and softirq, however many there are, also with --watch; costs more
+    /// Examine every read, poll and softirq, however many there are, also with --watch; this costs
+    /// more
     #[arg(long, conflicts_with = "no_bpf")]
     exact: bool,
     /// Print the report as JSON (schema 1); with --watch one line per interval
@@ -34,7 +36,8 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The eBPF programs: all the time, softirq time would cost as much as all others together.
+    /// The eBPF programs. If they ran all the time, measuring softirq time would cost as much as
+    /// all others together.
     fn options(&self) -> Options {
         Options {
             time: self.watch.is_none() || self.exact || self.stages,

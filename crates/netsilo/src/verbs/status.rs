@@ -14,7 +14,7 @@ use crate::tell::out;
 use crate::tell::status::{SOCKET, Status};
 use crate::views;
 
-/// Longest time to wait for the daemon's answer.
+/// Maximum time to wait for the daemon's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Arguments of `netsilo status`.
@@ -47,7 +47,7 @@ pub(crate) fn read(dir: &Path) -> Result<Status> {
 
 fn ask(dir: &Path) -> Result<String> {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
-    // a folder that others can change may not be that of the daemon
+    // a folder that others can change may not belong to the daemon
     trust::check(dir)?;
     let path = dir.join(SOCKET);
     let mut stream = match UnixStream::connect(&path) {

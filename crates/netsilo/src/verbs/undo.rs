@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     eprint_line(if args.forget {
-        "netsilo: some values could not be restored and are given up"
+        "netsilo: some values could not be restored; netsilo will not try again"
     } else {
         "netsilo: some values could not be restored: run `netsilo undo` to try again, or \
          `netsilo undo --forget` to give them up"

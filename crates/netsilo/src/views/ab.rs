@@ -1,4 +1,4 @@
-//! The result of `ab`: as JSON, and as text.
+//! The result of `ab`, as JSON and as text.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::tell::styled::Styled;
 use crate::tell::words::plural;
 use crate::views::units;
 
-/// Renders the verdict, its numbers, and what weakens it.
+/// Renders the verdict, its numbers, and the reasons to doubt it.
 pub(crate) fn render(result: &AbResult<'_>) -> Styled {
     let AbResult { comparison, question, .. } = result;
     let mut text = Styled::default();
@@ -107,7 +107,8 @@ fn notes(name: &str, steadiness: &Steadiness) -> Vec<String> {
         ));
     }
     if let Some(alike) = steadiness.autocorrelation {
-        notes.push(format!("{name} is autocorrelated: neighbouring pairs are alike ({alike:.2})"));
+        notes
+            .push(format!("{name} is autocorrelated: neighbouring pairs are similar ({alike:.2})"));
     }
     if !steadiness.outliers.is_empty() {
         let pairs: Vec<String> = steadiness.outliers.iter().map(|n| (n + 1).to_string()).collect();
@@ -142,7 +143,7 @@ pub(crate) fn number(value: f64) -> String {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct AbResult<'a> {
     pub(crate) schema: u32,
-    // `a` and `b` are those of the comparison
+    // `a` and `b` belong to the comparison
     #[serde(rename = "setting_a")]
     pub(crate) a: &'a AbSetting,
     #[serde(rename = "setting_b")]

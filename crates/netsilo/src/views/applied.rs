@@ -19,11 +19,11 @@ pub(crate) struct ApplyResult<'a> {
     changes: Vec<KnobNow<'a>>,
     /// Where each moved interrupt arrived.
     arrivals: Vec<ArrivalOf<'a>>,
-    /// Knobs that another program has overwritten since.
+    /// Time limit for `netsilo confirm`, in seconds.
     overwritten: Vec<KnobNow<'a>>,
     /// Time in which `netsilo confirm` must follow, in seconds.
     confirm_within_seconds: Option<u64>,
-    /// With `--verify`: the comparison by which the plan was not applied.
+    /// With `--verify`: the comparison because of which the plan was not applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<&'a Comparison>,
 }
@@ -61,7 +61,7 @@ impl<'a> ApplyResult<'a> {
         }
     }
 
-    /// The result of a plan that made the machine worse.
+    /// The result if the plan made the machine worse.
     pub(crate) fn worse(verified: Option<&'a Comparison>) -> Self {
         Self { verified, ..Self::default() }
     }

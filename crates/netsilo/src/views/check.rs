@@ -1,5 +1,5 @@
-//! Findings as text: what is wrong, the most worthwhile first, each with its evidence and remedies;
-//! what is well is counted.
+//! Findings as text: problems, the most worthwhile first, each with its evidence and remedies.
+//! Passed checks are only counted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,24 +19,25 @@ use crate::views::forecast::forecast_in_words;
 use crate::views::table::{joined, lines};
 use crate::views::units;
 
-/// From this number of other findings on, only the subjects of alike findings are named.
+/// If this many other findings are alike, only their subjects are named.
 const ALIKE: usize = 3;
 
-/// How many other findings with one id have a line each.
+/// How many other findings with the same id have their own line.
 const TITLES: usize = 8;
 
-/// How many subjects of alike findings are named.
+/// How many subjects of similar findings are named.
 const SUBJECTS_NAMED: usize = 20;
 
-/// How many lines of evidence a finding has; one more is printed instead of being counted.
+/// How many lines of evidence a finding has. If there is just one more, it is printed instead of
+/// being counted.
 const EVIDENCE_SHOWN: usize = 3;
 
-/// How many counters of a loss stage are named.
+/// Number of counters of a loss stage that are named.
 const COUNTERS_NAMED: usize = 3;
 
-/// Renders the findings and the ledger of loss; with `all`, also the checks that passed, all
-/// evidence with its sources, informative findings in full, squeezes, and what a remedy's gain
-/// rests on.
+/// Renders the findings and the ledger of loss. With `all`, also the checks that passed, all
+/// evidence with its sources, informative findings in full, squeezes, and what a remedy's gain is
+/// based on.
 pub(crate) fn render(check: &Check, all: bool) -> Styled {
     let mut text = Styled::default();
     let seconds = check.interval.as_secs_f64();
@@ -83,7 +84,7 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
     text
 }
 
-/// Findings in groups of one id and severity.
+/// Findings in groups with the same id and severity.
 fn by_id<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Vec<&'a Finding>> {
     let mut groups: Vec<Vec<&Finding>> = Vec::new();
     let mut known = BTreeMap::new();
@@ -97,7 +98,7 @@ fn by_id<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Vec<&'a Finding
     groups
 }
 
-/// Whether an operator treats two findings of one id alike.
+/// Whether an operator would handle two findings of one id in the same way.
 fn are_alike(a: &Finding, b: &Finding) -> bool {
     let remedies = |finding: &Finding| -> Vec<String> {
         finding.remedies.iter().map(|remedy| remedy.what.clone()).collect()
@@ -179,8 +180,8 @@ fn meaning(severity: Severity) -> Meaning {
     }
 }
 
-/// Packet loss by stage; stages that lost nothing since boot have no line. With `all`, also what
-/// was only late, and why stages are not counted.
+/// Packet loss by stage. Stages that lost nothing since boot have no line. With `all`, also packets
+/// that were only late, and why stages are not counted.
 pub(crate) fn ledger(ledger: &Ledger, all: bool) -> Styled {
     let is_told = |stage: &&StageLosses| all || stage.stage != LossStage::Squeeze;
     let stages = ledger.stages.iter().filter(|stage| stage.since_boot > 0).filter(is_told);
@@ -200,7 +201,8 @@ pub(crate) fn ledger(ledger: &Ledger, all: bool) -> Styled {
     text
 }
 
-/// Where the ledger did not look: a line, with `all` a line for each stage with the reason.
+/// The stages that the ledger does not count, in one line. With `all`, each stage has a line with
+/// the reason.
 fn not_counted(ledger: &Ledger, all: bool) -> Styled {
     let stages = ledger.coverage.iter();
     let stages: Vec<_> = stages.filter_map(|it| Some((it, it.not_counted.as_ref()?))).collect();
@@ -219,7 +221,7 @@ fn not_counted(ledger: &Ledger, all: bool) -> Styled {
     Styled::new(Meaning::Quiet, text + "\n")
 }
 
-/// The row of a stage, with its nonzero counters, those that grew first.
+/// The row of a stage, with its nonzero counters. Counters that grew come first.
 fn stage_row(stage: &StageLosses) -> Vec<Styled> {
     let mut lines: Vec<&LossCounter> = stage.lines.iter().collect();
     lines.sort_by_key(|line| {
@@ -250,7 +252,7 @@ pub(crate) fn one(text: &mut Styled, finding: &Finding, in_full: bool) {
     }
 }
 
-/// Adds what is worth knowing and no more: the finding, and its remedy if netsilo can write it.
+/// Adds only what is worth knowing: the finding, and its remedy if netsilo can write it.
 fn brief(text: &mut Styled, finding: &Finding) {
     head(text, finding);
     if let Some(remedy) = finding.writable() {
@@ -268,7 +270,7 @@ fn head(text: &mut Styled, finding: &Finding) {
     text.push(Meaning::Quiet, format_args!(" [{id}]\n"));
 }
 
-/// Adds a line for each piece of evidence; in full with its source.
+/// Adds a line for each piece of evidence. In full, the line includes the source.
 pub(crate) fn evidence(text: &mut Styled, all: &[Evidence], in_full: bool) {
     let shown = if all.len() > EVIDENCE_SHOWN + 1 && !in_full { EVIDENCE_SHOWN } else { all.len() };
     let (shown, rest) = all.split_at(shown);
@@ -383,7 +385,8 @@ mod tests {
         Remedy { what: what.into(), gain, cost, not_when, changes, interrupts_traffic: false }
     }
 
-    /// A finding with each kind of measure, gain and caveat, and a ledger with a stage that loses.
+    /// A finding with each kind of measure, gain and caveat, and a ledger with a stage that loses
+    /// packets.
     fn of_every_kind() -> Check {
         let mut check = check_of(vec![Subject::Netdev("eth0".into()), Subject::Cpu(CpuId(3))]);
         let measures = [

@@ -7,7 +7,7 @@ use netsilo_decide::judge::findings::Severity;
 
 use crate::tell::words::plural;
 
-/// Problems shown of one area; the JSON has all.
+/// Number of problems shown for one area. The JSON has all of them.
 const SHOWN: usize = 4;
 
 /// Renders each area with its problems.

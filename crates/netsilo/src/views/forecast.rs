@@ -12,7 +12,7 @@ use crate::views::predict::{Cell, bar, change, table};
 use crate::views::table::{narrowed, wrapped};
 use crate::views::units::{count, or_dash, percent};
 
-/// The forecast of one setting in a line.
+/// The forecast of one setting in one line.
 pub(crate) fn line(forecast: &Forecast) -> Styled {
     let mut text = Styled::default();
     let [now, setting] = forecast.settings.as_slice() else { return text };
@@ -28,7 +28,10 @@ pub(crate) fn line(forecast: &Forecast) -> Styled {
     );
     text.append(&of(now, setting));
     if !setting.not_modeled.is_empty() {
-        text.push(Meaning::Quiet, format_args!("; not in it: {}", compact(&setting.not_modeled)));
+        text.push(
+            Meaning::Quiet,
+            format_args!("; it does not include: {}", compact(&setting.not_modeled)),
+        );
     }
     text.push(Meaning::Plain, "\n");
     text
@@ -59,7 +62,7 @@ fn of(now: &Expected, setting: &Expected) -> Styled {
     }
 }
 
-/// The first of these, and how many more there are.
+/// The first few knobs, and how many more there are.
 fn compact(knobs: &[String]) -> String {
     match knobs {
         [] => String::new(),
@@ -68,7 +71,7 @@ fn compact(knobs: &[String]) -> String {
     }
 }
 
-/// Compares settings with the machine as it is; with `per_cpu`, the CPUs whose time changes.
+/// Compares settings with the machine as it is. With `per_cpu`, lists the CPUs whose time changes.
 pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentation) -> Styled {
     let Some(now) = forecast.settings.first() else { return Styled::default() };
     let most = forecast.settings.iter().map(|it| it.fits.value).fold(0.0, f64::max);
@@ -102,8 +105,11 @@ pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentat
         text.push(Meaning::Quiet, format_args!("{}\n", wrapped(&note, presentation.width)));
     }
     for setting in forecast.settings.iter().filter(|it| !it.not_modeled.is_empty()) {
-        let note =
-            format!("{}: not in the forecast: {}", setting.name, compact(&setting.not_modeled));
+        let note = format!(
+            "{}: the forecast does not include: {}",
+            setting.name,
+            compact(&setting.not_modeled)
+        );
         text.push(Meaning::Quiet, format_args!("{}\n", wrapped(&note, presentation.width)));
     }
     if per_cpu {
@@ -112,7 +118,7 @@ pub(crate) fn render(forecast: &Forecast, per_cpu: bool, presentation: Presentat
     text
 }
 
-/// Each CPU's time in softirqs and tasks, by setting; CPUs that no setting changes are left out.
+/// Each CPU's time in softirqs and tasks, by setting. CPUs that no setting changes are left out.
 fn cpus(forecast: &Forecast, presentation: Presentation) -> Styled {
     let Some(present) = forecast.settings.first() else { return Styled::default() };
     let names = forecast.settings.iter().map(|it| it.name.as_str());

@@ -61,7 +61,7 @@ pub(crate) fn render(plan: &Plan) -> Styled {
     text
 }
 
-/// The measured outcome that a plan rests on, in one clause.
+/// The measured outcome that a plan is based on, in one clause.
 pub(crate) fn basis(measured: &MeasuredBasis) -> String {
     let MeasuredBasis { outcome, windows, load, .. } = measured;
     let load = if load.is_empty() { String::new() } else { format!(" of {}", load.join(" ")) };
@@ -69,7 +69,7 @@ pub(crate) fn basis(measured: &MeasuredBasis) -> String {
     format!("by outcome {outcome}, {}, {windows}{load}", measured.in_words())
 }
 
-/// Renders what each queue costs where it will be, and on the CPUs that were not chosen.
+/// Renders the cost of each queue on its new CPU, and on the CPUs that were not chosen.
 pub(crate) fn alternatives(plan: &Plan) -> String {
     let mut text = String::new();
     for placement in plan.placements.iter().filter(|it| !it.is_of_completions()) {
@@ -114,7 +114,7 @@ fn parts(cost: &Parts) -> String {
     }
 }
 
-/// Parts below this (ns/s) are not told.
+/// Smaller parts (ns/s) are not printed.
 const LEAST: f64 = 5e4;
 
 fn share(ns_per_s: u64) -> String {
@@ -163,7 +163,7 @@ pub(crate) fn interruptions(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// A titled section of subjects with reasons, empty if there are none; subjects with the same
+/// A titled section of subjects with reasons; empty if there are none. Subjects with the same
 /// reason share a line.
 pub(crate) fn section<'a>(title: Styled, rows: impl Iterator<Item = (&'a str, &'a str)>) -> Styled {
     let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();

@@ -38,7 +38,7 @@ pub(crate) fn comparison(
     text
 }
 
-/// The highest rate of all settings, for the length of their bars.
+/// The highest rate of all settings. It determines the length of their bars.
 fn highest_rate<'a>(settings: impl IntoIterator<Item = &'a Predicted>) -> f64 {
     settings.into_iter().map(|it| it.rate.value).fold(0.0, f64::max)
 }
@@ -59,7 +59,7 @@ fn cells(setting: &Predicted, most: f64, presentation: Presentation) -> Vec<Cell
     ]
 }
 
-/// A table of such cells, without the columns that no setting has.
+/// A table of these cells, without columns that are empty for all settings.
 pub(super) fn table(rows: Vec<Vec<Cell>>, presentation: Presentation) -> Styled {
     let is_shown = |column: usize, name: &str| {
         let is_empty = rows.iter().all(|row| row[column].1.as_str() == "-");
@@ -98,7 +98,7 @@ pub(super) fn bar(share: f64, presentation: Presentation) -> Styled {
     Styled::new(Meaning::Work, bar)
 }
 
-/// Each CPU's time under one setting; CPUs that are alike share a line.
+/// Each CPU's time under one setting. CPUs with equal times share a line.
 fn cpu_times(setting: &Predicted, presentation: Presentation) -> Styled {
     let header = ["cpu", "usr", "sys", "softirq", "booked", "idle"];
     let shown: Vec<[String; 5]> = (setting.cpus.iter())
@@ -114,12 +114,13 @@ fn cpu_times(setting: &Predicted, presentation: Presentation) -> Styled {
     }
     let mut text = Styled::new(Meaning::Title, format_args!("\n{}\n", setting.name));
     text.append(&narrowed(&header, &rows, |name| name != "cpu", &[], presentation.width));
-    let note = "booked: what the kernel shows as softirq without IRQ_TIME_ACCOUNTING";
+    let note = "booked: the softirq time that the kernel shows without IRQ_TIME_ACCOUNTING";
     text.push(Meaning::Quiet, format_args!("\n{}\n", wrapped(note, presentation.width)));
     text
 }
 
-/// Renders a sweep: each setting's rate, the best with a star, and where the best one changes.
+/// Renders a sweep: the rate of each setting, a star at the best one, and where the best one
+/// changes.
 pub(crate) fn sweep(sweep: &Sweep, presentation: Presentation) -> Styled {
     let key = sweep.key.rsplit('.').next().unwrap_or(&sweep.key);
     let names = sweep.settings.iter().map(String::as_str);

@@ -74,7 +74,7 @@ fn one(netdev: &NetdevRss, flows: bool) -> String {
     let model = match &netdev.no_model {
         Some(why) => format!("queues cannot be predicted: {why}"),
         None => match netdev.fit.likely_cause() {
-            Some(cause) => format!("{}; of the others: {cause}", netdev.fit),
+            Some(cause) => format!("{}; for the others: {cause}", netdev.fit),
             None => fit(&netdev.fit),
         },
     };

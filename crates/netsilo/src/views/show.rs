@@ -1,6 +1,6 @@
 //! A report as text: netdevs with their rx queues, CPUs, totals and notes.
 //!
-//! A terminal also gets bars, and the cells that changed since the report before are marked.
+//! A terminal also shows bars, and marks the cells that changed since the previous report.
 
 mod cells;
 pub(crate) mod cpus;
@@ -24,17 +24,17 @@ use crate::views::stages;
 use crate::views::table::{narrowed, wrapped};
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
-/// How many consumers of a queue are named; the rest is added up.
+/// How many consumers of a queue are named. The others are added up.
 const CONSUMERS_NAMED: usize = 3;
 
-/// Columns of queues that a narrow terminal loses, the first one first.
+/// Columns of queues that a narrow terminal drops, in this order.
 const QUEUE_DROPS: [&str; 6] =
     ["requested", "steering", "irq", "softirq", "effective", "packets/s"];
 
 /// Renders the whole report.
 ///
-/// Of a machine with many CPUs, those without receive work are summed up by node. Cells that differ
-/// from those of the report before are marked, but not rates and shares, which always differ.
+/// On a machine with many CPUs, those without receive work are summarized by node. Cells that
+/// differ from the previous report are marked, except rates and shares, which always differ.
 pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation) -> Styled {
     let mut text = Styled::default();
     text.push(Meaning::Title, wrapped(&title(report), on.width));
@@ -166,7 +166,7 @@ fn queue_table(netdev: &NetdevLine, before: Option<&NetdevLine>, on: Presentatio
 /// Columns of queues whose cells are neither a rate nor a share.
 const QUEUE_STATE: [usize; 5] = [1, 2, 3, 4, 7];
 
-/// Whether other consumers, or consumers on other CPUs, read the data of a queue than before.
+/// Whether a queue's readers, or their CPUs, have changed.
 fn is_read_elsewhere(silo: &Silo, before: &Silo) -> bool {
     let places = |silo: &Silo| -> BTreeSet<(String, CpuSet)> {
         let place = |it: &ConsumerShare| (it.comm.to_string(), it.cpus.keys().copied().collect());
@@ -198,7 +198,7 @@ fn queue_row(silo: &Silo) -> Vec<Styled> {
     ]
 }
 
-/// CPUs that polled a queue; with RPS also those that ran the protocol (`0 -> 2-3`).
+/// CPUs that polled a queue. With RPS, also those that ran the protocol (`0 -> 2-3`).
 pub(crate) fn polled_on(silo: &Silo) -> String {
     let polled: CpuSet = silo.polls.keys().copied().collect();
     let protocol: CpuSet = silo.protocol_cpus.keys().copied().collect();
@@ -246,18 +246,18 @@ fn near_and_far(locality: &Locality, palette: Option<Palette>) -> Styled {
     text
 }
 
-/// Who takes a queue's packets: readers, forwarding, and what has no known reader.
+/// What happens to a queue's packets: readers, forwarding, and data without a known reader.
 pub(crate) fn takers(silo: &Silo) -> String {
     let known = consumers(&silo.consumers, &silo.forwards);
     match silo.unknown_share {
         0.0 => known,
         1.0 => "not known".to_owned(),
-        share => format!("{known}, not known {}", percent(share)),
+        share => format!("{known}, unknown {}", percent(share)),
     }
 }
 
-/// Consumers, then forwarded packets as a share of the queue's packets:
-/// `redis (cpu 3) 97%, sshd (cpu 0) 3%, -> eth1 tx-2 4.31k/s 60%`.
+/// Consumers, then forwarded packets as a share of the queue's packets: `redis (cpu 3) 97%, sshd
+/// (cpu 0) 3%, -> eth1 tx-2 4.31k/s 60%`.
 pub(crate) fn consumers(consumers: &[ConsumerShare], forwards: &[ForwardShare]) -> String {
     let reader = |consumer: &ConsumerShare| {
         let cpus: CpuSet = consumer.cpus.keys().copied().collect();
@@ -274,7 +274,7 @@ pub(crate) fn consumers(consumers: &[ConsumerShare], forwards: &[ForwardShare]) 
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
-/// The first few by name, the others by their number and share.
+/// The first few by name, the others as their number and share.
 fn heaviest(all: impl Iterator<Item = (String, f64)>) -> Vec<String> {
     let all: Vec<_> = all.collect();
     let (named, rest) = all.split_at(all.len().min(CONSUMERS_NAMED));
@@ -317,7 +317,7 @@ fn totals(report: &Report, on: Presentation) -> Styled {
         if !forwarded.from_no_queue.is_empty() {
             let _ = write!(
                 text,
-                ", some of them through no rx queue seen here: {}",
+                ", some of them through rx queues that are not visible here: {}",
                 consumers(&[], &forwarded.from_no_queue)
             );
         }

@@ -21,7 +21,7 @@ pub(crate) fn render(stages: &Stages, width: Option<usize>) -> Styled {
     if stages.total.samples > 0 {
         text.append(&table(stages, width));
     } else {
-        let _ = write!(text, "  no sample found receive work");
+        let _ = write!(text, "  no sample hit receive work");
     }
     let _ = writeln!(text);
     if stages.lost > 0 {
@@ -82,7 +82,7 @@ mod tests {
             StageSamples { refused: Some("no clock of cpu 0".into()), ..StageSamples::default() };
         let text = render(&Stages::from_samples(&samples, 1.0), None).to_string();
         assert!(
-            text.ends_with("no sample found receive work\n  unknown: no clock of cpu 0\n"),
+            text.ends_with("no sample hit receive work\n  unknown: no clock of cpu 0\n"),
             "{text}"
         );
     }

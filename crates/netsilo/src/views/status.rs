@@ -82,7 +82,7 @@ pub(crate) fn head(status: &Status) -> String {
     let files = if files.is_empty() { "defaults".to_owned() } else { files.join(", ") };
     let _ = writeln!(text, "config: {files}; a window every {}", span(config.interval));
     if let Some(error) = &config.error {
-        let _ = writeln!(text, "config REJECTED, the previous one stays: {error}");
+        let _ = writeln!(text, "config REJECTED, so the previous one stays: {error}");
     }
     if let Some(measured) = &status.measured {
         let _ = writeln!(text, "placed {}", basis(measured));
@@ -173,7 +173,7 @@ fn decision(status: &Status, entry: &LogEntry) -> String {
     format!("{} ago: {}", ago(status, entry.at), decision_line(entry))
 }
 
-/// A decision in one line; a write is advice where no knob is written.
+/// A decision in one line. In a mode without writes, a write is shown as advice.
 pub(crate) fn decision_line(entry: &LogEntry) -> String {
     let what = kind(entry.kind);
     match &entry.target {

@@ -1,17 +1,18 @@
-//! Tables without lines, as all views of the machine use them.
+//! Tables without lines, for all views of the machine.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use crate::tell::palette::Meaning;
 use crate::tell::styled::Styled;
 
-/// Header of the shares of a CPU's time that clock ticks sample, with the group's name above.
+/// Header for the shares of a CPU's time that are sampled at clock ticks. The group's name is
+/// above.
 pub const TICKS: [&str; 5] = ["ticks\nusr", "\nsys", "\nirq", "\nsoftirq", "\nidle"];
 
-/// Header of the shares of a CPU's time that eBPF measures at entry and exit.
+/// Header for the shares of a CPU's time that eBPF measures at entry and exit.
 pub const MEASURED: [&str; 3] = ["measured\nhardirq", "\nsoftirq", "\nipi"];
 
-/// A table without lines: narrow enough for a terminal, wide enough for a pipe.
+/// A table without lines. It fits a narrow terminal, and uses the space of a pipe.
 pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
     let mut table = Table::new();
     table
@@ -27,9 +28,9 @@ pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
     table
 }
 
-/// A table of cells with meanings: the rows under a header, two blanks between columns.
+/// A table of cells with meanings: the rows under a header, with two blanks between columns.
 ///
-/// A name in the header may have several lines, the last one next to the rows.
+/// A name in the header may have several lines. The last one is next to the rows.
 pub(crate) fn lines(
     header: &[&str],
     rows: &[Vec<Styled>],
@@ -64,8 +65,8 @@ pub(crate) fn lines(
     all().map(line).collect()
 }
 
-/// A table without the columns that do not fit into `width`, dropped in the order of `drops`; a
-/// line that is still too long ends with an ellipsis, so that none wraps.
+/// A table without the columns that do not fit into `width`. Columns are dropped in the order of
+/// `drops`. A line that is still too long ends in an ellipsis, so that no line wraps.
 pub(crate) fn narrowed(
     header: &[&str],
     rows: &[Vec<Styled>],

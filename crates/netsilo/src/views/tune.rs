@@ -1,4 +1,4 @@
-//! The candidates of `tune`, its progress, and its result: as text and as JSON.
+//! The candidates of `tune`, its progress, and its result, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -33,18 +33,18 @@ pub(crate) struct TuneResult<'a> {
     pub(crate) result: RaceResult,
     /// The result in words.
     pub(crate) words: String,
-    /// All candidates; the first is the present state.
+    /// All candidates; the first is the current state.
     pub(crate) candidates: Vec<CandidateResult<'a>>,
     /// The transaction that keeps the winner; `None` if nothing was kept.
     pub(crate) transaction: Option<u64>,
 }
 
-/// How one candidate did.
+/// The result of one candidate.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct CandidateResult<'a> {
     pub(crate) name: &'a str,
-    /// What the model expected.
+    /// What the model predicted.
     pub(crate) expected: &'a str,
     #[serde(flatten)]
     pub(crate) standing: Standing,
@@ -90,7 +90,7 @@ impl<'a> TuneResult<'a> {
         }
     }
 
-    /// The outcome in one line.
+    /// The result in one line.
     fn outcome(&self) -> String {
         let RaceResult::Won { candidate, change } = &self.result else {
             let is_in = |it: &&CandidateResult<'_>| it.standing.status == Status::In;
@@ -103,7 +103,7 @@ impl<'a> TuneResult<'a> {
         let name = self.candidates[*candidate].name;
         let sure = 100.0 * (1.0 - self.rules.error_rate);
         let change = interval(change, self.rules.scale);
-        format!("{name} is better than the present state ({change}, {sure:.0}%)")
+        format!("{name} is better than the current state ({change}, {sure:.0}%)")
     }
 
     /// The median of a candidate with its unit.
@@ -113,7 +113,7 @@ impl<'a> TuneResult<'a> {
     }
 }
 
-/// Renders where each candidate stands, and the outcome.
+/// Renders the state of each candidate, and the result.
 pub(crate) fn render(result: &TuneResult<'_>) -> String {
     let windows = plural(result.windows, "window");
     let mut text = format!("{}: {windows}, seed {}\n", result.measured(), result.rules.seed);
@@ -128,12 +128,12 @@ pub(crate) fn render(result: &TuneResult<'_>) -> String {
     }
     let _ = writeln!(text, "{}", trim_lines(&rows));
     if result.interrupted {
-        text += "interrupted: nothing remains written\n";
+        text += "interrupted: everything is restored\n";
         return text;
     }
     let _ = writeln!(text, "{}", result.words);
     if result.transaction.is_none() {
-        text += "nothing remains written\n";
+        text += "everything is restored\n";
     }
     if let Some(transaction) = result.transaction {
         let _ = writeln!(
@@ -150,15 +150,15 @@ pub(crate) fn render(result: &TuneResult<'_>) -> String {
 pub(crate) struct Candidates<'a> {
     #[serde(flatten)]
     pub(crate) candidates: &'a candidates::Candidates,
-    /// What each candidate would do, where the model has what it needs; they are ranked by it.
+    /// What each candidate would do, if the model has enough data. The candidates are ranked by it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) forecast: Option<&'a Forecast>,
 }
 
-/// Lists what would be tried and what not, with what the model expects.
+/// Lists what would be tried and what would not, with the model's predictions.
 pub(crate) fn candidates(shown: &Candidates<'_>) -> String {
     let Candidates { candidates: all, forecast } = shown;
-    let mut text = format!("{} and the present state\n", plural(all.tried.len(), "candidate"));
+    let mut text = format!("{} and the current state\n", plural(all.tried.len(), "candidate"));
     for candidate in &all.tried {
         let _ = writeln!(text, "  {}: {}", candidate.name, expected(candidate, *forecast));
         for change in &candidate.plan.changes {
@@ -171,7 +171,7 @@ pub(crate) fn candidates(shown: &Candidates<'_>) -> String {
     text
 }
 
-/// What the models expect of a candidate, in words.
+/// The model's predictions for a candidate, in words.
 pub(crate) fn expected(candidate: &Candidate, forecast: Option<&Forecast>) -> String {
     let cost = expected_cost(&candidate.expected);
     match forecast.and_then(|forecast| gain(forecast, &candidate.name)) {
@@ -180,7 +180,7 @@ pub(crate) fn expected(candidate: &Candidate, forecast: Option<&Forecast>) -> St
     }
 }
 
-/// What the cost model or a verdict expects, in words.
+/// The prediction of the cost model or of a verdict, in words.
 fn expected_cost(expected: &CandidateEstimate) -> String {
     match expected {
         CandidateEstimate::Cost(cost) => {
@@ -196,7 +196,7 @@ fn expected_cost(expected: &CandidateEstimate) -> String {
     }
 }
 
-/// Who is still in, and the leader.
+/// The remaining candidates, and the leader.
 pub(crate) fn so_far(plan: &RacePlan, race: &Race) -> String {
     let left = format!("{} of {} in", race.candidates_in(), plan.candidates.len());
     match race.result() {
@@ -209,7 +209,7 @@ pub(crate) fn so_far(plan: &RacePlan, race: &Race) -> String {
     }
 }
 
-/// A line for each candidate that is out since the standings before.
+/// A line for each candidate that was dropped since the previous standings.
 pub(crate) fn newly_out(plan: &RacePlan, before: &[Standing], after: &[Standing]) -> Vec<String> {
     let changed = before.iter().zip(after).filter(|(before, after)| before.status != after.status);
     let line = |(_, after): (&Standing, &Standing)| {
@@ -236,7 +236,7 @@ fn why_out(plan: &RacePlan, why: &OutReason) -> String {
     match why {
         OutReason::Rail(breach) => broke(plan, breach),
         OutReason::WorseThanPresent(change) => {
-            format!("worse than the present state ({})", interval(change, scale))
+            format!("worse than the current state ({})", interval(change, scale))
         }
         OutReason::WorseThanLeader { leader, change } => {
             format!("worse than {} ({})", name(leader), interval(change, scale))
@@ -263,7 +263,7 @@ fn broke(plan: &RacePlan, breach: &Breach) -> String {
         Rail::Objective => plan.objective.clone(),
         other => other.to_string(),
     };
-    format!("{rail} {} is beyond the guard rail {}", value(breach.value), value(breach.limit))
+    format!("{rail} {} breaks the guard rail {}", value(breach.value), value(breach.limit))
 }
 
 #[cfg(test)]
@@ -396,7 +396,7 @@ mod tests {
             ],
         };
         let list =
-            "0 candidates and the present state\nnot tried\n  rps, arfs: it changes nothing\n";
+            "0 candidates and the current state\nnot tried\n  rps, arfs: it changes nothing\n";
         let shown = Candidates { candidates: &all, forecast: None };
         assert_eq!(candidates(&shown), list);
     }

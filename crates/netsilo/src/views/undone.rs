@@ -25,30 +25,31 @@ struct UndoneTransaction<'a> {
     /// Whether nothing remains to be restored.
     complete: bool,
     knobs: Vec<UndoneKnob<'a>>,
-    /// Settings of queues that the writes had reset; without those that were as before.
+    /// Settings of queues that the writes had reset. Unchanged settings are left out.
     queues: Vec<UndoneQueueSetting>,
 }
 
-/// What became of one knob.
+/// The result for one knob.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct UndoneKnob<'a> {
     target: &'a Target,
     fate: Fate,
-    /// The kernel's text, the value of somebody else, or the error.
+    /// The kernel's text, the value of another program, or the error.
     detail: Option<String>,
 }
 
-/// What became of a setting that depends on a knob.
+/// The result for a setting that depends on a knob.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct UndoneQueueSetting {
     /// The netdev.
     netdev: String,
-    /// The setting for people (`kthread of napi 0 cpus`); `None`: all of a netdev that is down.
+    /// The setting in words (`kthread of napi 0 cpus`); `None` for all settings of a netdev that is
+    /// down.
     setting: Option<String>,
     fate: Fate,
-    /// The value of somebody else, or the error.
+    /// The value of another program, or the error.
     detail: Option<String>,
 }
 
@@ -60,7 +61,7 @@ enum Fate {
     Restored,
     /// It had its old value already.
     WasOld,
-    /// Left alone: somebody else has changed it.
+    /// Left alone, because another program has changed it.
     Foreign,
     /// The knob does not exist any more.
     Gone,
@@ -109,8 +110,8 @@ fn fate(result: &RestoreResult) -> (Fate, Option<String>) {
     }
 }
 
-/// Reports how many knobs were restored, and the result of each that was not simply restored; with
-/// `each`, of those too.
+/// Reports how many knobs were restored, and the result of each knob that was not simply restored.
+/// With `each`, lists the restored ones too.
 pub(crate) fn report(all: &[Undone], each: bool) -> String {
     let mut text = String::new();
     for undone in all {
@@ -131,7 +132,7 @@ pub(crate) fn report(all: &[Undone], each: bool) -> String {
             undone.attached.iter().filter(|it| it.result == AttachedResult::Restored).count();
         if count > 0 {
             let settings = plural(count, "setting");
-            let _ = writeln!(text, "  and {settings} of queues that the driver had reset");
+            let _ = writeln!(text, "  and {settings} of queues, which the driver had reset");
         }
         let is_told = |row: &&AttachedRow| each || row.result != AttachedResult::Restored;
         for row in undone.attached.iter().filter(is_told) {

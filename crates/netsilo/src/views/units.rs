@@ -1,4 +1,4 @@
-//! Numbers as text: three digits with a prefix; an unknown value is a dash.
+//! Numbers as text: three digits with a prefix. An unknown value is a dash.
 
 /// Formats a rate or count: `0`, `7.20`, `431`, `12.3k`, `1.20M`.
 pub fn count(value: f64) -> String {

@@ -51,7 +51,7 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
     text.append(&joined(lines(&header, &rows, |_| false).into_iter()));
     let _ = writeln!(text);
     if !others.is_empty() {
-        text.push(Meaning::Quiet, format_args!("  {} (-v tells why)\n", counted(&others)));
+        text.push(Meaning::Quiet, format_args!("  {} (-v shows why)\n", counted(&others)));
     }
     text.push(
         Meaning::Quiet,

@@ -1,5 +1,5 @@
 //! An explanation of a busy CPU as text: its time, then each cause with its evidence and the steps
-//! that led there.
+//! that led to it.
 
 use std::fmt::Write as _;
 

@@ -9,8 +9,8 @@ use tempfile::TempDir;
 /// Names of Chromium's program.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Returns the path of Chromium; `None`, with a SKIPPED message, if it is not installed. Fails
-/// instead if nothing may be skipped.
+/// Returns the path of Chromium. If it is not installed, prints SKIPPED and returns `None`, or
+/// fails if nothing may be skipped.
 pub(crate) fn chromium() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
@@ -26,7 +26,7 @@ pub(crate) fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// Opens a page and returns stdout; asserts that the page's console is empty.
+/// Opens a page and returns stdout. Asserts that the page's console is empty.
 pub(crate) fn browse(chromium: &Path, page: &Path, arguments: &[&str]) -> String {
     let profile = TempDir::new().unwrap();
     let output = Command::new("timeout")
@@ -55,7 +55,7 @@ pub(crate) fn browse(chromium: &Path, page: &Path, arguments: &[&str]) -> String
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the average brightness of a picture from 0 to 1; asserts that it has many colours.
+/// Returns the average brightness of a picture from 0 to 1. Asserts that it has many colours.
 pub(crate) fn average_brightness(picture: &Path) -> f64 {
     let decoder = png::Decoder::new(std::io::BufReader::new(std::fs::File::open(picture).unwrap()));
     let mut reader = decoder.read_info().unwrap();

@@ -39,7 +39,7 @@ fn bundle(name: &str, more: &[(&str, &str)]) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Writes the fixture as of that second after boot; all CPUs are idle except CPU 1.
+/// Writes the fixture at that second after boot. All CPUs are idle except CPU 1.
 pub(crate) fn write_tree(tree: &Path, second: u64, more: &[(&str, &str)]) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/virtio-6.1");
     assert!(

@@ -42,7 +42,7 @@ fn doctor_looks_at_this_machine() {
     }
 }
 
-/// Rows that a terminal of 80 columns takes for a text.
+/// Number of rows that a terminal of 80 columns needs for a text.
 fn rows(text: &str) -> usize {
     text.lines().map(|line| line.chars().count().div_ceil(80).max(1)).sum()
 }

@@ -1,4 +1,4 @@
-//! Standard output without a reader, and on a full disk: what that means for the exit code.
+//! Standard output without a reader, and on a full disk: the effect on the exit code.
 
 use std::io::Write as _;
 use std::process::Stdio;

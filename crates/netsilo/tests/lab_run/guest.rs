@@ -1,4 +1,4 @@
-//! A guest with the daemon in it, and a workload that it follows.
+//! A guest that runs the daemon, and a workload that the daemon follows.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ hold-off-most = "2s"
 worse-by = 1.0
 "#;
 
-/// Leaves only the privileges that the unit file grants.
+/// Keeps only the privileges that the unit file grants.
 const RIGHTS: &str = "setpriv --no-new-privs --inh-caps -all \
     --bounding-set -all,+net_admin,+sys_nice,+bpf,+perfmon";
 
@@ -69,7 +69,7 @@ impl Guest {
         self.lab.sh("cat /tmp/log").unwrap()
     }
 
-    /// Returns what `netsilo status --json` prints, or nothing without a daemon.
+    /// Returns the output of `netsilo status --json`, or `None` without a daemon.
     pub(crate) fn status(&self) -> Option<Json> {
         let ask = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "guest_status").unwrap();
         let output =
@@ -77,7 +77,7 @@ impl Guest {
         serde_json::from_slice(&output.stdout).ok()
     }
 
-    /// Waits until the daemon's status holds; fails the test after two minutes.
+    /// Waits until `holds` is true for the daemon's status. Fails the test after two minutes.
     pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&Json) -> bool) -> Json {
         let look = || {
             // leaves the emulated CPUs to the daemon for a moment
@@ -92,8 +92,8 @@ impl Guest {
     }
 
     /// Waits until all interrupts with traffic are at their placement, on these CPUs, in the status
-    /// and in the kernel, and the next window places the same: the first one after a workload's
-    /// start may have seen a single packet.
+    /// and in the kernel, and until the next window places them in the same way. The first window
+    /// after a workload's start may have seen only one packet.
     pub(crate) fn until_placed(&self, what: &str, allowed: &str) -> BTreeMap<u64, String> {
         let windows = |status: &Json| status["windows"].as_u64().unwrap();
         let started = self.status().as_ref().map_or(0, windows);
@@ -106,7 +106,7 @@ impl Guest {
             }
             let moves = array(status, "placements").iter().any(|it| it["moves"] == true);
             let before = std::mem::replace(&mut last, (windows(status), placed(status))).1;
-            // The status is of the last window; the kernel's files are of now.
+            // The status is from the last window; the kernel's files are from now.
             let all_there = || {
                 let now = self.affinities();
                 last.1.iter().all(|(irq, cpus)| there(cpus) && now[irq].contains(cpus))
@@ -124,9 +124,9 @@ impl Guest {
         text.lines().filter_map(line).collect()
     }
 
-    /// Returns where every interrupt is: its effective CPU, as the kernel chooses one if a driver
-    /// requested several. A tx queue that sends nothing has no interrupt, and a request takes
-    /// effect with the next one: there, the requested CPUs count as well.
+    /// Returns where every interrupt is: its effective CPU, because the kernel chooses one if a
+    /// driver requested several. A request takes effect with the next interrupt, and a tx queue
+    /// that sends nothing has none. In that case the requested CPUs count as well.
     pub(crate) fn affinities(&self) -> BTreeMap<u64, Vec<String>> {
         let text = self
             .lab

@@ -1,4 +1,4 @@
-//! Kills the daemon in its own writes, and restores.
+//! Kills the daemon while it writes, and restores.
 
 use netsilo_lab::{Job, Signal};
 use serde_json::Value as Json;
@@ -12,7 +12,7 @@ const JOURNAL: &str = "/run/netsilo/journal";
 pub(crate) enum By {
     /// `netsilo undo`
     Undo,
-    /// The next daemon; with hints only, so that it writes nothing new.
+    /// By the next daemon. It publishes only hints, so it writes nothing new.
     Daemon,
 }
 
@@ -41,7 +41,7 @@ fn in_effect(records: &[Json]) -> usize {
     of("wrote").filter(|it| !undone(&it["transaction"])).count()
 }
 
-/// Kills a daemon with -9 while it writes this interrupt, and restores: every byte is as before.
+/// Kills a daemon with -9 while it writes this interrupt, and restores. Every byte is as before.
 pub(crate) fn restores_every_byte(guest: &Guest, irq: u64, by: By) {
     let before = guest.knobs();
     kill_in_write(guest, irq);
@@ -61,8 +61,8 @@ pub(crate) fn restores_every_byte(guest: &Guest, irq: u64, by: By) {
     assert_eq!(guest.knobs(), before, "{by:?} after the write of irq {irq}: {}", guest.log());
 }
 
-/// Starts a daemon, makes it hang in its write of this interrupt by a pipe mounted there, and kills
-/// it. What reads the pipe gets the value before.
+/// Starts a daemon and makes it hang while it writes this interrupt, by a pipe mounted there. Then
+/// kills it. A reader of the pipe gets the old value.
 fn kill_in_write(guest: &Guest, irq: u64) {
     let file = format!("/proc/irq/{irq}/smp_affinity");
     let mount = format!(

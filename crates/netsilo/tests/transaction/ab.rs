@@ -1,4 +1,4 @@
-//! `ab`: it measures both settings in turns and restores everything, however it ends.
+//! `ab` measures both settings in turn and restores everything, however it ends.
 
 use std::process::{Output, Stdio};
 
@@ -155,7 +155,7 @@ fn a_setting_that_is_undone_while_it_is_measured_ends_ab() {
 #[test]
 fn a_verified_plan_is_applied_unless_it_was_worse() {
     let host = Host::new();
-    // what this machine receives meanwhile is unknown: each of the answers is possible
+    // it is unknown what this machine receives meanwhile, so each of the answers is possible
     let (code, text) = output_of(&host.run("apply", &["--yes", "--verify=50ms"]));
     let worse = text.contains(": worse");
     let answers =

@@ -28,7 +28,7 @@ fn restored_by_the_guard(host: &Host) {
     host.until("the guard ends", |host| host.guards().is_empty());
 }
 
-/// Ends an apply before its deadline without confirmation; repeats with more time on a busy
+/// Ends an apply before its deadline without confirmation. Repeats with more time on a busy
 /// machine.
 fn ended_before_the_deadline(end: impl Fn(&Host, &str)) -> Host {
     for within in ["2s", "10s", "60s"] {
@@ -74,7 +74,10 @@ fn the_guard_outlives_apply() {
     restored_by_the_guard(&host);
     let (code, text) = output_of(&host.run("confirm", &[]));
     assert_eq!(code, Some(1));
-    assert!(text.contains("too late: transaction 1 was undone when its time ran out"), "{text}");
+    assert!(
+        text.contains("too late: transaction 1 was undone when its time limit passed"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -138,7 +141,7 @@ fn the_deadline_counts_even_if_the_guard_was_killed() {
     assert_eq!(host.affinities(), NEW);
     let (code, text) = output_of(&host.run("confirm", &[]));
     assert_eq!(code, Some(1));
-    assert!(text.contains("its time had run out and its guard was gone"), "{text}");
+    assert!(text.contains("its time limit had passed and its guard process was gone"), "{text}");
     assert_eq!(host.affinities(), OLD);
 }
 

@@ -87,15 +87,15 @@ impl Host {
         self.verb(verb, more).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// Starts an apply that hangs while it writes the second knob and holds the lock; every other
+    /// Starts an apply that hangs while it writes the second knob and holds the lock. Every other
     /// reader of that knob gets `text`.
     pub(crate) fn hanging_apply(&self, text: &str, more: &[&str]) -> Child {
         let (knob, pipe) = (self.affinity_file(28), self.root().join("pipe"));
         std::fs::remove_file(&knob).unwrap();
         rustix::fs::mknodat(CWD, &knob, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         let apply = self.start("apply", more);
-        // apply first reads the old value through the pipe, and then hangs when it opens the pipe
-        // for writing.
+        // apply first reads the old value through the pipe, then hangs when it opens the pipe for
+        // writing.
         std::fs::write(&knob, "01\n").unwrap();
         self.until("the first knob is written", |host| host.records("wrote").len() == 1);
         std::fs::rename(&knob, pipe).unwrap();
@@ -138,7 +138,7 @@ impl Host {
         records.filter(|record| record["record"] == kind).collect()
     }
 
-    /// Waits until something holds; fails the test after two minutes.
+    /// Waits until `holds` is true. Fails the test after two minutes.
     pub(crate) fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let log = || std::fs::read_to_string(self.state().join("guard.log")).unwrap_or_default();
         until(what, || holds(self), |it| *it)

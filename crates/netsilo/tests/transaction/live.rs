@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::host::Host;
 
-/// Creates a netdev with two queues, prints its knobs, applies, prints them, undoes, prints them.
+/// Creates a netdev with two queues. Prints its knobs, applies, prints them, undoes, prints them.
 const SCRIPT: &str = r#"
 set -e
 mount -t sysfs sysfs /sys
@@ -29,7 +29,7 @@ fn change(knob: &str, queue: u32, old: Value, new: Value) -> Value {
 }
 
 /// Applies with the state folder on a file system of 8 KiB, one page for the lock and one for the
-/// journal, and keeps a copy of the journal.
+/// journal. Keeps a copy of the journal.
 fn apply_with_little_space(host: &Host) -> (Option<i32>, String) {
     let script = format!(
         "mount -t tmpfs -o size=8k,mode=700 tmpfs {state}; \
@@ -51,7 +51,7 @@ fn a_full_disk_under_the_journal_is_a_failed_write() {
     assert_eq!(output_of(&host.run("undo", &[])).0, Some(0));
     let journal = std::fs::read_to_string(host.state().join("journal")).unwrap();
     let begun: usize = journal.split_inclusive('\n').take(2).map(str::len).sum();
-    // The plan's record just fits, the first record after it does not.
+    // The plan's record just fits; the first record after it does not.
     let padding = "x".repeat(4096 - 30 - begun);
     host.edit_plan(|plan| {
         plan["changes"][0]["reason"] = format!("rx follows its reader{padding}").into()
@@ -114,8 +114,8 @@ fn queues_of_a_real_netdev_change_and_come_back_byte_for_byte() {
     }
 }
 
-/// Replaces a netdev by another of the same name and settings, one more by another that also has
-/// the same index, and renames the third one.
+/// Replaces a netdev by another of the same name and settings, a second by another that also has
+/// the same index, and renames the third.
 const REPLACED: &str = r#"
 set -e
 mount -t sysfs sysfs /sys
@@ -157,6 +157,6 @@ fn undo_leaves_a_netdev_that_replaced_another_and_finds_a_renamed_one() {
     let why =
         "v0 is another device now (a virtual one with index 80, not a virtual one with index 70)";
     assert!(messages.contains(why), "{messages}");
-    let why = "v5 rx-0 rps_cpus: this netdev was created later, with the name and index of another";
+    let why = "v5 rx-0 rps_cpus: this netdev is a newer one with the same name and index";
     assert!(messages.contains(why), "{messages}");
 }

@@ -1,4 +1,4 @@
-//! The verbs that write, run as a user runs them, on a directory that stands for the kernel.
+//! The verbs that write, run as a user runs them, on a directory in place of the kernel.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! Standard output that fails, and verbs that write: without `--yes` nothing is written that could
-//! not be shown, and with it the exit code is that of the work.
+//! Verbs that write while standard output fails. Without `--yes`, nothing is written that could not
+//! be shown. With it, the exit code is that of the work.
 
 use netsilo_lab::{on_a_full_disk, output_of, unread};
 

@@ -68,7 +68,7 @@ fn json_has_the_outcome() {
 #[test]
 fn a_failed_write_ends_with_20_and_everything_is_restored() {
     let host = Host::new();
-    // A kernel file that reads as a mask and that not even root can write: EACCES
+    // A kernel file that reads as a mask but that not even root can write: EACCES
     // (kernfs_fop_open).
     let stubborn = "/sys/devices/system/cpu/kernel_max";
     std::fs::remove_file(host.affinity_file(28)).unwrap();
@@ -182,7 +182,7 @@ fn a_plan_with_only_refusals_ends_like_plan() {
     }
 }
 
-/// Runs apply on its own terminal, where a person types this; `more` is for the shell.
+/// Runs apply on a terminal, where a person types this. `more` is for the shell.
 pub(crate) fn on_a_terminal(host: &Host, more: &str, typed: &str) -> (Option<i32>, String) {
     use std::io::Write as _;
     let mut terminal = std::process::Command::new("script");
@@ -221,7 +221,7 @@ fn without_root_the_error_comes_before_anything_is_written() {
         );
         return assert_eq!(code, Some(77), "{text}");
     }
-    // As nobody, with a program in a folder that nobody may enter.
+    // As user nobody, with a program in a folder that nobody may enter.
     let program = host.root().join("netsilo");
     std::fs::copy(env!("CARGO_BIN_EXE_netsilo"), &program).unwrap();
     let as_nobody = |state: &str| {

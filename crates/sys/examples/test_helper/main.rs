@@ -1,4 +1,4 @@
-//! The programs that tests of this crate run as processes of their own, in guests too.
+//! The programs that tests of this crate run as separate processes, in guests too.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a part of tests")]
 

@@ -60,7 +60,7 @@ fn receive(address: &str) -> (Vec<TcpStream>, SocketSample, SocketSample) {
     (connections, before, after)
 }
 
-/// Checks what virtio-net reports of its queues and sockets.
+/// Checks what virtio-net reports about its queues and sockets.
 pub(crate) fn virtio_server(address: &str) {
     let (_connections, before, after) = receive(address);
     let by_napi = bytes_by_napi(&attribute_reads(&before, &after, &[]), QueueResolution::Direct);

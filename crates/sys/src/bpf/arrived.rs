@@ -1,4 +1,4 @@
-//! The table of `bpf/arrive.bpf.c`: which flows came through which rx queue.
+//! The table of `bpf/arrive.bpf.c`: which rx queue received which flow.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,12 +9,12 @@ use netsilo_model::snapshot::flow::{Ends, Flow, Outer, assign_numbers};
 use crate::bpf::layout;
 use crate::bpf::table::{create_options, mappable_array};
 
-/// Capacity in flows. An entry is 72 bytes, 128 with the kernel's overhead: 2 MB in total.
+/// Maximum number of flows. An entry is 72 bytes, 128 with the kernel's overhead: 2 MB in total.
 const FLOWS: u32 = 16384;
 /// Entries per batch lookup; the kernel refuses a batch smaller than a hash bucket (`ENOSPC`).
 const BATCH: u32 = 4096;
 
-/// Flows, and the number of packets whose flow did not fit.
+/// Counts flows by rx queue, and the packets whose flow did not fit into the table.
 pub(crate) struct Arrived {
     flows: MapHandle,
     missed: MapHandle,
@@ -43,9 +43,10 @@ impl Arrived {
         Ok([("arrived", copy(&self.flows)?), ("arrived_missed", copy(&self.missed)?)])
     }
 
-    /// The flows since the last call, largest first, and the number of missed packets.
+    /// Returns the flows since the last call, largest first, and the number of packets that were
+    /// missed.
     ///
-    /// A packet counted while its flow is being removed may be lost.
+    /// If a packet arrives while its flow is being removed, it may not be counted.
     pub(crate) fn drain(&mut self, polls: &[Poll]) -> libbpf_rs::Result<(Vec<Flow>, u64)> {
         let entries = self.flows.lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY)?;
         let mut flows: Vec<Flow> =

@@ -1,4 +1,4 @@
-//! Maps a cgroup id, which is cheap for the kernel to report, to its path.
+//! Finds the path of a cgroup by its id, which is cheap for the kernel to report.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -20,12 +20,12 @@ impl Cgroups {
         Self { mount: mount.and_then(|path| Some((path.into(), File::open(path).ok()?))) }
     }
 
-    /// The path of a process's cgroup, which has this id, from the root of the hierarchy
-    /// (`/system.slice/x.service`).
+    /// The path of a process's cgroup from the root of the hierarchy (`/system.slice/x.service`).
+    /// `id` is the id of that cgroup.
     ///
-    /// Where the id cannot be looked up (no CAP_DAC_READ_SEARCH), or belongs to the root as on
-    /// hosts with cgroup v1, the path is that in the process's `cgroup`, which any user may read.
-    /// `None` if the cgroup or the process is gone.
+    /// The id cannot be looked up without CAP_DAC_READ_SEARCH, and on hosts with cgroup v1 it is
+    /// the id of the root. Then the path comes from the process's `cgroup` file, which any user may
+    /// read. Returns `None` if the cgroup or the process is gone.
     pub(crate) fn path(&self, id: u64, tgid: u32) -> Option<String> {
         self.path_by_id(id).filter(|path| path != "/").or_else(|| path_of_process(tgid))
     }

@@ -3,10 +3,11 @@
  * Hash tables of counters for the programs.
  *
  * A table is an array of `cpus * slots` slots, one range of slots per CPU, mapped by user space. A
- * program hashes its key into its CPU's range and looks at PROBES slots. It adds to the slot with
- * its key, or takes the first free one; without either, it counts the event as lost. Slots are
- * never freed: each table is one of a pair, and user space turns to the other one of every pair at
- * once (`turn` below), waits until no program uses the full ones, and reads and clears these.
+ * program hashes its key into its CPU's range and examines PROBES slots. It adds to the slot with
+ * its key, or takes the first free one. If there is neither, it counts the event as lost. Slots are
+ * never freed. Instead each table is one of a pair. User space switches all pairs to their other
+ * table at once (`turn` below), waits until no program uses the full tables, then reads and clears
+ * them.
  *
  * A slot has a tag (0: free), key, label and sums. Only one CPU writes it, but another program may
  * interrupt the writer (fentry can be preempted, TCP and UDP share a table), hence the atomic claim
@@ -35,7 +36,7 @@ AT_WORD(struct slot, label, LAYOUT_SLOT_LABEL);
 AT_WORD(struct slot, sum, LAYOUT_SLOT_SUM);
 SIZE_OF(struct slot, 8 * LAYOUT_SLOT_WORDS);
 
-/* The pair. The real size of a table is that of those set before loading. */
+/* The pair. User space sets the real size of its tables before loading. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, LAYOUT_HALVES);
@@ -98,8 +99,8 @@ static __always_inline bool same_key(const struct key *a, const struct key *b)
 }
 
 /*
- * The key's slot on this CPU; `*fresh` when it is new and needs its label. NULL (and counted) when
- * full.
+ * The key's slot on this CPU. `*fresh` is set if the slot is new and needs its label. NULL if there
+ * is no room; the event is then counted as lost.
  */
 static __always_inline struct slot *slot_of(const struct key *key, bool *fresh)
 {

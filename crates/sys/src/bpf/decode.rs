@@ -15,8 +15,8 @@ use crate::bpf::cgroup::Cgroups;
 use crate::bpf::layout::{self, KEY_WORDS, TIME_WORDS};
 use crate::bpf::table::{Entry, Mapped};
 
-/// The words of a CPU in `bpf/time.bpf.c` that hold what runs now, and the starts of open
-/// intervals.
+/// The words of a CPU in `bpf/time.bpf.c` that say what is running now and when open intervals
+/// began.
 pub(crate) const TIME_OPEN: Range<usize> = layout::TIME_IRQ_SINCE..layout::TIME_READS;
 
 /// The two halves of a word, upper half first.
@@ -24,12 +24,13 @@ fn halves(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
-/// The byte of a word that starts at a bit.
+/// The byte that starts at this bit of a word.
 fn field(word: u64, bit: usize) -> usize {
     usize::from((word >> bit) as u8)
 }
 
-/// Merges duplicates: a key is in two slots if a program was interrupted while claiming the first.
+/// Merges duplicates. A key is in two slots if a program was interrupted while it claimed the
+/// first.
 fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
     let mut merged: BTreeMap<(CpuId, [u64; KEY_WORDS]), Entry> = BTreeMap::new();
     for entry in entries {
@@ -108,7 +109,7 @@ pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
 
 /// Decodes entries of the table that `bpf/tcp.bpf.c` and `bpf/udp.bpf.c` fill (`bpf/reads.h`).
 ///
-/// Data of a NAPI that a single CPU polled is attributed to that CPU.
+/// If a single CPU polled a NAPI, that NAPI's data is attributed to that CPU.
 pub(crate) fn consumption(
     entries: Vec<Entry>,
     polls: &[Poll],
@@ -131,7 +132,7 @@ pub(crate) fn consumption(
     consumption
 }
 
-/// `struct read` of `bpf/reads.h`, with the reader.
+/// `struct read` of `bpf/reads.h`, and the thread that read.
 struct Read {
     entry: Entry,
     cgroup: u64,
@@ -140,7 +141,7 @@ struct Read {
 }
 
 impl Read {
-    /// `None` for values that our programs never write.
+    /// Returns `None` for values that our programs never write.
     fn of(entry: Entry) -> Option<Self> {
         let kinds = entry.key[layout::READ_KINDS];
         let protocol = match field(kinds, layout::PROTOCOL_BIT) {
@@ -199,7 +200,8 @@ fn cpu(number: u32) -> Option<CpuId> {
     i32::try_from(number).ok().map(|_| CpuId(number))
 }
 
-/// Times of each CPU that was interrupted at least once; reschedule IPIs only if their hooks count.
+/// The times of each CPU that was interrupted at least once. Includes reschedule IPIs only if their
+/// hooks are attached.
 pub(crate) fn cpu_times(times: &Mapped, counts_reschedules: bool) -> BTreeMap<CpuId, CpuTime> {
     let cpus = times.words().chunks_exact(TIME_WORDS).enumerate();
     let time = |(cpu, words): (usize, &[std::sync::atomic::AtomicU64])| {
@@ -228,7 +230,7 @@ pub(crate) fn cpu_times(times: &Mapped, counts_reschedules: bool) -> BTreeMap<Cp
     cpus.filter_map(time).collect()
 }
 
-/// What was examined so far on all CPUs, and the wakeups that were seen.
+/// The events examined so far on all CPUs, and the number of wakeups.
 pub(crate) fn sampled(times: &Mapped) -> (Sampling, u64) {
     let (mut sampling, mut wakeups) = (Sampling::default(), 0);
     for words in times.words().chunks_exact(TIME_WORDS) {
@@ -247,7 +249,7 @@ pub(crate) fn sampled(times: &Mapped) -> (Sampling, u64) {
     (sampling, wakeups)
 }
 
-/// The growth of monotonic sums since the last read.
+/// The increase of monotonic sums since the last read.
 pub(crate) fn since(
     now: &BTreeMap<CpuId, CpuTime>,
     before: &BTreeMap<CpuId, CpuTime>,
@@ -290,7 +292,7 @@ mod tests {
         ) {
             let entry = |(cpu, key, sums): (u32, [u64; 5], [u64; 3])| Entry {
                 cpu: CpuId(cpu),
-                // Few keys, so that some are in two slots.
+                // Only a few keys are possible, so some of them are in two slots.
                 key: key.map(|word| word & 0x0101_0101_0101_0101),
                 label: "eth0".into(),
                 sums,

@@ -26,8 +26,8 @@ struct origin {
 SIZE_OF(struct origin, LAYOUT_SIZEOF_ORIGIN);
 
 /*
- * From the receiver's view: source is the peer. IPv4 addresses are mapped into IPv6
- * (::ffff:a.b.c.d); network byte order.
+ * From the receiver's view, so the source is the peer. IPv4 addresses are mapped into IPv6
+ * (::ffff:a.b.c.d), in network byte order.
  */
 struct tuple {
 	u32 source[4];
@@ -54,7 +54,7 @@ struct {
 } flows_by_tuple SEC(".maps");
 
 struct demand {
-	u64 asked;  /* A consumer wanted to know. User space puts it back at each read. */
+	u64 asked;  /* A consumer needed a flow. User space clears it at each read. */
 	u64 noting; /* Record flows. User space clears it after some time without requests. */
 };
 AT_WORD(struct demand, asked, LAYOUT_DEMAND_ASKED);
@@ -85,7 +85,7 @@ static __always_inline void map_ipv4(u32 to[4], __be32 address)
 }
 
 /*
- * The flow of a packet with its network header at `header`; false without ports or in a fragment.
+ * The flow of a packet whose network header is at `header`. False without ports, or for a fragment.
  */
 static __always_inline bool packet_flow(const unsigned char *header, __be16 protocol, struct tuple *flow)
 {
@@ -146,7 +146,7 @@ static __always_inline bool socket_flow(const struct sock *sk, u32 protocol, str
 	return true;
 }
 
-/* The recorded origin of a flow, by its hash or else by its addresses; NULL without a record. */
+/* The recorded origin of a flow, by its hash, or else by its addresses. NULL without a record. */
 static __always_inline struct origin *origin_of(u32 hash, const struct tuple *flow, enum resolved *how)
 {
 	struct demand *demand = flow_demand_now();

@@ -2,12 +2,12 @@
 /*
  * Which packets are forwarded: from which rx queue, to which device and tx queue?
  *
- * A packet has its NAPI id and rx queue at ingress. When it is queued for sending, both fields hold
+ * At ingress a packet has its NAPI id and rx queue. When it is queued for sending, both fields have
  * other values (sender_cpu, tx queue). So ingress (netif_receive_skb: once per packet, also for
  * packets in lists) records them by the packet's address, and egress (net_dev_queue: before
  * segmentation) looks them up. A packet that was cloned on the way (a bridge that floods, tcpdump)
- * has another address: it gets the queue of the last packet on this CPU, if that entered through
- * the same device. A packet that waited for neighbour resolution leaves without an origin.
+ * has another address. It gets the queue of the last packet on this CPU, if that packet entered
+ * through the same device. A packet that waited for neighbour resolution leaves without an origin.
  *
  * skb_iif separates forwarded packets from local ones. Only a tunnel clears it; such a packet
  * counts only if ingress recorded it. Devices without hardware count only where packets leave the

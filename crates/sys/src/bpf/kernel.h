@@ -70,7 +70,7 @@ enum { LOOPBACK_IFINDEX = 1 };
 
 #define KERNEL __attribute__((preserve_access_index))
 
-/* What user space knows of a structure, from layout.rs. */
+/* Checks of a structure against user space's layout.rs. */
 #define AT_BYTE(type, field, byte) \
 	_Static_assert(__builtin_offsetof(type, field) == (byte), #type "." #field " is elsewhere in layout.rs")
 #define AT_WORD(type, field, word) AT_BYTE(type, field, 8 * (word))

@@ -1,7 +1,8 @@
-//! Every number that the eBPF programs and their decoders both know.
+//! Every number that the eBPF programs and their decoders share.
 //!
-//! `build.rs` passes each constant to clang as `LAYOUT_<name>`; the C code uses it, or asserts it
-//! of its structures (`AT_BYTE` and `SIZE_OF` in `bpf/kernel.h`). Uses nothing else.
+//! `build.rs` passes each constant to clang as `LAYOUT_<name>`. The C code uses the constant, or
+//! asserts that its structures match (`AT_BYTE` and `SIZE_OF` in `bpf/kernel.h`). Uses nothing
+//! else.
 #![allow(dead_code, reason = "some numbers are used by the programs only, the list by build.rs")]
 
 macro_rules! layout {
@@ -70,7 +71,7 @@ layout! {
     TIME_IPIS = 8;
     TIME_RESCHEDULES = 9;
     TIME_WAKEUPS = 10;
-    /// From here to `TIME_READS`: what runs now, and the starts of open intervals.
+    /// From here to `TIME_READS`: what is running now, and when open intervals began.
     TIME_IRQ_SINCE = 11;
     TIME_READS = 17;
     TIME_SOFTIRQS = TIME_READS + SAMPLE_WORDS;

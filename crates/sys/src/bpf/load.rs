@@ -1,4 +1,4 @@
-//! Loads and attaches the eBPF programs, one object per quantity; explains a hook that cannot run.
+//! Loads and attaches the eBPF programs, one object per quantity. Explains why a hook cannot run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ macro_rules! object {
     };
 }
 
-/// One compiled `bpf/*.bpf.c` and which of its programs to attach; the others are not loaded.
+/// One compiled `bpf/*.bpf.c`, and which of its programs to attach. The others are not loaded.
 pub(crate) struct Source {
     /// An ELF object, compressed by `build.rs`.
     object: &'static [u8],
@@ -34,11 +34,11 @@ struct Program {
     quantity: &'static str,
 }
 
-/// The map of reading threads: `bpf/runqueue.bpf.c` creates it, the programs that count reads fill
+/// The map of reading threads. `bpf/runqueue.bpf.c` creates it; the programs that count reads fill
 /// it.
 pub(crate) const READERS: &str = "readers";
 
-/// x86 has tracepoints for each interrupt vector, other architectures one pair for all.
+/// x86 has a tracepoint for each interrupt vector; other architectures have one pair for all.
 const IPI_PROGRAMS: &[&str] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
     &[
         "call_function_entry",
@@ -106,12 +106,12 @@ impl Source {
         Self { half: true, ..Self::new(object!("forward"), "forwarded packets", programs) }
     }
 
-    /// Depends on the state that `time` keeps; attached by `stages.rs`.
+    /// Needs the state that `time` keeps. `stages.rs` attaches it.
     pub(crate) fn stages() -> Self {
         Self::new(object!("stages"), "stages", &["tick"])
     }
 
-    /// Depends on the state that `time` keeps; the second variant does not tell which wakeups find
+    /// Needs the state that `time` keeps. The second variant does not report which wakeups found
     /// the CPU idle.
     pub(crate) fn wakeups() -> Vec<Self> {
         let variant =
@@ -133,7 +133,7 @@ impl Source {
         self.programs.extend(programs.iter().map(|name| Program { name, quantity }));
     }
 
-    /// All hooks, refused for this reason.
+    /// All hooks, each refused for this reason.
     pub(crate) fn refuse(&self, reason: &str) -> Vec<Hook> {
         let refused = Some(reason.to_owned());
         self.programs.iter().map(|program| self.hook(program, refused.clone())).collect()
@@ -154,15 +154,16 @@ impl Source {
 pub(crate) struct LoadContext {
     /// Maps shared between programs and user space, by name.
     pub(crate) maps: BTreeMap<&'static str, MapHandle>,
-    /// Possible CPUs: the highest number + 1.
+    /// Number of possible CPUs: the highest number + 1.
     pub(crate) cpus: u32,
     /// Slots per CPU of a full table.
     pub(crate) slots: u32,
-    /// Events of each kind that a CPU examines in each tick before it samples (`bpf/sample.h`).
+    /// How many events of each kind a CPU examines in each tick before it starts to sample
+    /// (`bpf/sample.h`).
     pub(crate) quota: u32,
 }
 
-/// A loaded object with the state of each of its hooks; dropping it detaches.
+/// A loaded object with the state of each of its hooks. Dropping it detaches the programs.
 pub(crate) struct Loaded {
     pub(crate) hooks: Vec<Hook>,
     programs: Vec<&'static str>,
@@ -172,7 +173,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Stands for a source that is not loaded.
+    /// Stands in for a source that is not loaded.
     pub(crate) fn refused(source: &Source, reason: &str) -> Self {
         nothing(source, reason)
     }
@@ -227,12 +228,12 @@ impl Loaded {
         self.links.clear();
     }
 
-    /// Events that our programs missed because an event interrupted the same program on that CPU.
+    /// Events that our programs missed because they interrupted the same program on that CPU.
     pub(crate) fn missed(&self) -> u64 {
         self.infos().map(|info| info.recursion_misses).sum()
     }
 
-    /// Nanoseconds that our programs ran, as far as the kernel kept statistics.
+    /// Nanoseconds that our programs ran, while the kernel kept statistics.
     pub(crate) fn run_ns(&self) -> u64 {
         self.infos().map(|info| info.run_time_ns).sum()
     }
@@ -243,7 +244,7 @@ impl Loaded {
     }
 }
 
-/// Loads the programs of a source that the kernel accepts and attaches them.
+/// Loads and attaches those programs of a source that the kernel accepts.
 pub(crate) fn load(source: &Source, context: &LoadContext) -> Loaded {
     match try_load(source, &source.names(), context) {
         Ok(object) => attached(source, object, BTreeMap::new()),
@@ -257,7 +258,7 @@ pub(crate) fn loaded_object(source: &Source, context: &LoadContext) -> Result<Ob
     try_load(source, &source.names(), context)
 }
 
-/// Uses the first source that attaches completely; the earlier ones only contribute their reasons.
+/// Uses the first source that attaches completely. Earlier ones contribute only their reasons.
 pub(crate) fn load_first(ladder: &[Source], context: &LoadContext) -> Vec<Loaded> {
     let mut tried = Vec::new();
     for source in ladder {
@@ -299,8 +300,8 @@ fn nothing(source: &Source, reason: &str) -> Loaded {
 
 /// Loads the programs that the kernel accepts.
 ///
-/// One refused program fails the load of its whole object, so each is tried alone and the accepted
-/// ones are loaded together.
+/// One refused program makes the load of its whole object fail. So each program is tried alone,
+/// then the accepted ones are loaded together.
 fn load_accepted(source: &Source, context: &LoadContext) -> Loaded {
     let mut refused = BTreeMap::new();
     for name in source.names() {
@@ -397,7 +398,7 @@ pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
     format!("{words} [{text}]")
 }
 
-/// Whether the kernel itself is preemptible, by debugfs: `none voluntary (full) lazy`.
+/// Whether the kernel itself is preemptible. debugfs shows `none voluntary (full) lazy`.
 fn preemptible() -> bool {
     let models = fs::read_to_string("/sys/kernel/debug/sched/preempt").unwrap_or_default();
     models.contains("(full)") || models.contains("(lazy)")
@@ -414,7 +415,7 @@ fn may_load() -> bool {
     has(21) || (has(39) && has(38))
 }
 
-/// The errno, which libbpf-rs keeps only in its text: `... (os error 22)`.
+/// The errno. libbpf-rs keeps it only in its text: `... (os error 22)`.
 fn errno(text: &str) -> Option<i32> {
     let (_, after) = text.rsplit_once("(os error ")?;
     after.split(')').next()?.parse().ok()

@@ -1,14 +1,14 @@
-//! What counting costs the machine: by the kernel's statistics where it keeps them, else estimated
-//! by the number of events.
+//! The CPU time that counting takes. The kernel's statistics show it if they are enabled; otherwise
+//! it is estimated from the number of events.
 
 use std::fs;
 
 use netsilo_model::snapshot::attribution::{Attribution, CountingCost};
 
-/// CPU time of the call of a program that returns at once.
+/// CPU time to call a program that returns at once.
 const CALL_NS: u64 = 40;
-/// CPU time of an examined read, and of another examined event, beyond that. A softirq counts
-/// three times: at its start, with its poll, and at its end (evidence/performance.md).
+/// Additional CPU time of an examined read, and of any other examined event. A softirq counts three
+/// times: at its start, with its poll, and at its end (evidence/performance.md).
 const READ_NS: u64 = 100;
 const EXAMINED_NS: u64 = 45;
 
@@ -17,7 +17,7 @@ const EXAMINED_NS: u64 = 45;
 pub(crate) struct Unlisted {
     /// Wakeups of any thread.
     pub(crate) wakeups: u64,
-    /// Programs that are called for each packet, and for each read.
+    /// Numbers of programs that run for each packet, and for each read.
     pub(crate) packet_programs: u64,
     pub(crate) read_programs: u64,
 }
@@ -27,8 +27,8 @@ pub(crate) fn is_measured() -> bool {
     fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|value| value.trim() == "1")
 }
 
-/// The cost of the events of an attribution; a program runs at the start and one at the end of a
-/// softirq and of an interrupt.
+/// Estimates the cost of the events of an attribution. One program runs at the start of a softirq
+/// or interrupt and one at its end.
 pub(crate) fn estimate(attribution: &Attribution, unlisted: Unlisted) -> CountingCost {
     let sampling = &attribution.sampling;
     let sum = |counts: &mut dyn Iterator<Item = u64>| counts.sum::<u64>();

@@ -10,7 +10,7 @@
 #include "time.h"
 #include <bpf/bpf_tracing.h>
 
-/* Time of the poll that ends now: since the softirq began, or its poll before this one ended. */
+/* Time of the poll that ends now: since the softirq began, or since its previous poll ended. */
 static __always_inline u64 poll_ns(struct cpu_time *time)
 {
 	u64 now, irqs, spent;

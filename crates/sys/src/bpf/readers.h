@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The threads that read sockets: marked by the programs that count reads, looked up by
- * `runqueue.bpf.c`, whose object creates the map.
+ * The threads that read sockets. The programs that count reads mark them; `runqueue.bpf.c`, whose
+ * object creates the map, looks them up.
  */
 #pragma once
 #include "kernel.h"
 
 struct waiting {
 	u64 since; /* When it was made runnable; 0 while it runs or sleeps. */
-	u64 window; /* The window that this was noted in. */
+	u64 window; /* The window in which this was recorded. */
 };
 
 struct {

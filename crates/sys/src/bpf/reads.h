@@ -34,8 +34,8 @@ static __always_inline u32 netns_of(const struct sock *sk)
 }
 
 /*
- * Without `marks` the verifier removes this code, and the map is missing. A thread without storage
- * now is marked at its next read.
+ * Without `marks` the verifier removes this code, and the map is missing. A thread that has no
+ * storage now is marked at its next read.
  */
 static __always_inline void mark_reader(void)
 {

@@ -73,7 +73,7 @@ int BPF_PROG(reader_wakes, struct task_struct *task)
 }
 
 /*
- * `state` is that of `prev`, 0 if it stays runnable; a preempted thread stays runnable in any
+ * `state` is the state of `prev`, 0 if it stays runnable. A preempted thread stays runnable in any
  * state.
  */
 SEC("tp_btf/sched_switch")

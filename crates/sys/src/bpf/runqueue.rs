@@ -15,7 +15,7 @@ const _: () = assert!(layout::WAIT_BUCKETS == BUCKETS && 1 << layout::WAIT_STEPS
 pub(crate) struct Waits {
     map: MapHandle,
     counts: Mapped,
-    /// The sum over all CPUs as of the last read.
+    /// The sum over all CPUs at the last read.
     before: Vec<u64>,
 }
 

@@ -2,9 +2,9 @@
 /*
  * Which events are examined?
  *
- * Each of the first `machine.quota` of a tick (jiffy) on a CPU; after those one at random of the
- * next 64. An examined event stands for all since the one before it, so sums remain unbiased. With
- * little load nothing is left out.
+ * On each CPU, every one of the first `machine.quota` events of a tick (jiffy) is examined. After
+ * those, one of the next 64 is examined, chosen at random. An examined event stands for all events
+ * since the previous examined one, so sums remain unbiased. With little load nothing is left out.
  */
 #pragma once
 #include "machine.h"

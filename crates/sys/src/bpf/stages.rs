@@ -1,5 +1,5 @@
-//! The counts of `bpf/stages.bpf.c`: where receive work spends its time, sampled with perf's
-//! cpu-clock on each CPU and named with kallsyms.
+//! The counts of `bpf/stages.bpf.c`: where receive work spends its time. perf's cpu-clock samples
+//! stacks on each CPU; kallsyms has the names of the functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::{fs, io};
@@ -14,7 +14,7 @@ use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 use crate::bpf::layout;
 use crate::bpf::load::{LoadContext, Source, loaded_object, reason};
 
-/// Not a divisor of timers that tick at 100, 250 or 1000 Hz.
+/// Not a divisor of the timer frequencies 100, 250 and 1000 Hz.
 const SAMPLES_PER_S: u32 = 499;
 
 /// The sampling program, attached unless paused.
@@ -26,7 +26,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Loads and attaches; on failure the hook has the reason.
+    /// Loads and attaches. On failure the hook contains the reason.
     pub(crate) fn new(context: &LoadContext) -> Self {
         let (object, refused) = match loaded_object(&Source::stages(), context) {
             Ok(object) => (Some(object), None),
@@ -52,7 +52,7 @@ impl Sampler {
         Self { hook, links: Vec::new(), object: None }
     }
 
-    /// Starts the clocks of all CPUs that are online.
+    /// Starts the clocks of all online CPUs.
     pub(crate) fn attach(&mut self) {
         let program = self.object.iter().flat_map(Object::progs_mut).next();
         let Some(program) = program.filter(|_| self.hook.refused.is_none()) else { return };
@@ -150,7 +150,7 @@ fn taken_lost(lost: &MapHandle) -> libbpf_rs::Result<u64> {
     Ok(value.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes))
 }
 
-/// The stage of each stack, by kernel function names.
+/// The stage of each stack, found by the names of kernel functions.
 fn stages(stacks: &BTreeMap<u32, Vec<u64>>) -> Result<BTreeMap<u32, ReceiveStage>, String> {
     let wanted: BTreeSet<u64> = stacks.values().flatten().copied().collect();
     if wanted.is_empty() {
@@ -167,7 +167,7 @@ fn stages(stacks: &BTreeMap<u32, Vec<u64>>) -> Result<BTreeMap<u32, ReceiveStage
     Ok(stacks.iter().map(|(id, stack)| (*id, stage(stack))).collect())
 }
 
-/// Opens perf's cpu-clock of one CPU, for all tasks; the caller closes it.
+/// Opens perf's cpu-clock of one CPU for all tasks. The caller closes it.
 fn clock(cpu: CpuId) -> io::Result<i32> {
     let mut attributes = libbpf_sys::perf_event_attr {
         type_: libbpf_sys::PERF_TYPE_SOFTWARE,

@@ -1,6 +1,6 @@
 //! The kernel's own statistics of eBPF programs: runs and run time (`BPF_ENABLE_STATS`, 5.8).
 //!
-//! While enabled they cost two clock reads for each run of any program on this machine.
+//! While they are enabled, each run of any eBPF program on this machine costs two more clock reads.
 
 use std::collections::BTreeMap;
 use std::io;

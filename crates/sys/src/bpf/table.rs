@@ -1,4 +1,5 @@
-//! Tables that eBPF programs count in, read through a mapping instead of a syscall per slot.
+//! Tables in which eBPF programs count. User space reads them through a mapping, instead of one
+//! syscall per slot.
 //!
 //! See `bpf/count.h` for the layout.
 
@@ -20,7 +21,7 @@ use crate::bpf::layout::{
 pub(crate) struct Entry {
     pub(crate) cpu: CpuId,
     pub(crate) key: [u64; KEY_WORDS],
-    /// A name of up to 15 bytes: the netdev's or the thread group's.
+    /// The name of the netdev or of the thread group, up to 15 bytes.
     pub(crate) label: String,
     pub(crate) sums: [u64; SUMS],
 }
@@ -28,13 +29,13 @@ pub(crate) struct Entry {
 /// Two arrays of slots: the kernel writes one while user space reads the other.
 pub(crate) struct Table {
     halves: [(MapHandle, Mapped); HALVES],
-    /// The array of both, through which the programs find them.
+    /// The array that holds both; the programs find them through it.
     pair: MapHandle,
     slots: u32,
 }
 
 impl Table {
-    /// Creates both arrays; each CPU has `slots` slots (a power of two).
+    /// Creates both arrays, with `slots` slots (a power of two) for each CPU.
     pub(crate) fn new(cpus: u32, slots: u32) -> libbpf_rs::Result<Self> {
         let half = || {
             let bytes = (SLOT_WORDS * 8) as u32;
@@ -58,7 +59,8 @@ impl Table {
         MapHandle::try_from(&self.pair)
     }
 
-    /// The counts of a half that no program uses ([`Turn::next`], [`Self::wait`]); clears it.
+    /// Reads and clears the counts of a half that no program uses any more ([`Turn::next`],
+    /// [`Self::wait`]).
     pub(crate) fn drain(&mut self, half: usize) -> Vec<Entry> {
         let words = self.halves[half].1.words();
         let mut entries = Vec::new();
@@ -78,10 +80,11 @@ impl Table {
         entries
     }
 
-    /// Waits until every program that runs now has ended, on a busy machine for seconds.
+    /// Waits until every program that is running now has ended. On a busy machine this takes
+    /// seconds.
     ///
-    /// The kernel does that (`synchronize_rcu`) after each change of an array of maps, also of one
-    /// that changes nothing (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`).
+    /// The kernel waits this way (`synchronize_rcu`) after each update of an array of maps, even if
+    /// the update changes nothing (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`).
     pub(crate) fn wait(&self) -> libbpf_rs::Result<()> {
         self.set(0)
     }
@@ -92,8 +95,8 @@ impl Table {
     }
 }
 
-/// Which half of every table the programs write: one switch for all, so that their counts are of
-/// one window.
+/// Which half of every table the programs write. All tables share one switch, so their counts
+/// belong to the same window.
 pub(crate) struct Turn {
     map: MapHandle,
     now: Mapped,
@@ -110,8 +113,8 @@ impl Turn {
         Ok(("turn", MapHandle::try_from(&self.map)?))
     }
 
-    /// Turns all tables to their other half and returns the one that is full. Programs that run now
-    /// may still write it ([`Table::wait`]).
+    /// Switches all tables to their other half and returns the half that is full. Programs that are
+    /// running now may still write to it ([`Table::wait`]).
     pub(crate) fn next(&self) -> usize {
         (self.now.words()[0].fetch_xor(1, Ordering::SeqCst) & 1) as usize
     }
@@ -128,7 +131,7 @@ pub(crate) fn mappable_array(
     MapHandle::create(MapType::Array, Some(name), 4, value_bytes, entries, &options)
 }
 
-/// Empty options with the size field that libbpf requires.
+/// Empty options, with the size field set as libbpf requires.
 pub(crate) fn create_options() -> libbpf_sys::bpf_map_create_opts {
     libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -143,7 +146,7 @@ fn text(words: [u64; LABEL_WORDS]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// A mapped array map, as words that the kernel may change at any time.
+/// A mapped array map, as words. The kernel may change them at any time.
 pub(crate) struct Mapped {
     start: NonNull<AtomicU64>,
     words: usize,
@@ -159,7 +162,8 @@ unsafe impl Sync for Mapped {}
 impl Mapped {
     pub(crate) fn new(map: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MmapFlags::SHARED);
-        // SAFETY: a new mapping at an address chosen by the kernel; only `Drop` unmaps it.
+        // SAFETY: this is a new mapping at an address that the kernel chooses; only `Drop` unmaps
+        // it.
         #[allow(unsafe_code)]
         let start =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, map, 0)? };
@@ -179,7 +183,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; no reference into it is left. On failure it
+        // SAFETY: `new` mapped it with this length; no reference into it is left. On failure it
         // stays mapped.
         #[allow(unsafe_code)]
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.words * 8) };

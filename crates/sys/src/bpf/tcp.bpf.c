@@ -15,9 +15,9 @@
 #include <bpf/bpf_tracing.h>
 
 struct seen {
-	u64 taken;	 /* What taken_from() said at the last read. */
+	u64 taken;	 /* What taken_from() returned at the last read. */
 	u32 physical_id; /* A napi id that we know to be a NIC's, to ask once only. */
-	u32 window;	 /* The window that this was noted in: worth nothing in a later one. */
+	u32 window;	 /* The window in which this was recorded. Invalid in a later one. */
 };
 
 struct {
@@ -28,7 +28,7 @@ struct {
 } sockets SEC(".maps");
 
 /*
- * By cookie, for sockets without storage: kernels that allocate it with kmalloc_nolock() (such as
+ * By cookie, for sockets without storage. Kernels that allocate it with kmalloc_nolock() (such as
  * 7.2) may fail to do so.
  */
 struct {
@@ -180,8 +180,8 @@ static __always_inline void begin(struct sock *sk, bool afresh)
 }
 
 /*
- * A read is missed while another one is preempted on its CPU (see udp.bpf.c); its bytes count here
- * at the latest.
+ * A read is missed while another read is preempted on its CPU (see udp.bpf.c). Its bytes are
+ * counted here at the latest.
  */
 static __always_inline void end(struct sock *sk)
 {

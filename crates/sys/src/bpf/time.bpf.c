@@ -101,8 +101,8 @@ static __always_inline void ipi_ends(void)
 }
 
 /*
- * x86: smp_call_function_many() and smp_call_function_single(); the latter also for each RPS
- * wakeup.
+ * x86: smp_call_function_many() and smp_call_function_single(). The latter is also sent for each
+ * RPS wakeup.
  */
 SEC("tp_btf/call_function_entry")
 int BPF_PROG(call_function_entry)
@@ -143,8 +143,9 @@ static __always_inline void reschedule_ends(void)
 }
 
 /*
- * x86: smp_send_reschedule(), for a wakeup that preempts what runs on a CPU, and for one of a CPU
- * that idles without watching for work; the switch to the thread comes after the exit.
+ * x86: smp_send_reschedule(). It is sent for a wakeup that preempts the running task, and for a
+ * wakeup on a CPU that idles without watching for work. The switch to the thread comes after the
+ * exit.
  */
 SEC("tp_btf/reschedule_entry")
 int BPF_PROG(reschedule_entry)
@@ -160,7 +161,7 @@ int BPF_PROG(reschedule_exit)
 	return 0;
 }
 
-/* arm64 and others: one pair of hooks for all kinds of IPI, which differ by a text. */
+/* arm64 and others: one pair of hooks for all kinds of IPI, distinguished by a text. */
 enum ipi_kind { OTHER_IPI, CALL_FUNCTION, RESCHEDULE };
 
 static __always_inline enum ipi_kind kind_of(const char *reason)

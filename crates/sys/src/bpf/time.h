@@ -9,11 +9,11 @@ struct cpu_time {
 	u64 wakeups;  /* Of any thread, by anything. */
 	u64 irq_since; /* When the interrupt that runs now began; 0 when none does. */
 	u32 softirq;   /* The softirq that runs now + 1; 0 when none does. */
-	u32 weight;    /* How many softirqs it stands for; 0: it is not examined. */
-	/* Of an examined softirq: when it began, and what irqs_ns() said then. */
+	u32 weight;    /* How many softirqs it stands for. 0: it is not examined. */
+	/* For an examined softirq: when it began, and what irqs_ns() returned then. */
 	u64 softirq_since;
 	u64 softirq_irqs_ns;
-	u64 poll_since; /* When the poll that runs in it began, and what irqs_ns() said then. */
+	u64 poll_since; /* When the poll that runs in it began, and what irqs_ns() returned then. */
 	u64 poll_irqs_ns;
 	struct sample reads;
 	struct sample softirqs;
@@ -58,8 +58,8 @@ static __always_inline u64 irqs_ns(const volatile struct cpu_time *time)
 }
 
 /*
- * The time now and the interrupt time at the same moment; reads again if an interrupt comes
- * between.
+ * The current time, and the interrupt time at the same moment. Reads again if an interrupt comes
+ * between the two.
  */
 static __always_inline u64 now_and_irqs(const volatile struct cpu_time *time, u64 *irqs)
 {

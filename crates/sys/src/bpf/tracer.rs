@@ -1,7 +1,7 @@
-//! Counts in the kernel who polls each NAPI instance and who reads its data.
+//! Counts in the kernel which CPU polls each NAPI instance and which threads read its data.
 //!
 //! The eBPF programs are attached while a [`Tracer`] lives. Every hook is optional: if the kernel
-//! refuses a hook, its answers are missing and [`Attribution::hooks`] has the reason.
+//! refuses one, its counts are missing and [`Attribution::hooks`] has the reason.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,35 +31,34 @@ use crate::bpf::table::{Mapped, Table, Turn, create_options, mappable_array};
 /// Which eBPF programs to attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Softirq, hardirq and IPI time: two clock reads per event. Also enables counting of the
-    /// threads that receive work wakes.
+    /// Softirq, hardirq and IPI time: two clock reads per event. Also counts the threads that
+    /// receive work wakes.
     pub time: bool,
-    /// The NIC queue of data that arrives through a veth: examines each packet, only if this
-    /// machine has such devices.
+    /// The NIC queue of data that arrives through a veth. Examines each packet, if this machine has
+    /// a veth.
     pub containers: bool,
-    /// Which device forwards data to which: examines each packet, only if this machine is set up to
+    /// Which device forwards data to which. Examines each packet, if this machine is set up to
     /// forward.
     pub forwarding: bool,
-    /// Where receive work spends its time: samples stacks on all CPUs. Needs `time`.
+    /// Where receive work spends its time, from samples of stacks on all CPUs. Needs `time`.
     pub stages: bool,
-    /// Which flows came through which rx queue, with the NIC's hash of each: examines each packet's
-    /// headers.
+    /// Which rx queue received which flow, with the NIC's hash of each flow. Examines the headers
+    /// of each packet.
     pub arrivals: bool,
-    /// How long threads that read sockets wait for a CPU: examines each wakeup and each context
-    /// switch of every thread.
+    /// How long threads that read sockets wait for a CPU. Examines every wakeup and context switch.
     pub runqueue: bool,
-    /// Reads, polls and softirqs that a CPU examines in a second, of each, before it samples
-    /// ([`Attribution::sampling`]); `None`: all.
+    /// How many reads, polls and softirqs (each) a CPU examines per second before it samples
+    /// ([`Attribution::sampling`]). `None`: all.
     pub examined_per_s: Option<u64>,
 }
 
 impl Options {
-    /// The default without sampling: each read, poll and softirq is examined.
+    /// The default options without sampling: each read, poll and softirq is examined.
     pub fn exact() -> Self {
         Self { examined_per_s: None, ..Self::default() }
     }
 
-    /// The options for findings and bundles: the default and the flows of each rx queue.
+    /// The options for findings and bundles: the default ones, plus the flows of each rx queue.
     pub fn for_findings() -> Self {
         Self { arrivals: true, ..Self::default() }
     }
@@ -84,14 +83,14 @@ impl Default for Options {
 #[error("cannot read the eBPF tables: stop and attach again")]
 pub struct ReadError(#[from] libbpf_rs::Error);
 
-/// eBPF programs in the kernel, attached unless paused; dropping detaches and unloads them.
+/// eBPF programs in the kernel, attached unless paused. Dropping it detaches and unloads them.
 pub struct Tracer {
     options: Options,
     tables: Option<Tables>,
     context: Option<LoadContext>,
     loaded: Vec<Loaded>,
     sampler: Option<Sampler>,
-    /// The program that finds the queue behind a veth, once this machine has such a device.
+    /// The program that finds the queue behind a veth; `None` until this machine has a veth.
     flows: Option<Loaded>,
     /// Whether the program that counts forwarded packets is loaded.
     forward: bool,
@@ -100,14 +99,14 @@ pub struct Tracer {
     cgroups: Cgroups,
     /// When the programs were attached; `None` while paused.
     since: Option<Instant>,
-    /// Time attached between the last read and the last pause.
+    /// How long the programs were attached between the last read and the last pause.
     attached: Duration,
     windowed: bool,
     before: Before,
 }
 
-/// How long flows are recorded after a consumer requested its flow, so that rare connections are
-/// matched.
+/// How long flows are recorded after a consumer last needed its flow. It is long so that rare
+/// connections are matched too.
 const DEMAND_LASTS: Duration = Duration::from_secs(60);
 
 /// Default of [`Options::examined_per_s`].
@@ -119,7 +118,7 @@ struct Tables {
     reads: Table,
     wakeups: Table,
     forwards: Table,
-    /// Which half of each of them is in use.
+    /// Which half of each table is in use.
     turn: Turn,
     arrived: Arrived,
     /// `None` unless [`Options::runqueue`] is set.
@@ -127,28 +126,28 @@ struct Tables {
     times: Mapped,
     /// `struct demand` of `bpf/flow.h`.
     demand: Mapped,
-    /// Until when flows are recorded, as of the last check; `None` before the first, as no consumer
-    /// could request its flow.
+    /// Until when flows are recorded, computed at the last check. `None` before the first check,
+    /// because no consumer could request its flow yet.
     record_until: Option<Instant>,
     /// `bpf/window.h`.
     window: Mapped,
     lost: MapHandle,
 }
 
-/// Monotonic sums as of the last read.
+/// Monotonic sums at the last read.
 #[derive(Default)]
 struct Before {
     times: BTreeMap<CpuId, CpuTime>,
     sampling: Sampling,
     wakeups_seen: u64,
-    /// Run time of the programs by the kernel's statistics.
+    /// Run time of the programs, from the kernel's statistics.
     run_ns: u64,
     lost: u64,
 }
 
 impl Tracer {
-    /// Attaches every hook that the kernel allows; [`Attribution::hooks`] has the reasons for the
-    /// others.
+    /// Attaches every hook that the kernel allows. For the others, [`Attribution::hooks`] has the
+    /// reason.
     pub fn attach(options: Options) -> Self {
         libbpf_rs::set_print(None); // hooks report the reasons
         let (tables, mut context, refused) = match Tables::new(options) {
@@ -186,14 +185,14 @@ impl Tracer {
         tracer
     }
 
-    /// Starts a window: drops what was counted while the hooks were attached one after the other.
+    /// Starts a window. Drops the counts from the time in which the hooks were attached one by one.
     fn start(&mut self) {
         self.since = Some(Instant::now());
-        // Where this fails, the next read fails too and reports it.
+        // If this fails, the next read fails too and reports the error.
         let _ = self.restart();
     }
 
-    /// Forgets all counts, so that the next read has those from now on.
+    /// Drops all counts, so that the next read has only those from now on.
     pub fn restart(&mut self) -> Result<(), ReadError> {
         self.count().map(drop)
     }
@@ -221,7 +220,8 @@ impl Tracer {
         Some(loaded)
     }
 
-    /// Attaches the program that records flows while a consumer needs it; without sampling always.
+    /// Attaches the program that records flows while a consumer needs it. Without sampling it is
+    /// always attached.
     fn attach_flows(&mut self) {
         let is_exact = self.options.examined_per_s.is_none();
         let needed = is_exact || self.tables.as_ref().is_some_and(Tables::records_flows);
@@ -244,8 +244,8 @@ impl Tracer {
         loaded.chain(&self.refused).chain(sampler).cloned().collect()
     }
 
-    /// Detaches, so that tracing costs nothing; the programs stay loaded and their counts stay
-    /// readable.
+    /// Detaches the programs, so that tracing costs nothing. They stay loaded and their counts can
+    /// still be read.
     pub fn pause(&mut self) {
         self.sampler.iter_mut().for_each(Sampler::detach);
         self.loaded.iter_mut().chain(&mut self.flows).for_each(Loaded::detach);
@@ -255,7 +255,7 @@ impl Tracer {
 
     /// Attaches again and starts a new window.
     ///
-    /// The first read of each socket that is already open sets its baseline.
+    /// The first read from a socket that is already open only sets the baseline of that socket.
     pub fn resume(&mut self) {
         if self.since.is_some() {
             return;
@@ -269,9 +269,10 @@ impl Tracer {
         self.start();
     }
 
-    /// The counts since the last call, or since attaching; takes some milliseconds.
+    /// The counts since the last call, or since the programs were attached. Takes some
+    /// milliseconds.
     ///
-    /// Read before a pause: hooks are detached one after the other, and those that remain count on.
+    /// Read before you pause: hooks are detached one by one, and the remaining ones keep counting.
     pub fn read(&mut self) -> Result<Attribution, ReadError> {
         let attribution = self.count()?;
         if self.tables.as_mut().is_some_and(Tables::renew_demand) {
@@ -294,7 +295,7 @@ impl Tracer {
         }
         let (mut wakeups_of_any, mut end) = (0, Instant::now());
         if let Some(tables) = &mut self.tables {
-            // All counts are of one window: it ends here, before the wait for running programs.
+            // The window ends here for all counts, before the wait for running programs.
             let full = tables.turn.next();
             end = Instant::now();
             let reschedules = self.loaded.iter().any(Loaded::counts_reschedules);
@@ -313,7 +314,7 @@ impl Tracer {
             self.before.wakeups_seen = wakeups_seen;
             let lost = tables.lost()?
                 + self.loaded.iter().chain(&self.flows).map(Loaded::missed).sum::<u64>();
-            // The count of a program that cannot be read is 0.
+            // If the count of a program cannot be read, it is 0.
             attribution.lost_events = lost.saturating_sub(self.before.lost);
             self.before.lost = lost;
             attribution.forwarded = forwarded(tables.forwards.drain(full));
@@ -332,7 +333,7 @@ impl Tracer {
         Ok(attribution)
     }
 
-    /// What the programs have cost since the last call.
+    /// The CPU time of the programs since the last call.
     fn cost(&mut self, attribution: &Attribution, wakeups: u64) -> CountingCost {
         if own_cost::is_measured() {
             let run_ns = self.objects().map(Loaded::run_ns).sum::<u64>();
@@ -352,7 +353,7 @@ fn load_all(options: Options, context: &mut LoadContext) -> Vec<Loaded> {
     let mut loaded = Vec::new();
     if options.runqueue {
         let runqueue = load(&Source::runqueue(), context);
-        // first, because the programs loaded below mark readers in its map
+        // This is first, because the programs loaded below mark readers in its map.
         context.maps.extend(
             runqueue.map(READERS).filter(|_| runqueue.complete()).map(|readers| (READERS, readers)),
         );
@@ -377,14 +378,14 @@ fn load_all(options: Options, context: &mut LoadContext) -> Vec<Loaded> {
 
 const NO_SOFTIRQS: &str = "needs the softirq hooks, which are refused or not requested";
 
-/// Whether both softirq hooks are attached, so that the running softirq of each CPU is known.
+/// Whether both softirq hooks are attached. They record which softirq each CPU is running.
 fn knows_softirqs(loaded: &[Loaded]) -> bool {
     ["softirq_entry", "softirq_exit"]
         .iter()
         .all(|hook| loaded.iter().any(|loaded| loaded.runs(hook)))
 }
 
-/// All hooks refused for this reason, for when the tables cannot be created.
+/// All hooks, refused for this reason, when the tables cannot be created.
 fn refuse(options: Options, reason: &str) -> Vec<Hook> {
     let mut sources = vec![Source::polls(), Source::tcp(), Source::time()];
     sources.extend(Source::wakeups());
@@ -393,8 +394,8 @@ fn refuse(options: Options, reason: &str) -> Vec<Hook> {
     sources.iter().flat_map(|source| source.refuse(reason)).collect()
 }
 
-/// Whether data may arrive through a device without hardware (veth, bridge, tunnel), which loses
-/// the NAPI id.
+/// Whether data may arrive through a device without hardware (veth, bridge, tunnel), where the NAPI
+/// id is lost.
 fn has_virtual_netdev() -> bool {
     let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     netdevs
@@ -404,7 +405,8 @@ fn has_virtual_netdev() -> bool {
 
 /// Whether packets may be forwarded: routing is on, or a device is a bridge port.
 ///
-/// Other network namespaces have their own settings, but their queues are not examined either.
+/// Other network namespaces have their own settings. They are ignored, because their queues are not
+/// examined either.
 fn may_forward() -> bool {
     let on = |path: &str| fs::read_to_string(path).is_ok_and(|value| value.trim() != "0");
     let routes = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"]
@@ -414,9 +416,9 @@ fn may_forward() -> bool {
     routes || netdevs.into_iter().any(|netdev| netdev.path().join("brport").exists())
 }
 
-/// Attaches for one window, waits, and returns the counts.
+/// Attaches the programs for one window, waits, and returns the counts.
 ///
-/// The first read of a socket that was already open sets its baseline and counts nothing.
+/// The first read from a socket that was already open only sets its baseline and counts nothing.
 pub fn observe_window(length: Duration, options: Options) -> Result<Attribution, ReadError> {
     let mut tracer = Tracer::attach(options);
     std::thread::sleep(length);
@@ -482,7 +484,7 @@ impl Tables {
         Ok((tables, LoadContext { maps, cpus, slots, quota }))
     }
 
-    /// Forgets intervals that began in an earlier window; call while nothing is attached.
+    /// Drops intervals that began in an earlier window. Call it while nothing is attached.
     fn begin_window(&self) {
         self.window.words()[0].fetch_add(1, Ordering::Relaxed);
         for time in self.times.words().chunks_exact(TIME_WORDS) {
@@ -490,8 +492,8 @@ impl Tables {
         }
     }
 
-    /// Extends flow recording if a consumer requested its flow since the last call; recording ends
-    /// [`DEMAND_LASTS`] after the last request.
+    /// Extends the recording of flows if a consumer requested its flow since the last call.
+    /// Recording ends [`DEMAND_LASTS`] after the last request.
     fn renew_demand(&mut self) -> bool {
         let demand = self.demand.words();
         let (asked, noting) = (&demand[layout::DEMAND_ASKED], &demand[layout::DEMAND_NOTING]);
@@ -528,7 +530,7 @@ fn cpus_possible() -> u32 {
     highest.map_or(1, |cpu| cpu.0 + 1)
 }
 
-/// Events in one tick of the kernel, the resolution of its coarse clock; at least one.
+/// Number of events per tick of the kernel (the resolution of its coarse clock), at least one.
 fn per_tick(per_s: u64) -> u32 {
     let tick = clock_getres(ClockId::MonotonicCoarse);
     let ns = tick.tv_sec.unsigned_abs() * 1_000_000_000 + tick.tv_nsec.unsigned_abs();

@@ -2,7 +2,7 @@
 /*
  * Which consumer reads how many UDP bytes, on which CPU, from which queue?
  *
- * skb_consume_udp() ends every read of a datagram (recvmsg, io_uring; not sockmap, nor tunnels,
+ * skb_consume_udp() ends every read of a datagram (recvmsg, io_uring; but not sockmap or tunnels,
  * which read in the softirq). It has the packet with NAPI id, queue, hash, and the CPU that
  * allocated (and so polled) it. Of three hooks only the first that attaches is used: fentry, then
  * kprobe, then the tracepoint sock_recv_length, which has only the socket.
@@ -13,8 +13,8 @@
  *
  * A connected socket stores the CPU that ran the protocol (sk_incoming_cpu). For other sockets a
  * second hook, where the packet is queued to the socket, records that CPU if it differs from the
- * polling CPU. It differs under RPS, which chooses the CPU from the upper bits of the packet's hash
- * and its queue, and after a veth.
+ * polling CPU. It differs after a veth, and with RPS, which chooses the CPU by the queue and the
+ * upper bits of the packet's hash.
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
@@ -36,7 +36,7 @@ struct datagram {
 	u16 alloc_cpu;
 	int iif;
 	__be16 protocol;
-	const unsigned char *header; /* Its network header; NULL when only the socket is known. */
+	const unsigned char *header; /* Its network header. NULL if only the socket is known. */
 	/* From the socket. */
 	u32 netns;
 	s32 incoming_cpu;
@@ -44,7 +44,7 @@ struct datagram {
 };
 
 /*
- * Reads the same fields through `value`: directly if the verifier knows the types, else by
+ * Reads the same fields through `value`: directly if the verifier knows the types, else with
  * probe_read.
  */
 #define FILL_DATAGRAM(datagram, from_sk, from_skb, value) \

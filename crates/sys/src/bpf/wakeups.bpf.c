@@ -8,9 +8,9 @@
  * the sleeper's flags and the state that `time.bpf.c` keeps. A timer interrupt that wakes a thread
  * during NET_RX counts too.
  *
- * Also counts how often that CPU runs its idle task, as the scheduler sees it (idle_cpu()): then
- * nothing else runs there that the woken thread would have to preempt. A softirq that interrupts
- * the idle task counts as idle.
+ * Also counts how often that CPU runs its idle task, as the scheduler sees it (idle_cpu()). Then
+ * the woken thread does not have to preempt another task. A softirq that interrupts the idle task
+ * counts as idle.
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
@@ -20,8 +20,8 @@
 #include <bpf/bpf_tracing.h>
 
 /*
- * Absent where the kernel's BTF has no per-CPU variables (pahole before 1.18). Where the BTF has it
- * but not kallsyms (no CONFIG_KALLSYMS_ALL), the kernel refuses the program.
+ * Absent if the kernel's BTF has no per-CPU variables (pahole before 1.18). If the BTF has it but
+ * kallsyms does not (no CONFIG_KALLSYMS_ALL), the kernel refuses the program.
  */
 extern const struct rq runqueues __ksym __weak;
 

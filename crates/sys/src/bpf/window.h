@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The window number: records of an earlier window, before a pause, are invalid. */
+/* The window number. Records of an earlier window, before a pause, are invalid. */
 #pragma once
 #include "kernel.h"
 

@@ -1,4 +1,5 @@
-//! What differs between two trees: a bundle of many samples holds the later ones as differences.
+//! The difference between two trees. In a bundle of many samples, the later ones are stored as
+//! differences.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
@@ -9,8 +10,8 @@ use std::path::Path;
 
 use crate::files::memory_tree::MemoryTree;
 
-/// Hard-links what is new or different in `new` beside `old` into `difference`; returns the paths
-/// of `old` that `new` lacks. All paths are relative to the trees.
+/// Hard-links into `difference` what is new or different in `new`, compared with `old`. Returns the
+/// paths of `old` that `new` lacks. All paths are relative to the trees.
 pub(crate) fn difference(old: &Path, new: &Path, difference: &Path) -> io::Result<Vec<String>> {
     let mut gone = Vec::new();
     fs::create_dir(difference)?;
@@ -47,7 +48,7 @@ fn compare(
     Ok(())
 }
 
-/// Makes the tree what it was one sample later.
+/// Changes the tree to that of the next sample.
 pub(crate) fn apply(tree: &mut MemoryTree, difference: MemoryTree, gone: &[String]) {
     for path in gone {
         tree.remove(Path::new(path));
@@ -71,7 +72,7 @@ fn merge(old: &mut MemoryTree, new: MemoryTree) {
     }
 }
 
-/// The names in a folder; none if it is no folder.
+/// The names in a folder; none if the path is not a folder.
 fn names(folder: &Path) -> io::Result<BTreeSet<OsString>> {
     if !is_folder(folder) {
         return Ok(BTreeSet::new());
@@ -79,7 +80,7 @@ fn names(folder: &Path) -> io::Result<BTreeSet<OsString>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
 }
 
-/// Whether it is a folder, and not a link to one.
+/// Whether the path is a folder, and not a link to one.
 fn is_folder(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|meta| meta.is_dir())
 }
@@ -103,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// A tree of files; a value of `-> target` is a link.
+    /// A tree of files; a value `-> target` is a link.
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {

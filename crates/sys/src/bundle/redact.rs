@@ -1,4 +1,4 @@
-//! Removes addresses and host names from a capture; equal addresses get equal replacements.
+//! Removes addresses and host names from a capture. Equal addresses get equal replacements.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -12,7 +12,7 @@ use netsilo_model::snapshot::audit::Connections;
 use netsilo_model::snapshot::flow::Flow;
 use netsilo_model::snapshot::sockets::LosingSocket;
 
-/// Words of the kernel command line about CPU placement; all others are removed.
+/// Words of the kernel command line that concern CPU placement. All others are removed.
 const CMDLINE_WORDS: &[&str] = &[
     "acpi_irq",
     "idle",
@@ -39,7 +39,8 @@ const CMDLINE_WORDS: &[&str] = &[
 /// The replacements of a capture.
 #[derive(Debug, Default)]
 pub(crate) struct Redaction {
-    /// Hardware addresses and their replacements, with colons and without, as in `enx0123456789ab`.
+    /// Hardware addresses and their replacements, both with colons and without, as in
+    /// `enx0123456789ab`.
     replaced: HashMap<String, String>,
     /// The lengths of these addresses.
     lengths: BTreeSet<usize>,
@@ -96,7 +97,7 @@ impl Redaction {
         Cow::Owned(out)
     }
 
-    /// The length of the address with which the run begins, and its replacement; the longest one.
+    /// Finds the longest address at the start of `run`. Returns its length and its replacement.
     fn address_at(&self, run: &[u8]) -> Option<(usize, &str)> {
         self.lengths.iter().rev().find_map(|&length| {
             let address = str::from_utf8(run.get(..length)?).ok()?;
@@ -119,13 +120,13 @@ impl Redaction {
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
                 self.text(&command(&text)).into_bytes()
             }
-            // device interrupts have netdevs' names, which may have addresses
+            // interrupts are named after netdevs, and a netdev's name may contain an address
             _ => self.bytes(&contents).into_owned(),
         }
     }
 
-    /// Removes the addresses of flows, and from consumers' names and cgroups whatever looks like an
-    /// address (`sshd@1-192.0.2.1:22-...service`).
+    /// Removes the addresses of flows. From the names and cgroups of consumers, removes whatever
+    /// looks like an address (`sshd@1-192.0.2.1:22-...service`).
     pub(crate) fn attribution(&self, attribution: &Attribution) -> Attribution {
         let consumer = |consumer: &Consumer| Consumer {
             comm: without_addresses(&self.text(&consumer.comm)),
@@ -172,7 +173,7 @@ fn synthetic(n: usize, bytes: usize) -> String {
     pairs.join(":")
 }
 
-/// Removes network addresses from holders' names; `None` for an unknown format.
+/// Removes network addresses from the names of holders; returns `None` for an unknown format.
 fn losing_sockets(json: &[u8]) -> Option<Vec<u8>> {
     let mut read: Reading<Vec<LosingSocket>> = serde_json::from_slice(json).ok()?;
     if let Reading::Value(sockets) = &mut read {
@@ -187,7 +188,7 @@ fn cmdline(text: &str) -> String {
     text.split_ascii_whitespace().filter(keep).collect::<Vec<_>>().join(" ") + "\n"
 }
 
-/// Keeps the program, the script and options without values.
+/// Keeps the program, the script, and options without their values.
 fn command(text: &str) -> String {
     let keep = |(at, word): (usize, &str)| {
         (at < 4 || word.starts_with("--") && !word.contains('=')).then(|| word.to_owned())
@@ -209,7 +210,7 @@ fn link_file(text: &str) -> String {
     text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
 }
 
-/// Removes the peers of connections; drops the whole list if it cannot be parsed.
+/// Removes the peers of connections. Drops the whole list if it cannot be parsed.
 fn connections(text: &str) -> String {
     let read = serde_json::from_slice(text.as_bytes()).unwrap_or_else(|_| {
         Reading::Absent("cannot be parsed, to remove its addresses".to_owned())

@@ -11,24 +11,25 @@ use tar::EntryType;
 
 use crate::files::memory_tree::MemoryTree;
 
-/// What one bundle may hold: several times a machine of 512 CPUs and 4000 interrupts.
+/// Limits of one bundle: several times the size of a machine with 512 CPUs and 4000 interrupts.
 const LIMITS: Limits =
     Limits { bytes: 256 << 20, file_bytes: 64 << 20, entries: 80_000, name_bytes: 16 << 20 };
 
-/// Longest path in bytes, and how many names it may have; those of sysfs are below 250 and 25.
+/// Maximum length of a path in bytes, and maximum number of names in it. Paths in sysfs are below
+/// 250 and 25.
 const MOST_PATH: u64 = 1024;
 const MOST_DEPTH: usize = 40;
 
-/// The decoder's memory as a power of two: 8 MiB. A bundle needs 2 MiB, `zstd -19` takes 8.
+/// The decoder's memory as a power of two: 8 MiB. A bundle needs 2 MiB; `zstd -19` needs 8.
 const WINDOW_LOG: u32 = 23;
 
 /// Why a bundle was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// It is not a readable compressed archive.
+    /// The file is not a readable compressed archive.
     #[error("cannot unpack it: {0}")]
     Read(#[from] io::Error),
-    /// An entry that no capture writes; the whole bundle is rejected.
+    /// An entry that no capture writes. The whole bundle is rejected.
     #[error("refused entry {entry:?}: {why}")]
     Refused {
         /// Its path.
@@ -44,20 +45,21 @@ pub enum UnpackError {
     TooLarge,
 }
 
-/// What may still be unpacked.
+/// How much may still be unpacked.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Bytes of the archive. Headers count too: an archive bomb may consist of headers only.
+    /// Bytes of the archive. Headers count too, because an archive bomb may consist of headers
+    /// only.
     bytes: u64,
     /// Bytes of one file.
     file_bytes: u64,
-    /// Entries, and folders that no entry names.
+    /// Number of entries, including folders that no entry names.
     entries: u64,
-    /// Bytes of all paths, which stay in memory.
+    /// Bytes of all paths, because they stay in memory.
     name_bytes: u64,
 }
 
-/// Unpacks a bundle; one with an entry that is refused takes no memory for its contents.
+/// Unpacks a bundle. If an entry is refused, no memory is taken for the contents.
 pub(crate) fn unpack(file: File) -> Result<MemoryTree, UnpackError> {
     unpack_within(file, LIMITS)
 }
@@ -70,7 +72,7 @@ fn unpack_within(mut file: File, limits: Limits) -> Result<MemoryTree, UnpackErr
     Ok(tree)
 }
 
-/// Checks all entries, and puts them into the tree, if there is one.
+/// Checks all entries, and puts them into the tree if one is given.
 fn go_through(
     file: &File,
     tree: Option<&mut MemoryTree>,
@@ -81,7 +83,7 @@ fn go_through(
     let mut archive = tar::Archive::new(decoder.take(limits.bytes));
     let mut target = Target { tree, left: limits, known: HashMap::new() };
     let (mut long_name, mut long_link) = (None, None);
-    // raw: the library would read an extension header of any size into memory
+    // raw: otherwise the library would read an extension header of any size into memory
     for entry in archive.entries()?.raw(true) {
         let mut entry = entry?;
         let kind = entry.header().entry_type();
@@ -103,16 +105,16 @@ fn go_through(
     Ok(())
 }
 
-/// What the entries make.
+/// What the entries add up to.
 struct Target<'a> {
     tree: Option<&'a mut MemoryTree>,
     left: Limits,
-    /// Everything in it by path, and whether it is a folder.
+    /// All paths so far, and whether each is a folder.
     known: HashMap<PathBuf, bool>,
 }
 
 impl Target<'_> {
-    /// Takes one entry.
+    /// Adds one entry.
     fn put(
         &mut self,
         entry: &mut tar::Entry<'_, impl Read>,
@@ -150,7 +152,7 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Makes a folder and those above it, once.
+    /// Makes a folder and those above it, if they do not exist yet.
     fn folder(&mut self, inner: &Path) -> Result<(), UnpackError> {
         match self.known.get(inner) {
             Some(true) => return Ok(()),
@@ -181,7 +183,7 @@ impl Target<'_> {
         }
     }
 
-    /// Takes an entry with its path and its bytes from the limits.
+    /// Subtracts an entry with its path and its bytes from the limits.
     fn take(&mut self, inner: &Path, bytes: u64) -> Result<(), UnpackError> {
         let left = &mut self.left;
         let fits = |left: u64, used: u64| left.checked_sub(used).ok_or(UnpackError::TooLarge);
@@ -197,7 +199,7 @@ fn refused(entry: &Path, why: &'static str) -> UnpackError {
     UnpackError::Refused { entry: entry.to_string_lossy().into_owned(), why }
 }
 
-/// Reads an extension header, which holds the next entry's path or target.
+/// Reads an extension header, which holds the path or target of the next entry.
 fn read_name(entry: &mut tar::Entry<'_, impl Read>) -> Result<PathBuf, UnpackError> {
     if entry.size() > MOST_PATH {
         return Err(refused(Path::new("(long name)"), "it is too long"));
@@ -208,7 +210,7 @@ fn read_name(entry: &mut tar::Entry<'_, impl Read>) -> Result<PathBuf, UnpackErr
     Ok(OsString::from_vec(name).into())
 }
 
-/// The path, if all its components are plain names.
+/// The path; an error unless all its components are plain names.
 fn plain(path: &Path) -> Option<PathBuf> {
     let mut inner = PathBuf::new();
     for component in path.components() {
@@ -223,7 +225,7 @@ fn plain(path: &Path) -> Option<PathBuf> {
 
 /// Whether a link at `inner` stays in its sample (`0/`, `1/`).
 ///
-/// Allows `..` only at the start: after a name that is itself a link it could leave the sample.
+/// Allows `..` only at the start. After a name that is itself a link, `..` could leave the sample.
 fn stays_inside(inner: &Path, target: &Path) -> bool {
     let up = target.components().take_while(|c| matches!(c, Component::ParentDir)).count();
     let depth = inner.components().count() - 1;
@@ -248,7 +250,7 @@ mod tests {
         file
     }
 
-    /// A header with an unchecked path: the library refuses to write hostile paths.
+    /// A header with an unchecked path. The library refuses to write hostile paths.
     fn header(path: &str, kind: tar::EntryType, link: &str, size: u64) -> tar::Header {
         let mut header = tar::Header::new_gnu();
         header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());

@@ -1,8 +1,7 @@
 //! Measures communication between CPU pairs: cache line transfer, thread wakeup, IPI.
 //!
 //! [`netsilo_model::cost::calibration`] selects the pairs and interprets the samples. No setting of
-//! the machine is changed. Each measuring thread is pinned, runs for a slot of milliseconds, and
-//! ends.
+//! the machine is changed. Each measuring thread is pinned, runs for a few milliseconds, and ends.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -20,13 +19,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::transaction::kernel::{allowed_cpus, set_thread_cpus};
 
-/// Rounds over all pairs within the time; a busy machine gets as many again.
+/// Rounds over all pairs in the given time. A busy machine gets as many again.
 const ROUNDS: usize = 5;
 
 /// Cache line round trips between two clock reads.
 const TRIPS: u64 = 100;
 
-/// How long the waker sleeps before each wakeup, so that the sleeper is asleep and its CPU is idle.
+/// How long the waker sleeps before each wakeup. By then the sleeper is asleep and its CPU is idle.
 const SETTLE: Duration = Duration::from_micros(60);
 
 /// Why a machine could not be measured.
@@ -71,10 +70,10 @@ pub fn usable_cpus(topology: &Topology) -> Result<CpuSet, CalibrateError> {
     if cpus.is_empty() { Err(CalibrateError::NoCpu { allowed, housekeeping }) } else { Ok(cpus) }
 }
 
-/// Measures a few pairs of CPUs of each distance for about `time`, twice as long if the spread is
-/// wide.
+/// Measures a few pairs of CPUs of each distance for about `time`. Takes twice as long if the
+/// values vary widely.
 ///
-/// `watch` receives the elapsed share of the time.
+/// `watch` receives the share of the time that has passed.
 pub fn calibrate(
     topology: &Topology,
     cpus: &CpuSet,
@@ -94,8 +93,8 @@ pub fn calibrate(
     let start = Instant::now();
     for half in 0..2 {
         for round in 0..ROUNDS {
-            // Threads that wait long for their CPU make slots longer than planned: stop early,
-            // after at least one round.
+            // If threads wait long for their CPU, slots take longer than planned. So stop early,
+            // but after at least one round.
             if round > 0 && start.elapsed() > time * (half as u32 + 1) {
                 break;
             }
@@ -111,7 +110,7 @@ pub fn calibrate(
     Ok(calibration)
 }
 
-/// Number of quantities measured at a distance: there is no transfer within one CPU.
+/// Number of quantities measured at a distance. Within one CPU there is no transfer.
 fn kinds(distance: Distance) -> usize {
     if distance == Distance::SameCpu { 1 } else { 3 }
 }
@@ -171,7 +170,7 @@ impl Samples {
     }
 }
 
-/// Summarizes samples in nanoseconds, one per pair and round; `None` if there are none.
+/// Summarizes samples in nanoseconds, one per pair and round. Returns `None` if there are none.
 fn measured(samples: &[f64], pairs: usize) -> Option<Measured> {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -186,7 +185,7 @@ fn median(mut samples: Vec<f64>) -> Option<f64> {
     stats::quantile(&samples, 0.5)
 }
 
-/// Two cache lines wide: x86 prefetches the adjacent line.
+/// Two cache lines wide, because x86 prefetches the adjacent line.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
@@ -225,7 +224,7 @@ fn transfers(a: CpuId, b: CpuId, slot: Duration) -> Result<Vec<f64>, CalibrateEr
     })
 }
 
-/// Sends and awaits the answer, in batches, until the slot is over.
+/// Sends and waits for the answer, in batches, until the slot is over.
 fn play(line: &Line, slot: Duration) -> Vec<f64> {
     let end = Instant::now() + slot;
     let mut batches = Vec::new();
@@ -238,7 +237,7 @@ fn play(line: &Line, slot: Duration) -> Vec<f64> {
             n += 2;
             while line.0.load(Ordering::Acquire) != n {
                 spins = spins.wrapping_add(1);
-                // The other side may be descheduled for long, repeatedly.
+                // The other side may be descheduled repeatedly and for long.
                 if spins.is_multiple_of(1 << 16) && Instant::now() > end {
                     return batches;
                 }
@@ -251,7 +250,7 @@ fn play(line: &Line, slot: Duration) -> Vec<f64> {
     }
 }
 
-/// Nanoseconds for wakeups of a thread that sleeps on `b`, by a thread on `a`.
+/// Nanoseconds for a thread on `a` to wake a thread that sleeps on `b`.
 ///
 /// Returns the waker's CPU time per wakeup, and the latency until the sleeper runs.
 fn wakeups(a: CpuId, b: CpuId, slot: Duration) -> Result<(Vec<f64>, Vec<f64>), CalibrateError> {
@@ -263,7 +262,7 @@ fn wakeups(a: CpuId, b: CpuId, slot: Duration) -> Result<(Vec<f64>, Vec<f64>), C
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| {
             let pinned = pin(b).and_then(|()| give_way().map_err(CalibrateError::EventFd));
-            // Answers even if pinning failed, so that the waker terminates.
+            // Answers even if pinning failed, so that the waker ends.
             loop {
                 let woken = take(&call);
                 awake.store(begin.elapsed().as_nanos() as u64, Ordering::Release);
@@ -279,7 +278,7 @@ fn wakeups(a: CpuId, b: CpuId, slot: Duration) -> Result<(Vec<f64>, Vec<f64>), C
                 wake(&call, &answer, &awake, begin, slot).map_err(CalibrateError::EventFd)
             });
             over.store(true, Ordering::Release);
-            // The last call; if it fails, the sleeper's result reports it.
+            // The last call. If it fails, the sleeper's result reports it.
             let _ = add(&call);
             samples
         });
@@ -314,9 +313,9 @@ fn wake(
 
 /// Nanoseconds that an inter-processor interrupt from `a` takes from a thread that runs on `b`.
 ///
-/// Empty where the kernel sends no IPI for this process. `membarrier` interrupts each CPU that runs
-/// a thread of this process, and its handler does almost nothing. The sample is the gap in the
-/// clock that a thread on `b` reads continuously, beyond the usual time between two readings.
+/// Empty if the kernel sends no IPI for this process. `membarrier` interrupts each CPU that runs a
+/// thread of this process, and its handler does almost nothing. A thread on `b` reads the clock
+/// continuously. The sample is the gap between two readings, beyond the usual one.
 fn interrupts(a: CpuId, b: CpuId, slot: Duration) -> Result<Vec<f64>, CalibrateError> {
     let (gap, over, start) = (AtomicU64::new(0), AtomicBool::new(false), Barrier::new(2));
     thread::scope(|scope| {
@@ -341,7 +340,7 @@ fn interrupts(a: CpuId, b: CpuId, slot: Duration) -> Result<Vec<f64>, CalibrateE
     })
 }
 
-/// Records the longest time between two clock readings since `gap` was last 0.
+/// Records the longest time between two clock readings since `gap` was last set to 0.
 fn watch_the_clock(gap: &AtomicU64, over: &AtomicBool) {
     let mut last = Instant::now();
     while !over.load(Ordering::Acquire) {
@@ -354,7 +353,8 @@ fn watch_the_clock(gap: &AtomicU64, over: &AtomicBool) {
     }
 }
 
-/// Repeatedly, the longest gap with an interrupt minus the longest in about the same time without.
+/// Repeatedly takes the longest gap with an interrupt, minus the longest gap in about the same time
+/// without one.
 fn interrupt(gap: &AtomicU64, slot: Duration) -> Vec<f64> {
     let longest = |action: &dyn Fn() -> bool| {
         gap.store(0, Ordering::Release);
@@ -375,7 +375,7 @@ fn interrupt(gap: &AtomicU64, slot: Duration) -> Vec<f64> {
         else {
             return Vec::new();
         };
-        // 0 where the other thread was descheduled: there was no thread to interrupt.
+        // 0 if the other thread was descheduled: then there was no thread to interrupt.
         if with > 0.0 && without > 0.0 {
             gaps.push((with - without).max(0.0));
         }
@@ -383,7 +383,7 @@ fn interrupt(gap: &AtomicU64, slot: Duration) -> Vec<f64> {
     gaps
 }
 
-/// Calls `membarrier`; false where the kernel has none or does not allow it.
+/// Calls `membarrier`. Returns false if the kernel lacks it or does not allow it.
 fn membarrier(command: libc::c_int) -> bool {
     // SAFETY: the system call takes three numbers and accesses no memory of this process.
     #[allow(unsafe_code)]
@@ -413,10 +413,11 @@ fn pin(cpu: CpuId) -> Result<(), CalibrateError> {
         .map_err(|source| CalibrateError::Pin { cpu, source })
 }
 
-/// Sets `SCHED_BATCH`: a woken thread of this policy does not preempt its waker
+/// Sets `SCHED_BATCH`. A woken thread with this policy does not preempt its waker
 /// (`check_preempt_wakeup_fair`).
 ///
-/// Otherwise the waker's time would include a context switch when both run on one CPU.
+/// With the default policy, the waker's time would include a context switch when both run on one
+/// CPU.
 fn give_way() -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the kernel reads one sched_param, which outlives the call.

@@ -1,5 +1,5 @@
-//! Stores the result of `netsilo calibrate` and loads it as cost model weights, on the same machine
-//! only.
+//! Stores the result of `netsilo calibrate`, and loads it as weights of the cost model on the same
+//! machine only.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{output, regular, trust};
 
-/// Default folder of the measurement, which survives a reboot, unlike the journal.
+/// Default folder of the measurement. Unlike the journal, it survives a reboot.
 pub const COSTS_DIR: &str = "/var/lib/netsilo";
 
 /// The name of the file.
 const FILE: &str = "costs.json";
 
-/// Most bytes of the file; it has about 2 kB.
+/// Maximum size of the file in bytes. A normal file has about 2 kB.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The version of the file format; other versions are rejected.
+/// The version of the file format. Other versions are rejected.
 const VERSION: u32 = 1;
 
 /// The contents of the file.
@@ -30,7 +30,7 @@ pub struct Measurement {
     /// The version of this format.
     #[serde(rename = "schema", alias = "version")]
     pub version: u32,
-    /// When it was measured (RFC 3339, UTC).
+    /// When the machine was measured (RFC 3339, UTC).
     pub when: String,
     /// The machine that was measured.
     pub machine: MachineIdentity,
@@ -41,19 +41,19 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// A measurement with the weights derived from it and from the defaults.
+    /// A measurement, with the weights derived from it and from the defaults.
     pub fn new(when: String, machine: MachineIdentity, measured: Calibration) -> Self {
         let costs = measured.costs(default_costs(&machine), &when, &machine);
         Self { version: VERSION, when, machine, measured, costs }
     }
 }
 
-/// The weights for this machine, with a note about their source.
+/// The weights for this machine, with a note on where they come from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadedCosts {
     /// The weights.
     pub costs: Costs,
-    /// Why an existing file was not used, or a remark about it.
+    /// Why an existing file was not used, or a remark about the file.
     pub note: Option<String>,
 }
 
@@ -75,9 +75,9 @@ pub fn default_costs(machine: &MachineIdentity) -> Costs {
     }
 }
 
-/// The stored measurement of this machine, or the default weights.
+/// The stored measurement of this machine; if there is none, the default weights.
 ///
-/// A file of another machine, or one that cannot be read, is named in the note and not used.
+/// A file of another machine, or an unreadable file, is not used; the note names it.
 pub fn load(dir: &Path, machine: &MachineIdentity) -> LoadedCosts {
     let path = dir.join(FILE);
     let unused = |why: String| LoadedCosts {
@@ -101,7 +101,7 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> LoadedCosts {
     };
     if measurement.version != VERSION {
         return unused(format!(
-            "it has version {}, this netsilo reads version {VERSION}",
+            "it has version {}, but this netsilo reads version {VERSION}",
             measurement.version
         ));
     }

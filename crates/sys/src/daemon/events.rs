@@ -1,4 +1,5 @@
-//! Listens for kernel announcements: netdevs, their channels and rings, CPUs, the end of a suspend.
+//! Listens for kernel announcements: changes of netdevs, channels, rings and CPUs, and the end of a
+//! suspend.
 //!
 //! Nothing is polled.
 
@@ -22,12 +23,12 @@ use crate::files::root::Root;
 
 /// `RTMGRP_LINK`.
 const LINK_GROUP: u32 = 1;
-/// The kernel's own uevents; those processed by udev use another group.
+/// The kernel's own uevents. Those that udev has processed use another group.
 const KERNEL_GROUP: u32 = 1;
-/// Shorter differences are ignored: the two clocks are not read at the same moment.
+/// Shorter differences are ignored, because the two clocks are not read at the same moment.
 const SUSPENDED: Duration = Duration::from_secs(1);
-/// Buffer size in bytes; an rtnetlink datagram is at most a page or 8 KiB (`NLMSG_GOODSIZE`) by
-/// default, a uevent 2 KiB.
+/// Buffer size in bytes. By default an rtnetlink datagram is at most a page or 8 KiB
+/// (`NLMSG_GOODSIZE`), and a uevent 2 KiB.
 const DATAGRAM: usize = 32 * 1024;
 
 /// The open sockets.
@@ -49,13 +50,13 @@ impl Events {
             route: socket(None, LINK_GROUP)?,
             uevents: socket(Some(KOBJECT_UEVENT), KERNEL_GROUP)?,
             ethtool: monitor().ok(),
-            // After the sockets are open, so that no change is missed in between.
+            // Read after the sockets are open, so that no change is missed in between.
             links: links(root),
             asleep: asleep(),
         })
     }
 
-    /// The descriptors that become readable when something was announced.
+    /// The descriptors that become readable when the kernel has announced something.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [&self.route, &self.uevents].into_iter().chain(&self.ethtool).map(AsFd::as_fd)
     }
@@ -65,7 +66,7 @@ impl Events {
         self.ethtool.is_some()
     }
 
-    /// All announcements since the last call; does not wait.
+    /// All announcements since the last call. Does not wait.
     pub fn take(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         let mut lost = false;
@@ -76,7 +77,7 @@ impl Events {
             lost |= drain(socket, &mut buffer, |bytes| events.extend(ethtool(bytes)));
         }
         if lost {
-            // Announcements were lost: any netdev may have changed.
+            // Announcements were lost, so any netdev may have changed.
             self.links = links(&self.root);
             events.extend(self.links.names().map(|name| Event::Reset(name.to_owned())));
         }
@@ -102,7 +103,7 @@ fn drain(socket: &OwnedFd, buffer: &mut [u8], mut take: impl FnMut(&[u8])) -> bo
     }
 }
 
-/// Opens a netlink socket; without a protocol it is rtnetlink.
+/// Opens a netlink socket. Without a protocol it is an rtnetlink socket.
 fn socket(protocol: Option<Protocol>, groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
@@ -127,7 +128,7 @@ fn monitor() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Joins a multicast group, also one whose number does not fit into the address mask.
+/// Joins a multicast group, even one whose number does not fit into the address mask.
 fn join(socket: &OwnedFd, group: u32) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let (level, name) = (libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP);

@@ -1,4 +1,5 @@
-//! Hints for other balancers: per interrupt a file with the CPUs to use and one with the reason.
+//! Hints for other balancers. Each interrupt has a file with the CPUs to use and a file with the
+//! reason.
 //!
 //! `<dir>/irq/<n>/affinity_hint` has the format of the kernel's file of that name; `affinity_alg`
 //! is one line for people. Files are replaced atomically, written only when the content changes,
@@ -15,20 +16,20 @@ use netsilo_model::machine::ids::Irq;
 
 use crate::files::output;
 
-/// Where an interrupt should be, and why.
+/// The CPUs where an interrupt should arrive, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hint {
     /// The interrupt.
     pub irq: Irq,
-    /// The CPUs that it should arrive on.
+    /// The CPUs where it should arrive.
     pub cpus: CpuSet,
-    /// The name of the algorithm that suggests them.
+    /// The name of the algorithm that suggests these CPUs.
     pub algorithm: &'static str,
     /// The reason, in one line.
     pub reason: String,
 }
 
-/// The hints of one daemon; dropping removes them.
+/// The hints of one daemon. Dropping this value removes them.
 #[derive(Debug)]
 pub struct Hints {
     dir: PathBuf,
@@ -38,7 +39,7 @@ pub struct Hints {
 const FILES: [&str; 2] = ["affinity_hint", "affinity_alg"];
 
 impl Hints {
-    /// Removes files that a killed daemon left in `<state>/irq` and starts with no hints.
+    /// Removes the files that a killed daemon left in `<state>/irq`, and starts without hints.
     pub fn new(state: &Path) -> io::Result<Self> {
         let dir = state.join("irq");
         remove(&dir)?;
@@ -90,7 +91,7 @@ impl Drop for Hints {
     }
 }
 
-/// Makes a folder that everybody can read, whatever the umask.
+/// Makes a folder that everybody can read, regardless of the umask.
 fn make(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755))

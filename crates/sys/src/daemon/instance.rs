@@ -1,4 +1,4 @@
-//! One daemon at a time: the lock that the daemon holds while it runs.
+//! Ensures that only one daemon runs: it holds a lock while it runs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub enum InstanceError {
         path.display()
     )]
     Running {
-        /// Its process, if the lock file has it.
+        /// The process id of the running daemon, if the lock file has one.
         pid: Option<u32>,
         /// The lock.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum InstanceError {
 }
 
 impl Instance {
-    /// Takes the lock of a state folder and makes the folder readable to others; the journal stays
+    /// Takes the lock of a state folder and makes the folder readable to others. The journal stays
     /// private.
     pub fn take(dir: &Path) -> Result<Self, InstanceError> {
         journal::make_dir(dir)?;

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SelfCost {
-    /// CPU time of all its threads, user and kernel; excludes eBPF programs, which run in other
-    /// tasks' time.
+    /// CPU time of all threads, user and kernel. Excludes eBPF programs, which run in the time of
+    /// other tasks.
     pub cpu: Duration,
-    /// Resident memory in bytes; `None` where it cannot be read.
+    /// Resident memory in bytes; `None` if it cannot be read.
     pub resident_bytes: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Waits for the daemon: ends early on a signal or a relevant kernel event.
+//! Lets the daemon wait. The wait ends early on a signal or a relevant kernel event.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,7 +37,7 @@ pub struct WaitResult {
 }
 
 impl Waiter {
-    /// Installs the signal handlers, and listens for kernel events if `kernel_events` is given.
+    /// Installs the signal handlers. Listens for kernel events if `kernel_events` is given.
     pub fn new(kernel_events: Option<Events>) -> io::Result<Self> {
         let (signals, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -49,9 +49,9 @@ impl Waiter {
         Ok(Self { stop, reload, signals, kernel_events, events: Vec::new(), woken: false })
     }
 
-    /// Waits until the time is over, a signal arrives, or an event matters.
+    /// Waits until the time is over, a signal arrives, or a relevant event occurs.
     ///
-    /// `beat` is called at least once per `pulse`.
+    /// Calls `beat` at least once per `pulse`.
     pub fn pass(
         &mut self,
         length: Duration,
@@ -95,7 +95,7 @@ impl Waiter {
             .collect();
         let timeout =
             Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-        // Interrupted by a signal: its flag is set.
+        // A signal interrupted the wait; the flag of that signal is set.
         let _ = poll(&mut fds, Some(&timeout));
         let mut buffer = [0; 64];
         while rustix::io::read(&self.signals, &mut buffer).is_ok_and(|length| length > 0) {}

@@ -1,7 +1,8 @@
-//! A netdev as the ioctl `SIOCETHTOOL` reaches it: its requests, and the reasons for no value.
+//! A netdev as the ioctl `SIOCETHTOOL` accesses it: the requests, and the reasons for a missing
+//! value.
 //!
-//! The ioctl and not the netlink family: every kernel has it, and it reports RSS and rx-flow-hash
-//! before 6.8 too. It reaches the netdevs of the calling thread's network namespace.
+//! Uses the ioctl and not the netlink family: every kernel has the ioctl, and it reports RSS and
+//! rx-flow-hash even before 6.8. It accesses the netdevs of the calling thread's network namespace.
 
 use std::ffi::c_void;
 use std::io;
@@ -30,21 +31,21 @@ pub(super) const ETHTOOL_GRSSH: u32 = 0x46;
 pub(super) const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
 pub(super) const ETH_SS_STATS: u32 = 1;
 pub(super) const ETH_SS_FEATURES: u32 = 4;
-/// `IFNAMSIZ`: longest name of a netdev with its NUL.
+/// `IFNAMSIZ`: maximum length of a netdev's name, including its NUL.
 pub(super) const IFNAMSIZ: usize = 16;
 
-/// Why ethtool cannot be asked at all.
+/// Why ethtool requests cannot be sent at all.
 #[derive(Debug, thiserror::Error)]
 pub enum EthtoolError {
     /// No socket for the request.
     #[error("cannot open a socket for ethtool requests")]
     Socket(#[source] io::Error),
-    /// No such netdev in this network namespace.
+    /// This network namespace has no netdev with this name.
     #[error("no netdev named `{0}` in this network namespace: `ip link` lists them")]
     NoNetdev(String),
 }
 
-/// Why one part has no value; the text is stored in the bundle.
+/// Why one part has no value. The text is stored in the bundle.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Absence {
     #[error("EOPNOTSUPP: the driver does not offer it")]
@@ -53,7 +54,7 @@ pub(super) enum Absence {
     NoStringSet,
     #[error("the netdev has neither an RSS table nor a hash key")]
     NoRss,
-    #[error("the set of names changed while it was read: read again")]
+    #[error("the set of names changed while it was read: run this again")]
     Changed,
     #[error("{}", io::Error::from(*.0))]
     Errno(Errno),
@@ -67,7 +68,7 @@ impl From<Errno> for Absence {
     }
 }
 
-/// A netdev, by name, with the socket for requests.
+/// A netdev by name, and the socket for requests.
 pub(super) struct Device {
     socket: OwnedFd,
     name: [u8; IFNAMSIZ],
@@ -87,7 +88,7 @@ impl Device {
         Ok(Device { socket, name })
     }
 
-    /// Sends a command followed by u32 fields; returns the `len` bytes that the kernel filled.
+    /// Sends a command followed by u32 fields. Returns the `len` bytes that the kernel filled in.
     pub(super) fn get(&self, command: u32, fields: &[u32], len: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes: Vec<u8> =
             [command].iter().chain(fields).flat_map(|field| field.to_ne_bytes()).collect();
@@ -96,7 +97,7 @@ impl Device {
         Ok(bytes)
     }
 
-    /// Sends a struct that begins with its command; the kernel overwrites it with the answer.
+    /// Sends a struct that begins with its command. The kernel overwrites it with the answer.
     pub(super) fn exchange(&self, bytes: &mut [u8]) -> Result<(), Errno> {
         siocethtool(&self.socket, self.name, bytes)
     }
@@ -120,7 +121,7 @@ impl Device {
         self.rss_of(0)
     }
 
-    /// Reads RSS: first the sizes, because the kernel refuses any other size with EINVAL.
+    /// Reads RSS. Reads the sizes first, because the kernel refuses any other size with EINVAL.
     pub(super) fn rss_of(&self, context: u32) -> Result<Rss, Absence> {
         let (entries, key) =
             decode::rss_sizes(&self.get(ETHTOOL_GRSSH, &[context], decode::RXFH_LEN)?)?;
@@ -168,21 +169,21 @@ impl Device {
     }
 }
 
-/// A count as the kernel expects it; kernels of 2026 return 0 names or counters if it is not the
-/// current count.
+/// A count in the form that the kernel expects. Kernels of 2026 return 0 names or counters unless
+/// it is the current count.
 fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 /// Buffer size for names or counters.
 ///
-/// Older kernels write the *current* number whatever count was passed, and a change of channels may
-/// have increased it since.
+/// Older kernels write the *current* number of values, whatever count was passed. A change of
+/// channels may have increased it since.
 fn with_slack(count: usize) -> usize {
     2 * count + 4096
 }
 
-/// `struct ifreq` (include/uapi/linux/if.h) as SIOCETHTOOL uses it.
+/// `struct ifreq` (include/uapi/linux/if.h) as used by SIOCETHTOOL.
 #[repr(C)]
 pub(super) struct Ifreq {
     name: [u8; IFNAMSIZ],
@@ -191,7 +192,7 @@ pub(super) struct Ifreq {
     rest: [u64; 2],
 }
 
-/// The only system call of this folder.
+/// The only system call in this folder.
 #[allow(unsafe_code)]
 pub(super) fn siocethtool(
     socket: &OwnedFd,
@@ -201,11 +202,11 @@ pub(super) fn siocethtool(
     /// include/uapi/linux/sockios.h
     const SIOCETHTOOL: rustix::ioctl::Opcode = 0x8946;
     let mut ifreq = Ifreq { name, data: bytes.as_mut_ptr().cast(), rest: [0; 2] };
-    // SAFETY: `ifreq` and `bytes` live through the call, and callers give `bytes` the size that the
-    // kernel writes for their command: the struct, plus arrays whose length the kernel takes from
-    // the request (GRSSH, GFEATURES, GLINKSETTINGS, GRXCLSRLALL) or that `with_slack` reserves
-    // (GSTRINGS, GSTATS). Data for the driver is read by the lengths in the struct, which match
-    // `bytes` (`ethtool_encode`).
+    // SAFETY: `ifreq` and `bytes` live through the call. Callers give `bytes` the size that the
+    // kernel writes for their command. That size is the struct plus its arrays: the kernel takes
+    // their length from the request (GRSSH, GFEATURES, GLINKSETTINGS, GRXCLSRLALL), or `with_slack`
+    // reserves it (GSTRINGS, GSTATS). The kernel reads data for the driver by the lengths in the
+    // struct, which match `bytes` (`ethtool_encode`).
     unsafe {
         rustix::ioctl::ioctl(socket, rustix::ioctl::Updater::<SIOCETHTOOL, Ifreq>::new(&mut ifreq))
     }

@@ -1,4 +1,4 @@
-//! Reads from a netdev's driver what `ethtool` shows.
+//! Reads what `ethtool` shows about a netdev from its driver.
 //!
 //! Decoding is in [`netsilo_model::parse::ethtool_decode`]; writing is in
 //! [`set`](crate::ethtool::set).

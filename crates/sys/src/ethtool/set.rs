@@ -1,7 +1,8 @@
-//! The transport of ethtool: one setting of a netdev as a text, read and written by `SIOCETHTOOL`
-//! as if it were a file.
+//! Reads and writes one ethtool setting of a netdev as a text, by `SIOCETHTOOL`, as if the setting
+//! were a file.
 //!
-//! Texts are in ethtool's words and complete: a write sets every field, and an absent name is 0.
+//! Texts use ethtool's words and are complete: a write sets every field, and a missing name means
+//! 0.
 
 use std::io;
 
@@ -33,7 +34,7 @@ const ETHTOOL_SCHANNELS: u32 = 0x3d;
 const ETHTOOL_SRSSH: u32 = 0x47;
 /// `ETH_RXFH_CONTEXT_ALLOC`: a new context.
 const NEW_CONTEXT: u32 = u32::MAX;
-/// RSS contexts are searched up to this number; the kernel numbers them from 1 upwards.
+/// RSS contexts are searched up to this number. The kernel numbers them from 1 upwards.
 const CONTEXTS: u32 = 64;
 /// The text that restores the driver's default RSS table (`ethtool -X <dev> default`).
 pub(crate) const DEFAULT: &str = "default";
@@ -61,7 +62,7 @@ fn open(netdev: &str) -> io::Result<Device> {
     Device::open(netdev).map_err(io::Error::other)
 }
 
-/// The text of a setting, with the line end that a file would have.
+/// The text of a setting, with a newline at the end, as in a file.
 pub(crate) fn get(netdev: &str, setting: &EthtoolSetting) -> io::Result<String> {
     let device = open(netdev)?;
     let text = match setting {
@@ -145,12 +146,12 @@ fn offload_text(feature: &Feature) -> String {
     format!("{active} [requested {}]", word(feature.requested))
 }
 
-/// Whether a context or rule exists, and its number.
+/// Formats whether a context or rule exists, and its number.
 fn there(number: Option<u32>) -> String {
     number.map_or_else(|| "off".to_owned(), |number| format!("on {number}"))
 }
 
-/// Reads the text of [`there`]: `None` for off, else the number, if the text has one.
+/// Reads the text of [`there`]. Returns `None` for off, else the number, if the text has one.
 fn switch(text: &str) -> io::Result<Option<Option<u32>>> {
     match text.split_once(' ') {
         None if text == "off" => Ok(None),
@@ -184,7 +185,7 @@ impl Device {
         self.send(ETHTOOL_SCOALESCE, &encode::coalesce(settings).map_err(invalid)?)
     }
 
-    /// An offload, its index among all, and how many there are.
+    /// An offload: its index among all offloads, and how many there are.
     fn offload(&self, name: &str) -> io::Result<(Feature, usize, usize)> {
         let names = self.strings(ETH_SS_FEATURES)?;
         let index = names.iter().position(|known| known == name).ok_or(Errno::NOENT)?;
@@ -196,11 +197,11 @@ impl Device {
         Ok((feature, index, names.len()))
     }
 
-    /// Switches an offload, requested and effective; where the driver does not follow, the request
-    /// is taken back.
+    /// Switches an offload, both requested and effective. If the driver does not follow, the
+    /// request is reverted.
     ///
-    /// A text with a requested state restores just the request: the kernel derives the effective
-    /// state from it, as before.
+    /// If the text has a requested state, only the request is restored: the kernel derives the
+    /// effective state from it, as before.
     fn switch(&self, name: &str, text: &str) -> io::Result<()> {
         let on = |word: &str| match word {
             "on" => Ok(true),
@@ -222,7 +223,7 @@ impl Device {
         if self.offload(name)?.0.active != wanted {
             self.send(ETHTOOL_SFEATURES, &encode::feature(index, count, before.requested))?;
             return Err(io::Error::other(
-                "the driver did not follow: another offload or setting stands against it",
+                "the driver did not follow: another offload or setting prevents it",
             ));
         }
         Ok(())
@@ -234,7 +235,7 @@ impl Device {
         self.send(ETHTOOL_SRSSH, &encode::rss(context, part, input_xfrm))
     }
 
-    /// All RSS contexts but 0: their numbers, and the queues that they spread over.
+    /// All RSS contexts except 0: their numbers, and the queues over which they spread packets.
     fn contexts(&self) -> io::Result<Vec<(u32, CpuSet)>> {
         let mut all = Vec::new();
         for context in 1..=CONTEXTS {
@@ -256,7 +257,7 @@ impl Device {
             .map(|(context, _)| context))
     }
 
-    /// Makes or deletes the context that spreads over just these queues.
+    /// Makes or deletes the context that spreads packets over exactly these queues.
     fn set_context(&self, queues: &CpuSet, on: bool) -> io::Result<()> {
         match (on, self.context_over(queues)?) {
             (true, Some(_)) | (false, None) => Ok(()),
@@ -285,7 +286,7 @@ impl Device {
         if count == 0 {
             return Ok(Vec::new());
         }
-        // The count lies where a rule has its context; that many locations may follow.
+        // The count is in the field where a rule has its context; that many locations may follow.
         let mut bytes =
             [ETHTOOL_GRXCLSRLALL.to_ne_bytes().to_vec(), vec![0; decode::RXNFC_LEN - 4]].concat();
         bytes[rules::COUNT..rules::COUNT + 4].copy_from_slice(&count.to_ne_bytes());
@@ -314,8 +315,8 @@ impl Device {
         Ok(self.rules()?.into_iter().find(same).map(|installed| installed.location))
     }
 
-    /// Installs a rule, at a given location or at a free one; or deletes the rule with just this
-    /// content.
+    /// Installs a rule, at a given location or a free one; or deletes the rule that has exactly
+    /// this content.
     fn set_rule(&self, rule: &FlowRule, on: Option<Option<u32>>) -> io::Result<()> {
         let there = self.location_of(rule)?;
         match (on, there) {
@@ -343,7 +344,8 @@ impl Device {
         }
     }
 
-    /// Any location if the driver chooses one, else the last free one: earlier rules win.
+    /// Any location if the driver chooses it itself; otherwise the last free one, because earlier
+    /// rules take precedence.
     fn free_location(&self) -> io::Result<u32> {
         let bytes = self.get(ETHTOOL_GRXCLSRLCNT, &[], decode::RXNFC_LEN)?;
         let (size, chooses) = rules::table_size(&bytes).ok_or(Errno::INVAL)?;
@@ -352,7 +354,7 @@ impl Device {
         }
         let taken: Vec<u32> =
             self.rules()?.into_iter().map(|installed| installed.location).collect();
-        // A driver that reports no size gets the first free location.
+        // If the driver reports no size, the first free location is used.
         let free = |location: &u32| !taken.contains(location);
         let found = if size == 0 {
             (0..=taken.len() as u32).find(free)

@@ -1,7 +1,8 @@
-//! Files that are read repeatedly and kept open, because opening costs 5 to 10 times a read.
+//! Keeps files open that are read repeatedly, because opening costs 5 to 10 times as much as a
+//! read.
 //!
-//! A cached file belongs to the object that it was opened for. When the object goes away, reading
-//! fails, even if another object has the same path now (`ENODEV` from sysfs, `EIO` from
+//! A cached file belongs to the object for which it was opened. When that object goes away, reading
+//! fails, even if another object now has the same path (`ENODEV` from sysfs, `EIO` from
 //! `/proc/irq`, `ESRCH` from `/proc/<pid>`).
 
 use std::fs::File;
@@ -18,18 +19,18 @@ use crate::files::root::Root;
 const PAGE: usize = 4096;
 /// `/proc/stat` and `/proc/softirqs` at 8192 CPUs are below 2 MB.
 const LARGEST: usize = 1 << 24;
-/// Descriptors reserved for everything else that the process opens.
+/// Number of descriptors that remain for everything else the process opens.
 const SPARE: u64 = 512;
 
 /// A file that is read repeatedly.
 #[derive(Debug)]
 pub(crate) struct CachedFile {
     path: String,
-    /// `None` where the descriptor limit was reached: opened for each read.
+    /// `None` if the descriptor limit was reached: then the file is opened for each read.
     file: Option<File>,
 }
 
-/// The descriptor budget for cached files, and their read buffer.
+/// The number of descriptors that cached files may still use, and their read buffer.
 #[derive(Debug)]
 pub(crate) struct FdCache {
     left: u64,
@@ -37,7 +38,7 @@ pub(crate) struct FdCache {
 }
 
 impl FdCache {
-    /// A budget for `wanted` files, or as many as the hard limit of open files allows.
+    /// Allows `wanted` files, or as many as the hard limit of open files permits.
     ///
     /// Raises the soft limit (1024 for a service).
     pub(crate) fn for_files(wanted: usize) -> Self {
@@ -64,12 +65,12 @@ impl FdCache {
         Ok(CachedFile { path, file })
     }
 
-    /// As [`FdCache::open`]; `None` if the file does not exist.
+    /// The same as [`FdCache::open`], but `None` if the file does not exist.
     pub(crate) fn open_if_present(&mut self, root: &Root, path: String) -> Option<CachedFile> {
         self.open(root, path).ok()
     }
 
-    /// Reads a file that holds one value: the first read returns all of it.
+    /// Reads a file that holds one value. The first read returns all of it.
     pub(crate) fn value<T>(
         &mut self,
         root: &Root,

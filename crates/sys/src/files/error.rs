@@ -8,7 +8,7 @@ use rustix::io::Errno;
 /// Why a kernel file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The kernel (or the tree) has no such file.
+    /// The kernel or the tree does not have this file.
     #[error("{path}: no such file")]
     Missing {
         /// Path on the machine that was read.
@@ -56,7 +56,8 @@ impl ReadError {
         }
     }
 
-    /// Whether the kernel has no value: no such file, or one that this device does not support.
+    /// Whether the kernel has no value: the file does not exist, or this device does not support
+    /// it.
     pub fn is_absent(&self) -> bool {
         match self {
             Self::Missing { .. } => true,

@@ -1,11 +1,11 @@
-//! Reads a large file line by line, through a buffer that grows only to its longest line.
+//! Reads a large file line by line, through a buffer that grows only to the longest line.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 
 use netsilo_model::parse::ParseError;
 
-/// In bytes: room for several lines of `/proc/interrupts` at 8192 CPUs (90 kB each); longer lines
+/// In bytes. It holds several lines of `/proc/interrupts` at 8192 CPUs (90 kB each). Longer lines
 /// are refused.
 const LONGEST_LINE: usize = 1 << 20;
 const START: usize = 1 << 17;
@@ -16,7 +16,7 @@ pub(crate) enum LinesError {
     Parse(ParseError),
 }
 
-/// Calls `line` with each line, without its newline; writes everything read to `save`.
+/// Calls `line` with each line, without its newline. Writes everything it reads to `save`.
 pub(crate) fn read_lines(
     file: &mut impl Read,
     mut save: Option<File>,
@@ -81,7 +81,8 @@ mod tests {
         assert_eq!(lines(b""), [] as [usize; 0]);
     }
 
-    /// Returns at most this many bytes per read, as `/proc` returns at most a page or a record.
+    /// Returns at most this many bytes per read. `/proc` does the same: it returns at most a page
+    /// or a record.
     struct Pieces<'a>(&'a [u8], usize);
 
     impl Read for Pieces<'_> {

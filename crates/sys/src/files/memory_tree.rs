@@ -1,7 +1,7 @@
 //! A tree of files in memory: a sample of a bundle.
 //!
-//! Paths lead where they would if this tree were the whole file system, so no `..` and no link
-//! leads out of it. Errors are those of the kernel.
+//! Paths are resolved as if this tree were the whole file system, so no `..` and no link leads out
+//! of it. Errors are the same as the kernel's.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-/// As many links as the kernel follows on one path.
+/// Maximum number of links on one path, the same as the kernel's.
 const MOST_LINKS: usize = 40;
 
 /// A file, a symbolic link with its target, or a folder.
@@ -38,7 +38,7 @@ impl MemoryTree {
         }
     }
 
-    /// What is in a folder, by name.
+    /// The contents of a folder, by name.
     pub(crate) fn folder(&self, path: &str) -> io::Result<&BTreeMap<OsString, Self>> {
         match self.find(path, true)? {
             Self::Folder(names) => Ok(names),
@@ -54,7 +54,7 @@ impl MemoryTree {
         }
     }
 
-    /// The permission bits that a bundle gives to all files, or to all folders.
+    /// The permission bits that a bundle uses for all files, or for all folders.
     pub(crate) fn mode(&self, path: &str) -> io::Result<u32> {
         Ok(if self.find(path, true)?.is_folder() { 0o755 } else { 0o644 })
     }
@@ -63,20 +63,20 @@ impl MemoryTree {
         matches!(self, Self::Folder(_))
     }
 
-    /// Puts a file, link or folder into a folder that exists.
+    /// Puts a file, link or folder into an existing folder.
     pub(crate) fn insert(&mut self, path: &Path, new: Self) {
         if let Some((names, name)) = self.place(path) {
             names.insert(name.to_owned(), new);
         }
     }
 
-    /// Takes out what is at a path, unless a folder above it is a link or missing.
+    /// Removes what is at a path, unless a folder above it is a link or missing.
     pub(crate) fn remove(&mut self, path: &Path) -> Option<Self> {
         let (names, name) = self.place(path)?;
         names.remove(name)
     }
 
-    /// The folder that has, or would have, this path, and the name in it; follows no link.
+    /// The folder that has, or would have, this path, and the name in it. Follows no link.
     fn place<'a>(&mut self, path: &'a Path) -> Option<(&mut BTreeMap<OsString, Self>, &'a OsStr)> {
         let (parent, name) = (path.parent()?, path.file_name()?);
         let mut names = self.names()?;
@@ -93,7 +93,7 @@ impl MemoryTree {
         }
     }
 
-    /// Walks along a path; follows a link at its end only if `follow`.
+    /// Follows a path to its end. Follows a link at the end only if `follow`.
     fn find(&self, path: &str, follow: bool) -> Result<&Self, Errno> {
         let (mut at, mut links) = (vec![self], 0);
         let mut left: Vec<&[u8]> = steps(path.as_bytes()).collect();
@@ -121,7 +121,8 @@ impl MemoryTree {
     }
 }
 
-/// The names in a path, the last one first; empty ones only where the path must lead to a folder.
+/// The names in a path, the last one first. A name is empty only where the path must lead to a
+/// folder.
 fn steps(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').rev()
 }
@@ -176,14 +177,14 @@ mod tests {
     ) -> Result<OwnedFd, Errno> {
         loop {
             match openat2(dir, path, OFlags::PATH | flags, Mode::empty(), resolve) {
-                // something was renamed or mounted while the kernel went through a `..`
+                // something was renamed or mounted while the kernel resolved a `..`
                 Err(Errno::AGAIN) => {}
                 opened => return opened,
             }
         }
     }
 
-    /// What the kernel finds if this folder is the root of all paths.
+    /// What the kernel finds when this folder is the root of all paths.
     fn found(dir: &fs::File, path: &str, flags: OFlags) -> Result<MemoryTree, Errno> {
         let fd = open(dir, path, flags, ResolveFlags::IN_ROOT)?;
         let place = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -216,7 +217,7 @@ mod tests {
         ]
     }
 
-    /// Compares the tree with the same one on a disk.
+    /// Compares the tree with the same tree on a disk.
     fn is_like_a_disk(tree: &MemoryTree, paths: &[String]) {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("tree");

@@ -1,4 +1,5 @@
-//! Files that people name to write to: whole or not at all, and never through another user's link.
+//! Writes files that the user names: completely or not at all, and never through another user's
+//! link.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -9,12 +10,12 @@ use tempfile::NamedTempFile;
 
 use crate::files::trust;
 
-/// The usual mode of a file, less what the umask takes.
+/// The usual mode of a file, before the umask is applied.
 const READABLE: u32 = 0o666;
 
-/// Writes a file: a new one in the same folder gets its name at the end, so a link at this name is
-/// replaced, not followed. It has the mode of the file that it replaces. A device, a pipe or an
-/// open file (`/dev/stdout`) is written to.
+/// Writes a file. A new file in the same folder gets the name at the end, so a link with this name
+/// is replaced, not followed. The new file has the mode of the file that it replaces. A device, a
+/// pipe or an open file (`/dev/stdout`) is written to directly.
 pub fn write<T>(
     path: &Path,
     contents: impl FnOnce(&mut dyn Write) -> io::Result<T>,
@@ -27,12 +28,13 @@ pub fn write<T>(
     replace(path, mode, contents)
 }
 
-/// Writes a file like [`write()`], with this mode whatever the umask; never a device or pipe.
+/// Writes a file like [`write()`], with this mode regardless of the umask. Never writes to a device
+/// or pipe.
 pub fn write_with_mode(path: &Path, mode: u32, text: &[u8]) -> io::Result<()> {
     replace(path, Some(Permissions::from_mode(mode)), |file| file.write_all(text))
 }
 
-/// Checks that a file can be written, before what is to be written is there.
+/// Checks that a file can be written, before its contents exist.
 pub fn check(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -68,15 +70,15 @@ fn written<T>(
     Ok(value)
 }
 
-/// A new file in the same folder (`O_EXCL`), which is removed if it gets no other name.
+/// A new file in the same folder (`O_EXCL`). It is removed unless it gets another name.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     let mode = Permissions::from_mode(READABLE);
     tempfile::Builder::new().prefix(".netsilo-").permissions(mode).tempfile_in(folder)
 }
 
-/// Opens a device, a pipe or an open file that is named; `None` for all else, and for those that
-/// another user may have put there.
+/// Opens a path that names a device, a pipe or an open file. Returns `None` for everything else,
+/// and for a path that another user may have put there.
 fn stream(path: &Path) -> io::Result<Option<File>> {
     let Ok(named) = trust::follow(path) else { return Ok(None) };
     let Some(kind) = named.found.map(|found| found.file_type()) else { return Ok(None) };
@@ -85,7 +87,7 @@ fn stream(path: &Path) -> io::Result<Option<File>> {
     if !named.is_descriptor && !is_stream {
         return Ok(None);
     }
-    // an open file keeps what it has: a shell may append to it
+    // an open file keeps its contents: a shell may append to it
     OpenOptions::new().append(true).open(path).map(Some)
 }
 

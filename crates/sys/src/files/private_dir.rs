@@ -1,4 +1,4 @@
-//! Temporary folders that only their owner can read, and that do not survive a signal.
+//! Temporary folders that only their owner can read, and that are removed on a signal.
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -11,14 +11,15 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
-/// The folders that exist now. A signal is for the whole process, so this is too.
+/// The folders that exist now. This is global because a signal is for the whole process.
 static FOLDERS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 static WATCH: Once = Once::new();
 
-/// A temporary folder with mode 0700; removed when dropped, or before SIGHUP, SIGINT, SIGTERM or,
-/// in builds that abort on panic, a panic ends the process.
+/// A temporary folder with mode 0700. It is removed when dropped, and before SIGHUP, SIGINT or
+/// SIGTERM ends the process. In builds that abort on panic, it is also removed before a panic ends
+/// the process.
 ///
-/// A program that handles these signals itself does so before it makes such a folder.
+/// A program that handles these signals itself must install its handlers before it makes a folder.
 #[derive(Debug)]
 pub struct PrivateDir(TempDir);
 
@@ -28,7 +29,7 @@ impl PrivateDir {
         let mut started = Ok(());
         WATCH.call_once(|| started = watch());
         started?;
-        // Locked, so that no signal comes between the folder and its entry here.
+        // Locked, so that no signal arrives between the creation of the folder and its entry here.
         let mut folders = folders();
         let private = Permissions::from_mode(0o700);
         let dir = tempfile::Builder::new().prefix(prefix).permissions(private).tempdir()?;
@@ -49,8 +50,8 @@ impl Drop for PrivateDir {
     }
 }
 
-/// Keeps folders from being removed by a signal meanwhile. Who makes a folder with those above it
-/// holds this: otherwise it could come back between its removal and the end of the process.
+/// Prevents a signal from removing folders meanwhile. Hold it while making a folder with those
+/// above it: otherwise the folder could reappear between its removal and the end of the process.
 pub(crate) fn hold() -> impl Drop {
     folders()
 }
@@ -59,14 +60,14 @@ fn folders() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all folders before a signal ends the process, if nothing else handles the signal, and
-/// before a panic aborts it.
+/// Removes all folders before a signal ends the process, unless something else handles the signal,
+/// and before a panic aborts it.
 fn watch() -> io::Result<()> {
     if cfg!(panic = "abort") {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             before(info);
-            // The thread that panics may hold them.
+            // The thread that panics may hold the lock.
             if let Ok(folders) = FOLDERS.try_lock() {
                 remove(&folders);
             }
@@ -78,7 +79,7 @@ fn watch() -> io::Result<()> {
     let mut signals = Signals::new(mine)?;
     let end = move || {
         for signal in &mut signals {
-            // Held to the end: no folder is made after these are removed.
+            // Held to the end, so that no folder is made after these are removed.
             let folders = folders();
             remove(&folders);
             let _ = signal_hook::low_level::emulate_default_handler(signal);
@@ -90,7 +91,7 @@ fn watch() -> io::Result<()> {
 
 fn remove(folders: &BTreeSet<PathBuf>) {
     for folder in folders {
-        // Another thread may still write to it.
+        // Another thread may still write to the folder.
         while std::fs::remove_dir_all(folder)
             .is_err_and(|error| error.kind() == io::ErrorKind::DirectoryNotEmpty)
         {}

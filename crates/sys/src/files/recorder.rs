@@ -1,5 +1,5 @@
-//! Saves everything read through a [`Root`](crate::files::root::Root) as a tree, for the same
-//! readers.
+//! Saves everything read through a [`Root`](crate::files::root::Root) as a tree that the same
+//! readers can read.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,14 +26,14 @@ impl Recorder {
         Ok(Self { dir: dir.to_owned(), facts: Mutex::default() })
     }
 
-    /// Writes the facts that plain files cannot hold; afterwards the tree is complete.
+    /// Writes the facts that plain files cannot hold. This completes the tree.
     pub fn finish(&self) -> Result<(), ReadError> {
         let json = serde_json::to_vec_pretty(&*self.facts())
             .map_err(|e| save_error(TREE_FACTS, io::Error::other(e)))?;
         fs::write(self.dir.join(TREE_FACTS), json).map_err(|source| save_error(TREE_FACTS, source))
     }
 
-    /// Creates a file for contents that are written as they are read; replaces an earlier one.
+    /// Creates a file whose contents are written as they are read. Replaces an earlier file.
     pub(crate) fn create(&self, path: &str) -> Result<File, ReadError> {
         let at = self.place(path)?;
         File::create(at).map_err(|source| save_error(path, source))
@@ -44,7 +44,8 @@ impl Recorder {
         fs::write(at, contents).map_err(|source| save_error(path, source))
     }
 
-    /// An empty file for a name in a listed directory; reading it later replaces the placeholder.
+    /// Writes an empty file for a name in a listed directory. Reading the file later replaces this
+    /// placeholder.
     pub(crate) fn placeholder(&self, path: &str, is_folder: bool) -> Result<(), ReadError> {
         let at = self.place(path)?;
         if at.symlink_metadata().is_ok() {
@@ -76,7 +77,8 @@ impl Recorder {
         self.facts().at = Some(at);
     }
 
-    /// Records an error that the tree itself cannot reproduce, unlike a missing file or a non-link.
+    /// Records an error that the tree itself cannot reproduce. It can reproduce a missing file and
+    /// a path that is not a link.
     pub(crate) fn failed(&self, path: &str, errno: i32) {
         let enoent = rustix::io::Errno::NOENT.raw_os_error();
         if errno != enoent {
@@ -84,7 +86,7 @@ impl Recorder {
         }
     }
 
-    /// The location of `path` in the tree; creates its parent directories.
+    /// The location of `path` in the tree. Creates its parent directories.
     fn place(&self, path: &str) -> Result<PathBuf, ReadError> {
         let at = self.dir.join(path.trim_start_matches('/'));
         let _hold = private_dir::hold();

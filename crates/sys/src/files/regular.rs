@@ -1,7 +1,7 @@
-//! Files that people name: regular ones only, of limited size.
+//! Files that the user names: regular ones only, of limited size.
 //!
-//! A FIFO would make its reader wait for a writer, a device may have no end, and opening some
-//! devices changes them.
+//! A FIFO would make its reader wait for a writer, a device may never end, and opening some devices
+//! changes them.
 
 use std::fs::{File, FileType, OpenOptions, metadata};
 use std::io::{self, Read as _};
@@ -15,14 +15,14 @@ pub fn open(path: &Path) -> io::Result<File> {
     open_with(OpenOptions::new().read(true), OFlags::empty(), path)
 }
 
-/// Opens a regular file, or creates one if the options say so; `flags` are added to theirs.
+/// Opens a regular file, or creates one if the options say so. Adds `flags` to theirs.
 pub fn open_with(options: &mut OpenOptions, flags: OFlags, path: &Path) -> io::Result<File> {
     match metadata(path) {
         Ok(found) => refuse_others(found.file_type())?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    // it may have become a FIFO meanwhile: never wait for its other end
+    // it may have become a FIFO meanwhile: never wait for the other end
     let file = options.custom_flags((flags | OFlags::NONBLOCK).bits() as i32).open(path)?;
     refuse_others(file.metadata()?.file_type())?;
     Ok(file)
@@ -33,7 +33,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_rest(open(path)?, most)
 }
 
-/// Reads the rest of an open file, or of a stream, of at most `most` bytes.
+/// Reads the rest of an open file or stream, of at most `most` bytes.
 pub fn read_rest(file: impl io::Read, most: u64) -> io::Result<Vec<u8>> {
     let mut contents = Vec::new();
     file.take(most + 1).read_to_end(&mut contents)?;

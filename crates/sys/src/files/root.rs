@@ -2,8 +2,8 @@
 //!
 //! A tree is a directory with `proc/` and `sys/`, on a disk or in memory. Its `tree.json` has the
 //! facts that plain files cannot hold: the modes of knobs, the errnos of files that could not be
-//! read, and the time. A live root can save everything read through it as such a tree, so that the
-//! same readers return the same values elsewhere.
+//! read, and the time. A live root can save everything read through it as a tree, so that the same
+//! readers return the same values elsewhere.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,8 +23,8 @@ use crate::files::recorder::Recorder;
 use crate::files::source::{Entry, Opened, Source};
 use crate::files::tree_facts::{TREE_FACTS, TreeFacts};
 
-/// The environment variable that names the folder with the running kernel's `proc/` and `sys/`: in
-/// a container, whose own are read-only in part, those of the host are mounted elsewhere.
+/// The environment variable that names the folder with the running kernel's `proc/` and `sys/`. In
+/// a container these two are partly read-only, so those of the host are mounted elsewhere.
 pub const HOST_VARIABLE: &str = "NETSILO_HOST";
 
 /// Why the folder of [`HOST_VARIABLE`] cannot be used.
@@ -63,7 +63,7 @@ impl Root {
         Self { source: Source::Folder(dir), live: true, facts: Arc::default(), recorder: None }
     }
 
-    /// A captured or synthetic tree: a directory with `proc/` and `sys/` in it.
+    /// A captured or synthetic tree: a directory that contains `proc/` and `sys/`.
     pub fn at(dir: impl Into<PathBuf>) -> Result<Self, ReadError> {
         let dir = dir.into();
         let facts = match std::fs::read(dir.join(TREE_FACTS)) {
@@ -88,19 +88,19 @@ impl Root {
         Self { source, live: false, facts: Arc::new(facts), recorder: None }
     }
 
-    /// The same root, saving everything read through it as a tree in `dir`; end with
+    /// The same root, but everything read through it is saved as a tree in `dir`. End with
     /// [`Recorder::finish`].
     pub fn recording(&self, dir: &Path) -> Result<(Self, Arc<Recorder>), ReadError> {
         let recorder = Arc::new(Recorder::new(dir)?);
         Ok((Self { recorder: Some(Arc::clone(&recorder)), ..self.clone() }, recorder))
     }
 
-    /// The same root without saving, for searches.
+    /// The same root without saving; for searches.
     pub(crate) fn unrecorded(&self) -> Self {
         Self { recorder: None, ..self.clone() }
     }
 
-    /// Whether what is read is saved.
+    /// Whether everything that is read is saved.
     pub(crate) fn is_recorded(&self) -> bool {
         self.recorder.is_some()
     }
@@ -110,8 +110,8 @@ impl Root {
         self.live
     }
 
-    /// The file for the kernel's `path` (`/proc/interrupts`) in this root; an error if the root is
-    /// in memory.
+    /// The file for the kernel's `path` (`/proc/interrupts`) in this root. Fails if the root is in
+    /// memory.
     pub(crate) fn path(&self, path: &str) -> io::Result<PathBuf> {
         self.source.path(path)
     }
@@ -131,7 +131,7 @@ impl Root {
             .map_err(|source| ReadError::Parse { path: path.to_owned(), source })
     }
 
-    /// As [`Root::parse`]; `None` where the kernel has no value.
+    /// The same as [`Root::parse`], but `None` if the kernel has no value.
     pub fn optional<T>(
         &self,
         path: &str,
@@ -144,7 +144,8 @@ impl Root {
         }
     }
 
-    /// Opens a file for repeated reads; `None` if each read must be saved or is from memory.
+    /// Opens a file for repeated reads. Returns `None` if each read must be saved or is from
+    /// memory.
     pub(crate) fn open_for_cache(&self, path: &str) -> Result<Option<File>, ReadError> {
         if self.is_recorded() {
             return Ok(None);
@@ -157,7 +158,7 @@ impl Root {
 
     /// Names in a directory with their inode numbers; saves nothing.
     ///
-    /// A different object with the same name has a different number.
+    /// If the object behind a name changes, the number changes too.
     pub(crate) fn inodes(&self, path: &str) -> Result<Vec<(String, u64)>, ReadError> {
         let entries = self.source.entries(path).map_err(|e| ReadError::from_io(path, e))?;
         let mut inodes: Vec<(String, u64)> =
@@ -233,8 +234,8 @@ impl Root {
         Ok(target)
     }
 
-    /// The target of a symbolic link as a path on the machine that was read; `path` itself if it is
-    /// not a link.
+    /// The target of a symbolic link, as a path on the machine that was read. Returns `path` itself
+    /// if it is not a link.
     pub fn resolve(&self, path: &str) -> Result<String, ReadError> {
         match self.link(path) {
             Ok(target) => Ok(join(path, &target)),
@@ -274,8 +275,8 @@ impl Root {
         Ok(at)
     }
 
-    /// The kernel's answer to an ioctl or netlink request: asked when live, else read from the
-    /// tree's `name`.
+    /// The kernel's answer to an ioctl or netlink request. A live root sends the request; a tree
+    /// has the answer in its file `name`.
     pub(crate) fn answer<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -344,7 +345,7 @@ fn facts(json: &[u8]) -> Result<TreeFacts, ReadError> {
         .map_err(|e| ReadError::Io { path: TREE_FACTS.to_owned(), source: io::Error::other(e) })
 }
 
-/// Reads to the end, into `page` if it fits (a sysfs file has at most a page), else into `large`.
+/// Reads to the end. Uses `page` if the file fits (a sysfs file has at most a page), else `large`.
 fn read_whole<'a>(
     file: &mut File,
     page: &'a mut [u8],
@@ -374,7 +375,7 @@ fn uptime(text: &str) -> Result<Duration, ParseError> {
     })
 }
 
-/// The path that `target`, a link at `path`, leads to, without `.` and `..`.
+/// The path to which `target`, a link at `path`, leads; without `.` and `..`.
 pub(crate) fn join(path: &str, target: &str) -> String {
     let start =
         if target.starts_with('/') { "" } else { path.rsplit_once('/').map_or("", |(dir, _)| dir) };

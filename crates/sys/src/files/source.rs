@@ -1,4 +1,4 @@
-//! Where a root's files are: in a folder, or in memory.
+//! The files of a root: in a folder, or in memory.
 
 use std::ffi::OsString;
 use std::fs::{self, DirEntry, File};

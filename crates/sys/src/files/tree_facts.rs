@@ -14,7 +14,7 @@ pub(crate) struct TreeFacts {
     /// Permission bits by path.
     #[serde(default)]
     pub(crate) modes: BTreeMap<String, u32>,
-    /// Error numbers by path, of files that exist but could not be read.
+    /// Error numbers of files that exist but could not be read, by path.
     #[serde(default)]
     pub(crate) errnos: BTreeMap<String, i32>,
 }

@@ -1,7 +1,7 @@
-//! Whether anyone but root and this user can change what a path leads to.
+//! Checks whether anyone but root and this user can change what a path leads to.
 //!
-//! The path is followed name by name, its links too: who can change a folder on the way can put
-//! something else in place of what it holds.
+//! The path is followed name by name, and so are its links. Whoever can change a folder on the way
+//! can replace what it contains.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -10,11 +10,11 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
 
-/// Most links on the way, as in the kernel (`MAXSYMLINKS`).
+/// Maximum number of links on the way, as in the kernel (`MAXSYMLINKS`).
 const MOST_LINKS: usize = 40;
 
-/// The id that stands for users without one of their own here, if it cannot be read
-/// (`DEFAULT_OVERFLOWUID`).
+/// The id that the kernel shows for users without a mapping in this namespace, if that id cannot be
+/// read (`DEFAULT_OVERFLOWUID`).
 const OVERFLOW_UID: u32 = 65534;
 
 const OTHERS_WRITE: u32 = 0o022;
@@ -23,13 +23,13 @@ const STICKY: u32 = 0o1000;
 /// Why a path is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
-    /// Another user can change what it leads to.
+    /// Another user can change what the path leads to.
     #[error(
         "{} can be written by others than root and this user: chown it, chmod go-w, or choose \
          another path", .0.display()
     )]
     Insecure(PathBuf),
-    /// A file or folder on the way cannot be examined or made.
+    /// A file or folder on the way could not be examined or made.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
         /// The operation.
@@ -62,13 +62,14 @@ impl From<PathError> for io::Error {
     }
 }
 
-/// Checks that only root and this user can change a file or folder, or what is on the way to it.
-/// Returns its metadata; `None` if it does not exist, which only root and this user can change.
+/// Checks that only root and this user can change a file or folder, or anything on the way to it.
+/// Returns its metadata; `None` if it does not exist, and then only root and this user can create
+/// it.
 pub fn check(path: &Path) -> Result<Option<Metadata>, PathError> {
     Owners::current()?.check(path)
 }
 
-/// Makes a folder with this mode, and those above it that are missing, where [`check`] permits it.
+/// Makes a folder with this mode, and the missing ones above it, where [`check`] permits it.
 pub fn make_dir(dir: &Path, mode: u32) -> Result<Metadata, PathError> {
     make_if_missing(dir, mode)?;
     // in a shared folder another user may have made it meanwhile
@@ -91,8 +92,8 @@ fn make_if_missing(dir: &Path, mode: u32) -> Result<(), PathError> {
     }
 }
 
-/// Follows a path to the last name; an error if others than root and this user can change the way.
-/// Whose and of which mode the named thing is does not matter, unless its folder is shared.
+/// Follows a path to the last name. Fails if others than root and this user can change the way. The
+/// owner and mode of the named file do not matter, unless its folder is shared.
 pub(crate) fn follow(path: &Path) -> Result<Named, PathError> {
     Owners::current()?.follow(path)
 }
@@ -104,15 +105,15 @@ pub(crate) struct Named {
     path: PathBuf,
     /// `None` if it does not exist.
     pub(crate) found: Option<Metadata>,
-    /// Whether the name is that of an open file of a process, as `/dev/stdout` is.
+    /// Whether the name is that of an open file of a process, as with `/dev/stdout`.
     pub(crate) is_descriptor: bool,
 }
 
-/// Who may change what is trusted.
+/// The users who may change what is trusted.
 #[derive(Debug, Clone, Copy)]
 struct Owners {
     own: u32,
-    /// In a user namespace, the id that stands for owners outside of it.
+    /// In a user namespace, the id that the kernel shows for owners outside of it.
     outside: Option<u32>,
 }
 
@@ -195,8 +196,8 @@ impl Owners {
         }
     }
 
-    /// Refuses a folder on the way whose names others can change; whether it is shared, so that
-    /// others can add names.
+    /// Refuses a folder on the way if others can change names in it. Returns whether it is shared,
+    /// so that others can add names.
     fn folder(self, path: &Path) -> Result<bool, PathError> {
         let found = examine(path)?;
         let others_write = found.mode() & OTHERS_WRITE != 0;
@@ -211,7 +212,7 @@ fn examine(path: &Path) -> Result<Metadata, PathError> {
     path.symlink_metadata().map_err(PathError::io("examine", path))
 }
 
-/// The names of a path; `..` stays, as it leads up from where a link leads.
+/// The names of a path. A `..` stays, because it leads up from where a link leads.
 fn names_of(path: &Path) -> VecDeque<OsString> {
     let name = |component: Component<'_>| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -221,21 +222,21 @@ fn names_of(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(name).collect()
 }
 
-/// Whether a folder holds the open files of a process.
+/// Whether a folder contains the open files of a process.
 fn is_of_descriptors(folder: &Path) -> bool {
     folder.starts_with("/proc") && folder.file_name() == Some(OsStr::new("fd"))
 }
 
-/// The id that stands for owners outside of a user namespace: the overflow id, unless the
-/// namespace maps it to a user of its own. The lines of `uid_map` have the first id inside, the
-/// first id outside, and the number of ids (`user_namespaces(7)`).
+/// The id that the kernel shows for owners outside of a user namespace. It is the overflow id,
+/// unless the namespace maps that id to one of its own users. The lines of `uid_map` have the first
+/// id inside, the first id outside, and the number of ids (`user_namespaces(7)`).
 fn outside(uid_map: &str, overflow: u32) -> Option<u32> {
     let is_in = |line: &str| -> Option<bool> {
         let mut columns = line.split_whitespace().map(str::parse::<u32>);
         let (first, _, count) = (columns.next()?.ok()?, columns.next()?, columns.next()?.ok()?);
         Some(overflow.checked_sub(first).is_some_and(|at| at < count))
     };
-    // unsure means no: a line of another form may map it
+    // if a line has another form, assume that it may map the id
     let maps = uid_map.lines().any(|line| is_in(line).unwrap_or(true));
     (!maps).then_some(overflow)
 }
@@ -246,7 +247,7 @@ mod tests {
 
     use super::*;
 
-    /// Somebody else.
+    /// Another user.
     const OTHER: u32 = 4242;
 
     fn set_mode(path: &Path, mode: u32) {
@@ -261,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Whether the test cannot give files to others; prints why.
+    /// Whether the test must be skipped because it cannot give files to other users. Prints why.
     fn skip() -> bool {
         let skips = !rustix::process::geteuid().is_root();
         assert!(!skips || std::env::var_os("NETSILO_NO_SKIP").is_none(), "chown needs root");
@@ -287,7 +288,7 @@ mod tests {
         make_dir(&run.join("a/b"), 0o700).unwrap();
         let mode = |path: &str| run.join(path).metadata().unwrap().mode() & 0o777;
         assert_eq!((mode("a"), mode("a/b")), (0o755, 0o700));
-        // others may add files to it, so it is no place for a journal
+        // others may add files to it, so a journal must not be there
         assert!(insecure(&run, "run"));
         set_mode(&run.join("a/b"), 0o770);
         assert!(insecure(&run.join("a/b"), "b"));
@@ -313,7 +314,7 @@ mod tests {
             lchown(folder.join("link"), Some(OTHER), None).unwrap();
         }
         assert!(insecure(&shared.join("link"), "link"));
-        // only root can make or change names there, whoever owns the link
+        // only root can make or change names there, no matter who owns the link
         assert!(check(&own.join("link")).unwrap().is_some());
     }
 

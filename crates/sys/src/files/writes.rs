@@ -1,4 +1,5 @@
-//! How many settings this process has written: what it read before one of them may be old.
+//! How many settings this process has written. Values that were read before the latest write may be
+//! outdated.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,7 @@ pub(crate) fn count() -> u64 {
     WRITES.load(Ordering::Acquire)
 }
 
-/// Counts a setting that was written a moment ago.
+/// Counts a setting that was just written.
 pub(crate) fn add_one() {
     WRITES.fetch_add(1, Ordering::AcqRel);
 }

@@ -56,7 +56,8 @@ pub(crate) fn audit(
     }
 }
 
-/// Asks the kernel; absent, without a gap, for a bundle captured before this question existed.
+/// Asks the kernel. For a bundle captured before this question existed, the value is absent,
+/// without a gap.
 fn answer<T>(notes: &Notes<'_>, name: &str, ask: impl FnOnce() -> Reading<T>) -> Reading<T>
 where
     T: serde::Serialize + serde::de::DeserializeOwned,
@@ -97,7 +98,7 @@ fn netdev(notes: &Notes<'_>, netdev: &Netdev) -> NetdevAudit {
 
 /// The virtio feature bits; only virtio devices print them.
 ///
-/// Other devices lack the file or use it for other contents.
+/// Other devices lack the file, or use it for something else.
 fn virtio_features(notes: &Notes<'_>, netdev: &Netdev) -> Option<Vec<u32>> {
     let path =
         netdev.device_path.as_ref().filter(|_| netdev.driver.as_deref() == Some("virtio_net"))?;
@@ -116,7 +117,7 @@ fn tx_limits(notes: &Notes<'_>, dir: &str, queue: u32) -> TxLimits {
 
 /// The PCIe links from the device up to the root.
 ///
-/// A virtual function has no link of its own and shares its physical function's.
+/// A virtual function has no link and shares that of its physical function.
 fn pcie(notes: &Notes<'_>, netdev: &Netdev) -> (Vec<PcieLink>, bool) {
     let Some(path) = netdev.device_path.as_ref().map(|path| format!("/sys{path}")) else {
         return (Vec::new(), false);
@@ -146,7 +147,7 @@ fn is_pci_address(name: &str) -> bool {
         && parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// `None` for a device that is not on PCI Express.
+/// Returns `None` for a device that is not on PCI Express.
 fn link(notes: &Notes<'_>, dir: &str, address: &str) -> Option<PcieLink> {
     let speed = |file: &str| notes.get(&format!("{dir}/{file}"), pcie::link_speed).flatten();
     let width = |file: &str| notes.get(&format!("{dir}/{file}"), pcie::link_width).flatten();
@@ -160,7 +161,7 @@ fn link(notes: &Notes<'_>, dir: &str, address: &str) -> Option<PcieLink> {
     (link.mbps().is_some() || link.max_mbps().is_some()).then_some(link)
 }
 
-/// `None` where the kernel controls neither frequency nor idle states.
+/// Returns `None` if the kernel controls neither frequency nor idle states.
 fn cpu_power(notes: &Notes<'_>, cpu: CpuId) -> Option<CpuPower> {
     let file = |file: &str| format!("{CPU}/cpu{cpu}/{file}");
     let word = |name: &str| notes.get(&file(&format!("cpufreq/{name}")), scalar::word);
@@ -189,7 +190,7 @@ fn idle_states(notes: &Notes<'_>, dir: &str) -> Vec<IdleState> {
         Some(IdleState {
             name: notes.get(&file("name"), scalar::word)?,
             latency_usecs: notes.get(&file("latency"), scalar::number)?,
-            // above 0: disabled by the driver or by a user
+            // above 0: the driver or a user disabled it
             disabled: notes
                 .get(&file("disable"), scalar::number::<u64>)
                 .is_some_and(|disable| disable != 0),
@@ -213,7 +214,7 @@ fn machine(notes: &Notes<'_>) -> MachineAudit {
     }
 }
 
-/// The current limit; opening the file without writing requests nothing
+/// The current limit. Opening the file without writing requests nothing
 /// (`kernel/power/qos.c:cpu_latency_qos_open`).
 fn cpu_dma_latency() -> Option<i32> {
     let mut bytes = [0; 4];

@@ -1,7 +1,8 @@
 //! Names of containers, from the kubelet's log files.
 //!
-//! The kubelet keeps a link for each container of the node, whose name has those of the pod, the
-//! namespace and the container (`pkg/kubelet/kuberuntime/legacy.go`). So no API server is asked.
+//! The kubelet keeps a link for each container of the node. Its name contains the pod, the
+//! namespace and the container (`pkg/kubelet/kuberuntime/legacy.go`). So no request to an API
+//! server is needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +14,8 @@ use crate::files::root::Root;
 /// Where the kubelet links the log files.
 const LOGS: &str = "/var/log/containers";
 
-/// The names of the consumers' containers by identifier; those that the kubelet does not know have
-/// no entry.
+/// The names of the consumers' containers, by identifier. Containers that the kubelet does not know
+/// have no entry.
 pub(crate) fn names(root: &Root, consumption: &[Consumption]) -> BTreeMap<String, String> {
     let paths = consumption.iter().filter_map(|one| one.consumer.cgroup.as_deref());
     let wanted: BTreeSet<&str> =
@@ -22,7 +23,7 @@ pub(crate) fn names(root: &Root, consumption: &[Consumption]) -> BTreeMap<String
     if wanted.is_empty() {
         return BTreeMap::new();
     }
-    // A host without a kubelet has no such folder.
+    // A host without a kubelet does not have this folder.
     let files = root.unrecorded().list(LOGS).unwrap_or_default();
     let names = files.iter().filter_map(|file| log_file(file));
     let names = names.filter(|(id, _)| wanted.contains(id));

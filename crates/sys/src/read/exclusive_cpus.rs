@@ -1,10 +1,11 @@
 //! CPUs that the kubelet gave to one container alone (CPU Manager, policy `static`).
 //!
-//! That policy writes a set into each container's `cpuset.cpus`: a container with exclusive CPUs
-//! gets those, all others get the rest, the shared pool
+//! That policy writes a set into each container's `cpuset.cpus`. A container with exclusive CPUs
+//! gets those; all other containers get the remaining CPUs, the shared pool
 //! (`pkg/kubelet/cm/cpumanager/cpu_manager.go:reconcileState`). Only containers of Guaranteed pods
-//! get exclusive CPUs, and their pods stand directly in the kubelet's cgroup. The kubelet's own
-//! record, `cpu_manager_state`, is not read: it is in a folder with the secrets of all pods.
+//! get exclusive CPUs, and the cgroups of these pods are directly below the kubelet's. The
+//! kubelet's own record, `cpu_manager_state`, is not read, because its folder also has the secrets
+//! of all pods.
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::parse::container::{id, pod_uid};
@@ -12,7 +13,7 @@ use netsilo_model::parse::cpu_lists;
 
 use crate::files::root::Root;
 
-/// The kubelet's cgroup with systemd's cgroups or cgroupfs, of v2 and of v1.
+/// The kubelet's cgroup, with systemd's cgroups or cgroupfs, in v2 and in v1.
 const KUBELET: [&str; 4] = [
     "/sys/fs/cgroup/kubepods.slice",
     "/sys/fs/cgroup/kubepods",
@@ -20,7 +21,7 @@ const KUBELET: [&str; 4] = [
     "/sys/fs/cgroup/cpuset/kubepods",
 ];
 
-/// The CPUs of exactly one container, which is of a Guaranteed pod; none without a kubelet.
+/// The CPUs that belong to exactly one container, of a Guaranteed pod. None without a kubelet.
 pub(crate) fn exclusive_cpus(root: &Root) -> CpuSet {
     let mut cpus = CpuSet::new();
     for dir in KUBELET {
@@ -34,7 +35,7 @@ pub(crate) fn exclusive_cpus(root: &Root) -> CpuSet {
 /// The sets of containers below a kubelet's cgroup.
 #[derive(Default)]
 struct Sets {
-    /// The kubelet's own: a container with this set has none of its own.
+    /// The set of the kubelet itself. A container with this set has not been given one.
     all: CpuSet,
     /// CPUs of at least one container of a Guaranteed pod.
     once: CpuSet,
@@ -43,7 +44,7 @@ struct Sets {
 }
 
 impl Sets {
-    /// Adds the containers below `dir`; `guaranteed` tells whether its pods are.
+    /// Adds the containers below `dir`; `guaranteed` is whether their pods are Guaranteed.
     fn read(&mut self, root: &Root, dir: &str, guaranteed: bool) {
         for name in root.unrecorded().list(dir).unwrap_or_default() {
             let path = format!("{dir}/{name}");
@@ -67,7 +68,7 @@ impl Sets {
     }
 }
 
-/// The set that was written for a cgroup; empty without one, and for a cgroup that has ended.
+/// The set that was written for a cgroup. Empty if there is none, or if the cgroup has ended.
 fn set(root: &Root, dir: &str) -> CpuSet {
     root.parse(&format!("{dir}/cpuset.cpus"), cpu_lists::list).unwrap_or_default()
 }
@@ -96,7 +97,8 @@ mod tests {
         format!("{n:064x}")
     }
 
-    /// Systemd's cgroups: the path of a container in a pod of this class (`""` for Guaranteed).
+    /// The path of a container in a pod of this class (`""` for Guaranteed), with systemd's
+    /// cgroups.
     fn systemd(class: &str, pod: u8, n: u8) -> String {
         let uid = uid(pod).replace('-', "_");
         let (folder, class) = match class {

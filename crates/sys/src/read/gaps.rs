@@ -1,4 +1,5 @@
-//! Reads with missing values: a value that cannot be read is recorded as a gap with the reason.
+//! Reads values some of which may be missing. A value that cannot be read is recorded as a gap with
+//! the reason.
 //!
 //! Reading continues after a gap.
 
@@ -14,7 +15,7 @@ use crate::files::root::Root;
 pub(crate) struct Notes<'a> {
     pub(crate) root: &'a Root,
     gaps: RefCell<Vec<Gap>>,
-    /// An error of the disk that the tree is saved to, which is not a gap of the machine.
+    /// An error of the disk to which the tree is saved. This is not a gap of the machine.
     unsaved: RefCell<Option<ReadError>>,
 }
 
@@ -23,7 +24,7 @@ impl<'a> Notes<'a> {
         Self { root, gaps: RefCell::default(), unsaved: RefCell::default() }
     }
 
-    /// The value; `None` where the kernel has none (no gap) or where it could not be read (a gap).
+    /// The value. `None` if the kernel has none (not a gap) or if it could not be read (a gap).
     pub(crate) fn get<T>(
         &self,
         path: &str,
@@ -32,12 +33,12 @@ impl<'a> Notes<'a> {
         self.note(self.root.parse(path, parse))
     }
 
-    /// The value; any failure but absence is a gap.
+    /// The value. Any failure except absence is a gap.
     pub(crate) fn note<T>(&self, result: Result<T, ReadError>) -> Option<T> {
         self.note_unless(result, ReadError::is_absent)
     }
 
-    /// The value; any failure is a gap, absence too.
+    /// The value. Any failure is a gap, including absence.
     pub(crate) fn wanted<T>(&self, result: Result<T, ReadError>) -> Option<T> {
         self.note_unless(result, |_| false)
     }
@@ -46,7 +47,7 @@ impl<'a> Notes<'a> {
         self.gaps.borrow_mut().push(Gap { what: what.into(), why: why.into() });
     }
 
-    /// The gaps; an error if the tree could not be saved.
+    /// The gaps. Fails if the tree could not be saved.
     pub(crate) fn finish(self) -> Result<Vec<Gap>, ReadError> {
         match self.unsaved.into_inner() {
             Some(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Reads interrupts: `/proc/interrupts`, `/proc/irq/<n>` and, if few are wanted,
+//! Reads interrupts from `/proc/interrupts`, `/proc/irq/<n>` and, if only a few are wanted,
 //! `/sys/kernel/irq/<n>`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +17,10 @@ use crate::read::gaps::Notes;
 
 const DEBUGFS: &str = "/sys/kernel/debug/irq/irqs";
 
-/// Reads `/proc/interrupts`: all rows, or the wanted rows and the architecture's.
+/// Reads `/proc/interrupts`: all rows, or the wanted rows and those of the architecture.
 ///
-/// CPU hotplug during the read makes the table inconsistent; then it is read once more.
+/// If a CPU goes on- or offline during the read, the table is inconsistent. Then it is read once
+/// more.
 pub fn interrupts(root: &Root, wanted: Option<&BTreeSet<Irq>>) -> Result<Interrupts, ReadError> {
     untorn(root, || wanted.map_or_else(InterruptsParser::new, InterruptsParser::only))
 }
@@ -45,9 +46,10 @@ fn interrupts_once(root: &Root, mut reader: InterruptsParser<'_>) -> Result<Inte
     reader.finish().map_err(|source| ReadError::Parse { path: path.to_owned(), source })
 }
 
-/// The rows of a few interrupts, from `/sys/kernel/irq/<n>`; missing interrupts are skipped.
+/// The rows of a few interrupts, from `/sys/kernel/irq/<n>`. Missing interrupts are skipped.
 ///
-/// Cheaper than `/proc/interrupts` on machines with many interrupts: the kernel formats only these.
+/// On machines with many interrupts this is cheaper than `/proc/interrupts`, because the kernel
+/// formats only these rows.
 pub fn rows(
     root: &Root,
     irqs: &BTreeSet<Irq>,
@@ -73,7 +75,8 @@ pub fn rows(
     Ok(rows)
 }
 
-/// The state of each interrupt that has a row; hint and node are those of `known`, if it is there.
+/// The state of each interrupt that has a row. If an interrupt is in `known`, its hint and node are
+/// taken from there.
 pub(crate) fn irqs(
     notes: &Notes<'_>,
     rows: BTreeMap<Irq, IrqRow>,
@@ -125,11 +128,11 @@ fn state(
 
 /// Whether the affinity can be written.
 ///
-/// Judged by the mode of `smp_affinity_list` and, where debugfs is mounted, by the flags there.
-/// Since 6.11 `register_irq_proc` makes the file read-only unless `irq_can_set_affinity_usr`, which
-/// is false for a managed interrupt and for one whose controller cannot direct it. Controllers can
-/// direct message-signalled interrupts, so for them read-only means managed. Before 6.11 the mode
-/// carries no information. Without SMP there is no file.
+/// This is determined by the mode of `smp_affinity_list` and, where debugfs is mounted, by the
+/// flags there. Since 6.11 `register_irq_proc` makes the file read-only unless
+/// `irq_can_set_affinity_usr`. That is false for a managed interrupt, and for one whose controller
+/// cannot direct it. Controllers can direct message-signalled interrupts, so for those read-only
+/// means managed. Before 6.11 the mode carries no information. Without SMP there is no file.
 fn writable(mode: Option<u32>, flags: Option<Writable>, chip: &str) -> Writable {
     match (mode, flags) {
         (None, _) => Writable::Unsupported,

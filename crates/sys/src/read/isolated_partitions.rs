@@ -1,8 +1,8 @@
-//! CPUs of isolated cpuset partitions: cgroups (v2) take them out of the scheduler's domains at run
-//! time. cgroup v1 has no partitions.
+//! CPUs of isolated cpuset partitions. These cgroups (v2) take the CPUs out of the scheduler's
+//! domains at run time. cgroup v1 has no partitions.
 //!
-//! `/sys/devices/system/cpu/isolated` never has them: it shows what was set apart at boot, also
-//! since the kernel counts both as one set (`HK_TYPE_DOMAIN_BOOT`, 7.0).
+//! `/sys/devices/system/cpu/isolated` never shows them. It shows only the CPUs isolated at boot,
+//! even since the kernel keeps both in one set (`HK_TYPE_DOMAIN_BOOT`, 7.0).
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::parse::cpu_lists;
@@ -12,10 +12,10 @@ use crate::read::gaps::Notes;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The CPUs of all valid isolated partitions, which the root cgroup lists since 6.8.
+/// The file of the root cgroup that lists the CPUs of all valid isolated partitions, since 6.8.
 const ISOLATED: &str = "/sys/fs/cgroup/cpuset.cpus.isolated";
 
-/// The most cgroups that are looked at for partitions.
+/// Maximum number of cgroups that are searched for partitions.
 const MOST: usize = 20_000;
 
 /// The CPUs of isolated partitions.
@@ -26,7 +26,7 @@ pub(crate) fn isolated_partitions(notes: &Notes<'_>) -> CpuSet {
     of_each_cgroup(notes)
 }
 
-/// The same before 6.8, cgroup by cgroup; a capture holds only the files of isolated partitions.
+/// The same before 6.8, cgroup by cgroup. A capture contains only the files of isolated partitions.
 fn of_each_cgroup(notes: &Notes<'_>) -> CpuSet {
     let searched = notes.root.unrecorded();
     let mut cpus = CpuSet::new();
@@ -35,7 +35,7 @@ fn of_each_cgroup(notes: &Notes<'_>) -> CpuSet {
     while let Some(cgroup) = cgroups.pop() {
         seen += 1;
         if seen > MOST {
-            notes.gap(ROOT, format!("isolated partitions: only {MOST} cgroups were looked at"));
+            notes.gap(ROOT, format!("isolated partitions: only {MOST} cgroups were searched"));
             break;
         }
         let partition = format!("{cgroup}/cpuset.cpus.partition");
@@ -46,7 +46,7 @@ fn of_each_cgroup(notes: &Notes<'_>) -> CpuSet {
                 cpus = cpus.or(&notes.get(&effective, cpu_lists::list).unwrap_or_default());
             }
             Ok(false) => {}
-            // Below a cgroup without the cpuset controller, none has it.
+            // If a cgroup lacks the cpuset controller, all cgroups below it lack it too.
             Err(_) if cgroup != ROOT => continue,
             Err(_) => {}
         }
@@ -56,7 +56,7 @@ fn of_each_cgroup(notes: &Notes<'_>) -> CpuSet {
     cpus
 }
 
-/// Has a capture hold the files by which the search finds a cgroup.
+/// Saves the files by which the search finds a cgroup in the capture.
 fn keep_path(notes: &Notes<'_>, cgroup: &str) {
     for (end, _) in format!("{cgroup}/").match_indices('/').filter(|(end, _)| *end > ROOT.len()) {
         notes.get(&format!("{}/cpuset.cpus.partition", &cgroup[..end]), |_| Ok(()));
@@ -68,8 +68,8 @@ mod tests {
     use super::*;
     use crate::files::root::Root;
 
-    /// Reads the partitions of a tree with these files below `/sys/fs/cgroup`; returns also how
-    /// many of them a capture holds.
+    /// Reads the partitions of a tree with these files below `/sys/fs/cgroup`. Also returns how
+    /// many of the files a capture contains.
     fn isolated(files: &[(&str, &str)]) -> (String, usize) {
         let (dir, capture) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for (path, text) in files {

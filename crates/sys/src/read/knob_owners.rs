@@ -10,7 +10,7 @@ struct Known {
     name: &'static str,
     /// The name of its file.
     file: &'static str,
-    /// An option of its command line without which it does not write these knobs.
+    /// An option of its command line. Without it, the program does not write these knobs.
     option: Option<&'static str>,
     writes: &'static [OwnedKnob],
 }
@@ -47,7 +47,7 @@ pub(crate) const LINK_KEYS: &[&str] = &["IRQAffinityPolicy=", "ReceivePacketStee
 const LINK_DIRS: &[&str] =
     &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"];
 
-/// All such programs, and udev if its `.link` files write knobs.
+/// All programs that write these knobs. Includes udev if its `.link` files write knobs.
 pub(crate) fn knob_owners(notes: &Notes<'_>, processes: &[Process]) -> Vec<KnobOwner> {
     let mut owners: Vec<KnobOwner> =
         processes.iter().filter_map(|process| owner(notes, process)).collect();
@@ -82,13 +82,13 @@ fn owner(notes: &Notes<'_>, process: &Process) -> Option<KnobOwner> {
     Some(KnobOwner { name: known.name.to_owned(), pid: process.pid, writes: known.writes.to_vec() })
 }
 
-/// Whether `comm` is that of a file: the kernel keeps 15 bytes of the name, also for a script with
-/// `#!`.
+/// Whether `comm` is the name of this file. The kernel keeps 15 bytes of the name, also for a
+/// script with `#!`.
 fn is_comm(file: &str, comm: &str) -> bool {
     file == comm || comm.len() == 15 && file.starts_with(comm)
 }
 
-/// Whether this is an interpreter (`python3.11`, `bash`): the script is in the command line.
+/// Whether this is an interpreter (`python3.11`, `bash`). Then the script is in the command line.
 fn interpreter(comm: &str) -> bool {
     let version = |rest: &str| rest.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     ["python", "perl", "bash", "sh"].iter().any(|name| comm.strip_prefix(name).is_some_and(version))

@@ -1,7 +1,7 @@
 //! Sockets of this thread's network namespace that have lost packets.
 //!
-//! UDP sockets from `/proc/net/udp`, listeners from sock_diag. Only sockets with at least one drop
-//! are kept, and only their holders are searched for in `/proc`.
+//! UDP sockets are read from `/proc/net/udp`, listeners from sock_diag. Only sockets with at least
+//! one drop are kept, and `/proc` is searched only for their holders.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,7 +19,7 @@ use crate::read::sock_owners;
 /// counts drops.
 const DROPS: usize = 8;
 
-/// Reads the sockets; without listeners where the kernel has no `tcp_diag`.
+/// Reads the sockets. Leaves out listeners if the kernel has no `tcp_diag`.
 pub(crate) fn read(root: &Root) -> Result<Vec<LosingSocket>, ReadError> {
     let mut sockets: Vec<LosingSocket> = Vec::new();
     for file in ["/proc/net/udp", "/proc/net/udp6"] {
@@ -141,7 +141,7 @@ mod tests {
             let client =
                 socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None)
                     .unwrap();
-            // in progress, or refused in the end
+            // still in progress, or refused at the end
             let _ = connect(&client, &address);
             clients.push(client);
         }

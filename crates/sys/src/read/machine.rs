@@ -1,5 +1,5 @@
-//! Reads what identifies the machine (name, CPUs, kernel, whether it is virtual), and counts of all
-//! its CPUs together.
+//! Reads what identifies the machine (name, CPUs, kernel, whether it is virtual), and event counts
+//! over all its CPUs.
 
 use netsilo_model::cost::calibration::MachineIdentity;
 use netsilo_model::parse::stat::{Events, events};
@@ -21,15 +21,15 @@ pub fn machine_identity(root: &Root) -> Result<MachineIdentity, ReadError> {
     })
 }
 
-/// How often tasks were switched and interrupts arrived since boot; 0 each if it cannot be read.
+/// Numbers of task switches and of interrupts since boot. Each is 0 if it cannot be read.
 pub fn kernel_events(root: &Root) -> Events {
     root.parse("/proc/stat", |text| Ok(events(text))).unwrap_or_default()
 }
 
-/// Whether the CPUs are emulated by QEMU (TCG), so that measured times are meaningless.
+/// Whether QEMU (TCG) emulates the CPUs, so that measured times mean nothing.
 ///
-/// Detected by the hypervisor signature (leaf 0x40000000, `target/i386/cpu.c:cpu_x86_cpuid`), which
-/// other architectures do not have.
+/// Recognized by the hypervisor signature (leaf 0x40000000, `target/i386/cpu.c:cpu_x86_cpuid`).
+/// Other architectures have no signature.
 pub fn is_emulated() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -42,7 +42,7 @@ pub fn is_emulated() -> bool {
     false
 }
 
-/// Whether this is a virtual machine, by the CPU flags, else by the firmware's names.
+/// Whether this is a virtual machine: by the CPU flags, else by the firmware's names.
 pub(crate) fn virtual_machine(root: &Root, text: Option<&str>) -> Option<bool> {
     let word = |file: &str| root.parse(&format!("/sys/class/dmi/id/{file}"), scalar::word).ok();
     let firmware = || {

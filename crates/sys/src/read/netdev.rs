@@ -23,12 +23,12 @@ use crate::read::topology::numbered;
 
 pub(crate) const NET: &str = "/sys/class/net";
 
-/// Data of the whole machine that is joined with each netdev.
+/// Data of the whole machine that is combined with each netdev.
 pub(crate) struct Known<'a> {
     pub(crate) irqs: &'a BTreeMap<Irq, IrqState>,
     pub(crate) threads: &'a [NapiThread],
     pub(crate) genl: Option<&'a NetdevGenl>,
-    /// Netdevs as they were a moment ago: of these only what changes by itself is read again.
+    /// The netdevs of a moment ago. For these, only what changes by itself is read again.
     pub(crate) kept: &'a [Netdev],
 }
 
@@ -119,8 +119,8 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
     Some(netdev)
 }
 
-/// Reads what changes by itself: carrier, counters, CPUs of kthreads; nothing of a netdev that is
-/// down.
+/// Reads what changes by itself: carrier, counters, CPUs of kthreads. Reads nothing of a netdev
+/// that is down.
 fn again(notes: &Notes<'_>, known: &Known<'_>, dir: &str, mut netdev: Netdev) -> Netdev {
     if !netdev.up {
         return netdev;
@@ -177,7 +177,7 @@ fn hardware(notes: &Notes<'_>, dir: &str) -> Option<Hardware> {
     };
     let virtio =
         (link(&path, "subsystem").as_deref() == Some("virtio")).then(|| last(&path).to_owned());
-    // the vectors, address and node of a virtio device are its parent's
+    // a virtio device has the vectors, address and node of its parent
     let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
     let device = if virtio.is_some() { parent } else { path.as_str() };
     Some(Hardware {
@@ -193,7 +193,7 @@ fn hardware(notes: &Notes<'_>, dir: &str) -> Option<Hardware> {
 
 /// The NUMA node of a device.
 ///
-/// For a device on a bus without nodes (USB, auxiliary), `numa_node` of the nearest ancestor.
+/// `numa_node`; for a device on a bus without nodes (USB, auxiliary), that of the nearest ancestor.
 fn node(notes: &Notes<'_>, device: &str) -> Option<NodeId> {
     let mut dir = device;
     while dir.starts_with("/sys/devices/") {
@@ -205,8 +205,8 @@ fn node(notes: &Notes<'_>, device: &str) -> Option<NodeId> {
     None
 }
 
-/// Message-signalled interrupts; else those of an auxiliary device (since 6.11); else the legacy
-/// interrupt.
+/// The message-signalled interrupts; else those of an auxiliary device (since 6.11); else the
+/// legacy interrupt.
 fn irqs(notes: &Notes<'_>, device: &str) -> Vec<Irq> {
     for name in ["msi_irqs", "irqs"] {
         let listed = notes.note(notes.root.list(&format!("{device}/{name}"))).unwrap_or_default();
@@ -238,7 +238,7 @@ fn statistics(notes: &Notes<'_>, dir: &str) -> BTreeMap<String, u64> {
     names.into_iter().filter_map(value).collect()
 }
 
-/// Reads the queues and their settings, without edges to irqs and NAPIs.
+/// Reads the queues and their settings, but not their interrupts and NAPIs.
 pub(crate) fn queues(notes: &Notes<'_>, dir: &str, netdev: &mut Netdev) {
     let names = notes.note(notes.root.list(&format!("{dir}/queues"))).unwrap_or_default();
     for index in numbered(&names, "rx-") {
@@ -262,7 +262,7 @@ pub(crate) fn queues(notes: &Notes<'_>, dir: &str, netdev: &mut Netdev) {
     }
 }
 
-/// NAPIs listed by netlink, then those known only from their kthreads.
+/// The NAPIs that netlink lists, then those known only from their kthreads.
 fn napis(netdev: &Netdev, known: &Known<'_>) -> Vec<Napi> {
     let mut threads: Vec<&NapiThread> = known.threads.iter().collect();
     let mut take = |wanted: &dyn Fn(&NapiThread) -> bool| {
@@ -288,7 +288,7 @@ fn napis(netdev: &Netdev, known: &Known<'_>) -> Vec<Napi> {
     napis
 }
 
-/// The NAPI of a kthread, if it belongs to this netdev; 0 is unknown.
+/// The NAPI of a kthread, if it belongs to this netdev. 0 means unknown.
 fn thread_of(thread: &NapiThread, netdev: &Netdev) -> Option<NapiId> {
     napi_id(&thread.comm, &netdev.name).map(NapiId)
 }
@@ -360,7 +360,8 @@ fn owner(owner: &QueueHolder) -> String {
     }
 }
 
-/// Adds the edges that netlink did not report, by the names of interrupt actions.
+/// Adds the interrupts and NAPIs of queues that netlink did not report, by the names of interrupt
+/// actions.
 fn edges_from_names(
     netdev: &mut Netdev,
     virtio: Option<&str>,

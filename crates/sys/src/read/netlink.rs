@@ -1,6 +1,6 @@
 //! Reads over netlink: sockets, connections, queueing disciplines, NAPI and XDP programs.
 //!
-//! Each file asks one family or command, and returns values of [`netsilo_model::snapshot`].
+//! Each file sends one kind of request and returns values of [`netsilo_model::snapshot`].
 
 pub mod connections;
 pub mod netdev_genl;

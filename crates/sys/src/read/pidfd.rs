@@ -1,5 +1,5 @@
-//! Reads packet data of another process's socket: `pidfd_getfd` borrows the socket, socket options
-//! answer.
+//! Reads data about packets of another process's socket. `pidfd_getfd` borrows the socket; socket
+//! options give the data.
 //!
 //! Needs permission to trace that process (root). The borrowed socket is closed at once.
 

@@ -7,8 +7,8 @@ use netsilo_model::snapshot::prerequisites::{KernelFeature, Prerequisites};
 
 use crate::files::root::Root;
 
-/// A file of each feature; `*` stands for any one directory. A feature is there if any such file
-/// is, or if no directory in the place of `*` could have it.
+/// A file of each feature. `*` stands for any one directory. The feature exists if any matching
+/// file exists, or if `*` matches no directory that could contain the file.
 const FILES: [(KernelFeature, &str); 8] = [
     (KernelFeature::Btf, "/sys/kernel/btf/vmlinux"),
     (KernelFeature::CountsByInterrupt, "/sys/kernel/irq"),

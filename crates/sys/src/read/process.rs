@@ -6,7 +6,7 @@ use netsilo_model::snapshot::netdev::NapiThread;
 
 use crate::read::gaps::Notes;
 
-/// The path at which this process starts its own program again, even if its file was replaced.
+/// The path at which this process can start its own program again, even if the file was replaced.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// A process with its own name for itself (`comm`).
@@ -16,7 +16,7 @@ pub(crate) struct Process {
     pub(crate) comm: String,
 }
 
-/// All processes; a captured tree saves only the files of a process that are read later.
+/// All processes. A captured tree saves only those files of a process that are read later.
 pub(crate) fn processes(notes: &Notes<'_>) -> Vec<Process> {
     let root = notes.root.unrecorded();
     let Some(names) = notes.wanted(root.list("/proc")) else {
@@ -40,14 +40,14 @@ pub(crate) fn napi_threads(notes: &Notes<'_>, processes: &[Process]) -> Vec<Napi
 pub(crate) fn napi_thread(notes: &Notes<'_>, process: &Process) -> Option<NapiThread> {
     let dir = format!("/proc/{}", process.pid);
     let stat = notes.get(&format!("{dir}/stat"), pid_stat)?;
-    // `stat` cuts the name to 15 bytes, `comm` does not since 5.17
+    // `stat` cuts the name to 15 bytes; `comm` has the whole name since 5.17
     let comm = notes.get(&format!("{dir}/comm"), scalar::word)?;
     let cpus = notes.get(&format!("{dir}/status"), pid_status::cpus_allowed)?;
     stat.kthread.then_some(NapiThread { pid: process.pid, comm, start_time: stat.start_time, cpus })
 }
 
-/// The id of the NAPI that a kthread of this name polls, if it is one of this netdev; 0 if it has
-/// none, or is unknown: before 5.17 the name is cut to 15 bytes.
+/// The id of the NAPI that a kthread of this name polls, if the NAPI belongs to this netdev. The id
+/// is 0 if the NAPI has none or it is unknown: before 5.17 the name is cut to 15 bytes.
 pub(crate) fn napi_id(comm: &str, netdev: &str) -> Option<u32> {
     let name = comm.strip_prefix("napi/")?;
     match name.strip_prefix(netdev).and_then(|rest| rest.strip_prefix('-')) {

@@ -1,4 +1,4 @@
-//! Makes the next snapshot from the last one: reads only what changes without an announcement.
+//! Makes the next snapshot from the last one. Reads only what changes without an announcement.
 //!
 //! | read | when |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt, kthread,
 //! isolated or exclusive CPU has changed |
 //!
-//! Data that is not read is left out (other interrupts, other counters) or has the value last read.
+//! Other data (of other interrupts, other counters) is left out or keeps the value last read.
 //! Interrupts are read one by one or as a table, whichever costs less: see [`Counting`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ use crate::read::netdev::{NET, matches_netlink, queues};
 use crate::read::process::processes;
 use crate::read::{irq, knob_owners, snapshot};
 
-/// The interval of the slow reads, and so the maximum delay in noticing a change.
+/// The interval between slow reads. It is also the maximum delay until a change is noticed.
 const SLOW: Duration = Duration::from_secs(60);
 
 /// The displayed counters of a netdev.
@@ -52,7 +52,8 @@ const STATISTICS: &[&str] = &[
     "tx_dropped",
 ];
 
-/// The counter of a netdev without hardware: its packets may pass no NAPI that counts them.
+/// The counter that is read for a netdev without hardware, because its packets may pass no NAPI
+/// that counts them.
 const SOFTWARE_STATISTICS: &[&str] = &["rx_packets"];
 
 /// Makes successive snapshots with few reads.
@@ -86,7 +87,7 @@ impl Refresher {
         Ok(snapshot)
     }
 
-    /// The snapshot after `last`; `last` must be the snapshot that the previous call returned.
+    /// The snapshot after `last`, which must be the snapshot that the previous call returned.
     pub fn next(&mut self, root: &Root, last: &Snapshot) -> Result<Snapshot, ReadError> {
         match self.opened.as_mut().map(|opened| opened.next(root, last)) {
             Some(Ok(snapshot)) => Ok(snapshot),
@@ -120,7 +121,7 @@ impl Stale {
     }
 }
 
-/// All interrupts of a netdev: those of its queues and the others.
+/// All interrupts of a netdev: those of its queues, and the others.
 fn irqs_of(netdev: &Netdev) -> impl Iterator<Item = Irq> + '_ {
     let rx = netdev.rx_queues.iter().filter_map(|queue| Some(queue.irq.as_ref()?.to));
     let tx = netdev.tx_queues.iter().filter_map(|queue| Some(queue.irq.as_ref()?.to));
@@ -132,7 +133,8 @@ fn has_hardware(netdev: &Netdev) -> bool {
     netdev.device_path.is_some() || irqs_of(netdev).next().is_some()
 }
 
-/// The counters that are read of a netdev; without hardware they say something of a single queue.
+/// The counters that are read for a netdev. Without hardware they are read only if the netdev has a
+/// single queue, because then they are that queue's counts.
 fn statistics_of(netdev: &Netdev) -> &'static [&'static str] {
     match netdev.rx_queues.len() {
         _ if has_hardware(netdev) => STATISTICS,
@@ -141,7 +143,7 @@ fn statistics_of(netdev: &Netdev) -> &'static [&'static str] {
     }
 }
 
-/// Removes values that are not refreshed, so that stale counts are not mistaken for new ones.
+/// Removes values that are not refreshed, so that old counts are not mistaken for new ones.
 fn leave_out(snapshot: &mut Snapshot) {
     let wanted: BTreeSet<Irq> = snapshot.netdevs.iter().flat_map(irqs_of).collect();
     let (kept, others) =
@@ -162,7 +164,7 @@ fn leave_out(snapshot: &mut Snapshot) {
 
 /// How interrupts are counted.
 ///
-/// Measured on 6.18 with 2 CPUs: each row of `/proc/interrupts` costs 1.4 us, wanted or not; the
+/// Measured on 6.18 with 2 CPUs: each row of `/proc/interrupts` costs 1.4 us, wanted or not. The
 /// two cached files of an interrupt in `/sys/kernel/irq` cost 1.75 us together.
 #[derive(Debug)]
 enum Counting {
@@ -198,7 +200,7 @@ struct Opened {
     stat: CachedFile,
     softirqs: CachedFile,
     softnet: Option<CachedFile>,
-    /// Netdevs with their inode numbers, which distinguish two of the same name.
+    /// Netdevs with their inode numbers, which distinguish two netdevs of the same name.
     names: Vec<(String, u64)>,
     counting: Counting,
     /// Requested and effective affinity.
@@ -406,7 +408,7 @@ impl Opened {
         Ok(stats.into_iter().map(counters).collect())
     }
 
-    /// Reads values whose changes are not announced and rare.
+    /// Reads values that change rarely and without an announcement.
     fn read_slow_values(
         &mut self,
         root: &Root,
@@ -444,7 +446,7 @@ impl Opened {
     }
 }
 
-/// Refreshes a netdev; without hardware only the CPUs of its kthreads.
+/// Refreshes a netdev. Without hardware, refreshes only the CPUs of its kthreads.
 fn refresh_netdev(
     cache: &mut FdCache,
     root: &Root,
@@ -472,7 +474,7 @@ fn refresh_netdev(
     Ok(())
 }
 
-/// Reads the queues' settings again; returns whether the set of queues is unchanged.
+/// Reads the queues' settings again. Returns whether the set of queues is unchanged.
 fn refresh_queues(notes: &Notes<'_>, netdev: &mut Netdev, dir: &str) -> bool {
     let mut now = Netdev::default();
     queues(notes, dir, &mut now);
@@ -495,7 +497,8 @@ fn refresh_queues(notes: &Notes<'_>, netdev: &mut Netdev, dir: &str) -> bool {
     same_rx && same_tx
 }
 
-/// Whether the affinity of an interrupt or kthread changed, possibly by a newly started program.
+/// Whether the affinity of an interrupt or kthread has changed. A newly started program may have
+/// changed it.
 fn moved(last: &Snapshot, now: &Snapshot) -> bool {
     let irqs =
         |it: &Snapshot| it.irqs.values().map(|state| state.requested.clone()).collect::<Vec<_>>();

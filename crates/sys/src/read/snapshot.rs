@@ -46,20 +46,20 @@ fn whole(root: &Root, kept: Option<&Kept>) -> Result<(Snapshot, Vec<Process>), R
     look(root, true, kept, || irq::interrupts(root, None))
 }
 
-/// As [`snapshot`], without interrupt counts, drop counters and the audit.
+/// The same as [`snapshot`], without interrupt counts, drop counters and the audit.
 pub fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
     Ok(look(root, false, None, || irq::uncounted(root))?.0)
 }
 
-/// Snapshots in short intervals: the topology, the list of processes, the programs that write the
-/// same knobs, sysctls, the settings of netdevs, the audit, and the hints and nodes of interrupts
-/// are read again only after [`SELDOM`], when a CPU comes or goes, and when this process has
-/// written a setting. A netdev's settings are read at once if it goes up or down, or if its
-/// kthreads are switched on or off.
+/// Takes snapshots at short intervals. Some data is read again only after [`SELDOM`], when a CPU
+/// comes or goes, and when this process has written a setting: the topology, the list of processes,
+/// the programs that write the same knobs, sysctls, the settings of netdevs, the audit, and the
+/// hints and nodes of interrupts. If a netdev goes up or down, or if its kthreads are switched on
+/// or off, its settings are read at once.
 #[derive(Debug, Default)]
 pub(crate) struct Series(Option<Kept>);
 
-/// What is read seldom, and when it was.
+/// The data that is read seldom, and when it was read.
 #[derive(Debug)]
 struct Kept {
     at: Duration,
@@ -80,7 +80,7 @@ struct Kept {
 const SELDOM: Duration = Duration::from_secs(5);
 
 impl Series {
-    /// The next snapshot; a tree that is being saved gets everything.
+    /// The next snapshot. If the tree is being saved, everything is read.
     pub(crate) fn next(&mut self, root: &Root) -> Result<Snapshot, ReadError> {
         self.next_after(writes::count(), root)
     }
@@ -182,7 +182,7 @@ fn look(
     Ok((snapshot, processes))
 }
 
-/// A malformed file is an error, an unreadable one a gap.
+/// A malformed file is an error; an unreadable one is a gap.
 fn wanted<T>(notes: &Notes<'_>, read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match read {
         Err(e @ ReadError::Parse { .. }) => Err(e),
@@ -283,11 +283,12 @@ fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
     }
 }
 
-/// Times of the ksoftirqd threads; a CPU is missing if its kernel keeps none (`CONFIG_SCHED_INFO`).
+/// Times of the ksoftirqd threads. A CPU is missing if its kernel keeps no times
+/// (`CONFIG_SCHED_INFO`).
 fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, ThreadTime> {
     let time = |process: &Process| {
         let cpu = process.comm.strip_prefix("ksoftirqd/")?.parse().ok().map(CpuId)?;
-        // saves `comm` in a captured tree, whose reader searches by name again
+        // saves `comm` in a captured tree, because the reader of the tree searches by name again
         notes.get(&format!("/proc/{}/comm", process.pid), scalar::word)?;
         Some((cpu, time_of(notes, process.pid)?))
     };
@@ -306,7 +307,7 @@ fn time_of(notes: &Notes<'_>, pid: u32) -> Option<ThreadTime> {
 /// File name in a bundle.
 pub(crate) const LOSING_SOCKETS: &str = "losing_sockets.json";
 
-/// Sysctls stored as printed, besides those that netsilo may write.
+/// Sysctls that are stored as printed, in addition to those that netsilo may write.
 const READ_ONLY: &[&str] = &[
     "net.core.netdev_rss_key",
     "net.core.netdev_tstamp_prequeue",

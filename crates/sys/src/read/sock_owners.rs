@@ -1,7 +1,7 @@
 //! Which processes hold which sockets, and where their threads run.
 //!
-//! Reads `/proc/<pid>/{fd,comm,cgroup,task}`. Processes that exit meanwhile or are not accessible
-//! are left out.
+//! Reads `/proc/<pid>/{fd,comm,cgroup,task}`. Leaves out processes that exit meanwhile or are not
+//! accessible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,7 +10,8 @@ use std::{fs, io};
 use netsilo_model::derive::sock_diag::{Process, Thread};
 use netsilo_model::parse::schedstat;
 
-/// The holders of each socket, by its inode: thread group id -> one of its descriptors for it.
+/// The holders of each socket, by its inode. For each holder: thread group id -> one of its
+/// descriptors of the socket.
 pub(crate) type Holders = BTreeMap<u32, BTreeMap<u32, i32>>;
 
 /// Finds the holders of the wanted sockets.

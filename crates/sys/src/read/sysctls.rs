@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::files::root::Root;
 
-/// All sysctls below `net`, by their dotted names, as printed; without those that cannot be read.
+/// All sysctls below `net` as printed, by their dotted names. Leaves out those that cannot be read.
 pub fn network_sysctls(root: &Root) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     below(root, "/proc/sys/net", "net", &mut all);

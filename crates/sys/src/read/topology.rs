@@ -18,8 +18,8 @@ const NODES: &str = "/sys/devices/system/node";
 
 /// Reads the topology.
 ///
-/// An error means that the CPUs themselves are not known. A level that cannot be read is one that
-/// the CPU shares with itself only.
+/// Fails if the CPUs themselves are not known. If a level cannot be read, the CPU shares that level
+/// with no other CPU.
 pub fn topology(root: &Root) -> Result<Topology, ReadError> {
     let notes = Notes::new(root);
     let topology = noted(&notes)?;
@@ -27,7 +27,7 @@ pub fn topology(root: &Root) -> Result<Topology, ReadError> {
     Ok(topology)
 }
 
-/// The CPUs that are online, as the kernel lists them.
+/// The online CPUs, as listed by the kernel.
 pub(crate) fn online(root: &Root) -> Result<Option<CpuSet>, ReadError> {
     root.optional(&format!("{CPUS}/online"), cpu_lists::list)
 }
@@ -38,7 +38,7 @@ pub fn possible(root: &Root) -> Result<CpuSet, ReadError> {
     listed.map_or_else(|| Ok(topology(root)?.possible), Ok)
 }
 
-/// As [`topology`], with what could not be read as gaps.
+/// The same as [`topology`]; what could not be read is recorded as gaps.
 pub(crate) fn noted(notes: &Notes<'_>) -> Result<Topology, ReadError> {
     let root = notes.root;
     let numbered = numbered(&root.unrecorded().list(CPUS)?, "cpu");
@@ -49,7 +49,7 @@ pub(crate) fn noted(notes: &Notes<'_>) -> Result<Topology, ReadError> {
     let nodes = nodes(notes);
     let advisory = |path: &str| notes.get(path, cpu_lists::list).unwrap_or_default();
     let performance = advisory("/sys/devices/cpu_core/cpus");
-    // Those in `cpu_lowpower` (6.13 and later) are outside the last-level cache.
+    // CPUs in `cpu_lowpower` (6.13 and later) are outside the last-level cache.
     let efficiency =
         advisory("/sys/devices/cpu_atom/cpus").or(&advisory("/sys/devices/cpu_lowpower/cpus"));
     let mut cpus = BTreeMap::new();
@@ -79,7 +79,7 @@ pub(crate) fn noted(notes: &Notes<'_>) -> Result<Topology, ReadError> {
     Ok(topology.nested())
 }
 
-/// Kernels before 2.6.29 have no list of online CPUs; each CPU but the first may have a file.
+/// Kernels before 2.6.29 have no list of online CPUs. Each CPU except the first may have a file.
 fn online_one_by_one(notes: &Notes<'_>, present: &CpuSet) -> CpuSet {
     let is_online = |cpu: &CpuId| {
         let path = format!("{CPUS}/cpu{cpu}/online");
@@ -114,7 +114,8 @@ fn online_cpu(notes: &Notes<'_>, cpu: CpuId) -> Cpu {
     }
 }
 
-/// A CPU that shares nothing: an offline one, because the kernel does not show what it shares.
+/// A CPU that shares nothing. This is used for an offline CPU, because the kernel does not show
+/// what it shares.
 fn alone(cpu: CpuId) -> Cpu {
     let alone = CpuSet::from_cpu(cpu);
     Cpu {
@@ -129,7 +130,8 @@ fn alone(cpu: CpuId) -> Cpu {
     }
 }
 
-/// The CPUs under each data or unified cache of a CPU, by level; empty where the kernel names none.
+/// The CPUs that share each data or unified cache of a CPU, by level. Empty if the kernel lists no
+/// caches.
 fn caches(notes: &Notes<'_>, cpu: CpuId) -> BTreeMap<u32, CpuSet> {
     let dir = format!("{CPUS}/cpu{cpu}/cache");
     let names = notes.note(notes.root.unrecorded().list(&dir)).unwrap_or_default();
@@ -159,7 +161,7 @@ fn nodes(notes: &Notes<'_>) -> BTreeMap<NodeId, Node> {
     numbered(&names, "node").into_iter().map(read).collect()
 }
 
-/// Reads the list if it exists, else the mask: old kernels have masks only.
+/// Reads the list if it exists, else the mask. Old kernels have only masks.
 fn list_or_mask(notes: &Notes<'_>, path: &str, list: &str, mask: &str) -> Option<CpuSet> {
     let read = |suffix, parse: fn(&str) -> _| notes.get(&format!("{path}{suffix}"), parse);
     read(list, cpu_lists::list).or_else(|| read(mask, cpu_lists::mask))

@@ -1,9 +1,9 @@
-//! Applies a plan as one transaction; the process may die after any line.
+//! Applies a plan as one transaction. The process may die after any line.
 //!
 //! The steps: check that nothing has changed since the plan was made; write the whole plan and the
-//! old values to the journal and sync it; start the guard; for each change write, read back and
-//! record. A failed write restores the earlier ones in reverse order. Progress is reported as
-//! [`ApplyEvent`]s.
+//! old values to the journal and sync it; start the guard; then write, read back and record each
+//! change. If a write fails, the earlier ones are restored in reverse order. Progress is reported
+//! as [`ApplyEvent`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,17 +24,17 @@ use crate::transaction::verify::{Arrival, Moved};
 
 /// Options of [`apply`].
 pub struct TransactionOptions<'a> {
-    /// If set, the guard restores unless confirmed within this time; needs
-    /// [`TransactionOptions::start_guard`].
+    /// If set, the guard restores the old values unless the operator confirms within this time.
+    /// Needs [`TransactionOptions::start_guard`].
     pub confirm_within: Option<Duration>,
-    /// Starts the guard of a transaction and returns once it is watching; called before the first
-    /// write.
+    /// Starts the guard of a transaction and returns once the guard is watching. Called before the
+    /// first write.
     pub start_guard: &'a mut dyn FnMut(u64) -> io::Result<()>,
-    /// How long to wait until interrupts arrive on their new CPUs; zero checks once.
+    /// How long to wait until interrupts arrive on their new CPUs. Zero checks once.
     pub wait: Duration,
 }
 
-/// A step while a plan is applied.
+/// A step of applying a plan.
 #[derive(Debug)]
 pub enum ApplyEvent<'a> {
     /// The plan and all old values are on disk.
@@ -57,11 +57,11 @@ pub enum ApplyEvent<'a> {
     Restored(&'a Target, &'a RestoreResult),
     /// The result of restoring a setting that a write had reset.
     Attached(&'a AttachedRow),
-    /// Every change is written; waiting for interrupts to arrive.
+    /// Every change is written. Waiting for interrupts to arrive.
     Waiting {
         /// Number of interrupts.
         irqs: usize,
-        /// The longest time, for all of them together.
+        /// Maximum time for all interrupts together.
         at_most: Duration,
     },
     /// An interrupt arrived, or the time limit passed.
@@ -73,7 +73,7 @@ pub enum ApplyEvent<'a> {
 pub struct Applied {
     /// The transaction; `None` if there was nothing to write.
     pub transaction: Option<u64>,
-    /// The time since boot at which its guard restores the old values; `None` without a guard.
+    /// The guard restores the old values at this time since boot. `None` without a guard.
     pub confirm_by: Option<Duration>,
     /// The knobs written, with the values read back.
     pub settled: Vec<(Target, Value)>,
@@ -86,7 +86,7 @@ pub struct Applied {
 /// Why a plan was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// The journal cannot be used; nothing was written.
+    /// The journal cannot be used. Nothing was written.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// An earlier transaction was interrupted.
@@ -106,7 +106,7 @@ pub enum ApplyError {
     /// No permission to write.
     #[error("{0}; nothing was written")]
     NoPermission(KnobError),
-    /// The kernel might never return from a write now.
+    /// The write might never return from the kernel now.
     #[error("{0}; nothing was written")]
     Waiting(KnobError),
     /// The guard did not start.
@@ -159,7 +159,7 @@ pub enum Drift {
         /// Its current value.
         now: Value,
     },
-    /// It was not found or cannot be read.
+    /// It was not found or could not be read.
     Unreadable(KnobError),
 }
 
@@ -174,7 +174,7 @@ impl fmt::Display for Drift {
     }
 }
 
-/// Number of drifts that the error names.
+/// Maximum number of drifts that the error names.
 const NAMED: usize = 8;
 
 fn list(drifts: &[Drift]) -> String {
@@ -185,7 +185,7 @@ fn list(drifts: &[Drift]) -> String {
     words.join("; ")
 }
 
-/// Number of the daemon's transactions that triggers compaction into one.
+/// When the daemon has this many transactions, they are compacted into one.
 const COMPACT_AT: usize = 16;
 
 /// Applies changes as one transaction with [`Origin::Operator`].
@@ -233,7 +233,7 @@ pub fn apply_for(
         Err(why) => return Err(roll_back(kernel, journal, transaction, why, watch)),
     };
     let moved = Moved::note(kernel, settled.iter().filter_map(moved_irq));
-    // No writes after this point, so release the lock: `confirm` and the guard may need it.
+    // No writes follow, so release the lock: `confirm` and the guard may need it.
     drop(journal);
     watch(ApplyEvent::Waiting { irqs: moved.len(), at_most: options.wait });
     let arrivals = moved
@@ -246,7 +246,7 @@ pub fn apply_for(
 /// Records the current values of these knobs before running a command that may write any of them.
 ///
 /// Returns the transaction's number. The transaction stays unfinished until it is undone. Entries
-/// are stored in reverse of the write order, so that undo writes them in the order of an apply.
+/// are stored in reverse write order, so that undo writes them in the order of an apply.
 pub fn record_current_values(
     kernel: &dyn Kernel,
     dir: &Path,
@@ -276,13 +276,13 @@ pub fn record_current_values(
     Ok(journal.begin(Origin::Operator, entries, attached, None)?)
 }
 
-/// The current value if another program has overwritten ours.
+/// The current value, if another program has overwritten ours.
 fn overwritten(kernel: &dyn Kernel, target: &Target, settled: &Value) -> Option<(Target, Value)> {
     let now = knob::read_settled(kernel, target, settled).ok()?.value;
     (now != *settled).then(|| (target.clone(), now))
 }
 
-/// Refuses to start a transaction on top of one that may still be restored automatically.
+/// Refuses to start a transaction while an earlier one may still be restored automatically.
 fn refuse_on_top(journal: &Journal) -> Result<(), ApplyError> {
     for transaction in journal.transactions().iter().filter(|t| t.is_open()) {
         if transaction.is_unfinished() {
@@ -295,7 +295,7 @@ fn refuse_on_top(journal: &Journal) -> Result<(), ApplyError> {
     Ok(())
 }
 
-/// A change that passed the checks and can be written.
+/// A change that passed the checks and may be written.
 struct Write<'a> {
     index: usize,
     change: &'a Change,
@@ -303,7 +303,7 @@ struct Write<'a> {
     entry: Entry,
 }
 
-/// Checks that the plan still matches the machine and may be written; skips changes with no effect.
+/// Checks that the plan still matches the machine and may be written. Skips changes with no effect.
 fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>>, ApplyError> {
     let finder = Finder::new(kernel);
     let mut seen = BTreeSet::new();
@@ -331,7 +331,7 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
             }
         };
         let settles_as = knob::settles_as(kernel, change);
-        // Writing an equal value has an effect: it flushes the table of rps_sock_flow_entries.
+        // Writing an equal value has an effect too: it flushes the table of rps_sock_flow_entries.
         if *new == now.value || settles_as == now.value {
             continue;
         }
@@ -342,12 +342,13 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
         let entry = Entry::new(change, now, settles_as, kthread);
         writes.push(Write { index, change, place, entry });
     }
-    // A hand-written plan may have any order. What resets queues comes before their settings.
+    // A hand-written plan may have any order. Knobs that reset queues are written before the
+    // queues' settings.
     writes.sort_by_key(|write| write.change.target.step(write.change.new.is_off()));
     if drifts.is_empty() { Ok(writes) } else { Err(ApplyError::Drifted(drifts)) }
 }
 
-/// Writes, reads back and records the changes one at a time.
+/// Writes, reads back and records the changes one by one.
 fn write_all(
     kernel: &dyn Kernel,
     journal: &mut Journal,
@@ -390,7 +391,7 @@ fn roll_back(
     watch: &mut dyn FnMut(ApplyEvent<'_>),
 ) -> ApplyError {
     watch(ApplyEvent::Failed(&why));
-    // A journal that cannot be appended to must not prevent restoring: undo works without this
+    // If the journal cannot be appended to, restoring must continue: undo works without this
     // record.
     let _ = journal.failed(transaction, why.to_string());
     let knobs = journal.transaction(transaction).cloned();
@@ -402,7 +403,7 @@ fn roll_back(
         })
     });
     undone.attached.iter().for_each(|row| watch(ApplyEvent::Attached(row)));
-    // A write that was not answered may still take effect: its transaction stays open.
+    // If the kernel did not answer, the write may still take effect: its transaction stays open.
     if undone.is_complete() && !why.is_no_answer() {
         let _ = journal.undone(transaction, RestoredBy::Apply);
         ApplyError::Restored { why, undone: Box::new(undone) }

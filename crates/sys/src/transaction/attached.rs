@@ -1,10 +1,10 @@
 //! The settings of a netdev's queues that a write of another knob may reset: CPUs and scheduling of
 //! its NAPIs' kthreads, CPUs of its interrupts, RPS, flow counts, XPS, the RSS table.
 //!
-//! A driver that recreates its queues, interrupts or NAPIs (`threaded`, channels, rings, MTU,
-//! some offloads) chooses these settings itself. So a transaction records them before its first
-//! write and restores them by queue: after the write, unless channels were changed, and after undo.
-//! A value that another program has set since is kept instead.
+//! When a driver recreates its queues, interrupts or NAPIs (`threaded`, channels, rings, MTU, some
+//! offloads), it chooses these settings itself. So a transaction records them before its first
+//! write. It restores them by queue after the write, unless channels were changed, and after undo.
+//! If another program has set a value since, that value is kept instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,19 +24,19 @@ use crate::transaction::queues::{Finder, QueueSetting};
 pub struct Attached {
     /// The netdev.
     pub netdev: NetdevIdentity,
-    /// Which creation the netdev is of, if it is virtual.
+    /// If the netdev is virtual: which creation of it this is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<u64>,
     /// Each setting with its text.
     pub settings: Vec<(QueueSetting, String)>,
 }
 
-/// What became of a setting that had to be restored.
+/// The result for a setting that had to be restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachedRow {
     /// The netdev's name now.
     pub netdev: String,
-    /// The setting; `None` for all of a netdev that is down.
+    /// The setting; `None` for all settings of a netdev that is down.
     pub setting: Option<QueueSetting>,
     /// Its result.
     pub result: AttachedResult,
@@ -47,18 +47,18 @@ pub struct AttachedRow {
 pub enum AttachedResult {
     /// It has its old value again.
     Restored,
-    /// Another program has set this value since: it has it again.
+    /// Another program has set this value since, and it was restored.
     Kept(String),
-    /// The kernel or the driver places this interrupt itself.
+    /// The kernel or the driver chooses the CPU of this interrupt itself.
     PlacedByKernel,
-    /// There is no such queue, interrupt or kthread now.
+    /// The queue, interrupt or kthread does not exist now.
     Gone,
     /// It could not be restored, for this reason.
     Failed(String),
 }
 
 impl AttachedRow {
-    /// Whether a value of ours, or one that a write of ours caused, is still in the kernel.
+    /// Whether the kernel still has a value of ours, or one that a write of ours caused.
     pub fn is_failure(&self) -> bool {
         matches!(self.result, AttachedResult::Failed(_))
     }
@@ -77,7 +77,9 @@ impl fmt::Display for AttachedResult {
         match self {
             Self::Restored => f.write_str("restored"),
             Self::Kept(text) => write!(f, "left alone: another program has changed it to {text}"),
-            Self::PlacedByKernel => f.write_str("left alone: the kernel places this interrupt"),
+            Self::PlacedByKernel => {
+                f.write_str("left alone: the kernel chooses the cpu of this interrupt")
+            }
             Self::Gone => f.write_str("gone (no such queue, interrupt or kthread any more)"),
             Self::Failed(why) => write!(f, "NOT RESTORED ({why})"),
         }
@@ -87,7 +89,7 @@ impl fmt::Display for AttachedResult {
 /// The texts by setting.
 type Texts = BTreeMap<QueueSetting, String>;
 
-/// The settings that writes of these knobs may reset, with their present texts.
+/// The settings that writes of these knobs may reset, with their current texts.
 pub(crate) fn before<'a>(
     kernel: &dyn Kernel,
     targets: impl Iterator<Item = &'a Target>,
@@ -125,9 +127,9 @@ fn texts(
     wanted.filter_map(|(setting, place)| Some((setting, kernel.get(&place).ok()?))).collect()
 }
 
-/// Restores what writes of a transaction have reset; `written` has the text of each place that the
-/// transaction itself wrote before. Not after a change of channels: the driver spreads another
-/// number of interrupts then.
+/// Restores what writes of a transaction have reset. `written` has the text of each place that the
+/// transaction itself wrote before. Do not call it after a change of channels: the driver then has
+/// another number of interrupts to spread.
 pub(crate) fn keep(
     kernel: &dyn Kernel,
     before: &[Attached],
@@ -151,13 +153,13 @@ pub(crate) fn keep(
     rows
 }
 
-/// The settings that differ from `before` now.
+/// The settings that now differ from `before`.
 pub(crate) fn changed(kernel: &dyn Kernel, before: &[Attached]) -> Vec<Attached> {
     let finder = Finder::new(kernel);
     before.iter().filter_map(|it| changed_of(kernel, &finder, it, &|_| true)).collect()
 }
 
-/// The settings without those that others have with the same text.
+/// The settings, except those that `others` have with the same text.
 pub(crate) fn without(mut all: Vec<Attached>, others: &[Attached]) -> Vec<Attached> {
     for attached in &mut all {
         let same = others.iter().filter(|it| it.netdev == attached.netdev);
@@ -168,7 +170,7 @@ pub(crate) fn without(mut all: Vec<Attached>, others: &[Attached]) -> Vec<Attach
     all
 }
 
-/// Those of one netdev that differ from what they were, at places that are wanted.
+/// The settings of one netdev that differ from their earlier text, at the wanted places.
 fn changed_of(
     kernel: &dyn Kernel,
     finder: &Finder<'_>,
@@ -186,9 +188,9 @@ fn changed_of(
     (!settings.is_empty()).then(|| Attached { settings, ..attached.clone() })
 }
 
-/// The settings that another program has changed since: they differ from `before` and from what
-/// they were `after` our writes. If that is not known, because netsilo was killed between a write
-/// and its record, none. Of a place that a transaction itself writes, `is_ours` knows better.
+/// The settings that another program has changed since: they differ from `before` and from `after`,
+/// their text after our writes. Empty if `after` is not known because netsilo was killed between a
+/// write and its record. For a place that a transaction itself writes, `is_ours` decides instead.
 pub(crate) fn foreign(
     kernel: &dyn Kernel,
     before: &[Attached],
@@ -202,9 +204,9 @@ pub(crate) fn foreign(
     without(before.iter().filter_map(changed).collect(), after.unwrap_or_default())
 }
 
-/// What a place gets back.
+/// The text that a place gets back.
 pub(crate) enum Wish {
-    /// What was recorded.
+    /// The recorded text.
     Recorded,
     /// This text.
     Text(String),
@@ -212,8 +214,8 @@ pub(crate) enum Wish {
     Nothing,
 }
 
-/// Restores settings, each to its text in `kept`, else to the one in `before`, unless there is a
-/// `wish` for its place; the rows leave out what has its text already.
+/// Restores each setting to its text in `kept`, else to the one in `before`, unless there is a
+/// `wish` for its place. Settings that have their text already are not in the rows.
 pub(crate) fn restore(
     kernel: &dyn Kernel,
     before: &[Attached],
@@ -246,7 +248,7 @@ fn restore_netdev(
     let mut places = Finder::new(kernel).places(netdev);
     let (mut gone, mut threaded) = (false, false);
     for (setting, old) in &attached.settings {
-        // The kthreads are there once their NAPIs are threaded.
+        // The kthreads exist once their NAPIs are threaded.
         if threaded && !matches!(setting, QueueSetting::NapiThreaded(_)) {
             places = Finder::new(kernel).places(netdev);
             threaded = false;
@@ -271,16 +273,17 @@ fn restore_netdev(
             AttachedRow { netdev, setting, result }
         }));
     }
-    // A netdev that is down has no interrupts, and a virtual one no kthreads.
+    // A netdev that is down has no interrupts; if it is virtual, it has no kthreads.
     if gone && !knob::is_up(kernel, netdev).unwrap_or(true) {
         rows.retain(|row| row.netdev != netdev || row.result != AttachedResult::Gone);
-        let why = format!("waiting: {netdev} is down; run `ip link set {netdev} up`, then again");
+        let why =
+            format!("waiting: {netdev} is down; run `ip link set {netdev} up`, then try again");
         let result = AttachedResult::Failed(why);
         rows.push(AttachedRow { netdev: netdev.to_owned(), setting: None, result });
     }
 }
 
-/// Writes a text where it differs; `None` if there is nothing to say.
+/// Writes a text where it differs. Returns `None` if there is nothing to report.
 fn back(
     kernel: &dyn Kernel,
     netdev: &str,
@@ -296,10 +299,10 @@ fn back(
     }
 }
 
-/// How often, a millisecond apart, a setting is read before an unexpected text counts.
+/// How often a setting is read, a millisecond apart, before an unexpected text counts.
 const LOOKS: u32 = 10;
 
-/// Writes a text where it differs; whether it differed.
+/// Writes a text if it differs. Returns whether it differed.
 fn write(
     kernel: &dyn Kernel,
     netdev: &str,

@@ -1,8 +1,8 @@
 //! Runs a call that may never return in a child process, and waits for it for a limited time.
 //!
 //! A driver that waits for itself holds rtnl and sleeps uninterruptibly. A thread would not help:
-//! the kernel frees a process only when all of its threads have ended, so whoever waits for netsilo
-//! would wait for the driver.
+//! the kernel frees a process only when all of its threads have ended, so anyone who waits for
+//! netsilo would wait for the driver.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -15,10 +15,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// How long a driver may take to answer: a firmware that resets its device takes several seconds.
+/// How long a driver may take to answer. Firmware that resets its device takes several seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The same once a call was not answered: whatever holds rtnl blocks the other calls too.
+/// The limit once a call was not answered, because whatever holds rtnl blocks the other calls too.
 const LESS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a child may take to end after SIGKILL, unless it sleeps uninterruptibly.
@@ -30,7 +30,7 @@ const END: Duration = Duration::from_millis(200);
 pub struct NoAnswer(Duration);
 
 impl NoAnswer {
-    /// The error of a call that was not answered within this time.
+    /// The error of a call that got no answer within this time.
     pub fn within(patience: Duration) -> io::Error {
         io::Error::new(io::ErrorKind::TimedOut, Self(patience))
     }
@@ -73,9 +73,9 @@ fn call_within(
 ) -> io::Result<String> {
     let (answer, question) = pipe_with(PipeFlags::CLOEXEC)?;
     let parent = rustix::process::getpid();
-    // SAFETY: the child calls `work`, writes to a pipe and exits. It has one thread and takes no
-    // lock that another thread of the parent may hold: glibc makes its allocator usable after
-    // fork, and `work` uses files, sockets and the allocator only.
+    // SAFETY: the child calls `work`, writes to a pipe and exits. It has one thread. It takes no
+    // lock that another thread of the parent may hold: glibc makes its allocator usable after fork,
+    // and `work` uses only files, sockets and the allocator.
     #[allow(unsafe_code)]
     let child = unsafe { libc::fork() };
     match child {
@@ -92,9 +92,9 @@ fn call_within(
     }
 }
 
-/// What a child does: the answer is `0` and the text, `1` and an errno, or `2` and a message.
+/// Runs in the child. The answer is `0` and the text, `1` and an errno, or `2` and a message.
 fn answer_and_exit(parent: Pid, question: OwnedFd, work: impl FnOnce() -> io::Result<String>) -> ! {
-    // It must not write after `netsilo undo`, which may run as soon as its parent is dead.
+    // The child must not write after `netsilo undo`, which may run as soon as the parent is dead.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     if rustix::process::getppid() == Some(parent) {
         let result = catch_unwind(AssertUnwindSafe(work))
@@ -108,7 +108,8 @@ fn answer_and_exit(parent: Pid, question: OwnedFd, work: impl FnOnce() -> io::Re
         };
         let _ = File::from(question).write_all(&bytes);
     }
-    // SAFETY: ends the child without the parent's exit handlers, whose state it shares.
+    // SAFETY: ends the child without the parent's exit handlers, because the child shares their
+    // state.
     #[allow(unsafe_code)]
     unsafe {
         libc::_exit(0)
@@ -118,7 +119,7 @@ fn answer_and_exit(parent: Pid, question: OwnedFd, work: impl FnOnce() -> io::Re
 fn wait(child: Pid, answer: OwnedFd, patience: Duration) -> io::Result<String> {
     if !is_readable(&answer, patience)? {
         let _ = kill_process(child, Signal::KILL);
-        // Its end closes the pipe, unless it sleeps uninterruptibly: then nobody can end it.
+        // The child's end closes the pipe. If it sleeps uninterruptibly, nobody can end it.
         if is_readable(&answer, END)? {
             let _ = waitpid(Some(child), WaitOptions::empty());
         }
@@ -133,11 +134,11 @@ fn wait(child: Pid, answer: OwnedFd, patience: Duration) -> io::Result<String> {
         Some(b'0') => Ok(text),
         Some(b'1') => Err(text.parse().map_or_else(io::Error::other, io::Error::from_raw_os_error)),
         Some(_) => Err(io::Error::other(text)),
-        None => Err(io::Error::other("the process that should do it was killed")),
+        None => Err(io::Error::other("its child process was killed")),
     }
 }
 
-/// Whether there is something to read, or the end, within this time.
+/// Whether there is something to read, or the end was reached, within this time.
 fn is_readable(fd: &OwnedFd, within: Duration) -> io::Result<bool> {
     let end = Instant::now() + within;
     loop {
@@ -179,7 +180,7 @@ mod tests {
         mknodat(CWD, &fifo, FileType::Fifo, Mode::from(0o600), 0).unwrap();
         let bounded =
             Bounded { patience: Duration::from_millis(50), unanswered: AtomicBool::new(false) };
-        // Nobody reads it: opening it for writing waits for ever.
+        // Nobody reads it, so opening it for writing waits forever.
         let error = bounded.call(|| std::fs::write(&fifo, "x").map(|()| String::new()));
         let error = error.unwrap_err();
         assert!(NoAnswer::is(&error), "{error}");

@@ -1,11 +1,11 @@
-//! Compaction: the daemon's many small transactions become one with the same effect on undo.
+//! Compacts the daemon's many small transactions into one that has the same effect on undo.
 //!
 //! No file access here.
 //!
 //! For each knob, undo is simulated on the knob's current value, from the newest transaction to the
-//! oldest. The resulting value becomes the old value of the compacted entry. So a chain that
-//! another program has interrupted, or an undo that was killed half way, compacts into what undo
-//! would have restored.
+//! oldest. The result becomes the old value of the compacted entry. So compaction also works if
+//! another program has interrupted a chain, or if an undo was killed half way: the entry has what
+//! undo would have restored.
 
 use netsilo_model::change::{Target, Value};
 
@@ -19,7 +19,7 @@ pub type KnobText = (Value, String);
 ///
 /// Returns `None` if that would not shorten the journal, or if a transaction is unfinished or
 /// awaits confirmation. Operators' transactions are kept unchanged, for `undo --last` and for their
-/// guards. Knobs that are `gone` for good need no undo; `now` reads a knob's current value.
+/// guards. Knobs that are permanently `gone` need no undo. `now` reads the current value of a knob.
 pub fn compact(
     history: &History,
     gone: &dyn Fn(&Entry) -> bool,
@@ -35,16 +35,16 @@ pub fn compact(
     let mut all: Vec<Transaction> =
         history.transactions.iter().filter(asked_for).cloned().collect();
     let mut from = 0;
-    // What depends on a knob belongs to the write of its transaction.
+    // Settings that depend on a knob belong to the transaction that writes it.
     let joins = |it: &Transaction| it.origin == Origin::Daemon && it.attached.is_empty();
     for group in open.chunk_by(|a, b| joins(a) && joins(b)) {
         from += group.len();
-        // A newer one brings back values of these when it is undone.
+        // Undo of a newer transaction restores values of these.
         if open[from..].iter().any(|it| !it.attached.is_empty()) {
             all.extend(group.iter().map(|it| (*it).clone()));
             continue;
         }
-        // The value of the knob after undo has undone all newer transactions.
+        // The value of the knob after undo of all newer transactions.
         let found = |of: &Entry| {
             let newer = open[from..]
                 .iter()
@@ -66,7 +66,7 @@ pub fn compact(
     Some([boot].into_iter().chain(all.into_iter().flat_map(records)).collect())
 }
 
-/// Merges consecutive finished transactions into one; `None` when there is nothing to undo.
+/// Merges consecutive finished transactions into one. Returns `None` if there is nothing to undo.
 fn compacted(
     group: &[&Transaction],
     gone: &dyn Fn(&Entry) -> bool,
@@ -85,8 +85,8 @@ fn compacted(
     (!whole.entries.is_empty()).then_some(whole)
 }
 
-/// Merges one knob's entries, with the text read back after the last write; those of a netdev that
-/// was replaced since are left out, as undo would not restore them.
+/// Merges the entries of one knob, with the text read back after the last write. Leaves out those
+/// of a netdev that was replaced since, because undo would not restore them.
 fn entry(
     group: &[&Transaction],
     target: &Target,
@@ -106,7 +106,8 @@ fn entry(
     let (last, ours) = steps.last()?;
     let known =
         |value: &Value| steps.iter().any(|(entry, said)| said.0 == *value || entry.old == *value);
-    // A foreign value may become ours again later: then undo starts from the last written value.
+    // Another program's value may become ours again later. Then undo starts from the last written
+    // value.
     let start = found.filter(|found| known(&found.0)).unwrap_or_else(|| ours.clone());
     let mut end = start.clone();
     for (entry, said) in steps.iter().rev() {

@@ -1,9 +1,9 @@
 //! The guard of `apply --confirm-within`, `ab`, `tune` and experiments: a process that restores a
-//! transaction unless confirmed.
+//! transaction unless it is confirmed.
 //!
-//! It must survive everything that a bad placement can break: the terminal, the connection, `apply`
-//! itself. So it runs in its own session, watches before the first write, and depends only on the
-//! kernel and the journal.
+//! The guard must survive everything that a bad placement can break: the terminal, the connection,
+//! `apply` itself. So it runs in its own session, watches before the first write, and depends only
+//! on the kernel and the journal.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
@@ -32,7 +32,7 @@ const READY: &str = "ready";
 
 /// How long an `apply` may keep writing after the deadline before the guard kills it.
 ///
-/// It may be stopped, or blocked by a terminal that accepts no more output.
+/// `apply` may be stopped, or blocked by a terminal that accepts no more output.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Delay between two attempts to restore.
@@ -47,7 +47,7 @@ pub enum GuardError {
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The kernel refuses a call that the guard needs.
+    /// The kernel refused a call that the guard needs.
     #[error("cannot {doing}: {source}")]
     Io {
         /// The operation.
@@ -55,7 +55,7 @@ pub enum GuardError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// No such transaction awaits confirmation.
+    /// There is no transaction with this number that awaits confirmation.
     #[error("the journal has no transaction {0} that awaits confirmation")]
     NothingToGuard(u64),
 }
@@ -94,16 +94,16 @@ pub fn start(command: &mut Command, dir: &Path) -> io::Result<()> {
     )))
 }
 
-/// What makes a guard restore, besides the deadline.
+/// What makes a guard restore, in addition to the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardScope {
-    /// Only the deadline: the transaction outlives the process that wrote it.
+    /// Nothing: the transaction outlives the process that wrote it.
     UntilDeadline,
-    /// The end of the process that started the guard, too.
+    /// The end of the process that started the guard.
     WhileParentLives,
 }
 
-/// Watches a transaction until it is confirmed, undone or overdue; restores it when overdue.
+/// Watches a transaction until it is confirmed, undone or overdue. Restores it when it is overdue.
 pub fn watch(
     kernel: &dyn Kernel,
     dir: &Path,
@@ -111,7 +111,7 @@ pub fn watch(
     scope: GuardScope,
     ready: &mut dyn Write,
 ) -> Result<GuardResult, GuardError> {
-    // Fails only for a process group leader: a guard started by hand from a terminal.
+    // Fails only for a process group leader, such as a guard started by hand from a terminal.
     let _ = setsid();
     let stop = signals().map_err(cannot("take signals"))?;
     let apply = Apply::parent();
@@ -125,7 +125,7 @@ pub fn watch(
         .and_then(|()| ready.flush())
         .map_err(cannot("report that it is watching"))?;
     loop {
-        // If the journal cannot be read now, it is read again at the deadline, under the lock.
+        // If the journal cannot be read now, it is read again at the deadline, with the lock held.
         match journal::state_of(kernel, dir, transaction) {
             Ok(Some(State::Confirmed)) => return Ok(GuardResult::Confirmed),
             Ok(Some(State::Undone(by))) => return Ok(GuardResult::Undone(by)),
@@ -141,7 +141,8 @@ pub fn watch(
     }
 }
 
-/// Ignores hang-up and interrupt; SIGTERM makes the guard restore at once, as no one would later.
+/// Ignores hang-up and interrupt. On SIGTERM the guard restores at once, because no one would do so
+/// later.
 fn signals() -> io::Result<OwnedFd> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     signal_hook::low_level::pipe::register(SIGTERM, write)?;
@@ -154,7 +155,7 @@ fn signals() -> io::Result<OwnedFd> {
 /// A timer that expires at a time since boot.
 fn timer(at: Duration) -> rustix::io::Result<OwnedFd> {
     let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
-    // Zero would disarm the timer: a deadline at boot is due now.
+    // Zero would disarm the timer; a deadline at boot has already passed.
     let at = at.max(Duration::from_nanos(1));
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
     let value = Timespec { tv_sec: at.as_secs() as i64, tv_nsec: at.subsec_nanos().into() };
@@ -166,7 +167,8 @@ fn timer(at: Duration) -> rustix::io::Result<OwnedFd> {
     Ok(timer)
 }
 
-/// Waits for a change of the journal or for one of `ends`, which mean restore; true for those.
+/// Waits for a change of the journal, or for one of `ends`, which mean restore. Returns true for
+/// those.
 fn wait(changed: BorrowedFd<'_>, ends: &[BorrowedFd<'_>]) -> rustix::io::Result<bool> {
     let all = [&[changed], ends].concat();
     let mut fds: Vec<_> =
@@ -226,7 +228,7 @@ fn restore(
                 None => {
                     return match journal::state_of(kernel, dir, transaction)? {
                         Some(State::Undone(by)) => Ok(GuardResult::Undone(by)),
-                        // just before the deadline or the end of the process
+                        // the confirmation came just before the deadline or the end of the process
                         Some(State::Confirmed) => Ok(GuardResult::Confirmed),
                         _ => Err(GuardError::NothingToGuard(transaction)),
                     };
@@ -250,13 +252,14 @@ fn restore(
 /// The result of a confirmation.
 #[derive(Debug)]
 pub enum ConfirmResult {
-    /// The transaction is kept; its guard exits.
+    /// The transaction is kept. Its guard exits.
     Kept(u64),
     /// It was confirmed earlier.
     KeptBefore(u64),
-    /// Too late or already undone: it was restored.
+    /// The confirmation was too late, or the transaction was already undone: it was restored.
     Restored(u64, RestoredBy),
-    /// Too late, and the guard had not restored it: restored now.
+    /// The confirmation was too late and the guard had not restored the transaction. It was
+    /// restored now.
     RestoredNow(Undone),
     /// No transaction awaits a confirmation.
     Nothing,
@@ -278,7 +281,7 @@ pub enum ConfirmError {
 
 /// Keeps the newest transaction that awaits confirmation.
 ///
-/// The deadline is enforced even if the guard was killed.
+/// The deadline applies even if the guard was killed.
 pub fn confirm(kernel: &dyn Kernel, dir: &Path) -> Result<ConfirmResult, ConfirmError> {
     let Some(mut journal) = Journal::open_existing(kernel, dir)? else {
         return Ok(ConfirmResult::Nothing);

@@ -1,4 +1,5 @@
-//! The journal on disk: append-only lines, synced before the first write, one writer at a time.
+//! The journal on disk: append-only lines, synced before the first write. Only one process writes
+//! at a time.
 //!
 //! The meaning of its lines is in [`crate::transaction::record`]. If netsilo dies at any byte, the
 //! next netsilo can still read the journal.
@@ -23,13 +24,14 @@ use crate::transaction::record::{
     BadLine, Entry, History, Origin, Record, RestoredBy, State, Transaction, VERSION,
 };
 
-/// Default folder of the journal: a tmpfs, which is lost at reboot, as the settings are.
+/// Default folder of the journal. It is on a tmpfs, which is lost at reboot, and so are the
+/// settings.
 pub const STATE_DIR: &str = "/run/netsilo";
 
 /// Why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// A file or folder cannot be used.
+    /// A file or folder could not be used.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
         /// The operation.
@@ -46,15 +48,15 @@ pub enum JournalError {
         path.display()
     )]
     Busy {
-        /// The other process, if the lock file has it.
+        /// The id of the other process, if the lock file has it.
         pid: Option<u32>,
         /// The lock.
         path: PathBuf,
     },
     /// A line before the last is damaged.
     #[error(
-        "{}: {source}; nothing was changed and nothing is lost: repair the line, or move the \
-         file away to go on without undo",
+        "{}: {source}; nothing was changed and nothing is lost: repair the line, or move the file \
+         away to continue without undo",
         path.display()
     )]
     Corrupt {
@@ -75,7 +77,7 @@ pub enum JournalError {
         /// Its format.
         found: u32,
     },
-    /// Other users can change the folder, or what is on the way to it.
+    /// Other users can change the folder, or something on the way to it.
     #[error(
         "{} can be written by others than root and this user, or is another user's: \
          remove these permissions or choose another --state-dir",
@@ -108,7 +110,7 @@ impl JournalError {
     }
 }
 
-/// The journal of this boot, locked: no other netsilo writes while this value lives.
+/// The journal of this boot, locked: no other netsilo process writes while this value lives.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -122,8 +124,8 @@ pub struct Journal {
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
-/// Unlocks explicitly: a child that was just forked, and has not yet called exec, shares the open
-/// file.
+/// Unlocks explicitly, because a child that was just forked and has not called exec yet shares the
+/// open file.
 impl Drop for Lock {
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
@@ -131,7 +133,7 @@ impl Drop for Lock {
 }
 
 impl Journal {
-    /// Opens the journal for writing, or creates it; a journal of another boot is renamed, not
+    /// Opens the journal for writing, or creates it. A journal of another boot is renamed, not
     /// replayed.
     pub fn open(kernel: &dyn Kernel, dir: &Path) -> Result<Self, JournalError> {
         make_dir(dir)?;
@@ -146,7 +148,7 @@ impl Journal {
             file = open_file(&path)?;
             history = History::default();
         }
-        // Cut off a torn record, so that the next record does not follow its remains.
+        // Cut off an incomplete record, so that the next record does not follow its remains.
         let length = history.whole_bytes as u64;
         file.set_len(length).map_err(JournalError::io("shorten", &path))?;
         let mut journal = Self { path, file, length, history, _lock: lock };
@@ -175,7 +177,7 @@ impl Journal {
         self.history.transactions.iter().find(|t| t.id == id)
     }
 
-    /// Writes a whole plan with the old values to disk and syncs; returns the transaction's number.
+    /// Writes a whole plan with the old values to disk and syncs. Returns the transaction's number.
     pub fn begin(
         &mut self,
         origin: Origin,
@@ -198,7 +200,7 @@ impl Journal {
 
     /// Records the value read back after a write.
     ///
-    /// Not synced: the record must survive only this process; after a reboot it is useless.
+    /// Not synced: the record must only survive this process, because it is useless after a reboot.
     pub fn wrote(&mut self, transaction: u64, entry: usize, raw: &str) -> Result<(), JournalError> {
         self.append(Record::Wrote { transaction, entry, raw: raw.to_owned() })
     }
@@ -242,10 +244,11 @@ impl Journal {
 
     /// Compacts the daemon's transactions into one, to keep the journal short.
     ///
-    /// The compacted journal replaces the old one atomically: after a crash one of the two is in
+    /// The compacted journal replaces the old one atomically. After a crash, one of the two is in
     /// place.
     pub fn compact(&mut self, kernel: &dyn Kernel) -> Result<(), JournalError> {
-        // A kthread's pid and start time never return; a netdev or an interrupt may.
+        // A kthread's pid and start time are never reused; the name of a netdev or the number of an
+        // interrupt may be.
         let read = |entry: &Entry| knob::read_now(kernel, &entry.target, entry.kthread.as_ref());
         let gone = |entry: &Entry| {
             matches!(entry.target, Target::NapiThread(_)) && read(entry).is_err_and(|e| e.is_gone())
@@ -288,7 +291,8 @@ impl Journal {
         };
         line.push(b'\n');
         if let Err(e) = self.file.write_all(&line) {
-            // A full disk may have stored half of the record: cut it off before the next record.
+            // If the disk is full, half of the record may be stored: cut it off before the next
+            // record.
             let _ = self.file.set_len(self.length);
             return Err(failed(e));
         }
@@ -305,8 +309,8 @@ impl Journal {
     }
 }
 
-/// Reads the journal of this boot without a lock; `None` if there is none, and nobody else can have
-/// taken it away.
+/// Reads the journal of this boot without a lock. Returns `None` if there is none and no other user
+/// can have removed it.
 pub fn read_without_lock(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalError> {
     trust::check(dir)?;
     let path = dir.join("journal");
@@ -320,7 +324,7 @@ pub fn read_without_lock(kernel: &dyn Kernel, dir: &Path) -> Result<Option<Histo
     Ok(Some(history).filter(|history| history.boot_id == Some(boot_id)))
 }
 
-/// The state of a transaction, without a lock; `None` if the journal does not have it.
+/// The state of a transaction, read without a lock. `None` if the journal does not have it.
 pub fn state_of(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<State>, JournalError> {
     let transactions =
         read_without_lock(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
@@ -356,13 +360,13 @@ fn format(bytes: &[u8]) -> Option<u32> {
     Some(serde_json::from_slice::<Boot>(first).ok()?.version)
 }
 
-/// Makes the state folder, or checks that it is this user's own.
+/// Makes the state folder, or checks that it belongs to this user.
 pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
     let made = trust::make_dir(dir, 0o700)?;
     if made.uid() == rustix::process::geteuid().as_raw() {
         return Ok(());
     }
-    // root's folder, or that of a user outside of this namespace
+    // the folder belongs to root, or to a user outside of this namespace
     Err(JournalError::io("use", dir)(io::ErrorKind::PermissionDenied.into()))
 }
 
@@ -372,7 +376,8 @@ fn open_file(path: &Path) -> Result<File, JournalError> {
     regular::open_with(&mut options, OFlags::NOFOLLOW, path).map_err(JournalError::io("open", path))
 }
 
-/// Takes a lock without waiting and writes our pid into it; otherwise returns the holder's pid.
+/// Takes a lock without waiting and writes our pid into it. If another process holds the lock,
+/// returns that process's pid.
 pub(crate) fn lock(path: &Path) -> Result<Result<Lock, Option<u32>>, JournalError> {
     let mut file = open_file(path)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -459,7 +464,7 @@ mod tests {
         mode(0o777);
         let error = Journal::open(&kernel, &state).unwrap_err();
         assert!(error.to_string().contains("run can be written by others"), "{error}");
-        // moved away by somebody: "nothing to undo" would be false
+        // somebody moved it away: "nothing to undo" would be wrong
         std::fs::rename(&state, dir.path().join("moved")).unwrap();
         let error = Journal::open_existing(&kernel, &state).unwrap_err();
         assert!(error.to_string().contains("run can be written by others"), "{error}");

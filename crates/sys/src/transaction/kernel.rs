@@ -1,8 +1,8 @@
-//! The few operations that a transaction needs from a kernel, so that tests can replace it by one
-//! that fails, rounds or dies.
+//! The few operations that a transaction needs from a kernel. Tests replace the kernel by one that
+//! fails, rounds or dies.
 //!
-//! No decisions here: [`crate::transaction::knob`] knows which file, what text and what a failure
-//! means.
+//! Decides nothing: [`crate::transaction::knob`] knows the file, the text, and the meaning of a
+//! failure.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -23,19 +23,19 @@ use crate::read::netlink::netdev_genl;
 use crate::transaction::bounded::Bounded;
 use crate::transaction::scheduler;
 
-/// Where a knob lies now: the transports.
+/// Where a knob is now, and how it is accessed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KnobAddress {
     /// A file, by its absolute path on a running system (`/proc/irq/27/smp_affinity`).
     File(String),
-    /// The CPUs that the thread of this id may run on; its text is a kernel mask.
+    /// The CPUs that the thread of this id may run on. The text is a kernel mask.
     Thread(u32),
     /// The scheduling policy, nice value and priority of the thread of this id, as
     /// `policy=0 nice=-5 priority=0` (`sched_getattr`).
     Scheduler(u32),
-    /// Whether the NAPI of this id is polled in a kthread of its own (netlink, 6.17): 0, 1 or 2.
+    /// Whether the NAPI of this id is polled in its own kthread (netlink, 6.17): 0, 1 or 2.
     NapiThreaded(u32),
-    /// A setting that only an ioctl reaches, of the netdev of this name.
+    /// A setting of the netdev of this name that only an ioctl can access.
     Ethtool(String, EthtoolSetting),
 }
 
@@ -49,7 +49,7 @@ impl KnobAddress {
         }
     }
 
-    /// Whether the kernel may wait for a driver, or for another one that holds rtnl.
+    /// Whether the kernel may wait for a driver, possibly another one that holds rtnl.
     fn may_block(&self) -> bool {
         match self {
             Self::File(path) => {
@@ -63,24 +63,24 @@ impl KnobAddress {
 
 /// What a transaction needs from a kernel.
 pub trait Kernel {
-    /// The text of a file, whole. What is not UTF-8, as a thread's name may be, is replaced.
+    /// The whole text of a file. Bytes that are not UTF-8, as in a thread's name, are replaced.
     fn read(&self, path: &str) -> io::Result<String>;
     /// Where a symbolic link points to.
     fn read_link(&self, path: &str) -> io::Result<String>;
     /// The names in a directory.
     fn names(&self, path: &str) -> io::Result<Vec<String>>;
-    /// The inode number of what a path leads to, symbolic links followed.
+    /// The inode number of what a path leads to. Symbolic links are followed.
     fn inode(&self, path: &str) -> io::Result<u64>;
     /// A knob's text, byte for byte.
     fn get(&self, place: &KnobAddress) -> io::Result<String>;
-    /// The NAPIs of a netdev that have an id, by id; an error before 6.8.
+    /// The NAPIs of a netdev that have an id, by id. Fails before 6.8.
     fn napis(&self, ifindex: u32) -> io::Result<Vec<Napi>>;
-    /// Writes a knob, in one write; [`NoAnswer`](super::bounded::NoAnswer) if the kernel does not
-    /// answer in time.
+    /// Writes a knob with a single write. Returns [`NoAnswer`](super::bounded::NoAnswer) if the
+    /// kernel does not answer in time.
     fn set(&self, place: &KnobAddress, text: &str) -> io::Result<()>;
-    /// Checks whether this process may write a knob; changes nothing.
+    /// Checks whether this process may write a knob. Changes nothing.
     fn may_set(&self, place: &KnobAddress, needs: Capability) -> io::Result<()>;
-    /// Time since boot, suspended time included (CLOCK_BOOTTIME): the clock of deadlines.
+    /// Time since boot, including suspended time (CLOCK_BOOTTIME). Deadlines use this clock.
     fn now(&self) -> Duration;
     /// Waits for this time.
     fn pause(&self, time: Duration);
@@ -94,7 +94,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// The kernel, or the tree, under this root.
+    /// The kernel or the tree under this root.
     pub fn new(root: Root) -> Self {
         Self { root, bounded: Arc::default() }
     }
@@ -105,7 +105,8 @@ impl Live {
 
     fn put(&self, place: &KnobAddress, text: &str) -> io::Result<()> {
         match place {
-            // A missing file is not created. One write: a pseudo-file takes each write as a value.
+            // A missing file is not created. There is one write, because a pseudo-file takes each
+            // write as a value.
             KnobAddress::File(path) => {
                 let path = self.root.path(path)?;
                 let mut options = std::fs::OpenOptions::new();
@@ -137,7 +138,7 @@ impl Live {
         }
     }
 
-    /// Does what may block in a child process, for a limited time.
+    /// Does work that may block in a child process, for a limited time.
     fn bounded(
         &self,
         place: &KnobAddress,
@@ -147,7 +148,7 @@ impl Live {
     }
 }
 
-/// What a directory tree lacks.
+/// The error for what a directory tree lacks.
 fn not_here(place: &KnobAddress) -> io::Error {
     let what = match place {
         KnobAddress::Thread(_) | KnobAddress::Scheduler(_) => "no thread runs under a directory",
@@ -217,9 +218,9 @@ impl Kernel for Live {
     }
 }
 
-/// The mask in a thread's `status`, with the line end that a file would have.
+/// The mask in a thread's `status`, with a newline at the end, as in a file.
 ///
-/// `sched_getaffinity` leaves out CPUs that are offline now: undo would forget them.
+/// `sched_getaffinity` leaves out CPUs that are offline now, so undo would lose them.
 pub(crate) fn allowed_cpus(status: &str) -> io::Result<String> {
     let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"));
     let mask = mask.ok_or_else(|| {
@@ -228,7 +229,7 @@ pub(crate) fn allowed_cpus(status: &str) -> io::Result<String> {
     Ok(format!("{}\n", mask.trim()))
 }
 
-/// `sched_setaffinity` for any number of CPUs; the wrapper of rustix ends at 1024.
+/// Calls `sched_setaffinity` for any number of CPUs. The wrapper in rustix is limited to 1024.
 pub fn set_thread_cpus(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     let pid = i32::try_from(tid).map_err(io::Error::other)?;
     let longs = cpus.highest().map_or(1, |cpu| cpu.0 as usize / 64 + 1);
@@ -236,7 +237,7 @@ pub fn set_thread_cpus(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     for cpu in cpus.iter() {
         mask[cpu.0 as usize / 64] |= 1 << (cpu.0 % 64);
     }
-    // The kernel's words are unsigned longs: only on 64-bit machines are they like ours.
+    // The kernel's words are unsigned longs. They have the size of ours only on 64-bit machines.
     const { assert!(size_of::<libc::c_ulong>() == size_of::<u64>()) };
     // SAFETY: the kernel reads `longs * 8` bytes, which `mask` holds, and keeps no reference to
     // them.

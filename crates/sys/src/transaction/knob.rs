@@ -1,9 +1,9 @@
-//! The knobs of a running kernel: finds them, reads them, writes them, and explains refusals in
-//! plain words.
+//! The knobs of a running kernel. Finds, reads and writes them, and explains refusals in plain
+//! words.
 //!
 //! A knob is found by its identity (action names, device path, start time), never by its number
-//! alone. Nothing here depends on one knob: the table in `core` has the facts, and the only cases
-//! here are transports.
+//! alone. Nothing here depends on one particular knob: the table in `netsilo-model` has the facts,
+//! and this module distinguishes only the ways of access.
 
 mod access;
 mod error;

@@ -1,5 +1,5 @@
-//! Where the settings of a netdev's queues are now: found by queue, never by a number of an
-//! interrupt, a NAPI or a thread, which the driver may have recreated.
+//! Finds where the settings of a netdev's queues are now. It finds them by queue, never by the
+//! number of an interrupt, NAPI or thread, because the driver may have recreated those.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::read::process::napi_id;
 use crate::transaction::kernel::{Kernel, KnobAddress};
 
-/// A setting of a netdev's queues. Restored in this order: a NAPI's kthread comes before its CPUs.
+/// A setting of a netdev's queues. They are restored in this order: a NAPI must have its kthread
+/// before the kthread's CPUs can be set.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueSetting {
-    /// Whether a NAPI has a kthread of its own.
+    /// Whether a NAPI has its own kthread.
     NapiThreaded(NapiIndex),
     /// The CPUs of a NAPI's kthread.
     KthreadCpus(NapiIndex),
@@ -25,7 +26,7 @@ pub enum QueueSetting {
     IrqCpus {
         /// Its action names, joined by commas.
         action: String,
-        /// Its index among interrupts with the same action names, by number.
+        /// Its index, by number, among interrupts with the same action names.
         index: usize,
     },
     /// The RSS table.
@@ -34,11 +35,11 @@ pub enum QueueSetting {
     File(String),
 }
 
-/// A NAPI of a netdev, by the order in which its driver made them.
+/// A NAPI of a netdev, by the order in which its driver made the NAPIs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NapiIndex {
-    /// Its index among the NAPIs that have an id, or among the kthreads of those that have none
-    /// (tx only, or the kthread's name is cut before the id).
+    /// Its index among the NAPIs that have an id, or among the kthreads of those without one (tx
+    /// only, or the kthread's name is cut before the id).
     pub index: usize,
     /// Whether it has an id.
     pub has_id: bool,
@@ -70,7 +71,7 @@ struct Kthread {
     comm: String,
 }
 
-/// Finds settings; looks for kernel threads once.
+/// Finds settings. Searches for kernel threads only once.
 pub(crate) struct Finder<'a> {
     kernel: &'a dyn Kernel,
     kthreads: OnceCell<Vec<Kthread>>,
@@ -117,7 +118,7 @@ impl<'a> Finder<'a> {
         places
     }
 
-    /// The kthreads of a netdev's NAPIs, and the NAPIs whose kthreads can be switched.
+    /// The kthreads of a netdev's NAPIs, and the NAPIs whose kthreads can be switched on or off.
     fn napis(&self, netdev: &str) -> Vec<(NapiIndex, KnobAddress)> {
         let mut found = Vec::new();
         let listed = self.listed_napis(netdev);
@@ -160,7 +161,7 @@ impl<'a> Finder<'a> {
         named.into_iter().map(kthread).collect()
     }
 
-    /// All kernel threads that poll a NAPI. A program may have such a name too.
+    /// All kernel threads that poll a NAPI. An ordinary program may have the same name.
     fn kthreads(&self) -> &[Kthread] {
         self.kthreads.get_or_init(|| {
             let kthread = |name: String| {
@@ -178,7 +179,7 @@ impl<'a> Finder<'a> {
     }
 
     /// The interrupts of a netdev's device that have a handler: action names, index among those
-    /// with the same names, number.
+    /// with the same names, and number.
     pub(crate) fn irqs(&self, netdev: &str) -> Vec<(String, usize, u32)> {
         let mut numbers = self.irq_numbers(netdev);
         numbers.sort_unstable();
@@ -196,8 +197,8 @@ impl<'a> Finder<'a> {
         numbers.into_iter().filter_map(irq).collect()
     }
 
-    /// The numbers of the device's message-signalled interrupts; without any, of the interrupts
-    /// that have the netdev's name.
+    /// The numbers of the device's message-signalled interrupts. Without any, the numbers of the
+    /// interrupts that have the netdev's name.
     fn irq_numbers(&self, netdev: &str) -> Vec<u32> {
         let device = format!("/sys/class/net/{netdev}/device");
         // A virtio device's interrupts belong to the PCI device above it.

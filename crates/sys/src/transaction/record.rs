@@ -1,4 +1,4 @@
-//! The journal's records, and the transactions that they add up to.
+//! The journal's records, and the transactions that they form.
 //!
 //! No file access here.
 
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use crate::transaction::attached::Attached;
 use crate::transaction::knob::{NapiOf, Reading};
 
-/// The version of the records; other versions are rejected.
+/// The version of the records. Other versions are rejected.
 pub const VERSION: u32 = 1;
 
 /// One line of the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub enum Record {
-    /// The first line: which boot all others belong to.
+    /// The first line: the boot to which all others belong.
     Boot {
         /// [`VERSION`].
         version: u32,
         /// `/proc/sys/kernel/random/boot_id`.
         boot_id: String,
     },
-    /// A whole plan with the old values, on disk before the first write.
+    /// A whole plan with the old values. It is on disk before the first write.
     Begin {
         /// The transaction's number, unique in this journal.
         transaction: u64,
@@ -33,7 +33,7 @@ pub enum Record {
         /// Who requested it.
         #[serde(default, skip_serializing_if = "Origin::is_operator")]
         origin: Origin,
-        /// Restore unless confirmed by this time since boot (CLOCK_BOOTTIME).
+        /// Restore the old values unless confirmed by this time since boot (CLOCK_BOOTTIME).
         confirm_by: Option<Duration>,
         /// The writes, in order.
         entries: Vec<Entry>,
@@ -41,25 +41,25 @@ pub enum Record {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         attached: Vec<Attached>,
     },
-    /// A knob was written; the record has the value read back.
+    /// A knob was written. The record has the value read back.
     Wrote {
         /// The transaction.
         transaction: u64,
         /// Index of the entry.
         entry: usize,
-        /// The text read back after the write: the kernel rounds some values.
+        /// The text read back after the write, because the kernel rounds some values.
         raw: String,
     },
-    /// Those of the attached settings that differ after the writes, or after an incomplete restore:
-    /// the driver's or our values.
+    /// The attached settings that differ after the writes, or after an incomplete restore. Their
+    /// values are the driver's or ours.
     AttachedAfter {
         /// The transaction.
         transaction: u64,
         /// The settings with their texts.
         attached: Vec<Attached>,
     },
-    /// Restoring begins: those of the attached settings that another program has changed since and
-    /// that get its value again.
+    /// Restoring begins. These attached settings were changed by another program since and get its
+    /// value again.
     Keeps {
         /// The transaction.
         transaction: u64,
@@ -71,7 +71,7 @@ pub enum Record {
         /// The transaction.
         transaction: u64,
     },
-    /// A write failed; the earlier writes are being restored.
+    /// A write failed. The earlier writes are being restored.
     Failed {
         /// The transaction.
         transaction: u64,
@@ -83,7 +83,7 @@ pub enum Record {
         /// The transaction.
         transaction: u64,
     },
-    /// The values that were still ours are restored; the transaction is over.
+    /// The values that were still ours are restored. The transaction is over.
     Undone {
         /// The transaction.
         transaction: u64,
@@ -95,17 +95,17 @@ pub enum Record {
 /// One knob of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The knob, with what identifies it.
+    /// The knob, with everything that identifies it.
     pub target: Target,
     /// Its value before.
     pub old: Value,
     /// Its text before, byte for byte.
     pub old_raw: String,
-    /// Which creation its netdev is of, if that is virtual: another one may have the same name and
-    /// index. Older journals lack it, and undo compares what they have.
+    /// If its netdev is virtual: which creation of it this is, because a later netdev may have the
+    /// same name and index. Older journals lack it; undo then compares what they have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<u64>,
-    /// The NAPI of a kthread: another one may poll it when the driver has recreated its NAPIs.
+    /// The NAPI of a kthread. When the driver recreates its NAPIs, another kthread may poll it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kthread: Option<NapiOf>,
     /// The requested value.
@@ -115,14 +115,14 @@ pub struct Entry {
     pub settles_as: Value,
     /// Why, for people.
     pub reason: String,
-    /// Restore any current value, because another command may write arbitrary values.
+    /// Restore whatever the current value is, because another command may write arbitrary values.
     #[serde(rename = "whatever", default, skip_serializing_if = "std::ops::Not::not")]
     pub restore_any_value: bool,
 }
 
 impl Entry {
-    /// A change that is about to be written over what was read, and the value that the kernel will
-    /// make of it.
+    /// A change that is about to overwrite what was read, with the value that the kernel will
+    /// store.
     pub fn new(change: &Change, now: Reading, settles_as: Value, kthread: Option<NapiOf>) -> Self {
         Self {
             target: change.target.clone(),
@@ -137,7 +137,7 @@ impl Entry {
         }
     }
 
-    /// Refuses values of a type that the knob does not take.
+    /// Refuses values of a type that the knob does not accept.
     fn checked(self) -> Result<Self, String> {
         for value in [&self.old, &self.new, &self.settles_as] {
             self.target.check(value).map_err(|e| e.to_string())?;
@@ -145,8 +145,8 @@ impl Entry {
         Ok(self)
     }
 
-    /// Converts an offload from 0 or 1, which older journals of the same boot may have, to a
-    /// switch.
+    /// Converts an offload from 0 or 1 to a switch. Older journals of the same boot may have
+    /// numbers.
     fn upgrade(self) -> Self {
         let today = |value| match value {
             Value::Count(on) => Value::Switch(on != 0),
@@ -193,9 +193,9 @@ pub enum RestoredBy {
     Undo,
     /// The guard: the transaction was not confirmed in time.
     Guard,
-    /// `confirm`, which ran too late and found the guard gone.
+    /// `confirm`, which came too late and found that the guard was gone.
     Confirm,
-    /// The daemon, at exit, or at start after a predecessor that was killed while writing.
+    /// The daemon, at exit, or at start if its predecessor was killed while writing.
     Daemon,
 }
 
@@ -211,7 +211,7 @@ impl std::fmt::Display for RestoredBy {
     }
 }
 
-/// One `apply`, as far as recorded in the journal.
+/// One `apply`, as recorded in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
     /// Its number.
@@ -224,13 +224,14 @@ pub struct Transaction {
     pub confirm_by: Option<Duration>,
     /// Its knobs, in the order of writing.
     pub entries: Vec<Entry>,
-    /// The text read back after each entry's write; `None` if not written.
+    /// The text read back after each entry was written; `None` if it was not.
     pub written: Vec<Option<String>>,
     /// Settings that its writes may reset, with their texts before.
     pub attached: Vec<Attached>,
-    /// Those that differed after its writes; `None` if it was interrupted before.
+    /// The settings that differed after its writes. `None` if the transaction was interrupted
+    /// before.
     pub attached_after: Option<Vec<Attached>>,
-    /// Those that keep another program's value; `None` before it is restored.
+    /// The settings that keep another program's value. `None` before the transaction is restored.
     pub keeps: Option<Vec<Attached>>,
     /// Its state.
     pub state: State,
@@ -241,18 +242,18 @@ pub struct Transaction {
 pub enum State {
     /// Writing, or killed while writing.
     Begun,
-    /// A write failed, and the restore is incomplete or was interrupted.
+    /// A write failed. The restore is incomplete or was interrupted.
     Failed,
     /// All writes are complete.
     Done,
-    /// All writes are complete and the operator keeps them.
+    /// All writes are complete, and the operator keeps them.
     Confirmed,
     /// It is undone.
     Undone(RestoredBy),
 }
 
 impl Transaction {
-    /// Whether some of its values may still be in the kernel.
+    /// Whether the kernel may still have some of its values.
     pub fn is_open(&self) -> bool {
         !matches!(self.state, State::Undone(_))
     }
@@ -262,7 +263,7 @@ impl Transaction {
         matches!(self.state, State::Begun | State::Failed)
     }
 
-    /// The deadline for confirmation, while one is awaited.
+    /// The deadline for confirmation, while the transaction awaits one.
     pub fn awaits_confirmation(&self) -> Option<Duration> {
         if matches!(self.state, State::Undone(_) | State::Confirmed) {
             None
@@ -285,18 +286,18 @@ pub struct BadLine {
 /// The contents of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
-    /// The boot that the journal belongs to; `None` before the first line.
+    /// The boot to which the journal belongs. `None` before the first line.
     pub boot_id: Option<String>,
     /// The transactions, oldest first.
     pub transactions: Vec<Transaction>,
     /// Total size of complete lines in bytes.
     pub whole_bytes: usize,
-    /// Size of the torn record after them in bytes: its writer was killed.
+    /// Size in bytes of the incomplete record after them. Its writer was killed.
     pub torn_bytes: usize,
 }
 
 impl History {
-    /// Reads a journal; ignores a last line without a line end.
+    /// Reads a journal. Ignores a last line without a newline.
     pub fn replay(bytes: &[u8]) -> Result<Self, BadLine> {
         let whole_bytes = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         let mut history =

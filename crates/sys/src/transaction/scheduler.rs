@@ -11,7 +11,8 @@ struct Attributes {
     flags: u64,
     nice: i32,
     priority: u32,
-    /// These three are for `SCHED_DEADLINE`; since 6.12 `runtime` also sets the slice of others.
+    /// These three are for `SCHED_DEADLINE`. Since 6.12 `runtime` also sets the slice of other
+    /// policies.
     runtime: u64,
     deadline: u64,
     period: u64,
@@ -19,7 +20,7 @@ struct Attributes {
 
 const SIZE: u32 = size_of::<Attributes>() as u32;
 
-/// `SCHED_DEADLINE`, which has more parameters than fit here.
+/// `SCHED_DEADLINE`: it has more parameters than the text can hold.
 const DEADLINE: u32 = 6;
 
 /// The attributes of a thread, as `policy=0 nice=-5 priority=0`.
@@ -61,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_thread_of_our_own_becomes_nicer_and_keeps_its_policy() {
-        // A thread of its own: only root may take a nice value back.
+        // A separate thread, because only root may lower a nice value again.
         let thread = std::thread::spawn(|| {
             let tid = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
             let before = get(tid).unwrap();

@@ -1,6 +1,6 @@
 //! Restores exactly the values that are still ours, newest transaction first.
 //!
-//! All errors are collected; restoring never stops at the first one.
+//! Collects all errors. Restoring never stops at the first one.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -16,29 +16,29 @@ use crate::transaction::record::{Entry, Origin, RestoredBy, State, Transaction};
 /// Which transactions to undo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UndoScope {
-    /// All of this boot, back to the values before the first.
+    /// All transactions of this boot, back to the values before the first.
     All,
     /// The newest one only.
     Last,
-    /// This one only.
+    /// Only this one.
     Only(u64),
-    /// This one only, and not once it is confirmed.
+    /// Only this one, and only if it is not confirmed.
     Unconfirmed(u64),
-    /// The daemon's, except those below an operator's transaction.
+    /// The daemon's transactions, except those below an operator's transaction.
     Daemons,
 }
 
 /// The result of restoring one knob.
 #[derive(Debug)]
 pub enum RestoreResult {
-    /// It has its old value again, byte for byte.
+    /// The knob has its old value again, byte for byte.
     Restored,
-    /// It has its old value again, but the kernel prints it differently; or it has an equivalent
-    /// value.
+    /// The knob has its old value again but the kernel prints it differently, or it has an
+    /// equivalent value.
     Reworded(String),
     /// It had its old value already.
     AlreadyOld,
-    /// Another program or the driver has changed it since: not touched.
+    /// Another program or the driver has changed it since, so it was not touched.
     Foreign(Value),
     /// The interrupt, device or thread no longer exists.
     Gone(KnobError),
@@ -49,7 +49,7 @@ pub enum RestoreResult {
 }
 
 impl RestoreResult {
-    /// Whether the kernel may take the value once others are restored.
+    /// Whether the kernel may accept the value once others are restored.
     fn may_succeed_later(&self) -> bool {
         match self {
             Self::NotApplied(_) => true,
@@ -58,7 +58,7 @@ impl RestoreResult {
         }
     }
 
-    /// Whether a value of ours is still in the kernel.
+    /// Whether the kernel still has a value of ours.
     pub fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::NotApplied(_))
     }
@@ -71,7 +71,8 @@ pub struct Undone {
     pub transaction: u64,
     /// The result for each knob, in the order of restoring.
     pub knobs: Vec<(Target, RestoreResult)>,
-    /// The results for settings of queues that its writes, or restoring them, had reset.
+    /// The results for settings of queues that the transaction's writes, or restoring them, had
+    /// reset.
     pub attached: Vec<AttachedRow>,
 }
 
@@ -87,10 +88,10 @@ impl Undone {
     }
 }
 
-/// Undoes transactions; an empty result means that there was nothing to undo.
+/// Undoes transactions. An empty result means that there was nothing to undo.
 ///
-/// A transaction with a knob that could not be restored stays open, so that the next `undo`
-/// retries. With `forget` it is closed anyway, for example when an old CPU is offline permanently.
+/// If a knob could not be restored, its transaction stays open, so that the next `undo` retries.
+/// With `forget` it is closed anyway, for example when an old CPU is permanently offline.
 pub fn undo(
     kernel: &dyn Kernel,
     dir: &Path,
@@ -120,8 +121,8 @@ pub fn undo(
         stuck.extend(undone.failures().cloned());
         complete &= undone.is_complete();
         all.push(undone);
-        // Values chain: the value of an older transaction is visible only after all newer ones are
-        // undone.
+        // Values form a chain: the value of an older transaction appears only after all newer ones
+        // are undone.
         if complete || forget {
             journal.undone(transaction.id, by)?;
         } else {
@@ -131,8 +132,8 @@ pub fn undo(
     Ok(all)
 }
 
-/// Restores the knobs of one transaction in reverse order, except those stuck at a newer
-/// transaction's value, and then what depends on them.
+/// Restores the knobs of one transaction in reverse order, then the settings that depend on them.
+/// Leaves out knobs that still have the value of a newer transaction.
 pub(crate) fn restore_transaction(
     kernel: &dyn Kernel,
     journal: &mut Journal,
@@ -156,8 +157,9 @@ pub(crate) fn restore_transaction(
             result => done(entry, result),
         }
     }
-    // A value may depend on one that has been restored since: the kernel keeps
-    // `tx-tcp-mangleid-segmentation` off while `tx-tcp-segmentation` is (`netdev_fix_features`).
+    // A value may depend on one that was restored later: the kernel keeps
+    // `tx-tcp-mangleid-segmentation` off while `tx-tcp-segmentation` is off
+    // (`netdev_fix_features`).
     for (entry, written) in again {
         let result = match restore(kernel, entry, written.as_deref()) {
             RestoreResult::AlreadyOld => RestoreResult::Restored,
@@ -178,8 +180,8 @@ pub(crate) fn restore_transaction(
     Undone { transaction: transaction.id, knobs, attached }
 }
 
-/// Records what a transaction that stays open has left: the next undo looks again for what another
-/// program has changed.
+/// Records the settings that a transaction leaves if it stays open. The next undo checks again what
+/// another program has changed.
 pub(crate) fn stays_open(kernel: &dyn Kernel, journal: &mut Journal, id: u64) {
     let Some(Transaction { attached, keeps: Some(keeps), attached_after, .. }) =
         journal.transaction(id)
@@ -188,19 +190,19 @@ pub(crate) fn stays_open(kernel: &dyn Kernel, journal: &mut Journal, id: u64) {
     };
     let changed = attached::changed(kernel, attached);
     if !attached::without(keeps.clone(), &changed).is_empty() {
-        // Another program's value is not back: only this record has it.
+        // Another program's value has not been restored yet, and only this record has it.
         return;
     }
     let mut left = attached::without(changed, keeps);
-    // A newer transaction that stays open, too, may bring these back.
+    // A newer transaction that also stays open may restore these.
     left.extend(attached_after.clone().unwrap_or_default());
-    // A journal that cannot be appended to must not prevent restoring.
+    // If the journal cannot be appended to, restoring must continue.
     let _ = journal.attached_after(id, left);
 }
 
-/// The attached settings that another program has changed since; `None` if no write of the
-/// transaction can have reset any. They are recorded first: once a driver has recreated its
-/// queues, nothing shows them any more.
+/// The attached settings that another program has changed since. `None` if no write of the
+/// transaction can have reset any. They are recorded first: once a driver has recreated its queues,
+/// their values are lost.
 fn keeps(
     kernel: &dyn Kernel,
     journal: &mut Journal,
@@ -210,17 +212,17 @@ fn keeps(
         return transaction.keeps.clone();
     }
     let mut own = BTreeMap::new();
-    // It is recorded once a write has reset them.
+    // It is recorded once a write has reset the settings.
     let mut may_be_reset = transaction.attached_after.is_some();
     for (entry, written) in transaction.entries.iter().zip(&transaction.written) {
         let now = knob::read_now(kernel, &entry.target, entry.kthread.as_ref());
         let Ok(now) = now else { continue };
         let read_back = written.as_deref().and_then(|raw| knob::parse(&entry.target, raw).ok());
         let is_ours = is_ours(entry, read_back.as_ref(), &now.value);
-        // A value that the driver rounds to the old one shows no write.
+        // If the driver rounds a value to the old one, nothing shows that it was written.
         let is_written = written.is_some() || is_ours || now.value != entry.old;
         may_be_reset |= is_written && entry.target.may_reset_queues();
-        // What was not written may have been reset.
+        // Settings that were not written may have been reset.
         if written.is_some() || is_ours {
             own.insert(now.place, is_ours || now.value == entry.old);
         }
@@ -231,12 +233,12 @@ fn keeps(
     let after = transaction.attached_after.as_deref();
     let is_ours = |place: &KnobAddress| own.get(place).copied();
     let keeps = attached::foreign(kernel, &transaction.attached, after, &is_ours);
-    // A journal that cannot be appended to must not prevent restoring.
+    // If the journal cannot be appended to, restoring must continue.
     let _ = journal.keeps(transaction.id, keeps.clone());
     Some(keeps)
 }
 
-/// Restores one knob if its value is still ours.
+/// Restores one knob, if its value is still ours.
 fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> RestoreResult {
     let target = &entry.target;
     let failed =
@@ -273,8 +275,8 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Restore
 
 /// Whether we wrote the current value.
 ///
-/// It is compared with the value read back, or with the possible values if we were killed before
-/// the read.
+/// The current value is compared with the value read back. If we were killed before the read, it is
+/// compared with the possible values.
 fn is_ours(entry: &Entry, read_back: Option<&Value>, now: &Value) -> bool {
     match read_back {
         _ if entry.restore_any_value => true,

@@ -1,8 +1,9 @@
-//! Waits until interrupts actually arrive on their new CPUs.
+//! Waits until interrupts arrive on their new CPUs.
 //!
-//! On x86 a new affinity takes effect with the next interrupt, which still arrives on the old CPU
-//! and is then moved (`irq_move_irq`); until then `effective_affinity` shows the old CPU. So the
-//! interrupt counters are compared; without new interrupts the result is [`Arrival::NoTraffic`].
+//! On x86 a new affinity takes effect with the next interrupt. That interrupt still arrives on the
+//! old CPU and is then moved (`irq_move_irq`); until then `effective_affinity` shows the old CPU.
+//! So the interrupt counters are compared. Without new interrupts the result is
+//! [`Arrival::NoTraffic`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,7 +27,7 @@ const STEP: Duration = Duration::from_millis(20);
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Arrival {
-    /// On this CPU, one of those requested.
+    /// On this CPU, which was requested.
     Arrived(CpuId),
     /// No interrupt occurred.
     NoTraffic,
@@ -68,8 +69,8 @@ impl Moved {
         self.irqs.is_empty()
     }
 
-    /// Waits until each interrupt has arrived on a requested CPU, or the time is over: all of them
-    /// together, however many they are.
+    /// Waits until each interrupt has arrived on a requested CPU, or the time is over. The time
+    /// limit applies to all interrupts together.
     ///
     /// `watch` receives each result.
     pub fn wait(
@@ -107,7 +108,7 @@ impl MovedIrq {
             (Err(e), _) => return Arrival::Unknown(e.to_string()),
             (_, Err(e)) => return Arrival::Unknown(e.to_string()),
         };
-        // Counters wrap at 32 bits: any difference counts as growth.
+        // Counters wrap at 32 bits, so any difference counts as growth.
         let grown: CpuSet = now
             .iter()
             .filter(|&(cpu, n)| before.get(cpu) != Some(n))

@@ -26,7 +26,7 @@ use rustix::thread::UnshareFlags;
 
 use reader::{Reader, send};
 
-/// The program with the roles that need a process of their own.
+/// The program whose roles run in a separate process.
 fn helper() -> Command {
     Command::new(netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "test_helper").unwrap())
 }
@@ -155,8 +155,8 @@ fn every_one_of_many_connections_is_counted() {
         let truth = reader.said("read");
         let attribution = tracer.read().unwrap();
         assert_eq!(bytes(&attribution, reader.tgid()), truth);
-        // Connections begin and end in system calls and in softirqs: where one interrupts the
-        // other, the kernel skips the same program and counts that. All bytes are counted.
+        // Connections begin and end in system calls and in softirqs. If one interrupts the other,
+        // the kernel skips the same program and counts that. All bytes are counted.
         assert!(attribution.lost_events < 10, "{}", attribution.lost_events);
     });
 }
@@ -212,7 +212,7 @@ fn unread_data_is_not_counted() {
 #[test]
 fn consumers_of_other_namespaces_are_counted_and_named() {
     in_own_netns(|| {
-        // the tracer belongs to no namespace: attach it in one without the consumer
+        // the tracer belongs to no namespace, so attach it in a namespace without the consumer
         let mut tracer = thread::spawn(|| {
             unshare_net();
             Tracer::attach(Options::exact())
@@ -225,7 +225,7 @@ fn consumers_of_other_namespaces_are_counted_and_named() {
         let tgid = reader.tgid();
         let name = std::fs::read_to_string(format!("/proc/{tgid}/comm")).unwrap();
         reader.end();
-        // it has ended, but its name is known
+        // the process has ended, but its name is known
         let attribution = tracer.read().unwrap();
         assert_eq!(bytes(&attribution, tgid), 12_345);
         let reads = of(&attribution, tgid);
@@ -246,7 +246,7 @@ fn a_consumer_has_its_cgroup() {
             reader.said("read");
             reader
         };
-        // another one of the same cgroup ends before its path is looked up
+        // another process of the same cgroup ends before its path is looked up
         drop(read());
         let reader = read();
         let attribution = tracer.read().unwrap();
@@ -256,9 +256,9 @@ fn a_consumer_has_its_cgroup() {
     });
 }
 
-/// The only bias of a window: the first read of each socket that was open before.
+/// The only error of a window: the first read of each socket that was open before is missing.
 ///
-/// Data that arrives in a pause is not counted later.
+/// Data that arrives during a pause is not counted later.
 #[test]
 fn each_window_misses_the_first_read_of_each_connection_and_all_between_windows() {
     in_own_netns(|| {
@@ -295,7 +295,7 @@ fn each_window_misses_the_first_read_of_each_connection_and_all_between_windows(
     });
 }
 
-/// Hooks attach one after the other: without this, polls would be counted for longer than reads.
+/// Hooks attach one by one. Without the restart, polls would be counted for longer than reads.
 #[test]
 fn a_restart_forgets_all_that_was_counted_before() {
     in_own_netns(|| {
@@ -320,7 +320,7 @@ fn datagrams_are_counted_to_the_byte() {
             let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             for size in (1..400).map(|i| i * 17).chain([0]) {
                 socket.send_to(&vec![0; size], at(reader.port)).unwrap();
-                // its answer, so that no buffer overflows
+                // the answer is received, so that no buffer overflows
                 socket.recv(&mut []).unwrap();
             }
             let truth = reader.said("read");
@@ -332,7 +332,7 @@ fn datagrams_are_counted_to_the_byte() {
             );
             let connected: u64 =
                 reads.iter().filter(|it| it.connected == Some(true)).map(|it| it.bytes).sum();
-            // The first datagram tells the reader its peer.
+            // The first datagram gives the reader its peer.
             assert_eq!(connected, if how == "udp-connected" { truth - 17 } else { 0 }, "{how}");
         });
     }
@@ -358,7 +358,7 @@ fn softirqs_and_their_time_are_counted() {
             .sum();
         let cpus = thread::available_parallelism().unwrap().get() as u64;
         assert!(Duration::from_nanos(all / cpus) < attribution.elapsed);
-        // loopback is polled by the backlog, which belongs to no device
+        // the backlog polls loopback and belongs to no device
         let backlog: u64 = attribution
             .polls
             .iter()
@@ -369,7 +369,7 @@ fn softirqs_and_their_time_are_counted() {
     });
 }
 
-/// Two namespaces joined by a veth pair: this one and the reader's.
+/// Two namespaces joined by a veth pair: this one, and the reader's.
 fn reader_behind_veth(connections: usize) -> Reader {
     ip("link add veth-here type veth peer name veth-there");
     ip("addr add 10.9.0.1/24 dev veth-here");
@@ -409,8 +409,7 @@ fn data_from_a_namespace_of_this_machine_is_local() {
     });
 }
 
-/// Without such devices packets are not examined; a device that appears later is noticed at the
-/// next read.
+/// Without veths packets are not examined. A veth that appears later is noticed at the next read.
 #[test]
 fn a_veth_that_appears_later_is_noticed() {
     in_own_netns(|| {
@@ -454,13 +453,13 @@ fn unshare_mounts_and_see_own_sysfs() {
     mount(&["-t", "sysfs", "own", "/sys"]);
 }
 
-/// With GRO a veth has its own NAPI instances, and removes the sender's name: data that no NIC is
-/// known to have received belongs to the instance that polled it.
+/// With GRO a veth has its own NAPI instances, and removes the sender's name. If no NIC is known to
+/// have received data, the data belongs to the instance that polled it.
 #[test]
 fn data_that_no_nic_received_belongs_to_the_napi_of_a_veth_with_gro() {
     in_own_netns(|| {
         let mut reader = reader_behind_veth(1);
-        // a veth uses its NAPI only for data that is not in large segments already
+        // a veth uses its NAPI only for data that does not already come in large segments
         // (veth_skb_is_eligible_for_gro)
         ethtool("-K veth-here tso off");
         let gro = ["ethtool", "-K", "veth-there", "gro", "on"];
@@ -490,8 +489,8 @@ fn data_that_no_nic_received_belongs_to_the_napi_of_a_veth_with_gro() {
     });
 }
 
-/// A veth with GRO that feeds a router: its packets are read in another namespace, where they no
-/// longer tell which NAPI polled them.
+/// A veth with GRO that feeds a router. Its packets are read in another namespace, where they no
+/// longer show which NAPI polled them.
 #[test]
 fn data_that_a_router_takes_from_a_veth_belongs_to_the_napi_of_that_veth() {
     in_own_netns(|| {
@@ -515,9 +514,9 @@ fn data_that_a_router_takes_from_a_veth_belongs_to_the_napi_of_that_veth() {
             ip("addr add 10.8.0.2/24 dev veth-from");
             ip("link set veth-from up");
             ip("route add default via 10.8.0.1");
-            // else a veth does not use its NAPI (veth_skb_is_eligible_for_gro)
+            // otherwise a veth does not use its NAPI (veth_skb_is_eligible_for_gro)
             ethtool("-K veth-from tso off");
-            // the first data of unknown origin only has flows recorded
+            // the first data of unknown origin only starts the recording of flows
             send(to, 1_000);
             send(to, 2_000_000);
         });

@@ -1,5 +1,5 @@
-//! A process that reads sockets by every method and counts the bytes: the reference for
-//! attribution. The program is `test_helper reader`.
+//! A process that reads sockets by every method and counts the bytes. Attribution is compared with
+//! these counts. The program is `test_helper reader`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -52,7 +52,7 @@ impl Reader {
         }
     }
 
-    /// Makes it end, and waits until it has.
+    /// Ends the process and waits for its end.
     pub(crate) fn end(&mut self) {
         self.input.take();
         self.child.wait().unwrap();
@@ -61,7 +61,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // also after a failed claim, when it still reads or is stopped
+        // also after a failed claim, when the process still reads or is stopped
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }

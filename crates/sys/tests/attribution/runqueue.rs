@@ -1,8 +1,8 @@
 //! Compares the readers' waits for a CPU with the kernel's own statistics of each thread
 //! (`/proc/PID/task/TID/schedstat`).
 //!
-//! The program counts readers of the whole machine, also of other tests: the kernel's number is a
-//! lower bound.
+//! The program counts readers of the whole machine, including those of other tests. So the kernel's
+//! number is a lower bound.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
@@ -51,7 +51,7 @@ fn grown(tgid: u32, before: [u64; 2]) -> [u64; 2] {
     [now[0] - before[0], now[1] - before[1]]
 }
 
-/// Sends datagrams, each after the answer to the previous one; the sender is busy for a while
+/// Sends datagrams, each after the answer to the previous one. The sender is busy for a while
 /// before it waits.
 fn ask(reader: &Reader, times: usize, busy: Duration) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -74,8 +74,8 @@ fn read(tracer: &mut Tracer) -> Attribution {
     attribution
 }
 
-/// The reader may run on one CPU only, where a non-preemptible thread sends to it and stays for two
-/// milliseconds.
+/// The reader may run on one CPU only. On that CPU, a non-preemptible thread sends to it and stays
+/// for two milliseconds.
 #[test]
 fn a_delayed_reader_waits_as_often_and_as_long_as_schedstat_reports() {
     in_own_netns(|| {
@@ -87,7 +87,7 @@ fn a_delayed_reader_waits_as_often_and_as_long_as_schedstat_reports() {
         run_command(&["taskset", "--pid", "--cpu-list", &cpu, &sender]);
         run_command(&["chrt", "--fifo", "--pid", "1", &sender]);
         let mut tracer = Tracer::attach(RUNQUEUE);
-        // the reader is tracked from its first read on
+        // the reader is tracked from its first read
         ask(&reader, 10, Duration::ZERO);
         latency(&mut tracer);
         let before = account(reader.tgid());
@@ -100,7 +100,7 @@ fn a_delayed_reader_waits_as_often_and_as_long_as_schedstat_reports() {
         let sum_ns: u64 = latency.waits.iter().map(|(shortest, count)| shortest * count).sum();
         assert!(sum_ns >= waited_ns / 10 * 9, "{summary}");
         // The bucket of two milliseconds starts below. A datagram that waits for ksoftirqd is
-        // delivered at the next tick, so that its reader waits for less.
+        // delivered at the next tick, so its reader waits for a shorter time.
         let long: u64 = latency.waits.range(1_900_000..).map(|(_, count)| count).sum();
         assert!(long >= 45, "{summary}");
     });

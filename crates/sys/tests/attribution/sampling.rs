@@ -1,4 +1,4 @@
-//! Tests of sampling: what is examined stands for the rest, within the stated error.
+//! Tests of sampling: the sample represents all events, within the reported error.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -8,12 +8,12 @@ use netsilo_sys::bpf::tracer::{Options, Tracer};
 use super::reader::{Reader, send};
 use super::{at, bytes, in_own_netns, of};
 
-/// So few that a load of some thousand events is sampled on any machine: one in each tick.
+/// One event per tick: so few that a load of some thousand events is sampled on any machine.
 fn few() -> Options {
     Options { examined_per_s: Some(1), ..Options::default() }
 }
 
-/// A reader answers each of these datagrams; returns what it read, and what was counted.
+/// A reader answers each datagram. Returns what the reader read, and what was counted.
 fn ping(options: Options, datagrams: usize) -> (Reader, u64, Attribution) {
     let mut reader = Reader::start("udp-unconnected", 65536);
     let mut tracer = Tracer::attach(options);
@@ -27,7 +27,7 @@ fn ping(options: Options, datagrams: usize) -> (Reader, u64, Attribution) {
 }
 
 fn lies_within(counted: u64, truth: u64, all: Examined, share: f64) -> bool {
-    // twice the interval of 95 %: one run in ten thousand is outside
+    // twice the 95 % interval: one run in ten thousand is outside
     (counted as f64 / truth as f64 - 1.0).abs() <= 2.0 * all.error(share)
 }
 
@@ -54,7 +54,7 @@ fn sampled_softirqs_give_polls_wakeups_and_time() {
         assert!(softirqs.examined < softirqs.events / 4, "{softirqs:?}");
         let packets = |it: &Attribution| it.polls.iter().map(|poll| poll.packets).sum::<u64>();
         let time = |it: &Attribution| it.cpu_time.values().map(|cpu| cpu.net_rx_ns).sum::<u64>();
-        // at least those of this test; others use this kernel too
+        // at least those of this test, because others use this kernel too
         assert!(packets(&exact) >= 20_002);
         assert!(packets(&sampled) as f64 >= 20_002.0 * (1.0 - 2.0 * softirqs.error(0.5)));
         assert!(time(&sampled) > 0 && sampled.polls.iter().any(|poll| poll.ns.is_some()));

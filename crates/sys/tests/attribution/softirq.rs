@@ -27,7 +27,7 @@ use super::reader::send;
 use super::reader_behind_veth;
 use super::unshare_mounts_and_see_own_sysfs;
 
-/// Sends from behind a veth through this namespace to a tap without a reader; the packets still
+/// Sends from behind a veth through this namespace to a tap without a reader. The packets still
 /// leave the stack.
 #[test]
 fn packets_routed_to_a_tap_count_as_forwarded_without_a_nic() {
@@ -57,12 +57,13 @@ fn packets_routed_to_a_tap_count_as_forwarded_without_a_nic() {
     });
 }
 
-/// Whatever wakes the kthread of a threaded NAPI, here the sender.
+/// Counts every wakeup of a threaded NAPI's kthread, whatever its cause; here it is the sender.
 #[test]
 fn wakeups_of_a_napi_kthread_are_counted_by_the_cpu_that_wakes_it() {
     in_own_netns(|| {
         let mut reader = reader_behind_veth(1);
-        // else no NAPI polls the packets (`veth_skb_is_eligible_for_gro`, `drivers/net/veth.c`)
+        // otherwise no NAPI polls the packets (`veth_skb_is_eligible_for_gro`,
+        // `drivers/net/veth.c`)
         ethtool("-K veth-here tso off");
         let there = in_netns_of(reader.tgid())
             .args(["unshare", "-m", "sh", "-c"])
@@ -73,7 +74,7 @@ fn wakeups_of_a_napi_kthread_are_counted_by_the_cpu_that_wakes_it() {
             .status();
         assert!(there.unwrap().success());
         let mut tracer = Tracer::attach(Options::exact());
-        // with pauses, in which the kthread sleeps
+        // with pauses, so that the kthread sleeps
         let mut stream = TcpStream::connect((Ipv4Addr::new(10, 9, 0, 2), reader.port)).unwrap();
         stream.set_nodelay(true).unwrap();
         for _ in 0..200 {
@@ -148,7 +149,7 @@ fn attach_xdp(netdev: &str) {
     }
 }
 
-/// Stages of loopback traffic: it is delivered here, without a packet filter.
+/// Stages of loopback traffic. It is delivered here, without a packet filter.
 #[test]
 fn the_stages_of_local_delivery_are_sampled() {
     in_own_netns(|| {
@@ -208,7 +209,7 @@ fn each_single_datagram_wakes_its_reader() {
     });
 }
 
-/// Where the kernel has the hooks, every IPI of either kind is counted, and has a time.
+/// If the kernel has the hooks, every IPI of either kind is counted and timed.
 #[test]
 fn reschedule_ipis_are_those_of_proc_interrupts() {
     in_own_netns(|| {
@@ -226,7 +227,7 @@ fn reschedule_ipis_are_those_of_proc_interrupts() {
         for (number, (before, after)) in before.into_iter().zip(after).enumerate() {
             let time = attribution.cpu_time.get(&CpuId(number as u32)).copied();
             let counted = time.unwrap_or_default().reschedules.unwrap_or_default();
-            // IPIs come between reading the file and the counts, by other programs.
+            // Other programs cause IPIs between the read of the file and the read of the counts.
             let all = after - before;
             assert!(
                 counted.count <= all && counted.count + all / 20 + 20 >= all,
@@ -244,8 +245,8 @@ fn reschedules_by_cpu() -> Vec<u64> {
     row.split_whitespace().map_while(|word| word.parse().ok()).collect()
 }
 
-/// Two threads wake each other as often, each on a CPU of its own, while others keep both CPUs
-/// busy: only a reschedule IPI makes such a CPU switch.
+/// Two threads wake each other equally often, each on its own CPU, while other threads keep both
+/// CPUs busy. Only a reschedule IPI makes a busy CPU switch.
 fn hand_over(times: usize) {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let over = std::sync::atomic::AtomicBool::new(false);
@@ -283,12 +284,12 @@ fn run_on(cpu: usize) {
     rustix::thread::sched_setaffinity(None, &cpus).unwrap();
 }
 
-/// Beside a thread that never sleeps, a reader is woken on a busy CPU. How often it is idle without
-/// that thread depends on what else this machine does; guests assert that.
+/// If a thread on its CPU never sleeps, a reader is woken on a busy CPU. How often the CPU is idle
+/// without that thread depends on what else this machine does; guests assert that.
 #[test]
 fn wakeups_tell_whether_the_cpu_was_idle() {
     in_own_netns(|| {
-        // Asked before this thread runs on one CPU, which is then the only one it may use.
+        // Read before this thread is pinned to one CPU, because then it may use no other.
         let cpu = std::thread::available_parallelism().unwrap().get() - 1;
         let idle_share = |beside: bool| {
             let over = std::sync::atomic::AtomicBool::new(false);
@@ -348,7 +349,7 @@ fn without_the_softirq_hooks_wakeups_have_a_reason() {
     });
 }
 
-/// A softirq that runs during the read may have ended a poll and not itself.
+/// A softirq that runs during the read may have ended a poll but not itself.
 const RUNNING_NS: u64 = 10_000_000;
 
 #[test]

@@ -74,7 +74,8 @@ fn a_failed_restore_is_reported_and_can_be_retried() {
             let ApplyError::Incomplete { undone, .. } = &error else { panic!("{error}") };
             let left: Vec<_> =
                 undone.knobs.iter().filter(|(_, result)| result.is_failure()).collect();
-            // Restoring is in reverse: the first restore is of the write before the failing one.
+            // Values are restored in reverse order, beginning with the write before the failing
+            // one.
             assert_eq!(left.len(), 1);
             assert_eq!(left[0].0, plan[2 * failing - failing_restore].target);
             assert_eq!(
@@ -88,7 +89,7 @@ fn a_failed_restore_is_reported_and_can_be_retried() {
     }
 }
 
-/// Every state that a crash can leave: the knobs, and the journal's bytes.
+/// Every state that a crash can leave: the knobs, and the bytes of the journal.
 fn deaths(kernel: &Fake, run: impl FnOnce()) -> Vec<(Knobs, Vec<u8>)> {
     let start = kernel.journal_length();
     kernel.trail.take();
@@ -108,7 +109,8 @@ fn deaths(kernel: &Fake, run: impl FnOnce()) -> Vec<(Knobs, Vec<u8>)> {
     all
 }
 
-/// Undoes after each crash and checks that the original knobs are back and nothing is left to undo.
+/// Undoes after each crash, and checks that the original knobs are back and nothing is left to
+/// undo.
 fn undo_after_each(kernel: &Fake, deaths: Vec<(Knobs, Vec<u8>)>, before: &Knobs) {
     assert!(deaths.len() > 1000, "{} deaths", deaths.len());
     for (knobs, journal) in deaths {
@@ -126,8 +128,8 @@ fn undo_after_each(kernel: &Fake, deaths: Vec<(Knobs, Vec<u8>)>, before: &Knobs)
     }
 }
 
-/// The plan of everything is split in three: every byte of each part is quicker than every byte of
-/// the whole.
+/// The plan of everything is split in three, because testing every byte of each part is faster than
+/// testing every byte of the whole.
 const PARTS: usize = 3;
 
 fn part(kernel: &Fake, number: usize) -> Vec<Change> {

@@ -1,4 +1,5 @@
-//! A fake kernel in a directory: writes round as the kernel's do, and fail or crash on demand.
+//! A fake kernel in a directory. Its writes round values as the kernel does, and fail or crash on
+//! demand.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ pub(crate) struct Fake {
     clock: Cell<Duration>,
     written: RefCell<Vec<(String, String)>>,
     /// Switches that stay off while another one is off, by their paths, and whether a write then
-    /// reports it.
+    /// reports that.
     pub(crate) needs: RefCell<BTreeMap<String, (String, bool)>>,
 }
 
@@ -248,8 +249,8 @@ impl Fake {
         if name == "rps_cpus" || name == "rps_default_mask" {
             let asked = cpus.clone();
             cpus = cpus.minus(&CpuSet::parse_list(ISOLATED).unwrap());
-            // The host's initial value has the isolated cpu: it was set before the kernel refused
-            // such values.
+            // The host's initial value has the isolated cpu: the value was set before the kernel
+            // refused isolated cpus.
             if text == "c0\n" {
                 cpus = asked;
             } else if cpus.is_empty() && !asked.is_empty() {
@@ -261,7 +262,7 @@ impl Fake {
         Ok(format!("{}\n", cpus.to_mask(8)))
     }
 
-    /// The driver chooses the settings of its queues; the NAPI gets another kthread.
+    /// The driver chooses the settings of its queues, and the NAPI gets another kthread.
     fn make_queues_anew(&self) {
         let queues = "sys/devices/pci0000:00/0000:00:03.0/net/eth0/queues";
         for irq in 27..30 {
@@ -424,7 +425,7 @@ pub(crate) fn thread_since(start_time: u64) -> Target {
     Target::NapiThread(knobs::NapiThread { pid: 70, comm, start_time })
 }
 
-/// A consumer's thread, which was renamed since the plan was made.
+/// A consumer's thread that was renamed since the plan was made.
 pub(crate) fn consumer() -> Target {
     Target::ThreadAffinity(knobs::ThreadAffinity {
         pid: 80,

@@ -1,4 +1,4 @@
-//! Whatever happens in whatever order, an original value is never lost.
+//! An original value is never lost, whatever happens in whatever order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -110,7 +110,7 @@ fn foreign(target: &Target, seed: u32) -> String {
     }
 }
 
-/// The knob as a plan would name it now: the NAPI may have got another kthread.
+/// The knob as a plan would name it now. The NAPI may have another kthread.
 fn now(kernel: &Fake, target: &Target) -> Target {
     match target {
         Target::NapiThread(_) => thread_since(kernel.kthread_start()),
@@ -132,8 +132,9 @@ fn file(kernel: &Fake, target: &Target) -> std::path::PathBuf {
     }
 }
 
-/// Whether undo cannot tell if the driver or another program has changed this knob: netsilo was
-/// killed between a write that may reset it and the record of what the driver made of it.
+/// Whether undo cannot distinguish a change by the driver from one by another program. This is so
+/// if netsilo was killed between a write that may reset the knob and the record of the driver's
+/// values.
 fn is_ambiguous(kernel: &Fake, target: &Target) -> bool {
     let history = journal::read_without_lock(kernel, &kernel.state()).unwrap();
     let transactions = history.map(|history| history.transactions).unwrap_or_default();
@@ -148,7 +149,7 @@ fn is_ambiguous(kernel: &Fake, target: &Target) -> bool {
     is_reset && transactions.iter().any(killed)
 }
 
-/// Runs with a mishap at a write, counted from now.
+/// Runs with a failure or crash at a write, counted from now.
 fn with_mishap(kernel: &Fake, mishap: Mishap, run: impl FnOnce()) {
     let now = kernel.writes.get();
     match mishap {

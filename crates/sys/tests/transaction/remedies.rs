@@ -1,6 +1,6 @@
-//! The remedies' knobs on the fake kernel, one row each: initial texts, effects of writes, own and
-//! foreign values, special cases. A knob without a special row gets its row from its case in
-//! `cases/knobs`.
+//! The remedies' knobs on the fake kernel, one row each: initial texts, effects of writes,
+//! netsilo's and other values, special cases. A knob without a special row gets its row from its
+//! case in `cases/knobs`.
 
 use std::io;
 use std::sync::LazyLock;
@@ -31,13 +31,13 @@ const DEFAULT: &str = "0 1 2 3 0 1 2 3\n";
 /// A knob on the fake kernel.
 struct Row {
     target: Target,
-    /// The file that stands for it.
+    /// The file that represents the knob.
     path: String,
     /// Its text at first.
     says: String,
     /// Its text after this was written.
     settle: Settle,
-    /// A value of ours, another one for each seed if there are enough.
+    /// A value of ours; a different one for each seed if there are enough.
     ours: Box<dyn Fn(u32) -> Value + Send + Sync>,
     /// The text of a value that we never write.
     foreign: Box<dyn Fn(u32) -> String + Send + Sync>,
@@ -45,7 +45,7 @@ struct Row {
 
 type Settle = fn(&str) -> io::Result<String>;
 
-/// One row or more for each remedy's knob.
+/// One row or more for the knob of each remedy.
 static ALL: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let mut all = special();
     let own = own_targets();
@@ -55,7 +55,7 @@ static ALL: LazyLock<Vec<Row>> = LazyLock::new(|| {
     all
 });
 
-/// Knobs that a driver takes in a way of its own, or with values that vary with the seed.
+/// Knobs that a driver handles in its own way, or whose values vary with the seed.
 fn special() -> Vec<Row> {
     vec![
         ethtool(
@@ -65,7 +65,8 @@ fn special() -> Vec<Row> {
             |seed| settings(format!("combined={} other=1", 5 + seed % 3)),
             |_| "combined=2 other=1\n".into(),
         ),
-        // Rounded, and some to the value before. A foreign value is what a driver prints: rounded.
+        // Values are rounded, some of them to the old value. Another program's value is what a
+        // driver prints: rounded.
         ethtool(
             knobs::Rings { netdev: eth0() },
             "rx=256 tx=256\n",
@@ -142,8 +143,7 @@ pub(crate) fn resets_queues(path: &str) -> bool {
 #[derive(Deserialize)]
 struct Case {
     says: String,
-    /// The text of a value that netsilo never writes; for numbers, switches and CPUs there is one
-    /// without it.
+    /// The text of a value that netsilo never writes. Numbers, switches and CPUs do not need it.
     foreign: Option<String>,
     change: Change,
 }
@@ -191,7 +191,7 @@ fn row_of(
     Row { target, path, says: says.to_owned(), settle, ours, foreign }
 }
 
-/// The file that stands for a knob.
+/// The file that represents a knob.
 fn path_of(target: &Target) -> Option<String> {
     let path = match target.location() {
         Location::Ethtool { setting, .. } => file_of("eth0", &setting),
@@ -315,7 +315,7 @@ pub(crate) fn file_of(netdev: &str, setting: &EthtoolSetting) -> String {
     format!("/sys/class/net/{netdev}.{name}")
 }
 
-/// The text of such a file after this was written to it; `None` for other files.
+/// The text of a setting's file after this text was written to it; `None` for other files.
 pub(crate) fn settle(path: &str, text: &str) -> Option<io::Result<String>> {
     let name = path.rsplit_once('/')?.1;
     if name.starts_with("eth0.Offload") {
@@ -368,7 +368,7 @@ fn a_drivers_default_table_is_restored_by_the_driver() {
     ));
     assert_eq!(kernel.take_written().last().unwrap().1, "default");
     assert_eq!(said(&kernel, &path), DEFAULT);
-    // In equal blocks, which resembles a driver's default, but not this driver's.
+    // Equal blocks are the default of some drivers, but not of this one.
     let blocks = "0 0 1 1 2 2 3 3\n";
     put(&kernel, &path, blocks);
     apply(&kernel, &[change(&kernel, target.clone(), table("0 0 0 0 0 1 2 3"))]).unwrap();
@@ -424,9 +424,9 @@ fn a_refused_write_reports_the_drivers_maximum() {
     };
     assert_eq!(
         apply(&kernel, &[rings()]).unwrap_err().to_string(),
-        "eth0 rings: cannot write rx=9000 tx=256: Invalid argument (os error 22): \
-         its driver takes at most rx=4096 tx=4096; \
-         more than that, or fewer than it needs, is refused; all settings are restored"
+        "eth0 rings: cannot write rx=9000 tx=256: Invalid argument (os error 22): its driver \
+         accepts at most rx=4096 tx=4096; more than that, or fewer than it needs, is refused; all \
+         settings are restored"
     );
     assert!(
         apply(&kernel, &[rings()])

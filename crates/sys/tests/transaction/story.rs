@@ -88,7 +88,7 @@ fn an_equal_value_is_never_written() {
     let entries = || change(&kernel, Target::from(knobs::RpsSockFlowEntries), Value::Count(1000));
     apply(&kernel, &[entries()]).unwrap();
     kernel.take_written();
-    // The kernel rounds 1000 to 1024, the current value: writing it would flush the table.
+    // The kernel rounds 1000 to 1024, the current value. Writing it would flush the table.
     assert_eq!(apply(&kernel, &[entries()]).unwrap().transaction, None);
     assert_eq!(apply(&kernel, &[change(&kernel, irq(27), cpus("0"))]).unwrap().transaction, None);
     assert_eq!(kernel.take_written(), []);
@@ -224,8 +224,8 @@ fn a_renamed_netdev_is_restored_under_its_new_name() {
     assert_eq!(kernel.knobs(), before);
 }
 
-/// A virtual netdev of the fake host with this text in its `rps_cpus`; one before it is kept aside,
-/// so that its inode numbers are not used again.
+/// A virtual netdev of the fake host with this text in its `rps_cpus`. An earlier netdev is kept
+/// elsewhere, so that its inode numbers are not reused.
 fn create_veth0(kernel: &Fake, rps_cpus: &str) -> Target {
     let net = kernel.root.join("sys/class/net");
     if net.join("veth0").exists() {
@@ -252,7 +252,7 @@ fn a_virtual_netdev_that_replaced_one_of_the_same_name_and_index_is_not_written(
     create_veth0(&kernel, "02\n");
     let undone = undo(&kernel, UndoScope::All).unwrap();
     let [(_, RestoreResult::Gone(why))] = &undone[0].knobs[..] else { panic!("{undone:?}") };
-    assert!(why.to_string().contains("was created later"), "{why}");
+    assert!(why.to_string().contains("is a newer one"), "{why}");
     assert_eq!(rps_of_veth0(&kernel), "02\n");
 }
 

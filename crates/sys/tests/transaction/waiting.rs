@@ -1,4 +1,4 @@
-//! Writes that the kernel would not return from, or does not answer.
+//! Writes from which the kernel would not return, or which it does not answer.
 
 use netsilo_model::change::{Change, Target, Value, knobs};
 use netsilo_sys::transaction::apply::ApplyError;
@@ -82,7 +82,7 @@ fn a_write_without_answer_is_reported_the_rest_is_restored_and_undo_looks_again(
     assert!(matches!(error, ApplyError::Incomplete { .. }), "{error}");
     assert!(error.to_string().contains("no answer within 30 s"), "{error}");
     assert_eq!(kernel.knobs(), before, "what was written before is restored");
-    // It may still take effect: the transaction is open until undo has looked again.
+    // It may still take effect: the transaction stays open until undo has checked again.
     put(&kernel, "proc/irq/27/smp_affinity", "20\n");
     let undone = undo(&kernel, UndoScope::All).unwrap();
     assert!(undone[0].is_complete());

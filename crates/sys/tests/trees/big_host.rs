@@ -13,9 +13,9 @@ use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue};
 /// The size of the host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BigHost {
-    /// CPUs: two threads a core, eight cores a last-level cache, 128 CPUs a node.
+    /// CPUs: two threads per core, eight cores per last-level cache, 128 CPUs per node.
     pub(crate) cpus: u32,
-    /// Interrupts; each rx queue has one, the rest belongs to no device.
+    /// Interrupts. Each rx queue has one; the others belong to no device.
     pub(crate) irqs: u32,
     /// Netdevs.
     pub(crate) netdevs: u32,
@@ -32,7 +32,7 @@ impl BigHost {
         self.interrupts_at(0)
     }
 
-    /// The text `seconds` later, with unchanged length.
+    /// The text `seconds` later, with the same length.
     fn interrupts_at(&self, seconds: u64) -> String {
         let mut text = String::from("            ");
         let mut put = |args: std::fmt::Arguments<'_>| text.write_fmt(args).unwrap_or_default();
@@ -60,7 +60,7 @@ impl BigHost {
         text
     }
 
-    /// `/proc/stat`, the sum over all CPUs first.
+    /// `/proc/stat`, with the sum over all CPUs first.
     fn stat_at(&self, seconds: u64) -> String {
         const START: u64 = 1_000_000_000;
         let times = |cpus: u64, softirq: u64| {
@@ -157,7 +157,7 @@ impl BigHost {
         Ok(())
     }
 
-    /// The PCI devices of the interrupts, as irqbalance searches for them.
+    /// The PCI devices of the interrupts, where irqbalance looks for them.
     fn write_devices(&self, dir: &Path) -> io::Result<()> {
         fs::create_dir_all(dir.join("sys/bus/pci/devices"))?;
         for n in 0..self.irqs {
@@ -272,7 +272,7 @@ impl BigHost {
     }
 }
 
-/// How often a CPU received an interrupt: one CPU in sixteen did.
+/// How often a CPU received an interrupt. One CPU in sixteen received it.
 fn count(cpu: u32, n: u32) -> u64 {
     if (cpu + n).is_multiple_of(16) { u64::from(n) * 1000 + u64::from(cpu) } else { 0 }
 }

@@ -21,7 +21,7 @@ use crate::experiment::plan::{Experiment, Load, Setting, Step};
 use crate::experiment::records::Trial;
 use crate::traffic::Spec;
 
-/// Probability that an interval misses the true value.
+/// Probability that an interval does not contain the true value.
 pub const ERROR_RATE: f64 = 0.05;
 
 /// All settings under one load.
@@ -34,9 +34,9 @@ pub struct UnderLoad {
     pub spec: Spec,
     /// Number of concurrent senders.
     pub senders: u32,
-    /// The unit of work, for which counts are reported.
+    /// The unit of work for which counts are reported.
     pub work: WorkUnit,
-    /// Whether sender and receiver were both the machine under test; its values then include both.
+    /// Whether the machine under test was both sender and receiver. Its values then include both.
     pub both_ends: bool,
     /// Results by setting, in the experiment's order.
     pub settings: Vec<Cell>,
@@ -48,11 +48,11 @@ pub struct UnderLoad {
 pub struct Cell {
     /// Name of the setting.
     pub setting: String,
-    /// The measured values, in the order of [`TrialMeasure::ALL`]; missing ones are left out.
+    /// The measured values, in the order of [`TrialMeasure::ALL`]. Missing ones are left out.
     pub measures: Vec<MeasureResult>,
     /// Latencies of all rounds, merged.
     pub latency: Option<MergedLatency>,
-    /// The CPUs of the machine under test: means over the rounds.
+    /// The CPUs of the machine under test, as means over the rounds.
     pub cpus: BTreeMap<CpuId, CpuMean>,
     /// Drift, outliers and correlation of the rounds, in order of measurement.
     pub steadiness: Steadiness,
@@ -77,7 +77,8 @@ pub struct MeasureResult {
     pub median: f64,
     /// Bootstrap interval of the median; `None` below five rounds.
     pub interval: Option<Estimate>,
-    /// Comparison with the first setting; `None` for the first setting and without a common round.
+    /// Comparison with the first setting; `None` for the first setting, or if they have no common
+    /// round.
     pub against: Option<ReferenceComparison>,
 }
 
@@ -85,16 +86,17 @@ pub struct MeasureResult {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReferenceComparison {
-    /// Ratio (changes are relative, 0.1 is 10 % more) when all values of both are above 0,
-    /// otherwise difference.
+    /// Ratio (changes are relative, 0.1 is 10 % more) if all values of both are above 0, otherwise
+    /// difference.
     pub scale: Scale,
-    /// Number of rounds with a result of both.
+    /// Number of rounds in which both have a result.
     pub rounds: usize,
     /// Hodges-Lehmann estimate of the change over the rounds.
     pub change: f64,
-    /// Signed-rank interval of the change, which gives the verdict; `None` with too few rounds.
+    /// Signed-rank interval of the change, from which the verdict follows; `None` with too few
+    /// rounds.
     pub interval: Option<Estimate>,
-    /// Bootstrap interval of the change, informative only; rates only, and `None` below five
+    /// Bootstrap interval of the change, informative only. For rates only; `None` below five
     /// rounds.
     pub bootstrap: Option<Estimate>,
     /// The verdict.
@@ -110,9 +112,9 @@ pub enum CellResult {
     Better,
     /// Worse than the first setting.
     Worse,
-    /// Higher than with the first setting, for measures that are neither better nor worse.
+    /// Higher than with the first setting, for measures where neither direction is better.
     Higher,
-    /// Lower than with the first setting, for such measures.
+    /// Lower than with the first setting, for measures where neither direction is better.
     Lower,
     /// The interval contains zero.
     NoDifferenceShown,
@@ -129,7 +131,7 @@ impl CellResult {
         matches!(self, Self::Better | Self::Worse | Self::Higher | Self::Lower)
     }
 
-    /// Whether it was concluded from a confidence interval.
+    /// Whether it follows from a confidence interval.
     pub(super) fn is_given(self) -> bool {
         self.differs() || self == Self::NoDifferenceShown
     }

@@ -1,4 +1,4 @@
-//! What the model expected of the settings under a load, compared with what was measured.
+//! The model's predictions for the settings under a load, compared with the measurements.
 
 use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use crate::experiment::compared::UnderLoad;
 use crate::experiment::measure::TrialMeasure;
 use crate::experiment::records::{Expectation, ExpectedChange};
 
-/// The changes that were expected under one load, with the measured ones.
+/// The predicted changes under one load, with the measured ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExpectedUnderLoad {
@@ -16,35 +16,35 @@ pub struct ExpectedUnderLoad {
     pub load: String,
     /// Changes by setting, in the experiment's order.
     pub settings: Vec<ExpectedBesideMeasured>,
-    /// Why nothing was expected; `None` if something was.
+    /// Why nothing was predicted; `None` if something was.
     pub why_not: Option<String>,
 }
 
-/// The change of the rate that was expected of a setting, and the measured one.
+/// The predicted change of the rate with a setting, and the measured change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExpectedBesideMeasured {
     /// Name of the setting.
     pub setting: String,
-    /// Relative change of the load that fits, with its 90 % interval; `None` where the model knows
-    /// none of the knobs that change.
+    /// Relative change of the load that fits, with its 90 % interval; `None` if the model knows
+    /// none of the changed knobs.
     pub expected: Option<Estimate>,
     /// Knobs of the setting that the model does not know.
     pub not_modeled: Vec<String>,
-    /// Relative change of the measured rate; `None` without a common round with the reference, and
-    /// where times are invalid.
+    /// Relative change of the measured rate; `None` without a common round with the reference, or
+    /// if times are invalid.
     pub measured: Option<f64>,
-    /// Whether the interval of the expected change holds the measured one.
+    /// Whether the interval of the predicted change contains the measured one.
     pub holds: Option<bool>,
 }
 
 impl ExpectedUnderLoad {
-    /// What was expected of a setting.
+    /// The prediction for a setting.
     pub fn setting(&self, name: &str) -> Option<&ExpectedBesideMeasured> {
         self.settings.iter().find(|it| it.setting == name)
     }
 
-    /// Compares what was measured with what was expected.
+    /// Compares the measurements with the predictions.
     pub(super) fn new(expectation: &Expectation, load: &UnderLoad) -> Self {
         let beside = |its: &ExpectedChange| {
             let measured = load.setting(&its.setting).and_then(|cell| {

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::traffic::Latency;
 
-/// The reported percentiles; a run of seconds cannot show more nines.
+/// The reported percentiles. A run of a few seconds cannot show more nines.
 pub const PERCENTILES: [f64; 12] =
     [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
 
-/// The responses of all rounds, each counted once: merges the histograms, never averages
+/// The responses of all rounds, each counted once. Merges the histograms and never averages
 /// percentiles.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -26,8 +26,8 @@ pub struct MergedLatency {
     pub mean_ns: f64,
     /// Maximum.
     pub max_ns: u64,
-    /// Percent and nanoseconds, to three digits. Leaves out a percentile with fewer than ten
-    /// responses above it.
+    /// Percent and nanoseconds, to three digits. Leaves out a percentile if fewer than ten
+    /// responses are above it.
     pub percentiles_ns: Vec<(f64, u64)>,
     /// Number of histograms that could not be read and are left out.
     pub unreadable: usize,
@@ -58,22 +58,23 @@ fn read(latency: &Latency) -> Option<Histogram<u64>> {
     (histogram.len() <= MOST_RESPONSES).then_some(histogram)
 }
 
-/// Most responses of one record: a million a second for nine years. The library adds up the counts
-/// of all records without regard to overflow.
+/// Maximum number of responses in one record: a million a second for nine years. The library adds
+/// up the counts of all records without checking for overflow.
 const MOST_RESPONSES: u64 = 1 << 48;
 
-/// Most bytes of an unpacked histogram; those of netsilo have up to 300 KB.
+/// Maximum size of an unpacked histogram in bytes. Those of netsilo have up to 300 KB.
 const MOST_UNPACKED: u64 = 1 << 20;
 
-/// Longest latency in nanoseconds that a histogram may have: one hour, as those of netsilo.
+/// Maximum latency in nanoseconds that a histogram may have: one hour, as in those of netsilo.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// The encoding of the least of all numbers, which no count is: the library would negate it, and
+/// The encoding of the smallest number. It is not a valid count: the library would negate it and
 /// panic.
 const LEAST_NUMBER: [u8; 9] = [0xff; 9];
 
 /// A histogram without its compression; `None` unless its header fits a histogram of netsilo. The
-/// library allocates what the header announces: up to 4 GiB for the counts of a record of 60 bytes.
+/// library allocates as much as the header announces: up to 4 GiB for the counts of a record of 60
+/// bytes.
 fn unpacked(text: &str) -> Option<Vec<u8>> {
     // Two big-endian words before the compressed data: kind and length.
     let packed = STANDARD.decode(text).ok()?;

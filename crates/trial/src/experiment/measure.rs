@@ -11,7 +11,7 @@ use crate::experiment::plan::Load;
 use crate::experiment::records::Trial;
 use crate::traffic::{EndMachine, Figures, Test};
 
-/// The unit of work under a load; counts and CPU time are reported per unit.
+/// The unit of work under a load. Counts and CPU time are reported per unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -63,18 +63,18 @@ impl fmt::Display for WorkUnit {
     }
 }
 
-/// A measure of a trial; all but the first four are of the machine under test.
+/// A measure of a trial. All except the first four are of the machine under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TrialMeasure {
-    /// Units of work per second; for megabytes, bytes per second.
+    /// Units of work per second. For megabytes, bytes per second.
     Rate,
-    /// Share of datagrams or UDP requests that were lost; the mean of several senders.
+    /// Share of datagrams or UDP requests that were lost. For several senders, their mean.
     Lost,
-    /// Median latency in nanoseconds; the mean of several senders.
+    /// Median latency in nanoseconds. For several senders, their mean.
     MedianLatency,
-    /// 99th percentile of the latency in nanoseconds; the mean of several senders.
+    /// 99th percentile of the latency in nanoseconds. For several senders, their mean.
     P99Latency,
     /// CPU time that was not idle: nanoseconds per transaction or packet, seconds per gigabyte
     /// (milliseconds per megabyte).
@@ -97,7 +97,7 @@ pub enum TrialMeasure {
     /// Wakeups of another CPU by RPS (`received_rps`), per unit of work.
     #[serde(rename = "handed_over")]
     RpsWakeups,
-    /// The largest share of all NET_RX softirqs on one CPU.
+    /// The largest share of all NET_RX softirqs on a single CPU.
     BusiestCpu,
 }
 
@@ -120,12 +120,12 @@ impl TrialMeasure {
         Self::BusiestCpu,
     ];
 
-    /// Whether it is a time or depends on one, and so is meaningless on emulated CPUs.
+    /// Whether it is a time or depends on one, so that it is meaningless on emulated CPUs.
     pub fn is_time(self) -> bool {
         self <= Self::SoftirqReceived
     }
 
-    /// Which direction is better; `None` for counts, which are neither better nor worse.
+    /// Which direction is better; `None` for counts, because neither direction is better.
     pub fn better(self) -> Option<Better> {
         match self {
             Self::Rate => Some(Better::Higher),
@@ -177,8 +177,8 @@ impl TrialMeasure {
         }
     }
 
-    /// Computes the measure of a trial; `None` when it was not measured, or when no work was done
-    /// to divide by.
+    /// Computes the measure of a trial; `None` if it was not measured, or if there was no work to
+    /// divide by.
     ///
     /// `counted` names the netdevs whose packets count as received by a forwarding machine.
     pub fn compute(self, trial: &Trial, work: WorkUnit, counted: &[String]) -> Option<f64> {
@@ -224,7 +224,7 @@ impl TrialMeasure {
     }
 }
 
-/// Packets per second that these netdevs of a forwarding machine received; `None` when one of them
+/// Packets per second that these netdevs of a forwarding machine received; `None` if one of them
 /// was not counted.
 fn received(trial: &Trial, counted: &[String]) -> Option<f64> {
     let netdevs = &trial.between.as_ref()?.rates.netdevs;
@@ -232,14 +232,14 @@ fn received(trial: &Trial, counted: &[String]) -> Option<f64> {
     counted.iter().map(one).sum::<Option<f64>>().filter(|_| !counted.is_empty())
 }
 
-/// Softirq time measured by eBPF, in CPUs; `None` when eBPF did not measure.
+/// Softirq time measured by eBPF, in CPUs; `None` if eBPF did not measure it.
 fn measured_softirq(side: &EndMachine) -> Option<f64> {
     let all: u64 = side.true_times.values().map(CpuTime::softirq_ns).sum();
     (all > 0 && !side.true_elapsed.is_zero())
         .then(|| all as f64 / 1e9 / side.true_elapsed.as_secs_f64())
 }
 
-/// The softnet_stat rates of a CPU; zeros when it was not read.
+/// The softnet_stat rates of a CPU; zeros if they were not read.
 pub(super) fn softnet(cpu: &CpuRates) -> SoftnetRates {
     cpu.softnet.unwrap_or_default()
 }

@@ -23,11 +23,11 @@ pub struct Experiment {
     pub command: Vec<String>,
     /// Start time, in seconds since 1970.
     pub started_s: u64,
-    /// The settings; the others are compared with the first.
+    /// The settings. The others are compared with the first.
     pub settings: Vec<Setting>,
     /// The loads.
     pub loads: Vec<Load>,
-    /// Number of rounds; each setting meets each load once per round.
+    /// Number of rounds. Each setting meets each load once per round.
     pub rounds: u32,
     /// Idle time of the machine before each trial.
     pub pause: Duration,
@@ -37,7 +37,7 @@ pub struct Experiment {
     pub machine: MachineSummary,
 }
 
-/// A summary of the machine under test; the bundle in the same folder has the details.
+/// A summary of the machine under test. The bundle in the same folder has the details.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MachineSummary {
@@ -53,8 +53,8 @@ pub struct MachineSummary {
     pub netdevs: Vec<String>,
     /// Names of the netdevs of a forwarding machine whose received packets are counted.
     pub counted: Vec<String>,
-    /// Why times and time shares are meaningless here, but counts are not (`CPUs are emulated`);
-    /// `None` when times are valid.
+    /// Why times and time shares are meaningless here although counts are not (`CPUs are
+    /// emulated`); `None` if times are valid.
     #[serde(rename = "times_invalid")]
     pub times_invalid: Option<String>,
 }
@@ -67,9 +67,9 @@ pub struct Setting {
     pub name: String,
     /// One-line description.
     pub what: String,
-    /// The changes to write; for a command, the changes that it was observed to make.
+    /// The changes to write. For a command, the changes that it was observed to make.
     pub changes: Vec<Change>,
-    /// The command for `sh` that applies it, when netsilo does not.
+    /// The command for `sh` that applies the setting, if netsilo does not.
     pub command: Option<String>,
 }
 
@@ -85,7 +85,7 @@ pub struct Load {
     /// senders to one receiver.
     pub senders: u32,
     /// Whether the machine under test drops the traffic at ingress, before connection tracking,
-    /// routing and bridging: nothing arrives.
+    /// routing and bridging. Nothing arrives then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub early_drop: bool,
 }
@@ -102,13 +102,13 @@ pub struct Step {
     pub setting: String,
 }
 
-/// Most rounds of an experiment, trials in all of them, and senders of a load.
+/// Maximum number of rounds of an experiment, of trials in all rounds, and of senders of a load.
 const MOST_ROUNDS: u32 = 10_000;
 const MOST_TRIALS: u64 = 1_000_000;
 const MOST_SENDERS: u32 = 2;
 
-/// The order of trials as round, load and setting, by their index: each round has every load once,
-/// with all settings under it one after the other; the order of both is random.
+/// The order of trials as round, load and setting, by index. Each round has every load once, and
+/// for each load all settings one after another. The order of both is random.
 pub fn order(seed: u64, rounds: u32, loads: usize, settings: usize) -> Vec<(u32, usize, usize)> {
     let mut rng = Rng::with_seed(seed);
     let mut shuffled = |count: usize| {
@@ -137,8 +137,8 @@ impl Experiment {
         order.into_iter().map(step).collect()
     }
 
-    /// Checks the plan, which may come from a stranger: error for an unknown format version,
-    /// duplicate names, nothing to run, or numbers beyond all use.
+    /// Checks the plan, which may come from a stranger. Fails for an unknown format version,
+    /// duplicate names, nothing to run, or unreasonable numbers.
     pub fn check(&self) -> Result<(), String> {
         if self.schema != 1 {
             return Err(format!("unknown schema {}: this netsilo reads schema 1", self.schema));

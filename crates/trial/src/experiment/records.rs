@@ -1,4 +1,4 @@
-//! What an experiment writes down while it runs: trials, maps, expectations, failures.
+//! What an experiment records while it runs: trials, maps, predictions, failures.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::traffic::{EndMachine, LoadResult};
 pub enum Record {
     /// The result of a trial.
     Trial(Box<Trial>),
-    /// The silos under a setting and a load, from a separate trial that does not count.
+    /// The silos under a setting and a load, from a separate trial whose result does not count.
     Map(Box<SiloMap>),
-    /// What the model expects of the settings under a load, written before they are measured.
+    /// The model's predictions for the settings under a load, written before these are measured.
     Expected(Box<Expectation>),
     /// A trial without a result.
     Failed(Failed),
@@ -35,7 +35,7 @@ pub struct Trial {
     pub started_ms: u64,
     /// The measurements of each sender and its receiver.
     pub runs: Vec<LoadResult>,
-    /// The machine under test when it is neither sender nor receiver; otherwise it is the server of
+    /// The machine under test, if it is neither sender nor receiver; otherwise it is the server of
     /// the runs.
     pub between: Option<EndMachine>,
 }
@@ -47,31 +47,31 @@ pub struct SiloMap {
     pub load: String,
     /// Name of the setting.
     pub setting: String,
-    /// Where each queue is processed and who reads it.
+    /// Where each queue is processed, and which processes read its data.
     pub silos: Silos,
-    /// Where receive work spends its time, from another such trial; `None` when not requested.
+    /// Where receive work spends its time, from another separate trial; `None` if not requested.
     #[serde(default)]
     pub sampled: Option<Sampled>,
 }
 
-/// What the model of the receive path expects of the settings under a load.
+/// The predictions of the receive path's model for the settings under a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Expectation {
     /// Name of the load.
     pub load: String,
-    /// What each setting but the reference is expected to change.
+    /// The predicted change for each setting except the reference.
     pub settings: Vec<ExpectedChange>,
-    /// Why nothing is expected: too little was seen.
+    /// Why there is no prediction: there was too little data.
     pub why_not: Option<String>,
 }
 
-/// What a setting is expected to change.
+/// The change predicted for a setting.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExpectedChange {
     /// Name of the setting.
     pub setting: String,
-    /// Relative change of the load that fits, against the reference; `None` where the model knows
-    /// none of the knobs that change.
+    /// Relative change of the load that fits, compared with the reference; `None` if the model
+    /// knows none of the changed knobs.
     pub change: Option<Estimate>,
     /// Knobs of the setting that the model does not know.
     pub not_modeled: Vec<String>,
@@ -88,12 +88,12 @@ pub struct Failed {
     pub why: String,
 }
 
-/// Time of receive work by stage, from a trial without result.
+/// Time of receive work by stage, from a trial without a result.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sampled {
     /// Samples by stage and CPU.
     pub stages: Stages,
-    /// Packets that the netdevs under test received during the samples; `None` when one of them was
+    /// Packets that the netdevs under test received during the samples; `None` if one of them was
     /// not counted.
     pub received: Option<u64>,
     /// Time of all CPUs in the NET_RX and NET_TX softirqs during the samples, measured at entry and
@@ -102,7 +102,7 @@ pub struct Sampled {
 }
 
 impl Experiment {
-    /// The remaining steps after these records, in order; a step without a result is repeated.
+    /// The remaining steps after these records, in order. A step without a result is repeated.
     pub fn remaining_steps(&self, records: &[Record]) -> Vec<Step> {
         let done: BTreeSet<&Step> = records.iter().filter_map(Record::done).collect();
         self.steps().into_iter().filter(|step| !done.contains(step)).collect()
@@ -120,7 +120,7 @@ impl Record {
 }
 
 impl Trial {
-    /// The machine under test; `None` when it was not measured.
+    /// The machine under test; `None` if it was not measured.
     pub fn under_test(&self) -> Option<&EndMachine> {
         self.between.as_ref().or_else(|| self.runs.first().map(|run| &run.server.side))
     }

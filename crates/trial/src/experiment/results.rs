@@ -1,4 +1,5 @@
-//! The results of an experiment: every load, the verdicts in total, and what has no result.
+//! The results of an experiment: every load, the overall counts of verdicts, and the steps without
+//! a result.
 
 #[cfg(test)]
 mod tests;
@@ -26,19 +27,19 @@ pub struct Results {
     pub reference: String,
     /// Planned number of rounds.
     pub rounds: u32,
-    /// Probability that each interval misses the true value.
+    /// Probability that each interval does not contain the true value.
     #[serde(rename = "doubt")]
     pub error_rate: f64,
-    /// Why times get no verdict; `None` when times are valid.
+    /// Why times get no verdict; `None` if times are valid.
     #[serde(rename = "times_invalid")]
     pub times_invalid: Option<String>,
-    /// Verdicts on rates, and how many chance alone would give.
+    /// Verdicts on rates, and how many of them chance alone would give.
     pub rates: VerdictCounts,
     /// Verdicts on all other measures.
     pub others: VerdictCounts,
     /// Results by load, in the experiment's order.
     pub loads: Vec<UnderLoad>,
-    /// What the model expected under each load, in the same order; loads without an expectation are
+    /// The model's predictions under each load, in the same order. Loads without a prediction are
     /// left out.
     #[serde(default)]
     pub expected: Vec<ExpectedUnderLoad>,
@@ -50,12 +51,12 @@ pub struct Results {
     pub failed: Vec<Failed>,
     /// Steps that did not run because the experiment was interrupted.
     pub not_tried: Vec<Step>,
-    /// Number of ignored records: their setting, load or round is not in the experiment.
+    /// Number of ignored records, because their setting, load or round is not in the experiment.
     #[serde(rename = "strangers")]
     pub unknown_records: usize,
 }
 
-/// Number of verdicts and of false ones to expect by chance.
+/// Number of verdicts, and of wrong ones to expect by chance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VerdictCounts {
@@ -63,12 +64,13 @@ pub struct VerdictCounts {
     pub made: usize,
     /// Intervals that exclude zero.
     pub differ: usize,
-    /// Expected maximum number of such intervals if no setting changed anything.
+    /// Maximum number of intervals that are expected to exclude zero if no setting changed
+    /// anything.
     pub by_chance: f64,
 }
 
 impl Results {
-    /// Computes the results from records; the later record of a repeated step counts.
+    /// Computes the results from records. If a step was repeated, the later record counts.
     pub fn from_records(experiment: &Experiment, records: &[Record]) -> Self {
         let steps: BTreeSet<Step> = experiment.steps().into_iter().collect();
         let mut trials: BTreeMap<&Step, &Trial> = BTreeMap::new();

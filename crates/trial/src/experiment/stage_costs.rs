@@ -27,13 +27,13 @@ pub struct StageCosts {
     pub setting: String,
     /// Number of samples in receive work.
     pub samples: u64,
-    /// Costs by stage, in the order of a packet's path; stages without samples are left out.
+    /// Costs by stage, in the order of a packet's path. Stages without samples are left out.
     pub stages: BTreeMap<ReceiveStage, StageCost>,
-    /// All stages, in nanoseconds per packet that the netdevs under test received.
+    /// Nanoseconds of all stages per packet that the netdevs under test received.
     pub ns_per_packet: Option<f64>,
     /// NET_RX and NET_TX softirq time per packet, measured at entry and exit, to check the samples.
     ///
-    /// Samples include threaded NAPIs, which run in no softirq.
+    /// Samples also include threaded NAPIs, which run in no softirq.
     pub softirq_ns_per_packet: Option<f64>,
     /// Samples whose stack was lost.
     pub lost: u64,
@@ -49,10 +49,10 @@ pub struct StageCost {
     pub samples: u64,
     /// Share of all samples in receive work.
     pub share: f64,
-    /// Nanoseconds per packet that the netdevs under test received; `None` when those were not
+    /// Nanoseconds per packet that the netdevs under test received; `None` if those were not
     /// counted.
     pub ns_per_packet: Option<f64>,
-    /// Half-width of its 95 % interval, from the number of samples alone.
+    /// Half-width of its 95 % interval, computed only from the number of samples.
     #[serde(rename = "within_ns")]
     pub half_width_ns: Option<f64>,
 }
@@ -95,7 +95,8 @@ impl StageCosts {
     }
 }
 
-/// A load compared with the same load dropped at ingress: the cost of all later stages.
+/// A load compared with the same load dropped at ingress. The difference is the cost of all later
+/// stages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EarlyDrop {
@@ -115,26 +116,26 @@ pub struct Saving {
     pub setting: String,
     /// Saved CPU time that was not idle, of the whole machine.
     pub cpu: Option<Difference>,
-    /// Saved softirq time, where eBPF measured it in the trials.
+    /// Saved softirq time, if eBPF measured it in the trials.
     pub softirq: Option<Difference>,
-    /// Saved NET_RX and NET_TX softirq time, measured at entry and exit in the trials without
+    /// Saved NET_RX and NET_TX softirq time, measured at entry and exit in the trials without a
     /// result.
     pub softirq_seen: Option<Difference>,
     /// Saved samples in receive work, in the same trials.
     pub sampled: Option<Difference>,
 }
 
-/// Costs per packet, passed on and dropped early.
+/// Costs per packet: passed on, and dropped early.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Difference {
-    /// Cost when passed on; the median of rounds.
+    /// Cost when passed on. For rounds, the median.
     pub passed_on_ns: f64,
     /// Cost when dropped.
     pub dropped_ns: f64,
-    /// The saving; for rounds the Hodges-Lehmann estimate of their differences.
+    /// The saving. For rounds, the Hodges-Lehmann estimate of their differences.
     pub less_ns: f64,
-    /// Number of rounds with both; 0 for a value from trials without result.
+    /// Number of rounds with both values; 0 for a value from trials without a result.
     pub rounds: usize,
     /// Signed-rank interval of the saving; `None` with too few rounds.
     pub interval: Option<Estimate>,
@@ -184,7 +185,7 @@ fn early_drop(load: &UnderLoad, dropped: &UnderLoad, stages: &[StageCosts]) -> E
     }
 }
 
-/// The saving over the rounds with a result of both.
+/// The saving over the rounds in which both have a result.
 fn by_rounds(passed_on: &Cell, dropped: &Cell, measure: TrialMeasure) -> Option<Difference> {
     let (passed_on, dropped) = (passed_on.measured(measure)?, dropped.measured(measure)?);
     let less = |(round, ns): (&u32, &f64)| Some(ns - dropped.rounds.get(round)?);

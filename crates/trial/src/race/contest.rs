@@ -1,4 +1,4 @@
-//! [`Race`]: takes what was measured and says what to measure next.
+//! [`Race`]: takes measurements and determines what to measure next.
 
 use crate::stats::sequential::{Look, Stop};
 use crate::stats::{Estimate, median, signed_rank};
@@ -10,30 +10,31 @@ use crate::race::record::{RacePlan, RaceRecord, TurnEnd};
 use crate::race::rules::{REFERENCE_TURNS, RaceRules};
 use crate::race::standing::{OutReason, RaceResult, Standing, Status};
 
-/// Consecutive parts of a window beyond a limit that break it, except that of the objective.
+/// A window breaks a limit if this many consecutive parts of it exceed the limit. The limit of the
+/// objective is an exception.
 const STREAK: usize = 2;
 
-/// Windows without a value that put a candidate out.
+/// A candidate is dropped after this many windows without a value.
 const MOST_LOST: usize = 3;
 
-/// Consecutive rounds in which a candidate is worse than tolerated that put it out.
+/// A candidate is dropped if it is worse than tolerated in this many consecutive rounds.
 const ROUNDS: usize = 3;
 
 /// A window to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// Index of the candidate; 0 is the present state.
+    /// Index of the candidate; 0 is the current state.
     pub candidate: usize,
     purpose: Purpose,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// Of the present state, for the first limits.
+    /// A window of the current state, for the first limits.
     Reference,
     /// Counts in a round.
     Round,
-    /// Of the present state directly after this candidate broke a guard rail.
+    /// A window of the current state directly after this candidate broke a guard rail.
     Control(usize),
 }
 
@@ -48,20 +49,20 @@ pub struct Race {
     limits: Limits,
     /// Number of complete rounds.
     round: u32,
-    /// The candidates that this round still has to measure, the next one last.
+    /// The candidates that remain to be measured in this round; the next one is last.
     to_measure: Vec<usize>,
     /// Number of windows so far.
     turns: usize,
     now: Option<Turn>,
-    /// Consecutive parts of this window beyond a limit.
+    /// For each rail, how many consecutive parts of this window exceeded its limit.
     beyond: Vec<Breach>,
-    /// The candidate that broke a guard rail, until the present state has been measured.
+    /// The candidate that broke a guard rail, until the current state has been measured.
     suspect: Option<(usize, Breach)>,
     is_over: bool,
 }
 
 impl Race {
-    /// Starts a race of this many candidates, with the present state among them.
+    /// Starts a race of this many candidates, including the current state.
     pub fn new(rules: RaceRules, candidates: usize) -> Self {
         Self {
             claims: Looks::new(rules.claims(candidates)),
@@ -80,7 +81,7 @@ impl Race {
         }
     }
 
-    /// Resumes a race after these records; an error names the record that does not belong to it.
+    /// Resumes a race after these records. The error names the record that does not belong to it.
     pub fn replay(plan: &RacePlan, records: &[RaceRecord]) -> Result<Self, String> {
         let mut race = Self::new(plan.rules, plan.candidates.len());
         for (number, record) in (1..).zip(records) {
@@ -99,7 +100,7 @@ impl Race {
         Ok(race)
     }
 
-    /// The next window to measure; `None` when the race is over or the budget is spent.
+    /// The next window to measure; `None` if the race is over or the budget is spent.
     ///
     /// The same until [`Race::end`] is called.
     pub fn next_turn(&mut self) -> Option<Turn> {
@@ -128,9 +129,9 @@ impl Race {
         Some(Turn { candidate, purpose: Purpose::Round })
     }
 
-    /// Takes one part of the present window, in order of time.
+    /// Takes one part of the current window, in order of time.
     ///
-    /// Returns the guard rail that the candidate broke: the window must end now, with
+    /// Returns the guard rail that the candidate broke. The window must then end at once, with
     /// [`TurnEnd::Broke`].
     pub fn peek(&mut self, peek: &Peek) -> Option<Breach> {
         let turn = self.now?;
@@ -149,8 +150,9 @@ impl Race {
         None
     }
 
-    /// Adds breaches to the streaks of their rails and ends the streaks of the others, but for the
-    /// rails that this part has no value of; returns the first one that is long enough.
+    /// Adds breaches to the streaks of their rails and ends the streaks of the others. Rails for
+    /// which this part has no value are left as they are. Returns the first streak that is long
+    /// enough.
     fn streak(&mut self, broken: Vec<Breach>, peek: &Peek) -> Option<Breach> {
         self.beyond.retain(|it| {
             it.rail.value(peek).is_none() || broken.iter().any(|now| now.rail == it.rail)
@@ -163,14 +165,14 @@ impl Race {
         broken.iter().find(is_long).copied()
     }
 
-    /// Something else made the present state break the limit, too: the candidate stays, once.
+    /// Something else made the current state break the limit too, so the candidate stays, once.
     fn excuse(&mut self, candidate: usize, breach: Breach) {
         if std::mem::replace(&mut self.lanes[candidate].excused, true) {
             self.out(candidate, OutReason::Rail(breach));
         }
     }
 
-    /// Ends the present window.
+    /// Ends the current window.
     pub fn end(&mut self, end: TurnEnd) {
         let Some(turn) = self.now.take() else { return };
         self.turns += 1;
@@ -239,7 +241,7 @@ impl Race {
         };
     }
 
-    /// The candidate with the best estimate; 0 while none is better than the present state.
+    /// The candidate with the best estimate; 0 while none is better than the current state.
     fn leader(&self) -> usize {
         let loss = |candidate: usize| match candidate {
             0 => Some(0.0),
@@ -281,8 +283,8 @@ impl Race {
         is_alike.then_some(OutReason::AsGoodAsLeader { leader, change })
     }
 
-    /// The last of [`ROUNDS`] rounds, if the candidate was worse than the present state ever was,
-    /// by more than is tolerated, in all of them.
+    /// The last of [`ROUNDS`] rounds, if in all of them the candidate was worse than the current
+    /// state ever was, by more than is tolerated.
     fn always_beyond(&self, candidate: usize) -> Option<Breach> {
         let present: Vec<f64> = self.lanes[0].values.values().copied().collect();
         let newest = self.lanes[candidate].values.values().rev().take(ROUNDS);
@@ -291,7 +293,8 @@ impl Race {
         (all.len() == ROUNDS && present.len() >= ROUNDS).then(|| all[0])
     }
 
-    /// The last interval against the present state that all candidates share the error rate of.
+    /// The last interval compared with the current state, at the error rate that all candidates
+    /// share.
     fn claim(&self, candidate: usize) -> Option<Estimate> {
         self.claims.last(&self.losses(candidate, 0)).and_then(|look| look.estimate)
     }
@@ -301,7 +304,7 @@ impl Race {
         self.claim(candidate).filter(|loss| loss.high < 0.0)
     }
 
-    /// The result so far; final once [`Race::next_turn`] returns `None`.
+    /// The result so far. It is final once [`Race::next_turn`] returns `None`.
     pub fn result(&self) -> RaceResult {
         let is_suspect = |it: &usize| self.suspect.is_some_and(|(suspect, _)| suspect == *it);
         let challengers = self.still_in().skip(1).filter(|it| !is_suspect(it));
@@ -314,7 +317,7 @@ impl Race {
         }
     }
 
-    /// Where each candidate stands.
+    /// The standings of all candidates.
     pub fn standings(&self) -> Vec<Standing> {
         let standing = |candidate: usize| {
             let lane = &self.lanes[candidate];
@@ -332,7 +335,7 @@ impl Race {
         (0..self.lanes.len()).map(standing).collect()
     }
 
-    /// Whether the present state must still be measured to judge a broken guard rail.
+    /// Whether the current state must still be measured to judge a broken guard rail.
     pub fn owes_control(&self) -> bool {
         self.suspect.is_some()
     }
@@ -342,7 +345,7 @@ impl Race {
         self.turns
     }
 
-    /// Number of candidates that are still measured, with the present state.
+    /// Number of candidates that are still measured, including the current state.
     pub fn candidates_in(&self) -> usize {
         self.still_in().count()
     }

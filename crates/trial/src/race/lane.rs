@@ -1,4 +1,4 @@
-//! What is known of one candidate, and its comparison with another one.
+//! What is known about one candidate, and its comparison with another one.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) struct Lane {
     /// The objective by round.
     pub(super) values: BTreeMap<u32, f64>,
     pub(super) status: Status,
-    /// Whether it broke a guard rail when the present state did so too.
+    /// Whether it broke a guard rail when the current state broke it too.
     pub(super) excused: bool,
     /// Number of windows without a value.
     pub(super) lost: usize,
@@ -30,7 +30,7 @@ impl Lane {
         self.status == Status::In
     }
 
-    /// How much worse this is than another one, in each round that measured both.
+    /// How much worse this candidate is than another, in each round that measured both.
     pub(super) fn losses(&self, than: &Self, rules: &RaceRules) -> Vec<f64> {
         let both = self.values.iter().filter_map(|(round, b)| Some((than.values.get(round)?, b)));
         both.map(|(a, b)| rules.loss(*a, *b)).collect()
@@ -61,7 +61,7 @@ impl Looks {
     }
 }
 
-/// An interval of losses as the change of the objective that people read.
+/// An interval of losses, converted to the change of the objective that is shown to people.
 pub(super) fn as_change(loss: Estimate, rules: &RaceRules) -> Estimate {
     let signed = match rules.better {
         Better::Lower => loss,

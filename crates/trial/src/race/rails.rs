@@ -1,4 +1,4 @@
-//! Guard rails: how bad a candidate may get, from what the present state showed.
+//! Guard rails: how bad a candidate may get, derived from measurements of the current state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -13,21 +13,21 @@ use crate::comparison::Better;
 use crate::race::rules::RaceRules;
 use crate::workload::{WorkloadMeasure, packets_per_s};
 
-/// The newest values of the present state from which a limit is computed.
+/// Maximum number of values from which a limit is computed: the newest of the current state.
 const MOST_VALUES: usize = 64;
 
-/// The fewest values of the present state that give a limit.
+/// Minimum number of values of the current state for a limit.
 const LEAST_VALUES: usize = 4;
 
-/// The fewest waits for a bound of their 99th percentile. A part of a window on a busy machine has
-/// as many, so that a candidate that makes readers wait is taken back as soon as one that loses
-/// packets.
+/// Minimum number of waits for a bound of their 99th percentile. On a busy machine a part of a
+/// window has this many, so a candidate that makes readers wait is reverted as soon as one that
+/// loses packets.
 const FEWEST_WAITS: u64 = 100;
 
-/// Probability that such a bound is above the 99th percentile.
+/// Probability that the bound is above the 99th percentile.
 const BOUND_ERROR: f64 = 0.01;
 
-/// What one part of a window showed; `None` where it was not measured.
+/// What one part of a window showed; `None` for what was not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Peek {
@@ -35,7 +35,7 @@ pub struct Peek {
     pub objective: Option<f64>,
     /// Packets lost before a reader got them, per packet received.
     pub lost: Option<f64>,
-    /// TCP segments sent again, per segment sent.
+    /// TCP segments retransmitted, per segment sent.
     pub retransmitted: Option<f64>,
     /// A lower bound of the 99th percentile of the run-queue latency of socket readers, in
     /// nanoseconds.
@@ -57,8 +57,8 @@ pub enum Rail {
     Retransmits,
     /// [`Peek::runqueue_p99_ns`].
     RunqueueLatency,
-    /// [`Peek::received_per_s`]; its limit is half of the least value of two successive
-    /// parts. While the traffic is beyond its limit the other rails tell nothing: they are shares
+    /// [`Peek::received_per_s`]. Its limit is half of the smaller value of two consecutive parts.
+    /// While the traffic is below its limit, the other rails show nothing, because they are shares
     /// of the traffic.
     Traffic,
 }
@@ -90,7 +90,7 @@ impl Rail {
         }
     }
 
-    /// How far a value may be beyond the worst one of the present state.
+    /// How far a value may be beyond the worst value of the current state.
     fn tolerated(self, rules: &RaceRules, values: &[f64], worst: f64) -> Option<f64> {
         if self == Self::Traffic {
             return Some(worst.abs() / 2.0);
@@ -98,8 +98,8 @@ impl Rail {
         Some(rules.never_worse * median(values)?.abs() + self.negligible())
     }
 
-    /// A difference from the present state that never counts, in the unit of the quantity: one
-    /// packet of a thousand, a tenth of a millisecond.
+    /// A difference from the current state that never counts, in the unit of the quantity: one
+    /// packet in a thousand, a tenth of a millisecond.
     fn negligible(self) -> f64 {
         match self {
             Self::Objective | Self::Traffic => 0.0,
@@ -122,9 +122,9 @@ impl fmt::Display for Rail {
 }
 
 impl Peek {
-    /// What an observation shows; the objective where one is measured on the live workload.
+    /// What an observation shows, including the objective if it is measured on the live workload.
     ///
-    /// `waits` collects the waits of the parts of a window until they give a bound.
+    /// `waits` collects the waits of the parts of a window until there are enough for a bound.
     pub fn from_observation(
         observation: &Observation,
         measure: Option<WorkloadMeasure>,
@@ -145,13 +145,13 @@ impl Peek {
     }
 }
 
-/// The waits for a CPU since the last bound: one part of a window may have too few of them.
+/// The waits for a CPU since the last bound. One part of a window may have too few of them.
 #[derive(Debug, Clone, Default)]
 pub struct Waits(RunqueueLatency);
 
 impl Waits {
-    /// Adds the waits of a part; the lower bound of their 99th percentile once there are enough,
-    /// which starts again.
+    /// Adds the waits of a part. Once there are enough, returns the lower bound of their 99th
+    /// percentile and starts again.
     fn take(&mut self, part: Option<&RunqueueLatency>) -> Option<f64> {
         self.0.append(part?.clone());
         let count = self.0.count();
@@ -182,7 +182,7 @@ fn lost_per_s(rates: &Rates) -> f64 {
         + sockets.map(|name| protocol(rates, name)).iter().sum::<f64>()
 }
 
-/// The newest values of the present state; values are turned so that higher is worse.
+/// The newest values of the current state. Signs are changed so that higher is worse.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Limits {
     values: BTreeMap<Rail, VecDeque<f64>>,
@@ -191,7 +191,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Adds what the present state showed.
+    /// Adds measurements of the current state.
     pub(super) fn learn(&mut self, rules: &RaceRules, peek: &Peek) {
         for rail in Rail::ALL {
             let value = if rail == Rail::Traffic { self.steady(peek) } else { rail.value(peek) };
@@ -204,17 +204,17 @@ impl Limits {
         }
     }
 
-    /// The most traffic of the last two parts: one part without traffic is a pause of its sender,
-    /// and a candidate, too, is out only after two.
+    /// The larger traffic of the last two parts. One part without traffic is only a pause of the
+    /// sender, and a candidate is also dropped only after two parts.
     fn steady(&mut self, peek: &Peek) -> Option<f64> {
         let before = std::mem::replace(&mut self.received, peek.received_per_s);
         Some(before?.max(peek.received_per_s?))
     }
 
-    /// The limits that a part of a window is beyond; the traffic's alone if that is one of them.
+    /// The limits that a part of a window breaks. If the traffic breaks its limit, only that one.
     ///
-    /// A limit is the worst value of the present state, plus the tolerated share of its median,
-    /// plus what never counts; of the traffic half of the least value.
+    /// A limit is the worst value of the current state, plus the tolerated share of its median,
+    /// plus the difference that never counts. For the traffic it is half of the smallest value.
     pub(super) fn broken(&self, rules: &RaceRules, peek: &Peek) -> Vec<Breach> {
         let broken = |rail: Rail| {
             let (values, value) = (self.values.get(&rail)?, rail.value(peek)?);
@@ -236,7 +236,7 @@ impl Limits {
 }
 
 impl Breach {
-    /// A window whose objective is worse than the worst window of the present state by more than is
+    /// A window whose objective is worse than the worst window of the current state by more than is
     /// tolerated.
     pub(super) fn of_window(rules: &RaceRules, present: &[f64], value: f64) -> Option<Self> {
         let rail = Rail::Objective;
@@ -247,14 +247,15 @@ impl Breach {
         (turned(rules, rail, value) > most).then_some(breach)
     }
 
-    /// Whether a part of a window is beyond the limit of this breach, too.
+    /// Whether a part of a window also breaks the limit of this breach.
     pub(super) fn is_broken_by(&self, rules: &RaceRules, peek: &Peek) -> bool {
         let turned = |value| turned(rules, self.rail, value);
         self.rail.value(peek).is_some_and(|value| turned(value) > turned(self.limit))
     }
 }
 
-/// The value with higher as worse; its own inverse.
+/// The value with its sign changed so that higher is worse. Applying it twice gives the value
+/// again.
 fn turned(rules: &RaceRules, rail: Rail, value: f64) -> f64 {
     let higher_is_better = match rail {
         Rail::Objective => rules.better == Better::Higher,
@@ -344,7 +345,7 @@ mod tests {
         };
         // of 100 waits, four long ones may be chance, five are not
         is(waits.take(Some(&part(46, 4))), 5000.0);
-        // the next bound has waits of its own
+        // the next bound needs new waits
         assert_eq!(waits.take(Some(&part(99, 0))), None);
         is(waits.take(Some(&part(0, 5))), 9_000_000.0);
     }

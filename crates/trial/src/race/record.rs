@@ -1,4 +1,4 @@
-//! What a race writes down while it runs, and how it is resumed: the same records lead to the same
+//! What a race records while it runs, and how it is resumed: the same records lead to the same
 //! race.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::race::rules::RaceRules;
 /// The file with the plan: a [`RacePlan`].
 pub const RACE: &str = "race.json";
 
-/// The most candidates of a plan that may come from a stranger.
+/// Maximum number of candidates of a plan, which may come from a stranger.
 const MOST_CANDIDATES: usize = 1000;
 
 /// The plan of a race.
@@ -34,22 +34,22 @@ pub struct RacePlan {
     pub objective: String,
     /// The command that is measured; empty for the live workload.
     pub load: Vec<String>,
-    /// Unit of the objective; `None` when unknown.
+    /// Unit of the objective; `None` if unknown.
     pub unit: Option<String>,
     /// The longest time of the search.
     pub budget: Duration,
     /// Length of a window of the live workload.
     pub window: Duration,
-    /// Time between two looks at the guard rails.
+    /// Time between two checks of the guard rails.
     pub peek: Duration,
-    /// Time after each switch before a window.
+    /// Time to wait after each switch before a window.
     pub settle: Duration,
     /// The rules.
     pub rules: RaceRules,
     /// The workload before the search; `None` if no packet was counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Signature>,
-    /// The candidates; the first is the present state and changes nothing.
+    /// The candidates; the first is the current state and changes nothing.
     pub candidates: Vec<Setting>,
 }
 
@@ -72,9 +72,9 @@ pub struct RaceRecord {
 pub enum TurnEnd {
     /// With a value of the objective.
     Value(f64),
-    /// The candidate broke a guard rail and was taken back.
+    /// The candidate broke a guard rail and was reverted.
     Broke(Breach),
-    /// Without a value, through no fault of the candidate.
+    /// The window has no value, through no fault of the candidate.
     Lost(String),
     /// The candidate could not be applied or measured.
     Failed(String),
@@ -88,7 +88,7 @@ impl RacePlan {
         }
         match self.candidates.as_slice() {
             [present, _, ..] if !present.changes.is_empty() => {
-                Err("the first candidate must change nothing: it is the present state".into())
+                Err("the first candidate must change nothing: it is the current state".into())
             }
             [_, _, ..] if self.candidates.len() <= MOST_CANDIDATES => {
                 self.workload.iter().try_for_each(Signature::check)?;

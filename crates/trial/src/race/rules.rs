@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Better, ComparisonSpec, Pair, Scale};
 
-/// Windows of the present state before the first round, from which the first limits come.
+/// Number of windows of the current state before the first round. The first limits come from them.
 pub(super) const REFERENCE_TURNS: usize = 2;
 
-/// Probability that the interval which drops a candidate misses the true difference.
+/// Probability that the interval that drops a candidate does not contain the true difference.
 const DROP_ERROR_RATE: f64 = 0.05;
 
 /// The rules of a race.
@@ -18,15 +18,15 @@ const DROP_ERROR_RATE: f64 = 0.05;
 pub struct RaceRules {
     /// Number of windows that the budget allows.
     pub turns: usize,
-    /// Largest probability that a candidate wins that is no better than the present state, all
-    /// candidates together.
+    /// Maximum probability that a candidate wins although it is no better than the current state,
+    /// for all candidates together.
     pub error_rate: f64,
-    /// The smallest difference that matters; relative on the ratio scale.
+    /// The smallest difference that matters. On the ratio scale it is relative.
     pub smallest_relevant: f64,
-    /// How much worse than the present state a candidate may be, as a share of the present value.
+    /// How much worse than the current state a candidate may be, as a share of the current value.
     pub never_worse: f64,
-    /// Consecutive parts of a window beyond the limit of the objective that break it; the other
-    /// rails need two.
+    /// How many consecutive parts of a window must exceed the limit of the objective to break it.
+    /// The other rails need two.
     pub streak: usize,
     /// Ratio or difference.
     pub scale: Scale,
@@ -52,12 +52,13 @@ impl Default for RaceRules {
 }
 
 impl RaceRules {
-    /// The most rounds: two candidates are left, and each round takes two windows.
+    /// Maximum number of rounds. It is reached if two candidates are left, so that each round takes
+    /// two windows.
     fn most_rounds(&self) -> usize {
         (self.turns.saturating_sub(REFERENCE_TURNS) / 2).max(1)
     }
 
-    /// The rules of the intervals that show a candidate to be better than the present state: all
+    /// The rules of the intervals that show that a candidate is better than the current state. All
     /// candidates share the error rate (Bonferroni).
     pub(super) fn claims(&self, candidates: usize) -> Rules {
         let challengers = candidates.saturating_sub(1).max(1);
@@ -78,8 +79,8 @@ impl RaceRules {
         }
     }
 
-    /// The fewest windows in which this many candidates, with the present state among them, can
-    /// be told apart even if none is dropped early.
+    /// Minimum number of windows to distinguish this many candidates, including the current state,
+    /// even if none is dropped early.
     pub fn least_turns(&self, candidates: usize) -> usize {
         let enough = |turns: usize| {
             let rules = Self { turns, ..*self }.claims(candidates);
@@ -89,7 +90,7 @@ impl RaceRules {
         (1..).find(|turns| enough(*turns)).unwrap_or(usize::MAX)
     }
 
-    /// How much worse `b` is than `a`, on the scale used for the statistics; negative if better.
+    /// How much worse `b` is than `a`, on the scale used for the statistics. Negative if better.
     pub(super) fn loss(&self, a: f64, b: f64) -> f64 {
         let spec = ComparisonSpec {
             rules: self.drops(),
@@ -101,7 +102,7 @@ impl RaceRules {
         if self.better == Better::Higher { -higher } else { higher }
     }
 
-    /// Whether a value can be compared: on the ratio scale it must be above 0.
+    /// Whether a value can be compared. On the ratio scale it must be above 0.
     pub fn accepts(&self, value: f64) -> bool {
         value.is_finite() && (self.scale == Scale::Difference || value > 0.0)
     }

@@ -1,4 +1,4 @@
-//! Where a race stands: each candidate, why it is out, and the winner.
+//! The standings of a race: each candidate, why it is out, and the winner.
 
 use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
@@ -21,15 +21,15 @@ pub enum Status {
     },
 }
 
-/// Why a candidate is not measured any more. A change is that of the objective from the other
+/// Why a candidate is not measured any more. A change is the change of the objective from the other
 /// setting to this one, relative on the ratio scale.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OutReason {
-    /// It broke a guard rail, and the present state measured directly after it did not.
+    /// It broke a guard rail, and the current state measured directly after it did not.
     Rail(Breach),
-    /// It is worse than the present state.
+    /// It is worse than the current state.
     WorseThanPresent(Estimate),
     /// It is worse than the leader.
     WorseThanLeader {
@@ -45,7 +45,7 @@ pub enum OutReason {
         /// The change from the leader.
         change: Estimate,
     },
-    /// A gain that matters is excluded, or would not be shown with the whole budget.
+    /// It cannot gain enough to matter, or a gain could not be shown even with the whole budget.
     NothingToGain(Estimate),
     /// It could not be applied or measured.
     Failed(String),
@@ -55,7 +55,7 @@ pub enum OutReason {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Standing {
-    /// Index of the candidate; 0 is the present state.
+    /// Index of the candidate; 0 is the current state.
     pub candidate: usize,
     /// Whether it is still measured.
     pub status: Status,
@@ -63,8 +63,8 @@ pub struct Standing {
     pub windows: usize,
     /// Median of the objective; `None` without a window.
     pub median: Option<f64>,
-    /// The change of the objective from the present state, at the error rate that all candidates
-    /// share; `None` for the present state and before the first look.
+    /// The change of the objective from the current state, at the error rate that all candidates
+    /// share. `None` for the current state, and before the first look.
     pub change: Option<Estimate>,
     /// Whether that interval shows a gain.
     pub is_better: bool,
@@ -75,11 +75,11 @@ pub struct Standing {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RaceResult {
-    /// This candidate is better than the present state, by this change of the objective.
+    /// This candidate is better than the current state, by this change of the objective.
     Won {
         /// Index of the candidate.
         candidate: usize,
-        /// The change from the present state.
+        /// The change from the current state.
         change: Estimate,
     },
     /// No candidate was shown to be better.

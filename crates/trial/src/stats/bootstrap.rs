@@ -2,7 +2,7 @@
 //!
 //! BCa (bias-corrected and accelerated) instead of percentiles: measured times are skewed, and
 //! percentile intervals are off-centre for a biased statistic or one whose spread grows with it.
-//! BCa gives the same interval for a ratio and for its logarithm. Its coverage does not hold for a
+//! BCa gives the same interval for a ratio and for its logarithm. Its coverage is wrong for a
 //! sample that was stopped by looking at the data; use [`crate::stats::sequential`] for that.
 
 use fastrand::Rng;
@@ -11,7 +11,7 @@ use crate::stats::estimate::Estimate;
 use crate::stats::normal::{normal_cdf, normal_quantile};
 use crate::stats::summary::{mean, quantile, sorted};
 
-/// The fewest values that show a spread.
+/// Minimum number of values that show a spread.
 pub const MIN_VALUES: usize = 5;
 
 /// Parameters of the resampling.

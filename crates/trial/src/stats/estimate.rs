@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An estimate and its confidence interval; the caller knows the confidence level.
+/// An estimate and its confidence interval. The caller knows the confidence level.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Estimate {

@@ -1,9 +1,9 @@
-//! Bounds of quantiles by the ranks of values: no assumption of their distribution.
+//! Bounds of quantiles by the ranks of values. They need no assumption about the distribution.
 
 use statrs::distribution::{Binomial, DiscreteCDF as _};
 
-/// The rank (1: the least) of the highest of `count` values that is above the quantile at `share`
-/// with at most this probability; `None` if there are too few values for one.
+/// The highest rank (1 is the smallest value) among `count` values whose value is above the
+/// quantile at `share` with at most this probability. `None` if there are too few values.
 ///
 /// The number of values up to the quantile is binomial. (David and Nagaraja, Order Statistics,
 /// 2003, section 7.1.)
@@ -23,7 +23,7 @@ mod tests {
 
     #[test]
     fn a_bound_of_the_99th_percentile_has_more_than_a_hundredth_above_it() {
-        // five of 100 values and more are above it with 0.34%, four and more with 1.8%
+        // five or more of 100 values are above it with 0.34%, four or more with 1.8%
         assert_eq!(rank_below_quantile(100, 0.99, 0.01), Some(96));
         assert_eq!(rank_below_quantile(1000, 0.99, 0.01), Some(982));
         assert_eq!(rank_below_quantile(1, 0.99, 0.01), None);

@@ -1,11 +1,11 @@
-//! Stopping rules of a comparison: early when the result is clear or hopeless, with the promised
+//! Stopping rules of a comparison: stop early if the result is clear or hopeless, with the promised
 //! error rate.
 //!
-//! Looks happen at a few numbers of pairs fixed beforehand. Each look has its share of the error
-//! rate and an exact interval ([`signed_rank`]). All intervals together contain the true difference
-//! with the promised confidence, whichever look is the last. A confidence sequence would allow a
-//! look after each pair, but needs two to four times as many pairs. Here a pair costs seconds and a
-//! look costs nothing.
+//! Looks happen at a few numbers of pairs that are fixed beforehand. Each look has its share of the
+//! error rate and an exact interval ([`signed_rank`]). All intervals together contain the true
+//! difference with the promised confidence, whichever look is the last. A confidence sequence would
+//! allow a look after each pair, but needs two to four times as many pairs. Here a pair costs
+//! seconds and a look costs nothing.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::stats::signed_rank;
 /// Growth factor of the number of pairs between two looks.
 const GROWTH: f64 = 1.45;
 
-/// The share of the pairs before which no comparison counts as hopeless.
+/// No comparison counts as hopeless before this share of the pairs.
 const HOPE: f64 = 0.25;
 
 /// The rules of a comparison.
@@ -26,10 +26,10 @@ pub struct Rules {
     /// Maximum number of pairs.
     #[serde(rename = "most")]
     pub max_pairs: usize,
-    /// Probability that the interval misses the true difference.
+    /// Probability that the interval does not contain the true difference.
     #[serde(rename = "doubt")]
     pub error_rate: f64,
-    /// The smallest difference that matters; 0 when every difference matters.
+    /// The smallest difference that matters; 0 if every difference matters.
     #[serde(rename = "matters")]
     pub smallest_relevant: f64,
 }
@@ -68,7 +68,7 @@ pub struct Look {
 }
 
 impl Rules {
-    /// The numbers of pairs at which to look: few, so that few looks share the error rate.
+    /// The numbers of pairs at which to look. They are few, so that few looks share the error rate.
     pub fn looks(&self) -> Vec<usize> {
         // The first look with an interval depends on the number of looks, and vice versa.
         let numbers_from = |first: usize| {
@@ -93,7 +93,7 @@ impl Rules {
         pairs >= signed_rank::fewest(self.error_rate / self.looks().len() as f64)
     }
 
-    /// Looks at the differences so far; `None` when no look is due at their number.
+    /// Looks at the differences so far; `None` if no look is due at their number.
     pub fn look(&self, differences: &[f64]) -> Option<Look> {
         let looks = self.looks();
         let pairs = differences.len();
@@ -127,7 +127,7 @@ impl Rules {
 
     /// Whether more pairs cannot change the result.
     ///
-    /// True when an estimate larger by two deviations would still lie within the interval expected
+    /// True if an estimate larger by two deviations would still lie within the interval expected
     /// from all pairs, and that interval would not be below `smallest_relevant`. This can only make
     /// the comparison show a difference less often.
     fn is_hopeless(&self, pairs: usize, estimate: &Estimate, error_rate: f64) -> bool {

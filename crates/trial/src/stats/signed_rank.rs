@@ -9,7 +9,7 @@ use crate::stats::estimate::Estimate;
 use crate::stats::normal::normal_quantile;
 use crate::stats::summary::{quantile, sorted};
 
-/// Up to this number of differences the distribution of the rank sum is exact; above, it is
+/// Up to this number of differences the distribution of the rank sum is exact. Above, it is
 /// approximated as normal.
 const EXACT: usize = 200;
 
@@ -19,10 +19,10 @@ pub fn middle(differences: &[f64]) -> Option<f64> {
     quantile(&walsh(differences), 0.5)
 }
 
-/// The Hodges-Lehmann estimate and its interval; `error_rate` bounds the probability of both tails
+/// The Hodges-Lehmann estimate and its interval. `error_rate` limits the probability of both tails
 /// together.
 ///
-/// `None` with too few differences: even with equal signs they would be too probable.
+/// `None` with too few differences: even with equal signs they would be too probable by chance.
 pub fn interval(differences: &[f64], error_rate: f64) -> Option<Estimate> {
     let outside = outside(differences.len(), error_rate)?;
     let means = walsh(differences);
@@ -34,7 +34,7 @@ pub fn interval(differences: &[f64], error_rate: f64) -> Option<Estimate> {
     })
 }
 
-/// The smallest number of differences that has an interval.
+/// Minimum number of differences for an interval.
 pub fn fewest(error_rate: f64) -> usize {
     (1..).find(|n| outside(*n, error_rate).is_some()).unwrap_or(usize::MAX)
 }

@@ -11,7 +11,7 @@ pub enum Noise {
     LogNormal,
     /// Student's distribution with 2 degrees of freedom: infinite variance.
     Heavy,
-    /// Mostly small, one in ten far off.
+    /// Mostly small values; one in ten is far away.
     Spikes,
 }
 

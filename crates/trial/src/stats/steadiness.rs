@@ -5,29 +5,29 @@ use serde::{Deserialize, Serialize};
 use crate::stats::normal::{normal_cdf, normal_quantile};
 use crate::stats::summary::{mean, median};
 
-/// A value more than this many deviations from the median is an outlier.
+/// A value that is more than this many deviations from the median is an outlier.
 const FAR: f64 = 5.0;
 
 /// Factor from the median absolute deviation to the standard deviation of a normal distribution.
 const TO_DEVIATION: f64 = 1.4826;
 
-/// A drift or correlation less probable than this by chance is reported.
+/// A drift or correlation is reported if its probability by chance is less than this.
 const ERROR_RATE: f64 = 0.01;
 
-/// The fewest values that can show a drift or an outlier.
+/// Minimum number of values that can show a drift or an outlier.
 const MIN_VALUES: usize = 8;
 
 /// Steadiness of values in the order of measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Steadiness {
-    /// Rise from first to last value (Theil-Sen line), relative to their median; `None` when chance
+    /// Rise from first to last value (Theil-Sen line), relative to their median; `None` if chance
     /// may explain it (Mann-Kendall test at 1 %).
     pub drift: Option<f64>,
     /// Indices of outliers: more than 5 deviations (from the median absolute deviation) from the
     /// median.
     pub outliers: Vec<usize>,
-    /// Correlation of neighbours, 1 when equal; `None` when chance may explain it.
+    /// Correlation of neighbours, 1 if they are equal; `None` if chance may explain it.
     #[serde(rename = "autocorrelation")]
     pub autocorrelation: Option<f64>,
 }

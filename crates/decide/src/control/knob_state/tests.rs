@@ -1,4 +1,4 @@
-//! What holds of a knob after any sequence of inputs.
+//! What is true of a knob after any sequence of inputs.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use netsilo_model::change::knobs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 
-/// An input as a value of its own.
+/// An input as an owned value.
 #[derive(Debug, Clone)]
 enum Given {
     Shows(u32, Option<Duration>),
@@ -35,7 +35,7 @@ fn to(new: u32) -> Change {
     Change::untyped(irq(), cpu(9), cpu(new), "near its reader").unwrap()
 }
 
-/// Any time, and often one of the first hours.
+/// Any time, often within the first hours.
 fn time() -> impl Strategy<Value = Duration> {
     prop_oneof![3 => (0..20_000u64).prop_map(Duration::from_secs), 1 => Just(Duration::MAX)]
 }
@@ -107,7 +107,7 @@ fn step(knob: TrackedKnob, now: Duration, policy: &Policy, given: &Given) -> Ste
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any input in any state that inputs lead to, at any time, under any policy.
+    /// Any input in any reachable state, at any time, under any policy.
     #[test]
     fn step_is_total_and_ends_where_the_input_says(
         policy in policies(),

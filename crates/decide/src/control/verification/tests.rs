@@ -12,7 +12,7 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
-/// Two sockets; one queue on CPU `at`, read on CPU `reader`.
+/// Two sockets. One queue is polled on CPU `at` and read on CPU `reader`.
 fn scene(at: u32, reader: u32) -> Scene {
     let reader = Reader { cpu: CpuId(reader), bytes_per_s: 20_000_000, ..Reader::default() };
     let queue = SceneQueue {
@@ -37,7 +37,7 @@ fn scene(at: u32, reader: u32) -> Scene {
     }
 }
 
-/// The move of an interrupt from a CPU to another one.
+/// Moves an interrupt from one CPU to another.
 fn to(irq: u32, action: &str, old: &CpuSet, new: &CpuSet) -> Change {
     let action = action.to_owned();
     let target = Target::from(knobs::IrqAffinity { irq: Irq(irq), action, netdev: None });
@@ -45,7 +45,7 @@ fn to(irq: u32, action: &str, old: &CpuSet, new: &CpuSet) -> Change {
     Change::untyped(target, cpus(old), cpus(new), "a test").unwrap()
 }
 
-/// What the verification of a move between the two scenes shows under this algorithm.
+/// The result of verifying a move between the two scenes, under this algorithm.
 fn verification(before: &Scene, after: &Scene, algorithm: AlgorithmName) -> VerificationResult {
     let cpus = |scene: &Scene| scene.netdevs[0].queues[0].cpus.clone();
     let changes = vec![to(30, "eth0-TxRx-0", &cpus(before), &cpus(after))];
@@ -53,7 +53,7 @@ fn verification(before: &Scene, after: &Scene, algorithm: AlgorithmName) -> Veri
     trial_of(&observations, changes, algorithm)
 }
 
-/// What a verification of these changes shows, with what was observed before and after.
+/// The result of verifying these changes, with what was observed before and after.
 fn trial_of(
     observations: &[Observation; 2],
     changes: Vec<Change>,
@@ -130,7 +130,8 @@ fn wakeups_across_cpus_tell_what_cpu_time_does_not() {
     assert_eq!(accepted.result, MeasuredEffect::NoDifference, "{}", accepted.words);
 }
 
-/// What was observed, but with the protocol of all packets on this CPU, wherever they are polled.
+/// What was observed, but with the protocol work of all packets on this CPU, wherever they are
+/// polled.
 fn processed_on(mut observation: Observation, cpu: u32) -> Observation {
     let cpu = CpuId(cpu);
     let attribution = &mut observation.attribution;
@@ -166,16 +167,16 @@ fn what_was_expected_and_did_not_come_is_a_reason_to_go_back() {
     let elsewhere = || [far.observation(), processed_on(near.observation(), 1)];
     let result = moves(elsewhere(), AlgorithmName::Auto);
     assert_eq!(result.result, MeasuredEffect::Worse, "{}", result.words);
-    assert!(result.words.starts_with("what was expected did not come"), "{}", result.words);
+    assert!(result.words.starts_with("the expected improvement did not come"), "{}", result.words);
     assert!(result.words.ends_with("0% -> 0% of it on one llc (expected 100%)"));
     let accepted = moves(elsewhere(), AlgorithmName::NearConsumer);
     assert_eq!(accepted.result, MeasuredEffect::NoDifference, "{}", accepted.words);
-    // less CPU time is a gain, whatever brought it
+    // less CPU time is a gain, whatever caused it
     let mut cheaper = near.clone();
     cheaper.netdevs[0].queues[0].load = 0.1;
     let cheaper = [far.observation(), processed_on(cheaper.observation(), 1)];
     assert_eq!(moves(cheaper, AlgorithmName::Auto).result, MeasuredEffect::Better);
-    // more than half of it came
+    // more than half of the improvement came
     let mut mixed = scene(5, 5);
     let far_reader = Reader {
         cpu: CpuId(1),
@@ -207,7 +208,7 @@ fn nothing_is_expected_under_rps_or_of_knobs_that_no_count_estimates() {
     assert_eq!((result.expected_locality, result.expected_wakeups), (None, None));
 }
 
-/// A router: eth0's queue on CPU `rx`, the completions of eth1 on CPU `tx`.
+/// A router: eth0's queue is on CPU `rx`, the completions of eth1 are on CPU `tx`.
 fn router(rx: u32, tx: u32) -> Scene {
     let mut scene = scene(rx, 5);
     let queue = &mut scene.netdevs[0].queues[0];
@@ -221,7 +222,7 @@ fn router(rx: u32, tx: u32) -> Scene {
     scene
 }
 
-/// The CPU that sends a packet is that which polled it, so that it says nothing of a placement.
+/// The CPU that sends a packet is the one that polled it, so it says nothing about a placement.
 #[test]
 fn forwarding_is_judged_by_the_cpu_of_the_completions() {
     let cpu = |cpu| CpuSet::from_cpu(CpuId(cpu));
@@ -236,10 +237,10 @@ fn forwarding_is_judged_by_the_cpu_of_the_completions() {
     assert_eq!(away.result, MeasuredEffect::Worse, "{}", away.words);
     let words = "transmissions are no longer completed under the cache where packets arrive";
     assert!(away.words.starts_with(words), "{}", away.words);
-    // What was moved there sends through another queue, whose completions are on the old socket.
+    // The moved queue sends through another queue, whose completions are on the old socket.
     let flipped = moves(&router(0, 4), &router(4, 0), to_completions);
     assert_eq!(flipped.result, MeasuredEffect::Worse, "{}", flipped.words);
-    let words = "what was expected did not come, and nothing is gained";
+    let words = "the expected improvement did not come, and nothing is gained";
     assert!(flipped.words.starts_with(words), "{}", flipped.words);
     // Completions that are moved to the packets.
     let completions = to(40, "eth1-TxRx-0", &cpu(4), &cpu(0));

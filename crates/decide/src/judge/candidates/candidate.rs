@@ -1,11 +1,11 @@
-//! A state to try, and what the model expects of it.
+//! A state to try, and the model's prediction for it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::judge::verdict::Claim;
 use crate::plan::{PlacementCost, Plan};
 
-/// A placement is left out if the model expects this many times the present cost. Distances differ
+/// A placement is left out if the model predicts this many times the current cost. Distances differ
 /// between machines by a factor of two (`docs/costs.md`), so a smaller factor proves nothing.
 const HOPELESS_COST: u64 = 2;
 
@@ -17,11 +17,11 @@ pub struct Candidate {
     pub name: String,
     /// What it writes.
     pub plan: Plan,
-    /// What the model expects.
+    /// The model's prediction.
     pub expected: CandidateEstimate,
 }
 
-/// What the model expects of a candidate.
+/// The model's prediction for a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -34,12 +34,12 @@ pub enum CandidateEstimate {
     NotEstimated,
 }
 
-/// The expected gain of each candidate, where there is one; higher is better.
+/// The predicted gain of each candidate, if there is one. Higher is better.
 pub type Ranking<'a> = &'a dyn Fn(&[Candidate]) -> Vec<Option<f64>>;
 
-/// The place of an outcome among others, the best one first.
-pub(super) fn rank(outcome: Claim) -> u8 {
-    match outcome {
+/// The rank of a claim among others. The best one is first.
+pub(super) fn rank(claim: Claim) -> u8 {
+    match claim {
         Claim::Help => 0,
         Claim::NoClearChange => 1,
         Claim::Unknown => 2,
@@ -48,8 +48,8 @@ pub(super) fn rank(outcome: Claim) -> u8 {
 }
 
 impl CandidateEstimate {
-    /// The place of a candidate among others by its verdict; one without a verdict is as good as
-    /// one of no clear change.
+    /// The rank of a candidate by its verdict. Without a verdict it ranks like one with no clear
+    /// change.
     pub(super) fn rank(&self) -> u8 {
         match self {
             Self::Verdict(outcome, _) => rank(*outcome),
@@ -65,13 +65,13 @@ impl CandidateEstimate {
             }) if *after > before.saturating_mul(HOPELESS_COST) => {
                 let percent = |ns: u64| ns as f64 / 1e7;
                 Some(format!(
-                    "the model expects it to cost {:.1}% of a cpu instead of {:.1}%",
+                    "the model predicts a cost of {:.1}% of a cpu instead of {:.1}%",
                     percent(*after),
                     percent(*before)
                 ))
             }
             Self::Verdict(Claim::Hurt, reason) => {
-                Some(format!("the model expects that it hurts: {reason}"))
+                Some(format!("the model predicts that it hurts: {reason}"))
             }
             _ => None,
         }

@@ -8,23 +8,23 @@ use crate::judge::candidates::candidate::{Candidate, CandidateEstimate, Ranking}
 use crate::judge::verdict::Claim;
 use crate::plan::{AlgorithmName, Goal, Plan};
 
-/// Knobs that are tried together with the best placement: those that rank first.
+/// Number of knobs that are tried together with the best placement: those that rank first.
 pub(super) const COMBINED: usize = 4;
 
-/// A knob, and what the model expects of it.
+/// A knob, and the model's prediction for it.
 #[derive(Clone)]
 pub(super) struct KnobCandidate {
     pub(super) name: String,
-    /// The goal whose plan sets the knob; `None` if `plan` is made otherwise.
+    /// The goal whose plan sets the knob; `None` if `plan` is made in another way.
     pub(super) goal: Option<Goal>,
     pub(super) plan: Plan,
     pub(super) expected: CandidateEstimate,
-    /// Whether a gain is expected, as far as the ranking knows.
+    /// Whether a gain is predicted, if the ranking covers it.
     pub(super) may_gain: bool,
 }
 
-/// The knobs that change something, those of which the model expects most first; those that need
-/// a permission that was not given come last.
+/// The knobs that change something, sorted by predicted gain. Knobs that need a permission that was
+/// not given come last.
 pub(super) fn ranked(
     knobs: Vec<KnobCandidate>,
     allow_interruption: bool,
@@ -63,7 +63,7 @@ pub(super) fn placing(goal: Goal, algorithm: AlgorithmName) -> Goal {
     Goal { irqs: true, algorithm, ..goal }
 }
 
-/// The placement of which the model expects the least cost.
+/// The placement with the lowest cost by the model.
 pub(super) struct Best<'a> {
     pub(super) analysis: &'a Analysis<'a>,
     pub(super) algorithm: AlgorithmName,
@@ -71,7 +71,7 @@ pub(super) struct Best<'a> {
 }
 
 impl Best<'_> {
-    /// Placement and knob in one plan; `None` where one of them undoes the other.
+    /// Placement and knob in one plan; `None` if one of them undoes the other.
     pub(super) fn with(&self, knob: &KnobCandidate) -> Option<Plan> {
         match &knob.goal {
             Some(goal) => {
@@ -82,7 +82,7 @@ impl Best<'_> {
         }
     }
 
-    /// The placement with the first two knobs that fit together, of those that may gain.
+    /// The placement with the first two compatible knobs, among those that may gain.
     pub(super) fn with_two(
         &self,
         ranked: &[KnobCandidate],
@@ -96,7 +96,7 @@ impl Best<'_> {
             .enumerate()
             .flat_map(|(at, first)| good.iter().skip(at + 1).map(move |second| (*first, *second)));
         pairs.into_iter().find_map(|(first, second)| {
-            // the plan of a goal is made with the placement; other changes are added to it
+            // the plan of a goal is made together with the placement; other changes are added to it
             let (goal, other) = match (&first.goal, &second.goal) {
                 (_, None) => (first, second),
                 (None, Some(_)) => (second, first),
@@ -109,7 +109,7 @@ impl Best<'_> {
     }
 }
 
-/// A plan with more changes; `None` where one of them undoes another.
+/// A plan with more changes; `None` if one of them undoes another.
 fn merged(plan: &Plan, more: &[Change]) -> Option<Plan> {
     let clashes = |a: &Change, b: &Change| {
         a.target == b.target || a.target.voids(&b.target) || b.target.voids(&a.target)

@@ -1,8 +1,8 @@
 //! The knobs of one netdev that its driver can set, with values worth trying whatever a verdict
-//! says: an estimate may be wrong, and a search measures.
+//! says. An estimate may be wrong, but a search measures.
 //!
-//! What a driver reports through ethtool, and the driver table where a query cannot show it, decide
-//! which knobs there are.
+//! What a driver reports through ethtool determines which knobs exist. Where a query cannot show
+//! that, the driver table does.
 
 use std::fmt;
 
@@ -15,10 +15,10 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use crate::judge::findings::{hash_ports, spread_over};
 use crate::judge::verdict::{RemedyName, selects_a_mode};
 
-/// A wait for more packets, in microseconds, where there is none to double.
+/// A wait for more packets, in microseconds, if there is none that could be doubled.
 const WAIT_USECS: u32 = 20;
 
-/// Empty polls from the timer after which the interrupt is enabled again.
+/// Number of empty polls from the timer after which the interrupt is enabled again.
 const EMPTY_POLLS: u32 = 2;
 
 /// Flow types whose packets have ports.
@@ -57,13 +57,13 @@ impl fmt::Display for DeviceSetting {
 /// A setting of a netdev to try.
 pub(super) struct DeviceKnob {
     pub(super) name: DeviceSetting,
-    /// The remedy whose verdict says what to expect.
+    /// The remedy whose verdict predicts the effect.
     pub(super) remedy: Option<RemedyName>,
     /// What it writes.
     pub(super) changes: Vec<Change>,
 }
 
-/// All settings to try on a netdev; none of them is in effect.
+/// All settings to try on a netdev. None of them is in effect.
 pub(super) fn device_knobs(snapshot: &Snapshot, netdev: &Netdev) -> Vec<DeviceKnob> {
     let host = Host { snapshot, netdev };
     let mut all = vec![host.threaded()];
@@ -89,7 +89,7 @@ impl Host<'_> {
         Drivers::shipped().lacks(driver, &self.snapshot.machine.release, knob)
     }
 
-    /// NAPI in kthreads, or in softirqs where kthreads poll now.
+    /// NAPI in kthreads, or in softirqs if kthreads poll now.
     fn threaded(&self) -> DeviceKnob {
         let knob = knobs::Threaded { netdev: self.identity() };
         let (name, remedy, to, reason) = match self.netdev.threaded {
@@ -110,7 +110,7 @@ impl Host<'_> {
         DeviceKnob { name, remedy, changes }
     }
 
-    /// No wait before an interrupt, a longer one, and one that the driver adapts.
+    /// No wait before an interrupt, a longer wait, and a wait that the driver adapts.
     fn coalescing(&self) -> Vec<DeviceKnob> {
         let coalesce = self.netdev.ethtool.as_ref().and_then(|it| it.coalesce.value());
         let Some(now) = coalesce.filter(|_| !self.lacks(DriverKnob::Coalesce)) else {
@@ -153,13 +153,13 @@ impl Host<'_> {
                 DeviceSetting::CoalescingLonger,
                 remedy,
                 &fixed,
-                format!("an interrupt waits {longer} us"),
+                format!("an interrupt is delayed by {longer} us"),
             );
         }
         all
     }
 
-    /// The kernel's timer where the device cannot wait.
+    /// The kernel's timer, if the device itself cannot wait.
     fn deferral(&self) -> DeviceKnob {
         let can_wait = self.netdev.ethtool.as_ref().is_some_and(|it| it.coalesce.value().is_some());
         let (polls, timeout) = (self.netdev.napi_defer_hard_irqs, self.netdev.gro_flush_timeout);

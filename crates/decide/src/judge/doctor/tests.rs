@@ -2,7 +2,7 @@ use netsilo_model::snapshot::host::{Gap, KnobOwner};
 
 use super::*;
 
-/// As root on a kernel that has all.
+/// Root on a kernel that has everything.
 fn good() -> Prerequisites {
     Prerequisites {
         release: Some("6.12.1".into()),

@@ -37,7 +37,7 @@ impl Remedy {
     }
 }
 
-/// The finding that a family found no problem; `None` when it had nothing to check.
+/// The finding that a family found no problem; `None` if it had nothing to check.
 pub(super) fn no_problem(id: FindingId, title: &str, evidence: Vec<Evidence>) -> Option<Finding> {
     let looked = !evidence.is_empty();
     looked.then(|| Finding {
@@ -59,7 +59,7 @@ pub(super) fn setting(
     Evidence::new(what, Measure::Text(text.into()), source)
 }
 
-/// Creates an evidence from the softirq time of a CPU that polls.
+/// Creates an evidence from the softirq time of a polling CPU.
 pub(super) fn softirq_time(Poller { cpu, softirq, source }: Poller) -> Evidence {
     Evidence::new(format!("time of cpu{cpu} in softirqs"), Measure::Share(softirq), source)
 }

@@ -14,7 +14,7 @@ use crate::judge::findings::{
 use crate::judge::ledger::Ledger;
 use crate::judge::verdict::RemedyVerdict;
 
-/// The families, in the order in which they are evaluated: losses come after what may cause them.
+/// The families, in the order in which they are evaluated. Losses come after their possible causes.
 const FAMILIES: &[fn(&Judged<'_>) -> Vec<Finding>] = &[
     placement::find,
     softirq::find,
@@ -41,7 +41,7 @@ pub struct Check {
     pub release: String,
     /// Time between the two snapshots.
     pub interval: Duration,
-    /// The findings, the most severe first; of equal severity, the most worthwhile first.
+    /// The findings, most severe first. Among equally severe ones, the most worthwhile come first.
     pub findings: Vec<Finding>,
     /// Where packets were lost between the wire and the reader.
     #[serde(default)]
@@ -49,7 +49,7 @@ pub struct Check {
     /// The effect of each remedy on each netdev with receive traffic.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<RemedyVerdict>,
-    /// The source of the distances between CPUs, in words.
+    /// Where the distances between CPUs come from, in words.
     #[serde(default)]
     pub distances: String,
 }
@@ -58,7 +58,7 @@ pub struct Check {
 pub fn check(analysis: &Analysis<'_>) -> Check {
     let judged = Judged::new(analysis);
     let mut findings: Vec<Finding> = FAMILIES.iter().flat_map(|find| find(&judged)).collect();
-    // The sort is stable: findings of equal worth stay in the order of their families.
+    // The sort is stable, so findings of equal worth stay in the order of their families.
     findings
         .sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| b.worth().total_cmp(&a.worth())));
     let machine = &analysis.after().machine;

@@ -10,8 +10,8 @@ use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 
-/// ENA's counters of packets queued or dropped because the instance exceeded an allowance, with
-/// the name of the allowance.
+/// ENA's counters of packets that were queued or dropped because the instance exceeded an
+/// allowance, with the name of the allowance.
 const ENA_LIMITS: &[(&str, &str)] = &[
     ("bw_in_allowance_exceeded", "inbound bandwidth"),
     ("bw_out_allowance_exceeded", "outbound bandwidth"),
@@ -21,7 +21,7 @@ const ENA_LIMITS: &[(&str, &str)] = &[
 ];
 /// `VIRTIO_NET_F_MQ`.
 const VIRTIO_MQ: u32 = 22;
-/// Packets per second from which a missing virtual function is reported.
+/// Minimum packets per second for which a missing virtual function is reported.
 const BUSY: f64 = 50_000.0;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
@@ -85,12 +85,12 @@ fn allowance(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                     basis: "all packets that were counted".into(),
                 },
             )
-            .not_when("it was a single burst: the allowance refills"),
+            .not_when("it was a single burst, after which the allowance refills"),
         ],
     })
 }
 
-/// A virtio device with one queue that takes at least half of one CPU's time.
+/// A virtio device with one queue that uses at least half of one CPU's time.
 fn one_queue(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let features = analysis.audit_of(netdev)?.virtio_features.as_ref()?;
     let cpus = analysis.after().topology.online.len();

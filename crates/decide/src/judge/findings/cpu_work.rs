@@ -12,10 +12,10 @@ use netsilo_model::snapshot::subject::Subject;
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::ledger::Ledger;
 
-/// Idle share up to which a CPU is saturated.
+/// Maximum idle share at which a CPU is saturated.
 pub(super) const FULL: f64 = 0.05;
 
-/// Idle share from which a CPU can take more work.
+/// Minimum idle share at which a CPU can take more work.
 pub(super) const IDLE: f64 = 0.5;
 
 /// The time of one CPU and the queues polled on it.
@@ -53,7 +53,7 @@ impl<'a> CpuWork<'a> {
         names.into_iter().map(str::to_owned).collect()
     }
 
-    /// Share of the CPU's time in softirqs, interrupts and NAPI kthreads, at most 1.
+    /// Share of the CPU's time in softirqs, interrupts and NAPI kthreads; at most 1.
     pub(super) fn receiving(&self) -> f64 {
         let threads = self.queues.iter().filter(|silo| silo.kthread.is_some());
         let threads: f64 = threads.filter_map(|silo| silo.own_share.get(&self.cpu)).sum();
@@ -106,7 +106,7 @@ impl<'a> CpuWork<'a> {
 }
 
 impl CpuWork<'_> {
-    /// Packets that the netdevs polled on this CPU, and its backlog, lost in the interval.
+    /// Packets lost in the interval by the CPU's backlog and by the netdevs polled on this CPU.
     pub(super) fn lost(&self, ledger: &Ledger) -> u64 {
         let mut subjects: Vec<Subject> = self.netdevs().into_iter().map(Subject::Netdev).collect();
         subjects.push(self.subject());

@@ -20,17 +20,17 @@ pub struct Finding {
     pub title: String,
     /// The measurements that support it.
     pub evidence: Vec<Evidence>,
-    /// The remedies, the best first; empty for [`Severity::Ok`].
+    /// The remedies, best first. Empty for [`Severity::Ok`].
     pub remedies: Vec<Remedy>,
 }
 
 impl Finding {
-    /// The remedy that `plan --fix` writes: the first that netsilo can write.
+    /// The remedy that `plan --fix` writes: the first one that netsilo can write.
     pub fn writable(&self) -> Option<&Remedy> {
         self.remedies.iter().find(|remedy| !remedy.changes.is_empty())
     }
 
-    /// The largest share of time or data that a remedy can gain; 0 if no measurement bounds it.
+    /// The largest share of time or data that a remedy can gain. 0 if no measurement limits it.
     ///
     /// Other gains (packets, connections) have no common unit with a share.
     pub(crate) fn worth(&self) -> f64 {

@@ -17,16 +17,16 @@ use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 
-/// Share of a PCIe link's rate from which the link counts as full: PCIe packet headers take the
+/// A PCIe link counts as full from this share of its rate, because PCIe packet headers take the
 /// rest.
 const LINK_FULL: f64 = 0.7;
-/// Share of a CPU's time in softirqs from which receive work limits the CPU.
+/// From this share of a CPU's time in softirqs, receive work limits the CPU.
 const SOFTIRQ_BOUND: f64 = 0.5;
-/// Packets per second from which a larger MTU is proposed.
+/// From this many packets per second, a larger MTU is proposed.
 const MANY_PACKETS: f64 = 50_000.0;
-/// Bytes in the interval from which a connection is used to judge its path.
+/// From this many bytes in the interval, a connection is used to judge its path.
 const ENOUGH_BYTES: u64 = 1_000_000;
-/// Exit latency in microseconds from which an idle state delays packets noticeably.
+/// From this exit latency in microseconds, an idle state delays packets noticeably.
 const DEEP_USECS: u64 = 20;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
@@ -110,7 +110,7 @@ fn pcie_link(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         },
     )
     .costs("the machine must be powered off meanwhile")
-    .not_when("the traffic never gets near the link's rate");
+    .not_when("the traffic stays far below the link's rate");
     let mut evidence = vec![
         setting(
             format!("link of {}", link.address),
@@ -162,7 +162,7 @@ fn lanes(width: Option<u32>, mtps: Option<u32>) -> String {
     format!("{width} at {speed}")
 }
 
-/// Data of a device is read mostly on other nodes than the device's own.
+/// Data of a device is mostly read on nodes other than the device's node.
 fn node(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let topology = &analysis.after().topology;
     let home = netdev.node?;
@@ -351,9 +351,7 @@ fn frequency(analysis: &Analysis<'_>) -> Vec<Finding> {
                     },
                 )
                 .costs("power and heat")
-                .not_when(
-                    "all cores are busy: the maximum frequency is possible on a few cores only",
-                ),
+                .not_when("all cores are busy: only a few cores can run at the maximum frequency"),
             ],
         })
     };
@@ -370,8 +368,8 @@ fn deep_idle(analysis: &Analysis<'_>) -> Option<Finding> {
             for (was, is) in old.idle_states.iter().zip(&new.idle_states) {
                 let left = analysis.per_s(is.usage.saturating_sub(was.usage));
                 let deep = is.name == was.name && is.latency_usecs >= DEEP_USECS && !is.disabled;
-                // An upper bound: each interrupt may have woken the CPU, but at most as often as
-                // the CPU left the state.
+                // An upper bound: each interrupt may have woken the CPU, but no more often than the
+                // CPU left the state.
                 let woken = left.min(*interrupts);
                 if deep && woken >= 100.0 && worst.is_none_or(|(.., most)| woken > most) {
                     worst = Some((*cpu, is, left, woken));
@@ -391,7 +389,7 @@ fn deep_idle(analysis: &Analysis<'_>) -> Option<Finding> {
         severity: Severity::Info,
         subject: Subject::Cpu(cpu),
         title: format!(
-            "its interrupts may find it in idle state {}, which takes {} us to leave",
+            "when its interrupts arrive it may be in idle state {}, which takes {} us to leave",
             state.name, state.latency_usecs
         ),
         evidence: vec![
@@ -401,7 +399,7 @@ fn deep_idle(analysis: &Analysis<'_>) -> Option<Finding> {
                 "cpuidle/state*/usage",
             ),
             Evidence::new(
-                "of these, caused by queue interrupts at most",
+                "maximum share of these caused by queue interrupts",
                 Measure::PerSecond(woken),
                 "/proc/interrupts",
             ),
@@ -452,8 +450,8 @@ fn links(analysis: &Analysis<'_>) -> Vec<Evidence> {
     evidence
 }
 
-/// Memory traffic, where the machine counts it. Its limit is not known, so the finding reports
-/// without judging.
+/// Memory traffic, if the machine counts it. Its limit is not known, so the finding reports without
+/// judging.
 fn memory(analysis: &Analysis<'_>) -> Option<Finding> {
     let (before, after) = analysis.audits()?;
     let mut evidence = Vec::new();

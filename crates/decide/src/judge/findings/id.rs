@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 /// The page of a finding is `docs/findings/<id>.md`.
 macro_rules! finding_ids {
     ($($family:literal { $($variant:ident = $name:literal;)* })*) => {
-        /// The id of a finding; `netsilo explain ID` says what it means.
-        #[allow(missing_docs, reason = "the page of each id says what it means")]
+        /// The id of a finding. `netsilo explain ID` explains it.
+        #[allow(missing_docs, reason = "the page of each id explains it")]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum FindingId {
@@ -144,7 +144,7 @@ impl fmt::Display for FindingId {
 pub struct UnknownFinding(String);
 
 impl UnknownFinding {
-    /// For a text that is neither an id nor an id with a subject.
+    /// The error for a text that is neither an id nor an id with a subject.
     pub(crate) fn new(text: &str) -> Self {
         Self(text.to_owned())
     }

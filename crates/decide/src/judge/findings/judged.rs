@@ -7,16 +7,16 @@ use crate::judge::ledger::{Ledger, ledger};
 use crate::judge::verdict::RemedyVerdict;
 use crate::plan::{Goal, Plan, plan};
 
-/// The input of the families: each part is derived once for all of them.
+/// The input of the families. Each part is derived once for all of them.
 #[derive(Debug)]
 pub(super) struct Judged<'a> {
     pub(super) analysis: &'a Analysis<'a>,
     pub(super) ledger: Ledger,
     pub(super) verdicts: Vec<RemedyVerdict>,
-    /// The placement of all netdevs, from which each finding takes the changes of its queues.
+    /// The placement of all netdevs. Each finding takes the changes of its queues from it.
     ///
-    /// It includes knobs that another program owns: a finding describes the present state, and
-    /// ownership is checked when a knob is written.
+    /// It includes knobs that another program owns, because a finding describes the current state.
+    /// Ownership is checked when a knob is written.
     pub(super) plan: Plan,
 }
 
@@ -26,7 +26,7 @@ impl<'a> Judged<'a> {
         Self { analysis, ledger: ledger(analysis), verdicts: verdicts(analysis), plan }
     }
 
-    /// Whether there is no second CPU to which packets could be spread.
+    /// Whether there is no second CPU over which packets could be spread.
     pub(super) fn has_one_cpu(&self) -> bool {
         self.analysis.after().topology.online.len() < 2
     }

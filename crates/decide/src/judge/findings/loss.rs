@@ -41,7 +41,7 @@ fn cpu_of(subject: &Subject) -> Option<CpuId> {
     }
 }
 
-/// Drops at a CPU's backlog: by its own limit, or by the flow limit.
+/// Drops at a CPU's backlog, by its own limit or by the flow limit.
 fn backlog(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(LossStage::Backlog) else { return Vec::new() };
     let mut findings = Vec::new();
@@ -93,13 +93,13 @@ fn backlog_full(
             all_of(
                 analysis,
                 lost,
-                "all packets that the backlog lost; a larger backlog holds bursts",
+                "all packets that the backlog lost, because a larger backlog holds bursts",
             )
         },
         cost: Some("packets of all flows on this cpu may wait longer".into()),
         not_when: Some(
-            "the cpu has no idle time. The limit applies to the backlog only (RPS, \
-             loopback, veth without GRO), not to the NIC's queues"
+            "the cpu has no idle time. The limit applies only to the backlog (RPS, loopback, veth \
+             without GRO), not to the NIC's queues"
                 .into(),
         ),
         changes: match (bound, load.is_full()) {
@@ -140,8 +140,8 @@ fn flow_limit(
         severity: Severity::Warning,
         subject: subject.clone(),
         title: format!(
-            "one flow fills its backlog and lost {lost} packets to the flow limit, \
-             which protects other flows"
+            "one flow fills its backlog; the flow limit, which protects other flows, dropped \
+             {lost} of its packets"
         ),
         evidence,
         remedies: vec![Remedy {
@@ -200,7 +200,8 @@ fn squeeze(
     ));
     evidence.extend(load.evidence());
     let reason = format!(
-        "{subject} stopped polling {count} times with work left while {lost} packets were lost"
+        "{subject} stopped polling {count} times before its work was done, while {lost} packets \
+         were lost"
     );
     let larger = bounds
         .map(|name| Some((name, raised(name, sysctl_number(analysis, name)?))))
@@ -226,7 +227,7 @@ fn squeeze(
             )
         } else {
             Gain::Nothing(
-                "a larger budget only moves time from ksoftirqd to softirq context".into(),
+                "a larger budget only moves work from ksoftirqd to softirq context".into(),
             )
         },
         cost: Some("threads and other softirqs on all cpus wait longer".into()),
@@ -244,15 +245,16 @@ fn squeeze(
         severity: Severity::Warning,
         subject: subject.clone(),
         title: match lost {
-            0 => "it stops polling with work left, and has no idle time".to_owned(),
-            _ => "it stops polling with work left, and the queues it polls lose packets".to_owned(),
+            0 => "it stops polling before its work is done, and has no idle time".to_owned(),
+            _ => "it stops polling before its work is done, and the queues it polls lose packets"
+                .to_owned(),
         },
         evidence,
         remedies: vec![remedy],
     }
 }
 
-/// Reports where nothing was lost, when the backlog and socket stages are known.
+/// Reports that nothing was lost, if the backlog and socket stages are known.
 fn nothing(analysis: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
     let is_known = |place: LossStage| ledger.stage(place).is_some();
     let known = !analysis.rates.elapsed.is_zero()

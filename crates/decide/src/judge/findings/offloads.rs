@@ -1,4 +1,4 @@
-//! Findings on offloads that the traffic would benefit from, and on LRO where it must be off.
+//! Findings on offloads from which the traffic would benefit, and on LRO where it must be off.
 
 use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::{Analysis, Poller};
@@ -14,9 +14,9 @@ use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 
-/// Packets per second from which an offload is judged.
+/// Minimum packets per second for which an offload is judged.
 const WORTH_IT: f64 = 10_000.0;
-/// Mean packet size in bytes from which traffic counts as bulk data.
+/// From this mean packet size in bytes, traffic counts as bulk data.
 const BULK: f64 = 1000.0;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
@@ -77,7 +77,7 @@ fn stream(analysis: &Analysis<'_>, netdev: &Netdev, direction: &str) -> Option<(
     Some((packets, analysis.rate(netdev, &format!("{direction}_bytes"))? / packets))
 }
 
-/// LRO on a netdev that forwards or bridges: merged packets exceed the next device's MTU, and the
+/// LRO on a netdev that forwards or bridges. Merged packets exceed the next device's MTU, and the
 /// original headers are lost.
 fn lro_forwarding(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const LRO: &str = "rx-lro";
@@ -109,7 +109,9 @@ fn lro_forwarding(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
             Remedy::new(
                 "switch LRO off; keep GRO, including hardware GRO (rx-gro-hw): its merged packets \
                  can be split again",
-                Gain::Unknown("the remedy is for correct packets, not for CPU time".into()),
+                Gain::Unknown(
+                    "this remedy makes packets correct; it does not save CPU time".into(),
+                ),
             )
             .by(switch(analysis, netdev, LRO, false, reason)),
         ],
@@ -161,7 +163,7 @@ fn gro_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-/// The TCP share of the bytes that arrived on a netdev, and its source: eBPF by what was read, else
+/// TCP's share of the bytes that arrived on a netdev, and its source: eBPF by what was read, else
 /// `tcp_info`.
 fn tcp_share(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<(f64, &'static str)> {
     let silos = analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
@@ -218,7 +220,9 @@ fn segmentation_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding>
         evidence,
         remedies: vec![
             Remedy::new(format!("switch {} on", lacking.join(" and ")), Gain::Unknown(why.into()))
-                .not_when("it was switched off because of a fault in the device or its driver")
+                .not_when(
+                    "it was switched off on purpose, because the device or its driver is faulty",
+                )
                 .by(changes),
         ],
     })
@@ -231,7 +235,7 @@ fn rx_checksum_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
     Some(checksum(analysis, netdev, &[CHECKSUM], Direction::Rx, [packets, size]))
 }
 
-/// The device computes no transmit checksum, but could.
+/// The device computes no transmit checksum, although it could.
 fn tx_checksum_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const CHECKSUMS: [&str; 3] = ["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
     let (packets, size) = stream(analysis, netdev, "tx")?;
@@ -278,7 +282,7 @@ fn checksum(
                     "checksums are computed while copying; their time cannot be separated".into(),
                 ),
             )
-            .not_when("it was switched off because of a fault in the device or its driver")
+            .not_when("it was switched off on purpose, because the device or its driver is faulty")
             .by(changes),
         ],
     }

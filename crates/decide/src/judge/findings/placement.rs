@@ -14,13 +14,13 @@ use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::plan::{Placement, Plan};
 
-/// A gain from this share of a CPU on is a warning; a smaller one an opportunity.
+/// From this share of a CPU a gain is a warning; a smaller one is an opportunity.
 const WARNS: f64 = 0.01;
 
-/// How many queues a title and its remedy name.
+/// Number of queues that a title and its remedy name.
 const QUEUES_NAMED: usize = 4;
 
-/// One finding per netdev whose queues `plan` would move; `placed-well` when it would move none.
+/// One finding per netdev whose queues `plan` would move; `placed-well` if it would move none.
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
     let plan = &judged.plan;
@@ -35,7 +35,8 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     moved.into_iter().filter_map(far).collect()
 }
 
-/// `None` if the plan writes nothing for these placements, as their requested affinity is right.
+/// Returns `None` if the plan writes nothing for these placements, because their requested affinity
+/// is right.
 fn far(
     analysis: &Analysis<'_>,
     netdev: &str,
@@ -57,7 +58,7 @@ fn far(
             "the cost model (docs/placing.md)",
         )
     };
-    // The farthest first, then what is to move.
+    // The farthest distances first, then what is to be moved.
     let mut distances = distances(&silos).into_iter();
     let farthest = distances.next();
     let queues_first = placements.iter().map(of_queue).chain(distances);
@@ -91,7 +92,7 @@ fn far(
     })
 }
 
-/// Words for each placement, as far as they are named, and how many more there are.
+/// Words for the first few placements, and how many more there are.
 fn first_few(placements: &[&Placement], words: impl Fn(&Placement) -> String) -> String {
     let named = placements.iter().take(QUEUES_NAMED).map(|it| words(it));
     let more = placements.len().saturating_sub(QUEUES_NAMED);
@@ -111,7 +112,7 @@ fn belongs(change: &Change, placements: &[&Placement], silos: &[&Silo]) -> bool 
     }
 }
 
-/// Share of the bytes read at each distance, over all queues, the farthest first.
+/// Share of the bytes read at each distance, over all queues, farthest first.
 fn distances(silos: &[&Silo]) -> Vec<Evidence> {
     let bytes: f64 = silos.iter().map(|silo| silo.locality.bytes_per_s).sum();
     let mut by_distance: BTreeMap<Distance, f64> = BTreeMap::new();
@@ -139,7 +140,7 @@ fn placed_well(analysis: &Analysis<'_>) -> Option<Finding> {
         id: FindingId::PlacedWell,
         severity: Severity::Ok,
         subject: Subject::Machine,
-        title: "the cost model finds no better place for receive work".into(),
+        title: "the cost model finds no better cpus for receive work".into(),
         evidence: distances(&silos),
         remedies: Vec::new(),
     })
@@ -159,7 +160,7 @@ mod tests {
     use netsilo_model::synthetic::scene::SceneNetdev;
     use netsilo_model::synthetic::scene::SceneQueue;
 
-    /// Findings for a queue polled on CPU 0 (core 0-1) and read on CPU `reader`; `load` and `usr`
+    /// Findings for a queue polled on CPU 0 (core 0-1) and read on CPU `reader`. `load` and `usr`
     /// are shares of CPU time. The other cores of the cache are idle.
     fn findings_with_reader_on(reader: u32, load: f64, usr: f64) -> Vec<Finding> {
         let reader = Reader {

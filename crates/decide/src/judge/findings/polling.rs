@@ -16,7 +16,7 @@ use crate::judge::findings::judged::Judged;
 /// The sysctls that switch busy polling on for all sockets: in `poll`, `select` and `epoll_wait`,
 /// and in reads. Values in microseconds.
 const BUSY: [&str; 2] = ["net.core.busy_poll", "net.core.busy_read"];
-/// Mean idle share below which CPUs have no time for busy polling.
+/// Below this mean idle share, CPUs have no time for busy polling.
 const NO_ROOM: f64 = 0.2;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
@@ -88,7 +88,7 @@ fn busy_poll(analysis: &Analysis<'_>) -> Option<Finding> {
 /// Interrupt deferral or suspension is configured without the timer that polls meanwhile, so
 /// interrupts are not deferred.
 fn half_on(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    // Since 6.13 each NAPI may have its own values, which then override those of the netdev.
+    // Since 6.13 each NAPI may have its own values. They override those of the netdev.
     let napis = analysis
         .after()
         .audit

@@ -33,12 +33,12 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
                 .into(),
         ),
         (true, _) if judged.has_one_cpu() => Gain::Nothing("there is no other cpu".into()),
-        (true, 1) => Gain::Nothing("moving its only queue just makes another cpu busy".into()),
+        (true, 1) => Gain::Nothing("moving its only queue would only make another cpu busy".into()),
         (true, _) => Gain::Nothing(kept(&judged.plan, &load.queues)),
         (false, _) => Gain::AtMost {
             measure: Measure::Share(moved.min(1.0)),
             of: format!("cpu {}'s time", load.cpu),
-            basis: "the part of NET_RX time that the moved queues take on this cpu".into(),
+            basis: "the share of NET_RX time that the moved queues take on this cpu".into(),
         },
     };
     let what = match (changes.is_empty(), leaving.len()) {
@@ -57,7 +57,8 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         gain,
         cost: None,
         not_when: Some(
-            "the load is one flow, which no placement can split, or every queue feeds every reader"
+            "the load is one flow, which no placement can split, or every queue has data for every \
+             reader"
                 .into(),
         ),
         changes,

@@ -1,5 +1,5 @@
-//! Findings from verdicts: remedies that would help where a CPU is saturated, and settings that are
-//! on and hurt.
+//! Findings from verdicts: remedies that would help if a CPU is saturated, and settings that are on
+//! and hurt.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::judge::verdict::{Claim, RemedyName, RemedyVerdict, unsteerable};
 
-/// Share of bytes that RFS cannot steer from which RFS is reported as useless.
+/// If RFS cannot steer at least this share of bytes, it is reported as useless.
 const USELESS: f64 = 0.9;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
@@ -61,7 +61,8 @@ fn of_netdev(verdicts: &[&RemedyVerdict]) -> Vec<Finding> {
         );
         findings.push(finding(FindingId::ArfsWouldHelp, arfs, title, vec![remedy]));
     }
-    // Remedies in the device need no inter-processor interrupts: propose RPS only without them.
+    // Remedies in the device need no inter-processor interrupts, so propose RPS only if there are
+    // none.
     let by_device = [RemedyName::MoreQueues, RemedyName::Arfs, RemedyName::SpreadInterrupts];
     if let Some(rps) =
         helps(RemedyName::Rps).filter(|_| !by_device.iter().any(|remedy| helps(*remedy).is_some()))
@@ -167,7 +168,7 @@ fn remedy(verdict: &RemedyVerdict, what: &str, cost: Option<&str>) -> Remedy {
     }
 }
 
-/// RFS is on, but steers connected sockets only, and nearly all bytes go to unconnected ones.
+/// RFS is on, but steers only connected sockets, and nearly all bytes go to unconnected ones.
 fn rfs_useless(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let share = unsteerable(analysis, netdev).filter(|share| *share >= USELESS)?;
     let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {

@@ -1,5 +1,5 @@
-//! Findings on a NIC's hash: UDP on one queue because ports are not hashed, and the two directions
-//! of a connection on different CPUs.
+//! Findings on a NIC's hash: UDP on one queue because ports are not hashed, and connections whose
+//! two directions are on different CPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,19 +22,19 @@ use crate::judge::findings::judged::Judged;
 pub(super) const SOURCE: &str = "eBPF tp_btf/netif_receive_skb";
 /// Minimum number of packets in an interval for a conclusion.
 pub(super) const ENOUGH_PACKETS: u64 = 200;
-/// Share of the packets on one queue from which traffic counts as concentrated on it.
+/// From this share of the packets on one queue, traffic counts as concentrated on it.
 pub(super) const ONE_QUEUE: f64 = 0.9;
-/// Minimum number of flows: fewer may share a queue by chance.
+/// Minimum number of flows, because fewer may share a queue by chance.
 const ENOUGH_FLOWS: usize = 4;
-/// Busy share from which a CPU is saturated.
+/// From this busy share, a CPU is saturated.
 const BUSY: f64 = 0.8;
-/// Idle share from which a CPU can process more packets.
+/// From this idle share, a CPU can process more packets.
 const IDLE: f64 = 0.5;
-/// Share of fragments in the UDP packets from which hashing by ports would reorder too many.
+/// From this share of fragments in the UDP packets, hashing by ports would reorder too many.
 const FRAGMENTS: f64 = 0.01;
 /// Minimum number of connections with both directions observed.
 const ENOUGH_PAIRS: usize = 8;
-/// Share of those connections on two CPUs from which they are reported.
+/// If at least this share of those connections is on two CPUs, they are reported.
 const APART: f64 = 0.3;
 /// Drivers of NICs with a symmetric hash for both directions (`input_xfrm`): ice, iavf, mlx5, sfc
 /// (kernel 6.8 to 6.17).
@@ -69,7 +69,7 @@ pub(super) struct QueueConcentration {
 }
 
 impl QueueConcentration {
-    /// Sums the flows; `None` without flows, or when the queue of a flow is not known.
+    /// Sums the flows. Returns `None` without flows, or if the queue of a flow is not known.
     pub(super) fn of<'a>(flows: impl Iterator<Item = &'a Flow>) -> Option<Self> {
         let mut queues: BTreeMap<u32, u64> = BTreeMap::new();
         let mut count = 0;
@@ -93,7 +93,8 @@ impl QueueConcentration {
     }
 }
 
-/// The number of rx queues that a netdev spreads over: those in its table, or all without a table.
+/// The number of rx queues over which a netdev spreads packets: those in its table, or all if it
+/// has no table.
 pub(in crate::judge) fn spread_over(netdev: &Netdev) -> usize {
     let table =
         netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value()).map(|rss| &rss.indirection);
@@ -109,20 +110,20 @@ pub(super) fn silo_of<'a>(
     analysis.silos.queues.iter().find(|silo| silo.netdev.is(netdev) && silo.queue == Some(queue))
 }
 
-/// The CPU that polls a queue most, and the share of its time that the queue takes.
+/// The CPU that polls a queue most, and the share of its time that the queue uses.
 pub(super) fn poller(silo: &Silo) -> Option<(CpuId, f64)> {
     let most = silo.own_share.iter().max_by(|a, b| a.1.total_cmp(b.1));
     most.map(|(cpu, share)| (*cpu, *share))
 }
 
-/// A warning when the CPU that polls the queue is saturated, else information.
+/// A warning if the CPU that polls the queue is saturated, else information.
 pub(super) fn severity(analysis: &Analysis<'_>, silo: Option<&Silo>) -> Severity {
     let cpu = silo.and_then(poller).map(|(cpu, _)| cpu);
     let busy = cpu.and_then(|cpu| Some(analysis.rates.cpus.get(&cpu)?.shares?.busy()));
     if busy.is_some_and(|busy| busy >= BUSY) { Severity::Warning } else { Severity::Info }
 }
 
-/// The CPU time that can move off a queue's CPU at most: `part` (0 to 1) of its polling time.
+/// Maximum CPU time that can move off a queue's CPU: `part` (0 to 1) of its polling time.
 pub(super) fn relief(silo: Option<&Silo>, part: f64, basis: &str) -> Gain {
     match silo.and_then(poller) {
         Some((cpu, share)) if share > 0.0 => Gain::AtMost {
@@ -194,12 +195,12 @@ fn idle_near(analysis: &Analysis<'_>, cpu: CpuId) -> CpuSet {
     near.iter().filter(idle).collect()
 }
 
-/// The hash fields of a flow type; `None` when the driver does not report them.
+/// The hash fields of a flow type; `None` if the driver does not report them.
 pub(super) fn fields(netdev: &Netdev, flow_type: FlowType) -> Option<HashFields> {
     netdev.ethtool.as_ref()?.flow_hash.get(&flow_type)?.value().copied()
 }
 
-/// The change to hash ports too; `None` when the driver cannot, or already does.
+/// The change to hash ports too; `None` if the driver cannot, or already does.
 pub(in crate::judge) fn hash_ports(
     netdev: &Netdev,
     flow_type: FlowType,
@@ -277,7 +278,7 @@ fn udp_on_one_queue(
     })
 }
 
-/// The remedy to hash UDP by ports; `None` when the driver cannot, or already does.
+/// The remedy to hash UDP by ports; `None` if the driver cannot, or already does.
 fn by_ports_too(
     netdev: &Netdev,
     flow_type: FlowType,
@@ -412,7 +413,7 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
                 reason(netdev),
             )
         };
-        let cost = "source and destination are XORed, which yields fewer different hashes";
+        let cost = "source and destination are XORed, so there are fewer different hashes";
         (
             "hash both directions the same way: ethtool -X DEV xfrm symmetric-xor",
             cost,
@@ -427,7 +428,7 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
         };
         let all: Option<Vec<Change>> = netdevs.iter().zip(&rss).map(one).collect();
         let cost =
-            "such a key yields only 16 bits of hash, and senders can predict the queue of a flow";
+            "with this key the hash has only 16 bits, and senders can predict the queue of a flow";
         (
             "use a hash key that repeats every 16 bits, which gives both directions the same hash",
             cost,

@@ -13,10 +13,10 @@ use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::judge::findings::rss::{SOURCE, relief, severity, silo_of};
 
-/// Packets in an interval that are needed to judge a table.
+/// Minimum number of packets in an interval to judge a table.
 const ENOUGH_PACKETS: u64 = 1000;
-/// Ratio of the heaviest queue's load to the mean from which a table is uneven; also the ratio of
-/// one flow's load to a queue's fair share.
+/// A table is uneven if the heaviest queue has this many times the mean load. It is also the limit
+/// for the load of one flow compared with a queue's fair share.
 const SKEWED: f64 = 1.5;
 /// Minimum share of the heaviest queue's load that another table must move.
 const WORTH_IT: f64 = 0.2;

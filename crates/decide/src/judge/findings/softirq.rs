@@ -16,11 +16,11 @@ use crate::judge::findings::judged::Judged;
 use crate::judge::findings::relief::{own, spread};
 use crate::judge::why::ksoftirqd;
 
-/// Share of a CPU's time in receive work from which the CPU is overloaded.
+/// From this share of a CPU's time in receive work, the CPU is overloaded.
 const OVERLOADED: f64 = 0.6;
-/// Share of the time that ksoftirqd runs, or waits, from which it delays packets noticeably.
+/// If ksoftirqd runs or waits for this share of the time, it delays packets noticeably.
 const KSOFTIRQD: f64 = 0.1;
-/// Share of a CPU's time in inter-processor interrupts from which they are reported.
+/// From this share of a CPU's time, inter-processor interrupts are reported.
 const IPIS: f64 = 0.05;
 
 /// All findings of the family.
@@ -82,7 +82,7 @@ fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> O
     })
 }
 
-/// No CPU is overloaded by receive work; `None` when no CPU polls a queue.
+/// No CPU is overloaded by receive work; `None` if no CPU polls a queue.
 fn calm(load: &[CpuWork<'_>]) -> Option<Finding> {
     let busiest = load
         .iter()
@@ -119,7 +119,7 @@ fn late(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
         analysis.rates.cpus.get(&load.cpu).and_then(|rates| rates.softnet?.time_squeeze_per_s);
     evidence.extend(squeezes.map(|rate| {
         Evidence::new(
-            "net_rx_action stopped with work left",
+            "net_rx_action stopped before its work was done",
             Measure::PerSecond(rate),
             "/proc/net/softnet_stat",
         )
@@ -203,7 +203,8 @@ fn by_ipis(analysis: &Analysis<'_>, load: &CpuWork<'_>) -> Option<Finding> {
             },
             cost: None,
             not_when: Some(
-                "the IPIs have another cause (such as unmapped memory) than receive work".into(),
+                "the IPIs are not caused by receive work (but by unmapped memory, for example)"
+                    .into(),
             ),
             changes: Vec::new(),
             interrupts_traffic: false,

@@ -1,4 +1,4 @@
-//! What decides between two remedies of a finding, or between a finding and none, in addition to
+//! The choice between two remedies of a finding, or between a finding and none, in addition to
 //! `cases/check`.
 
 use netsilo_model::change::{Change, Target, Value};
@@ -25,7 +25,7 @@ fn set(list: &str) -> CpuSet {
     CpuSet::parse_list(list).unwrap()
 }
 
-/// Four CPUs under one last-level cache; queue N of eth0 has the Nth of these CPUs and loads.
+/// Four CPUs under one last-level cache. Queue N of eth0 has the Nth of these CPUs and loads.
 fn scene(queues: &[(&str, f64)]) -> Scene {
     let queue = |(at, (cpus, load)): (usize, &(&str, f64))| SceneQueue {
         irq: Some(30 + at as u32),
@@ -62,7 +62,7 @@ fn measured<'a>(finding: &'a Finding, quantity: &str) -> &'a Measure {
     &finding.evidence.iter().find(is_it).unwrap_or_else(|| panic!("{finding:#?}")).measure
 }
 
-/// Changes both snapshots; the first argument is 0 for the one before, 1 for the one after.
+/// Changes both snapshots. The first argument is 0 for the snapshot before, 1 for the one after.
 fn with(mut observation: Observation, change: impl Fn(u64, &mut Snapshot)) -> Observation {
     change(0, &mut observation.before);
     change(1, &mut observation.after);
@@ -255,7 +255,7 @@ fn an_uneven_table_names_the_queue_with_most_packets() {
     assert!(of.starts_with("cpu 2's time"), "{of}");
 }
 
-/// An observation of eth0 with these disciplines, of which each sent and dropped this many packets.
+/// An observation of eth0 with these disciplines, each with the packets it sent and dropped.
 fn with_qdiscs(scene: &Scene, qdiscs: &[(&str, u32, u32, u64, u32)]) -> Observation {
     with(scene.observation(), |at, snapshot| {
         let qdisc = |(kind, handle, parent, packets, drops): &(&str, u32, u32, u64, u32)| Qdisc {
@@ -307,7 +307,7 @@ fn a_ring_is_enlarged_unless_the_driver_shows_that_it_had_free_descriptors() {
         found(&observation, FindingId::NicDrops).unwrap().remedies[0].what.clone()
     };
     let larger = "a receive ring of 512 descriptors instead of 256";
-    // the buffer of this NIC overflows when it waits for descriptors
+    // the buffer of this NIC overflows while it waits for descriptors
     assert_eq!(advice("igb", "rx_missed_errors"), larger);
     assert_eq!(advice("mlx5_core", "rx_out_of_buffer"), larger);
     let before = advice("mlx5_core", "rx_discards_phy");

@@ -17,7 +17,7 @@ use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::plan::{Goal, Xps, plan_xps};
 
-/// For each driver, its counter of full tx rings. `#` stands for a queue's number.
+/// For each driver, its counter of full tx rings. `#` stands for the number of a queue.
 const RING_STOPS: &[(&str, &str)] = &[
     ("e1000e", "tx_restart_queue"),
     ("ena", "queue_#_tx_queue_stop"),
@@ -34,16 +34,16 @@ const RING_STOPS: &[(&str, &str)] = &[
     ("mlx5_core", "tx_queue_stopped"),
     ("vmxnet3", "ring full"),
 ];
-/// Disciplines that drop on purpose: to keep queues short, or to enforce a configured rate.
+/// Disciplines that drop on purpose, to keep queues short or to enforce a configured rate.
 const DROP_ON_PURPOSE: &[&str] = &[
     "cake", "choke", "codel", "fq_codel", "fq_pie", "hhf", "htb", "ingress", "clsact", "netem",
     "pie", "red", "sfq", "tbf",
 ];
 /// Disciplines with one lock per tx queue, or without a lock.
 const WITHOUT_ONE_LOCK: &[&str] = &["mq", "mqprio", "taprio", "noqueue", "clsact", "ingress"];
-/// Share of dropped packets from which drops are critical.
+/// From this share of dropped packets, drops are critical.
 const CRITICAL_LOSS: f64 = 0.001;
-/// Packets per second from which a shared lock, or a CPU without a queue, is reported.
+/// From this many packets per second, a shared lock or a CPU without a queue is reported.
 const BUSY: f64 = 50_000.0;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
@@ -70,7 +70,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     found
 }
 
-/// Packets that a discipline sent in the interval, its drops and its requeues.
+/// Packets that a discipline sent in the interval, with its drops and its requeues.
 fn grown(old: &Qdisc, new: &Qdisc) -> (u64, u32, u32) {
     // Drops and requeues are 32-bit counters, which wrap.
     let packets = new.packets.saturating_sub(old.packets);
@@ -106,7 +106,7 @@ fn drops(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         if lost > 0 {
             dropped += u64::from(lost);
             kinds.insert(new.kind.as_str());
-            // `tx_queue_len` is the limit of pfifo disciplines only.
+            // `tx_queue_len` is the limit only for pfifo disciplines.
             if new.kind.starts_with("pfifo") {
                 limit = limit.or(analysis.audit_of(netdev).and_then(|audit| audit.tx_queue_len));
             }
@@ -142,7 +142,7 @@ fn drops(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                 Gain::AtMost {
                     measure: Measure::PerSecond(analysis.per_s(dropped)),
                     of: "packets that need no retransmission".into(),
-                    basis: "all packets that are dropped now".into(),
+                    basis: "all packets that are dropped at present".into(),
                 },
             )
             .not_when(
@@ -185,7 +185,7 @@ fn requeues(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                 "give each sending cpu its own tx queue (XPS), and check the finding tx-ring-stops",
                 Gain::Unknown("the cost of a requeue was not measured".into()),
             )
-            .not_when("the link is full: then packets should wait in the queue"),
+            .not_when("the link is full: packets should wait in the queue then"),
         ],
     })
 }
@@ -225,7 +225,7 @@ fn one_lock(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-/// Tx queues of which the device holds bytes, and completed none in the interval.
+/// Tx queues whose bytes the device holds but of which it completed none in the interval.
 fn stalled(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let (before, after) = analysis.audits()?;
     let (old, new) = (before.netdevs.get(&netdev.name)?, after.netdevs.get(&netdev.name)?);
@@ -244,7 +244,7 @@ fn stalled(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         severity: if waiting > 0 { Severity::Critical } else { Severity::Warning },
         subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
-            "tx queue {queues} completed nothing of what the device holds in {seconds:.1} s"
+            "tx queue {queues} completed none of the packets in the device in {seconds:.1} s"
         ),
         evidence: vec![
             Evidence::new(
@@ -266,8 +266,8 @@ fn stalled(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-/// Packets that the discipline of a tx queue sent in the interval, and those in it now; of the
-/// whole device if its queues share one.
+/// Packets that the discipline of a tx queue sent in the interval, and those waiting in it now. If
+/// the queues share one discipline, the counts are for the whole device.
 fn sent_and_waiting(analysis: &Analysis<'_>, netdev: &Netdev, queue: u32) -> Option<(u64, u64)> {
     let (_, root) = root(analysis, netdev)?;
     // Class `N + 1` of `mq` is tx queue N (`net/sched/sch_mq.c:mq_leaf`).
@@ -389,7 +389,7 @@ fn xps_gaps(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     if covered.is_empty() || missing.is_empty() || packets < BUSY {
         return None;
     }
-    // who owns the knobs is checked when they are written
+    // the owner of the knobs is checked when they are written
     let near = Goal {
         netdevs: vec![netdev.name.clone()],
         xps: Some(Xps::Near),

@@ -1,5 +1,5 @@
-//! Findings on settings of the network stack that limit connections, and on programs that write
-//! the same settings.
+//! Findings on settings of the network stack that limit connections, and on programs that write the
+//! same settings.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 
-/// Bytes in the interval from which a connection is judged.
+/// Minimum bytes in the interval for which a connection is judged.
 const ENOUGH_BYTES: u64 = 1_000_000;
-/// Used share of a window from which the window counts as the limit.
+/// From this used share of a window, the window counts as the limit.
 const WINDOW_FULL: f64 = 0.7;
-/// Share of the time with data to send from which a wait for buffer space is reported.
+/// From this share of the time with data to send, a wait for buffer space is reported.
 const HELD_UP: f64 = 0.1;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
@@ -50,7 +50,7 @@ fn triple(analysis: &Analysis<'_>, name: &str) -> Option<[u64; 3]> {
     numbers.try_into().ok()
 }
 
-/// Connections that one cause limits, the largest value first.
+/// Connections limited by one cause, largest value first.
 struct HeldUp<'a> {
     connections: Vec<(&'a Connection, f64)>,
 }
@@ -161,8 +161,8 @@ fn speed_of(analysis: &Analysis<'_>, connection: &Connection) -> Option<f64> {
     Some(f64::from(analysis.after().netdevs.iter().find(own)?.speed_mbps?) * 125_000.0)
 }
 
-/// The share of a connection's sending time in which `limited` (microseconds) held it up; `None`
-/// when it was sending for less than a tenth of the interval.
+/// The share of a connection's sending time in which `limited` (microseconds) delayed it; `None` if
+/// it was sending for less than a tenth of the interval.
 fn held_up(
     analysis: &Analysis<'_>,
     old: &Connection,
@@ -223,7 +223,7 @@ fn send_buffer(analysis: &Analysis<'_>) -> Option<Finding> {
                 Gain::AtMost {
                     measure: Measure::Share(share),
                     of: "the connection's sending time".into(),
-                    basis: "all the time that the connection waited for buffer space".into(),
+                    basis: "all the time in which the connection waited for buffer space".into(),
                 },
             )
             .costs("up to that much memory for each connection that needs it, within tcp_mem")
@@ -238,7 +238,7 @@ fn send_buffer(analysis: &Analysis<'_>) -> Option<Finding> {
     })
 }
 
-/// Senders that wait for their peers' receive windows, which no local setting changes.
+/// Senders that wait for their peers' receive windows. No local setting changes those.
 fn peer_window(analysis: &Analysis<'_>) -> Option<Finding> {
     let held = |old: &Connection, new: &Connection| {
         let share = held_up(analysis, old, new, |connection| connection.rwnd_limited_usecs)?;
@@ -278,7 +278,7 @@ fn peer_window(analysis: &Analysis<'_>) -> Option<Finding> {
                 Gain::AtMost {
                     measure: Measure::Share(share),
                     of: "the connection's sending time".into(),
-                    basis: "all the time that the connection waited for the window".into(),
+                    basis: "all the time in which the connection waited for the window".into(),
                 },
             )
             .not_when("the peer reads as fast as it needs to"),
@@ -393,7 +393,7 @@ fn containers(analysis: &Analysis<'_>) -> Option<Finding> {
     })
 }
 
-/// Evidence for "all well": the connections that were checked, and the settings that bound them.
+/// Evidence for "all well": the connections that were checked, and the settings that limit them.
 fn looked_at(analysis: &Analysis<'_>) -> Vec<Evidence> {
     let mut evidence = Vec::new();
     let connections = analysis.connections();

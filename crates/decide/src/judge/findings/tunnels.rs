@@ -125,7 +125,7 @@ fn remedy(
             "use a NIC that hashes inner headers (for GTP-U the tunnel id), or several outer \
              addresses",
             Gain::Unknown(
-                "neither the NIC's hash nor the hash of RPS covers the inner headers".into(),
+                "neither the NIC's hash nor that of RPS includes the inner headers".into(),
             ),
         ),
     }

@@ -12,7 +12,7 @@ use netsilo_model::snapshot::netdev::Netdev;
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::explanation::{Fact, LoadCause};
 
-/// The cause of a queue on one CPU.
+/// The work of a queue on one CPU, as a cause.
 pub(super) fn queue(analysis: &Analysis<'_>, silo: &Silo, cpu: CpuId) -> LoadCause {
     LoadCause {
         name: silo.label(),
@@ -23,7 +23,8 @@ pub(super) fn queue(analysis: &Analysis<'_>, silo: &Silo, cpu: CpuId) -> LoadCau
     }
 }
 
-/// The cause of a queue on the CPU that polls it most, else on the one with most of its interrupts.
+/// The work of a queue on the CPU that polls it most, as a cause. If none polls it, the CPU with
+/// most of its interrupts.
 pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> LoadCause {
     let polled = heaviest(
         silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s.max(rate.polls_per_s))),
@@ -45,15 +46,15 @@ pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> LoadCause 
     }
 }
 
-/// Whether packets may arrive on a queue whose polls and interrupts were not seen: its netdev
-/// receives some, and no NAPI is known that polled none of them.
+/// Whether packets may arrive on a queue whose polls and interrupts were not seen. This is so if
+/// its netdev receives some, and no NAPI is known that polled none of them.
 fn may_receive(analysis: &Analysis<'_>, silo: &Silo) -> bool {
     let counters = analysis.rates.netdevs.get(&silo.netdev.name);
     let received = counters.and_then(|counters| counters.get("rx_packets"));
     silo.packets_per_s.is_none() && received.is_some_and(|rate| *rate > 0.0)
 }
 
-/// The cause of an interrupt without a known rx queue; `None` when the interrupt does not exist.
+/// The cause of an interrupt without a known rx queue; `None` if the interrupt does not exist.
 pub(super) fn interrupt(analysis: &Analysis<'_>, irq: Irq) -> Option<LoadCause> {
     let state = analysis.observation.after.irqs.get(&irq)?;
     let per_s = analysis.rates.irqs.get(&irq).map(|rates| &rates.per_s);
@@ -177,7 +178,7 @@ fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId
     because
 }
 
-/// The origin of an interrupt's requested affinity, in words.
+/// Where an interrupt's requested affinity comes from, in words.
 fn origin_of_affinity(
     analysis: &Analysis<'_>,
     state: &IrqState,
@@ -190,7 +191,7 @@ fn origin_of_affinity(
         return "this is the driver's affinity hint";
     }
     if analysis.observation.after.default_smp_affinity.as_ref() == Some(requested) {
-        return "this is default_smp_affinity, which nobody has changed";
+        return "this is default_smp_affinity: nobody has changed it";
     }
     "somebody wrote this value"
 }
@@ -201,14 +202,14 @@ fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Fact {
     let channel = of_queue.flat_map(|dev| &dev.rx_queues).filter(|rx| Some(rx.index) == silo.queue);
     match channel.filter_map(|rx| rx.vmbus_cpu).next() {
         Some(cpu) => Fact::new(
-            format!("it has no interrupt of its own: its VMBus channel is bound to cpu {cpu}"),
+            format!("it has no separate interrupt: its VMBus channel is bound to cpu {cpu}"),
             "/sys/bus/vmbus/devices/*/channels",
         ),
         None => Fact::new("its interrupt is not known", "netdev netlink, /proc/interrupts"),
     }
 }
 
-/// Explains who polls the queue, and why on this CPU.
+/// Explains what polls the queue, and why on this CPU.
 fn polled(silo: &Silo, cpu: Option<CpuId>) -> Fact {
     match &silo.kthread {
         Some(thread) => Fact::new(

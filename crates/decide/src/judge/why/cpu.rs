@@ -33,14 +33,14 @@ pub(super) fn cpu_why(analysis: &Analysis<'_>, cpu: CpuId) -> CpuWhy {
     }
 }
 
-/// The activity of a CPU's ksoftirqd between the two snapshots; `None` when not known.
+/// The activity of a CPU's ksoftirqd between the two snapshots; `None` if not known.
 pub(crate) fn ksoftirqd(analysis: &Analysis<'_>, cpu: CpuId) -> Option<ThreadShare> {
     let time = |of: &Snapshot| of.ksoftirqd.get(&cpu).copied();
     let (old, new) = (time(&analysis.observation.before)?, time(&analysis.observation.after)?);
     ThreadShare::between(old, new, analysis.rates.elapsed.as_secs_f64())
 }
 
-/// All causes of a CPU's load, in descending order of CPU time.
+/// All causes of a CPU's load, sorted by CPU time, largest first.
 pub(super) fn causes(analysis: &Analysis<'_>, cpu: CpuId) -> Vec<LoadCause> {
     let split = CpuTimeShares::from_observation(analysis.observation, &analysis.rates, cpu);
     let on_it = |silo: &&Silo| {
@@ -74,8 +74,8 @@ struct Polls<'a> {
     packets: u64,
     /// Packets of the backlog.
     backlog: u64,
-    /// Polls of other NAPIs than rx queues here: other namespaces, virtual devices, and NAPIs
-    /// without an id (transmit).
+    /// Polls on this CPU of NAPIs that belong to no rx queue: other namespaces, virtual devices,
+    /// and NAPIs without an id (transmit).
     others: Vec<&'a Poll>,
 }
 

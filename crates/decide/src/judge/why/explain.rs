@@ -8,7 +8,7 @@ use netsilo_model::snapshot::subject::Subject;
 use crate::judge::why::explanation::{LoadCause, SubjectError, Why, heaviest_first};
 use crate::judge::why::{chain, cpu, software};
 
-/// Explains a subject. Fails when the subject does not exist.
+/// Explains a subject. Fails if the subject does not exist.
 pub fn why(analysis: &Analysis<'_>, subject: &Subject) -> Result<Why, SubjectError> {
     let (after, silos) = (analysis.after(), &analysis.silos);
     let (cpu, causes) = match subject {
@@ -66,7 +66,7 @@ fn netdev_causes(
     }
 }
 
-/// The cause of each queue on the CPU that polls it most, in descending order of CPU time.
+/// The cause of each queue on the CPU that polls it most, sorted by CPU time, largest first.
 fn queues<'a>(analysis: &Analysis<'_>, silos: impl Iterator<Item = &'a Silo>) -> Vec<LoadCause> {
     let mut causes: Vec<LoadCause> =
         silos.map(|silo| chain::queue_anywhere(analysis, silo)).collect();

@@ -18,9 +18,9 @@ pub struct Why {
     pub subject: Subject,
     /// Time between the two snapshots, in seconds.
     pub elapsed_s: f64,
-    /// The CPU's time; `None` when the subject is not a CPU.
+    /// The CPU's time; `None` if the subject is not a CPU.
     pub cpu: Option<CpuWhy>,
-    /// The causes, the one with the most CPU time first.
+    /// The causes. The one with the most CPU time comes first.
     pub causes: Vec<LoadCause>,
     /// Notes on the measurement.
     pub notes: Vec<String>,
@@ -32,15 +32,15 @@ pub struct Why {
 pub struct CpuWhy {
     /// The CPU.
     pub cpu: CpuId,
-    /// The CPUs of its core, itself included.
+    /// The CPUs of its core, including itself.
     pub core: CpuSet,
     /// Its NUMA node.
     pub node: Option<NodeId>,
     /// Its time by clock ticks, and as measured.
     pub split: CpuTimeShares,
-    /// How the two differ, when the clock ticks are misleading.
+    /// How the two differ, if the clock ticks are misleading.
     pub difference: Option<String>,
-    /// The activity of its ksoftirqd; `None` when not known.
+    /// The activity of its ksoftirqd; `None` if not known.
     pub ksoftirqd: Option<ThreadShare>,
 }
 
@@ -51,9 +51,9 @@ pub struct LoadCause {
     /// Its name (`eth0 rx-3`, `backlog (RPS, loopback, veth)`).
     #[serde(rename = "what")]
     pub name: String,
-    /// Share of the CPU's time; `None` when not known.
+    /// Share of the CPU's time; `None` if not known.
     pub share: Option<f64>,
-    /// Whether the share is estimated, by packets or interrupts, instead of measured.
+    /// Whether the share is not measured but estimated, by packets or interrupts.
     pub estimated: bool,
     /// The measurements of the cause.
     pub evidence: Vec<Evidence>,
@@ -98,7 +98,7 @@ pub enum SubjectError {
     NotExplained(Subject),
 }
 
-/// Sorts causes in descending order of CPU time; unknown shares come last.
+/// Sorts causes by CPU time, largest first. Unknown shares come last.
 pub(super) fn heaviest_first(causes: &mut [LoadCause]) {
     causes.sort_by(|a, b| b.share.unwrap_or(-1.0).total_cmp(&a.share.unwrap_or(-1.0)));
 }

@@ -11,11 +11,11 @@ use crate::judge::verdict::below;
 use crate::judge::why::chain::{cpus, handed_up};
 use crate::judge::why::explanation::{Fact, LoadCause};
 
-/// Least share of a CPU's time that is a cause of its own.
+/// Minimum share of a CPU's time that is a separate cause.
 const LEAST_SHARE: f64 = 0.001;
 
 /// The causes of a netdev without hardware that no NAPI polls: one for each CPU whose backlog has
-/// its packets, else one without a CPU; `None` for other netdevs.
+/// its packets. If there is no such CPU, one without a CPU. `None` for other netdevs.
 pub(super) fn causes(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<LoadCause>> {
     let kind = SoftwareNetdev::from_netdev(netdev)?;
     let of_netdev = analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
@@ -57,17 +57,17 @@ fn received(analysis: &Analysis<'_>, netdev: &Netdev, kind: SoftwareNetdev) -> F
                 .to_owned()
         }
         SoftwareReceive::Writer => {
-            "it has no interrupt and no NAPI: the program that writes a packet into it processes \
-             the packet, as system time of that program"
+            "it has no interrupt and no NAPI: the program that writes a packet into it also \
+             processes it, in its own system time"
                 .to_owned()
         }
         SoftwareReceive::Reentry => format!(
-            "it has no receive work of its own: the cpus that receive for {} bridge its packets, \
-             and go on with those for this host",
+            "it has no separate receive work: the cpus that receive for {} bridge its packets, and \
+             continue with those for this host",
             below()
         ),
         SoftwareReceive::SamePass => format!(
-            "it has no receive work of its own: the cpus that receive for {} go on with its \
+            "it has no separate receive work: the cpus that receive for {} continue with its \
              packets in the same pass",
             below()
         ),

@@ -60,7 +60,7 @@ fn a_wide_affinity_is_explained_as_delivery_to_one_cpu() {
     let text = reasons(&explained(&observation, "cpu0").causes[0]);
     assert!(
         text.contains(
-            "is requested on cpus 0-3: this is default_smp_affinity, which nobody has changed"
+            "is requested on cpus 0-3: this is default_smp_affinity: nobody has changed it"
         ),
         "{text}"
     );
@@ -239,7 +239,7 @@ fn a_netdev_without_hardware_is_explained_by_those_below_it() {
     let of = |name: &str| reasons(&explained(&observation, name).causes[0]);
     assert!(of("eth0").contains("bond0 takes its packets on the same cpu"), "{}", of("eth0"));
     let bond = of("bond0");
-    assert!(bond.contains("that receive for eth0 go on with its packets in the same"), "{bond}");
+    assert!(bond.contains("that receive for eth0 continue with its packets in the same"), "{bond}");
     assert!(bond.contains("its RPS onto cpu 1 does nothing"), "{bond}");
     let bridge = of("br0");
     assert!(bridge.contains("that receive for tap0 bridge its packets"), "{bridge}");

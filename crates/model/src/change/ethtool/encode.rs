@@ -1,5 +1,5 @@
-//! Encoders for the u32s that `SIOCETHTOOL` takes after its command; the counterpart of
-//! `ethtool_decode`.
+//! Encodes the u32s that `SIOCETHTOOL` takes after its command. `ethtool_decode` is the
+//! counterpart.
 //!
 //! A setting name that ethtool does not know is an error; it is never dropped.
 
@@ -20,13 +20,13 @@ fn known(settings: &Settings, names: &[&str]) -> Result<(), UnknownSetting> {
     strange.map_or(Ok(()), |name| Err(UnknownSetting(name.to_owned(), names.join(", "))))
 }
 
-/// Encodes `struct ethtool_channels`; the kernel ignores the limits before the counts.
+/// Encodes `struct ethtool_channels`. The kernel ignores the limits that come before the counts.
 pub fn channels(settings: &Settings) -> Result<Vec<u32>, UnknownSetting> {
     known(settings, &CHANNELS)?;
     Ok([0; 4].into_iter().chain(CHANNELS.map(|name| settings.get(name))).collect())
 }
 
-/// Encodes `struct ethtool_ringparam`; the kernel ignores the limits before the counts.
+/// Encodes `struct ethtool_ringparam`. The kernel ignores the limits that come before the counts.
 pub fn rings(settings: &Settings) -> Result<Vec<u32>, UnknownSetting> {
     known(settings, &RINGS)?;
     Ok([0; 4].into_iter().chain(RINGS.map(|name| settings.get(name))).collect())
@@ -78,7 +78,8 @@ pub enum RssPart<'a> {
     Delete,
 }
 
-/// Encodes `struct ethtool_rxfh` of a context (0 is the netdev's own), followed by table or key.
+/// Encodes `struct ethtool_rxfh` of a context, followed by table or key. Context 0 is the netdev's
+/// own.
 pub fn rss(context: u32, part: RssPart<'_>, input_xfrm: u8) -> Vec<u32> {
     let hash = |function: u8| u32::from_ne_bytes([function, input_xfrm, 0, 0]);
     let header =
@@ -90,7 +91,8 @@ pub fn rss(context: u32, part: RssPart<'_>, input_xfrm: u8) -> Vec<u32> {
             words.extend(&table.0);
             words
         }
-        // Length 0 without another part: the default table of context 0; deletes any other context.
+        // Length 0 without another part selects the default table of context 0, and deletes any
+        // other context.
         RssPart::DefaultTable | RssPart::Delete => header(0, 0, 0),
         RssPart::Key(key) => {
             let mut words = header(TABLE_UNCHANGED, length(key.0.len()), 0);

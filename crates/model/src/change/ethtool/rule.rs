@@ -28,12 +28,12 @@ const FLOW_RSS: u32 = 0x2000_0000;
 /// `RX_CLS_LOC_ANY`: the driver chooses the location.
 pub const ANY_LOCATION: u32 = u32::MAX;
 
-/// An installed rule and its location in the netdev's rule table.
+/// An installed rule, and its location in the netdev's rule table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
     /// Location in the table.
     pub location: u32,
-    /// The rule; `None` when it has fields that [`FlowRule`] cannot express.
+    /// The rule; `None` if it has fields that [`FlowRule`] cannot express.
     pub rule: Option<FlowRule>,
 }
 
@@ -83,7 +83,7 @@ pub fn encode(rule: &FlowRule, context: u32, location: u32) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Decodes the struct after `ETHTOOL_GRXCLSRULE`; `None` when it is too short.
+/// Decodes the struct after `ETHTOOL_GRXCLSRULE`. Returns `None` if it is too short.
 ///
 /// `queues` returns the queues of an RSS context.
 pub fn decode(bytes: &[u8], queues: impl Fn(u32) -> Option<CpuSet>) -> Option<Installed> {
@@ -104,7 +104,7 @@ fn rule(bytes: &[u8], queues: impl Fn(u32) -> Option<CpuSet>) -> Option<FlowRule
     let ([src, dst, src_port, dst_port], address) = layout(flow)?;
     let values = bytes.get(VALUES..VALUES + UNION_LEN)?;
     let masks = bytes.get(MASKS..MASKS + UNION_LEN)?;
-    // An additional field (type of service, address mask, vlan) makes it a rule that is not ours.
+    // An additional field (type of service, address mask, vlan) shows that the rule is not ours.
     let ext =
         [bytes.get(VALUES_EXT..VALUES_EXT + EXT_LEN)?, bytes.get(MASKS_EXT..MASKS_EXT + EXT_LEN)?];
     let beyond = dst_port + 2..UNION_LEN;
@@ -150,7 +150,7 @@ pub fn at(location: u32) -> Vec<u8> {
     bytes
 }
 
-/// After `ETHTOOL_GRXCLSRLCNT`: the size of the rule table (0 when unknown) and whether the driver
+/// After `ETHTOOL_GRXCLSRLCNT`: the size of the rule table (0 if unknown), and whether the driver
 /// can choose a location.
 pub fn table_size(bytes: &[u8]) -> Option<(u32, bool)> {
     /// `RX_CLS_LOC_SPECIAL`.

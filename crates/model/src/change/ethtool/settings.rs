@@ -51,7 +51,7 @@ impl Channels {
         most(CHANNELS, self.limits())
     }
 
-    /// Sets new counts; ignores channel types that the netdev lacks.
+    /// Sets new counts. Ignores channel types that the netdev lacks.
     pub fn set(&mut self, settings: &Settings) {
         put(CHANNELS, [&mut self.rx, &mut self.tx, &mut self.other, &mut self.combined], settings);
     }
@@ -72,7 +72,7 @@ impl Rings {
         most(RINGS, self.limits())
     }
 
-    /// Sets new counts; ignores rings that the netdev lacks.
+    /// Sets new counts. Ignores rings that the netdev lacks.
     pub fn set(&mut self, settings: &Settings) {
         put(RINGS, [&mut self.rx, &mut self.rx_mini, &mut self.rx_jumbo, &mut self.tx], settings);
     }
@@ -160,21 +160,21 @@ impl Coalesce {
         }
     }
 
-    /// All fields except 0, which means off or that the driver lacks the knob.
+    /// All fields except those that are 0. 0 means off, or that the driver lacks the setting.
     pub fn settings(&self) -> Settings {
         let named = COALESCE.into_iter().zip(self.numbers()).filter(|(_, number)| *number != 0);
         named.map(|(name, number)| (name.to_owned(), number)).collect()
     }
 
-    /// Makes the value from names; missing names are 0.
+    /// Makes the value from names. Missing names are 0.
     pub fn of(settings: &Settings) -> Self {
         Self::from_numbers(COALESCE.map(|name| settings.get(name)))
     }
 }
 
 impl Rss {
-    /// The hash function and how its input is transformed (`toeplitz symmetric-xor`); `None` where
-    /// the driver does not say.
+    /// The hash function, and how its input is transformed (`toeplitz symmetric-xor`); `None` if
+    /// the driver does not report them.
     pub fn hash_words(&self) -> Option<Words> {
         let mut words = self.function?.as_word();
         if self.input_xfrm & SYMMETRIC_XOR != 0 {
@@ -186,7 +186,7 @@ impl Rss {
         Some(Words::new(&words))
     }
 
-    /// Parses such words into the function and the bits of `input_xfrm`.
+    /// Parses words of this form into the function and the bits of `input_xfrm`.
     pub fn hash_of_words(words: &str) -> Option<(HashFunction, u8)> {
         let mut words = words.split_whitespace();
         let function = HashFunction::of_word(words.next()?)?;

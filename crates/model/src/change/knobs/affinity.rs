@@ -1,4 +1,4 @@
-//! The CPUs of consumers, written on request only. A snapshot does not hold them.
+//! The CPUs of consumers. They are written only on request, and a snapshot does not contain them.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +13,11 @@ use crate::machine::cpuset::CpuSet;
 pub struct ThreadAffinity {
     /// Its process id.
     pub pid: u32,
-    /// Its own id.
+    /// The id of the thread.
     pub tid: u32,
-    /// Its name, which it may change.
+    /// Its name. The thread may change it.
     pub comm: String,
-    /// Clock ticks after boot at which it started: with the id, its identity.
+    /// When it started, in clock ticks after boot. Together with the id this identifies the thread.
     pub start_time: u64,
 }
 
@@ -51,7 +51,7 @@ impl Knob for ThreadAffinity {
     }
 }
 
-/// `cpuset.cpus` of a cgroup (v2); the empty set means the CPUs of its parent.
+/// `cpuset.cpus` of a cgroup (v2). The empty set means the CPUs of its parent.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CgroupCpuset {
@@ -86,7 +86,7 @@ impl Knob for CgroupCpuset {
         Location::Cgroup(&self.path)
     }
 
-    /// The kernel prints and takes a list here; the empty text means the CPUs of the parent.
+    /// The kernel prints and accepts a list here. The empty text means the CPUs of the parent.
     fn parse(text: &str) -> Result<CpuSet, String> {
         CpuSet::parse_list(text.trim()).map_err(|e| e.to_string())
     }

@@ -12,7 +12,7 @@ use crate::snapshot::ethtool;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;
 
-/// The number of channels of a device (`ethtool -L`); the driver sets up its queues and interrupts
+/// The number of channels of a device (`ethtool -L`). The driver sets up its queues and interrupts
 /// again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -67,7 +67,7 @@ impl Knob for Channels {
     }
 }
 
-/// The number of descriptors of its rings (`ethtool -G`); the driver sets them up again.
+/// The number of descriptors of its rings (`ethtool -G`). The driver sets them up again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rings {
@@ -113,7 +113,7 @@ impl Knob for Rings {
         ethtools(snapshot, |netdev| Self { netdev })
     }
 
-    /// Drivers round up, to a multiple or to a power of two.
+    /// Drivers round up to a multiple or to a power of two.
     fn may_round_to(requested: &Settings, now: &Settings) -> bool {
         let up = |name: &str| {
             let requested = requested.get(name);
@@ -128,7 +128,8 @@ impl Knob for Rings {
     }
 }
 
-/// The MTU: the most bytes of a frame behind the link header. The other end must take as many.
+/// The MTU: the maximum number of bytes in a frame after the link header. The other end must accept
+/// as many.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mtu {
@@ -141,15 +142,15 @@ impl Knob for Mtu {
 
     const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "mtu",
-        value: "bytes behind the link header",
+        value: "bytes after the link header",
         place: "`/sys/class/net/DEV/`",
         undo: "writes back; the other end must take as many bytes. Below 1280 the device loses its \
                IPv6 addresses, which undo does not bring back",
         step: Step::Rings,
         refusals: &[(
             Errno::Inval,
-            "outside of what its driver takes (`ip -d link` shows minmtu and maxmtu), or too large \
-             for its XDP program",
+            "outside of the range that its driver accepts (`ip -d link` shows minmtu and maxmtu), \
+             or too large for its XDP program",
         )],
         ..KnobFacts::usual(Effect {
             traffic: Traffic::Stops(Interruption::Sometimes),
@@ -188,7 +189,7 @@ impl Knob for Coalesce {
 
     const FACTS: &'static KnobFacts = &KnobFacts {
         kind: "coalesce",
-        value: "`rx-usecs=50 adaptive-rx=on`; an absent name means 0",
+        value: "`rx-usecs=50 adaptive-rx=on`; a missing name means 0",
         place: "`ethtool -C`",
         step: Step::Moderation,
         refusals: &[
@@ -197,7 +198,7 @@ impl Knob for Coalesce {
                 "its driver does not know one of these settings; change only those that \
                  `ethtool -c` shows",
             ),
-            (Errno::Inval, "its driver does not take these numbers, or not together"),
+            (Errno::Inval, "its driver does not accept these numbers, or not together"),
         ],
         ..KnobFacts::usual(Effect {
             traffic: Traffic::Stops(Interruption::Sometimes),
@@ -228,10 +229,10 @@ impl Knob for Coalesce {
     }
 }
 
-/// How long after a frame was sent the device raises the interrupt of its completion
-/// (`ethtool -C <dev> tx-usecs`), in microseconds.
+/// How long after a frame was sent the device raises its completion interrupt (`ethtool -C <dev>
+/// tx-usecs`), in microseconds.
 ///
-/// A number of [`Coalesce`] that can be planned alone: the other numbers may change meanwhile.
+/// A number of [`Coalesce`] that can be planned alone. The other numbers may change meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TxUsecs {
@@ -287,8 +288,8 @@ impl Knob for TxUsecs {
 
 /// An offload (`ethtool -K`), by the kernel's name for it.
 ///
-/// `rx-ntuple-filter` lets the driver steer flows to queues by itself (aRFS). Earlier versions had
-/// a knob `ntuple_filter` for it.
+/// `rx-ntuple-filter` lets the driver steer flows to queues by itself (aRFS). Earlier versions of
+/// netsilo had a knob `ntuple_filter` for it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Offload {
@@ -373,7 +374,7 @@ impl Knob for Offload {
     }
 }
 
-/// The settings that change, as ethtool takes them: `'rx' '4096'`.
+/// The settings that change, in the form of ethtool's arguments: `'rx' '4096'`.
 fn arguments(old: &Settings, new: &Settings) -> String {
     let words = new.unlike(old).to_string();
     let word = |word: &str| quoted(&word.replacen('=', " ", 1)).replace(' ', "' '");

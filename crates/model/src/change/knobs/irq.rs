@@ -16,9 +16,9 @@ use crate::snapshot::netdev::NetdevIdentity;
 pub struct IrqAffinity {
     /// The interrupt.
     pub irq: Irq,
-    /// Its action names, joined by commas: its identity.
+    /// Its action names, joined by commas. They identify the interrupt.
     pub action: String,
-    /// The device that it belongs to, if known.
+    /// The device to which it belongs, if known.
     pub netdev: Option<NetdevIdentity>,
 }
 

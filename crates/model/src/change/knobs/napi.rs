@@ -10,7 +10,7 @@ use crate::machine::cpuset::CpuSet;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;
 
-/// `napi_defer_hard_irqs`: empty polls after which the interrupt is armed again.
+/// `napi_defer_hard_irqs`: number of empty polls after which the interrupt is enabled again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NapiDeferHardIrqs {
@@ -135,7 +135,8 @@ pub struct NapiThread {
     pub pid: u32,
     /// Its name.
     pub comm: String,
-    /// Clock ticks after boot at which it started: with the pid, its identity.
+    /// When it started, in clock ticks after boot. Together with the pid this identifies the
+    /// kthread.
     pub start_time: u64,
 }
 
@@ -192,7 +193,7 @@ impl Knob for NapiThread {
     }
 
     /// A driver that recreates its NAPIs ends their kthreads (a veth does so when `rx-gro` is
-    /// switched), and so does `threaded` from 6.17 on.
+    /// switched). So does `threaded` from 6.17 on.
     fn is_void_after(&self, other: &Location<'_>) -> bool {
         let ends = match other {
             Location::Netdev { file, .. } => ["threaded", "mtu"].contains(&file.as_str()),
@@ -206,7 +207,7 @@ impl Knob for NapiThread {
         ends && other.netdev().is_some_and(|netdev| self.is_of(&netdev.name))
     }
 
-    /// The kthread's name holds that of its device (`napi/<dev>-<id>`, cut to 15 bytes).
+    /// The kthread's name contains that of its device (`napi/<dev>-<id>`, cut to 15 bytes).
     fn is_of(&self, netdev: &str) -> bool {
         let device = self.comm.strip_prefix("napi/").unwrap_or_default();
         netdev.starts_with(device)

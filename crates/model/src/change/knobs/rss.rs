@@ -14,7 +14,7 @@ use crate::snapshot::ethtool::{FlowType, HashFields, Rss};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;
 
-/// What RSS hashes of a type of flow (`ethtool -N <dev> rx-flow-hash udp4 sdfn`).
+/// The fields that RSS hashes for a type of flow (`ethtool -N <dev> rx-flow-hash udp4 sdfn`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FlowHash {
@@ -82,7 +82,7 @@ impl Knob for FlowHash {
 pub struct RssTable {
     /// The device.
     pub netdev: NetdevIdentity,
-    /// The RSS context; 0 is the device's own.
+    /// The RSS context. 0 is the device's own.
     #[serde(default)]
     pub context: u32,
 }
@@ -100,7 +100,8 @@ impl Knob for RssTable {
         step: Step::HashTable,
         refusals: &[(
             Errno::Inval,
-            "it names a queue beyond those in use, or has another length than the netdev's table",
+            "it names a queue that is not in use, or its length differs from that of the netdev's \
+             table",
         )],
         ..KnobFacts::usual(Effect { traffic: Traffic::FlowsMove, names_queues: true, owner: None })
     };
@@ -116,7 +117,7 @@ impl Knob for RssTable {
         Location::Ethtool { netdev: &self.netdev, setting: EthtoolSetting::RssTable(self.context) }
     }
 
-    /// A snapshot has the table of context 0 only.
+    /// A snapshot has only the table of context 0.
     fn value_in(&self, snapshot: &Snapshot) -> Option<Table> {
         let table = &rss(snapshot, &self.netdev)?.indirection;
         (self.context == 0 && !table.is_empty()).then(|| Table(table.clone()))
@@ -156,7 +157,7 @@ impl Knob for RssKey {
         step: Step::Hash,
         refusals: &[(
             Errno::Inval,
-            "the key has another length than the netdev's, or its driver does not take it",
+            "its length differs from that of the netdev's key, or its driver does not accept it",
         )],
         ..KnobFacts::usual(Effect { traffic: Traffic::FlowsMove, names_queues: false, owner: None })
     };
@@ -237,7 +238,8 @@ impl Knob for RssHash {
     }
 }
 
-/// An RSS context that spreads evenly over these rx queues and no others; on means that it exists.
+/// An RSS context that spreads packets evenly over exactly these rx queues. On means that it
+/// exists.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RssContext {
@@ -247,7 +249,7 @@ pub struct RssContext {
     pub queues: CpuSet,
 }
 
-/// A snapshot does not list contexts, and a script would make one more with each run.
+/// A snapshot does not list contexts, and a script would create another one each time it runs.
 impl Knob for RssContext {
     type Value = bool;
 
@@ -276,7 +278,7 @@ impl Knob for RssContext {
     }
 }
 
-/// A flow steering rule (`ethtool -N`); on means that it exists.
+/// A flow steering rule (`ethtool -N`). On means that it exists.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NtupleRule {
@@ -286,7 +288,7 @@ pub struct NtupleRule {
     pub rule: FlowRule,
 }
 
-/// A snapshot does not list rules, and a script would install one more with each run.
+/// A snapshot does not list rules, and a script would install another one each time it runs.
 impl Knob for NtupleRule {
     type Value = bool;
 
@@ -301,10 +303,10 @@ impl Knob for NtupleRule {
         refusals: &[
             (
                 Errno::Inval,
-                "its driver cannot tell such flows apart, or not take them there (is \
+                "its driver cannot match these flows, or cannot steer them there (is \
                  rx-ntuple-filter on?)",
             ),
-            (Errno::NoSpc, "no free place among its rules (`ethtool -n DEV` lists them)"),
+            (Errno::NoSpc, "no free location for another rule (`ethtool -n DEV` lists them)"),
         ],
         ..KnobFacts::usual(Effect { traffic: Traffic::FlowsMove, names_queues: true, owner: None })
     };

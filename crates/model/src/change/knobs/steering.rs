@@ -119,7 +119,7 @@ impl Knob for RpsFlowCnt {
     }
 }
 
-/// `net.core.rps_sock_flow_entries`; a write flushes the flow table, even with the same value.
+/// `net.core.rps_sock_flow_entries`. A write flushes the flow table, even with the same value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RpsSockFlowEntries;
@@ -283,7 +283,7 @@ fn rx_queues<K>(snapshot: &Snapshot, knob: impl Fn(NetdevIdentity, u32) -> K) ->
     all
 }
 
-/// The kernel rounds flow counts up to a power of two; 0 stays 0 (`store_rps_dev_flow_table_cnt`,
+/// The kernel rounds flow counts up to a power of two. 0 stays 0 (`store_rps_dev_flow_table_cnt`,
 /// `rps_sock_flow_sysctl`).
 fn power_of_two(count: u32) -> u32 {
     if count == 0 { 0 } else { count.checked_next_power_of_two().unwrap_or(count) }

@@ -1,4 +1,4 @@
-//! What eBPF would count of a scene's traffic.
+//! What eBPF would count for a scene's traffic.
 
 use std::time::Duration;
 
@@ -86,7 +86,8 @@ impl Scene {
         attribution
     }
 
-    /// Adds the packets that RPS hands on, evenly: one backlog poll for each poll of the queue.
+    /// Adds the packets that RPS steers to other CPUs, evenly: one backlog poll for each poll of
+    /// the queue.
     fn hand_on(
         &self,
         settings: &Snapshot,

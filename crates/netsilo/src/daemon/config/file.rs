@@ -1,4 +1,4 @@
-//! One configuration file: its keys, all optional, and its errors with their line.
+//! One configuration file: its keys, which are all optional, and its errors with their line.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -105,7 +105,7 @@ pub(crate) enum BpfWindow {
     Last(Duration),
 }
 
-/// Share of the machine's CPU time that the daemon and its eBPF programs may take.
+/// Share of the machine's CPU time that the daemon and its eBPF programs may use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Budget {
     /// No limit.
@@ -157,7 +157,7 @@ pub(crate) struct BadConfig {
     pub(crate) file: PathBuf,
     /// Line number from 1; `None` if the error has no line.
     pub(crate) line: Option<usize>,
-    /// The error and what to do about it.
+    /// The error, and what to do about it.
     pub(crate) why: String,
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn parse(text: &str, file: &Path) -> Result<File, BadConfig> {
     Ok(parsed)
 }
 
-/// Shortens serde's message; an unknown key gets the nearest known one.
+/// Shortens serde's message. For an unknown key, adds the nearest known one.
 fn in_words(message: &str) -> String {
     match message.split('`').nth(1) {
         Some("overrides") if message.starts_with("unknown field ") => {

@@ -52,7 +52,7 @@ fn an_unknown_key_is_refused_with_its_line_and_the_nearest_one() {
     );
 }
 
-/// The keys of a section, from the message about one that is far from all of them.
+/// The keys of a section. They come from the message about a key that resembles none of them.
 fn keys(section: &str) -> Vec<String> {
     let words = refusal(&format!("{section}\nqqqqqqqqqqqqqqqq = 1\n"));
     let (_, known) = words.split_once("; known are ").unwrap();
@@ -80,7 +80,7 @@ fn all_keys() -> Vec<(&'static str, String)> {
 fn the_page_of_the_daemon_has_each_key() {
     let page = include_str!("../../../../../docs/daemon.md");
     for (above, key) in all_keys() {
-        // Of the keys of a netdev, only the first one of a row names its section.
+        // In a row of netdev keys, only the first one names its section.
         let names = [format!("`{above}{key}`"), format!("`.{key}`")];
         let has = page.lines().any(|line| {
             line.starts_with(&format!("| `{above}")) && names.iter().any(|it| line.contains(it))
@@ -151,7 +151,7 @@ fn an_invalid_value_is_refused_with_its_line() {
     );
     insta::assert_snapshot!(
         refusal("[goal]\ncpus = \"\""),
-        @r#"netsilo.toml:2: "": write at least one cpu, or leave the key out"#
+        @r#"netsilo.toml:2: "": write at least one cpu, or omit the key"#
     );
     insta::assert_snapshot!(
         refusal("[goal]\n\nxps = \"far\""),
@@ -444,7 +444,7 @@ fn the_packaged_file_names_each_default() {
         .collect();
     assert_eq!((keys(PACKAGED), keys(&all)), (0, 23), "{all}");
     assert_eq!(parse(PACKAGED), Ok(Config::default()));
-    // a key that chooses how to place, even as by default, ends the following of outcomes
+    // a key that chooses how to place, even with its default value, ends the following of outcomes
     let all = parse(&all).map(|config| Config { only_limits: true, ..config });
     assert_eq!(all, Ok(Config::default()));
 }

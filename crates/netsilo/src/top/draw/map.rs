@@ -17,13 +17,13 @@ use crate::top::window::Window;
 use crate::views::show::netdev_title;
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
-/// Left of the columns: the queue and its packets per second.
+/// Width of the left margin: the queue and its packets per second.
 const LEFT: usize = 19;
 
-/// Right of the columns: the locality, and at least the beginning of the readers' names.
+/// Width of the right margin: the locality, and at least the beginning of the readers' names.
 const RIGHT: usize = 16;
 
-/// Least share of the bytes that is worth a word.
+/// Minimum share of the bytes that is mentioned.
 const WORTH: f64 = 0.005;
 
 /// Draws the map, with the selected queue in view.
@@ -74,13 +74,13 @@ pub(super) fn draw(pen: &mut Pen<'_>, state: &State, window: &Window, selected: 
 /// The columns on the screen.
 struct Shown<'a> {
     grid: &'a Grid,
-    /// Characters of the columns that are scrolled out to the left.
+    /// Number of characters of the columns that are scrolled out to the left.
     skip: usize,
     width: usize,
 }
 
 impl Shown<'_> {
-    /// The screen's column of a column's character; `None` if it is scrolled out.
+    /// The column on the screen for a character of the columns; `None` if it is scrolled out.
     fn x(&self, x: usize) -> Option<usize> {
         x.checked_sub(self.skip).filter(|x| *x < self.width).map(|x| LEFT + x)
     }
@@ -97,7 +97,7 @@ impl Shown<'_> {
     }
 }
 
-/// Characters to skip for the first column shown; the last column stays in view.
+/// How many characters to skip to reach the first column shown. The last column stays in view.
 fn offset(grid: &Grid, left: usize, width: usize) -> usize {
     let most = grid.total.saturating_sub(width);
     grid.columns.get(left).map_or(most, |column| column.x).min(most)
@@ -108,8 +108,8 @@ fn summary(pen: &mut Pen<'_>, window: &Window) {
     let locality = &window.report.totals.locality;
     if locality.bytes_per_s == 0.0 {
         let words = match window.report.attribution.source {
-            AttributionSource::None => "who reads is not known: nothing counted it",
-            _ => "no data is known to be read from an rx queue in this window",
+            AttributionSource::None => "the readers are not known: nothing counted them",
+            _ => "no data from an rx queue was seen to be read in this window",
         };
         pen.put(0, 0, words, Meaning::Quiet);
         return;
@@ -123,7 +123,7 @@ fn summary(pen: &mut Pen<'_>, window: &Window) {
     }
 }
 
-/// The shares of the bytes by where they are read, seen from the protocol.
+/// The shares of the bytes by where they are read, relative to the protocol work.
 fn shares(locality: &Locality) -> [(Mark, &'static str, f64); 4] {
     let of = |distances: &[Distance]| {
         distances
@@ -139,7 +139,7 @@ fn shares(locality: &Locality) -> [(Mark, &'static str, f64); 4] {
     ]
 }
 
-/// The names of nodes, caches and CPUs above the columns; returns the row below.
+/// The names of nodes, caches and CPUs above the columns. Returns the row below.
 fn header(pen: &mut Pen<'_>, shown: &Shown<'_>) -> usize {
     let grid = shown.grid;
     let nodes = grid.runs(|place| place.node);
@@ -180,7 +180,7 @@ fn band(
     }
 }
 
-/// The numbers of the columns, from top to bottom if they are too wide; returns the row below.
+/// The numbers of the columns, written vertically if they are too wide. Returns the row below.
 fn numbers(pen: &mut Pen<'_>, shown: &Shown<'_>, y: usize) -> usize {
     let grid = shown.grid;
     let lowest = |column: &Column| column.cpus.lowest().map_or(0, |cpu| cpu.0).to_string();
@@ -205,7 +205,7 @@ fn numbers(pen: &mut Pen<'_>, shown: &Shown<'_>, y: usize) -> usize {
     y + rows
 }
 
-/// A row below the queues: a share of each column's busiest CPU.
+/// A row below the queues: for each column, a share of its busiest CPU.
 fn meter(
     pen: &mut Pen<'_>,
     shown: &Shown<'_>,
@@ -264,7 +264,8 @@ fn ground(pen: &mut Pen<'_>, shown: &Shown<'_>, y: usize) {
     }
 }
 
-/// The lines from where the protocol runs to where the data is read; those to other nodes on top.
+/// The lines from where the protocol runs to where the data is read. Those to other nodes are on
+/// top.
 fn arrows(pen: &mut Pen<'_>, shown: &Shown<'_>, y: usize, marks: &Marks) {
     for to_other_node in [false, true] {
         let lines = marks.lines.iter().filter(|(.., remote)| *remote == to_other_node);
@@ -281,7 +282,7 @@ fn arrows(pen: &mut Pen<'_>, shown: &Shown<'_>, y: usize, marks: &Marks) {
     }
 }
 
-/// Where most of the far data is read, and who reads.
+/// Where most of the distant data is read, and by which process.
 fn readers(pen: &mut Pen<'_>, shown: &Shown<'_>, silo: &Silo, y: usize) {
     let mut x = shown.right();
     if silo.locality.bytes_per_s > 0.0 {
@@ -300,7 +301,7 @@ fn readers(pen: &mut Pen<'_>, shown: &Shown<'_>, silo: &Silo, y: usize) {
     pen.put(x, y, &names.join(" "), Meaning::Plain);
 }
 
-/// The farthest place where a part of the data worth a word is read, and its share.
+/// The farthest place where a share of the data worth mentioning is read, and that share.
 fn worst(locality: &Locality) -> (Mark, &'static str, f64) {
     let shares = shares(locality);
     let far = shares.iter().rev().find(|(_, _, share)| *share >= 0.05);

@@ -1,4 +1,4 @@
-//! Writes texts into the terminal's cells, at most to a given width.
+//! Writes texts into the terminal's cells, up to a given width.
 
 use netsilo_model::parse::sanitize::escaped;
 use ratatui::buffer::Buffer;
@@ -26,8 +26,8 @@ impl Pen<'_> {
         Pen { buffer: self.buffer, palette: self.palette, area }
     }
 
-    /// Writes a text at a column and row of the area, and returns the column after it; a text that
-    /// is too long ends with an ellipsis.
+    /// Writes a text at a column and row of the area. Returns the column after it. A text that is
+    /// too long ends in an ellipsis.
     pub(super) fn put(&mut self, x: usize, y: usize, text: &str, meaning: Meaning) -> usize {
         let most = usize::from(self.area.width).saturating_sub(x);
         self.put_within(x, y, text, meaning, most)
@@ -69,7 +69,7 @@ impl Pen<'_> {
         self.put(0, y, self.palette.glyph("▶", ">"), Meaning::Title);
     }
 
-    /// Exchanges foreground and background of some characters of a row.
+    /// Exchanges foreground and background of some characters in a row.
     pub(super) fn reverse(&mut self, from: usize, to: usize, y: usize) {
         let row =
             Rect::new(self.area.x + from as u16, self.area.y + y as u16, (to - from) as u16, 1);

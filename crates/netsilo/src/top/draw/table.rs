@@ -4,14 +4,14 @@ use crate::tell::palette::Meaning;
 use crate::top::draw::pen::{Pen, width};
 use crate::top::listing::{Cell, Listing, Row};
 
-/// Left of the first column: the mark of the selected row.
+/// Width left of the first column, for the mark of the selected row.
 const MARGIN: usize = 2;
 
 /// Draws the rows around the selected one, and the notes below.
 pub(super) fn draw(pen: &mut Pen<'_>, listing: &Listing, selected: Option<&str>) {
     let height = usize::from(pen.area.height);
     let notes: Vec<&str> = listing.notes.iter().flat_map(|note| note.lines()).collect();
-    // the rows need the room more than the notes do
+    // the rows need the space more than the notes do
     let notes = &notes[..notes.len().min(height.saturating_sub(4) / 2)];
     let room = height.saturating_sub(notes.len() + 2);
     if listing.rows.is_empty() {
@@ -46,7 +46,7 @@ fn rows(pen: &mut Pen<'_>, listing: &Listing, selected: Option<&str>, room: usiz
     }
 }
 
-/// The first row shown, so that the chosen one is among `room` rows.
+/// The first row shown, chosen so that the selected one is among `room` rows.
 pub(super) fn first_row(rows: usize, chosen: usize, room: usize) -> usize {
     let middle = chosen.saturating_sub(room / 2);
     middle.min(rows.saturating_sub(room))
@@ -59,7 +59,7 @@ struct Placed {
     width: usize,
 }
 
-/// The columns that fit; what is left of the width goes to those that were cut.
+/// The columns that fit. The remaining width goes to those that were cut.
 fn columns(listing: &Listing, total: usize) -> Vec<Placed> {
     let natural: Vec<usize> = listing
         .columns

@@ -1,4 +1,4 @@
-//! The page of consumers: who reads how much, from which queues, on which CPUs, and how far away.
+//! The page of consumers: how much each reads, from which queues, on which CPUs, and how far away.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ const COLUMNS: &[Column] = &[
     left("cgroup", 5),
 ];
 
-/// A consumer with all that it reads.
+/// A consumer with everything that it reads.
 #[derive(Default)]
 struct Consumer<'a> {
     comm: &'a str,
@@ -35,11 +35,12 @@ struct Consumer<'a> {
     bytes_per_s: f64,
     queues: Vec<String>,
     cpus: CpuSet,
-    /// Bytes per second read under the cache, in the node, and on another node than the protocol.
+    /// Bytes per second by where they are read: under the cache of the protocol, in its node, and
+    /// on another node.
     by_distance: [f64; 3],
 }
 
-/// Lists the consumers, those that read most first.
+/// Lists the consumers; those that read most come first.
 pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
     let mut consumers: Vec<_> = consumers(window).into_iter().collect();
     consumers.sort_by(|(_, a), (_, b)| b.bytes_per_s.total_cmp(&a.bytes_per_s));
@@ -48,11 +49,11 @@ pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
         rows: consumers.iter().map(|(tgid, consumer)| row(*tgid, consumer, palette)).collect(),
         empty: match window.report.attribution.source {
             AttributionSource::None => "consumers unknown: nothing was counted",
-            _ => "no consumer; without a filter: none was seen to read in this window",
+            _ => "no consumer matches; without a filter: none was seen to read in this window",
         }
         .into(),
         notes: vec![
-            "near, node, other node: seen from the nearest cpu that ran the protocol".into(),
+            "near, node, other node: relative to the nearest cpu that ran the protocol".into(),
         ],
     }
 }

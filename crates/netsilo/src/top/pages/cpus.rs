@@ -1,4 +1,4 @@
-//! The page of CPUs: how each spends its time, now and in the past windows.
+//! The page of CPUs: how each spends its time, now and in earlier windows.
 
 use netsilo_decide::report::CpuLine;
 use netsilo_decide::report::quiet::split_quiet;
@@ -26,13 +26,13 @@ const COLUMNS: &[Column] = &[
     left("readers", 2),
 ];
 
-/// Characters of the bar of a CPU's time.
+/// Width of the bar of a CPU's time, in characters.
 const BAR: usize = 20;
 
 /// Characters of the history.
 const PAST: usize = 20;
 
-/// Lists the CPUs with something to tell; the others are summed up by node.
+/// Lists the CPUs that have something to report. The others are summarized by node.
 pub(super) fn listing(state: &State, window: &Window) -> Listing {
     let (named, quiet) = split_quiet(&window.report.cpus);
     let mut notes = vec![legend(state.palette)];
@@ -69,7 +69,8 @@ fn legend(palette: Palette) -> String {
     )
 }
 
-/// The parts as a bar; what is measured and what clock ticks sample may add up to more than 1.
+/// The parts as a bar. The measured parts and those sampled at clock ticks may add up to more than
+/// 1.
 fn bar(line: &CpuLine, palette: Palette) -> Cell {
     let mut cell = Cell { parts: Vec::new(), value: busy(line) };
     let (mut sum, mut drawn) = (0.0, 0);
@@ -96,7 +97,7 @@ fn history(state: &State, line: &CpuLine) -> Cell {
     Cell { parts: vec![(format!("{text:>PAST$}"), Meaning::Plain)], value: busy(line) }
 }
 
-/// How bad it is that a CPU spends this share of its time so.
+/// How bad it is that a CPU spends this share of its time on this.
 fn hot(share: Option<f64>) -> Meaning {
     match share {
         Some(share) if share >= 0.9 => Meaning::Bad,

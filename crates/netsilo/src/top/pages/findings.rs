@@ -1,4 +1,4 @@
-//! The page of findings: what `netsilo check` says of this window.
+//! The page of findings: what `netsilo check` finds in this window.
 
 use netsilo_decide::judge::evidence::Gain;
 use netsilo_decide::judge::findings::{Finding, Severity};
@@ -18,7 +18,7 @@ const COLUMNS: &[Column] = &[
     left("p plans", 3),
 ];
 
-/// Lists the findings, the most severe first; checks without a finding are counted.
+/// Lists the findings, most severe first. Checks without a finding are only counted.
 pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
     let findings = &window.check.findings;
     let (wrong, well): (Vec<&Finding>, Vec<&Finding>) =
@@ -26,7 +26,7 @@ pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
     Listing {
         columns: COLUMNS,
         rows: wrong.into_iter().map(|finding| row(finding, palette)).collect(),
-        empty: "no check found anything wrong in this window; netsilo check looks for 5 s".into(),
+        empty: "no check found a problem in this window; netsilo check observes for 5 s".into(),
         notes: vec![format!("{} without a finding", plural(well.len(), "check"))],
     }
 }
@@ -50,7 +50,7 @@ fn row(finding: &Finding, palette: Palette) -> Row {
     let settings = finding.writable().map_or(0, |remedy| remedy.changes.len());
     let plans = if settings == 0 { "-".to_owned() } else { plural(settings, "setting") };
     let severity = format!("{glyph} {}", finding.severity.as_str());
-    // the worst first, as numbers are sorted
+    // the worst come first, because numbers are sorted that way
     let rank = Some(f64::from(finding.severity as u8));
     Row {
         cells: vec![

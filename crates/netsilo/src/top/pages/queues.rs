@@ -22,7 +22,7 @@ const COLUMNS: &[Column] = &[
     left("consumers", 3),
 ];
 
-/// From this share of a CPU's time in softirqs on, the queue's CPU has little left.
+/// From this share of a CPU's time in softirqs, the CPU of the queue has little time left.
 const NEARLY_FULL: f64 = 0.6;
 
 /// Lists the rx queues of all netdevs.

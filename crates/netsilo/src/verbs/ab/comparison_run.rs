@@ -1,4 +1,4 @@
-//! One comparison: measures pairs until the question is answered, then restores everything.
+//! One comparison. Measures pairs until the question is answered, then restores everything.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::verbs::ab::measurement::{Measurement, NoValue};
 use crate::verbs::ab::sides::{Side, Sides};
 use crate::views;
 
-/// Time that a side may be in effect longer than planned.
+/// How much longer than planned a setting may be in effect.
 const MARGIN: Duration = Duration::from_secs(30);
 
 pub(super) fn clock() -> u64 {
@@ -42,7 +42,7 @@ impl ComparisonRun<'_> {
         state: &StateDir,
         measurement: &mut Measurement,
     ) -> Result<Comparison> {
-        // a side may be measured twice in a row
+        // a setting may be measured twice in a row
         let longest = self.settle + 2 * measurement.longest() + MARGIN;
         let mut sides = Sides::new(plans, state, longest)?;
         let bar = self.progress();
@@ -95,7 +95,7 @@ impl ComparisonRun<'_> {
         Ok(pairs)
     }
 
-    /// Bar on stderr: pairs done, the longest time left, the interval so far.
+    /// Bar on stderr: pairs measured, maximum time left, interval so far.
     fn progress(&self) -> ProgressBar {
         let style = ProgressStyle::with_template(
             "pair {pos} of at most {len} {wide_bar} at most {eta} left  {msg}",
@@ -105,8 +105,8 @@ impl ComparisonRun<'_> {
     }
 }
 
-/// Measures the live workload with and without a plan, and restores everything; `None` when
-/// nothing was received, so that there is nothing to compare.
+/// Measures the live workload with and without a plan, and restores everything. Returns `None` if
+/// nothing was received, because then there is nothing to compare.
 pub(crate) fn verify(
     plan: &Plan,
     state: &StateDir,
@@ -131,12 +131,12 @@ pub(crate) fn verify(
         other => other?,
     };
     if stop.load(Ordering::Relaxed) {
-        return Err(ExitError(Exit::Refused, "interrupted: nothing remains written".into()).into());
+        return Err(ExitError(Exit::Refused, "interrupted: everything is restored".into()).into());
     }
     Ok(Some(comparison))
 }
 
-/// Describes a verification in one line; `false` if the plan made it worse.
+/// Describes a verification in one line. Also returns `false` if the plan made the workload worse.
 pub(crate) fn verification_line(comparison: Option<&Comparison>) -> (String, bool) {
     let Some(comparison) = comparison else {
         return ("not verified: nothing is received, so nothing can be compared".into(), true);

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::args::look::{STOP_CHECK_INTERVAL, wait_unless_stopped};
 
-/// The longest command; a guard restores the setting after it.
+/// Maximum duration of a command. After it, a guard restores the setting.
 pub(crate) const LONGEST_COMMAND: Duration = Duration::from_secs(24 * 3600);
 
 /// The source of the measured numbers.
@@ -59,7 +59,7 @@ impl fmt::Display for NoValue {
         match *why {
             NotMeasured::TooFewWaits(waits) => match long_enough(*window, waits) {
                 Some(longer) => {
-                    write!(f, "; look longer (--each {})", humantime::format_duration(longer))
+                    write!(f, "; measure longer (--each {})", humantime::format_duration(longer))
                 }
                 None => write!(f, "; these threads hardly ever wait"),
             },
@@ -68,8 +68,8 @@ impl fmt::Display for NoValue {
     }
 }
 
-/// Estimates the window with enough waits from the rate in this one; `None` above 60 s, where
-/// enough pairs would take hours.
+/// Estimates how long a window must be to contain enough waits, from the rate in this one. Returns
+/// `None` above 60 s, because enough pairs would then take hours.
 fn long_enough(window: Duration, waits: u64) -> Option<Duration> {
     let seconds = (window.as_secs_f64() * 1.5 * MIN_WAITS as f64 / waits as f64).ceil();
     (seconds <= 60.0).then(|| Duration::from_secs(seconds as u64))
@@ -94,7 +94,7 @@ impl Measurement {
         }
     }
 
-    /// Unit of the numbers; `None` for a command, whose unit is unknown.
+    /// Unit of the numbers; `None` for a command, because its unit is unknown.
     pub(super) fn unit(&self) -> Option<&'static str> {
         matches!(self, Self::Workload { measure, .. } if measure.is_time()).then_some("ns")
     }
@@ -106,7 +106,7 @@ impl Measurement {
         }
     }
 
-    /// The longest time of one measurement.
+    /// Maximum time of one measurement.
     pub(super) fn longest(&self) -> Duration {
         match self {
             Self::Command(_) => LONGEST_COMMAND,
@@ -114,7 +114,7 @@ impl Measurement {
         }
     }
 
-    /// Measures once; `None` when `stop` was set meanwhile.
+    /// Measures once. Returns `None` if `stop` was set meanwhile.
     pub(super) fn value(&mut self, stop: &AtomicBool) -> Result<Option<f64>> {
         match self {
             Self::Command(words) => command(words, stop),
@@ -135,7 +135,8 @@ impl Measurement {
     }
 }
 
-/// Runs a command and returns the last number that it prints; `None` when `stop` was set meanwhile.
+/// Runs a command and returns the last number that it prints, or `None` if `stop` was set
+/// meanwhile.
 pub(crate) fn command(words: &[String], stop: &AtomicBool) -> Result<Option<f64>> {
     let [program, arguments @ ..] = words else { bail!("no command") };
     let mut command = Command::new(program);
@@ -179,7 +180,7 @@ fn last_number(output: &str) -> Option<f64> {
         .find_map(|word| word.parse().ok().filter(|number: &f64| number.is_finite()))
 }
 
-/// The direction of a command's number, which only the user knows.
+/// The better direction of a command's number. Only the user knows it.
 fn direction(lower: bool) -> Better {
     if lower { Better::Lower } else { Better::Higher }
 }
@@ -212,8 +213,8 @@ mod tests {
         };
         assert_eq!(
             message(NotMeasured::TooFewWaits(312)),
-            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times; \
-             a 99th percentile needs 1000; look longer (--each 10s)"
+            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times; a \
+             99th percentile needs 1000; measure longer (--each 10s)"
         );
         let hardly_ever = "1000; these threads hardly ever wait";
         assert!(message(NotMeasured::TooFewWaits(49)).ends_with(hardly_ever));

@@ -8,7 +8,7 @@ use netsilo_decide::plan::Plan;
 use crate::args::state_dir::StateDir;
 use crate::temporary_changes::TemporaryChanges;
 
-/// The state that is in effect.
+/// Which setting is in effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     /// The values found at the start.
@@ -25,7 +25,7 @@ pub(super) struct Sides<'a> {
 }
 
 impl<'a> Sides<'a> {
-    /// A side stays in effect for `longest` at most: a guard restores it then.
+    /// A setting stays in effect for at most `longest`; then a guard restores the old values.
     pub(super) fn new(
         plans: [Option<Plan>; 2],
         state: &'a StateDir,
@@ -34,7 +34,7 @@ impl<'a> Sides<'a> {
         Ok(Self { plans, temporary: TemporaryChanges::new(state, longest)?, now: Side::Initial })
     }
 
-    /// Applies a side; returns whether anything was written.
+    /// Applies a setting. Returns whether anything was written.
     pub(super) fn switch_to(&mut self, side: Side) -> Result<bool> {
         if side == self.now {
             return Ok(false);

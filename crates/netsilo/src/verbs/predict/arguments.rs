@@ -6,8 +6,8 @@ use std::str::FromStr;
 use crate::args::look::ObserveArgs;
 use crate::verbs::predict::range::Range;
 
-/// Options of an observed machine. What requires `--scenario` names them too: clap does not demand
-/// an argument that a given one excludes.
+/// Options for an observed machine. Arguments that require `--scenario` name them too, because clap
+/// does not demand an argument that a given one excludes.
 const OF_THE_OBSERVED: [&str; 6] = ["plan", "load", "from", "interval", "window", "no_bpf"];
 
 /// Arguments of `netsilo predict`.
@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// this machine]
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_THE_OBSERVED)]
     pub(super) scenario: Option<PathBuf>,
-    /// Use this value in place of what the file says: load.instances=500, machine.cores=32
+    /// Replace a value of the file: load.instances=500, machine.cores=32
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "scenario",
         conflicts_with_all = OF_THE_OBSERVED)]
     pub(super) changes: Vec<Pair>,
@@ -27,13 +27,13 @@ pub(crate) struct Args {
     /// [default: plan; with --scenario all of the file]
     #[arg(long = "setting", value_name = "NAME|KEY=VALUE")]
     pub(super) settings: Vec<String>,
-    /// Predict this plan, as `netsilo plan --json` prints it
+    /// Predict the plan in this file, as printed by `netsilo plan --json`
     #[arg(long, value_name = "FILE")]
     pub(super) plan: Vec<PathBuf>,
     /// Predict at this multiple of the observed load: x2, x0.5 [default: x1]
     #[arg(long, value_name = "xFACTOR", value_parser = factor)]
     pub(super) load: Option<f64>,
-    /// Predict along a range of one key of the file: load.instances=1..2000, or 1..2000/50 for 50
+    /// Predict over a range of one key of the file: load.instances=1..2000, or 1..2000/50 for 50
     /// points [default: 24 points]
     #[arg(long, value_name = "KEY=FROM..TO", requires = "scenario",
         conflicts_with = "per_cpu", conflicts_with_all = OF_THE_OBSERVED)]
@@ -41,15 +41,15 @@ pub(crate) struct Args {
     /// Also show how each CPU spends its time
     #[arg(short = 'v', long = "verbose")]
     pub(super) per_cpu: bool,
-    /// Seed of the draws that the intervals of a described machine are from
+    /// Seed of the random draws from which the intervals of a described machine are computed
     #[arg(long, value_name = "N", default_value_t = 1, requires = "scenario",
         conflicts_with_all = OF_THE_OBSERVED)]
     pub(super) seed: u64,
     /// Print the result as JSON
     #[arg(short, long)]
     pub(super) json: bool,
-    /// Predict for each line of standard input, an observation (netsilo capture --ndjson) or the
-    /// path of a bundle, and print one line of JSON for each
+    /// Predict for each line of standard input, which is an observation (netsilo capture --ndjson)
+    /// or the path of a bundle, and print one line of JSON for each
     #[arg(long, conflicts_with_all = [
         "scenario", "plan", "per_cpu", "json", "from", "interval", "window", "no_bpf",
     ])]
@@ -84,7 +84,7 @@ fn factor(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "write a multiple from x0.01 to x100".to_owned())
 }
 
-/// Settings by name, and keys of one more setting.
+/// Settings by name, and the keys of one more setting.
 pub(super) fn split(settings: &[String]) -> (Vec<String>, Vec<(String, String)>) {
     let (mut names, mut keys) = (Vec::new(), Vec::new());
     for setting in settings {

@@ -17,7 +17,7 @@ use crate::tell::words::wrong_key;
 use crate::verbs::predict::arguments::{Args, split};
 use crate::views;
 
-/// Points of a sweep that have intervals as JSON: each takes as long as all draws.
+/// Maximum number of points of a sweep that have intervals in JSON. An interval needs all draws.
 const MOST_BANDS: usize = 100;
 
 /// Reads the scenario, predicts and prints.
@@ -53,13 +53,13 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
     }
     let is_none = |name: &String| name == "none";
     let against = known.iter().find(|name| is_none(name)).or(known.first()).cloned();
-    let against = against.context("a scenario has at least one setting")?;
+    let against = against.context("a scenario needs at least one setting")?;
     if !args.settings.is_empty() {
         let is_asked = |name: &String| names.contains(name) || name.contains('=');
         described.settings.retain(|name, _| *name == against || is_asked(name));
     }
     let comparison = compare(&described, &against, &draws)
-        .context("the setting to compare with is one of the scenario's")?;
+        .context("the setting to compare with must be one of the scenario's")?;
     if args.json {
         out::json(&Versioned::first(comparison))?
     } else {
@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args, path: &Path) -> Result<Exit> {
     Ok(Exit::Printed)
 }
 
-/// The error with the nearest known key.
+/// The error, with the nearest known key.
 fn in_words(error: &BadScenario) -> String {
     match error {
         BadScenario::Text { line, what } => {

@@ -1,5 +1,5 @@
 //! Keys of `--setting` that name knobs of a device: `rx-usecs`, `rx-frames`, `threaded`, `queues`,
-//! `udp-ports`. A goal has none of them: `netsilo plan` does not set these knobs.
+//! `udp-ports`. A goal does not have them, because `netsilo plan` does not set these knobs.
 
 use anyhow::{Result, anyhow};
 use netsilo_model::change::knobs::{Channels, Coalesce, FlowHash, Threaded};
@@ -11,10 +11,10 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 use crate::args::parse::on_or_off;
 use crate::tell::exit::{Exit, ExitError};
 
-/// The reason of each change; nothing prints it.
+/// The reason of each change. Nothing prints it.
 const REASON: &str = "asked for";
 
-/// What these keys say; `None` leaves the knob as it is.
+/// The values of these keys; `None` leaves the knob as it is.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct DeviceKeys {
     rx_usecs: Option<u32>,
@@ -30,7 +30,7 @@ pub(super) struct DeviceKeys {
 type Pairs = Vec<(String, String)>;
 
 impl DeviceKeys {
-    /// Takes the keys of devices from all keys, and returns the others.
+    /// Removes the keys of devices from all keys. Returns them and the others.
     pub(super) fn take(keys: &[(String, String)]) -> Result<(Self, Pairs)> {
         let (mut its, mut others) = (Self::default(), Vec::new());
         for (key, text) in keys {
@@ -61,7 +61,8 @@ impl DeviceKeys {
         Ok((its, others))
     }
 
-    /// What they change on a machine, and how many keys no netdev has, which `note` is given.
+    /// The changes that these keys make on a machine, and how many keys no netdev has. Those keys
+    /// are reported to `note`.
     pub(super) fn changes(&self, snapshot: &Snapshot, note: impl Fn(&str)) -> (Vec<Change>, usize) {
         let is_asked = |name: &String| self.netdevs.is_empty() || self.netdevs.contains(name);
         let netdevs = snapshot.netdevs.iter().filter(|it| it.up && is_asked(&it.name));
@@ -104,14 +105,14 @@ impl DeviceKeys {
         for ((is_asked, key), is_known) in asked.into_iter().zip(known) {
             if is_asked && !is_known {
                 missing += 1;
-                note(&format!("{key}: no netdev here reports it"));
+                note(&format!("{key}: no netdev on this machine reports it"));
             }
         }
         (changes, missing)
     }
 
-    /// How a device then holds back its interrupts; numbers hold only if the driver does not adapt
-    /// them.
+    /// How a device would then delay its interrupts. The numbers apply only if the driver does not
+    /// adapt them.
     fn coalesced(&self, old: Settings) -> Settings {
         let mut new = old;
         for (name, number) in [("rx-usecs", self.rx_usecs), ("rx-frames", self.rx_frames)] {

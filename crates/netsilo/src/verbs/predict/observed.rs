@@ -1,4 +1,4 @@
-//! Settings of this machine or a bundle's, under the load that was observed.
+//! Settings of this machine or a bundle's machine, under the observed load.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ use crate::views;
 
 /// A setting by name.
 enum Asked {
-    /// What `netsilo plan` would do, with knobs of devices.
+    /// What `netsilo plan` would do, plus knobs of devices.
     Goal(String, Box<Goal>, DeviceKeys),
     /// A plan from a file.
     Plan(String, Box<Plan>),
@@ -60,14 +60,14 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Printed)
 }
 
-/// What is asked about a machine.
+/// The question about a machine.
 struct Question {
     asked: Vec<Asked>,
     load: f64,
 }
 
 impl Question {
-    /// The answer; `note` is given what a plan refuses.
+    /// The answer. `note` receives what a plan refuses.
     fn forecast(
         &self,
         observation: &Observation,
@@ -77,13 +77,13 @@ impl Question {
         let analysis = Analysis::new(observation, costs);
         let proposals = self.proposals(&analysis, &note);
         if proposals.is_empty() {
-            let why = "no setting is left to predict: each was refused".to_owned();
+            let why = "no setting is left to predict, because each was refused".to_owned();
             return Err(ExitError(Exit::Refused, why).into());
         }
         forecast_of(&analysis, self.load, &proposals)
     }
 
-    /// What is asked for, on one machine, without what its plan refuses.
+    /// The requested settings on one machine, without what its plan refuses.
     fn proposals(&self, analysis: &Analysis<'_>, note: &impl Fn(&str)) -> Vec<Proposal> {
         let proposal = |asked: &Asked| {
             let (name, plan, keys) = match asked {
@@ -103,7 +103,7 @@ impl Question {
     }
 }
 
-/// What the arguments ask for; without any, netsilo's own plan.
+/// What the arguments request. Without arguments, netsilo's own plan.
 fn asked(args: &Args) -> Result<Vec<Asked>> {
     let (names, keys) = split(&args.settings);
     let mut asked = Vec::new();
@@ -127,7 +127,7 @@ fn asked(args: &Args) -> Result<Vec<Asked>> {
     Ok(asked)
 }
 
-/// The goal as if no other program wrote its knobs: nothing is written.
+/// The goal as if no other program wrote its knobs. This is safe because nothing is written.
 fn ours(goal: Goal) -> Goal {
     Goal { even_if_owned: true, ..goal }
 }
@@ -147,11 +147,11 @@ fn by_algorithm(name: &str) -> Result<Goal> {
     Ok(Goal { algorithm: known, ..Goal::default() })
 }
 
-/// Keys that say where interrupts may go.
+/// Keys that limit where interrupts may go.
 const OF_PLACES: [&str; 3] = ["cpus", "exclude", "netdevs"];
 
-/// The goal with these keys of `[goal]`. Interrupts stay if there are other keys than those of
-/// places, unless an algorithm is named.
+/// The goal with these keys of `[goal]`. If keys other than those of places are given, interrupts
+/// stay where they are, unless an algorithm is named.
 fn by_keys(keys: &[(String, String)]) -> Result<Goal> {
     if let Some((_, cpus)) = keys.iter().find(|(key, _)| key == "irq") {
         let why = format!(

@@ -1,4 +1,4 @@
-//! A range of values of one key, along which is predicted.
+//! A range of values of one key, over which predictions are made.
 
 use std::str::FromStr;
 
@@ -9,11 +9,12 @@ pub(super) struct Range {
     pub(super) values: Vec<f64>,
 }
 
-/// Points of a sweep that are computed within a second, and that a terminal shows.
+/// Maximum number of points of a sweep. They are computed within a second, and a terminal can show
+/// them.
 const MOST_POINTS: usize = 2000;
 const POINTS: usize = 24;
 
-/// Ends of a range that are this factor apart get points at equal factors.
+/// If the ends of a range differ by at least this factor, its points are at equal factors.
 const WIDE: f64 = 20.0;
 
 impl FromStr for Range {
@@ -39,7 +40,8 @@ impl FromStr for Range {
     }
 }
 
-/// Values between `from` and `to`: at equal factors if these are far apart; whole if the ends are.
+/// Values between `from` and `to`. They are at equal factors if the ends are far apart, and whole
+/// numbers if the ends are.
 fn spread(from: f64, to: f64, points: usize) -> Vec<f64> {
     let share = |index: usize| index as f64 / (points - 1) as f64;
     let is_wide = from > 0.0 && to / from > WIDE;

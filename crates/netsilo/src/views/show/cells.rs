@@ -6,13 +6,13 @@ use crate::tell::styled::Styled;
 /// Width of a bar.
 pub(super) const BAR: usize = 8;
 
-/// A cell; a value that is not known is less important.
+/// A cell. An unknown value is shown as less important.
 pub(super) fn cell(text: String) -> Styled {
     let meaning = if text == "-" { Meaning::Quiet } else { Meaning::Plain };
     Styled::new(meaning, text)
 }
 
-/// The cell of a share of a CPU's time; it stands out if the share is large.
+/// The cell for a share of a CPU's time. It is highlighted if the share is large.
 pub(super) fn load(share: f64, text: String) -> Styled {
     match Meaning::of_load(share) {
         Meaning::Work => text.into(),
@@ -20,8 +20,8 @@ pub(super) fn load(share: f64, text: String) -> Styled {
     }
 }
 
-/// A row with a mark on each of these columns that differs from the row before, and on the last
-/// cell if `last` is true.
+/// A row in which each of these columns is marked if it differs from the previous row. The last
+/// cell is marked if `last` is true.
 pub(super) fn marked(
     mut row: Vec<Styled>,
     before: &[Styled],

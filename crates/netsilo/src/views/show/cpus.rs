@@ -1,4 +1,4 @@
-//! The table of CPUs: how each spends its time, what it polls and who reads on it.
+//! The table of CPUs: how each spends its time, what it polls and which processes read on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +14,8 @@ use crate::views::show::cells::{BAR, cell, load, marked};
 use crate::views::table::{MEASURED, TICKS, narrowed};
 use crate::views::units::{count, or_dash, percent};
 
-/// Columns of CPUs that a narrow terminal loses, the first one first; the first column of a group
-/// stays, because it carries the group's name.
+/// Columns of CPUs that a narrow terminal drops, in this order. The first column of a group stays,
+/// because it carries the group's name.
 const DROPS: [&str; 12] = [
     "resched/s",
     "core",
@@ -68,7 +68,7 @@ pub(super) fn table(cpus: &[CpuLine], before: Option<&[CpuLine]>, on: Presentati
     text
 }
 
-/// Columns that not each table of CPUs has.
+/// Columns that only some tables of CPUs have.
 #[derive(Debug, Clone, Copy)]
 struct Columns {
     /// What eBPF measures.
@@ -81,7 +81,7 @@ struct Columns {
     bars: Option<Palette>,
 }
 
-/// The CPUs of a node that have nothing to tell, in one line.
+/// The CPUs of a node that have nothing to report, in one line.
 pub(crate) fn summed_up(quiet: &QuietCpus) -> String {
     let node = or_dash(quiet.node, |node| node.to_string());
     let busy = or_dash(quiet.busy, percent);

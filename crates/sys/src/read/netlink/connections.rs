@@ -57,7 +57,7 @@ fn owners(socket: &mut NetlinkSocket, netdevs: &[Netdev]) -> io::Result<BTreeMap
     Ok(owners)
 }
 
-/// `None` for loopback, for a peer on this machine, and without `tcp_info`.
+/// Returns `None` for loopback, for a peer on this machine, and without `tcp_info`.
 fn connection(
     message: &Msg,
     attributes: &IterableReplyAttrs<'_>,
@@ -84,7 +84,7 @@ fn connection(
         snd_cwnd: info.snd_cwnd,
         rcv_space: info.rcv_space,
         rcv_ssthresh: info.rcv_ssthresh,
-        // an older kernel returns a shorter struct; its missing fields read as 0
+        // an older kernel returns a shorter struct; the missing fields read as 0
         rcv_wnd: Some(info.rcv_wnd).filter(|window| *window != 0),
         delivery_rate: info.delivery_rate,
         bytes_acked: info.bytes_acked,

@@ -32,8 +32,8 @@ pub fn read() -> Result<Reading<NetdevGenl>, NetdevGenlError> {
     Ok(Reading::Value(NetdevGenl { queues, napis }))
 }
 
-/// Reads the NAPIs of one netdev, by id. Those that cannot be polled busily have no id and are not
-/// among them.
+/// Reads the NAPIs of one netdev, by id. NAPIs that cannot be busy-polled have no id and are left
+/// out.
 pub(crate) fn napis_of(ifindex: u32) -> io::Result<Vec<Napi>> {
     let mut all = napis(&mut NetlinkSocket::new())?;
     all.retain(|napi| napi.ifindex == ifindex);
@@ -41,7 +41,7 @@ pub(crate) fn napis_of(ifindex: u32) -> io::Result<Vec<Napi>> {
     Ok(all)
 }
 
-/// Reads whether a NAPI has a kthread of its own.
+/// Reads whether a NAPI has its own kthread.
 pub(crate) fn threaded(id: u32) -> io::Result<String> {
     let mut socket = NetlinkSocket::new();
     let napi = napis(&mut socket)?.into_iter().find(|napi| napi.id == id);
@@ -49,7 +49,7 @@ pub(crate) fn threaded(id: u32) -> io::Result<String> {
     threaded.map(|threaded| format!("{threaded}\n")).ok_or_else(|| Errno::NOENT.into())
 }
 
-/// Sets whether a NAPI has a kthread of its own.
+/// Sets whether a NAPI has its own kthread.
 pub(crate) fn set_threaded(id: u32, threaded: u32) -> io::Result<()> {
     let mut request = Request::new().op_napi_set_do();
     request.encode().push_id(id).push_threaded(threaded);
@@ -121,8 +121,8 @@ fn napi(attributes: &IterableNapi<'_>) -> Option<Napi> {
 mod tests {
     use super::*;
 
-    /// Encodes an attribute: length, type, value; the values here are multiples of 4 bytes, without
-    /// padding.
+    /// Encodes an attribute: length, type, value. The values here are multiples of 4 bytes and need
+    /// no padding.
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
         let len = (value.len() as u16 + 4).to_ne_bytes();
         [&len[..], &kind.to_ne_bytes()[..], value].concat()

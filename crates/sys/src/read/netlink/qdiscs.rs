@@ -6,7 +6,7 @@ use netlink_bindings::tc::{IterableAttrs, Request, Tcmsg};
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::snapshot::audit::Qdisc;
 
-/// All queueing disciplines in the kernel's order; also `noqueue` of netdevs without a queue.
+/// All queueing disciplines in the kernel's order, including `noqueue` of netdevs without a queue.
 pub(crate) fn read() -> io::Result<Vec<Qdisc>> {
     let mut socket = NetlinkSocket::new();
     let mut replies = socket.request(&Request::new().op_getqdisc_dump(&Tcmsg::new()))?;
@@ -30,7 +30,7 @@ fn qdisc(header: &Tcmsg, attributes: &IterableAttrs<'_>) -> Option<Qdisc> {
     let Ok(stats) = attributes.get_stats2() else { return Some(qdisc) };
     if let Ok(basic) = stats.get_basic() {
         qdisc.bytes = basic.bytes;
-        // 32 bits; the wider counter is only sent where they differ (gnet_stats_copy_basic)
+        // 32 bits; the wider counter is sent only if the two differ (gnet_stats_copy_basic)
         qdisc.packets = stats.get_pkt64().unwrap_or(u64::from(basic.packets));
     }
     if let Ok(queue) = stats.get_queue() {

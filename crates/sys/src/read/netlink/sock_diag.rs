@@ -1,8 +1,8 @@
 //! Samples all TCP sockets of this thread's network namespace, for attribution without eBPF.
 //!
-//! `sock_diag` has bytes and inodes, `/proc` the holders, `pidfd_getfd` the NAPI. Two samples make
-//! an attribution ([`netsilo_model::derive::sock_diag`]). Listing sockets needs no privilege; other
-//! users' processes need root.
+//! `sock_diag` reports bytes and inodes, `/proc` the holders, `pidfd_getfd` the NAPI. Two samples
+//! make an attribution ([`netsilo_model::derive::sock_diag`]). Listing sockets needs no privilege;
+//! reading other users' processes needs root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -35,7 +35,7 @@ pub enum SockDiagError {
     Proc(#[source] io::Error),
 }
 
-/// Samples all connected TCP sockets; also reads the NAPI of those that received data since
+/// Samples all connected TCP sockets. Also reads the NAPI of those that have received data since
 /// `before`.
 pub fn sample(before: Option<&SocketSample>) -> Result<SocketSample, SockDiagError> {
     let proc = Path::new("/proc");
@@ -61,7 +61,7 @@ pub fn sample(before: Option<&SocketSample>) -> Result<SocketSample, SockDiagErr
     Ok(sample)
 }
 
-/// The calling thread's network namespace: other threads may be in another one.
+/// The calling thread's network namespace. Other threads may be in another one.
 fn netns(proc: &Path) -> io::Result<u32> {
     let link = std::fs::read_link(proc.join("thread-self/ns/net"))?;
     Ok(link.to_str().and_then(|link| schedstat::link_inode(link, "net")).unwrap_or(0))
@@ -88,7 +88,7 @@ fn tcp_sockets(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u64, TcpSocke
     Ok(sockets)
 }
 
-/// `None` where there is no `tcp_info`: a FIN_WAIT2 kept as a time-wait socket.
+/// Returns `None` if there is no `tcp_info`: a FIN_WAIT2 socket that is kept as a time-wait socket.
 fn tcp_socket(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<(u64, TcpSocket)> {
     let info = attributes.get_tcp_info().ok()?;
     let id = &message.sockid;
@@ -106,13 +106,13 @@ fn tcp_socket(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<(u64
     Some((cookie(id.cookie), socket))
 }
 
-/// Joins two u32 in the order low, high: `sock_diag_save_cookie`.
+/// Combines two u32 in the order low, high: `sock_diag_save_cookie`.
 pub(crate) fn cookie([a, b, c, d, e, f, g, h]: [u8; 8]) -> u64 {
     let (low, high) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// A v4 address in the first four bytes, or a v6 one; a v4-mapped address becomes v4.
+/// A v4 address in the first four bytes, or a v6 address. A v4-mapped address becomes v4.
 pub(crate) fn address(family: u8, bytes: &[u8; 16]) -> IpAddr {
     let [a, b, c, d, ..] = *bytes;
     if i32::from(family) == libc::AF_INET {
@@ -129,7 +129,7 @@ pub(crate) fn addresses(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u32,
         netlink.request(&rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::new()))?;
     while let Some(reply) = replies.recv() {
         let (header, attributes) = reply?;
-        // IFA_ADDRESS is the peer's on a point-to-point link; v6 has no IFA_LOCAL then
+        // on a point-to-point link IFA_ADDRESS is the peer's address; v6 has no IFA_LOCAL then
         if let Ok(own) = attributes.get_local().or_else(|_| attributes.get_address()) {
             addresses.entry(header.ifa_index).or_default().push(own);
         }
@@ -137,7 +137,8 @@ pub(crate) fn addresses(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u32,
     Ok(addresses)
 }
 
-/// Reads the NAPI of sockets with new data; returns the last refusal, if any process refused.
+/// Reads the NAPI of sockets with new data. Returns the last refusal, if the kernel refused for any
+/// process.
 fn ask_incoming(
     sockets: &mut BTreeMap<u64, TcpSocket>,
     before: &SocketSample,

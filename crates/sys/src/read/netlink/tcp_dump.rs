@@ -13,7 +13,7 @@ const SOCK_DIAG: u16 = 4;
 const GETSOCK: u16 = 18;
 /// `NLM_F_DUMP`.
 const DUMP: u16 = 0x300;
-/// Length of `struct inet_diag_req`, and where its `idiag_ext` and `idiag_states` are.
+/// Length of `struct inet_diag_req`, and the offsets of its `idiag_ext` and `idiag_states`.
 const LENGTH: usize = 60;
 const EXT: usize = 3;
 const STATES: usize = 52;
@@ -24,7 +24,7 @@ pub(crate) struct TcpDump {
 }
 
 impl TcpDump {
-    /// Asks for these extensions, one bit per attribute from bit 0.
+    /// Requests these extensions, one bit per attribute from bit 0.
     pub(crate) fn new(extensions: u8, states: &[TcpState]) -> Self {
         let mut payload = [0; LENGTH];
         payload[EXT] = extensions;

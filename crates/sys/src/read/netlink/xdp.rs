@@ -9,7 +9,8 @@ use netlink_bindings::rt_link::{Ifinfomsg, Request};
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::snapshot::netdev::Xdp;
 
-/// `RTEXT_FILTER_SKIP_STATS` of `include/uapi/linux/rtnetlink.h`: the kernel may skip statistics.
+/// `RTEXT_FILTER_SKIP_STATS` of `include/uapi/linux/rtnetlink.h`: allows the kernel to leave out
+/// statistics.
 const SKIP_STATS: u32 = 1 << 3;
 
 /// The XDP mode by interface index; devices without a program are missing.

@@ -14,25 +14,26 @@ use crate::transaction::knob::napis;
 use crate::transaction::knob::refusal::Doing;
 use crate::transaction::knob::text::parse;
 
-/// A knob that was found, and its value now.
+/// A knob that was found, with its current value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
-    /// Where it lives.
+    /// Where it is.
     pub place: KnobAddress,
     /// Its text, byte for byte.
     pub raw: String,
-    /// What the text means.
+    /// The value that the text means.
     pub value: Value,
-    /// Which creation its netdev is of; `None` if that is known otherwise, or it has none.
+    /// Which creation of its netdev this is. `None` if the netdev is identified otherwise, or if
+    /// there is no netdev.
     pub created: Option<u64>,
 }
 
 impl Reading {
-    /// Refuses a netdev that has replaced the one of an earlier reading; `None` is not compared.
+    /// Refuses a netdev that has replaced the one of an earlier reading. `None` is not compared.
     pub fn refuse_replaced(&self, target: &Target, then: Option<u64>) -> Result<(), KnobError> {
         match (then, self.created) {
             (Some(then), Some(now)) if then != now => {
-                let why = "this netdev was created later, with the name and index of another one";
+                let why = "this netdev is a newer one with the same name and index";
                 Err(KnobError::gone(target, why))
             }
             _ => Ok(()),
@@ -45,7 +46,7 @@ pub fn read(kernel: &dyn Kernel, target: &Target) -> Result<Reading, KnobError> 
     read_now(kernel, target, None)
 }
 
-/// The same for a knob of a kthread that polls this NAPI, or did.
+/// The same for a knob of a kthread that polls this NAPI, or polled it before.
 pub(crate) fn read_now(
     kernel: &dyn Kernel,
     target: &Target,
@@ -58,7 +59,7 @@ pub(crate) fn read_now(
     Ok(Reading { place, raw, value, created })
 }
 
-/// Refuses a write that the kernel might never return from now.
+/// Refuses a write if it might never return from the kernel now.
 pub(crate) fn refuse_waiting(
     kernel: &dyn Kernel,
     target: &Target,
@@ -83,8 +84,9 @@ pub fn write(kernel: &dyn Kernel, change: &Change, place: &KnobAddress) -> Resul
 
 /// Writes back a text that the kernel printed, byte for byte.
 ///
-/// An RSS table that looks like the driver's default is restored by the driver: only then the
-/// driver makes a new table when its channels change again (`netif_is_rxfh_configured`).
+/// If an RSS table looks like the driver's default, the driver is asked to restore it. If the table
+/// were written instead, the driver would keep it when its channels change again
+/// (`netif_is_rxfh_configured`).
 pub(crate) fn put_back(kernel: &dyn Kernel, place: &KnobAddress, raw: &str) -> io::Result<()> {
     let own = matches!(place, KnobAddress::Ethtool(_, EthtoolSetting::RssTable(0)))
         && Table::parse(raw).is_ok_and(|table| table.looks_like_default());
@@ -94,7 +96,7 @@ pub(crate) fn put_back(kernel: &dyn Kernel, place: &KnobAddress, raw: &str) -> i
     kernel.set(place, raw)
 }
 
-/// The same for a knob; or, where the kernel refuses the text, an equivalent: a cgroup with
+/// The same for a knob. If the kernel refuses the text, writes an equivalent: a cgroup with
 /// processes cannot lose its set (`validate_change`, ENOSPC), so it gets all CPUs of its parent.
 pub fn write_back(
     kernel: &dyn Kernel,
@@ -114,21 +116,21 @@ pub fn write_back(
     })
 }
 
-/// Whether a value is equivalent to the wanted one: a cgroup without a set has the CPUs of its
+/// Whether a value is equivalent to the wanted one. A cgroup without a set has the CPUs of its
 /// parent.
 pub fn is_as_good(kernel: &dyn Kernel, target: &Target, value: &Value, wanted: &Value) -> bool {
     let open = || open_cpus(kernel, target).and_then(|open| parse(target, &open).ok());
     matches!(wanted, Value::Cpus(cpus) if cpus.is_empty()) && open().as_ref() == Some(value)
 }
 
-/// The CPUs that a cgroup's parent has, as the kernel prints them; none for other knobs.
+/// The CPUs of a cgroup's parent, as the kernel prints them. `None` for other knobs.
 fn open_cpus(kernel: &dyn Kernel, target: &Target) -> Option<String> {
     let Location::Cgroup(path) = target.location() else { return None };
     let parent = path.rsplit_once('/')?.0;
     kernel.read(&format!("{CGROUPS}{parent}/cpuset.cpus.effective")).ok()
 }
 
-/// Checks whether this process may make a change; changes nothing.
+/// Checks whether this process may make a change. Changes nothing.
 pub fn may_write(
     kernel: &dyn Kernel,
     change: &Change,
@@ -140,10 +142,10 @@ pub fn may_write(
     })
 }
 
-/// How often, a millisecond apart, a knob is read before an unexpected value counts.
+/// How often a knob is read, a millisecond apart, before an unexpected value counts.
 const LOOKS: u32 = 10;
 
-/// Reads a knob that should have the value `expected`; another value counts only when it stays.
+/// Reads a knob that should have the value `expected`. Another value counts only if it stays.
 ///
 /// While the kernel moves an interrupt (`irq_move_masked_irq`), `smp_affinity` shows the old value
 /// for a moment: the pending flag is cleared before the mask is copied, and `show_irq_affinity`
@@ -156,7 +158,7 @@ pub fn read_settled(
     settle(kernel, expected, &|| read(kernel, target))
 }
 
-/// Reads by `read` until the value is the expected one, or another one has stayed.
+/// Reads by `read` until the value is the expected one, or until another value has stayed.
 pub(crate) fn settle(
     kernel: &dyn Kernel,
     expected: &Value,
@@ -303,8 +305,8 @@ mod tests {
             (Errno::PERM, "leave it out"),
             (Errno::NOSPC, "about 200 per cpu"),
             (Errno::INVAL, "none of these cpus is online"),
-            (Errno::OVERFLOW, "beyond the last one"),
-            (Errno::RANGE, "beyond the last one"),
+            (Errno::OVERFLOW, "does not have"),
+            (Errno::RANGE, "does not have"),
             (Errno::ACCESS, "run as root"),
         ] {
             assert!(message(&irq(27, "x"), cpu4(), errno).contains(words), "{errno}");

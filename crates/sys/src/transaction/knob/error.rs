@@ -1,4 +1,4 @@
-//! Why a knob cannot be read or written, in plain words.
+//! Explains in plain words why a knob cannot be read or written.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use crate::transaction::knob::refusal::{Doing, hint};
 /// Why a knob cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum KnobError {
-    /// The interrupt, device or thread is another one now.
+    /// Now there is another interrupt, device or thread.
     #[error("{target}: {why}")]
     Gone {
         /// The knob.
@@ -22,7 +22,7 @@ pub enum KnobError {
         /// What is there instead.
         why: String,
     },
-    /// The kernel refused, or the file cannot be read.
+    /// The kernel refused, or the file could not be read.
     #[error("{target}: cannot {doing}: {source}{hint}")]
     Refused {
         /// The knob.
@@ -31,10 +31,10 @@ pub enum KnobError {
         doing: Doing,
         /// What the kernel answered.
         source: io::Error,
-        /// What the answer means here and what to do next, after a colon; may be empty.
+        /// What the answer means here and what to do next. It follows a colon and may be empty.
         hint: Hint,
     },
-    /// The kernel might never return from the write now; nothing was written.
+    /// The write might never return from the kernel now. Nothing was written.
     #[error("{target}: {source}")]
     Waiting {
         /// The knob.
@@ -42,7 +42,7 @@ pub enum KnobError {
         /// What it waits for.
         source: NapisDisabled,
     },
-    /// The text has no meaning for this knob.
+    /// The text is not a valid value of this knob.
     #[error("{target}: {raw:?} is not a value that netsilo understands: {why}")]
     Unreadable {
         /// The knob.
@@ -65,13 +65,13 @@ impl KnobError {
         }
     }
 
-    /// Whether this process lacks the right to write.
+    /// Whether this process is not permitted to write.
     pub fn is_permission(&self) -> bool {
         let Self::Refused { source, .. } = self else { return false };
         matches!(Errno::from_io_error(source), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
     }
 
-    /// Whether the knob, or its owner, does not exist any more.
+    /// Whether the knob or its owner does not exist any more.
     pub fn is_gone(&self) -> bool {
         match self {
             Self::Gone { .. } => true,
@@ -85,14 +85,14 @@ impl KnobError {
         }
     }
 
-    /// Whether the kernel took the value, but the setting did not follow: what it depends on stands
-    /// against it. There is no errno then.
+    /// Whether the kernel accepted the value but the setting did not change, because another
+    /// setting that it depends on prevents it. There is no errno then.
     pub fn is_not_followed(&self) -> bool {
         matches!(self, Self::Refused { source, .. }
             if source.raw_os_error().is_none() && !NoAnswer::is(source))
     }
 
-    /// Whether the kernel did not answer in time, and may still do what it was asked for.
+    /// Whether the kernel did not answer in time. It may still carry out the request.
     pub fn is_no_answer(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if NoAnswer::is(source))
     }
@@ -116,7 +116,7 @@ impl KnobError {
             (most(kernel, place), invalid, &mut refused)
         {
             let known = hint.take().map(|hint| format!("; {hint}")).unwrap_or_default();
-            *hint = Some(format!("its driver takes at most {}{known}", most.trim()));
+            *hint = Some(format!("its driver accepts at most {}{known}", most.trim()));
         }
         refused
     }
@@ -136,7 +136,7 @@ impl fmt::Display for Hint {
     }
 }
 
-/// The most that the driver takes, where it reports limits.
+/// The maximum that the driver accepts, if it reports limits.
 fn most(kernel: &dyn Kernel, place: &KnobAddress) -> Option<String> {
     let KnobAddress::Ethtool(netdev, setting) = place else { return None };
     let most = match setting {

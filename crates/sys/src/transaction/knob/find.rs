@@ -1,4 +1,4 @@
-//! Where a knob lives now: found by its identity, under its present number or name.
+//! Finds where a knob is now by its identity. Its number or name may have changed.
 
 use std::io;
 
@@ -12,10 +12,10 @@ use crate::transaction::knob::error::KnobError;
 use crate::transaction::knob::refusal::Doing;
 use crate::transaction::queues::{Finder, NapiIndex};
 
-/// Where a knob lives now, if it still belongs to the same device, interrupt or thread; and the
-/// creation of its netdev, if that is virtual.
+/// Where a knob is now, if it still belongs to the same device, interrupt or thread. Also returns
+/// the creation of its netdev, if the netdev is virtual.
 ///
-/// `kthread` is the NAPI of the kthread that the knob was of; another one may poll it now.
+/// `kthread` is the NAPI that the knob's kthread polled. Another kthread may poll it now.
 pub(super) fn find(
     kernel: &dyn Kernel,
     target: &Target,
@@ -48,11 +48,11 @@ pub(super) fn find(
     Ok((place, None))
 }
 
-/// The inode number of a virtual netdev's folder, which tells it from one that was created with the
-/// same name and index; `None` for a device with a path, which is recognised by that.
+/// The inode number of a virtual netdev's folder. It distinguishes the netdev from a later one with
+/// the same name and index. `None` for a device with a path, because the path identifies it.
 ///
-/// The kernel numbers the folders of sysfs upwards (`fs/kernfs/dir.c:__kernfs_new_node`, 4.14;
-/// numbers of 64 bits, which never return, 5.5). A renamed netdev keeps its folder.
+/// The kernel numbers the folders of sysfs upwards (`fs/kernfs/dir.c:__kernfs_new_node`, 4.14).
+/// Since 5.5 numbers have 64 bits and are never reused. A renamed netdev keeps its folder.
 fn creation(kernel: &dyn Kernel, netdev: &NetdevIdentity, name: &str) -> Option<u64> {
     if netdev.device_path.is_some() {
         return None;
@@ -77,8 +77,8 @@ fn find_irq(
     }
 }
 
-/// The interrupt of a netdev's device that has these action names now, if it is only one: a driver
-/// that recreates its queues gets other numbers.
+/// The interrupt of a netdev's device that has these action names now, if there is exactly one. A
+/// driver that recreates its queues gets other numbers.
 fn renumbered_irq(
     kernel: &dyn Kernel,
     netdev: &NetdevIdentity,
@@ -109,8 +109,8 @@ fn replaced_kthread(kernel: &dyn Kernel, NapiOf { netdev, napi }: &NapiOf) -> Op
     kthreads.into_iter().find(|(now, _)| now == napi).map(|(_, tid)| KnobAddress::Thread(tid))
 }
 
-/// The NAPI that a kthread polls; `None` if that is unknown, or the knob is not one of a kthread.
-/// One `finder` serves many kthreads: it looks through all processes once.
+/// The NAPI that a kthread polls. `None` if that is unknown, or if the knob does not belong to a
+/// kthread. One `finder` serves many kthreads, because it searches all processes only once.
 pub(crate) fn napi_of(kernel: &dyn Kernel, finder: &Finder<'_>, target: &Target) -> Option<NapiOf> {
     let Location::Thread { id, comm: Some(comm), .. } = target.location() else { return None };
     let (name, _) = comm.strip_prefix("napi/")?.rsplit_once('-')?;
@@ -128,7 +128,8 @@ pub(crate) fn napi_of(kernel: &dyn Kernel, finder: &Finder<'_>, target: &Target)
 /// Where cgroup v2 is mounted.
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// A thread, if it started at this time and, where the name is part of its identity, has this name.
+/// A thread, if it started at this time. If the name is part of its identity, it must have this
+/// name.
 fn find_thread(
     kernel: &dyn Kernel,
     target: &Target,
@@ -148,7 +149,7 @@ fn find_thread(
     }
 }
 
-/// The action names of an interrupt, joined by commas; `None` where there is no such interrupt.
+/// The action names of an interrupt, joined by commas. `None` if the interrupt does not exist.
 fn irq_actions(kernel: &dyn Kernel, irq: u32) -> io::Result<Option<String>> {
     match kernel.read(&format!("/sys/kernel/irq/{irq}/actions")) {
         Ok(names) => Ok(Some(names.trim_end().to_owned())),
@@ -157,7 +158,7 @@ fn irq_actions(kernel: &dyn Kernel, irq: u32) -> io::Result<Option<String>> {
     }
 }
 
-/// The present name of a netdev and its creation, if it is still the same device.
+/// The current name of a netdev and its creation, if it is still the same device.
 pub(crate) fn present_netdev(
     kernel: &dyn Kernel,
     netdev: &NetdevIdentity,
@@ -182,11 +183,11 @@ fn find_netdev(
 enum Missing {
     /// It is not here, for this reason.
     Gone(String),
-    /// It cannot be found out.
+    /// It could not be determined.
     Unknown(io::Error),
 }
 
-/// The present name of a netdev: devices keep their path or interface index when they are renamed.
+/// The current name of a netdev. A renamed device keeps its path or interface index.
 fn name_now(kernel: &dyn Kernel, netdev: &NetdevIdentity) -> Result<String, Missing> {
     if netdev.name.is_empty() || netdev.name.contains('/') || netdev.name.starts_with('.') {
         return Err(Missing::Gone("no netdev can have this name".into()));
@@ -216,7 +217,7 @@ fn name_now(kernel: &dyn Kernel, netdev: &NetdevIdentity) -> Result<String, Miss
     })
 }
 
-/// The device that has this name now, by what `known` is recognised by.
+/// The device that has this name now, with the same kind of identity as `known`.
 fn device(kernel: &dyn Kernel, known: &NetdevIdentity, name: &str) -> io::Result<NetdevIdentity> {
     let ifindex = || {
         let text = kernel.read(&format!("{}/ifindex", netdev_dir(name)))?;
@@ -253,8 +254,9 @@ fn device_path(kernel: &dyn Kernel, name: &str) -> io::Result<Option<String>> {
     }
 }
 
-/// A thread's name, and its start time: field 22 of `stat`. The second field may hold any character
-/// but is the only one in parentheses. The name comes from `comm`, which is not cut to 15 bytes.
+/// A thread's name, and its start time (field 22 of `stat`). The second field may contain any
+/// character, but it is the only one in parentheses. The name comes from `comm`, which is not cut
+/// to 15 bytes.
 pub(super) fn thread_identity(kernel: &dyn Kernel, pid: u32) -> io::Result<(String, u64)> {
     let comm = kernel.read(&format!("/proc/{pid}/comm"))?;
     let stat = kernel.read(&format!("/proc/{pid}/stat"))?;

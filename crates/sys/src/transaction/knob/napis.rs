@@ -1,4 +1,4 @@
-//! Whether all NAPIs of a netdev are enabled: some writes never return while one is not.
+//! Checks whether all NAPIs of a netdev are enabled. While one is not, some writes never return.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 
 use crate::transaction::kernel::{Kernel, KnobAddress};
 
-/// Why NAPIs of a netdev are disabled, or may be.
+/// Why NAPIs of a netdev are, or may be, disabled.
 #[derive(Debug, thiserror::Error)]
 pub enum NapisDisabled {
     /// The netdev is down.
@@ -27,7 +27,7 @@ pub enum NapisDisabled {
         netdev: String,
         /// Its channels.
         now: u32,
-        /// The channels that the driver made when it was loaded.
+        /// The number of channels that the driver made when it was loaded.
         at_load: u32,
     },
     /// It cannot be found out.
@@ -58,7 +58,7 @@ pub(crate) fn enabled(kernel: &dyn Kernel, netdev: &str) -> Result<(), NapisDisa
     let most = combined(EthtoolSetting::MostChannels).map_err(unknown)?;
     let online = kernel.read("/sys/devices/system/cpu/online").map_err(unknown)?;
     let online = CpuSet::parse_list(&online).map_err(|e| unknown(io::Error::other(e)))?;
-    // `i40e_determine_queue_usage`: as many as there are CPUs online, if the device has them.
+    // `i40e_determine_queue_usage`: one per online CPU, if the device has that many.
     let at_load = most.min(online.len() as u32);
     if now < at_load {
         return Err(NapisDisabled::FewerChannels { netdev: netdev.to_owned(), now, at_load });

@@ -1,7 +1,8 @@
-//! The kernel's refusals in plain words: what an errno means for a knob, and what to do next.
+//! Explains the kernel's refusals in plain words: what an errno means for a knob, and what to do
+//! next.
 //!
-//! Meanings that hold for one knob only are in the knob's row. This file has the meanings that hold
-//! for every knob, or for every ethtool setting.
+//! A meaning that applies to one knob only is in the knob's row. This file has the meanings that
+//! apply to every knob, or to every ethtool setting.
 
 use std::fmt;
 use std::io;
@@ -31,7 +32,7 @@ impl fmt::Display for Doing {
     }
 }
 
-/// What a refusal means for this knob and what to do next.
+/// What a refusal means for this knob, and what to do next.
 pub(super) fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<&'static str> {
     let errno = Errno::from_io_error(error)?;
     if *doing == Doing::Read {
@@ -55,7 +56,7 @@ pub(super) fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<
     })
 }
 
-/// The errors that a row may give a reason for.
+/// The errors for which a row may give a reason.
 fn named(errno: Errno) -> Option<netsilo_model::change::Errno> {
     match errno {
         Errno::IO => Some(netsilo_model::change::Errno::Io),
@@ -73,9 +74,9 @@ fn any_hint(target: &Target, errno: Errno) -> Option<&'static str> {
         Errno::INVAL if target.check(&Value::Cpus(CpuSet::new())).is_ok() => {
             Some("none of these cpus is online; choose others")
         }
-        Errno::INVAL => Some("outside of what the kernel takes for it"),
+        Errno::INVAL => Some("outside of the range that the kernel accepts for it"),
         Errno::OVERFLOW | Errno::RANGE => {
-            Some("it names a cpu beyond the last one of this machine; choose others")
+            Some("it names a cpu that this machine does not have; choose others")
         }
         Errno::NOENT | Errno::NODEV | Errno::SRCH => Some("it has gone away; make a new plan"),
         Errno::ROFS => Some("mounted read-only, as in a container; run on the host itself"),
@@ -90,12 +91,12 @@ fn any_hint(target: &Target, errno: Errno) -> Option<&'static str> {
 fn driver_hint(errno: Errno) -> Option<&'static str> {
     match errno {
         Errno::OPNOTSUPP => Some("its driver cannot set it"),
-        Errno::INVAL => Some("its driver does not take it"),
+        Errno::INVAL => Some("its driver does not accept it"),
         Errno::BUSY => Some(
             "the device is in use in a way that forbids it, or is being reset; try again later",
         ),
-        Errno::NOMEM => Some("not enough memory in one piece; choose a smaller number"),
-        Errno::EXIST => Some("there is such a rule already"),
+        Errno::NOMEM => Some("not enough contiguous memory; choose a smaller number"),
+        Errno::EXIST => Some("this rule exists already"),
         _ => None,
     }
 }

@@ -1,4 +1,4 @@
-//! The text of a knob as a value, and what the kernel makes of a new value.
+//! Converts the text of a knob to a value, and predicts the value that the kernel will store.
 
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
@@ -15,11 +15,11 @@ pub fn parse(target: &Target, raw: &str) -> Result<Value, KnobError> {
     })
 }
 
-/// What the kernel will make of the new value: flow counts are rounded up, RPS sets lose the CPUs
-/// set apart at boot.
+/// The value that the kernel will store: it rounds flow counts up, and removes CPUs isolated at
+/// boot from RPS sets.
 ///
-/// Undo needs this after a death between a write and its record: then it shows whether the value is
-/// netsilo's own.
+/// Undo needs this if netsilo died between a write and its record. It shows whether the value is
+/// netsilo's.
 pub fn settles_as(kernel: &dyn Kernel, change: &Change) -> Value {
     // `netdev_rx_queue_set_rps_mask` ANDs with HK_TYPE_DOMAIN (isolcpus) and HK_TYPE_WQ
     // (nohz_full).

@@ -120,7 +120,7 @@ fn record(round: u32, load: &str, setting: &str, made: TrialParameters) -> Recor
     Record::Trial(Box::new(trial(round, load, setting, made)))
 }
 
-/// Rounds in which RPS handles 10 % more transactions than the level of the round.
+/// Rounds in which RPS handles 10 % more transactions than the other settings of the round.
 fn rounds(n: u32) -> Vec<Record> {
     let level = |round: u32| 1000.0 + 50.0 * f64::from(round);
     let wave = |round: u32| 1.0 + 0.001 * f64::from(round % 3);
@@ -301,7 +301,7 @@ fn what_was_expected_stands_beside_what_was_measured() {
     assert_eq!(a.setting("none"), None);
     assert_eq!((b.setting("rps").unwrap().holds, b.why_not.as_deref()), (None, Some("no packets")));
     assert_eq!(results.unknown_records, 1);
-    // an emulated machine's rates are not compared
+    // the rates of an emulated machine are not compared
     let emulated = Results::from_records(&experiment(2, true), &records);
     assert_eq!(emulated.expected[0].setting("rps").unwrap().measured, None);
 }

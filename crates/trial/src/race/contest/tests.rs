@@ -1,4 +1,4 @@
-//! What a race does with windows that are known.
+//! How a race handles known windows.
 
 use super::*;
 use crate::experiment::{MachineSummary, Setting};
@@ -19,7 +19,7 @@ fn objective(value: f64) -> Peek {
     Peek { objective: Some(value), ..Peek::default() }
 }
 
-/// Measures one window of four parts; `cost` is told the candidate and the number of windows.
+/// Measures one window of four parts. `cost` gets the candidate and the number of windows.
 fn window(race: &mut Race, cost: &mut impl FnMut(usize, usize) -> f64) -> Option<RaceRecord> {
     let turn = race.next_turn()?;
     let (mut peeks, mut end) = (Vec::new(), None);
@@ -86,7 +86,7 @@ fn a_candidate_that_breaks_a_rail_is_taken_back_within_two_parts_and_is_out() {
         panic!("{:?}", race.standings()[2])
     };
     assert_eq!((*round, breach.rail), (0, Rail::Objective));
-    // the present state is measured directly after it
+    // the current state is measured directly after it
     let at = records.iter().position(|it| it.candidate == 2).unwrap();
     assert_eq!(records[at + 1].candidate, 0);
     assert!(matches!(race.result(), RaceResult::Won { candidate: 1, .. }));
@@ -94,7 +94,7 @@ fn a_candidate_that_breaks_a_rail_is_taken_back_within_two_parts_and_is_out() {
 
 #[test]
 fn a_candidate_is_excused_once_when_the_present_state_is_beyond_the_limit_too() {
-    // everything is slow in two windows after the first one of candidate 1 has begun
+    // everything is slow in two windows after the first window of candidate 1 has begun
     let mut slow = None;
     let (race, records) = run(2, |it, n| {
         let since = *slow.get_or_insert(if it == 1 { n } else { usize::MAX });
@@ -140,7 +140,7 @@ fn a_candidate_under_which_nothing_arrives_is_out_after_three_windows() {
 
 #[test]
 fn a_candidate_that_broke_a_rail_does_not_win_before_the_present_state_was_measured() {
-    // candidate 2 varies so much that the race goes on after candidate 1 has shown its gain
+    // candidate 2 varies so much that the race continues after candidate 1 has shown its gain
     let cost = |race: &Race, candidate: usize| match candidate {
         0 => 100.0,
         1 if race.result() == RaceResult::NoDifferenceShown => 90.0,

@@ -29,7 +29,7 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
             stage.by_subject().get(&Subject::Netdev(netdev.name.clone())).copied()
         })
     };
-    // A NIC that waits for a descriptor drops what its own buffer cannot hold: both stages may
+    // While a NIC waits for a descriptor, it drops what its own buffer cannot hold. Both stages may
     // count the same packets.
     let lost = places.into_iter().filter_map(of).max()?;
     let mut evidence: Vec<Evidence> = places
@@ -58,7 +58,7 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
         larger_ring(analysis, netdev, ring, lost, full)
     }];
     if let Some(load) = full {
-        // A larger ring holds bursts; it does not help a saturated CPU.
+        // A larger ring holds bursts, but does not help a saturated CPU.
         remedies.insert(
             0,
             Remedy {
@@ -96,7 +96,7 @@ fn pollers<'a>(analysis: &'a Analysis<'_>, netdev: &Netdev) -> Vec<CpuWork<'a>> 
         .collect()
 }
 
-/// The remedy when descriptors were free: the NIC could not transfer its packets, or the host of a
+/// The remedy if descriptors were free: the NIC could not transfer its packets, or the host of a
 /// virtual machine limits it.
 fn not_its_ring(analysis: &Analysis<'_>, lost: u64) -> Remedy {
     Remedy {
@@ -133,7 +133,7 @@ fn larger_ring(
                 format!("a receive ring of {wanted} descriptors instead of {current}")
             }
             (None, Some(ring)) => format!(
-                "nothing for its ring: it already has the maximum of {} descriptors",
+                "leave the ring as it is: it already has the maximum of {} descriptors",
                 ring.max
             ),
             (None, None) => "a larger receive ring, if the device supports it: this driver does \

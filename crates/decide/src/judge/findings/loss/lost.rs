@@ -8,7 +8,7 @@ use netsilo_model::snapshot::subject::Subject;
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::ledger::Ledger;
 
-/// Changes a sysctl; empty when it was not read or already has the value.
+/// Changes a sysctl. Empty if it was not read or already has the value.
 pub(super) fn sysctl(analysis: &Analysis<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
     analysis.change(knobs::Sysctl { name: name.to_owned() }, Words::new(&new.to_string()), reason)
 }

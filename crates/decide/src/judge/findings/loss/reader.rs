@@ -15,7 +15,7 @@ use crate::judge::findings::loss::lost::{all_of, grown, sysctl, sysctl_number};
 use crate::judge::ledger::Ledger;
 use crate::judge::limits::{is_below_default, raised};
 
-/// The largest length of a listen queue.
+/// Maximum length of a listen queue.
 const SOMAXCONN: &str = "net.core.somaxconn";
 
 /// Maximum number of sockets of a port that are listed.
@@ -29,10 +29,10 @@ pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     findings
 }
 
-/// The sockets of one port that lost packets; empty when only the protocol's total is known.
+/// The sockets of one port that lost packets. Empty if only the total of the protocol is known.
 #[derive(Default)]
 struct Losers<'a> {
-    /// Each socket with its lost packets, the largest loss first.
+    /// Each socket with its lost packets, largest loss first.
     sockets: Vec<(&'a LosingSocket, u64)>,
 }
 
@@ -45,7 +45,7 @@ impl Losers<'_> {
         self.sockets.first().map(|(socket, _)| *socket)
     }
 
-    /// The process that reads the worst socket, or `its reader` when it is not known.
+    /// The process that reads the worst socket, or `its reader` if it is not known.
     fn reader(&self) -> String {
         let holder = self.worst().and_then(|socket| socket.holder.as_ref());
         holder.map_or_else(
@@ -55,7 +55,8 @@ impl Losers<'_> {
     }
 }
 
-/// One finding per port whose sockets lost packets, and per protocol whose sockets are not known.
+/// One finding per port whose sockets lost packets, and one per protocol whose sockets are not
+/// known.
 fn sockets(
     analysis: &Analysis<'_>,
     ledger: &Ledger,
@@ -133,17 +134,17 @@ struct Full<'a> {
     evidence: Vec<Evidence>,
 }
 
-/// What distinguishes a full receive buffer from a full accept queue.
+/// The words that distinguish a full receive buffer from a full accept queue.
 struct Words {
     id: FindingId,
     title: String,
-    /// How the reader gets faster.
+    /// How to make the reader faster.
     faster: String,
     /// What a faster reader gains.
     gain: Gain,
-    /// How the queue gets longer.
+    /// How to make the queue longer.
     longer: String,
-    /// What is not known of a longer queue.
+    /// What is not known about a longer queue.
     unknown: &'static str,
     /// What a longer queue costs.
     cost: &'static str,
@@ -256,8 +257,8 @@ fn listen(mut full: Full<'_>) -> Finding {
     let reader = losers.reader();
     let reason =
         format!("{subject} rejected {lost} connections; {reader} must call listen again after it");
-    // What `listen` asked for is cut to the maximum. Without tcp_diag either may be the one that
-    // binds.
+    // The kernel cuts the length given to `listen` to the maximum. Without tcp_diag, either may be
+    // the one that limits.
     let binding = bound.filter(|bound| limit.is_none_or(|limit| limit >= *bound));
     let larger = |bound| raised(SOMAXCONN, bound);
     full.finding(Words {
@@ -281,7 +282,7 @@ fn listen(mut full: Full<'_>) -> Finding {
                 "allow {} waiting connections; {reader} must call listen again, \
                  with that backlog{}",
                 larger(bound),
-                if limit.is_none() { " (which it asked for now was not read)" } else { "" }
+                if limit.is_none() { " (its current value was not read)" } else { "" }
             ),
             None => {
                 format!(
@@ -299,7 +300,7 @@ fn listen(mut full: Full<'_>) -> Finding {
         not_when: format!("{reader} accepts more slowly than connections arrive on average"),
         changes: binding
             .map_or_else(Vec::new, |bound| sysctl(analysis, SOMAXCONN, larger(bound), &reason)),
-        // A limit below the kernel's default is the likelier cause.
+        // A limit below the kernel's default is the more likely cause.
         longer_first: binding.is_some_and(|bound| is_below_default(SOMAXCONN, bound)),
     })
 }

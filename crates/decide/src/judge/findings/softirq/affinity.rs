@@ -17,10 +17,10 @@ use crate::judge::findings::judged::Judged;
 use crate::judge::findings::relief::own;
 use crate::plan::moves::{kept, moves_one_of};
 
-/// Interrupts per second below which nothing is concluded: a moved interrupt changes its CPU only
-/// when it next occurs.
+/// Below this many interrupts per second nothing is concluded, because a moved interrupt changes
+/// its CPU only when it next occurs.
 pub(super) const OFTEN_PER_S: f64 = 10.0;
-/// Share of a CPU's time below which queues on one core do not disturb each other.
+/// Below this share of a CPU's time, queues on one core do not disturb each other.
 const CROWDED: f64 = 0.2;
 
 pub(super) fn find(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
@@ -32,7 +32,7 @@ pub(super) fn find(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
     findings
 }
 
-/// A queue's interrupt arrives on CPUs outside the affinity requested in both snapshots.
+/// A queue's interrupt arrives on CPUs outside the affinity that was requested in both snapshots.
 fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
     let irq = silo.irq.as_ref()?.to;
     let requested = silo.requested.as_ref().filter(|cpus| !cpus.is_empty())?;
@@ -151,7 +151,8 @@ fn crowd(
             "/proc/irq/default_smp_affinity",
         ));
     }
-    // One queue has to stay on the core; placement decides which. The bound assumes the lightest.
+    // One queue must stay on the core; placement decides which. The bound assumes that the lightest
+    // stays.
     let shares = queues
         .iter()
         .map(|silo| members.iter().filter_map(|it| silo.own_share.get(&it.cpu)).sum::<f64>());
@@ -166,7 +167,7 @@ fn crowd(
         let gain = Gain::AtMost {
             measure: Measure::Share((taken - least).max(0.0)),
             of: format!("core {core}'s time"),
-            basis: "the time of all its queues but the lightest".into(),
+            basis: "the time of all its queues except the lightest".into(),
         };
         (Severity::Warning, "spread the queues as netsilo plan proposes".to_owned(), gain)
     };

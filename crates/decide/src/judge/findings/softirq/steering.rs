@@ -18,7 +18,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     findings
 }
 
-/// RPS whose only target is the polling CPU: packets pass through the backlog without relief.
+/// RPS whose only target is the polling CPU. Packets pass through the backlog without relief.
 fn to_itself(silo: &Silo) -> Option<Finding> {
     let target = silo.rps_cpus.as_ref()?.single()?;
     let work = work_on_only(silo, target)?;
@@ -54,16 +54,16 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
     })
 }
 
-/// What shows that a queue is polled.
+/// The evidence that a queue is polled.
 enum Work {
-    /// Packets per second that its NAPI polls.
+    /// Packets per second polled by its NAPI.
     Polled(f64),
-    /// Interrupts per second, where it is not known which NAPI polls the queue: on some drivers and
-    /// kernels only data that a socket reads tells.
+    /// Interrupts per second, if it is not known which NAPI polls the queue. On some drivers and
+    /// kernels, only data that a socket reads shows the NAPI.
     Interrupted(f64),
 }
 
-/// The work of a queue that is polled on this CPU and no other one.
+/// The work of a queue that is polled only on this CPU.
 fn work_on_only(silo: &Silo, cpu: CpuId) -> Option<Work> {
     let only = |rates: Vec<(CpuId, f64)>| {
         let mut rates = rates.into_iter().filter(|(_, rate)| *rate > 0.0);
@@ -198,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// A queue with RPS to CPU 5 whose interrupts arrive there at this rate.
+    /// A queue with RPS to CPU 5. Its interrupts arrive there at this rate.
     fn queue(interrupts_per_s: f64) -> Silo {
         Silo {
             queue: Some(3),
