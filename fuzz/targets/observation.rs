@@ -139,7 +139,7 @@ fn seeds() -> Vec<String> {
     let plans = folders(cases.as_ref(), "before.json").into_iter().enumerate();
     let mut seeds: Vec<String> = plans.map(|(number, case)| seed(&case, number % 4 == 0)).collect();
     seeds.extend(
-        folders(&Path::new(cases).join("check"), "fires.json")
+        folders(&Path::new(cases).join("check"), "finding.json")
             .iter()
             .map(|case| seed_of_finding(case)),
     );
@@ -175,7 +175,7 @@ struct Host {
 }
 
 fn seed_of_finding(case: &Path) -> String {
-    let host: Host = read(case.join("fires.json"));
+    let host: Host = read(case.join("finding.json"));
     let mut observation = serde_json::to_value(host.scene.observation()).expect("plain values");
     json_patch::patch(&mut observation, &host.patch).expect("a case's patch");
     written(Case {

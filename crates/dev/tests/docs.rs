@@ -105,7 +105,13 @@ fn the_site_has_every_page_once() {
     collect(&docs, &mut pages);
     let pages: BTreeSet<PathBuf> =
         pages.into_iter().filter(|page| !page.ends_with("SUMMARY.md")).collect();
-    assert_eq!(unique, pages);
+    let missing: Vec<_> = pages.difference(&unique).collect();
+    let gone: Vec<_> = unique.difference(&pages).collect();
+    assert!(
+        missing.is_empty() && gone.is_empty(),
+        "docs/SUMMARY.md needs a line for {missing:?}, and lists {gone:?}, which do not exist; \
+         `make generate` writes the lines of findings"
+    );
 }
 
 /// The code of a page: spans, and lines of blocks.

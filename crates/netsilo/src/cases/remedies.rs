@@ -20,7 +20,7 @@ use netsilo_sys::snapshot;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{BUNDLE, Host, cases, names, plans, read};
+use super::{BUNDLE, FindingCase, Values, names, plans, read};
 
 /// All texts of a remedy.
 fn texts(remedy: &Remedy) -> String {
@@ -119,10 +119,10 @@ fn assert_no_empty_plan(hosts: impl Iterator<Item = (PathBuf, Observation)>, lea
 #[test]
 fn a_plan_that_a_finding_of_a_case_names_changes_something() {
     let findings = FindingId::ALL.iter().flat_map(|id| {
-        let folder = cases().join("check").join(id.as_str());
-        ["fires.json", "almost.json"].map(|file| folder.join(file))
+        let case = FindingCase::of(*id);
+        let hosts = [vec![Values::new()], case.almost.clone()].concat();
+        hosts.into_iter().map(move |values| (id.as_str().into(), case.observe(&values)))
     });
-    let findings = findings.map(|path| (path.clone(), Host::observation(&path)));
     let scenes = plans().into_iter().map(|case| case.join("before.json")).filter(|it| it.exists());
     let scenes = scenes.map(|path| (path.clone(), read::<Scene>(&path).observation()));
     let bundles = plans().into_iter().map(|case| case.join(BUNDLE)).filter(|it| it.exists());
