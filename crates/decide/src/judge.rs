@@ -3,8 +3,8 @@
 //! ([`why`]), and what limits netsilo itself ([`doctor`]).
 //!
 //! **What lives here**: everything that judges something as good or bad, with its [`evidence`]. It
-//! may use the model crate, `place` and `plan`. A verdict makes no plan and a plan uses no verdict;
-//! only [`annotate`] combines both, and [`candidates`] collects the plans of both. Reading,
+//! may use the model crate, the judge of the crate predict, `place` and `plan`. A plan uses no
+//! verdict; a verdict judges what a plan would write, and [`annotate`] adds it to the plan. Reading,
 //! writing, formatting for a terminal, and the controller's memory of earlier windows do not belong
 //! here: a judgement knows only one analysis.
 

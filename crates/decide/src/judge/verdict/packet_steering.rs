@@ -140,13 +140,20 @@ pub(super) fn arfs(work: &NetdevWork<'_>) -> RemedyVerdict {
         Ok(effect) => effect,
         Err(why) => return unjudged(work, remedy, why),
     };
-    let because = match effect.claim {
-        Claim::Help => {
-            format!("{}; its readers run on other cpus ({})", effect.now(work), effect.between())
+    let rfs = planned(work, Goal { rfs: Some(FLOW_ENTRIES), ..Goal::default() });
+    let rfs = Effect::of(work, &rfs).map_or(0.0, |rfs| rfs.gain.value);
+    let adds = effect.gain.value - rfs >= CLEAR;
+    let claim =
+        if adds || effect.claim == Claim::Hurt { effect.claim } else { Claim::NoClearChange };
+    let (now, between) = (effect.now(work), effect.between());
+    let because = match claim {
+        Claim::Help => format!("{now}; its readers run on other cpus ({between})"),
+        _ if effect.claim == Claim::Help => {
+            format!("RFS without the device gains as much ({between})")
         }
-        _ => format!("{}; with aRFS: {}", effect.now(work), effect.between()),
+        _ => format!("{now}; with aRFS: {between}"),
     };
-    RemedyVerdict::new(work, remedy, effect.claim, because)
+    RemedyVerdict::new(work, remedy, claim, because)
         .bound(effect.bound())
         .reasons(steerable(share))
         .calls_for(Claim::Help, changes)
