@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use netsilo_decide::judge::evidence::{Gain, Remedy};
 use netsilo_decide::judge::findings::{Check, Finding, FindingId, check};
 use netsilo_decide::judge::fix::{FixRequest, fix};
+use netsilo_decide::judge::verdict::RemedyName;
 use netsilo_decide::plan::{Goal, plan};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
@@ -14,11 +15,14 @@ use netsilo_model::snapshot::host::Writable;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
+use netsilo_predict::live::proposal::Proposal;
 use netsilo_sys::bundle;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+use crate::forecast::forecast_of;
 
 use super::{BUNDLE, FindingCase, Values, names, plans, read};
 
@@ -101,6 +105,43 @@ fn bundles(folder: &Path) -> Vec<PathBuf> {
         false => Vec::new(),
     };
     entries.flat_map(below).collect()
+}
+
+/// Remedies whose verdict bounds what they save, because the model does not know all that they
+/// write.
+const BOUNDED: [RemedyName; 2] = [RemedyName::Coalescing, RemedyName::IrqDeferral];
+
+/// Checks that each verdict on a host with changes has the interval that `netsilo predict` prints
+/// for these changes, and how many verdicts that were.
+fn assert_one_answer(path: &Path, observation: &Observation) -> usize {
+    let costs = Costs::default();
+    let analysis = Analysis::new(observation, &costs);
+    let verdicts = check(&analysis).verdicts;
+    let written = verdicts.iter().filter(|it| !it.changes.is_empty());
+    let mut count = 0;
+    for verdict in written.filter(|it| !BOUNDED.contains(&it.remedy)) {
+        let Gain::Forecast { load_that_fits, .. } = verdict.bound else { continue };
+        let proposal = Proposal::new("same", analysis.after(), &verdict.changes);
+        let Ok(forecast) = forecast_of(&analysis, 1.0, &[proposal]) else { continue };
+        let gain = forecast.settings[1].gain;
+        assert_eq!(gain, Some(load_that_fits), "{}: {}", path.display(), verdict.name());
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn a_verdict_and_a_forecast_of_the_same_changes_are_the_same() {
+    let findings = FindingId::ALL
+        .iter()
+        .map(|id| (PathBuf::from(id.as_str()), FindingCase::of(*id).observe(&Values::new())));
+    let bundles = bundles(&fixtures()).into_iter().map(|path| {
+        let observation = bundle::open(&path).unwrap();
+        (path, observation)
+    });
+    let counts = findings.chain(bundles).map(|(path, it)| assert_one_answer(&path, &it));
+    let count: usize = counts.sum();
+    assert!(count >= 8, "only {count} verdicts were compared");
 }
 
 /// Fails if a finding on one of these hosts names an empty plan, or if too few findings name a
