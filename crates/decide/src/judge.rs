@@ -4,9 +4,9 @@
 //!
 //! **What lives here**: everything that judges something as good or bad, with its [`evidence`]. It
 //! may use the model crate, the judge of the crate predict, `place` and `plan`. A plan uses no
-//! verdict; a verdict judges what a plan would write, and [`annotate`] adds it to the plan. Reading,
-//! writing, formatting for a terminal, and the controller's memory of earlier windows do not belong
-//! here: a judgement knows only one analysis.
+//! verdict; a verdict judges what a plan would write, and [`annotate`] adds it to the plan.
+//! Reading, writing, formatting for a terminal, and the controller's memory of earlier windows do
+//! not belong here: a judgement knows only one analysis.
 
 pub mod annotate;
 pub mod candidates;

@@ -172,8 +172,8 @@ pub struct ModelError {
     pub polls: f64,
     /// The same for steering that gains, and moves work of one CPU's whole time.
     pub steering: f64,
-    /// How many times the expected loss steering may cost: what 30 measured settings of RPS on veths
-    /// did (`docs/verdicts.md`).
+    /// How many times the expected loss steering may cost: what 30 measured settings of RPS on
+    /// veths did (`docs/verdicts.md`).
     pub loss: f64,
 }
 

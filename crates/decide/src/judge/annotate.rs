@@ -12,7 +12,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::verdict;
-use crate::judge::verdict::{Look, RemedyVerdict};
+use crate::judge::verdict::{Claim, Look, RemedyVerdict};
 use crate::place::AlgorithmName;
 use crate::plan::arfs::wants_arfs;
 use crate::plan::find_outcome::FoundOutcome;
@@ -20,7 +20,8 @@ use crate::plan::{Goal, Plan, plan, plan_as_measured};
 
 /// Adds the verdict on each change of RPS, RFS and aRFS to its reason. The plan is for this goal.
 ///
-/// A change stays as it is if there is no receive traffic to judge.
+/// A change stays as it is if there is no receive traffic to judge. Advice to switch RFS on goes if
+/// RFS would hurt.
 pub fn annotate(plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     let mut notes: BTreeMap<(NetdevIdentity, PacketSteering), String> = BTreeMap::new();
     let look = OnceCell::new();
@@ -37,7 +38,16 @@ pub fn annotate(plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
         let reason = change.reason.clone() + note;
         change.because(reason)
     };
-    Plan { changes: plan.changes.into_iter().map(annotated).collect(), ..plan }
+    let changes = plan.changes.into_iter().map(annotated).collect();
+    let mut advice = plan.advice;
+    advice.retain(|advice| {
+        let netdevs = &analysis.after().netdevs;
+        let netdev = netdevs.iter().find(|netdev| netdev.name == advice.subject);
+        let Some(netdev) = netdev.filter(|_| advice.needs_rfs) else { return true };
+        let verdict = verdict::rfs(look.get_or_init(|| Look::new(analysis)), netdev);
+        verdict.is_none_or(|verdict| verdict.claim != Claim::Hurt)
+    });
+    Plan { changes, advice, ..plan }
 }
 
 /// Plans the changes that reach a goal, with the verdicts on them in their reasons.

@@ -111,27 +111,42 @@ pub(super) fn advise(
         };
         if spread_queues.iter().map(|silo| bytes(silo)).sum::<f64>() >= all * SPREAD_SHARE {
             let moves = placements.iter().any(|it| it.moves && it.netdev.is(netdev));
-            part.advice.push(Advice {
-                subject: netdev.name.clone(),
-                text: advice(snapshot, netdev, heaviest, at, goal, moves),
-            });
+            let advise = |text, needs_rfs| Advice { subject: netdev.name.clone(), text, needs_rfs };
+            part.advice.push(advise(by_sockets(netdev, heaviest, at, goal, moves), false));
+            let by_rfs = by_rfs(snapshot, netdev, heaviest, goal);
+            part.advice.extend(by_rfs.map(|text| advise(text, true)));
         }
     }
     part
 }
 
-fn advice(
-    snapshot: &Snapshot,
-    netdev: &Netdev,
-    silo: &Silo,
-    at: ReaderSpread,
-    goal: &Goal,
-    moves: bool,
-) -> String {
+/// Advice to let the kernel or the device steer flows to their readers; `None` if it does.
+fn by_rfs(snapshot: &Snapshot, netdev: &Netdev, silo: &Silo, goal: &Goal) -> Option<String> {
+    let mut ways = Vec::new();
+    if !has_table(snapshot, goal) {
+        let mut text = "--rfs 32768 runs the protocol work of each flow on the cpu that last read \
+                        it, at one ipi per batch"
+            .to_owned();
+        if silo.consumers.iter().any(|consumer| consumer.protocols.contains(&Protocol::Udp)) {
+            text += " (connected sockets only: an unconnected UDP server gains nothing)";
+        }
+        ways.push(text);
+    }
+    if has_arfs(netdev) && goal.arfs.is_none() {
+        let driver = netdev.driver.as_deref().unwrap_or_default();
+        ways.push(format!("--rfs 32768 --arfs on lets the device do it ({driver} can)"));
+    }
+    (!ways.is_empty()).then(|| ways.join("; "))
+}
+
+/// Advice to let the application choose where its flows are read.
+fn by_sockets(netdev: &Netdev, silo: &Silo, at: ReaderSpread, goal: &Goal, moves: bool) -> String {
     let comm = silo.consumers.first().map_or("its workers", |consumer| consumer.comm.as_str());
-    let udp = silo.consumers.iter().any(|consumer| consumer.protocols.contains(&Protocol::Udp));
     let mut text = format!(
-        "its queues feed workers on {} cpus evenly ({:.0}% of {} on the busiest): {}",
+        "its queues feed workers on {} cpus evenly ({:.0}% of {} on the busiest): {}: let {comm} \
+         accept connections by CPU: SO_REUSEPORT with a socket per worker and \
+         SO_ATTACH_REUSEPORT_EBPF (or _CBPF) that returns the CPU, or hand each accepted \
+         connection to the worker of its SO_INCOMING_NAPI_ID",
         at.cpus,
         at.cpu * 100.0,
         silo.label(),
@@ -141,26 +156,10 @@ fn advice(
             "moving interrupts gains nothing. Move flows instead"
         }
     );
-    if !has_table(snapshot, goal) {
-        text += ": --rfs 32768 runs the protocol work of each flow on the cpu that last read it, \
-                 at one ipi per batch";
-        if udp {
-            text += " (connected sockets only: an unconnected UDP server gains nothing)";
-        }
-    }
-    if has_arfs(netdev) && goal.arfs.is_none() {
-        let driver = netdev.driver.as_deref().unwrap_or_default();
-        text += &format!("; --rfs 32768 --arfs on lets the device do it ({driver} can)");
-    }
     if can_steer(netdev) && goal.steer.is_empty() {
         text += "; if each worker listens on its own port, --steer 443/tcp=2-3 adds rules of the \
                  device that steer the port's flows to the queues near its worker (netsilo does \
                  not see which port a worker uses: name it)";
     }
-    text += &format!(
-        "; or let {comm} accept connections by CPU: SO_REUSEPORT with a socket per worker and \
-         SO_ATTACH_REUSEPORT_EBPF (or _CBPF) that returns the CPU, or hand each accepted \
-         connection to the worker of its SO_INCOMING_NAPI_ID"
-    );
     text
 }

@@ -190,6 +190,9 @@ pub struct Advice {
     pub subject: String,
     /// What to do, and the evidence for it.
     pub text: String,
+    /// Whether it is to switch RFS on, which the verdict on RFS may call harmful.
+    #[serde(skip)]
+    pub needs_rfs: bool,
 }
 
 /// Something that cannot or must not be done.

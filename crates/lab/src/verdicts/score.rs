@@ -164,9 +164,9 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
     });
     let within = calm.iter().filter(|change| change.abs() <= SMALL).count();
     Ok(format!(
-        "{table}\n\n{} pairs: {}. Of {full} pairs where something was full, {held} intervals of the \
-         forecast hold the measured change.\n\nOf {} verdicts of no clear change, {within} have a median \
-         within {:.0}%.",
+        "{table}\n\n{} pairs: {}. Of {full} pairs where something was full, {held} intervals of \
+         the forecast hold the measured change.\n\nOf {} verdicts of no clear change, {within} \
+         have a median within {:.0}%.",
         scores.len(),
         counts.join(", "),
         calm.len(),

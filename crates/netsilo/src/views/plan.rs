@@ -287,7 +287,8 @@ mod tests {
             after_cpu_ns_per_s: 32_000_000,
             distances: "default costs (see netsilo calibrate)".into(),
         };
-        let advice = Advice { subject: "eth0".into(), text: "give it 4 queues".into() };
+        let advice =
+            Advice { subject: "eth0".into(), text: "give it 4 queues".into(), needs_rfs: false };
         let plan = Plan {
             placements: vec![placement],
             predicted: Some(predicted),

@@ -63,8 +63,8 @@ pub(crate) struct Queue<'a> {
     pub(crate) crowd: f64,
     /// Softirq time of one packet on the CPU that polls it (ns); `None` if it was not measured.
     pub(crate) ns: Option<f64>,
-    /// Softirq time of one packet on the CPU to which RPS has taken it (ns); `None` where RPS is off
-    /// or this was not measured.
+    /// Softirq time of one packet on the CPU to which RPS has taken it (ns); `None` where RPS is
+    /// off or this was not measured.
     pub(crate) steered_ns: Option<f64>,
     /// Payload of one packet (bytes).
     pub(crate) bytes: f64,

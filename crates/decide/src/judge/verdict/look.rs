@@ -13,7 +13,8 @@ pub struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    /// Makes the judge. Shares of CPU time are judged even where times of packets are not the CPU's.
+    /// Makes the judge. Shares of CPU time are judged even where times of packets are not the
+    /// CPU's.
     pub fn new(analysis: &'a Analysis<'a>) -> Self {
         let work = Work::without_costs(analysis).map_err(|why| why.to_string());
         Self { analysis, judge: work.map(|work| Judge::new(work, 1.0)) }

@@ -274,7 +274,8 @@ fn steered(
         Ok(effect) => effect,
         Err(why) => return unjudged(work, remedy, why),
     };
-    let targets: CpuSet = targets.iter().filter(|cpu| !work.poll_share.contains_key(cpu)).collect();
+    let others: CpuSet = targets.iter().filter(|cpu| !work.poll_share.contains_key(cpu)).collect();
+    let targets = if others.is_empty() { targets.clone() } else { others };
     let one_flow =
         work.flows.is_some_and(|flows| flows.most == Some(1) || flows.heaviest.1 >= ONE_FLOW);
     // Moving one flow to one other CPU gains a little, but does not justify RPS.
