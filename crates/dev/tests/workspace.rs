@@ -15,7 +15,7 @@ use netsilo_dev::layers::modules::{Reference, Sources, references};
 const CRATES: [(&str, &str); 10] = [
     ("model", ""),
     ("predict", "model trial"),
-    ("decide", "model trial"),
+    ("decide", "model predict trial"),
     ("trial", "model"),
     ("sys", "model trial"),
     ("load", "model trial sys"),

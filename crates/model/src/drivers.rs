@@ -5,7 +5,6 @@
 //! [`crate::snapshot`]. Gives no advice.
 
 pub mod counters;
-pub mod flow_steering;
 pub mod irq_names;
 pub mod loss_stage;
 pub mod software;

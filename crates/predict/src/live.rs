@@ -18,6 +18,7 @@
 pub mod claim;
 pub(crate) mod completions;
 pub mod counts;
+pub(crate) mod expected;
 pub mod flows;
 pub mod forecast;
 pub mod judge;

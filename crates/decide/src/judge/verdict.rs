@@ -19,8 +19,9 @@ mod work;
 pub(in crate::judge) use interrupts::selects_a_mode;
 pub use look::Look;
 pub use netsilo_predict::live::claim::Claim;
+pub(crate) use packet_steering::FLOW_ENTRIES;
 pub use proposals::rps_onto;
-pub(crate) use proposals::{FLOW_ENTRIES, arfs, rfs, unsteerable, verdicts};
+pub(crate) use proposals::{arfs, rfs, unsteerable, verdicts};
 pub use remedy_verdict::{RemedyName, RemedyVerdict};
 pub(crate) use software::below;
 

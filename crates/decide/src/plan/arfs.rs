@@ -2,9 +2,9 @@
 
 use netsilo_model::change::{NTUPLE_FILTER, knobs};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::flow_steering::has_arfs;
 use netsilo_model::derive::reader_spread::ReaderSpread;
 use netsilo_model::derive::silo::Silo;
-use netsilo_model::drivers::flow_steering::has_arfs;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};

@@ -191,7 +191,7 @@ pub struct Advice {
     /// What to do, and the evidence for it.
     pub text: String,
     /// Whether it is to switch RFS on, which the verdict on RFS may call harmful.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub needs_rfs: bool,
 }
 

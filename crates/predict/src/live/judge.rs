@@ -13,7 +13,7 @@ use netsilo_trial::stats::Estimate;
 
 use crate::live::claim::{Claim, is_near_full};
 use crate::live::completions::{self, Moved};
-use crate::live::forecast::{AS_IT_IS, Expected, Limit};
+use crate::live::expected::{AS_IT_IS, Expected, Limit};
 use crate::live::loads::{self, Loads};
 use crate::live::placement::Placement;
 use crate::live::prices::Prices;

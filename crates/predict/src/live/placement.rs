@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::iter::once;
 
-use netsilo_model::drivers::flow_steering::arfs_is_on;
+use netsilo_model::derive::flow_steering::arfs_is_on;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::RxQueue;

@@ -1,7 +1,7 @@
 //! A setting of an observed machine, and which of its knobs the model knows.
 
 use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value, apply_to};
-use netsilo_model::drivers::flow_steering::arfs_is_on;
+use netsilo_model::derive::flow_steering::arfs_is_on;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::ethtool::Coalesce;
 use netsilo_model::snapshot::host::Snapshot;

@@ -4,9 +4,9 @@
 
 use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::flow_steering::{arfs_is_on, has_arfs};
 use netsilo_model::derive::receive_work::{Bounds, steerable_share};
 use netsilo_model::derive::silo::Silo;
-use netsilo_model::drivers::flow_steering::{arfs_is_on, has_arfs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Distance;
 use netsilo_predict::live::claim::{CLEAR, Claim, FULL};
@@ -14,10 +14,13 @@ use netsilo_trial::stats::Estimate;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::effect::{Effect, percent, unjudged};
-use crate::judge::verdict::proposals::FLOW_ENTRIES;
 use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
 use crate::judge::verdict::work::{self, NetdevWork};
 use crate::plan::{Goal, plan};
+
+/// Proposed entries of the global flow table (`Documentation/networking/scaling.rst`, for a busy
+/// server).
+pub(crate) const FLOW_ENTRIES: u32 = 32768;
 
 /// Minimum idle share of a CPU that can take more work.
 const ROOM: f64 = 0.25;

@@ -10,10 +10,6 @@ use crate::judge::verdict::work::NetdevWork;
 use crate::judge::verdict::{interrupts, packet_steering, poll, queues, software};
 use crate::plan::Plan;
 
-/// Proposed entries of the global flow table (`Documentation/networking/scaling.rst`, for a busy
-/// server).
-pub(crate) const FLOW_ENTRIES: u32 = 32768;
-
 /// The verdicts on all netdevs with receive traffic, each with the changes that it calls for; empty
 /// without rates. `spread` is the plan that spreads all interrupts and kthreads.
 pub(crate) fn verdicts(look: &Look<'_>, spread: &Plan) -> Vec<RemedyVerdict> {
