@@ -347,7 +347,10 @@ fn every_finding_fires_and_almost_does_not() {
         let case = FindingCase::of(*id);
         let observation = case.observe(&Values::new());
         let found = found_in(&observation, *id);
-        assert!(!found.findings.is_empty(), "{id}: not found in its case");
+        if found.findings.is_empty() {
+            wrong.push(format!("{id}: not found in its case"));
+            continue;
+        }
         let names = Names::of_threads(&observation);
         let folder = cases().join("check").join(id.as_str());
         assert_recorded(&folder, "fires", &values::check(&found, &names));
