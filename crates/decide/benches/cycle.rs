@@ -24,6 +24,7 @@ use std::time::Duration;
 use big_host::BigHost;
 use divan::{Bencher, black_box};
 use netsilo_decide::control::{Controller, Policy, WINDOW, WriteResult};
+use netsilo_decide::judge::findings::check;
 use netsilo_decide::plan::find_outcome::FoundOutcome;
 use netsilo_decide::plan::{AlgorithmName, Goal, Xps, plan};
 use netsilo_decide::report::Report;
@@ -114,6 +115,14 @@ fn d_report(bencher: Bencher<'_, '_>) {
 fn e_plan(bencher: Bencher<'_, '_>, algorithm: AlgorithmName) {
     let goal = Goal { algorithm, ..Goal::default() };
     bencher.bench(|| plan(&analysis(&goal), &goal));
+}
+
+/// All findings and verdicts.
+#[divan::bench(sample_count = 3)]
+fn e_check(bencher: Bencher<'_, '_>) {
+    let goal = Goal::default();
+    let analysis = analysis(&goal);
+    bencher.bench_local(|| check(&analysis));
 }
 
 /// Also RPS, RFS and XPS of all queues.
