@@ -295,8 +295,8 @@ fn caveat(lab: &Lab) -> &'static str {
     match lab.accel() {
         Accel::Kvm => "The guest's CPUs are real (KVM); its NIC is virtio.",
         _ => {
-            "Emulated CPUs: counts and shares of bytes hold anywhere, times and requests/s only \
-             compared with each other, in this table."
+            "Emulated CPUs: counts and shares of bytes do not depend on their speed. Compare times \
+             and requests/s only within this table."
         }
     }
 }

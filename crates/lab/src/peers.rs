@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Peers) -> Result<()> {
         let title = format!("{}; seed {}", recorded.about, recorded.seed);
         print(&format!("{title}\n{}", tables.join("\n")), &recorded)?;
     }
-    say("Of emulated CPUs, counts and shares of bytes hold anywhere, rates only side by side.")
+    say("Counts do not depend on the speed of emulated CPUs; rates compare only within a table.")
 }
 
 impl<'a> Compared<'a> {

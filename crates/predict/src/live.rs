@@ -28,5 +28,5 @@ pub(crate) mod prices;
 pub mod proposal;
 pub(crate) mod resplit;
 pub(crate) mod supposed;
-pub mod unknowns;
+pub(crate) mod unknowns;
 pub mod work;

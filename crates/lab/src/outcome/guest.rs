@@ -1,6 +1,6 @@
 //! Measures placements of NICs' queues in a guest of two sockets.
 //!
-//! Counts hold anywhere. Rates compare only with each other, as the CPUs are emulated.
+//! Counts do not depend on the speed of emulated CPUs. Rates compare only with each other.
 
 use std::collections::BTreeSet;
 use std::path::Path;

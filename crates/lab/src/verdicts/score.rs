@@ -141,11 +141,9 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
         }
         scores.push(score);
         calm.extend((verdict == Claim::NoClearChange).then(|| pair.change()));
-        let percent = |share: f64| format!("{:+.0}%", share * 100.0);
-        let interval = |Estimate { value, low, high }: Estimate| {
-            format!("{} ({} to {})", percent(value), percent(low), percent(high))
-        };
-        let change = pair.interval().map_or_else(|| percent(pair.change()), interval);
+        let change = pair
+            .interval()
+            .map_or_else(|| format!("{:+.0}%", pair.change() * 100.0), Estimate::in_percent);
         let without = middle(&pair.off.rates);
         table.add_row([
             pair.load.name.clone(),
@@ -154,7 +152,7 @@ pub(super) fn table(recorded: &Recorded, folder: &Path) -> Result<String> {
             change,
             verdict.to_string(),
             score.to_string(),
-            expected.map_or_else(|| "-".to_owned(), |(gain, _)| interval(gain)),
+            expected.map_or_else(|| "-".to_owned(), |(gain, _)| gain.in_percent()),
         ]);
     }
     let all = [Score::Right, Score::Wrong, Score::NotShown, Score::SaysNothing];

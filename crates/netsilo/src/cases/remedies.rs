@@ -120,7 +120,7 @@ fn assert_one_answer(path: &Path, observation: &Observation) -> usize {
     let written = verdicts.iter().filter(|it| !it.changes.is_empty());
     let mut count = 0;
     for verdict in written.filter(|it| !BOUNDED.contains(&it.remedy)) {
-        let Gain::Forecast { load_that_fits, .. } = verdict.bound else { continue };
+        let Gain::Forecast { load_that_fits, .. } = verdict.gain else { continue };
         let proposal = Proposal::new("same", analysis.after(), &verdict.changes);
         let Ok(forecast) = forecast_of(&analysis, 1.0, &[proposal]) else { continue };
         let gain = forecast.settings[1].gain;

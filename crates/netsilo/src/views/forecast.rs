@@ -46,7 +46,7 @@ pub(crate) fn gain(forecast: &Forecast, name: &str) -> Option<Styled> {
 
 /// The forecast of a remedy, in words.
 pub(crate) fn forecast_in_words(gain: Estimate, limit: &str) -> String {
-    format!("forecast: {} of the load that fits, then {limit} is full", change(Some(gain), true))
+    format!("forecast: {} of the load that fits, then {limit} is full", gain.in_percent())
 }
 
 /// The change by a setting. Where nothing is full, more room than there is has no effect.
@@ -54,10 +54,10 @@ fn of(now: &Expected, setting: &Expected) -> Styled {
     let is_clear = matches!(setting.claim, Some(Claim::Help | Claim::Hurt));
     let is_idle = !is_near_full(now.fits.value);
     match setting.gain.filter(|gain| !is_clear && is_idle && !gain.contains(0.0)) {
-        Some(Estimate { low, high, .. }) => Styled::new(
-            Meaning::Quiet,
-            format_args!("nothing is full ({:+.0}% to {:+.0}%)", 100.0 * low, 100.0 * high),
-        ),
+        Some(gain) => {
+            let range = gain.percent_range();
+            Styled::new(Meaning::Quiet, format_args!("nothing is full ({range})"))
+        }
         None => change(setting.gain, is_clear),
     }
 }

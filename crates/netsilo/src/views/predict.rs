@@ -78,18 +78,15 @@ pub(super) fn table(rows: Vec<Vec<Cell>>, presentation: Presentation) -> Styled 
 /// The change against the first setting, with its interval; `is_clear` where it may be claimed.
 pub(crate) fn change(gain: Option<Estimate>, is_clear: bool) -> Styled {
     let Some(gain) = gain else { return "-".to_owned().into() };
-    let Estimate { value, low, high } = gain;
-    if (low, high) == (0.0, 0.0) {
+    if (gain.low, gain.high) == (0.0, 0.0) {
         return Styled::new(Meaning::Quiet, "no change");
     }
-    // Adding 0.0 turns -0.0 into 0.0: never "-0%".
-    let percent = |share: f64| (100.0 * share).round() + 0.0;
-    let interval = format!("({:+}% to {:+}%)", percent(low), percent(high));
     if !is_clear {
-        return Styled::new(Meaning::Quiet, format_args!("no clear change {interval}"));
+        let range = gain.percent_range();
+        return Styled::new(Meaning::Quiet, format_args!("no clear change ({range})"));
     }
-    let meaning = if value > 0.0 { Meaning::Good } else { Meaning::Bad };
-    Styled::new(meaning, format_args!("{:+}% {interval}", percent(value)))
+    let meaning = if gain.value > 0.0 { Meaning::Good } else { Meaning::Bad };
+    Styled::new(meaning, gain.in_percent())
 }
 
 /// A bar of a share from 0 to 1.

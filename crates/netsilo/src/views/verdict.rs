@@ -11,7 +11,6 @@ use crate::tell::palette::Meaning;
 use crate::tell::styled::Styled;
 use crate::views::check::{evidence, measure};
 use crate::views::forecast::forecast_in_words;
-use crate::views::predict::change;
 use crate::views::table::{joined, lines};
 
 /// Renders the verdicts, each with its forecast, and the source of the weights. Remedies that would
@@ -24,8 +23,10 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
         return text;
     }
     let row = |it: &RemedyVerdict| {
-        let gain = match it.bound {
-            Gain::Forecast { load_that_fits: gain, .. } => change(Some(gain), true),
+        let gain = match it.gain {
+            Gain::Forecast { load_that_fits: gain, .. } => {
+                Styled::new(meaning(it.claim), gain.in_percent())
+            }
             _ => "-".to_owned().into(),
         };
         vec![
@@ -98,7 +99,7 @@ fn reasons(text: &mut Styled, verdict: &RemedyVerdict) {
     text.push(meaning(*claim), claim);
     let _ = writeln!(text);
     evidence(text, &verdict.reasons, true);
-    let _ = match &verdict.bound {
+    let _ = match &verdict.gain {
         Gain::Forecast { load_that_fits, limit } => {
             writeln!(text, "  {}", forecast_in_words(*load_that_fits, limit))
         }

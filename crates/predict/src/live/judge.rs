@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::receive_work::Bounds;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
@@ -191,7 +192,7 @@ impl State {
         let (loads, full) = of_setting.unwrap_or_else(|| (it.before.clone(), it.full.clone()));
         let now = as_it_is.like(it.assumptions);
         let receives = now.before.cpus.keys().chain(loads.cpus.keys()).copied();
-        let stay = (receives.collect::<CpuSet>(), it.assumptions.tasks_stay);
+        let stay = Staying { cpus: receives.collect(), share: it.assumptions.tasks_stay };
         let cpus = judge.cpus(it, &loads);
         let (fits, limit) = limit(&judge.work, &judge.cpus(it, &full), &stay);
         let (fits_now, limit_now) =
@@ -206,10 +207,19 @@ impl State {
     }
 }
 
+/// Tasks that do not leave a CPU that softirqs fill.
+#[derive(Debug, Default)]
+struct Staying {
+    /// The CPUs.
+    cpus: CpuSet,
+    /// The share of the tasks' time.
+    share: f64,
+}
+
 /// How many times the load fits, and what is full then: the busiest resource (Denning and Buzen
-/// 1978); `cpus` are loads with full polls. Tasks leave a CPU that softirqs fill, but not pinned
-/// ones, and not this share of those on these CPUs.
-fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>, stay: &(CpuSet, f64)) -> (f64, Limit) {
+/// 1978); `cpus` are loads with full polls. Tasks leave a CPU that softirqs fill, except pinned
+/// ones and those in `stay`.
+fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>, stay: &Staying) -> (f64, Limit) {
     let room = |cpu: &CpuId| work.room.get(cpu).copied().unwrap_or(1.0);
     let share = |is_in: &dyn Fn(CpuId) -> bool| {
         let these = || cpus.iter().filter(|(cpu, _)| is_in(**cpu));
@@ -224,7 +234,7 @@ fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>, stay: &(CpuSet, f64))
         }
     }
     for (cpu, time) in cpus {
-        let stays = if stay.0.contains(*cpu) { stay.1 } else { 0.0 };
+        let stays = if stay.cpus.contains(*cpu) { stay.share } else { 0.0 };
         let tasks = stays * (time.usr + time.sys);
         let share = (time.softirq + tasks) / room(cpu);
         if share > fullest.0 {
@@ -262,8 +272,8 @@ fn interval(likely: f64, ends: impl Iterator<Item = [f64; 2]>) -> Estimate {
     Estimate { value: likely, low: likely * (-down.sqrt()).exp(), high: likely * up.sqrt().exp() }
 }
 
-/// The interval of a gain without what has the other sign, unless one of the ratios alone has it:
-/// that several things do not help does not help.
+/// The interval of a gain, cut at zero unless one of the ratios alone is on the other side of 1:
+/// several things of which none helps do not help together.
 fn with_sign_of(gain: Estimate, ratios: &[f64]) -> Estimate {
     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min) - 1.0;
     let most = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max) - 1.0;
@@ -284,6 +294,13 @@ impl Judge<'_> {
     /// The work at the load that is asked for.
     pub fn work(&self) -> &Work<'_> {
         &self.work
+    }
+
+    /// The share of a packet's softirq time after driver and GRO on a netdev: its likely value, and
+    /// the ends of its range. `None` for a netdev that receives nothing.
+    pub fn protocol_share(&self, netdev: &Netdev) -> Option<Bounds> {
+        let queue = self.work.queues.iter().find(|queue| queue.silo.netdev.is(netdev))?;
+        Some(self.likely.prices.protocol_bounds(queue, self.work.protocol_share))
     }
 
     /// What a setting would do, and what had to be assumed of it, in words; `None` if there is no
@@ -316,16 +333,20 @@ impl Judge<'_> {
     }
 
     /// What it would do if softirqs took this much less of each CPU's time, at worst, likely and at
-    /// best.
-    pub fn relieved(&self, name: &str, less: [&BTreeMap<CpuId, f64>; 3]) -> Expected {
-        let now = self.as_it_is();
+    /// best, compared with the machine as it is.
+    pub fn relieved(
+        &self,
+        now: &Expected,
+        name: &str,
+        less: [&BTreeMap<CpuId, f64>; 3],
+    ) -> Expected {
         let [worst, likely, best] = less.map(|less| {
             let mut cpus = self.cpus(&self.likely, &self.likely.full);
             for (cpu, time) in &mut cpus {
                 let less = less.get(cpu).copied().unwrap_or(0.0);
                 time.softirq = (time.softirq - less).max(0.0);
             }
-            let (fits, limit) = limit(&self.work, &cpus, &(CpuSet::new(), 0.0));
+            let (fits, limit) = limit(&self.work, &cpus, &Staying::default());
             (fits, limit, cpus)
         });
         let fits = interval(likely.0, [[worst.0, best.0]].into_iter());
@@ -337,7 +358,7 @@ impl Judge<'_> {
             gain: Some(gain),
             limit: likely.1,
             cpus: likely.2,
-            ..now
+            ..now.clone()
         }
     }
 

@@ -26,7 +26,7 @@ const PROTOCOL_OF_SMALL: (f64, f64) = (0.45, 0.85);
 /// Mean packet size in bytes up to which packets are small.
 const SMALL_BYTES: f64 = 512.0;
 
-/// What the steps cost, for one draw of the parameters.
+/// What the steps cost, under one set of assumptions.
 #[derive(Debug)]
 pub(crate) struct Prices<'a> {
     values: Values,
@@ -129,12 +129,17 @@ impl<'a> Prices<'a> {
 
     /// Share of a packet's softirq time after driver and GRO.
     pub(crate) fn protocol_share(&self, queue: &Queue<'_>, sampled: Option<Bounds>) -> f64 {
-        let Bounds { least, likely, most } = sampled.unwrap_or_else(|| self.usual_share(queue));
+        let Bounds { least, likely, most } = self.protocol_bounds(queue, sampled);
         match self.assumptions.division {
             End::Worst => least,
             End::Likely => likely,
             End::Best => most,
         }
+    }
+
+    /// The likely share, and the ends of its range.
+    pub(crate) fn protocol_bounds(&self, queue: &Queue<'_>, sampled: Option<Bounds>) -> Bounds {
+        sampled.unwrap_or_else(|| self.usual_share(queue))
     }
 
     /// The same where it was not sampled.
@@ -152,7 +157,9 @@ impl<'a> Prices<'a> {
             + values.completion
             + values.interrupt / queue.batch;
         let likely = protocol / (poll + protocol);
-        let (least, most) = if queue.bytes <= SMALL_BYTES { PROTOCOL_OF_SMALL } else { PROTOCOL };
+        // Packets of unknown size may be large.
+        let is_small = queue.bytes > 0.0 && queue.bytes <= SMALL_BYTES;
+        let (least, most) = if is_small { PROTOCOL_OF_SMALL } else { PROTOCOL };
         Bounds { least: likely.min(least), likely, most: likely.max(most) }
     }
 

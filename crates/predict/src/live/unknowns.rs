@@ -1,19 +1,15 @@
 //! What an observation leaves open, and the range of each such quantity.
 //!
 //! A forecast is computed with the likely value of each, and again with one of them at either end
-//! of its range. The differences, which are independent, give the interval, and the largest one
-//! says what to measure.
+//! of its range. The differences, which are independent, give the interval.
 
 use netsilo_model::cost::weights::CostSource;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::seen_costs::seen_ipis;
-use serde::Serialize;
 
 /// A quantity that was not measured, or not exactly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Unknown {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unknown {
     /// What a packet costs that crosses from one CPU to another: its IPIs and cache lines.
     Crossing,
     /// What a poll costs before its first packet.
@@ -27,12 +23,11 @@ pub enum Unknown {
 }
 
 /// The value of an unknown quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// The one that is worst for a setting that moves work.
     Worst,
     /// The likely one.
-    #[default]
     Likely,
     /// The best one.
     Best,
@@ -75,7 +70,7 @@ impl Default for Assumptions {
 
 impl Unknown {
     /// All of them.
-    pub const ALL: [Self; 5] =
+    pub(crate) const ALL: [Self; 5] =
         [Self::Crossing, Self::Polls, Self::Division, Self::Flows, Self::Scheduler];
 
     /// The assumptions with this quantity at either end of its range, the others likely.

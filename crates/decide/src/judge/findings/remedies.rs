@@ -157,7 +157,7 @@ fn finding(id: FindingId, verdict: &RemedyVerdict, title: &str, remedies: Vec<Re
 fn remedy(verdict: &RemedyVerdict, what: &str, cost: Option<&str>) -> Remedy {
     Remedy {
         what: what.to_owned(),
-        gain: verdict.bound.clone(),
+        gain: verdict.gain.clone(),
         cost: cost.map(str::to_owned),
         not_when: verdict.not_when.clone(),
         changes: verdict.changes.clone(),

@@ -3,7 +3,6 @@
 use netsilo_model::change::Change;
 use netsilo_predict::live::claim::{Claim, is_near_full};
 use netsilo_predict::live::forecast::{Expected, Limit};
-use netsilo_predict::live::judge::Judge;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_trial::stats::Estimate;
 
@@ -13,28 +12,29 @@ use crate::judge::verdict::work::NetdevWork;
 
 /// The forecast of a remedy, and of the machine as it is.
 #[derive(Debug, Clone)]
-pub(super) struct Effect {
-    pub(super) now: Expected,
+pub(super) struct Effect<'a> {
+    pub(super) now: &'a Expected,
     pub(super) then: Expected,
     /// Relative change of the load that fits.
     pub(super) gain: Estimate,
     pub(super) claim: Claim,
 }
 
-impl Effect {
+impl<'a> Effect<'a> {
     /// Judges changes. The error says why they cannot be judged.
-    pub(super) fn of(work: &NetdevWork<'_>, changes: &[Change]) -> Result<Self, String> {
-        let judge = work.look.judge.as_ref().map_err(Clone::clone)?;
-        let proposal = Proposal::new("remedy", work.look.analysis.after(), changes);
+    pub(super) fn of(work: &NetdevWork<'a>, changes: &[Change]) -> Result<Self, String> {
+        let (judge, now) = work.look.judge.as_ref().map_err(Clone::clone)?;
+        let proposal = Proposal::new("remedy", work.analysis.after(), changes);
         let (then, _) = judge.judge(&proposal);
-        let then = then.ok_or("the machine with it is not known")?;
-        let unknown = || format!("its effect is not modelled: {}", then.not_modeled.join("; "));
-        Self::new(judge.as_it_is(), then.clone()).ok_or_else(unknown)
+        Self::new(now, then.ok_or("the machine with it is not known")?)
     }
 
-    /// The effect of a forecast; `None` if it has no gain.
-    pub(super) fn new(now: Expected, then: Expected) -> Option<Self> {
-        Some(Self { gain: then.gain?, claim: then.claim?, now, then })
+    /// The effect of a forecast. The error says what the model lacks.
+    pub(super) fn new(now: &'a Expected, then: Expected) -> Result<Self, String> {
+        match (then.gain, then.claim) {
+            (Some(gain), Some(claim)) => Ok(Self { now, then, gain, claim }),
+            _ => Err(format!("its effect is not modelled: {}", then.not_modeled.join("; "))),
+        }
     }
 
     /// Whether something is nearly full now.
@@ -43,30 +43,29 @@ impl Effect {
     }
 
     /// The forecast as the gain of a remedy.
-    pub(super) fn bound(&self) -> Gain {
+    pub(super) fn as_gain(&self) -> Gain {
         Gain::Forecast { load_that_fits: self.gain, limit: self.then.limit.to_string() }
     }
 
     /// What is full now, in words.
     pub(super) fn now(&self, work: &NetdevWork<'_>) -> String {
-        full_now(work, &self.now)
+        full_now(work, self.now)
     }
 
     /// The interval of the gain, as `+3% to +20%`.
     pub(super) fn between(&self) -> String {
-        // Adding 0.0 turns -0.0 into 0.0: never "-0%".
-        let percent = |share: f64| (share * 100.0).round() + 0.0;
-        format!("{:+}% to {:+}%", percent(self.gain.low), percent(self.gain.high))
+        self.gain.percent_range()
     }
 }
 
 /// The verdict on a remedy that cannot be judged: unknown, unless nothing is full that it could
 /// relieve.
 pub(super) fn unjudged(work: &NetdevWork<'_>, remedy: RemedyName, why: String) -> RemedyVerdict {
-    let now = work.look.judge.as_ref().ok().map(Judge::as_it_is);
-    match now.filter(|now| !is_near_full(now.fits.value)) {
-        Some(now) => RemedyVerdict::new(work, remedy, Claim::NoClearChange, full_now(work, &now)),
-        None => RemedyVerdict::new(work, remedy, Claim::Unknown, why),
+    match &work.look.judge {
+        Ok((_, now)) if !is_near_full(now.fits.value) => {
+            RemedyVerdict::new(work, remedy, Claim::NoClearChange, full_now(work, now))
+        }
+        _ => RemedyVerdict::new(work, remedy, Claim::Unknown, why),
     }
 }
 
@@ -93,9 +92,7 @@ fn full_now(work: &NetdevWork<'_>, now: &Expected) -> String {
             let idle = percent(work.mean_idle(&work.cpus()));
             format!("the cpus are idle {idle} of the time, and no single cpu is the bottleneck")
         }
-        Limit::Link(_) => {
-            format!("the link is {} full", percent(work.link.unwrap_or(0.0)))
-        }
+        Limit::Link(_) => format!("{} is {} full", now.limit, percent(1.0 / fits)),
     }
 }
 

@@ -196,8 +196,8 @@ fn fewer_interrupts(work: &NetdevWork<'_>, remedy: RemedyName, now: Evidence) ->
         cpus.map(|cpu| (*cpu, share * hardirq(cpu).unwrap_or(0.0))).collect()
     });
     let [worst, likely, best] = &less;
-    let effect = work.look.judge.as_ref().ok().and_then(|judge| {
-        Effect::new(judge.as_it_is(), judge.relieved("fewer interrupts", [worst, likely, best]))
+    let effect = work.look.judge.as_ref().ok().and_then(|(judge, now)| {
+        Effect::new(now, judge.relieved(now, "fewer interrupts", [worst, likely, best])).ok()
     });
     let Some(effect) = effect else {
         return verdict(Claim::Unknown, "what saturates is not known".into());
@@ -214,7 +214,7 @@ fn fewer_interrupts(work: &NetdevWork<'_>, remedy: RemedyName, now: Evidence) ->
                 percent(time),
                 effect.between()
             );
-            verdict(Claim::Help, because).bound(effect.bound()).not_when(
+            verdict(Claim::Help, because).gain(effect.as_gain()).not_when(
                 "each request waits for the previous answer: the device's or timer's wait delays \
                  each answer",
             )
@@ -223,7 +223,7 @@ fn fewer_interrupts(work: &NetdevWork<'_>, remedy: RemedyName, now: Evidence) ->
             Claim::NoClearChange,
             format!("{}; fewer interrupts: {}", effect.now(work), effect.between()),
         )
-        .bound(effect.bound()),
+        .gain(effect.as_gain()),
     }
 }
 

@@ -5,7 +5,7 @@
 use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::flow_steering::{arfs_is_on, has_arfs};
-use netsilo_model::derive::receive_work::{Bounds, steerable_share};
+use netsilo_model::derive::receive_work::{Bounds, movable_share, steerable_share};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Distance;
@@ -26,6 +26,7 @@ pub(crate) const FLOW_ENTRIES: u32 = 32768;
 const ROOM: f64 = 0.25;
 /// Share of the packets from which one flow dominates, so that RPS cannot spread them.
 const ONE_FLOW: f64 = 0.9;
+
 /// Whether RPS is on for any queue with traffic.
 pub(super) fn rps_is_on(work: &NetdevWork<'_>) -> bool {
     work.silos.iter().any(|silo| {
@@ -55,7 +56,7 @@ pub(super) fn targets(work: &NetdevWork<'_>) -> CpuSet {
 fn planned(work: &NetdevWork<'_>, goal: Goal) -> Vec<Change> {
     let netdevs = vec![work.netdev.name.clone()];
     let goal = Goal { netdevs, irqs: false, even_if_owned: true, ..goal };
-    plan(work.look.analysis, &goal).changes
+    plan(work.analysis, &goal).changes
 }
 
 /// The verdict on RPS onto these CPUs.
@@ -143,11 +144,14 @@ pub(super) fn arfs(work: &NetdevWork<'_>) -> RemedyVerdict {
         Ok(effect) => effect,
         Err(why) => return unjudged(work, remedy, why),
     };
-    let rfs = planned(work, Goal { rfs: Some(FLOW_ENTRIES), ..Goal::default() });
-    let rfs = Effect::of(work, &rfs).map_or(0.0, |rfs| rfs.gain.value);
-    let adds = effect.gain.value - rfs >= CLEAR;
-    let claim =
-        if adds || effect.claim == Claim::Hurt { effect.claim } else { Claim::NoClearChange };
+    let by_rfs_alone = || {
+        let rfs = planned(work, Goal { rfs: Some(FLOW_ENTRIES), ..Goal::default() });
+        Effect::of(work, &rfs).map_or(0.0, |rfs| rfs.gain.value)
+    };
+    let claim = match effect.claim {
+        Claim::Help if effect.gain.value - by_rfs_alone() < CLEAR => Claim::NoClearChange,
+        claim => claim,
+    };
     let (now, between) = (effect.now(work), effect.between());
     let because = match claim {
         Claim::Help => format!("{now}; its readers run on other cpus ({between})"),
@@ -157,7 +161,7 @@ pub(super) fn arfs(work: &NetdevWork<'_>) -> RemedyVerdict {
         _ => format!("{now}; with aRFS: {between}"),
     };
     RemedyVerdict::new(work, remedy, claim, because)
-        .bound(effect.bound())
+        .gain(effect.as_gain())
         .reasons(steerable(share))
         .calls_for(Claim::Help, changes)
         .not_when("connections are short: each needs its own filter in the device")
@@ -200,7 +204,7 @@ pub(super) fn rps_in_effect(work: &NetdevWork<'_>) -> RemedyVerdict {
     let mut reasons = machine(work, &targets);
     reasons.extend(costs_of_steering("for rps", (-ipis, -time), work));
     RemedyVerdict::new(work, remedy, claim, because)
-        .bound(off.bound())
+        .gain(off.as_gain())
         .reasons(reasons)
         .calls_for(Claim::Hurt, changes)
 }
@@ -261,7 +265,7 @@ fn in_effect(work: &NetdevWork<'_>) -> bool {
 }
 
 /// IPIs per second and CPU time that a remedy adds.
-fn added(effect: &Effect) -> (f64, f64) {
+fn added(effect: &Effect<'_>) -> (f64, f64) {
     let Effect { now, then, .. } = effect;
     (then.ipis_per_s - now.ipis_per_s, then.cpu_time.value - now.cpu_time.value)
 }
@@ -283,8 +287,7 @@ fn steered(
         work.flows.is_some_and(|flows| flows.most == Some(1) || flows.heaviest.1 >= ONE_FLOW);
     // Moving one flow to one other CPU gains a little, but does not justify RPS.
     let many_would_help = effect.is_near() && effect.gain.value >= CLEAR;
-    let depends_on_flows =
-        work.flows.is_none() && remedy != RemedyName::Rfs && work.main_poller().is_some();
+    let depends_on_flows = work.flows.is_none() && remedy != RemedyName::Rfs;
     let claim = match effect.claim {
         Claim::Help if one_flow => Claim::NoClearChange,
         Claim::Help | Claim::NoClearChange if depends_on_flows && many_would_help => Claim::Unknown,
@@ -325,15 +328,15 @@ fn steered(
         }
         Claim::NoClearChange => format!("{}; it would add {adds}", effect.now(work)),
     };
-    let bound = match claim {
+    let gain = match claim {
         Claim::Unknown => Gain::Unknown("the number of flows was not counted".into()),
-        _ => effect.bound(),
+        _ => effect.as_gain(),
     };
     let mut reasons = machine(work, &targets);
     reasons.extend(split(work));
     reasons.extend(costs_of_steering("that it would send", (ipis, time), work));
     RemedyVerdict::new(work, remedy, claim, because)
-        .bound(bound)
+        .gain(gain)
         .reasons(reasons)
         .calls_for(Claim::Help, changes)
 }
@@ -348,12 +351,8 @@ fn costs_of_steering(what: &str, added: (f64, f64), work: &NetdevWork<'_>) -> Ve
     });
     let mut reasons = vec![Evidence::new(format!("ipis {what}"), Measure::PerSecond(ipis), source)];
     reasons.extend(each);
-    let added = Measure::Share(time);
-    reasons.push(Evidence::new(
-        "time that steering adds, on all cpus",
-        added,
-        work.costs_source.clone(),
-    ));
+    let time = Measure::Share(time);
+    reasons.push(Evidence::new("time that steering adds, on all cpus", time, source));
     reasons
 }
 
@@ -443,16 +442,16 @@ pub(super) fn machine(work: &NetdevWork<'_>, targets: &CpuSet) -> Vec<Evidence> 
 }
 
 /// The share of the softirq that can move off the polling CPU, as evidence.
-fn split(work: &NetdevWork<'_>) -> Vec<Evidence> {
-    let Some(sampled) = &work.movable else {
-        let what = Measure::Text("30% to 85%".into());
-        let source = "not measured, a bound (docs/model.md); netsilo show --stages measures it";
-        return vec![Evidence::new("softirq share after driver and GRO", what, source)];
-    };
-    let Bounds { least, most, .. } = sampled.share;
+fn split(work: &NetdevWork<'_>) -> Option<Evidence> {
+    let (judge, _) = work.look.judge.as_ref().ok()?;
+    let Bounds { least, most, .. } = judge.protocol_share(work.netdev)?;
     let between = Measure::Text(format!("{} to {}", percent(least), percent(most)));
-    let source = format!("{:.0} samples by stage", sampled.samples);
-    vec![Evidence::new("softirq share after driver and GRO", between, source)]
+    let polling = work.poll_share.keys();
+    let source = match movable_share(&work.analysis.observation.attribution, polling) {
+        Some(sampled) => format!("{:.0} samples by stage", sampled.samples),
+        None => "not measured, a bound (docs/model.md); netsilo show --stages measures it".into(),
+    };
+    Some(Evidence::new("softirq share after driver and GRO", between, source))
 }
 
 impl RemedyVerdict {

@@ -59,7 +59,7 @@ pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
             };
             let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(work.netdev) };
             let verdict = RemedyVerdict::new(work, remedy, Claim::Help, because)
-                .bound(losses(lost))
+                .gain(losses(lost))
                 .reasons(reasons);
             let reason = "a ring of twice the size holds bursts of twice the size";
             verdict.writes(work, knob, edit, reason).not_when(
@@ -123,7 +123,7 @@ pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
             "softirq runs end with work left while packets are lost, and the cpu that polls has \
              idle time",
         )
-        .bound(losses(lost))
+        .gain(losses(lost))
         .writes(
             work,
             knobs::Sysctl { name: BUDGET.into() },

@@ -57,7 +57,7 @@ pub(super) fn spread(work: &NetdevWork<'_>, spread: &Plan) -> RemedyVerdict {
         _ => format!("{}; with interrupts spread: {}", effect.now(work), effect.between()),
     };
     RemedyVerdict::new(work, remedy, effect.claim, because)
-        .bound(effect.bound())
+        .gain(effect.as_gain())
         .reasons(shares(work))
         .calls_for(Claim::Help, spread.changes.clone())
         .not_when(
@@ -155,9 +155,9 @@ pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
             effect.between()
         ),
     };
-    let bound = match claim {
+    let gain = match claim {
         Claim::Unknown => Gain::Unknown("the number of flows was not counted".into()),
-        _ => effect.bound(),
+        _ => effect.as_gain(),
     };
     let mut reasons = shares(work);
     reasons.push(Evidence::new(
@@ -166,7 +166,7 @@ pub(super) fn more(work: &NetdevWork<'_>) -> RemedyVerdict {
         "ethtool -l",
     ));
     RemedyVerdict::new(work, remedy, claim, because)
-        .bound(bound)
+        .gain(gain)
         .reasons(reasons)
         .calls_for(Claim::Help, changes)
         .not_when("traffic must not stop for the seconds that the device takes to reconfigure")
@@ -206,7 +206,7 @@ pub(super) fn threaded(work: &NetdevWork<'_>) -> RemedyVerdict {
         effect.between()
     );
     RemedyVerdict::new(work, remedy, effect.claim, because)
-        .bound(effect.bound())
+        .gain(effect.as_gain())
         .reasons(self::shares(work))
         .calls_for(Claim::Help, changes)
         .not_when("latency matters more than throughput: each poll waits for the scheduler")

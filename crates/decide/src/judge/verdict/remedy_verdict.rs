@@ -25,7 +25,7 @@ pub struct RemedyVerdict {
     #[serde(rename = "because")]
     pub reason: String,
     /// The gain.
-    pub bound: Gain,
+    pub gain: Gain,
     /// The measurements that support the verdict.
     pub reasons: Vec<Evidence>,
     /// The changes to write; empty when none is advised or netsilo cannot write it.
@@ -109,7 +109,7 @@ impl RemedyVerdict {
         reason: impl Into<String>,
     ) -> Self {
         let reason = reason.into();
-        let bound = match claim {
+        let gain = match claim {
             Claim::Unknown => Gain::Unknown(reason.clone()),
             _ => Gain::Nothing(reason.clone()),
         };
@@ -118,15 +118,15 @@ impl RemedyVerdict {
             subject: Subject::Netdev(netdev.name.clone()),
             claim,
             reason,
-            bound,
+            gain,
             reasons: Vec::new(),
             changes: Vec::new(),
             not_when: None,
         }
     }
 
-    pub(super) fn bound(self, bound: Gain) -> Self {
-        Self { bound, ..self }
+    pub(super) fn gain(self, gain: Gain) -> Self {
+        Self { gain, ..self }
     }
 
     pub(super) fn reasons(self, reasons: Vec<Evidence>) -> Self {

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::backlog::BacklogWork;
-use netsilo_model::derive::receive_work::{Bounds, MovableShare, movable_share, steerable_share};
-use netsilo_model::derive::seen_costs::machine_costs;
+use netsilo_model::derive::receive_work::{Bounds, steerable_share};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::utilization::{CpuUtilization, utilization};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -45,14 +44,8 @@ pub(super) struct NetdevWork<'a> {
     pub(super) polls_per_s: f64,
     /// Whether NAPI polls it; else the senders' backlogs have its packets.
     pub(super) has_napi: bool,
-    /// Share of its softirq time after driver and GRO; `None` if it was not sampled.
-    pub(super) movable: Option<MovableShare>,
     /// The flows; `None` when they were not counted.
     pub(super) flows: Option<Flows>,
-    /// Utilisation of the link (0 to 1) in its busier direction; `None` without a known speed.
-    pub(super) link: Option<f64>,
-    /// Where the weights of the cost model come from, in words.
-    pub(super) costs_source: String,
 }
 
 impl<'a> NetdevWork<'a> {
@@ -85,10 +78,7 @@ impl<'a> NetdevWork<'a> {
             },
             polls_per_s: backlog.as_ref().map_or_else(|| polls(&silos), |it| it.polls_per_s),
             has_napi: backlog.is_none(),
-            movable: movable_share(&analysis.observation.attribution, poll_share.keys()),
             flows: Flows::of(analysis, netdev, &silos),
-            link: analysis.link_use(netdev),
-            costs_source: machine_costs(analysis).source_in_words(),
             look,
             analysis,
             netdev,
