@@ -24,7 +24,6 @@ pub mod forecast;
 pub mod judge;
 pub(crate) mod loads;
 pub(crate) mod placement;
-pub(crate) mod prices;
 pub mod proposal;
 pub(crate) mod resplit;
 pub(crate) mod supposed;

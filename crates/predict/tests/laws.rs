@@ -1,10 +1,11 @@
 //! Known results, and what must hold for any scenario.
 
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_predict::limit::Limit;
 use netsilo_predict::parameters::Table;
 use netsilo_predict::predict;
 use netsilo_predict::scenario::{
-    Kernel, Load, Machine, Nic, Protocol, RequestResponse, Scenario, Setting,
+    Filter, Forward, Kernel, Load, Machine, Nic, Protocol, RequestResponse, Scenario, Setting,
 };
 use netsilo_predict::station::Station;
 use proptest::prelude::*;
@@ -90,6 +91,7 @@ fn scenario(cpus: u32, threads: u32, queues: usize, load: RequestResponse) -> Sc
         hashes_udp_ports: true,
         gbit: 25.0,
         coalesce_us: 20.0,
+        client_coalesce_us: 20.0,
         coalesce_frames: 64.0,
         mtu: 1500.0,
         bus_gbit: f64::INFINITY,
@@ -138,6 +140,34 @@ proptest! {
         let inside = out.rate * out.latency_us.unwrap() * 1e-6;
         let off = inside / load.instances - 1.0;
         prop_assert!(off.abs() < 0.02, "{inside} of {}", load.instances);
+    }
+
+    #[test]
+    fn a_faster_clock_does_not_hurt((scenario, setting) in any_case()) {
+        let values = Table::built_in().unwrap().values();
+        let mut faster = scenario.clone();
+        faster.machine.ghz *= 2.0;
+        let slow = predict(&scenario, &setting, &values).rate;
+        let fast = predict(&faster, &setting, &values).rate;
+        prop_assert!(fast >= slow * 0.97, "{fast} after {slow}");
+    }
+
+    #[test]
+    fn what_is_offered_is_forwarded_until_something_is_full(
+        (mut scenario, setting) in any_case(), offered in 1e4_f64..1e7, two_way in any::<bool>(),
+    ) {
+        let values = Table::built_in().unwrap().values();
+        let mut out = |offered| {
+            let load = Forward { offered, two_way, frame_bytes: 64.0, filter: Filter::None };
+            scenario.load = Load::Forward(load);
+            predict(&scenario, &setting, &values)
+        };
+        let (less, more) = (out(offered), out(1.5 * offered));
+        let all = if two_way { 2.0 * offered } else { offered };
+        prop_assert!(less.rate <= all * 1.0001);
+        prop_assert!(more.rate >= less.rate * 0.99, "{} after {}", more.rate, less.rate);
+        prop_assert!(less.limit != Limit::Load || less.rate >= all * 0.999, "{less:?}");
+        prop_assert!(more.cpus.iter().all(|cpu| cpu.softirq <= 1.001), "{more:?}");
     }
 
     #[test]

@@ -9,12 +9,14 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::host::Snapshot;
 use serde::{Deserialize, Serialize};
 
-use crate::live::loads::{self, Loads};
-use crate::live::placement::Placement;
-use crate::live::prices::Prices;
+use crate::live::loads;
 use crate::live::unknowns::{Assumptions, End};
-use crate::live::work::{Queue, Shares, Work};
+use crate::live::work::{Queue, Work};
+use crate::loads::Loads;
 use crate::parameters::Values;
+use crate::placement::Placement;
+use crate::placement::Shares;
+use crate::prices::Prices;
 
 /// Rows of `/proc/interrupts` that RPS and wakeups raise: function calls and rescheduling.
 const IPIS: [&str; 2] = ["CAL", "RES"];

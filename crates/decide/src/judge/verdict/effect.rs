@@ -92,7 +92,7 @@ fn full_now(work: &NetdevWork<'_>, now: &Expected) -> String {
             let idle = percent(work.mean_idle(&work.cpus()));
             format!("the cpus are idle {idle} of the time, and no single cpu is the bottleneck")
         }
-        Limit::Link(_) => format!("{} is {} full", now.limit, percent(1.0 / fits)),
+        _ => format!("{} is {} full", now.limit, percent(1.0 / fits)),
     }
 }
 

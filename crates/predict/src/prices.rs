@@ -11,7 +11,6 @@ use crate::live::unknowns::{Assumptions, End};
 use crate::live::work::Queue;
 use crate::parameters::Values;
 use crate::scenario::{Kernel, Machine};
-use crate::transaction::contention;
 
 /// Clock where the observation does not say it (GHz).
 const USUAL_CLOCK: f64 = 2.5;
@@ -29,16 +28,17 @@ const SMALL_BYTES: f64 = 512.0;
 /// What the steps cost, under one set of assumptions.
 #[derive(Debug)]
 pub(crate) struct Prices<'a> {
-    values: Values,
-    costs: &'a Costs,
+    pub(crate) values: Values,
+    /// Costs by distance; `None` where distances are not known.
+    costs: Option<&'a Costs>,
     /// Nanoseconds of one cycle of the parameters.
     unit: f64,
+    /// The same of one that is spent on a byte.
+    byte_unit: f64,
     /// Factor on IPIs that the parameters have no distance for.
     ipi: f64,
     /// Time of a received IPI, as eBPF measured it.
     seen_ipi: Option<f64>,
-    /// Whether the IPIs of this machine were measured.
-    has_measured_ipis: bool,
     /// What is assumed of the costs.
     assumptions: Assumptions,
 }
@@ -53,13 +53,41 @@ impl<'a> Prices<'a> {
         let machine = machine(analysis);
         Self {
             values,
-            costs: analysis.costs,
+            costs: Some(analysis.costs),
             unit: values.ns_per_cycle(&machine),
+            byte_unit: values.ns_per_byte_cycle(&machine),
             ipi: values.ipi_factor(&machine),
             seen_ipi: seen_ipis(analysis).map(|(ns, _)| ns),
-            has_measured_ipis: analysis.costs.source != CostSource::Default,
             assumptions,
         }
+    }
+
+    /// The prices of a machine that a file describes.
+    pub(crate) fn described(machine: &Machine, values: &Values) -> Self {
+        Self {
+            values: *values,
+            costs: None,
+            unit: values.ns_per_cycle(machine),
+            byte_unit: values.ns_per_byte_cycle(machine),
+            ipi: values.ipi_factor(machine),
+            seen_ipi: None,
+            assumptions: Assumptions::default(),
+        }
+    }
+
+    /// The time of this many cycles of the parameters.
+    pub(crate) fn ns(&self, cycles: f64) -> f64 {
+        cycles * self.unit
+    }
+
+    /// The cycles that take as long as these, which are spent on bytes.
+    pub(crate) fn of_bytes(&self, cycles: f64) -> f64 {
+        cycles * self.byte_unit / self.unit
+    }
+
+    /// The lines of a packet that another CPU wrote: the descriptor's, or the packet's own.
+    fn lines_of(&self, distance: Distance, count: fn(&Costs) -> f64) -> f64 {
+        self.costs.map_or(0.0, |costs| count(costs) * costs.line_ns.at(distance))
     }
 
     /// What a poll costs before its first packet: the interrupt; for a kthread also its wakeup from
@@ -79,15 +107,15 @@ impl<'a> Prices<'a> {
     /// RPS's dequeue there, per packet, with the lines that it gets from the CPU that polled.
     pub(crate) fn backlog(&self, distance: Distance) -> f64 {
         let dequeue = self.values.backlog * self.unit
-            + self.costs.lines_per_packet / 2.0 * self.costs.line_ns.at(distance);
+            + self.lines_of(distance, |it| it.lines_per_packet / 2.0);
         dequeue * self.assumptions.crossing
     }
 
     /// An IPI: to send, and to receive. `asleep` is the share of the time in which the other CPU
     /// idles.
     pub(crate) fn ipi(&self, distance: Distance, asleep: f64) -> (f64, f64) {
-        if self.has_measured_ipis {
-            let each = self.costs.ipi_ns.at(distance) / 2.0 * self.assumptions.crossing;
+        if let Some(costs) = self.costs.filter(|it| it.source != CostSource::Default) {
+            let each = costs.ipi_ns.at(distance) / 2.0 * self.assumptions.crossing;
             return (each, each);
         }
         let send = self.values.ipi_send + asleep * self.values.ipi_sleeper;
@@ -95,14 +123,14 @@ impl<'a> Prices<'a> {
     }
 
     /// To receive an IPI.
-    fn receive(&self) -> f64 {
+    pub(crate) fn receive(&self) -> f64 {
         let receive = self.seen_ipi.unwrap_or(self.values.ipi_receive * self.unit * self.ipi);
         receive * self.assumptions.crossing
     }
 
     /// The interrupt that tells an idle CPU of a woken thread: to send, and to receive.
     pub(crate) fn reschedule(&self, distance: Distance) -> (f64, f64) {
-        if self.has_measured_ipis {
+        if self.costs.is_some_and(|it| it.source != CostSource::Default) {
             return self.ipi(distance, 0.0);
         }
         let send = self.values.reschedule * self.unit * self.ipi;
@@ -111,20 +139,19 @@ impl<'a> Prices<'a> {
 
     /// The lines of a packet that the protocol wrote, for its reader.
     pub(crate) fn lines(&self, distance: Distance) -> f64 {
-        let lines = self.costs.lines_per_packet * self.costs.line_ns.at(distance);
-        lines * self.assumptions.crossing
+        self.lines_of(distance, |it| it.lines_per_packet) * self.assumptions.crossing
     }
 
     /// The completion of a sent packet, with the lines that it gets from the CPU that sent.
     pub(crate) fn completion(&self, distance: Distance) -> f64 {
-        let lines = self.costs.lines_per_packet / 2.0 * self.costs.line_ns.at(distance);
+        let lines = self.lines_of(distance, |it| it.lines_per_packet / 2.0);
         self.values.completion * self.unit + lines * self.assumptions.crossing
     }
 
     /// The lines of a packet that the device wrote, for the poll.
     pub(crate) fn device_lines(&self, is_far: bool) -> f64 {
         let distance = if is_far { Distance::Remote } else { Distance::Node };
-        self.costs.device_lines_per_packet * self.costs.line_ns.at(distance)
+        self.lines_of(distance, |it| it.device_lines_per_packet)
     }
 
     /// Share of a packet's softirq time after driver and GRO.
@@ -165,7 +192,7 @@ impl<'a> Prices<'a> {
 
     /// How much slower a CPU is whose sibling is busy for this share of the time.
     pub(crate) fn slow(&self, sibling_busy: f64) -> f64 {
-        1.0 + contention(&self.values) * sibling_busy.min(1.0)
+        1.0 + (2.0 / self.values.smt - 1.0).max(0.0) * sibling_busy.min(1.0)
     }
 }
 
