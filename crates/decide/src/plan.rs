@@ -8,6 +8,7 @@
 
 pub(crate) mod arfs;
 mod by_value;
+mod choice;
 mod completions;
 mod contents;
 mod expected;
@@ -31,6 +32,7 @@ mod refused;
 pub mod selection;
 mod vectors;
 
+pub use choice::{Choice, Rated};
 pub use contents::{
     Advice, Alternative, Placement, PlacementCost, Plan, Refusal, RefusalCause, Unchanged,
 };

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::place::AlgorithmName;
 use crate::place::parts::Parts;
+use crate::plan::choice::Choice;
 use crate::plan::measured_outcome::MeasuredBasis;
 
 /// What `apply` will write, and what it leaves unchanged.
@@ -24,6 +25,10 @@ pub struct Plan {
     /// The cost of the placement by the model; `None` if nothing moves.
     #[serde(default)]
     pub predicted: Option<PlacementCost>,
+    /// Whose placement it is, and the runner-up; `None` if nothing is nearly full, and if a goal
+    /// or a measured outcome decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Choice>,
     /// The measured outcome that it rests on; `None` if it rests on the cost model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<MeasuredBasis>,

@@ -81,7 +81,7 @@ fn judged(observation: &Observation) -> (usize, Vec<String>) {
     (remedies().filter(|(_, remedy)| !remedy.changes.is_empty()).count(), wrong.collect())
 }
 
-fn fixtures() -> PathBuf {
+pub(super) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
 }
 
@@ -97,7 +97,7 @@ fn tree(path: &Path) -> Observation {
 
 /// Each bundle in a folder and the folders below. Links are not followed, because a tree's links
 /// lead back into it.
-fn bundles(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn bundles(folder: &Path) -> Vec<PathBuf> {
     let entries = names(folder).into_iter().map(|name| folder.join(name));
     let below = |path: PathBuf| match path.is_dir() && !path.is_symlink() {
         true => bundles(&path),

@@ -26,7 +26,7 @@ pub(crate) struct Moved(Vec<Sent>);
 /// Returns what the XPS of `settings` moves; `None` if it differs from the present one and the
 /// observation does not say who sends or where a tx queue completes.
 pub(crate) fn moved(work: &Work<'_>, settings: &Snapshot) -> Option<Moved> {
-    let now = work.analysis.after();
+    let now = work.settings;
     let mut moved = Vec::new();
     for new in &settings.netdevs {
         let Some(old) = now.netdevs.iter().find(|it| it.ifindex == new.ifindex) else { continue };

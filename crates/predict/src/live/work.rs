@@ -11,7 +11,9 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::utilization::{CpuUtilization, napi_kthreads, utilization};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
+use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
 
 use crate::live::flows::Flows;
 use crate::prediction::CpuTime;
@@ -30,6 +32,8 @@ pub(crate) const MOST_BATCH: f64 = 64.0;
 pub struct Work<'a> {
     /// What it is derived from.
     pub(crate) analysis: &'a Analysis<'a>,
+    /// The settings under which it was observed.
+    pub(crate) settings: &'a Snapshot,
     /// The load, as a multiple of the observed one.
     pub(crate) load: f64,
     /// Queues that receive packets.
@@ -162,6 +166,7 @@ impl<'a> Work<'a> {
             room: work.iter().map(|(cpu, work)| (*cpu, work.room())).collect(),
             protocol_share: protocol_share(analysis, &queues),
             load: 1.0,
+            settings: settings(analysis, &queues),
             queues,
             analysis,
         })
@@ -192,6 +197,24 @@ impl<'a> Work<'a> {
         }
         self
     }
+}
+
+/// The settings under which queues were observed: those of the first snapshot, unless a queue came
+/// later.
+fn settings<'a>(analysis: &Analysis<'a>, queues: &[Queue<'_>]) -> &'a Snapshot {
+    let Observation { before, after, .. } = analysis.observation;
+    let is_known = |silo: &Silo| {
+        let irq = silo.irq.as_ref().is_none_or(|irq| before.irqs.contains_key(&irq.to));
+        let netdev = before.netdevs.iter().find(|netdev| silo.netdev.is(netdev));
+        let napi = silo.kthread.as_ref().and(silo.napi.as_ref());
+        let has = |netdev: &Netdev| {
+            napi.is_none_or(|napi| {
+                netdev.napis.iter().any(|it| it.id == napi.to && it.thread.is_some())
+            })
+        };
+        irq && netdev.is_some_and(has)
+    };
+    if queues.iter().all(|queue| is_known(&queue.silo)) { before } else { after }
 }
 
 /// How each CPU spent its time. NAPI kthreads count as softirqs; nice work yields to everything.
