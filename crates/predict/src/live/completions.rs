@@ -86,7 +86,7 @@ impl Moved {
     }
 
     /// Adds the time of what moved.
-    pub(crate) fn add(&self, work: &Work<'_>, prices: &Prices<'_>, loads: &mut Loads) {
+    pub(crate) fn add(&self, work: &Work<'_>, prices: &Prices, loads: &mut Loads) {
         let topology = &work.analysis.after().topology;
         for Sent { from, to, packets } in &self.0 {
             let ns = prices.completion(topology.distance(*from, *to));

@@ -92,7 +92,7 @@ struct Parts {
 pub(crate) fn add(
     loads: &mut Loads,
     work: &Work<'_>,
-    prices: &Prices<'_>,
+    prices: &Prices,
     queue: &Queue<'_>,
     (now, placed): (&Placement, &Placement),
 ) {
@@ -102,13 +102,7 @@ pub(crate) fn add(
 }
 
 /// Divides the measured time of a packet into poll and protocol.
-fn parts(
-    work: &Work<'_>,
-    prices: &Prices<'_>,
-    queue: &Queue<'_>,
-    now: &Placement,
-    ns: f64,
-) -> Parts {
+fn parts(work: &Work<'_>, prices: &Prices, queue: &Queue<'_>, now: &Placement, ns: f64) -> Parts {
     let share = prices.protocol_share(queue, work.protocol_share);
     let adding = Adding { loads: &mut Loads::default(), work, queue, placed: now, prices };
     if queue.is_backlog {
@@ -116,7 +110,7 @@ fn parts(
     }
     // What RPS takes away from the CPU that polls, and what it costs there.
     let away: f64 = adding.steered().map(|pair| pair.share).sum();
-    let measured = (ns - adding.sending()).max(LEAST_POLL * ns);
+    let measured = (ns - adding.sending() - adding.waking()).max(LEAST_POLL * ns);
     if let (Some(steered), true) = (queue.steered_ns, away > 0.0) {
         let protocol = (steered - adding.receiving() / away).max(LEAST_POLL * steered);
         let poll = (measured - (1.0 - away) * protocol).max(LEAST_POLL * measured);
@@ -127,7 +121,8 @@ fn parts(
     Parts { poll, begin: adding.begin(), protocol: poll * ratio }
 }
 
-/// Packets that are polled on one CPU and processed on one, as a share of the queue's.
+/// Packets that are polled on one CPU and processed on one, as a share of the queue's; or wakeups
+/// from one CPU to another, per packet.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
     from: CpuId,
@@ -141,7 +136,7 @@ struct Adding<'a, 'b> {
     work: &'a Work<'b>,
     queue: &'a Queue<'b>,
     placed: &'a Placement,
-    prices: &'a Prices<'a>,
+    prices: &'a Prices,
 }
 
 impl Adding<'_, '_> {
@@ -203,17 +198,24 @@ impl Adding<'_, '_> {
     /// What RPS costs the CPUs that poll, per packet of the queue (ns).
     fn sending(&self) -> f64 {
         let each = |pair: Pair| {
-            let ipi = self.prices.ipi(self.distance(pair), self.idle(pair.to)).0;
+            let ipi = self.prices.ipi(self.distance(pair)).0;
             pair.share * self.prices.enqueue() + self.ipis(pair) * ipi / self.queue.packets
         };
         self.steered().map(each).sum()
+    }
+
+    /// What wakeups cost the CPUs that poll, per packet of the queue (ns).
+    fn waking(&self) -> f64 {
+        let all = self.waking_pairs().into_iter();
+        let polling = all.filter(|pair| self.placed.poll.contains_key(&pair.from));
+        polling.map(|pair| pair.share * self.prices.ipi(self.distance(pair)).0).sum()
     }
 
     /// What RPS costs the CPUs that it takes packets to, beyond the protocol, per packet of the
     /// queue (ns).
     fn receiving(&self) -> f64 {
         let each = |pair: Pair| {
-            let ipi = self.prices.ipi(self.distance(pair), self.idle(pair.to)).1;
+            let ipi = self.prices.ipi(self.distance(pair)).1;
             let backlog = self.backlog(self.distance(pair));
             pair.share * backlog + self.ipis(pair) * ipi / self.queue.packets
         };
@@ -229,7 +231,7 @@ impl Adding<'_, '_> {
                 continue;
             }
             let (distance, ipis) = (self.distance(pair), self.ipis(pair));
-            let (send, receive) = self.prices.ipi(distance, self.idle(pair.to));
+            let (send, receive) = self.prices.ipi(distance);
             let enqueue = self.softirq(pair.from, packets * self.prices.enqueue());
             let backlog = self.softirq(pair.to, packets * self.backlog(distance));
             self.loads.path.steering += enqueue + backlog;
@@ -269,20 +271,29 @@ impl Adding<'_, '_> {
         }
     }
 
-    /// A reader that sleeps on an idle CPU needs an interrupt, unless the protocol runs there.
-    fn wakeups(&mut self) {
-        for (cpu, rate) in &self.queue.wakeups {
-            for (from, part) in self.placed.protocol().clone() {
+    /// The IPIs of wakeups: a reader that sleeps on an idle CPU needs one, unless the protocol runs
+    /// there.
+    fn waking_pairs(&self) -> Vec<Pair> {
+        let mut all = Vec::new();
+        for (to, rate) in &self.queue.wakeups {
+            for (from, part) in self.placed.protocol() {
                 let apart = (1.0 - self.placed.steered) * part;
-                if from == *cpu || apart <= 0.0 {
-                    continue;
+                if from != to && apart > 0.0 {
+                    let ipis = rate * apart * self.idle(*to);
+                    all.push(Pair { from: *from, to: *to, share: ipis / self.queue.packets });
                 }
-                let ipis = rate * apart * self.idle(*cpu);
-                let (send, receive) = self.prices.reschedule(self.between(from, *cpu));
-                let both = self.softirq(from, ipis * send) + self.softirq(*cpu, ipis * receive);
-                self.loads.path.wakeups += both;
-                self.loads.ipis += ipis;
             }
+        }
+        all
+    }
+
+    fn wakeups(&mut self) {
+        for pair in self.waking_pairs() {
+            let ipis = pair.share * self.queue.packets;
+            let (send, receive) = self.prices.ipi(self.distance(pair));
+            let both = self.softirq(pair.from, ipis * send) + self.softirq(pair.to, ipis * receive);
+            self.loads.path.wakeups += both;
+            self.loads.ipis += ipis;
         }
     }
 

@@ -1,17 +1,16 @@
 //! What the steps cost on the observed machine (ns): measured on it where that was done, else from
 //! the parameters.
 
-use netsilo_model::cost::weights::{CostSource, Costs};
+use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::receive_work::Bounds;
-use netsilo_model::derive::seen_costs::seen_ipis;
+use netsilo_model::derive::seen_costs::machine_costs;
 use netsilo_model::machine::topology::Distance;
 
 use crate::live::unknowns::{Assumptions, End};
 use crate::live::work::Queue;
 use crate::parameters::Values;
 use crate::scenario::{Kernel, Machine};
-use crate::transaction::contention;
 
 /// Clock where the observation does not say it (GHz).
 const USUAL_CLOCK: f64 = 2.5;
@@ -28,36 +27,23 @@ const SMALL_BYTES: f64 = 512.0;
 
 /// What the steps cost, under one set of assumptions.
 #[derive(Debug)]
-pub(crate) struct Prices<'a> {
+pub(crate) struct Prices {
     values: Values,
-    costs: &'a Costs,
+    costs: Costs,
     /// Nanoseconds of one cycle of the parameters.
     unit: f64,
-    /// Factor on IPIs that the parameters have no distance for.
-    ipi: f64,
-    /// Time of a received IPI, as eBPF measured it.
-    seen_ipi: Option<f64>,
-    /// Whether the IPIs of this machine were measured.
-    has_measured_ipis: bool,
     /// What is assumed of the costs.
     assumptions: Assumptions,
 }
 
-impl<'a> Prices<'a> {
+impl Prices {
     /// The prices of a machine.
-    pub(crate) fn new(
-        analysis: &'a Analysis<'_>,
-        values: Values,
-        assumptions: Assumptions,
-    ) -> Self {
+    pub(crate) fn new(analysis: &Analysis<'_>, values: Values, assumptions: Assumptions) -> Self {
         let machine = machine(analysis);
         Self {
             values,
-            costs: analysis.costs,
+            costs: machine_costs(analysis).costs,
             unit: values.ns_per_cycle(&machine),
-            ipi: values.ipi_factor(&machine),
-            seen_ipi: seen_ipis(analysis).map(|(ns, _)| ns),
-            has_measured_ipis: analysis.costs.source != CostSource::Default,
             assumptions,
         }
     }
@@ -65,10 +51,10 @@ impl<'a> Prices<'a> {
     /// What a poll costs before its first packet: the interrupt; for a kthread also its wakeup from
     /// another CPU, with the switches to it and back.
     pub(crate) fn begin_poll(&self, is_threaded: bool) -> f64 {
-        let Values { interrupt, wakeup, idle_switch, reschedule, ipi_receive, .. } = self.values;
-        let kthread = wakeup + idle_switch + (reschedule + ipi_receive) * self.ipi;
+        let Values { interrupt, wakeup, idle_switch, .. } = self.values;
+        let kthread = (wakeup + idle_switch) * self.unit + self.costs.ipi_ns.llc;
         let kthread = if is_threaded { kthread } else { 0.0 };
-        (interrupt + kthread) * self.unit * self.assumptions.polls
+        (interrupt * self.unit + kthread) * self.assumptions.polls
     }
 
     /// RPS's enqueue to another CPU, per packet.
@@ -83,30 +69,10 @@ impl<'a> Prices<'a> {
         dequeue * self.assumptions.crossing
     }
 
-    /// An IPI: to send, and to receive. `asleep` is the share of the time in which the other CPU
-    /// idles.
-    pub(crate) fn ipi(&self, distance: Distance, asleep: f64) -> (f64, f64) {
-        if self.has_measured_ipis {
-            let each = self.costs.ipi_ns.at(distance) / 2.0 * self.assumptions.crossing;
-            return (each, each);
-        }
-        let send = self.values.ipi_send + asleep * self.values.ipi_sleeper;
-        (send * self.unit * self.ipi * self.assumptions.crossing, self.receive())
-    }
-
-    /// To receive an IPI.
-    fn receive(&self) -> f64 {
-        let receive = self.seen_ipi.unwrap_or(self.values.ipi_receive * self.unit * self.ipi);
-        receive * self.assumptions.crossing
-    }
-
-    /// The interrupt that tells an idle CPU of a woken thread: to send, and to receive.
-    pub(crate) fn reschedule(&self, distance: Distance) -> (f64, f64) {
-        if self.has_measured_ipis {
-            return self.ipi(distance, 0.0);
-        }
-        let send = self.values.reschedule * self.unit * self.ipi;
-        (send * self.assumptions.crossing, self.receive())
+    /// An IPI: to send, and to receive.
+    pub(crate) fn ipi(&self, distance: Distance) -> (f64, f64) {
+        let each = self.costs.ipi_ns.at(distance) / 2.0 * self.assumptions.crossing;
+        (each, each)
     }
 
     /// The lines of a packet that the protocol wrote, for its reader.
@@ -165,7 +131,8 @@ impl<'a> Prices<'a> {
 
     /// How much slower a CPU is whose sibling is busy for this share of the time.
     pub(crate) fn slow(&self, sibling_busy: f64) -> f64 {
-        1.0 + contention(&self.values) * sibling_busy.min(1.0)
+        let smt = self.assumptions.smt.unwrap_or(self.values.smt);
+        1.0 + (2.0 / smt - 1.0).max(0.0) * sibling_busy.min(1.0)
     }
 }
 
