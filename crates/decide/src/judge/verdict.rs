@@ -14,7 +14,6 @@ mod proposals;
 mod queues;
 mod remedy_verdict;
 mod software;
-mod work;
 
 pub(in crate::judge) use interrupts::selects_a_mode;
 pub use look::Look;

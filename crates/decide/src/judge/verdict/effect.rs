@@ -7,8 +7,8 @@ use netsilo_predict::live::proposal::Proposal;
 use netsilo_trial::stats::Estimate;
 
 use crate::judge::evidence::Gain;
+use crate::judge::verdict::look::NetdevLook;
 use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
-use crate::judge::verdict::work::NetdevWork;
 
 /// The forecast of a remedy, and of the machine as it is.
 #[derive(Debug, Clone)]
@@ -22,11 +22,10 @@ pub(super) struct Effect<'a> {
 
 impl<'a> Effect<'a> {
     /// Judges changes. The error says why they cannot be judged.
-    pub(super) fn of(work: &NetdevWork<'a>, changes: &[Change]) -> Result<Self, String> {
-        let (judge, now) = work.look.judge.as_ref().map_err(Clone::clone)?;
-        let proposal = Proposal::new("remedy", work.analysis.after(), changes);
-        let (then, _) = judge.judge(&proposal);
-        Self::new(now, then.ok_or("the machine with it is not known")?)
+    pub(super) fn of(look: &NetdevLook<'a>, changes: &[Change]) -> Result<Self, String> {
+        let proposal = Proposal::new("remedy", look.analysis.after(), changes);
+        let (then, _) = look.judge.judge(&proposal);
+        Self::new(look.now, then.ok_or("the machine with it is not known")?)
     }
 
     /// The effect of a forecast. The error says what the model lacks.
@@ -48,8 +47,8 @@ impl<'a> Effect<'a> {
     }
 
     /// What is full now, in words.
-    pub(super) fn now(&self, work: &NetdevWork<'_>) -> String {
-        full_now(work, self.now)
+    pub(super) fn now(&self, look: &NetdevLook<'_>) -> String {
+        full_now(look)
     }
 
     /// The interval of the gain, as `+3% to +20%`.
@@ -60,17 +59,17 @@ impl<'a> Effect<'a> {
 
 /// The verdict on a remedy that cannot be judged: unknown, unless nothing is full that it could
 /// relieve.
-pub(super) fn unjudged(work: &NetdevWork<'_>, remedy: RemedyName, why: String) -> RemedyVerdict {
-    match &work.look.judge {
-        Ok((_, now)) if !is_near_full(now.fits.value) => {
-            RemedyVerdict::new(work, remedy, Claim::NoClearChange, full_now(work, now))
-        }
-        _ => RemedyVerdict::new(work, remedy, Claim::Unknown, why),
+pub(super) fn unjudged(look: &NetdevLook<'_>, remedy: RemedyName, why: String) -> RemedyVerdict {
+    if is_near_full(look.now.fits.value) {
+        RemedyVerdict::new(look, remedy, Claim::Unknown, why)
+    } else {
+        RemedyVerdict::new(look, remedy, Claim::NoClearChange, full_now(look))
     }
 }
 
 /// What is full as it is, in words.
-fn full_now(work: &NetdevWork<'_>, now: &Expected) -> String {
+fn full_now(look: &NetdevLook<'_>) -> String {
+    let NetdevLook { now, work, .. } = look;
     let fits = now.fits.value;
     if !is_near_full(fits) {
         return format!(
@@ -78,18 +77,17 @@ fn full_now(work: &NetdevWork<'_>, now: &Expected) -> String {
             saturated(&now.limit)
         );
     }
-    let load = |cpu| work.loads.get(&cpu).copied().unwrap_or_default();
     match &now.limit {
         Limit::Cpu(cpu) => {
-            let bound = percent(load(*cpu).bound);
+            let bound = percent(work.bound(*cpu));
             format!("cpu {cpu} spends {bound} on interrupts and softirqs")
         }
         Limit::Pinned(cpus) => {
-            let busy = percent(1.0 - work.mean_idle(cpus));
+            let busy = percent(work.busy(cpus).min(1.0));
             format!("cpus {cpus}, to which readers are pinned, are busy {busy} of the time")
         }
         Limit::Cpus => {
-            let idle = percent(work.mean_idle(&work.cpus()));
+            let idle = percent(look.idle(&work.usable()));
             format!("the cpus are idle {idle} of the time, and no single cpu is the bottleneck")
         }
         Limit::Link(_) => format!("{} is {} full", now.limit, percent(1.0 / fits)),
