@@ -8,7 +8,6 @@ use netsilo_model::derive::receive_work::{Bounds, movable_share};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Distance;
 use netsilo_predict::live::claim::{CLEAR, Claim, FULL};
-use netsilo_trial::stats::Estimate;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::effect::{Effect, percent, unjudged};
@@ -175,14 +174,9 @@ pub(super) fn rps_in_effect(look: &NetdevLook<'_>) -> RemedyVerdict {
     };
     let (ipis, time) = added(&off);
     let costs = format!("it sends {:.0} ipis/s, and takes {} of a cpu", -ipis, percent(-time));
-    let is_full = off.is_near() || off.then.fits.value < 1.0;
-    // What is on hurts where switching it off cannot lose.
-    let claim = match off.gain {
-        _ if !is_full => Claim::NoClearChange,
-        Estimate { low, high, .. } if low >= 0.0 && high >= CLEAR => Claim::Hurt,
-        Estimate { high, .. } if high <= -CLEAR => Claim::Help,
-        _ => Claim::NoClearChange,
-    };
+    // RPS is advised only where it surely helps, so it does not need to hurt surely to be switched
+    // off: off is not judged as a remedy of its own.
+    let claim = Claim::of_setting_that_is_on(off.gain, off.now.fits.value, off.then.fits.value);
     let because = match claim {
         Claim::Hurt => {
             format!(
