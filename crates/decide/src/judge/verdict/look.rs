@@ -1,6 +1,9 @@
 //! [`Look`]: one observation with its judge, for all verdicts on it; [`NetdevLook`]: one netdev of
 //! it.
 
+use std::cell::RefCell;
+
+use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuSet;
@@ -10,12 +13,16 @@ use netsilo_predict::live::judge::Judge;
 use netsilo_predict::live::received::Received;
 use netsilo_predict::live::work::{TooLittle, Work};
 
+use crate::plan::{Goal, plan};
+
 /// An observation, and the judge of what changes would do there.
 #[derive(Debug)]
 pub struct Look<'a> {
     pub(in crate::judge) analysis: &'a Analysis<'a>,
     /// The judge, and the machine as it is. The error says why nothing can be judged.
     pub(super) judge: Result<(Judge<'a>, Expected), TooLittle>,
+    /// The plans that were made.
+    planned: RefCell<Vec<(Goal, Vec<Change>)>>,
 }
 
 impl<'a> Look<'a> {
@@ -27,13 +34,25 @@ impl<'a> Look<'a> {
             let now = judge.as_it_is();
             (judge, now)
         });
-        Self { analysis, judge }
+        Self { analysis, judge, planned: RefCell::default() }
+    }
+
+    /// What `netsilo plan` writes for a goal; each plan is made once.
+    pub(super) fn planned(&self, goal: Goal) -> Vec<Change> {
+        let mut planned = self.planned.borrow_mut();
+        if let Some((_, changes)) = planned.iter().find(|(known, _)| *known == goal) {
+            return changes.clone();
+        }
+        let changes = plan(self.analysis, &goal).changes;
+        planned.push((goal, changes.clone()));
+        changes
     }
 }
 
 /// A netdev that receives packets, of a machine that can be judged.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct NetdevLook<'a> {
+    pub(super) look: &'a Look<'a>,
     pub(super) analysis: &'a Analysis<'a>,
     pub(super) judge: &'a Judge<'a>,
     /// The machine as it is.
@@ -51,7 +70,7 @@ impl<'a> NetdevLook<'a> {
         let (judge, now) = look.judge.as_ref().ok().filter(|_| netdev.up)?;
         let (analysis, work) = (look.analysis, judge.work());
         let received = Received::new(work, netdev)?;
-        Some(Self { analysis, judge, now, work, netdev, received })
+        Some(Self { look, analysis, judge, now, work, netdev, received })
     }
 
     /// The silos of its queues.

@@ -13,7 +13,7 @@ use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::effect::{Effect, percent, unjudged};
 use crate::judge::verdict::look::NetdevLook;
 use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
-use crate::plan::{Goal, plan};
+use crate::plan::Goal;
 
 /// Proposed entries of the global flow table (`Documentation/networking/scaling.rst`, for a busy
 /// server).
@@ -53,7 +53,7 @@ pub(super) fn targets(look: &NetdevLook<'_>) -> CpuSet {
 fn planned(look: &NetdevLook<'_>, goal: Goal) -> Vec<Change> {
     let netdevs = vec![look.netdev.name.clone()];
     let goal = Goal { netdevs, irqs: false, even_if_owned: true, ..goal };
-    plan(look.analysis, &goal).changes
+    look.look.planned(goal)
 }
 
 /// The verdict on RPS onto these CPUs.
