@@ -10,6 +10,7 @@ use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::utilization::{CpuUtilization, napi_kthreads, utilization};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
 use netsilo_model::snapshot::netdev::Netdev;
 
@@ -77,7 +78,7 @@ pub(crate) struct Queue<'a> {
     /// Share of the data that is read by connected sockets, which RFS steers; `None` if nobody was
     /// seen to read it.
     pub(crate) steerable: Option<Bounds>,
-    /// Share of the data that is UDP.
+    /// Share of the data that is UDP; where nobody reads it, of the packets.
     pub(crate) udp: f64,
     /// The flows that arrive on the netdev; `None` if they were not counted.
     pub(crate) flows: Option<Flows>,
@@ -335,9 +336,24 @@ fn count_flows(analysis: &Analysis<'_>, queues: &mut [Queue<'_>]) {
             let flows = Flows::of(analysis, netdev, &silos);
             for queue in queues.iter_mut().filter(|queue| queue.silo.netdev.is(netdev)) {
                 queue.flows = flows;
+                if queue.read.is_empty() {
+                    queue.udp = udp_of_flows(analysis, netdev, queue);
+                }
             }
         }
     }
+}
+
+/// The share of UDP in the packets of a queue, by the flows that arrived.
+fn udp_of_flows(analysis: &Analysis<'_>, netdev: &Netdev, queue: &Queue<'_>) -> f64 {
+    let flows = flows_on(analysis.observation, netdev);
+    let of_queue = flows.filter(|flow| flow.queue.is_some() && flow.queue == queue.silo.queue);
+    let (mut udp, mut all) = (0.0, 0.0);
+    for flow in of_queue {
+        all += flow.packets as f64;
+        udp += if flow.outer.is_udp() { flow.packets as f64 } else { 0.0 };
+    }
+    udp / f64::max(all, 1.0)
 }
 
 /// Wakeups per second of all readers, by the CPU where they slept.

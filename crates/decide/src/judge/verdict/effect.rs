@@ -1,13 +1,15 @@
 //! [`Effect`]: what a remedy does to the load that fits, as the judge says.
 
 use netsilo_model::change::Change;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_predict::live::claim::{Claim, is_near_full};
 use netsilo_predict::live::forecast::{Expected, Limit};
+use netsilo_predict::live::judge::Judge;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_trial::stats::Estimate;
 
 use crate::judge::evidence::Gain;
-use crate::judge::verdict::look::NetdevLook;
+use crate::judge::verdict::look::{Look, NetdevLook};
 use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
 
 /// The forecast of a remedy, and of the machine as it is.
@@ -23,9 +25,18 @@ pub(super) struct Effect<'a> {
 impl<'a> Effect<'a> {
     /// Judges changes. The error says why they cannot be judged.
     pub(super) fn of(look: &NetdevLook<'a>, changes: &[Change]) -> Result<Self, String> {
-        let proposal = Proposal::new("remedy", look.analysis.after(), changes);
-        let (then, _) = look.judge.judge(&proposal);
-        Self::new(look.now, then.ok_or("the machine with it is not known")?)
+        Self::on(look.analysis, look.judge, look.now, changes)
+    }
+
+    fn on(
+        analysis: &Analysis<'_>,
+        judge: &Judge<'_>,
+        now: &'a Expected,
+        changes: &[Change],
+    ) -> Result<Self, String> {
+        let proposal = Proposal::new("remedy", analysis.after(), changes);
+        let (then, _) = judge.judge(&proposal);
+        Self::new(now, then.ok_or("the machine with it is not known")?)
     }
 
     /// The effect of a forecast. The error says what the model lacks.
@@ -54,6 +65,20 @@ impl<'a> Effect<'a> {
     /// The interval of the gain, as `+3% to +20%`.
     pub(super) fn between(&self) -> String {
         self.gain.percent_range()
+    }
+}
+
+impl Look<'_> {
+    /// The forecast of changes as their gain. Without one: why, and the `cost` that they end.
+    pub(in crate::judge) fn gain(&self, changes: &[Change], cost: &str) -> Gain {
+        let effect = match &self.judge {
+            Ok((judge, now)) => Effect::on(self.analysis, judge, now, changes),
+            Err(why) => Err(why.to_string()),
+        };
+        match effect {
+            Ok(effect) => effect.as_gain(),
+            Err(why) => Gain::Unknown(format!("{why}; now {cost}")),
+        }
     }
 }
 
@@ -104,7 +129,7 @@ fn saturated(limit: &Limit) -> String {
 }
 
 /// Formats a share as `23%`, with one decimal below 10%.
-pub(super) fn percent(share: f64) -> String {
+pub(in crate::judge) fn percent(share: f64) -> String {
     if share.abs() < 0.0995 {
         format!("{:.1}%", share * 100.0)
     } else {
