@@ -26,6 +26,7 @@ pub(crate) mod loads;
 pub(crate) mod placement;
 pub(crate) mod prices;
 pub mod proposal;
+pub mod received;
 pub(crate) mod resplit;
 pub(crate) mod supposed;
 pub(crate) mod unknowns;

@@ -14,8 +14,8 @@ mod proposals;
 mod queues;
 mod remedy_verdict;
 mod software;
-mod work;
 
+pub(in crate::judge) use effect::percent;
 pub(in crate::judge) use interrupts::selects_a_mode;
 pub use look::Look;
 pub use netsilo_predict::live::claim::Claim;

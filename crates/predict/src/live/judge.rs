@@ -220,15 +220,9 @@ struct Staying {
 /// 1978); `cpus` are loads with full polls. Tasks leave a CPU that softirqs fill, except pinned
 /// ones and those in `stay`.
 fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>, stay: &Staying) -> (f64, Limit) {
-    let room = |cpu: &CpuId| work.room.get(cpu).copied().unwrap_or(1.0);
-    let share = |is_in: &dyn Fn(CpuId) -> bool| {
-        let these = || cpus.iter().filter(|(cpu, _)| is_in(**cpu));
-        let time: f64 = these().map(|(_, cpu)| cpu.usr + cpu.sys + cpu.softirq).sum();
-        time / these().map(|(cpu, _)| room(cpu)).sum::<f64>().max(0.05)
-    };
-    let mut fullest = (share(&|_| true), Limit::Cpus);
+    let mut fullest = (work.share(cpus, &|_| true), Limit::Cpus);
     for pinned in &work.pinned {
-        let share = share(&|cpu| pinned.contains(cpu));
+        let share = work.share(cpus, &|cpu| pinned.contains(cpu));
         if share > fullest.0 {
             fullest = (share, Limit::Pinned(pinned.clone()));
         }
@@ -236,7 +230,7 @@ fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>, stay: &Staying) -> (f
     for (cpu, time) in cpus {
         let stays = if stay.cpus.contains(*cpu) { stay.share } else { 0.0 };
         let tasks = stays * (time.usr + time.sys);
-        let share = (time.softirq + tasks) / room(cpu);
+        let share = (time.softirq + tasks) / work.room(*cpu);
         if share > fullest.0 {
             fullest = (share, Limit::Cpu(*cpu));
         }

@@ -150,7 +150,7 @@ impl Adding<'_, '_> {
     /// Adds time (ns) of each second to a CPU's softirqs, and returns it as a share; it takes
     /// longer while the sibling is busy.
     fn softirq(&mut self, cpu: CpuId, ns: f64) -> f64 {
-        let share = ns * self.prices.slow(self.sibling_busy(cpu)) / 1e9;
+        let share = ns * self.prices.slow(self.work.sibling_busy(cpu)) / 1e9;
         self.loads.cpus.entry(cpu).or_default().softirq += share;
         share
     }
@@ -306,15 +306,6 @@ impl Adding<'_, '_> {
     }
 
     fn idle(&self, cpu: CpuId) -> f64 {
-        self.work.cpus.get(&cpu).map_or(0.0, |cpu| cpu.idle())
-    }
-
-    /// The busiest of the other hardware threads of a CPU's core.
-    fn sibling_busy(&self, cpu: CpuId) -> f64 {
-        let core = self.work.analysis.after().topology.core_of(cpu);
-        core.iter()
-            .filter(|other| *other != cpu)
-            .map(|other| 1.0 - self.idle(other))
-            .fold(0.0, f64::max)
+        self.work.idle(cpu)
     }
 }

@@ -54,11 +54,11 @@ impl Placement {
         let stays = moved.is_none() && old == new;
         let poll = moved.unwrap_or_else(|| queue.polled.clone());
         let poll = if new.has_arfs && !old.has_arfs {
-            blend(&poll, &near_readers(work, queue, &poll), queue.steerable)
+            blend(&poll, &near_readers(work, queue, &poll), queue.likely_steerable())
         } else {
             poll
         };
-        let steered = if new.has_rfs { queue.steerable } else { 0.0 };
+        let steered = if new.has_rfs { queue.likely_steerable() } else { 0.0 };
         let observed = &queue.silo.protocol_cpus;
         let protocol = if (new.rps.is_empty() && !new.has_rfs) || queue.has_unknown_senders() {
             None
