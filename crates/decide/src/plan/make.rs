@@ -13,7 +13,7 @@ use crate::plan::placement::Basis;
 use crate::plan::places::present_places;
 use crate::plan::{arfs, by_value, flow_rules, placement, selection};
 
-/// Plans the changes that reach a goal. Where the goal is a placement that it leaves to netsilo, and
+/// Plans the changes that reach a goal. Where the goal leaves the placement to netsilo, and
 /// something is nearly full, the placement is chosen by its forecast.
 ///
 /// Load comes from the whole observation; settings come from its later snapshot. The weights of
