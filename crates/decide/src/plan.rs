@@ -32,9 +32,9 @@ mod refused;
 pub mod selection;
 mod vectors;
 
-pub use choice::{Choice, Rated};
 pub use contents::{
-    Advice, Alternative, Placement, PlacementCost, Plan, Refusal, RefusalCause, Unchanged,
+    Advice, Alternative, Choice, Placement, PlacementCost, Plan, Rated, Refusal, RefusalCause,
+    Unchanged,
 };
 pub use expected::expected_cost;
 pub use goal::{Goal, Override, Xps};

@@ -10,38 +10,17 @@ use netsilo_predict::live::forecast::AS_IT_IS;
 use netsilo_predict::live::judge::Judge;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::Work;
-use serde::{Deserialize, Serialize};
 
 use crate::place::AlgorithmName;
-use crate::plan::contents::Plan;
+use crate::plan::contents::{Choice, Plan, Rated};
 
 /// How much more load must fit with another placement than with the one of least cost, as a share,
 /// where that one moves something, too (`evidence/outcomes.md` shows the regret).
-const MORE: f64 = 0.1;
+const MORE: f64 = 0.15;
 
 /// The same where that one leaves everything in place: the next forecast differs a little, and what
 /// was just placed should stay.
-const MORE_TO_MOVE: f64 = 0.2;
-
-/// How a placement was chosen where something is nearly full.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Choice {
-    /// Whose placement the plan has.
-    pub chosen: Rated,
-    /// The best one of the others; `None` if all proposers agree.
-    pub runner_up: Option<Rated>,
-}
-
-/// A proposer, and the forecast of its placement.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Rated {
-    /// The algorithm, or `as it is`.
-    pub proposer: String,
-    /// How many times the observed load fits until something is full, as forecast.
-    pub fits: f64,
-}
+const MORE_TO_MOVE: f64 = 0.25;
 
 /// The plan of a proposer.
 struct Proposed {

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::place::AlgorithmName;
 use crate::place::parts::Parts;
-use crate::plan::choice::Choice;
 use crate::plan::measured_outcome::MeasuredBasis;
 
 /// What `apply` will write, and what it leaves unchanged.
@@ -175,6 +174,26 @@ pub struct PlacementCost {
     pub after_cpu_ns_per_s: u64,
     /// Source of the cost weights, in words.
     pub distances: String,
+}
+
+/// How a placement was chosen where something is nearly full.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Choice {
+    /// Whose placement the plan has.
+    pub chosen: Rated,
+    /// The best one of the others; `None` if all proposers agree.
+    pub runner_up: Option<Rated>,
+}
+
+/// A proposer, and the forecast of its placement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Rated {
+    /// The algorithm, or `as it is`.
+    pub proposer: String,
+    /// How many times the observed load fits until something is full, as forecast.
+    pub fits: f64,
 }
 
 /// Something that stays unchanged.

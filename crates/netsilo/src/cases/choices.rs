@@ -20,7 +20,7 @@ use super::remedies::{bundles, fixtures};
 use super::{FindingCase, Values};
 
 /// How much more load may fit with another placement than with the plan's.
-const MARGIN: f64 = 1.2;
+const MARGIN: f64 = 1.25;
 
 fn goal(algorithm: AlgorithmName) -> Goal {
     Goal { algorithm, even_if_owned: true, ..Goal::default() }
