@@ -2,7 +2,7 @@
 //! `fitted.csv` with what the published experiments made of them.
 //!
 //! CPU costs are in cycles of a 2.6.38 kernel; [`Values::ns_per_cycle`] turns them into nanoseconds
-//! of a machine by its clock and its kernel's age. `docs/model.md` explains each.
+//! of a machine by its clock and its kernel's age. `docs/parameters.md` lists them.
 
 use std::sync::LazyLock;
 
@@ -173,7 +173,7 @@ pub struct ModelError {
     /// The same for steering that gains, and moves work of one CPU's whole time.
     pub steering: f64,
     /// How many times the expected loss steering may cost: what 30 measured settings of RPS on
-    /// veths did (`docs/verdicts.md`).
+    /// veths did (`evidence/verdicts.md`).
     pub loss: f64,
 }
 

@@ -78,8 +78,8 @@ impl Default for Assumed {
 type Scale = fn(&mut Assumed, f64);
 
 impl Assumed {
-    /// Each parameter by its name in `docs/costs.md`, and how to multiply it. Of costs above a
-    /// threshold, the cost is multiplied, not the threshold.
+    /// Each parameter by its name in `evidence/outcomes.md`, and how to multiply it. Of costs above
+    /// a threshold, the cost is multiplied, not the threshold.
     const EACH: [(&str, Scale); 13] = [
         ("full CPU", |it, by| it.full.iter_mut().for_each(|(_, slope)| *slope *= by)),
         ("polls wait for each other", |it, by| {

@@ -16,7 +16,7 @@ use crate::scenario::{Kernel, Machine};
 const USUAL_CLOCK: f64 = 2.5;
 
 /// Least and greatest share of softirq time after driver and GRO, where it was not sampled
-/// (docs/verdicts.md).
+/// (evidence/verdicts.md).
 const PROTOCOL: (f64, f64) = (0.3, 0.85);
 
 /// The same for packets of at most [`SMALL_BYTES`], which GRO cannot merge.

@@ -52,7 +52,7 @@ fn far(judged: &Judged<'_>, netdev: &str, placements: &[&Placement]) -> Option<F
         Evidence::new(
             placement.label.to_string(),
             Measure::Text(placement.basis.clone()),
-            "the cost model (docs/placing.md)",
+            "the cost model (docs/judging.md)",
         )
     };
     // The farthest distances first, then what is to be moved.

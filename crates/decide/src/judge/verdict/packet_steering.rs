@@ -323,7 +323,7 @@ fn steered(
 /// What steering adds, as evidence.
 fn costs_of_steering(what: &str, added: (f64, f64), look: &NetdevLook<'_>) -> Vec<Evidence> {
     let (ipis, time) = added;
-    let source = "the forecast (docs/model.md)";
+    let source = "the forecast (docs/judging.md)";
     let each = Measure::Text(format!("{:.2}", ipis / look.received.packets_per_s()));
     vec![
         Evidence::new(format!("ipis {what}"), Measure::PerSecond(ipis), source),
@@ -419,7 +419,7 @@ fn split(look: &NetdevLook<'_>) -> Option<Evidence> {
     let shares = look.received.poll_share();
     let source = match movable_share(&look.analysis.observation.attribution, shares.keys()) {
         Some(sampled) => format!("{:.0} samples by stage", sampled.samples),
-        None => "not measured, a bound (docs/model.md); netsilo show --stages measures it".into(),
+        None => "not measured, a bound (docs/judging.md); netsilo show --stages measures it".into(),
     };
     Some(Evidence::new("softirq share after driver and GRO", between, source))
 }
